@@ -1,0 +1,64 @@
+# One verb per job, the same for people and for CI. `make help` lists them.
+# Needs Python 3.11 or newer with venv; everything else is installed into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+TEXT ?= The weather is nice today.
+TARGET ?= localhost:50051
+
+.DEFAULT_GOAL := help
+.PHONY: help demo serve translate test check format proto buf clean
+
+help: ## Show the verbs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.serve ## Start the server on the shipped model, translate four texts through gRPC, stop it
+	@$(BIN)/python -m service demo
+
+serve: $(VENV)/.serve ## Serve the shipped model: gRPC on 50051, metrics on 9464
+	@$(BIN)/python -m service serve
+
+translate: $(VENV)/.serve ## Ask a running server: make translate TEXT="..." [TARGET=host:port]
+	@$(BIN)/python -m service translate --target "$(TARGET)" "$$DRAGOMAN_TEXT"
+translate: export DRAGOMAN_TEXT = $(TEXT)
+
+test: check ## Everything CI runs: make check, then all tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev buf ## Format, lint, strict types, import contracts, generated files, proto rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python proto/generate.py --check
+
+format: $(VENV)/.dev ## Format the code and apply the safe fixes of the linter
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+proto: $(VENV)/.dev ## Regenerate the Python stubs from the .proto and accept the contract if nothing breaks
+	$(BIN)/python proto/generate.py
+	$(BIN)/python proto/lint.py --accept
+
+buf: $(VENV)/.dev ## Lint the .proto and refuse wire-breaking changes (needs npm)
+	@$(BIN)/python proto/lint.py
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ...")'
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.serve: pyproject.toml | $(VENV)/bin/python
+	@echo "installing what serving needs (no PyTorch) ..."
+	@$(PIP) --editable '.[serve]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	@echo "installing what training, export and the checks need ..."
+	@$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.serve
