@@ -1,0 +1,89 @@
+"""The enums of the wire, with the numbers of the proto file."""
+
+import enum
+from typing import Self
+
+
+class WireEnum(enum.IntEnum):
+    """A number on the wire, a name in print."""
+
+    __str__ = enum.Enum.__str__
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:  # noqa: ARG003 - any number that is newer than this client
+        return cls.__members__.get("UNSPECIFIED")
+
+
+class Priority(WireEnum):
+    """How urgent a request is."""
+
+    INTERACTIVE = 1
+    """Somebody waits for the answer."""
+
+    BULK = 2
+    """Nobody waits; starts when interactive requests leave room."""
+
+
+class TextFormat(WireEnum):
+    """What texts are written in."""
+
+    PLAIN = 1
+    HTML = 2
+
+
+class LongSentencePolicy(WireEnum):
+    """What to do with a sentence that is longer than the model takes."""
+
+    SPLIT = 1
+    """Translate it in several parts, with `WarningKind.SOURCE_SPLIT`."""
+
+    REFUSE = 2
+    """Fail the request."""
+
+
+class WarningKind(WireEnum):
+    """Why a translation deserves a second look."""
+
+    UNSPECIFIED = 0
+    """A kind this client does not know yet."""
+
+    TRUNCATED = 1
+    """The target limit was reached before the model ended the sentence: its end is missing."""
+
+    SOURCE_SPLIT = 2
+    """A sentence longer than the model takes was translated in several parts."""
+
+    REPETITION = 3
+    """The translation ran in a loop."""
+
+    COPIED_SOURCE = 4
+    """The translation is the source, unchanged."""
+
+    LENGTH_RATIO = 5
+    """The translation is unusually short or long for its source."""
+
+    PLACEHOLDER_LOST = 6
+    """A placeholder or tag of the source is not in the translation exactly as often."""
+
+
+class ModelState(WireEnum):
+    """Whether a model version can answer."""
+
+    UNSPECIFIED = 0
+    """A state this client does not know yet."""
+
+    LOADING = 1
+    READY = 2
+    DRAINING = 3
+    FAILED = 4
+
+
+class Precision(WireEnum):
+    """Number format of weights."""
+
+    UNSPECIFIED = 0
+    """Not known, to the server or to this client."""
+
+    FLOAT32 = 1
+    FLOAT16 = 2
+    INT8 = 3

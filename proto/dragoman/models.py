@@ -1,0 +1,137 @@
+"""What a server tells about its models."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from dragoman.enums import ModelState, Precision
+from dragoman.v1 import translation_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguagePair:
+    """A direction of translation."""
+
+    source_language: str
+    target_language: str
+    is_default: bool
+    """Whether a request of this pair that names no model gets this version."""
+
+    @classmethod
+    def from_message(cls, message: pb.LanguagePair) -> Self:
+        """Read the wire message."""
+        return cls(
+            source_language=message.source_language,
+            target_language=message.target_language,
+            is_default=message.is_default,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLimits:
+    """What a request must respect."""
+
+    max_source_tokens: int
+    """Per sentence; longer ones are handled as `DecodingOptions.long_sentences` says."""
+
+    max_target_tokens: int
+    """Per sentence."""
+
+    max_texts: int
+    """Per request."""
+
+    max_text_characters: int
+    """Per text."""
+
+    max_document_characters: int
+    """Per document; 0 if the server does not translate documents."""
+
+    @classmethod
+    def from_message(cls, message: pb.ModelLimits) -> Self:
+        """Read the wire message."""
+        return cls(
+            max_source_tokens=message.max_source_tokens,
+            max_target_tokens=message.max_target_tokens,
+            max_texts=message.max_texts,
+            max_text_characters=message.max_text_characters,
+            max_document_characters=message.max_document_characters,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationScore:
+    """How well a model version translated a test set."""
+
+    metric: str
+    """Such as `BLEU` or `chrF`."""
+
+    test_set: str
+    """Such as `newstest2020`."""
+
+    source_language: str
+    target_language: str
+    value: float
+    """On the usual scale of the metric."""
+
+    signature: str
+    """How it was computed, such as a sacreBLEU signature; empty: not known."""
+
+    @classmethod
+    def from_message(cls, message: pb.EvaluationScore) -> Self:
+        """Read the wire message."""
+        return cls(
+            metric=message.metric,
+            test_set=message.test_set,
+            source_language=message.source_language,
+            target_language=message.target_language,
+            value=message.value,
+            signature=message.signature,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelVersion:
+    """One version of a model."""
+
+    version: str
+    state: ModelState
+    state_message: str
+    """For people: why it failed, if it did."""
+
+    is_default: bool
+    """Whether a request that names the model without a version gets this one."""
+
+    language_pairs: tuple[LanguagePair, ...]
+    precision: Precision
+    limits: ModelLimits
+    evaluation_scores: tuple[EvaluationScore, ...]
+    unsupported_fields: tuple[str, ...]
+    """Paths of request fields the server refuses for this version, such as `options.sampling`."""
+
+    @classmethod
+    def from_message(cls, message: pb.ModelVersion) -> Self:
+        """Read the wire message."""
+        return cls(
+            version=message.version,
+            state=ModelState(message.state),
+            state_message=message.state_message,
+            is_default=message.is_default,
+            language_pairs=tuple(map(LanguagePair.from_message, message.language_pairs)),
+            precision=Precision(message.precision),
+            limits=ModelLimits.from_message(message.limits),
+            evaluation_scores=tuple(map(EvaluationScore.from_message, message.evaluation_scores)),
+            unsupported_fields=tuple(message.unsupported_fields),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A named model and its versions."""
+
+    name: str
+    versions: tuple[ModelVersion, ...]
+    """Newest first, at least one."""
+
+    @classmethod
+    def from_message(cls, message: pb.Model) -> Self:
+        """Read the wire message."""
+        return cls(name=message.name, versions=tuple(map(ModelVersion.from_message, message.versions)))

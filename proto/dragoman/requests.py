@@ -1,0 +1,169 @@
+"""What a caller asks for, and its wire messages.
+
+Names, ranges and defaults are those of `v1/translation.proto`; the server checks them, not the client.
+"""
+
+import dataclasses
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Required, TypedDict
+
+from dragoman.enums import LongSentencePolicy, Priority, TextFormat
+from dragoman.v1 import translation_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """How tokens are drawn at random; None means the default."""
+
+    temperature: float | None = None
+    """Divides the logits, 0.01 to 10; default 1."""
+
+    top_k: int | None = None
+    """Draw among this many likeliest tokens only, 1 to 1,000; None: among all."""
+
+    top_p: float | None = None
+    """Draw among the likeliest tokens whose probabilities add up to this only, above 0, up to 1; default 1."""
+
+    seed: int | None = None
+    """Start of the random generator, 0 to 2**63 - 1; None: a new one for each request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodingOptions:
+    """How to translate; None means the server's default, which is named here as the server ships."""
+
+    beam_size: int | None = None
+    """Live hypotheses per sentence, 1 to 16; default 4. None with `sampling`."""
+
+    num_hypotheses: int | None = None
+    """Translations returned per text, 1 to `beam_size`, or 1 to 16 with `sampling`; default 1."""
+
+    length_penalty: float | None = None
+    """Exponent of the length penalty of Wu et al. 2016 (arXiv:1609.08144), 0 to 5; default 0.6."""
+
+    min_target_tokens: int | None = None
+    """Fewest target tokens per sentence, end-of-sentence not counted, 0 to 512; default 0."""
+
+    max_target_tokens: int | None = None
+    """Most target tokens per sentence, end-of-sentence counted, 1 to 512; default: source tokens + 50."""
+
+    no_repeat_ngram_size: int | None = None
+    """Forbids that a run of this many tokens occurs twice in a sentence, 0 to 16; 0, the default, allows it."""
+
+    repetition_penalty: float | None = None
+    """Makes tokens the sentence holds already less likely, 1 to 10; default 1, which leaves them alone."""
+
+    coverage_penalty: float | None = None
+    """Weight of the penalty for source tokens left uncovered, 0 to 5; 0, the default, disables it."""
+
+    repetition_guard: bool | None = None
+    """Decode a sentence again, with repeats forbidden, if its translation runs in a loop; default True."""
+
+    sampling: SamplingOptions | None = None
+    """Draw tokens at random; None: beam search."""
+
+    target_prefix: str | None = None
+    """What the translation of each text starts with, up to 1,000 characters."""
+
+    split_sentences: bool | None = None
+    """Split each text into sentences that are translated one by one; default True."""
+
+    long_sentences: LongSentencePolicy | None = None
+    """What to do with a sentence that is longer than the model takes; default `SPLIT`."""
+
+    format: TextFormat | None = None
+    """What the texts are written in; default `PLAIN`."""
+
+    return_scores: bool | None = None
+    """Return `Hypothesis.token_log_probs`; default False."""
+
+    return_tokens: bool | None = None
+    """Return `Hypothesis.tokens`; default False."""
+
+    return_alignment: bool | None = None
+    """Return `Hypothesis.alignment`; default False."""
+
+
+class RequestSettings(TypedDict, total=False):
+    """What goes with the text in every request for a translation."""
+
+    source_language: Required[str]
+    """BCP-47 tag, such as `en`."""
+
+    target_language: Required[str]
+    """BCP-47 tag, such as `de`."""
+
+    model: str
+    """`name` or `name/version`; default: the model the server has for the language pair."""
+
+    options: DecodingOptions
+    """How to translate; default: as the server decides."""
+
+    priority: Priority
+    """How urgent the request is; default `INTERACTIVE`."""
+
+    request_id: str
+    """Names the request in answers and logs, up to 128 printable ASCII characters; default: a random one."""
+
+
+class TranslationRequest(RequestSettings, total=False):
+    """One request of a stream: `TranslationRequest(texts=["Hello."], source_language="en", target_language="de")`."""
+
+    texts: Required[Sequence[str]]
+    """1 to 128 texts."""
+
+    target_prefixes: Sequence[str]
+    """What each translation starts with, one for each text, in place of `options.target_prefix`; default: none."""
+
+
+def translation_message(request: TranslationRequest) -> pb.TranslateRequest:
+    """Make the wire message, with a new request id if there is none.
+
+    Raises:
+        TypeError: if `texts` or `target_prefixes` is one string, or a setting has the wrong type.
+        ValueError: if a setting is unknown or does not fit its wire type, or the request id is not printable ASCII.
+    """
+    for name in ("texts", "target_prefixes"):
+        if isinstance(request.get(name), str):
+            raise TypeError(f"{name} is one string, must be a sequence of strings")
+    return pb.TranslateRequest(**_wire_fields(request))
+
+
+def document_message(text: str, settings: RequestSettings) -> pb.TranslateDocumentRequest:
+    """Make the wire message, with a new request id if there is none.
+
+    Raises:
+        TypeError: if a setting has the wrong type.
+        ValueError: if a setting is unknown or does not fit its wire type, or the request id is not printable ASCII.
+    """
+    return pb.TranslateDocumentRequest(text=text, **_wire_fields(settings))
+
+
+def new_request_id() -> str:
+    """Make an id that no other request has."""
+    return uuid.uuid4().hex
+
+
+def _wire_fields(settings: RequestSettings) -> dict[str, Any]:
+    fields: dict[str, Any] = dict(settings)
+    if options := settings.get("options"):
+        fields["options"] = _options_message(options)
+    fields["request_id"] = settings.get("request_id") or new_request_id()
+    # It travels as gRPC metadata too, which holds nothing else.
+    if not (fields["request_id"].isascii() and fields["request_id"].isprintable()):
+        raise ValueError(f"request_id is {fields['request_id']!r}, must be printable ASCII")
+    return fields
+
+
+def _options_message(options: DecodingOptions) -> pb.DecodingOptions:
+    fields = _present(options)
+    if options.sampling is not None:
+        fields["sampling"] = pb.SamplingOptions(**_present(options.sampling))
+    return pb.DecodingOptions(**fields)
+
+
+def _present(options: DecodingOptions | SamplingOptions) -> dict[str, Any]:
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    return {name: value for name, value in values.items() if value is not None}

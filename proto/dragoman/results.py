@@ -1,0 +1,275 @@
+"""What a translation call returns. Spans count Unicode code points, times are seconds, scores are better if higher."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from dragoman.enums import WarningKind
+from dragoman.errors import DragomanError, error_from_status
+from dragoman.v1 import translation_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A half-open range of characters."""
+
+    start: int
+    end: int
+
+    @classmethod
+    def from_message(cls, message: pb.Span) -> Self:
+        """Read the wire message."""
+        return cls(start=message.start, end=message.end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlignmentLink:
+    """A piece of the source and a piece of the target that belong together."""
+
+    source: Span
+    target: Span
+    weight: float
+    """Share of the model's attention, 0 to 1."""
+
+    @classmethod
+    def from_message(cls, message: pb.AlignmentLink) -> Self:
+        """Read the wire message."""
+        return cls(
+            source=Span.from_message(message.source),
+            target=Span.from_message(message.target),
+            weight=message.weight,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypothesis:
+    """One candidate translation."""
+
+    text: str
+    score: float
+    """Log-probability divided by the length penalty, added up over the sentences."""
+
+    tokens: tuple[str, ...]
+    """Subword pieces, if asked for."""
+
+    token_log_probs: tuple[float, ...]
+    """Log-probability of each token, if asked for."""
+
+    alignment: tuple[AlignmentLink, ...]
+    """Which piece of the translation comes from which piece of the text, if asked for."""
+
+    @classmethod
+    def from_message(cls, message: pb.Hypothesis) -> Self:
+        """Read the wire message."""
+        return cls(
+            text=message.text,
+            score=message.score,
+            tokens=tuple(message.tokens),
+            token_log_probs=tuple(message.token_log_probs),
+            alignment=tuple(map(AlignmentLink.from_message, message.alignment)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sentence:
+    """Where one sentence is in the source and in the best hypothesis."""
+
+    source: Span
+    target: Span
+    num_source_tokens: int
+    num_target_tokens: int
+    is_truncated: bool
+    """See `WarningKind.TRUNCATED`."""
+
+    is_split: bool
+    """See `WarningKind.SOURCE_SPLIT`."""
+
+    score: float | None
+    """Its share of the score of the best hypothesis; None: not known."""
+
+    @classmethod
+    def from_message(cls, message: pb.Sentence) -> Self:
+        """Read the wire message."""
+        return cls(
+            source=Span.from_message(message.source),
+            target=Span.from_message(message.target),
+            num_source_tokens=message.num_source_tokens,
+            num_target_tokens=message.num_target_tokens,
+            is_truncated=message.is_truncated,
+            is_split=message.is_split,
+            score=message.score if message.HasField("score") else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranslationWarning:
+    """One thing to know about a translation."""
+
+    kind: WarningKind
+    message: str
+    """For people: says the figures."""
+
+    sentence_index: int | None
+    """Index into `Translation.sentences`; None: the whole text."""
+
+    @classmethod
+    def from_message(cls, message: pb.TranslationWarning) -> Self:
+        """Read the wire message."""
+        return cls(
+            kind=WarningKind(message.kind),
+            message=message.message,
+            sentence_index=message.sentence_index if message.HasField("sentence_index") else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimings:
+    """Where the time went; the longest of the sentences for all but `text_s`, which is added up."""
+
+    queue_s: float
+    encode_s: float
+    decode_s: float
+    text_s: float
+    """Splitting, tokenizing, detokenizing and joining."""
+
+    @classmethod
+    def from_message(cls, message: pb.StageTimings) -> Self:
+        """Read the wire message."""
+        return cls(
+            queue_s=message.queue.ToTimedelta().total_seconds(),
+            encode_s=message.encode.ToTimedelta().total_seconds(),
+            decode_s=message.decode.ToTimedelta().total_seconds(),
+            text_s=message.text.ToTimedelta().total_seconds(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation:
+    """The translation of one text."""
+
+    hypotheses: tuple[Hypothesis, ...]
+    """Best first, at least one."""
+
+    sentences: tuple[Sentence, ...]
+    """In order, as they stand in the best hypothesis."""
+
+    warnings: tuple[TranslationWarning, ...]
+    """What to know before relying on the best hypothesis."""
+
+    @property
+    def text(self) -> str:
+        """Text of the best hypothesis."""
+        return self.hypotheses[0].text
+
+    @property
+    def score(self) -> float:
+        """Score of the best hypothesis."""
+        return self.hypotheses[0].score
+
+    @classmethod
+    def from_message(cls, message: pb.Translation) -> Self:
+        """Read the wire message."""
+        return cls(
+            hypotheses=tuple(map(Hypothesis.from_message, message.hypotheses)),
+            sentences=tuple(map(Sentence.from_message, message.sentences)),
+            warnings=tuple(map(TranslationWarning.from_message, message.warnings)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranslationResult:
+    """The answer to one request; iterating over it gives its translations."""
+
+    translations: tuple[Translation, ...]
+    """One for each text, in their order."""
+
+    model_name: str
+    model_version: str
+    timings: StageTimings
+    num_source_tokens: int
+    num_target_tokens: int
+    request_id: str
+
+    def __iter__(self) -> Iterator[Translation]:
+        return iter(self.translations)
+
+    def __len__(self) -> int:
+        return len(self.translations)
+
+    @classmethod
+    def from_message(cls, message: pb.TranslateResponse) -> Self:
+        """Read the wire message."""
+        return cls(
+            translations=tuple(map(Translation.from_message, message.translations)),
+            model_name=message.model_name,
+            model_version=message.model_version,
+            timings=StageTimings.from_message(message.timings),
+            num_source_tokens=message.num_source_tokens,
+            num_target_tokens=message.num_target_tokens,
+            request_id=message.request_id,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamAnswer:
+    """The answer to one request of a stream, which may have failed by itself."""
+
+    request_id: str
+    """Id of the request it answers."""
+
+    outcome: TranslationResult | DragomanError
+
+    def result(self) -> TranslationResult:
+        """Return the result.
+
+        Raises:
+            DragomanError: if the request failed.
+        """
+        if isinstance(self.outcome, DragomanError):
+            raise self.outcome
+        return self.outcome
+
+    @classmethod
+    def from_message(cls, message: pb.TranslateResponse) -> Self:
+        """Read the wire message."""
+        if message.HasField("error"):
+            return cls(request_id=message.request_id, outcome=error_from_status(message.error, message.request_id))
+        return cls(request_id=message.request_id, outcome=TranslationResult.from_message(message))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranslatedSentence:
+    """One finished sentence of a document."""
+
+    index: int
+    """Position in the document, counted from 0."""
+
+    text: str
+    """The next piece of the translated document, with the white space around it: joined, they are the translation."""
+
+    hypotheses: tuple[Hypothesis, ...]
+    """Candidates for the bare sentence, best first."""
+
+    sentence: Sentence | None
+    """Where it is in the document; None if there was nothing to translate."""
+
+    warnings: tuple[TranslationWarning, ...]
+    model_name: str
+    model_version: str
+    timings: StageTimings
+    request_id: str
+
+    @classmethod
+    def from_message(cls, message: pb.TranslatedSentence) -> Self:
+        """Read the wire message."""
+        return cls(
+            index=message.index,
+            text=message.text,
+            hypotheses=tuple(map(Hypothesis.from_message, message.hypotheses)),
+            sentence=Sentence.from_message(message.sentence) if message.HasField("sentence") else None,
+            warnings=tuple(map(TranslationWarning.from_message, message.warnings)),
+            model_name=message.model_name,
+            model_version=message.model_version,
+            timings=StageTimings.from_message(message.timings),
+            request_id=message.request_id,
+        )

@@ -1,0 +1,1 @@
+"""Messages and stubs of version 1 of the wire contract, generated from `translation.proto`."""

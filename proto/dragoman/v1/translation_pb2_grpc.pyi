@@ -1,0 +1,29 @@
+# Generated from translation.proto by proto/generate.py; do not edit.
+# mypy: ignore-errors
+from typing import Any
+
+from dragoman.v1 import translation_pb2 as pb
+
+class TranslationServiceStub:
+    def __init__(self, channel: Any) -> None: ...
+    Translate: Any
+    TranslateDocument: Any
+    TranslateStream: Any
+
+class TranslationServiceServicer:
+    def Translate(self, request: pb.TranslateRequest, context: Any) -> Any: ...
+    def TranslateDocument(self, request: pb.TranslateDocumentRequest, context: Any) -> Any: ...
+    def TranslateStream(self, request_iterator: Any, context: Any) -> Any: ...
+
+def add_TranslationServiceServicer_to_server(servicer: TranslationServiceServicer, server: Any) -> None: ...
+
+class ModelServiceStub:
+    def __init__(self, channel: Any) -> None: ...
+    ListModels: Any
+    GetModel: Any
+
+class ModelServiceServicer:
+    def ListModels(self, request: pb.ListModelsRequest, context: Any) -> Any: ...
+    def GetModel(self, request: pb.GetModelRequest, context: Any) -> Any: ...
+
+def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: Any) -> None: ...
