@@ -1,0 +1,1 @@
+"""Serves model bundles: the gRPC translation server and everything beneath it."""

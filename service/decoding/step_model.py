@@ -1,0 +1,87 @@
+"""The protocol between the search and a network: start (encode), step, drop."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VocabularySpec:
+    """What the search must know of the vocabulary."""
+
+    size: int
+    pad_id: int
+    bos_id: int
+    eos_id: int
+    unk_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutput:
+    """The best continuations of every row after one decoder step."""
+
+    log_probs: FloatArray
+    """[B, K, C] natural log-probability of each candidate token given its row's hypothesis, descending in C."""
+
+    token_ids: IntArray
+    """[B, K, C] the candidate tokens."""
+
+
+class StepBatch(Protocol):
+    """A running batch: the encoder outputs and the KV caches of B segments, in order.
+
+    One thread at a time may use it. Segments may be at different lengths.
+    """
+
+    @property
+    def num_segments(self) -> int:
+        """B, the segments now in the batch."""
+
+    def start(self, source_ids: Sequence[Sequence[int]]) -> None:
+        """Encode newcomers and append them, in order, behind the segments already there.
+
+        Args:
+            source_ids: token ids of each newcomer, EOS last, unpadded; each at least one token.
+        """
+
+    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
+        """Append one token to every row and score what may follow it.
+
+        Row k of segment b becomes: the hypothesis that row `parents[b, k]` of the same segment held
+        after the previous step, followed by `token_ids[b, k]`. On a segment's first step the token is BOS
+        and `parents` is ignored (there is no hypothesis yet).
+
+        Args:
+            token_ids: [B, K] the newest token of every row; K may differ from step to step. Rows that the
+                search considers dead carry any valid token and an existing parent.
+            parents: [B, K] in the range of the previous step's K.
+            num_candidates: C, between 1 and the vocabulary size.
+        """
+
+    def drop(self, keep: Sequence[int]) -> None:
+        """Forget every segment but those at the given indices, which become 0, 1, ... in the order given."""
+
+
+class StepModel(Protocol):
+    """A network that can be stepped; safe to share between threads, each with its own batches."""
+
+    @property
+    def vocabulary(self) -> VocabularySpec:
+        """Size and special ids."""
+
+    @property
+    def max_source_tokens(self) -> int:
+        """Longest source it takes, EOS counted."""
+
+    @property
+    def max_target_tokens(self) -> int:
+        """Longest target it can hold, EOS counted."""
+
+    def new_batch(self) -> StepBatch:
+        """Return an empty running batch."""

@@ -1,0 +1,123 @@
+"""The error tree of the service.
+
+    DragomanError
+    ├── ConfigError                 a setting is unknown, unparsable or out of range (start-up)
+    ├── BundleError                 a model bundle does not fit what its manifest or the service says
+    ├── RequestError                the caller must change the request
+    │   ├── InvalidFieldError       a field has a value that is never valid
+    │   ├── UnsupportedFieldError   a documented field this server does not implement yet
+    │   └── ModelNotFoundError      no such model, version or language pair
+    ├── OverloadedError             the queue is full; the same request may succeed later
+    ├── StartingError               the models are still being loaded; the same request may succeed later
+    ├── DrainingError               the server is shutting down; another replica may answer
+    ├── DeadlineExceededError       the caller's deadline passed before the answer
+    └── EngineError                 encoding or decoding failed; the fault is the server's
+
+`service.api.status` maps each class to a gRPC status; nothing else does.
+"""
+
+
+class DragomanError(Exception):
+    """Root of the tree."""
+
+
+class ConfigError(DragomanError):
+    """A setting is unknown, unparsable or out of range."""
+
+    def __init__(self, setting: str, value: object, expected: str) -> None:
+        """Name the setting, the value found and what was expected."""
+        super().__init__(f"setting {setting!r} is {value!r}: expected {expected}")
+        self.setting = setting
+        self.value = value
+        self.expected = expected
+
+
+class BundleError(DragomanError):
+    """A model bundle is incomplete, damaged or made for another service version."""
+
+    def __init__(self, file: str, *, found: object, expected: object, what: str) -> None:
+        """Name the file, the property that does not fit, and both values."""
+        super().__init__(f"bundle file {file}: {what} is {found}, expected {expected}")
+        self.file = file
+        self.found = found
+        self.expected = expected
+        self.what = what
+
+
+class RequestError(DragomanError):
+    """The caller must change the request before trying again."""
+
+    def __init__(self, field: str, description: str) -> None:
+        """Name the field of the wire message, such as `options.beam_size` or `texts[3]`."""
+        super().__init__(f"{field}: {description}")
+        self.field = field
+        self.description = description
+
+
+class InvalidFieldError(RequestError):
+    """A field has a value that is never valid."""
+
+    def __init__(self, field: str, value: object, limit: str) -> None:
+        """Name the field, the value found and the limit it breaks."""
+        super().__init__(field, f"is {value}, must be {limit}")
+        self.value = value
+        self.limit = limit
+
+
+class UnsupportedFieldError(RequestError):
+    """A documented field or method that this server does not implement yet."""
+
+    def __init__(self, field: str) -> None:
+        """Name the field or method."""
+        super().__init__(field, "is not implemented by this server")
+
+
+class ModelNotFoundError(RequestError):
+    """No such model, version or language pair."""
+
+    def __init__(self, field: str, wanted: str, available: tuple[str, ...]) -> None:
+        """Name what was asked for and all that exists."""
+        super().__init__(field, f"{wanted} is not served here; available: {', '.join(available) or 'none'}")
+        self.wanted = wanted
+        self.available = available
+
+
+class OverloadedError(DragomanError):
+    """The queue is full."""
+
+    def __init__(self, *, queued: int, limit: int, unit: str, retry_after_s: float) -> None:
+        """Say what is queued, the limit, their unit, and when to try again."""
+        super().__init__(f"queue holds {queued} of {limit} {unit}; retry in {retry_after_s:.1f} s")
+        self.queued = queued
+        self.limit = limit
+        self.unit = unit
+        self.retry_after_s = retry_after_s
+
+
+class StartingError(DragomanError):
+    """The server is still loading its models."""
+
+    def __init__(self) -> None:
+        """Make the one message this class has."""
+        super().__init__("the server is starting and takes no requests yet")
+
+
+class DrainingError(DragomanError):
+    """The server is shutting down and takes no new requests."""
+
+    def __init__(self) -> None:
+        """Make the one message this class has."""
+        super().__init__("the server is draining and takes no new requests")
+
+
+class DeadlineExceededError(DragomanError):
+    """The caller's deadline passed before the answer."""
+
+    def __init__(self, stage: str) -> None:
+        """Name the stage the request was in: `queue` or `decode`."""
+        super().__init__(f"deadline exceeded in stage {stage}")
+        self.stage = stage
+
+
+class EngineError(DragomanError):
+    """Encoding or decoding failed; details are in the server's log."""

@@ -1,0 +1,59 @@
+"""The settings of scheduling: how much may wait and how much is decoded together."""
+
+import os
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+def _num_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class SchedulingSettings(BaseModel):
+    """Limits of one model's queue and batches; the defaults suit CPU decoding."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_queue_segments: int = Field(
+        default=4096,
+        ge=1,
+        description="Segments that may wait. A request whose segments do not all find a place is refused whole, "
+        "so one with more segments than this is always refused.",
+    )
+    max_queue_tokens: int = Field(
+        default=131_072,
+        ge=1,
+        description="Source tokens (EOS counted) that may wait; the same rule as for segments.",
+    )
+    max_batch_segments: int = Field(
+        default=16,
+        ge=1,
+        description="Segments decoded together by one thread. On CPU 8 to 16 are as fast as more and answer sooner.",
+    )
+    max_batch_padded_tokens: int = Field(
+        default=4096,
+        ge=1,
+        description="Segments of a batch times its longest source, in tokens; only a single segment may exceed it.",
+    )
+    max_batch_rows: int = Field(
+        default=128,
+        ge=1,
+        description="Segments of a batch times its widest beam; only a single segment may exceed it. "
+        "Keeps one request with a wide beam from widening the step of many others.",
+    )
+    num_decoding_threads: int = Field(
+        default_factory=_num_cores,
+        ge=1,
+        description="Threads that decode, each with a batch of its own; default: one for each core of the process.",
+    )
+    default_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="Seconds from admission until a segment is given up whose caller named no deadline.",
+    )
+    bulk_patience_s: float = Field(
+        default=5.0,
+        ge=0,
+        description="Seconds a bulk segment waits behind interactive ones before it takes the next place.",
+    )

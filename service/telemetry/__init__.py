@@ -1,0 +1,1 @@
+"""What an operator sees: the catalogue of metrics and structured logs."""

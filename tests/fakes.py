@@ -1,0 +1,239 @@
+"""Stand-ins that tests share: step models in numpy, a clock moved by hand, short-hands for segments.
+
+    ToyModel      a deterministic language model: what may follow depends on source and prefix only, by hashing
+    FlakyModel    wraps another model; raises whenever a function of the test says so
+    GatedModel    wraps another model; each step waits until the test lets it pass
+    ManualClock   time stands still until the test moves it
+
+All models obey the `StepModel` protocol, check how it is used, and may be shared between threads.
+"""
+
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from service.datatypes import SearchConfig, Segment
+from service.decoding.step_model import FloatArray, IntArray, StepBatch, StepModel, StepOutput, VocabularySpec
+
+PAD, BOS, EOS, UNK = 0, 1, 2, 3
+FIRST_WORD = 4
+GATE_TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang
+
+
+def make_segment(*words: int, **search: Any) -> Segment:
+    """Return a segment with the given words and EOS as its source, and `SearchConfig` options by name."""
+    options = {"max_target_tokens": 12, **search}
+    return Segment(source_ids=(*words, EOS), search=SearchConfig(**options))
+
+
+class ManualClock:
+    """A clock in seconds that only the test moves."""
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now_s
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now_s += seconds
+
+
+class ToyModel:
+    """A deterministic language model over `num_words` words and the four special tokens.
+
+    `next_log_probs(source, prefix)` is a distribution drawn from a generator seeded with a hash of the model's seed,
+    the source and the prefix: no structure, no ties, the same in any batch. The special tokens have their share of
+    probability, so that a search that takes PAD, BOS or UNK is found out. `eos_bias` is added to the logit of EOS:
+    large values end hypotheses early, very negative ones never.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_words: int = 5,
+        seed: int = 0,
+        eos_bias: float = 0.0,
+        max_source_tokens: int = 64,
+        max_target_tokens: int = 200,
+    ) -> None:
+        self.vocabulary = VocabularySpec(size=FIRST_WORD + num_words, pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=UNK)
+        self.max_source_tokens = max_source_tokens
+        self.max_target_tokens = max_target_tokens
+        self._seed = seed
+        self._eos_bias = eos_bias
+        self._cache: dict[tuple[tuple[int, ...], tuple[int, ...]], FloatArray] = {}
+
+    def next_log_probs(self, source_ids: Sequence[int], prefix: Sequence[int]) -> FloatArray:
+        """Return the natural log-probability of each token after a prefix (without BOS), [V]."""
+        key = tuple(source_ids), tuple(prefix)
+        if key not in self._cache:
+            rng = np.random.default_rng(zlib.crc32(repr((self._seed, *key)).encode()))
+            logits = rng.normal(scale=2.0, size=self.vocabulary.size)
+            logits[EOS] += self._eos_bias
+            self._cache[key] = (logits - np.log(np.exp(logits).sum())).astype(np.float32)
+        return self._cache[key]
+
+    def new_batch(self) -> StepBatch:
+        """Return an empty running batch."""
+        return ToyBatch(self)
+
+
+class ToyBatch:
+    """A running batch of a `ToyModel`; keeps the tokens of every row and asserts that the protocol is kept."""
+
+    def __init__(self, model: ToyModel) -> None:
+        self._model = model
+        self._sources: list[tuple[int, ...]] = []
+        self._rows: list[list[tuple[int, ...]] | None] = []  # prefixes with BOS; None before the first step
+
+    @property
+    def num_segments(self) -> int:
+        """B."""
+        return len(self._sources)
+
+    def start(self, source_ids: Sequence[Sequence[int]]) -> None:
+        """See `StepBatch.start`."""
+        assert source_ids
+        assert all(1 <= len(source) <= self._model.max_source_tokens for source in source_ids)
+        self._sources += [tuple(source) for source in source_ids]
+        self._rows += [None] * len(source_ids)
+
+    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
+        """See `StepBatch.step`."""
+        assert token_ids.shape == parents.shape
+        assert token_ids.shape[0] == self.num_segments > 0
+        assert 1 <= num_candidates <= self._model.vocabulary.size
+        assert token_ids.min() >= 0
+        assert token_ids.max() < self._model.vocabulary.size
+        self._rows = [
+            self._extended(rows, tokens, origins)
+            for rows, tokens, origins in zip(self._rows, token_ids.tolist(), parents.tolist(), strict=True)
+        ]
+        log_probs = np.stack(
+            [
+                [self._model.next_log_probs(source, row[1:]) for row in rows or ()]
+                for source, rows in zip(self._sources, self._rows, strict=True)
+            ]
+        )
+        candidates = np.argsort(-log_probs, axis=2, kind="stable")[:, :, :num_candidates]
+        return StepOutput(log_probs=np.take_along_axis(log_probs, candidates, axis=2), token_ids=candidates)
+
+    def drop(self, keep: Sequence[int]) -> None:
+        """See `StepBatch.drop`."""
+        assert len(set(keep)) == len(keep)
+        self._sources = [self._sources[index] for index in keep]
+        self._rows = [self._rows[index] for index in keep]
+
+    @staticmethod
+    def _extended(rows: list[tuple[int, ...]] | None, tokens: list[int], parents: list[int]) -> list[tuple[int, ...]]:
+        if rows is None:
+            assert tokens[0] == BOS
+            return [(token,) for token in tokens]
+        assert all(0 <= parent < len(rows) for parent in parents)
+        return [(*rows[parent], token) for token, parent in zip(tokens, parents, strict=True)]
+
+
+class WrappedModel:
+    """A model that calls `before("new_batch" | "start" | "step" | "drop", batch size)` ahead of each use of another."""
+
+    def __init__(self, inner: StepModel) -> None:
+        self.inner = inner
+        self.vocabulary = inner.vocabulary
+        self.max_source_tokens = inner.max_source_tokens
+        self.max_target_tokens = inner.max_target_tokens
+
+    def before(self, operation: str, num_segments: int) -> None:
+        """For subclasses to block, raise or take notes; `num_segments` are those in the batch or starting."""
+
+    def new_batch(self) -> StepBatch:
+        """Return an empty running batch."""
+        self.before("new_batch", 0)
+        return WrappedBatch(self, self.inner.new_batch())
+
+
+class WrappedBatch:
+    """A running batch of a `WrappedModel`."""
+
+    def __init__(self, model: WrappedModel, inner: StepBatch) -> None:
+        self._model = model
+        self._inner = inner
+
+    @property
+    def num_segments(self) -> int:
+        """B."""
+        return self._inner.num_segments
+
+    def start(self, source_ids: Sequence[Sequence[int]]) -> None:
+        """See `StepBatch.start`."""
+        self._model.before("start", len(source_ids))
+        self._inner.start(source_ids)
+
+    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
+        """See `StepBatch.step`."""
+        self._model.before("step", self.num_segments)
+        return self._inner.step(token_ids, parents, num_candidates=num_candidates)
+
+    def drop(self, keep: Sequence[int]) -> None:
+        """See `StepBatch.drop`."""
+        self._model.before("drop", self.num_segments)
+        self._inner.drop(keep)
+
+
+class FlakyModel(WrappedModel):
+    """Raises RuntimeError from an operation whenever `should_fail(operation)` says so."""
+
+    def __init__(self, inner: StepModel, should_fail: Callable[[str], bool]) -> None:
+        super().__init__(inner)
+        self._should_fail = should_fail
+
+    def before(self, operation: str, num_segments: int) -> None:
+        """Fail if the test wants it."""
+        if self._should_fail(operation):
+            raise RuntimeError(f"{operation} broken on purpose")
+
+
+class GatedModel(WrappedModel):
+    """Steps wait at a gate. The test awaits the arrival of a thread and lets it pass, so nothing needs a sleep.
+
+    model.wait_for_step()   returns once one more thread stands at the gate, with the size of its batch
+    model.let_pass(3)       three steps may run
+    model.open()            from now on nobody waits
+    """
+
+    def __init__(self, inner: StepModel) -> None:
+        super().__init__(inner)
+        self.step_sizes: list[int] = []
+        """Segments in the batch at each step that arrived, in order."""
+
+        self._arrived = threading.Semaphore(0)
+        self._allowed = threading.Semaphore(0)
+        self._is_open = threading.Event()
+
+    def before(self, operation: str, num_segments: int) -> None:
+        """Wait at the gate."""
+        if operation != "step":
+            return
+        self.step_sizes.append(num_segments)
+        self._arrived.release()
+        if not self._is_open.is_set():
+            assert self._allowed.acquire(timeout=GATE_TIMEOUT_S), "the test never let this step pass"
+
+    def wait_for_step(self) -> int:
+        """Wait until one more step has arrived at the gate; return the size of the latest batch to arrive."""
+        assert self._arrived.acquire(timeout=GATE_TIMEOUT_S), "no step arrived"
+        return self.step_sizes[-1]
+
+    def let_pass(self, num_steps: int = 1) -> None:
+        """Let steps pass, those that wait or those that come next."""
+        self._allowed.release(num_steps)
+
+    def open(self) -> None:
+        """Let everything pass from now on."""
+        self._is_open.set()
+        self._allowed.release(1000)

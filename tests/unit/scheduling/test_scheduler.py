@@ -1,0 +1,308 @@
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from service.datatypes import Priority, SegmentResult
+from service.decoding.step_model import StepModel
+from service.errors import DeadlineExceededError, DrainingError, EngineError, OverloadedError
+from service.scheduling.scheduler import Scheduler
+from service.scheduling.settings import SchedulingSettings
+from service.telemetry.metrics import Metrics
+from tests.fakes import FlakyModel, GatedModel, ManualClock, ToyModel, make_segment
+
+TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang
+ENDLESS = ToyModel(eos_bias=-100.0)
+
+
+class Bench:
+    """A running scheduler with one thread unless told otherwise, its gate, its clock and its metrics."""
+
+    def __init__(self, model: StepModel | None = None, **settings: Any) -> None:
+        self.model = GatedModel(model or ENDLESS)
+        self.clock = ManualClock()
+        self.registry = CollectorRegistry()
+        self.scheduler = Scheduler(
+            self.model,
+            SchedulingSettings(**{"num_decoding_threads": 1, **settings}),
+            Metrics(self.registry),
+            clock=self.clock,
+        )
+
+    def submit(
+        self, *, priority: Priority = Priority.INTERACTIVE, deadline_s: float | None = None, **search: Any
+    ) -> Future[SegmentResult]:
+        """Submit one segment."""
+        segment = make_segment(7, 8, **search)
+        return self.scheduler.submit([segment], priority=priority, deadline_s=deadline_s)[0]
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the value of a metric."""
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+
+@pytest.fixture
+def benches() -> Iterator[list[Bench]]:
+    """Return a list; the schedulers put into it are stopped in the end."""
+    started: list[Bench] = []
+    yield started
+    for bench in started:
+        bench.model.open()
+        bench.scheduler.stop()
+
+
+@pytest.fixture
+def bench(benches: list[Bench]) -> Bench:
+    """Return a started bench with one thread and room for one segment in its batch and three in its queue."""
+    benches.append(Bench(max_batch_segments=1, max_queue_segments=3))
+    benches[0].scheduler.start()
+    return benches[0]
+
+
+def test_a_segment_is_decoded(bench: Bench) -> None:
+    bench.model.open()
+
+    result = bench.submit(max_target_tokens=5).result(TIMEOUT_S)
+
+    assert len(result.hypotheses[0].token_ids) == result.num_steps == 5
+
+
+def test_a_full_queue_refuses_at_once(bench: Bench) -> None:
+    bench.submit()
+    bench.model.wait_for_step()
+    waiting = [bench.submit() for _ in range(3)]
+
+    with pytest.raises(OverloadedError, match="3 of 3 segments"):
+        bench.submit()
+
+    assert not any(future.done() for future in waiting)
+    assert bench.metric("mt_rejected_requests_total", reason="overloaded") == 1
+
+
+def test_a_request_larger_than_the_queue_is_refused_whole(bench: Bench) -> None:
+    with pytest.raises(OverloadedError):
+        bench.scheduler.submit([make_segment(7)] * 4)
+
+    assert bench.metric("mt_queue_segments") == 0
+
+
+def test_a_request_without_segments_needs_no_answer(bench: Bench) -> None:
+    assert bench.scheduler.submit([]) == []
+
+
+def test_a_segment_the_model_cannot_take_is_not_admitted(bench: Bench) -> None:
+    with pytest.raises(ValueError, match="source tokens 101"):
+        bench.scheduler.submit([make_segment(*[7] * 100)])
+
+
+def test_a_newcomer_joins_the_running_batch(benches: list[Bench]) -> None:
+    benches.append(bench := Bench())
+    bench.scheduler.start()
+    first = bench.submit(max_target_tokens=2)
+    bench.model.wait_for_step()
+    second = bench.submit(max_target_tokens=2)
+
+    bench.model.let_pass(3)
+
+    assert first.result(TIMEOUT_S).num_steps == second.result(TIMEOUT_S).num_steps == 2
+    assert bench.model.step_sizes == [1, 2, 1]
+
+
+def test_idle_threads_share_a_group(benches: list[Bench]) -> None:
+    benches.append(bench := Bench(num_decoding_threads=2))
+    futures = bench.scheduler.submit([make_segment(7)] * 8)
+
+    bench.scheduler.start()
+    bench.model.wait_for_step()
+    bench.model.wait_for_step()
+    bench.model.open()
+
+    wait(futures, TIMEOUT_S)
+    assert bench.model.step_sizes[:2] == [4, 4]
+
+
+def test_interactive_segments_are_served_first(bench: Bench) -> None:
+    order: list[str] = []
+    bench.submit(max_target_tokens=1)
+    bench.model.wait_for_step()
+    bulk = bench.submit(priority=Priority.BULK)
+    bulk.add_done_callback(lambda _: order.append("bulk"))
+    bench.submit().add_done_callback(lambda _: order.append("interactive"))
+
+    bench.model.open()
+
+    assert bench.scheduler.drain(TIMEOUT_S)
+    assert order == ["interactive", "bulk"]
+
+
+def test_cancelling_a_waiting_segment_frees_its_place_at_once(bench: Bench) -> None:
+    bench.submit()
+    bench.model.wait_for_step()
+    waiting = [bench.submit() for _ in range(3)]
+
+    assert waiting[1].cancel()
+
+    assert bench.metric("mt_queue_segments") == 2
+    assert bench.metric("mt_queue_tokens") == 6
+    bench.submit()
+
+
+def test_cancelling_a_running_segment_lets_the_next_one_in(bench: Bench) -> None:
+    running = bench.submit(max_target_tokens=100)
+    bench.model.wait_for_step()
+    waiting = bench.submit(max_target_tokens=1)
+
+    assert running.cancel()
+    bench.model.let_pass(2)
+
+    assert waiting.result(TIMEOUT_S).num_steps == 1
+    assert bench.metric("mt_segments_total", outcome="cancelled") == 1
+
+
+def test_those_who_wait_for_several_futures_learn_of_a_cancellation(bench: Bench) -> None:
+    bench.submit()
+    bench.model.wait_for_step()
+    waiting = bench.submit()
+    canceller = threading.Thread(target=waiting.cancel)
+
+    canceller.start()
+
+    assert wait([waiting], TIMEOUT_S).done == {waiting}
+    canceller.join()
+
+
+async def test_cancelling_an_asyncio_task_frees_the_place(bench: Bench) -> None:
+    bench.submit()
+    bench.model.wait_for_step()
+    waiting = asyncio.wrap_future(bench.submit())
+
+    waiting.cancel()
+    await asyncio.sleep(0)  # one turn of the loop, in which asyncio hands the cancellation on
+
+    assert waiting.cancelled()
+    assert bench.metric("mt_queue_segments") == 0
+
+
+def test_a_deadline_may_pass_in_the_queue(bench: Bench) -> None:
+    bench.submit()
+    bench.model.wait_for_step()
+    late = bench.submit(deadline_s=5.0)
+
+    bench.clock.advance(5.0)
+    bench.model.let_pass()
+
+    with pytest.raises(DeadlineExceededError, match="queue"):
+        late.result(TIMEOUT_S)
+
+
+def test_a_deadline_may_pass_between_steps(bench: Bench) -> None:
+    late = bench.submit(deadline_s=5.0)
+    bench.model.wait_for_step()
+
+    bench.clock.advance(5.0)
+    bench.model.let_pass()
+
+    with pytest.raises(DeadlineExceededError, match="decode"):
+        late.result(TIMEOUT_S)
+    assert bench.scheduler.drain(TIMEOUT_S)
+    assert bench.metric("mt_segments_total", outcome="deadline") == 1
+
+
+def test_a_caller_without_a_deadline_gets_the_default(benches: list[Bench]) -> None:
+    benches.append(bench := Bench(default_timeout_s=2.0))
+    bench.scheduler.start()
+    late = bench.submit()
+    bench.model.wait_for_step()
+
+    bench.clock.advance(2.0)
+    bench.model.let_pass()
+
+    with pytest.raises(DeadlineExceededError):
+        late.result(TIMEOUT_S)
+
+
+def test_a_broken_batch_does_not_break_the_next(benches: list[Bench]) -> None:
+    failures = ["step"]
+    benches.append(bench := Bench(FlakyModel(ENDLESS, lambda used: used in failures and bool(failures.pop()))))
+    bench.scheduler.start()
+    bench.model.open()
+
+    with pytest.raises(EngineError):
+        bench.submit().result(TIMEOUT_S)
+
+    assert bench.submit(max_target_tokens=2).result(TIMEOUT_S).num_steps == 2
+
+
+def test_draining_answers_everything_and_refuses_newcomers(bench: Bench) -> None:
+    futures = [bench.submit(max_target_tokens=3) for _ in range(3)]
+    bench.model.open()
+
+    assert bench.scheduler.drain(TIMEOUT_S)
+
+    assert [future.result(0).num_steps for future in futures] == [3, 3, 3]
+    with pytest.raises(DrainingError):
+        bench.submit()
+
+
+def test_draining_says_if_time_ran_out(bench: Bench) -> None:
+    bench.submit()
+
+    assert not bench.scheduler.drain(0.0)
+
+
+def test_stopping_answers_what_is_left_even_if_the_model_is_stuck(bench: Bench) -> None:
+    stuck = bench.submit()
+    bench.model.wait_for_step()
+    waiting = bench.submit()
+
+    bench.scheduler.stop(timeout_s=0.0)
+
+    assert isinstance(stuck.exception(0), DrainingError)
+    assert isinstance(waiting.exception(0), DrainingError)
+    assert bench.scheduler.drain(0.0)
+
+
+def test_stopping_ends_the_threads(bench: Bench) -> None:
+    bench.submit()
+    bench.model.open()
+
+    bench.scheduler.stop(TIMEOUT_S)
+
+    assert not any(thread.name.startswith("decode-") for thread in threading.enumerate())
+
+
+def test_a_scheduler_that_never_started_can_be_stopped() -> None:
+    bench = Bench()
+    waiting = bench.submit()
+
+    bench.scheduler.stop()
+
+    assert isinstance(waiting.exception(0), DrainingError)
+
+
+def test_every_metric_of_a_segment_is_recorded(bench: Bench) -> None:
+    bench.model.open()
+    bench.submit(max_target_tokens=4).result(TIMEOUT_S)
+
+    assert bench.scheduler.drain(TIMEOUT_S)
+
+    for stage in ("mt_queue_wait", "mt_encode_duration", "mt_decode_duration"):
+        assert bench.metric(f"{stage}_seconds_count") == 1
+    assert bench.metric("mt_step_duration_seconds_count") == bench.metric("mt_decoder_steps_total") == 4
+    assert bench.metric("mt_batch_padded_tokens_sum") == bench.metric("mt_source_tokens_total") == 3
+    assert bench.metric("mt_target_tokens_total") == 4
+    assert bench.metric("mt_segments_total", outcome="ok") == 1
+
+
+def test_the_queue_gauges_of_several_models_add_up() -> None:
+    metrics = Metrics(CollectorRegistry())
+    schedulers = [Scheduler(ENDLESS, SchedulingSettings(), metrics) for _ in range(2)]
+
+    for scheduler in schedulers:
+        scheduler.submit([make_segment(7)])
+
+    assert metrics.registry.get_sample_value("mt_queue_segments") == 2
