@@ -1,0 +1,1 @@
+"""Text to token ids and back: sentence segmentation that loses nothing, and the tokenizer."""

@@ -1,0 +1,207 @@
+"""Split a text into sentences and put their translations back, losing nothing in between.
+
+A split is a list of spans over the text, in order and apart from each other. What lies between them (white space,
+line breaks, list markers, lines without a letter or digit) is not translated: `join` copies it. So whatever the
+splitting decides, `join` of the untranslated sentences is the text.
+"""
+
+import logging
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import sentencex
+
+from service.datatypes import Span
+
+log = logging.getLogger(__name__)
+
+SentenceSplitter = Callable[[str, str], list[str]]
+"""Takes a language code and a text, gives its sentences; together they should be the text."""
+
+_WINDOW_CHARACTERS = 2048
+"""What the library sees at once: its time grows with the square of a line (4 s for 100,000 mixed characters)."""
+
+_WHITE_SPACE = "".join(char for char in map(chr, range(0x3001)) if char.isspace())  # U+3000 is the last
+_INVISIBLE = "\xad\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
+_CONTROLS = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
+_BLANK = _WHITE_SPACE + _INVISIBLE + _CONTROLS
+"""Never the edge of a sentence: white space, control characters, byte order and direction marks."""
+
+_LIBRARY_TEXT = {ord(char): " " for char in _WHITE_SPACE if not char.isascii()} | dict.fromkeys(
+    range(0xD800, 0xE000), "\ufffd"
+)
+"""One for one: sentencex 1.0.32 panics on wide white space before a full stop, and takes no lone surrogate."""
+
+_WORD_CHARACTER = re.compile(r"[^\W_]")
+_LIST_MARKER = re.compile(r"\s*(?:[-*+•‣◦▪●○·–—]|\(?\d{1,3}\)|\(?[A-Za-z]\))\s+")
+_NUMBERED = re.compile(r"\s*\d{1,3}\.\s+")
+_BARE_NUMBER = re.compile(r"\(?\d{1,3}[.)]")
+
+_CLAUSE_END = re.compile(r"[,;:.!?…)\]»”–—](?=\s)|[、。，；：！？]")
+_SPACE = re.compile(r"\s+")
+
+_UNSPACED_LANGUAGES = frozenset({"bo", "dz", "ja", "km", "lo", "my", "th", "yue", "zh"})
+"""Primary subtags of languages that write sentences without a space between them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """A text put together again."""
+
+    text: str
+    spans: tuple[Span, ...]
+    """Where each sentence is in `text`, in order."""
+
+
+def split_sentences(text: str, *, language: str, splitter: SentenceSplitter = sentencex.segment) -> list[Span]:
+    """Return the sentences of a text; none if nothing in it can be translated.
+
+    Lines never merge: every line break of `str.splitlines` ends a sentence. A span begins and ends with a visible
+    character and holds at least one letter or digit. A number with a full stop that begins a line, as in `1. Mai`,
+    is a list marker only if another line of the text begins so.
+
+    Args:
+        text: any string, lone surrogates included.
+        language: BCP-47 tag; its primary subtag picks the rules. Unknown ones get those of the library's fallback.
+        splitter: splits one line; where its sentences do not add up to the line, the line stays whole.
+    """
+    lines = text.splitlines(keepends=True)
+    has_numbers = sum(1 for line in lines if _NUMBERED.match(line)) > 1
+    library_text = text.translate(_LIBRARY_TEXT)
+    subtag = language.partition("-")[0].lower()
+    spans: list[Span] = []
+    line_start = 0
+    for line in lines:
+        line_end = line_start + len(line)
+        if not _WORD_CHARACTER.search(line):
+            line_start = line_end
+            continue
+        marker = _LIST_MARKER.match(line) or (_NUMBERED.match(line) if has_numbers else None)
+        start = line_start + (marker.end() if marker else 0)
+        for length in _sentence_lengths(library_text[start:line_end], subtag, splitter):
+            spans.extend(trim(text, Span(start=start, end=start + length)))
+            start += length
+        line_start = line_end
+    return [span for span in spans if not _BARE_NUMBER.fullmatch(text, span.start, span.end)]
+
+
+def trim(text: str, span: Span | None = None) -> list[Span]:
+    """Return the span of a text (default: all of it) without blank edges; nothing if it has no letter or digit."""
+    span = span or Span(start=0, end=len(text))
+    if not _WORD_CHARACTER.search(text, span.start, span.end):
+        return []
+    piece = text[span.start : span.end]
+    start = span.end - len(piece.lstrip(_BLANK))
+    return [Span(start=start, end=start + len(piece.strip(_BLANK)))]
+
+
+def split_overlong(text: str, span: Span, *, fits: Callable[[str], bool]) -> list[Span]:
+    """Return the parts of a sentence that each fit the model, in order; the sentence itself if it fits.
+
+    A sentence is halved until every part fits: after clause punctuation if there is any in its middle half, else at
+    white space, else between two characters, always nearest to the middle. White space at a cut is in neither part.
+
+    Args:
+        text: what `span` is a range of.
+        span: the sentence, without blank edges.
+        fits: whether a piece is short enough to decode at once.
+
+    Raises:
+        ValueError: if a single character does not fit.
+    """
+    if fits(text[span.start : span.end]):
+        return [span]
+    if span.end - span.start < 2:
+        raise ValueError(f"the character at {span.start} is too long for the model")
+    cut = span.start + _best_cut(text[span.start : span.end])
+    halves = trim(text, Span(start=span.start, end=cut)) + trim(text, Span(start=cut, end=span.end))
+    return [part for half in halves for part in split_overlong(text, half, fits=fits)]
+
+
+def join(text: str, spans: Sequence[Span], targets: Sequence[str], *, filler: str = "") -> Joined:
+    """Return the text with each span replaced by its target and everything between them copied.
+
+    Args:
+        text: what `spans` are ranges of.
+        spans: in order and apart from each other.
+        targets: one for each span.
+        filler: set between two targets whose spans touch; see `filler_between`.
+    """
+    pieces: list[str] = []
+    target_spans: list[Span] = []
+    length = 0
+    copied_to = 0
+    for span, target in zip(spans, targets, strict=True):
+        gap = text[copied_to : span.start] or (filler if target_spans else "")
+        start = length + len(gap)
+        length = start + len(target)
+        pieces += (gap, target)
+        target_spans.append(Span(start=start, end=length))
+        copied_to = span.end
+    return Joined(text="".join((*pieces, text[copied_to:])), spans=tuple(target_spans))
+
+
+def filler_between(source_language: str, target_language: str) -> str:
+    """Return what belongs between two translated sentences that touched in the source.
+
+    One space from a language that writes sentences without spaces into one that needs them, else nothing.
+    """
+    source, target = (tag.partition("-")[0].lower() for tag in (source_language, target_language))
+    return " " if source in _UNSPACED_LANGUAGES and target not in _UNSPACED_LANGUAGES else ""
+
+
+def _sentence_lengths(line: str, subtag: str, splitter: SentenceSplitter) -> Iterator[int]:
+    """Split a line in windows; each but the last starts where the sentence cut by the one before it starts."""
+    start = 0  # of the sentence being read
+    window_start = 0
+    while window_start < len(line):
+        window = line[window_start : window_start + _WINDOW_CHARACTERS]
+        lengths = _checked_lengths(window, subtag, splitter)
+        if window_start + len(window) < len(line):
+            lengths.pop()  # may go on behind the window
+        for length in lengths:
+            window_start += length
+            yield window_start - start
+            start = window_start
+        if not lengths:  # inside one sentence, or at its very end: look again with both sides in view
+            window_start += len(window) // 2
+    if start < len(line):
+        yield len(line) - start
+
+
+def _checked_lengths(window: str, subtag: str, splitter: SentenceSplitter) -> list[int]:
+    """Return the lengths of the library's sentences, or of the whole window if it fails or loses anything."""
+    try:
+        sentences = splitter(subtag, window)
+    except BaseException as error:
+        # A panic of the library's Rust side is no Exception, and its class cannot be imported.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        log.warning("sentence splitter failed", extra={"error": type(error).__name__, "language": subtag})
+        return [len(window)]
+    if "".join(sentences) != window:
+        log.warning("sentence splitter lost text", extra={"language": subtag})
+        return [len(window)]
+    return [len(sentence) for sentence in sentences if sentence]
+
+
+def _best_cut(sentence: str) -> int:
+    """Return where to halve a sentence of two characters or more; both halves have some."""
+    low = max(1, len(sentence) // 4)
+    high = len(sentence) - low
+    for pattern in (_CLAUSE_END, _SPACE):
+        cuts = [match.end() for match in pattern.finditer(sentence, low - 1) if match.end() <= high]
+        if cuts:
+            return min(cuts, key=lambda cut: abs(2 * cut - len(sentence)))
+    middle = len(sentence) // 2
+    nearest = sorted(range(low, high + 1), key=lambda cut: abs(cut - middle))
+    return next((cut for cut in nearest if not _is_inside_character(sentence, cut)), middle)
+
+
+def _is_inside_character(text: str, cut: int) -> bool:
+    """Whether a cut would part a letter from its marks or the members of a joined emoji (most, not all, clusters)."""
+    zero_width_joiner = "\u200d"
+    before, after = text[cut - 1], text[cut]
+    return unicodedata.category(after).startswith("M") or zero_width_joiner in {before, after}

@@ -1,0 +1,91 @@
+import re
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.datatypes import Span
+from service.text.segmentation import join, split_overlong, split_sentences, trim
+
+LANGUAGES = st.sampled_from(["en", "de", "fr", "zh", "ja", "hy", "am", "en-GB", "", "xx"])
+
+# What sentences, lines and lists are made of, and what libraries trip over: wide and odd white space, all line breaks,
+# terminators of several scripts, marks, joiners, surrogates.
+_SNIPPETS = st.sampled_from(
+    [
+        *".?!…。！？؟,;:、，", "...", "?!", "'", '"', "“", "”", "«", "»", "「", "」", "(", ")", "[1]",
+        " ", "  ", "\t", "\n", "\r", "\r\n", "\n\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x1f", "\x85", "\u2028",
+        "\u2029", "\xa0", "\u202f", "\u3000", "\u200b", "\u200d", "\ufeff", "\u200f", "\x00", "\x7f",
+        "- ", "* ", "• ", "1. ", "2) ", "(a) ", "#", "&nbsp;", "<b>", "http://a.example/?b=c", "me@a.example",
+        "Dr. ", "e.g. ", "z.B. ", "U.S. ", "A.", "I", "Z", "the", "House", "3.5", "10", "你好", "再见", "हिन्दी", "ไทย",
+        "é", "e\u0301", "ß", "İ", "🎉", "👨\u200d👩\u200d👧", "\U0001f1e9\U0001f1ea", "\ud800", "\udfff", "\ufffd",
+    ]
+)  # fmt: skip
+TEXTS = st.one_of(st.text(), st.lists(_SNIPPETS).map("".join), st.lists(st.one_of(_SNIPPETS, st.text())).map("".join))
+
+
+def _pieces(text: str, spans: list[Span]) -> list[str]:
+    return [text[span.start : span.end] for span in spans]
+
+
+def _assert_is_a_split(text: str, spans: list[Span]) -> None:
+    """Spans are in order, apart from each other, and all that is between them has nothing to translate."""
+    copied_to = 0
+    for span in [*spans, Span(start=len(text), end=len(text))]:
+        assert copied_to <= span.start <= span.end <= len(text)
+        copied_to = span.end
+
+
+@settings(max_examples=500)
+@given(TEXTS, LANGUAGES)
+def test_joining_split_text_gives_the_text_back(text: str, language: str) -> None:
+    spans = split_sentences(text, language=language)
+
+    joined = join(text, spans, _pieces(text, spans))
+
+    assert joined.text == text
+    assert list(joined.spans) == spans
+
+
+@settings(max_examples=500)
+@given(TEXTS, LANGUAGES)
+def test_sentences_hold_every_letter_begin_and_end_visibly_and_stay_on_their_line(text: str, language: str) -> None:
+    spans = split_sentences(text, language=language)
+
+    _assert_is_a_split(text, spans)
+    for sentence in _pieces(text, spans):
+        assert sentence == sentence.strip()
+        assert len(sentence.splitlines()) == 1
+    letters_between = [char for char in join(text, spans, [""] * len(spans)).text if char.isalpha()]
+    assert all(char.isascii() for char in letters_between)  # list markers such as `a)`
+    assert len(letters_between) <= len(text.splitlines())
+
+
+@given(TEXTS, LANGUAGES, st.lists(st.text()))
+def test_target_spans_index_the_joined_text(text: str, language: str, words: list[str]) -> None:
+    spans = split_sentences(text, language=language)
+    targets = [words[index % len(words)] if words else "" for index in range(len(spans))]
+
+    for filler in ("", " "):
+        joined = join(text, spans, targets, filler=filler)
+        assert [joined.text[span.start : span.end] for span in joined.spans] == targets
+
+
+@given(st.lists(st.integers(1, 3_000), max_size=10))
+def test_long_lines_are_split_where_short_ones_are(lengths: list[int]) -> None:
+    sentences = ["word " * length + "end." for length in lengths]
+    line = " ".join(sentences)
+
+    spans = split_sentences(line, language="en", splitter=lambda _, window: re.findall(r"[^.]*\. ?|[^.]+$", window))
+
+    assert _pieces(line, spans) == sentences
+
+
+@settings(max_examples=300)
+@given(TEXTS, st.integers(1, 20))
+def test_parts_of_an_overlong_sentence_fit_and_hold_every_letter(text: str, limit: int) -> None:
+    for sentence in trim(text):
+        parts = split_overlong(text, sentence, fits=lambda piece: len(piece) <= limit)
+
+        _assert_is_a_split(text, parts)
+        assert all(0 < len(part) <= limit for part in _pieces(text, parts))
+        assert not any(char.isalnum() for char in join(text, parts, [""] * len(parts)).text)

@@ -1,0 +1,182 @@
+from collections.abc import Callable
+
+import pytest
+
+from service.datatypes import Span
+from service.text.segmentation import filler_between, join, split_overlong, split_sentences, trim
+
+
+def _sentences(text: str, *, language: str = "en") -> list[str]:
+    return [text[span.start : span.end] for span in split_sentences(text, language=language)]
+
+
+def _at_most(num_characters: int) -> Callable[[str], bool]:
+    return lambda piece: len(piece) <= num_characters
+
+
+def _parts(text: str, *, at_most: int) -> list[str]:
+    spans = split_overlong(text, Span(start=0, end=len(text)), fits=_at_most(at_most))
+    return [text[span.start : span.end] for span in spans]
+
+
+def test_sentences_come_without_the_white_space_around_them() -> None:
+    assert _sentences("  Hello there.  How are you?\tFine. ") == ["Hello there.", "How are you?", "Fine."]
+
+
+def test_abbreviations_of_the_language_end_no_sentence() -> None:
+    assert _sentences("Dr. Smith is here. He waits.") == ["Dr. Smith is here.", "He waits."]
+    assert _sentences("Am 3. Mai kam er.", language="de") == ["Am 3. Mai kam er."]
+
+
+@pytest.mark.parametrize("language", ["de-AT", "DE", "de"])
+def test_the_primary_subtag_picks_the_rules(language: str) -> None:
+    assert _sentences("Am 3. Mai kam er.", language=language) == ["Am 3. Mai kam er."]
+
+
+@pytest.mark.parametrize("language", ["tlh", "", "x", "en_GB"])
+def test_an_unknown_language_gets_the_fallback_of_the_library(language: str) -> None:
+    assert _sentences("One here. Two there.", language=language) == ["One here.", "Two there."]
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r", "\n\n \n", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029"])
+def test_lines_never_merge(line_break: str) -> None:
+    assert _sentences(f"a line without an end{line_break}and another") == ["a line without an end", "and another"]
+
+
+@pytest.mark.parametrize("marker", ["- ", "* ", "• ", "  –\t", "1) ", "(12) ", "a) ", "(b) ", "1. "])
+def test_a_list_marker_is_no_part_of_the_sentence(marker: str) -> None:
+    assert _sentences(f"{marker}Buy milk\n{marker}Sell eggs\n") == ["Buy milk", "Sell eggs"]
+
+
+def test_a_single_number_at_the_start_of_a_line_may_be_an_ordinal() -> None:
+    assert _sentences("1. Mai ist Feiertag.", language="de") == ["1. Mai ist Feiertag."]
+
+
+@pytest.mark.parametrize("text", ["", " ", "\r\n\t\n", "...", "***\n---", "🎉 !?", "\ufeff\u200b", ". " * 1000])
+def test_a_text_without_letter_or_digit_has_no_sentence(text: str) -> None:
+    assert split_sentences(text, language="en") == []
+    assert trim(text) == []
+
+
+def test_byte_order_and_direction_marks_stay_outside() -> None:
+    assert _sentences("\ufeff\u200fHello.\u200e\x00") == ["Hello."]
+
+
+@pytest.mark.parametrize("text", ["Z\u2028.", "A\u3000. B", "A\xa0.", "I\u202f. am", "\ud800 Hello. \udfff"])
+def test_what_the_library_fails_on_is_split_all_the_same(text: str) -> None:
+    assert _sentences(text)
+
+
+class _PanicException(BaseException):
+    """Named as what a crash of the library's Rust side raises."""
+
+
+_PanicException.__name__ = "PanicException"
+
+
+def _panicking(language: str, text: str) -> list[str]:
+    raise _PanicException
+
+
+def _failing(language: str, text: str) -> list[str]:
+    raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    "splitter",
+    [_panicking, _failing, lambda _, text: [text[1:]], lambda _, text: [], lambda _, text: ["", text, ""]],
+)
+def test_a_line_the_library_fails_on_stays_whole(splitter: Callable[[str, str], list[str]]) -> None:
+    text = "One. Two.\nThree."
+
+    spans = split_sentences(text, language="en", splitter=splitter)
+
+    assert [text[span.start : span.end] for span in spans] == ["One. Two.", "Three."]
+
+
+def test_an_interrupt_is_not_swallowed() -> None:
+    def interrupted(language: str, text: str) -> list[str]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        split_sentences("One.", language="en", splitter=interrupted)
+
+
+def test_the_library_sees_a_long_line_piece_by_piece() -> None:
+    seen: list[int] = []
+
+    def recording(language: str, text: str) -> list[str]:
+        seen.append(len(text))
+        return text.splitlines(keepends=True) if "\n" in text else [text]
+
+    spans = split_sentences("word " * 20_000, language="en", splitter=recording)
+
+    assert spans == [Span(start=0, end=99_999)]
+    assert max(seen) < 5_000
+
+
+def test_sentences_of_a_long_line_are_those_of_short_lines() -> None:
+    sentences = [f"This is number {number} of many sentences." for number in range(1000)]
+
+    assert _sentences(" ".join(sentences)) == sentences
+
+
+def test_a_sentence_that_fits_stays_whole() -> None:
+    assert _parts("Short enough.", at_most=13) == ["Short enough."]
+
+
+def test_an_overlong_sentence_is_halved_after_the_clause_nearest_to_the_middle() -> None:
+    parts = _parts("One, when it rained a little, we stayed at home, and slept.", at_most=40)
+
+    assert parts == ["One, when it rained a little,", "we stayed at home, and slept."]
+
+
+def test_without_clauses_it_is_halved_at_white_space() -> None:
+    assert _parts("aaaa bbbb cccc dddd", at_most=10) == ["aaaa bbbb", "cccc dddd"]
+
+
+def test_without_white_space_it_is_halved_anywhere() -> None:
+    assert _parts("a" * 10, at_most=5) == ["aaaaa", "aaaaa"]
+
+
+def test_chinese_clauses_need_no_white_space() -> None:
+    assert _parts("今天下雨了，我们在家。", at_most=6) == ["今天下雨了，", "我们在家。"]
+
+
+def test_a_cut_does_not_part_a_letter_from_its_accent() -> None:
+    assert _parts("e\u0301" * 3, at_most=4) == ["e\u0301", "e\u0301" * 2]
+
+
+def test_parts_without_a_letter_are_left_out() -> None:
+    assert _parts("Stop" + "." * 100, at_most=10) == ["Stop.."]
+
+
+def test_a_character_that_does_not_fit_is_an_error() -> None:
+    with pytest.raises(ValueError, match="character at 0"):
+        _parts("ab", at_most=0)
+
+
+def test_joining_copies_what_is_between_the_sentences() -> None:
+    joined = join(" - a.  b!\n", [Span(start=3, end=5), Span(start=7, end=9)], ["Alpha.", ""])
+
+    assert joined.text == " - Alpha.  \n"
+    assert joined.spans == (Span(start=3, end=9), Span(start=11, end=11))
+
+
+def test_joining_fills_between_sentences_that_touch() -> None:
+    spans = [Span(start=0, end=3), Span(start=3, end=6)]
+
+    assert join("你好。再见。", spans, ["Hello.", "Bye."], filler=" ").text == "Hello. Bye."
+
+
+def test_a_target_is_needed_for_each_sentence() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        join("a b", [Span(start=0, end=1), Span(start=2, end=3)], ["A"])
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "filler"),
+    [("zh-Hant", "en", " "), ("ja", "de", " "), ("JA", "zh", ""), ("en", "de", ""), ("en", "zh", "")],
+)
+def test_a_space_is_filled_in_from_languages_that_use_none(source: str, target: str, filler: str) -> None:
+    assert filler_between(source, target) == filler

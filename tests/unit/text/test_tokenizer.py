@@ -1,0 +1,124 @@
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from service.bundle import Architecture, Bundle, Manifest, SpecialIds
+from service.errors import BundleError
+from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tokenizer_file: Path) -> SentencePieceTokenizer:
+    return SentencePieceTokenizer(tokenizer_file)
+
+
+def test_special_ids_and_size_are_those_of_the_model(tokenizer: SentencePieceTokenizer) -> None:
+    assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id) == (0, 1, 2, 3)
+    assert tokenizer.vocabulary_size == 320
+
+
+def test_a_text_comes_back_without_bos_and_eos(tokenizer: SentencePieceTokenizer) -> None:
+    token_ids = tokenizer.encode("The lazy fox.")
+
+    assert not {tokenizer.bos_id, tokenizer.eos_id} & set(token_ids)
+    assert tokenizer.decode(token_ids) == "The lazy fox."
+
+
+@pytest.mark.parametrize("text", ["你好", "naïve Füße", "👨‍👩‍👧 🎉", "a\x00b", "</s><pad>"])
+def test_characters_without_a_piece_are_spelled_in_bytes(tokenizer: SentencePieceTokenizer, text: str) -> None:
+    token_ids = tokenizer.encode(text)
+
+    assert tokenizer.unk_id not in token_ids
+    assert tokenizer.decode(token_ids) == text
+
+
+def test_names_of_special_tokens_in_a_text_are_only_text(tokenizer: SentencePieceTokenizer) -> None:
+    assert min(tokenizer.encode("<pad><s></s><unk>")) > 3
+
+
+@pytest.mark.parametrize("text", ["", " \t\n", "\u200b\ufeff"])
+def test_an_invisible_text_has_no_tokens(tokenizer: SentencePieceTokenizer, text: str) -> None:
+    assert tokenizer.encode(text) == []
+    assert tokenizer.decode([]) == ""
+
+
+def test_special_tokens_are_not_decoded_but_have_pieces(tokenizer: SentencePieceTokenizer) -> None:
+    token_ids = [tokenizer.bos_id, *tokenizer.encode("fox"), tokenizer.eos_id, tokenizer.pad_id]
+
+    assert tokenizer.decode(token_ids) == "fox"
+    assert tokenizer.pieces(token_ids)[0] == "<s>"
+    assert tokenizer.pieces(token_ids)[-2:] == ["</s>", "<pad>"]
+
+
+def test_bytes_that_are_no_utf8_become_replacement_characters(tokenizer: SentencePieceTokenizer) -> None:
+    lone_byte = next(i for i in range(tokenizer.vocabulary_size) if tokenizer.pieces([i]) == ["<0xE4>"])
+
+    assert tokenizer.decode([lone_byte]) == "\ufffd"
+
+
+@pytest.mark.parametrize("token_id", [-1, 320])
+def test_an_id_outside_the_vocabulary_is_refused(tokenizer: SentencePieceTokenizer, token_id: int) -> None:
+    with pytest.raises(ValueError, match=f"{token_id} is outside the vocabulary of 320"):
+        tokenizer.decode([token_id])
+    with pytest.raises(ValueError, match=f"{token_id} is outside the vocabulary of 320"):
+        tokenizer.pieces([token_id])
+
+
+def test_a_lone_surrogate_is_refused_with_its_place(tokenizer: SentencePieceTokenizer) -> None:
+    with pytest.raises(ValueError, match=r"lone surrogate, .* at 2"):
+        tokenizer.encode("ab\udcff")
+
+
+def test_threads_share_a_tokenizer(tokenizer: SentencePieceTokenizer) -> None:
+    texts = [f"The fox {number} jumps." for number in range(200)]
+
+    with ThreadPoolExecutor(4) as pool:
+        decoded = list(pool.map(lambda text: tokenizer.decode(tokenizer.encode(text)), texts))
+
+    assert decoded == texts
+
+
+@pytest.mark.parametrize("content", [b"", b"no model", None], ids=["empty", "other", "missing"])
+def test_a_bad_file_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "tokenizer.model"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(BundleError) as caught:
+        SentencePieceTokenizer(path)
+
+    assert caught.value.file == str(path)
+
+
+def test_a_truncated_file_is_refused(tokenizer_file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(tokenizer_file.read_bytes()[:-1000])
+
+    with pytest.raises(BundleError, match="content is unparsable"):
+        SentencePieceTokenizer(path)
+
+
+def test_a_model_without_a_special_token_is_refused(tokenizer_file_without_padding: Path) -> None:
+    with pytest.raises(BundleError, match="special token 'pad' is missing"):
+        SentencePieceTokenizer(tokenizer_file_without_padding)
+
+
+def _bundle(tokenizer_file: Path, *, vocabulary_size: int = 320, bos: int = 1) -> Bundle:
+    manifest = Manifest.model_construct(
+        tokenizer=tokenizer_file.name,
+        architecture=Architecture.model_construct(vocabulary_size=vocabulary_size),
+        special_ids=SpecialIds(pad=0, bos=bos, eos=2, unk=3),
+    )
+    return Bundle(directory=tokenizer_file.parent, manifest=manifest)
+
+
+def test_a_bundle_whose_tokenizer_fits_its_manifest_is_opened(tokenizer_file: Path) -> None:
+    assert open_tokenizer(_bundle(tokenizer_file)).vocabulary_size == 320
+
+
+def test_a_tokenizer_that_does_not_fit_the_manifest_is_refused(tokenizer_file: Path) -> None:
+    with pytest.raises(BundleError, match="vocabulary size is 320, expected 321"):
+        open_tokenizer(_bundle(tokenizer_file, vocabulary_size=321))
+    with pytest.raises(BundleError, match="id of BOS is 1, expected 7"):
+        open_tokenizer(_bundle(tokenizer_file, bos=7))
