@@ -4,6 +4,7 @@ All waiting and all popping happens here, under one lock that is never held whil
 is answered (an answer runs the caller's callbacks).
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -79,7 +80,7 @@ class Scheduler:
 
         Args:
             segments: what to decode, each acceptable to the model.
-            deadline_s: on the scheduler's clock; None: `default_timeout_s` from now.
+            deadline_s: on the scheduler's clock; None: never given up.
             priority: interactive segments are served before bulk ones.
 
         Returns:
@@ -98,7 +99,7 @@ class Scheduler:
                 segment=segment,
                 priority=priority,
                 admitted_at_s=now_s,
-                deadline_s=now_s + self._settings.default_timeout_s if deadline_s is None else deadline_s,
+                deadline_s=math.inf if deadline_s is None else deadline_s,
             )
             for segment in segments
         ]

@@ -47,11 +47,6 @@ class SchedulingSettings(BaseModel):
         ge=1,
         description="Threads that decode, each with a batch of its own; default: one for each core of the process.",
     )
-    default_timeout_s: float = Field(
-        default=30.0,
-        gt=0,
-        description="Seconds from admission until a segment is given up whose caller named no deadline.",
-    )
     bulk_patience_s: float = Field(
         default=5.0,
         ge=0,

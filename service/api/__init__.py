@@ -1,0 +1,1 @@
+"""The gRPC edge: methods, messages, statuses, interceptors, health; knows nothing of ONNX Runtime."""

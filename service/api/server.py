@@ -1,0 +1,120 @@
+"""The gRPC server: port, limits, reflection, health, and an end in which everybody is answered."""
+
+import asyncio
+import logging
+
+import grpc
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from grpc_health.v1 import health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from service.api import health
+from service.api.gate import Gate
+from service.api.interceptors import RequestInterceptor
+from service.api.servicer import ModelServicer, TranslationServicer
+from service.api.settings import GrpcSettings
+from service.errors import ConfigError, DrainingError
+from service.telemetry.metrics import Metrics
+
+_TRANSLATION_SERVICE: str = pb.DESCRIPTOR.services_by_name["TranslationService"].full_name
+_MODEL_SERVICE: str = pb.DESCRIPTOR.services_by_name["ModelService"].full_name
+
+SERVICE_NAMES = (_TRANSLATION_SERVICE, _MODEL_SERVICE)
+"""The services of ours; the others are health and reflection."""
+
+_STOP_GRACE_S = 1.0
+"""For answers that are being sent. Health watchers never end by themselves, so there is always a reason to wait."""
+
+_MIN_PING_INTERVAL_MS = 10_000
+"""gRPC would drop clients that ping more often than every 5 minutes while they wait for a slow answer."""
+
+
+class GrpcServer:
+    """Answers over gRPC; `stop` ends it.
+
+    Translation is refused until `open`, and again from `close` on; what models there are is told at any time.
+    """
+
+    def __init__(
+        self,
+        settings: GrpcSettings,
+        *,
+        translation: TranslationServicer,
+        models: ModelServicer,
+        metrics: Metrics,
+    ) -> None:
+        """Build it within a running event loop."""
+        logging.getLogger("grpc._cython.cygrpc").addFilter(is_worth_logging)
+        self._settings = settings
+        self._gate = Gate(max_concurrent=settings.max_concurrent_requests)
+        self._health = health.Health(SERVICE_NAMES)
+        interceptor = RequestInterceptor(
+            SERVICE_NAMES, gated_service=_TRANSLATION_SERVICE, gate=self._gate, metrics=metrics
+        )
+        self._server = grpc.aio.server(interceptors=(interceptor,), options=_options(settings))
+        pb_grpc.add_TranslationServiceServicer_to_server(translation, self._server)
+        pb_grpc.add_ModelServiceServicer_to_server(models, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, self._server)
+        names = (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+
+    async def start(self) -> int:
+        """Listen, still refusing calls; return the bound port.
+
+        Raises:
+            ConfigError: if the address cannot be listened on.
+        """
+        await self._health.set_serving(False)
+        address = _address(self._settings)
+        try:
+            port: int = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise ConfigError("grpc.port", address, "an address that is free to listen on") from error
+        await self._server.start()
+        return port
+
+    async def open(self) -> None:
+        """Take calls from now on."""
+        self._gate.open()
+        await self._health.set_serving(True)
+
+    async def close(self) -> None:
+        """Take no new calls; those under way go on."""
+        self._gate.close(DrainingError())
+        await self._health.set_serving(False)
+
+    async def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait until every admitted call is answered; return False if time ran out first."""
+        try:
+            await asyncio.wait_for(self._gate.wait_until_idle(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self, *, grace_s: float = _STOP_GRACE_S) -> None:
+        """Close the port; cancel what is not done after the grace."""
+        await self._server.stop(grace_s)
+
+
+def is_worth_logging(record: logging.LogRecord) -> bool:
+    """Filter what gRPC logs as an error when a caller leaves while its answer is being sent: nobody is at fault."""
+    error = record.exc_info[1] if record.exc_info else None
+    return type(error).__name__ != "ExecuteBatchError"
+
+
+def _address(settings: GrpcSettings) -> str:
+    is_bare_ipv6 = ":" in settings.host and not settings.host.startswith("[")
+    return f"[{settings.host}]:{settings.port}" if is_bare_ipv6 else f"{settings.host}:{settings.port}"
+
+
+def _options(settings: GrpcSettings) -> list[tuple[str, int]]:
+    options = {
+        "grpc.max_receive_message_length": settings.max_message_bytes,
+        "grpc.so_reuseport": 0,  # a second server on the port must fail, not take half of the calls
+        "grpc.http2.min_ping_interval_without_data_ms": _MIN_PING_INTERVAL_MS,
+    }
+    if settings.max_connection_age_s:
+        options["grpc.max_connection_age_ms"] = round(settings.max_connection_age_s * 1000)
+        options["grpc.max_connection_age_grace_ms"] = round(settings.max_timeout_s * 1000)
+    return list(options.items())

@@ -1,0 +1,112 @@
+"""Error to gRPC status: one table, and the details that let a client act on it (google.rpc error model).
+
+Every status carries an ErrorInfo with a reason that programs may rely on. An error of the caller adds the field
+(BadRequest), a refusal for load says when to come back (RetryInfo, and `grpc-retry-pushback-ms`, which gRPC's own retry
+policy obeys). Errors that are the server's fault show a neutral message; their details are for the log.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2, message
+from google.rpc import error_details_pb2, status_pb2
+
+from service import errors
+
+DOMAIN = "dragoman"
+"""Domain of every ErrorInfo."""
+
+NEUTRAL_MESSAGE = "internal error; the server's log has the details"
+
+_MAX_MESSAGE_BYTES = 800
+"""Clients take 8 KiB of metadata by default; the message is in it up to three times, percent-encoded once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """How one class of errors is answered."""
+
+    code: grpc.StatusCode
+    reason: str
+    """Stable name for programs, in the ErrorInfo; listed at the head of translation.proto."""
+
+    is_public: bool = True
+    """True if the caller may see the error's own message."""
+
+
+_INTERNAL = Row(code=grpc.StatusCode.INTERNAL, reason="ENGINE_FAILED", is_public=False)
+
+TABLE: Mapping[type[errors.DragomanError], Row] = {
+    errors.DragomanError: _INTERNAL,
+    errors.ConfigError: _INTERNAL,
+    errors.BundleError: _INTERNAL,
+    errors.EngineError: _INTERNAL,
+    errors.RequestError: Row(code=grpc.StatusCode.INVALID_ARGUMENT, reason="INVALID_FIELD"),
+    errors.InvalidFieldError: Row(code=grpc.StatusCode.INVALID_ARGUMENT, reason="INVALID_FIELD"),
+    errors.UnsupportedFieldError: Row(code=grpc.StatusCode.UNIMPLEMENTED, reason="UNSUPPORTED_FIELD"),
+    errors.ModelNotFoundError: Row(code=grpc.StatusCode.NOT_FOUND, reason="MODEL_NOT_FOUND"),
+    errors.OverloadedError: Row(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="OVERLOADED"),
+    errors.StartingError: Row(code=grpc.StatusCode.UNAVAILABLE, reason="STARTING"),
+    errors.DrainingError: Row(code=grpc.StatusCode.UNAVAILABLE, reason="DRAINING"),
+    errors.DeadlineExceededError: Row(code=grpc.StatusCode.DEADLINE_EXCEEDED, reason="DEADLINE_EXCEEDED"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A failed call as gRPC sends it."""
+
+    code: grpc.StatusCode
+    reason: str
+    message: str
+    trailing_metadata: tuple[tuple[str, str | bytes], ...]
+
+
+def answer(error: BaseException) -> Answer:
+    """Return the status of an error; what is not of the tree is the server's fault."""
+    row = _row(error)
+    text = _shortened(str(error)) if row.is_public else NEUTRAL_MESSAGE
+    status = status_pb2.Status(code=row.code.value[0], message=text, details=_details(error, row))
+    trailing: tuple[tuple[str, str | bytes], ...] = (("grpc-status-details-bin", status.SerializeToString()),)
+    if isinstance(error, errors.OverloadedError):
+        trailing += (("grpc-retry-pushback-ms", str(_milliseconds(error.retry_after_s))),)
+    return Answer(code=row.code, reason=row.reason, message=text, trailing_metadata=trailing)
+
+
+def _row(error: BaseException) -> Row:
+    return next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), _INTERNAL)
+
+
+def _details(error: BaseException, row: Row) -> list[any_pb2.Any]:
+    facts = {"stage": error.stage} if isinstance(error, errors.DeadlineExceededError) else {}
+    details: list[message.Message] = [error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN, metadata=facts)]
+    if isinstance(error, errors.RequestError):
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=error.field, description=_shortened(error.description), reason=row.reason
+        )
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    if isinstance(error, errors.OverloadedError):
+        delay = duration_pb2.Duration()
+        delay.FromMilliseconds(_milliseconds(error.retry_after_s))
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    return [_packed(detail) for detail in details]
+
+
+def _packed(detail: message.Message) -> any_pb2.Any:
+    packed = any_pb2.Any()
+    packed.Pack(detail)
+    return packed
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(0, math.ceil(seconds * 1000))
+
+
+def _shortened(text: str) -> str:
+    """Values of the caller may be megabytes, and a lone surrogate cannot be sent."""
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= _MAX_MESSAGE_BYTES:
+        return encoded.decode("utf-8")
+    return encoded[:_MAX_MESSAGE_BYTES].decode("utf-8", "ignore") + "…"

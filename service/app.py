@@ -1,0 +1,203 @@
+"""Composition root: builds every part once, starts, warms up, drains, stops."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from service.api.server import GrpcServer
+from service.api.servicer import ModelServicer, TranslationServicer
+from service.bundle import open_bundle
+from service.config import Settings
+from service.datatypes import TranslationRequest
+from service.models import ModelLoader, ModelParts, ModelRepository
+from service.runtime.onnx_model import OnnxStepModel
+from service.scheduling.scheduler import Scheduler
+from service.telemetry.http_server import HttpServer, make_app
+from service.telemetry.metrics import Metrics
+from service.text.tokenizer import open_tokenizer
+from service.translator import Translator
+
+log = structlog.get_logger(__name__)
+
+_WARM_UP_TEXT = "1, 2, 3."  # the same in any language
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Where the server listens."""
+
+    grpc_port: int
+    http_port: int
+
+
+def onnx_loader(settings: Settings, metrics: Metrics) -> ModelLoader:
+    """Return what makes a running model of a bundle: tokenizer, ONNX Runtime and decoding threads."""
+
+    def load(directory: Path) -> ModelParts:
+        bundle = open_bundle(directory)
+        tokenizer = open_tokenizer(bundle)
+        model = OnnxStepModel(bundle, settings.runtime)
+        return ModelParts(
+            tokenizer=tokenizer,
+            scheduler=Scheduler(model, settings.scheduling, metrics),
+            precision=settings.runtime.precision or bundle.manifest.default_precision,
+        )
+
+    return load
+
+
+class App:
+    """One server: `start`, `load`, `drain`, `stop`, in this order; `stop` may follow any of them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        metrics: Metrics,
+        load: ModelLoader,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Build all parts within a running event loop; nothing listens yet.
+
+        Args:
+            settings: of all parts.
+            metrics: where all parts count.
+            load: makes a running model of a bundle.
+            clock: of all deadlines; the models' schedulers must go by the same.
+        """
+        self._settings = settings
+        self._clock = clock
+        self._metrics = metrics
+        self._models = ModelRepository(settings.models, load, metrics)
+        self._translator = Translator(
+            self._models, metrics=metrics, limits=settings.limits, defaults=settings.defaults, clock=clock
+        )
+        self._grpc = GrpcServer(
+            settings.grpc,
+            translation=TranslationServicer(self._translator, settings.grpc, clock),
+            models=ModelServicer(self._models, settings.limits),
+            metrics=metrics,
+        )
+        self._http: HttpServer | None = None
+        self._is_ready = False
+
+    async def start(self) -> Ports:
+        """Listen: probes are answered, translation is refused until `load` is done.
+
+        Raises:
+            ConfigError: if an address cannot be listened on.
+        """
+        self._http = HttpServer(self._settings.http, make_app(self._metrics.registry, lambda: self._is_ready))
+        self._http.start()
+        ports = Ports(grpc_port=await self._grpc.start(), http_port=self._http.port)
+        log.info("listening", grpc_port=ports.grpc_port, http_port=ports.http_port)
+        return ports
+
+    async def load(self) -> None:
+        """Load all models, translate once with each, and take calls from then on.
+
+        Raises:
+            ConfigError: if there is no model, or a setting does not fit it.
+            BundleError: if a model cannot be loaded.
+            EngineError: if a model cannot translate.
+        """
+        await asyncio.to_thread(self._models.load_all)
+        await self._warm_up()
+        await self._grpc.open()
+        self._set_ready(True)
+        log.info("ready", models=[f"{status.name}/{status.version}" for status in self._models.list_models()])
+
+    async def drain(self) -> bool:
+        """Take no new calls, answer the admitted ones; return False if the time for it ran out."""
+        log.info("draining", timeout_s=self._settings.grpc.drain_timeout_s)
+        self._set_ready(False)
+        await self._grpc.close()
+        is_drained = await self._grpc.wait_until_idle(self._settings.grpc.drain_timeout_s)
+        if not is_drained:
+            log.warning("drain timed out; what is left is refused")
+        return is_drained
+
+    async def stop(self) -> None:
+        """End everything; what is still unanswered is answered with an error."""
+        self._set_ready(False)
+        await asyncio.to_thread(self._models.stop)  # before the port: gRPC would cancel the callers without a reason
+        await self._grpc.stop()
+        if self._http is not None:
+            await asyncio.to_thread(self._http.stop)
+        log.info("stopped")
+
+    async def _warm_up(self) -> None:
+        for status in self._models.list_models():
+            request = TranslationRequest(
+                texts=(_WARM_UP_TEXT,),
+                source_language=status.manifest.source_language,
+                target_language=status.manifest.target_language,
+                model=f"{status.name}/{status.version}",
+            )
+            deadline_s = self._clock() + self._settings.grpc.max_timeout_s
+            result = await self._translator.translate(request, deadline_s=deadline_s)
+            log.info("model warm", model=request.model, decode_s=round(result.timings.decode_s, 6))
+
+    def _set_ready(self, is_ready: bool) -> None:
+        self._is_ready = is_ready
+        self._metrics.ready.set(is_ready)
+
+
+async def serve(settings: Settings) -> bool:
+    """Serve until SIGTERM or SIGINT, then drain; a second signal stops at once.
+
+    Returns:
+        True if every admitted call was answered.
+
+    Raises:
+        ConfigError: if a setting does not fit the machine or the models.
+        BundleError: if a model cannot be loaded.
+        EngineError: if a model cannot translate.
+    """
+    drain, stop = _events_of_signals()
+    metrics = Metrics(CollectorRegistry())
+    ProcessCollector(registry=metrics.registry)  # memory, CPU time and open files, under their usual names
+    app = App(settings, metrics=metrics, load=onnx_loader(settings, metrics))
+    try:
+        await app.start()
+        return await _unless(stop, _serve_until(drain, app))
+    finally:
+        await app.stop()
+
+
+async def _serve_until(drain: asyncio.Event, app: App) -> bool:
+    await app.load()
+    await drain.wait()
+    return await app.drain()
+
+
+def _events_of_signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Return what the first SIGTERM or SIGINT sets, and what any further one sets."""
+    first, second = asyncio.Event(), asyncio.Event()
+
+    def received(number: signal.Signals) -> None:
+        log.info("signal received", signal=number.name)
+        (second if first.is_set() else first).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, received, number)
+    return first, second
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, bool]) -> bool:
+    """Return what `work` returns, or False as soon as `stop` is set, which cancels it."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if working.done():
+        stopping.cancel()
+        return working.result()
+    working.cancel()
+    await asyncio.wait((working,))
+    return False

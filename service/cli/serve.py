@@ -1,0 +1,61 @@
+"""`serve`: run the server until SIGTERM or SIGINT."""
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from service import app
+from service.config import CONFIG_VARIABLE, load_settings
+from service.errors import ConfigError, DragomanError
+from service.telemetry.logs import configure_logs
+
+_DESCRIPTION = """\
+Serves every model of a directory over gRPC, and metrics and probes over HTTP.
+
+Settings come from flags, else from the environment (DRAGOMAN_GRPC__PORT=50051), else from the file (TOML), else the
+defaults serve the model that ships. `python -m service reference settings` lists them all.
+
+SIGTERM or SIGINT drains: new calls are refused, admitted ones answered. A second signal stops at once.
+
+exit codes: 0 after a complete drain, 1 if calls were left unanswered or a model failed, 2 if a setting is wrong"""
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command and its flags."""
+    parser = commands.add_parser(
+        "serve",
+        help="run the server",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help=f"settings in TOML; else ${CONFIG_VARIABLE}")
+    parser.add_argument("--models", metavar="DIR", help="models.directory: where bundles are, as NAME/VERSION/")
+    parser.add_argument("--host", metavar="H", help="grpc.host and http.host: address to listen on")
+    parser.add_argument("--grpc-port", metavar="N", help="grpc.port; 0 takes a free one and logs it")
+    parser.add_argument("--http-port", metavar="M", help="http.port of metrics and probes; 0 as above")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve; return the exit code."""
+    flags = {
+        "models.directory": arguments.models,
+        "grpc.host": arguments.host,
+        "grpc.port": arguments.grpc_port,
+        "http.host": arguments.host,
+        "http.port": arguments.http_port,
+    }
+    try:
+        settings = load_settings(file=arguments.config, environment=os.environ, flags=flags)
+        configure_logs(settings.logs)
+        is_drained = asyncio.run(app.serve(settings))
+    except ConfigError as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        return 2
+    except DragomanError as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        return 1
+    return 0 if is_drained else 1

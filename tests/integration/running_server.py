@@ -1,0 +1,220 @@
+"""The assembled service in this process: real server, queue and graphs, a model that tests can halt, one connection."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import grpc
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+from prometheus_client import CollectorRegistry
+
+from service.app import App, Ports
+from service.bundle import open_bundle
+from service.config import Settings, load_settings
+from service.decoding.step_model import StepModel
+from service.models import ModelLoader, ModelParts
+from service.runtime.onnx_model import OnnxStepModel
+from service.scheduling.scheduler import Scheduler
+from service.telemetry.metrics import Metrics
+from service.text.tokenizer import open_tokenizer
+from tests.fakes import GATE_TIMEOUT_S, ManualClock, WrappedModel
+
+PATIENCE_S = 30.0  # only reached by a test that would otherwise hang
+
+
+class HaltableModel(WrappedModel):
+    """Decodes as another model does, but not while it is halted."""
+
+    def __init__(self, inner: StepModel) -> None:
+        super().__init__(inner)
+        self._may_step = threading.Event()
+        self._may_step.set()
+        self._arrived = threading.Semaphore(0)
+
+    def halt(self) -> None:
+        """Let no step begin from now on."""
+        self._may_step.clear()
+
+    def resume(self) -> None:
+        """Let steps run again."""
+        self._may_step.set()
+
+    async def halted_step(self) -> None:
+        """Wait until a step stands still."""
+        assert await asyncio.to_thread(self._arrived.acquire, timeout=GATE_TIMEOUT_S), "no step arrived"
+
+    def before(self, operation: str, num_segments: int) -> None:
+        """Stand still if halted."""
+        if operation == "step" and not self._may_step.is_set():
+            self._arrived.release()
+            assert self._may_step.wait(GATE_TIMEOUT_S), "the test never resumed"
+
+
+class RunningServer:
+    """A server that listens on free ports, and stubs on a connection to it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.clock = ManualClock()
+        self.metrics = Metrics(CollectorRegistry())
+        self.models: list[HaltableModel] = []
+        self.app = App(settings, metrics=self.metrics, load=self._loader(settings), clock=self.clock)
+        self._ports: Ports | None = None
+        self._channel: Any = None
+
+    async def start(self) -> None:
+        """Listen and connect; nothing is loaded yet."""
+        self._ports = await self.app.start()
+        self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{self._ports.grpc_port}")
+
+    async def stop(self) -> None:
+        """Let every step run and end the server."""
+        for model in self.models:
+            model.resume()
+        if self._channel:
+            await self._channel.close()
+        await self.app.stop()
+
+    @property
+    def model(self) -> HaltableModel:
+        """The only model."""
+        (model,) = self.models
+        return model
+
+    @property
+    def port(self) -> int:
+        """Of gRPC."""
+        assert self._ports
+        return self._ports.grpc_port
+
+    @property
+    def channel(self) -> Any:
+        """The connection."""
+        return self._channel
+
+    @property
+    def translation(self) -> Any:
+        """Stub of TranslationService."""
+        return pb_grpc.TranslationServiceStub(self._channel)
+
+    @property
+    def model_service(self) -> Any:
+        """Stub of ModelService."""
+        return pb_grpc.ModelServiceStub(self._channel)
+
+    def translate(self, *texts: str, timeout_s: float | None = None, **fields: Any) -> Any:
+        """Begin a call and return it; to be awaited, or not."""
+        return self.translation.Translate(request(*texts, **fields), timeout=timeout_s)
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """Ask the HTTP port; return status and body."""
+        return await asyncio.to_thread(self._get, path)
+
+    def sample(self, name: str, **labels: str) -> float:
+        """Return the value of a metric; 0 if it has none yet."""
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    async def until_sample(self, value: float, name: str, **labels: str) -> None:
+        """Wait until a metric has a value."""
+        await until(lambda: self.sample(name, **labels) == value)
+
+    def _get(self, path: str) -> tuple[int, str]:
+        assert self._ports
+        with contextlib.closing(HTTPConnection("127.0.0.1", self._ports.http_port, timeout=PATIENCE_S)) as connection:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+
+    def _loader(self, settings: Settings) -> ModelLoader:
+        def load(directory: Path) -> ModelParts:
+            bundle = open_bundle(directory)
+            model = HaltableModel(OnnxStepModel(bundle, settings.runtime))
+            self.models.append(model)
+            return ModelParts(
+                tokenizer=open_tokenizer(bundle),
+                scheduler=Scheduler(model, settings.scheduling, self.metrics, self.clock),
+                precision="fp32",
+            )
+
+        return load
+
+
+@contextlib.asynccontextmanager
+async def listening_server(models: Path, **settings: Any) -> AsyncIterator[RunningServer]:
+    """Run a server that has loaded nothing yet; settings by name, with `__` for the dot."""
+    flags = {name.replace("__", "."): value for name, value in settings.items()}
+    ports = {"grpc.port": 0, "http.port": 0, "scheduling.num_decoding_threads": 1}
+    server = RunningServer(load_settings(flags={"models.directory": models, **ports, **flags}))
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def running_server(models: Path, **settings: Any) -> AsyncIterator[RunningServer]:
+    """Run a server that takes calls."""
+    async with listening_server(models, **settings) as server:
+        await server.app.load()
+        yield server
+
+
+def request(*texts: str, **fields: Any) -> pb.TranslateRequest:
+    """Return a request from English to German."""
+    return pb.TranslateRequest(**{"texts": texts, "source_language": "en", "target_language": "de", **fields})
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds, looking each time the event loop comes round."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0)
+
+
+class Refusal:
+    """The error of a call, with its details."""
+
+    def __init__(self, error: grpc.aio.AioRpcError) -> None:
+        self.code: str = error.code().name
+        self.message: str = error.details()
+        self.trailing = dict(error.trailing_metadata() or ())
+        self._error = error
+
+    @property
+    def reason(self) -> str:
+        """Of the ErrorInfo; empty if gRPC made the status."""
+        reason: str = self._unpacked(error_details_pb2.ErrorInfo()).reason
+        return reason
+
+    @property
+    def fields(self) -> list[str]:
+        """What the caller must change."""
+        return [violation.field for violation in self._unpacked(error_details_pb2.BadRequest()).field_violations]
+
+    @property
+    def retry_delay_ms(self) -> int:
+        """Of the RetryInfo."""
+        delay: int = self._unpacked(error_details_pb2.RetryInfo()).retry_delay.ToMilliseconds()
+        return delay
+
+    def _unpacked(self, kind: Message) -> Any:
+        status = rpc_status.from_call(self._error)
+        any(detail.Unpack(kind) for detail in (status.details if status else ()))
+        return kind
+
+
+async def refusal(call: Any) -> Refusal:
+    """Await a call that must fail; return how."""
+    try:
+        response = await call
+    except grpc.aio.AioRpcError as error:
+        return Refusal(error)
+    raise AssertionError(f"the call was answered: {response}")

@@ -1,0 +1,150 @@
+"""Starting, draining and stopping, as callers, load balancers and probes see it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from service.api.server import SERVICE_NAMES
+from service.errors import ConfigError
+from tests.integration.running_server import RunningServer, listening_server, refusal, running_server
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@pytest.fixture
+async def starting(tiny_model: Path) -> AsyncIterator[RunningServer]:
+    """A server that listens and has loaded nothing yet."""
+    async with listening_server(tiny_model) as server:
+        yield server
+
+
+def health(server: RunningServer) -> Any:
+    return health_pb2_grpc.HealthStub(server.channel)
+
+
+async def health_of_all(server: RunningServer) -> set[int]:
+    requests = [health_pb2.HealthCheckRequest(service=name) for name in ("", *SERVICE_NAMES)]
+    return {(await health(server).Check(request)).status for request in requests}
+
+
+async def test_until_it_is_warm_the_server_is_alive_and_not_ready(starting: RunningServer) -> None:
+    assert await health_of_all(starting) == {NOT_SERVING}
+    assert (await starting.get("/healthz"))[0] == 200
+    assert (await starting.get("/readyz"))[0] == 503
+    assert starting.sample("mt_ready") == 0
+
+
+async def test_until_it_is_warm_translation_is_refused_and_models_can_be_listed(starting: RunningServer) -> None:
+    error = await refusal(starting.translate("A man."))
+
+    assert (error.code, error.reason) == ("UNAVAILABLE", "STARTING")
+    assert not (await starting.model_service.ListModels(pb.ListModelsRequest())).models
+
+
+async def test_once_warm_the_server_is_ready(starting: RunningServer) -> None:
+    await starting.app.load()
+
+    assert await health_of_all(starting) == {SERVING}
+    assert (await starting.get("/readyz"))[0] == 200
+    assert starting.sample("mt_ready") == 1
+
+
+async def test_every_model_translates_once_before_the_server_is_ready(tiny_models: Path) -> None:
+    async with running_server(tiny_models) as server:
+        assert server.sample("mt_segments_total", outcome="ok") == 2
+
+
+async def test_a_watcher_is_told_of_every_change(starting: RunningServer) -> None:
+    statuses = aiter(health(starting).Watch(health_pb2.HealthCheckRequest(service="")))
+
+    seen = [(await anext(statuses)).status]
+    await starting.app.load()
+    seen.append((await anext(statuses)).status)
+    await starting.app.drain()
+    seen.append((await anext(statuses)).status)
+
+    assert seen == [NOT_SERVING, SERVING, NOT_SERVING]
+
+
+async def test_a_service_that_does_not_exist_has_no_health(server: RunningServer) -> None:
+    error = await refusal(health(server).Check(health_pb2.HealthCheckRequest(service="x")))
+
+    assert error.code == "NOT_FOUND"
+
+
+async def test_reflection_lists_every_service(server: RunningServer) -> None:
+    stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+    call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+
+    (response,) = [response async for response in call]
+
+    names = {service.name for service in response.list_services_response.service}
+    assert names == {*SERVICE_NAMES, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+
+
+async def test_metrics_are_exposed(server: RunningServer) -> None:
+    await server.translate("A man.")
+
+    status, body = await server.get("/metrics")
+
+    assert status == 200
+    assert 'mt_requests_total{method="Translate",status="OK"} 1.0' in body
+    assert 'mt_model_info{model="tiny",precision="fp32",version="1"} 1.0' in body
+
+
+async def test_a_drain_under_load_answers_everything_admitted_and_refuses_the_rest(server: RunningServer) -> None:
+    server.model.halt()
+    admitted = [asyncio.ensure_future(server.translate(f"Number {number}.")) for number in range(20)]
+    await server.until_sample(20, "mt_requests_in_flight", method="Translate")
+
+    drain = asyncio.ensure_future(server.app.drain())
+    await server.until_sample(0, "mt_ready")
+
+    error = await refusal(server.translate("A man."))
+    assert (error.code, error.reason) == ("UNAVAILABLE", "DRAINING")
+    assert await health_of_all(server) == {NOT_SERVING}
+    assert (await server.get("/readyz"))[0] == 503
+    assert not drain.done()
+    server.model.resume()
+    assert await drain
+    assert [len(response.translations) for response in await asyncio.gather(*admitted)] == [1] * 20
+
+
+async def test_what_a_drain_leaves_behind_is_answered_with_an_error(tiny_model: Path) -> None:
+    async with running_server(tiny_model, grpc__drain_timeout_s=0) as server:
+        server.model.halt()
+        left = asyncio.ensure_future(refusal(server.translate("A man.")))
+        await server.model.halted_step()
+
+        assert not await server.app.drain()
+        stop = asyncio.ensure_future(server.app.stop())
+
+        error = await left
+        assert (error.code, error.reason) == ("UNAVAILABLE", "DRAINING")
+        server.model.resume()
+        await stop
+
+
+async def test_a_server_without_models_does_not_start(tmp_path: Path) -> None:
+    async with listening_server(tmp_path) as server:
+        with pytest.raises(ConfigError, match=r"models\.directory"):
+            await server.app.load()
+
+
+async def test_a_grpc_port_that_is_taken_is_named(server: RunningServer, tiny_model: Path) -> None:
+    port = server.port
+
+    with pytest.raises(ConfigError, match=rf"'grpc.port' is '127.0.0.1:{port}'"):
+        async with listening_server(tiny_model, grpc__port=port):
+            pass
+
+
+async def test_a_server_can_be_stopped_twice(server: RunningServer) -> None:
+    await server.app.stop()

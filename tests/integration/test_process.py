@@ -1,0 +1,228 @@
+"""The real process, as an operator runs it, and the commands on the caller's side."""
+
+import io
+import os
+import signal
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+
+from service.__main__ import main
+from service.cli.server_process import Ports, ServerProcess, ServerProcessError
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+START_S = STOP_S = 60.0  # only reached by a test that would otherwise fail anyway
+
+
+def process(*flags: str, **environment: str) -> ServerProcess:
+    """The stubs may not be installed where the tests run, so their folder is named."""
+    python_path = os.pathsep.join([str(CHECKOUT / "proto"), os.environ.get("PYTHONPATH", "")])
+    return ServerProcess(*flags, environment={"PYTHONPATH": python_path, **environment})
+
+
+@pytest.fixture(scope="module")
+def ports(tiny_model: Path) -> Iterator[Ports]:
+    """Of a server that is ready."""
+    with process("--models", str(tiny_model)) as server:
+        yield server.wait_until_ready(timeout_s=START_S)
+
+
+@pytest.fixture
+def target(ports: Ports) -> str:
+    return f"127.0.0.1:{ports.grpc_port}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_drains_and_the_exit_code_is_0(tiny_model: Path, number: signal.Signals) -> None:
+    with process("--models", str(tiny_model)) as server:
+        server.wait_until_ready(timeout_s=START_S)
+
+        server.send(number)
+
+        assert server.wait(timeout_s=STOP_S) == 0
+        assert [event in server.log for event in ("draining", "stopped", "Traceback")] == [True, True, False]
+
+
+def test_a_signal_before_the_server_is_ready_ends_it_too(tiny_model: Path) -> None:
+    with process("--models", str(tiny_model)) as server:
+        server.wait_for("listening", timeout_s=START_S)
+
+        server.send(signal.SIGTERM)
+
+        assert server.wait(timeout_s=STOP_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "message"),
+    [
+        (["--grpc-port", "many"], {}, "'grpc.port' is 'many': expected a valid integer"),
+        ([], {"DRAGOMAN_GRPC__PROT": "1"}, "'grpc.prot' is '1': expected a known setting, such as grpc.port"),
+        (["--config", "missing.toml"], {}, "'config' is 'missing.toml': expected a readable file"),
+        (["--models", "missing"], {}, "'models.directory' is 'missing'"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_exit_code_2(
+    flags: list[str], environment: dict[str, str], message: str
+) -> None:
+    with process(*flags, **environment) as server:
+        assert server.wait(timeout_s=STOP_S) == 2
+
+    assert message in server.log
+    assert "Traceback" not in server.log
+
+
+def test_a_port_that_is_taken_is_a_wrong_setting(tiny_model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with process("--models", str(tiny_model), "--http-port", str(port)) as server:
+            assert server.wait(timeout_s=STOP_S) == 2
+
+    assert f"'http.port' is '127.0.0.1:{port}'" in server.log
+
+
+def test_a_damaged_model_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    bundle = tmp_path / "m" / "1"
+    bundle.mkdir(parents=True)
+    (bundle / "manifest.json").write_text("{}", encoding="utf-8")
+
+    with process("--models", str(tmp_path)) as server:
+        assert server.wait(timeout_s=STOP_S) == 1
+
+    assert "manifest.json" in server.log.splitlines()[-1]
+    assert "Traceback" not in server.log
+
+
+def test_waiting_for_a_server_that_ends_says_what_it_said() -> None:
+    with process("--grpc-port", "many") as server, pytest.raises(ServerProcessError, match=r"grpc\.port"):
+        server.wait_until_ready(timeout_s=START_S)
+
+
+def test_texts_are_translated_line_by_line(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["translate", "--target", target, "A man.", "Two children."]) == 0
+
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_standard_input_is_translated_if_no_text_is_given(
+    target: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("A man.\n\n" * 70))
+
+    assert main(["translate", "--target", target]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 140
+    assert not any(lines[1::2])
+
+
+def test_hypotheses_are_printed_with_their_scores(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["translate", "--target", target, "--beam-size", "3", "--num-hypotheses", "3", "A man."]) == 0
+
+    scores = [float(line.split("\t")[0]) for line in capsys.readouterr().out.splitlines()]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_a_refusal_is_one_line_and_exit_code_1(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["translate", "--target", target, "--target-language", "xx", "A man."]) == 1
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("dragoman: NOT_FOUND: target_language")
+
+
+def test_the_models_are_listed(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "--target", target]) == 0
+
+    assert capsys.readouterr().out.startswith("tiny/1  en-de  float32  ready\n")
+
+
+def test_the_demo_shows_four_texts_and_ends_well(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
+
+    assert main(["demo", "--models", str(tiny_model)]) == 0
+
+    output = capsys.readouterr().out
+    assert output.count("   score  ") == 4
+    assert 'mt_requests_total{method="Translate",status="OK"} 4.0' in output
+    assert output.endswith("ended with exit code 0\n")
+
+
+def test_a_demo_that_fails_says_why(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
+
+    assert main(["demo", "--models", "missing"]) == 1
+
+    assert "models.directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["", "serve", "translate", "models", "demo", "reference"])
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([*command.split(), "--help"])
+
+    assert caught.value.code == 0
+    assert "usage: python -m service" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("topic", "row"),
+    [
+        ("settings", "| `grpc.port` | `50051` | TCP port; 0 takes a free one. |"),
+        ("metrics", "| `mt_requests_total` | counter | method, status | Finished RPCs by method and gRPC status. |"),
+    ],
+)
+def test_the_reference_is_a_table(topic: str, row: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reference", topic]) == 0
+
+    assert row in capsys.readouterr().out.splitlines()
+
+
+def begin(channel: grpc.Channel, *, num_sentences: int) -> grpc.Future:
+    """Begin a call that keeps one decoding thread busy for long, and return it once the server works on it."""
+    text = "A man rides a bicycle. " * num_sentences
+    options = pb.DecodingOptions(beam_size=16, min_target_tokens=60, max_target_tokens=63)
+    request = pb.TranslateRequest(texts=[text], source_language="en", target_language="de", options=options)
+    return pb_grpc.TranslationServiceStub(channel).Translate.future(request)
+
+
+def wait_until_in_flight(ports: Ports) -> None:
+    sample = 'mt_requests_in_flight{method="Translate"} 1.0'
+    while sample not in urllib.request.urlopen(f"http://127.0.0.1:{ports.http_port}/metrics").read().decode():
+        pass
+
+
+def test_a_call_under_way_is_answered_before_the_process_ends(tiny_model: Path) -> None:
+    with process("--models", str(tiny_model)) as server:
+        ports = server.wait_until_ready(timeout_s=START_S)
+        with grpc.insecure_channel(f"127.0.0.1:{ports.grpc_port}") as channel:
+            call = begin(channel, num_sentences=50)
+            wait_until_in_flight(ports)
+
+            server.send(signal.SIGTERM)
+
+            assert len(call.result().translations[0].sentences) == 50
+            assert server.wait(timeout_s=STOP_S) == 0
+
+
+def test_a_second_signal_stops_at_once(tiny_model: Path) -> None:
+    one_by_one = {"DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS": "1", "DRAGOMAN_SCHEDULING__MAX_BATCH_SEGMENTS": "1"}
+    with process("--models", str(tiny_model), **one_by_one) as server:
+        ports = server.wait_until_ready(timeout_s=START_S)
+        with grpc.insecure_channel(f"127.0.0.1:{ports.grpc_port}") as channel:
+            call = begin(channel, num_sentences=400)
+            wait_until_in_flight(ports)
+            server.send(signal.SIGTERM)
+            server.wait_for("draining", timeout_s=STOP_S)
+
+            server.send(signal.SIGTERM)
+
+            assert call.exception().code() is grpc.StatusCode.UNAVAILABLE
+            assert server.wait(timeout_s=STOP_S) == 1

@@ -1,0 +1,168 @@
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+
+from tests.integration.running_server import Refusal, RunningServer, refusal, request, running_server
+
+TRANSLATE = "/dragoman.v1.TranslationService/Translate"
+
+
+async def refused(server: RunningServer, message: pb.TranslateRequest) -> Refusal:
+    return await refusal(server.translation.Translate(message))
+
+
+async def refused_bytes(server: RunningServer, message: bytes, method: str = TRANSLATE) -> Refusal:
+    return await refusal(server.channel.unary_unary(method)(message))
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (request(), "texts"),
+        (request(*["a"] * 129), "texts"),
+        (request("fine", "a" * 10_001), "texts[1]"),
+        (request("a", source_language=""), "source_language"),
+        (request("a", source_language="no tag"), "source_language"),
+        (request("a", target_language="x" * 36), "target_language"),
+        (request("a", model="../secret"), "model"),
+        (request("a", request_id="zwölf"), "request_id"),
+        (request("a", options=pb.DecodingOptions(beam_size=0)), "options.beam_size"),
+        (request("a", options=pb.DecodingOptions(beam_size=17)), "options.beam_size"),
+        (request("a", options=pb.DecodingOptions(num_hypotheses=5)), "options.num_hypotheses"),
+        (request("a", options=pb.DecodingOptions(length_penalty=float("nan"))), "options.length_penalty"),
+        (request("a", options=pb.DecodingOptions(max_target_tokens=65)), "options.max_target_tokens"),
+        (request("a", options=pb.DecodingOptions(min_target_tokens=64)), "options.min_target_tokens"),
+    ],
+)
+async def test_a_field_out_of_range_is_named(server: RunningServer, message: pb.TranslateRequest, field: str) -> None:
+    error = await refused(server, message)
+
+    assert (error.code, error.reason, error.fields) == ("INVALID_ARGUMENT", "INVALID_FIELD", [field])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "named"),
+    [
+        ("source_language", "xx", "source_language"),
+        ("target_language", "xx", "target_language"),
+        ("model", "x", "model"),
+    ],
+)
+async def test_what_is_not_served_is_answered_with_what_is(
+    server: RunningServer, field: str, value: str, named: str
+) -> None:
+    error = await refused(server, request("a", **{field: value}))
+
+    assert (error.code, error.reason, error.fields) == ("NOT_FOUND", "MODEL_NOT_FOUND", [named])
+    assert value in error.message
+    assert "tiny/1" in error.message or "en" in error.message
+
+
+async def test_a_model_that_is_not_there_cannot_be_described(server: RunningServer) -> None:
+    error = await refusal(server.model_service.GetModel(pb.GetModelRequest(model="x")))
+
+    assert (error.code, error.fields) == ("NOT_FOUND", ["model"])
+
+
+UNSUPPORTED: dict[str, dict[str, Any]] = {
+    "options.no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+    "options.repetition_penalty": {"repetition_penalty": 1.5},
+    "options.coverage_penalty": {"coverage_penalty": 0.5},
+    "options.repetition_guard": {"repetition_guard": True},
+    "options.sampling": {"sampling": pb.SamplingOptions(top_k=3)},
+    "options.target_prefix": {"target_prefix": "Ein"},
+    "options.long_sentences": {"long_sentences": pb.LONG_SENTENCE_POLICY_REFUSE},
+    "options.format": {"format": pb.TEXT_FORMAT_HTML},
+    "options.return_alignment": {"return_alignment": True},
+}
+
+
+@pytest.mark.parametrize("field", UNSUPPORTED)
+async def test_an_option_that_is_not_implemented_is_refused_by_name(server: RunningServer, field: str) -> None:
+    options = pb.DecodingOptions(**UNSUPPORTED[field])
+
+    error = await refused(server, request("a", options=options))
+
+    assert (error.code, error.reason, error.fields) == ("UNIMPLEMENTED", "UNSUPPORTED_FIELD", [field])
+
+
+async def test_prefixes_are_refused_by_name(server: RunningServer) -> None:
+    error = await refused(server, request("a", target_prefixes=["Ein"]))
+
+    assert (error.code, error.fields) == ("UNIMPLEMENTED", ["target_prefixes"])
+
+
+async def test_a_stream_that_is_not_implemented_is_refused_by_name(server: RunningServer) -> None:
+    document = server.translation.TranslateDocument(pb.TranslateDocumentRequest(text="a"))
+    stream = server.translation.TranslateStream(iter([request("a")]))
+
+    errors = [await refusal(anext(aiter(call))) for call in (document, stream)]
+
+    assert [error.fields for error in errors] == [["TranslateDocument"], ["TranslateStream"]]
+    assert {error.code for error in errors} == {"UNIMPLEMENTED"}
+
+
+async def test_a_method_that_does_not_exist_is_unimplemented(server: RunningServer) -> None:
+    error = await refused_bytes(server, b"", "/dragoman.v1.TranslationService/Transmogrify")
+
+    assert error.code == "UNIMPLEMENTED"
+
+
+async def test_an_unknown_enum_number_is_the_callers_mistake(server: RunningServer) -> None:
+    error = await refused(server, request("a", priority=99))
+
+    assert (error.code, error.fields) == ("INVALID_ARGUMENT", ["priority"])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"\x0a\x02\xff\xfe", b"\x0a\x7fshort", b"\xff\xff\xff", b"\x12\x03\xed\xa0\x80"],
+    ids=["invalid UTF-8 in a text", "cut off", "no protobuf", "surrogate in a language"],
+)
+async def test_bytes_that_are_no_request_are_the_callers_mistake(server: RunningServer, message: bytes) -> None:
+    error = await refused_bytes(server, message)
+
+    assert (error.code, error.reason, error.fields) == ("INVALID_ARGUMENT", "INVALID_FIELD", ["request"])
+    assert server.sample("mt_requests_total", method="Translate", status="INVALID_ARGUMENT") == 1
+
+
+async def test_fields_of_a_newer_contract_are_ignored(server: RunningServer) -> None:
+    newer = request("A man.").SerializeToString() + b"\xfa\x3e\x01x"  # field 1007
+
+    assert await server.channel.unary_unary(TRANSLATE)(newer)
+
+
+async def test_a_message_beyond_the_limit_is_refused_unread(tiny_model: Path) -> None:
+    async with running_server(tiny_model, grpc__max_message_bytes=1024) as server:
+        error = await refused(server, request("a" * 2000))
+
+        assert error.code == "RESOURCE_EXHAUSTED"
+        assert (await server.translate("A man.")).translations
+
+
+async def test_a_name_of_megabytes_gets_a_status_that_a_client_can_read(server: RunningServer) -> None:
+    error = await refused(server, request("a", model="😀" * 500_000, source_language="e" * 100_000))
+
+    assert error.code == "INVALID_ARGUMENT"
+
+
+async def test_a_refusal_carries_the_id_of_the_request(server: RunningServer) -> None:
+    error = await refused(server, request("a", request_id="r-1", source_language="xx"))
+
+    assert error.trailing["x-request-id"] == "r-1"
+
+
+async def test_refusals_are_counted_by_reason(server: RunningServer) -> None:
+    await refused(server, request())
+
+    assert server.sample("mt_rejected_requests_total", reason="invalid_field") == 1
+    assert server.sample("mt_requests_total", method="Translate", status="INVALID_ARGUMENT") == 1
+
+
+async def test_a_compressed_request_is_read(server: RunningServer) -> None:
+    call = server.translation.Translate(request("A man. " * 20), compression=grpc.Compression.Gzip)
+
+    assert (await call).translations

@@ -1,0 +1,250 @@
+import contextlib
+import dataclasses
+from typing import Any
+
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service import datatypes
+from service.api import messages
+from service.errors import InvalidFieldError, RequestError, UnsupportedFieldError
+
+
+def request(**fields: Any) -> pb.TranslateRequest:
+    return pb.TranslateRequest(**{"texts": ["Hi."], "source_language": "en", "target_language": "de", **fields})
+
+
+def from_options(**fields: Any) -> datatypes.TranslationOptions:
+    return messages.from_translate_request(request(options=pb.DecodingOptions(**fields))).options
+
+
+def test_every_field_of_a_request_arrives() -> None:
+    message = request(
+        texts=["Hi.", ""], model="m/1", priority=pb.PRIORITY_BULK, request_id="r1", options={"beam_size": 2}
+    )
+
+    assert messages.from_translate_request(message) == datatypes.TranslationRequest(
+        texts=("Hi.", ""),
+        source_language="en",
+        target_language="de",
+        model="m/1",
+        options=datatypes.TranslationOptions(beam_size=2),
+        priority=datatypes.Priority.BULK,
+        request_id="r1",
+    )
+
+
+def test_absent_options_are_the_defaults() -> None:
+    assert messages.from_translate_request(request()).options == datatypes.TranslationOptions()
+
+
+def test_every_option_arrives() -> None:
+    wanted = datatypes.TranslationOptions(
+        beam_size=8,
+        num_hypotheses=3,
+        length_penalty_alpha=0.25,
+        min_target_tokens=1,
+        max_target_tokens=9,
+        split_sentences=False,
+        return_scores=True,
+        return_tokens=True,
+    )
+
+    fields = dataclasses.asdict(wanted)
+    fields["length_penalty"] = fields.pop("length_penalty_alpha")
+    assert from_options(**fields) == wanted
+
+
+def test_zero_is_not_absent() -> None:
+    options = from_options(beam_size=0, length_penalty=0.0, min_target_tokens=0)
+
+    assert (options.beam_size, options.length_penalty_alpha, options.min_target_tokens) == (0, 0.0, 0)
+
+
+@pytest.mark.parametrize("priority", [pb.PRIORITY_UNSPECIFIED, pb.PRIORITY_INTERACTIVE])
+def test_a_request_is_interactive_unless_it_says_otherwise(priority: pb.Priority) -> None:
+    assert messages.from_translate_request(request(priority=priority)).priority is datatypes.Priority.INTERACTIVE
+
+
+UNSUPPORTED: dict[str, dict[str, Any]] = {
+    "options.no_repeat_ngram_size": {"no_repeat_ngram_size": 3},
+    "options.repetition_penalty": {"repetition_penalty": 1.2},
+    "options.coverage_penalty": {"coverage_penalty": 0.1},
+    "options.repetition_guard": {"repetition_guard": True},
+    "options.sampling": {"sampling": pb.SamplingOptions()},
+    "options.target_prefix": {"target_prefix": "Hallo"},
+    "options.long_sentences": {"long_sentences": pb.LONG_SENTENCE_POLICY_REFUSE},
+    "options.format": {"format": pb.TEXT_FORMAT_HTML},
+    "options.return_alignment": {"return_alignment": True},
+}
+
+
+@pytest.mark.parametrize("field", UNSUPPORTED)
+def test_an_option_that_is_not_implemented_is_refused_by_name(field: str) -> None:
+    with pytest.raises(UnsupportedFieldError) as caught:
+        from_options(**UNSUPPORTED[field])
+
+    assert caught.value.field == field
+
+
+def test_prefixes_of_texts_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedFieldError) as caught:
+        messages.from_translate_request(request(target_prefixes=["Hallo"]))
+
+    assert caught.value.field == "target_prefixes"
+
+
+def test_the_list_that_callers_see_is_what_is_refused() -> None:
+    assert {*UNSUPPORTED, "target_prefixes"} == set(messages.UNSUPPORTED_FIELDS)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"no_repeat_ngram_size": 0},
+        {"repetition_penalty": 1.0},
+        {"coverage_penalty": 0.0},
+        {"repetition_guard": False},
+        {"target_prefix": ""},
+        {"long_sentences": pb.LONG_SENTENCE_POLICY_SPLIT},
+        {"format": pb.TEXT_FORMAT_PLAIN},
+        {"return_alignment": False},
+    ],
+    ids=str,
+)
+def test_an_option_that_spells_out_what_happens_anyway_passes(fields: dict[str, Any]) -> None:
+    assert from_options(**fields) == datatypes.TranslationOptions()
+
+
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [
+        ("priority", {"priority": 99}),
+        ("options.format", {"options": {"format": 99}}),
+        ("options.long_sentences", {"options": {"long_sentences": -1}}),
+    ],
+)
+def test_an_unknown_enum_number_is_the_callers_mistake(field: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidFieldError, match="UNSPECIFIED") as caught:
+        messages.from_translate_request(request(**fields))
+
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("source_language", ""),
+        ("source_language", "x" * 36),
+        ("target_language", ""),
+        ("target_language", "x" * 36),
+        ("model", "m" * 129),
+        ("request_id", "r" * 129),
+        ("request_id", "zwölf"),
+        ("request_id", "a\nb"),
+    ],
+)
+def test_a_name_that_cannot_be_one_is_refused(field: str, value: str) -> None:
+    with pytest.raises(InvalidFieldError) as caught:
+        messages.from_translate_request(request(**{field: value}))
+
+    assert caught.value.field == field
+
+
+RESULT = datatypes.TranslationResult(
+    translations=(
+        datatypes.Translation(
+            hypotheses=(
+                datatypes.TextHypothesis(text="Hallo.", score=-1.5, tokens=("▁Hallo", "."), token_log_probs=(-0.5, -1)),
+                datatypes.TextHypothesis(text="Hi.", score=-2.5),
+            ),
+            sentences=(
+                datatypes.SentenceAlignment(
+                    source=datatypes.Span(start=1, end=4),
+                    target=datatypes.Span(start=2, end=8),
+                    num_source_tokens=3,
+                    num_target_tokens=4,
+                    is_truncated=True,
+                    is_split=True,
+                ),
+            ),
+            warnings=(
+                datatypes.TranslationWarning(
+                    kind=datatypes.WarningKind.TRUNCATED, message="after 4 tokens", sentence_index=0
+                ),
+            ),
+        ),
+    ),
+    model_name="m",
+    model_version="1",
+    timings=datatypes.StageTimings(queue_s=0.001, encode_s=0.002, decode_s=1.5, text_s=0.25),
+    num_source_tokens=3,
+    num_target_tokens=4,
+)
+
+
+def test_every_field_of_a_result_is_sent() -> None:
+    response = messages.to_translate_response(RESULT, request_id="r1")
+
+    span = {"start": 2, "end": 8}
+    assert response == pb.TranslateResponse(
+        translations=[
+            {
+                "hypotheses": [
+                    {"text": "Hallo.", "score": -1.5, "tokens": ["▁Hallo", "."], "token_log_probs": [-0.5, -1.0]},
+                    {"text": "Hi.", "score": -2.5},
+                ],
+                "sentences": [
+                    {
+                        "source": {"start": 1, "end": 4},
+                        "target": span,
+                        "num_source_tokens": 3,
+                        "num_target_tokens": 4,
+                        "is_truncated": True,
+                        "is_split": True,
+                    }
+                ],
+                "warnings": [
+                    {"kind": pb.WARNING_KIND_TRUNCATED, "message": "after 4 tokens", "sentence_index": 0},
+                ],
+            }
+        ],
+        model_name="m",
+        model_version="1",
+        timings={
+            "queue": {"nanos": 1_000_000},
+            "encode": {"nanos": 2_000_000},
+            "decode": {"seconds": 1, "nanos": 500_000_000},
+            "text": {"nanos": 250_000_000},
+        },
+        num_source_tokens=3,
+        num_target_tokens=4,
+        request_id="r1",
+    )
+
+
+def test_the_first_sentence_of_a_warning_is_named_although_its_index_is_zero() -> None:
+    response = messages.to_translate_response(RESULT, request_id="r1")
+
+    assert response.translations[0].warnings[0].HasField("sentence_index")
+
+
+def test_every_kind_of_warning_has_a_number() -> None:
+    assert set(messages.WARNING_KINDS) == set(datatypes.WarningKind)
+    assert pb.WARNING_KIND_UNSPECIFIED not in messages.WARNING_KINDS.values()
+
+
+def test_every_priority_can_be_asked_for() -> None:
+    assert {
+        messages.from_translate_request(request(priority=number)).priority for number in pb.Priority.values()
+    } == set(datatypes.Priority)
+
+
+@given(st.binary(max_size=200))
+def test_whatever_bytes_arrive_they_are_a_request_or_the_callers_mistake(raw: bytes) -> None:
+    with contextlib.suppress(DecodeError, RequestError):
+        message = pb.TranslateRequest.FromString(raw)
+        assert isinstance(messages.from_translate_request(message), datatypes.TranslationRequest)

@@ -1,0 +1,163 @@
+from pathlib import Path
+
+import pytest
+
+from service.config import Settings, environment_variable, load_settings, setting_fields
+from service.errors import ConfigError
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def settings_file(tmp_path: Path) -> Path:
+    path = tmp_path / "service.toml"
+    path.write_text('[grpc]\nport = 1\nhost = "10.0.0.1"\n[scheduling]\nmax_batch_segments = 2\n', encoding="utf-8")
+    return path
+
+
+def test_without_any_layer_everything_is_default_and_the_shipped_models_are_served() -> None:
+    settings = load_settings()
+
+    assert settings.models.directory == CHECKOUT / "deploy" / "models"
+    assert settings.model_copy(update={"models": Settings().models}) == Settings()
+
+
+def test_the_shipped_models_are_found_from_any_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert load_settings().models.directory.is_absolute()
+
+
+def test_a_file_sets_what_it_names_and_nothing_else(settings_file: Path) -> None:
+    settings = load_settings(file=settings_file)
+
+    assert (settings.grpc.port, settings.scheduling.max_batch_segments) == (1, 2)
+    assert settings.http == Settings().http
+
+
+def test_flags_win_over_environment_and_environment_over_file(settings_file: Path) -> None:
+    settings = load_settings(
+        file=settings_file,
+        environment={"DRAGOMAN_GRPC__HOST": "10.0.0.2", "DRAGOMAN_GRPC__PORT": "2"},
+        flags={"grpc.port": "3", "http.port": None},
+    )
+
+    assert (settings.grpc.port, settings.grpc.host) == (3, "10.0.0.2")
+    assert settings.scheduling.max_batch_segments == 2
+    assert settings.http.port == Settings().http.port
+
+
+def test_the_environment_names_the_file_unless_a_flag_does(settings_file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text("[grpc]\nport = 9\n", encoding="utf-8")
+    environment = {"DRAGOMAN_CONFIG": str(settings_file)}
+
+    assert load_settings(environment=environment).grpc.port == 1
+    assert load_settings(environment=environment, file=other).grpc.port == 9
+
+
+def test_variables_of_others_are_none_of_our_business() -> None:
+    load_settings(environment={"PATH": "/bin", "GRPC_TRACE": "all", "dragoman_x": "1"})
+
+
+def refusal(content: str, tmp_path: Path) -> ConfigError:
+    file = tmp_path / "bad.toml"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file=file)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("content", "setting", "value", "expected"),
+    [
+        ("[grpc]\nport = 65536", "grpc.port", 65536, "less than or equal to 65535"),
+        ("[grpc]\nport = 'many'", "grpc.port", "many", "a valid integer"),
+        ("[grpc]\nprot = 1", "grpc.prot", 1, "a known setting, such as grpc.port"),
+        ("[grcp]\nport = 1", "grcp.port", 1, "a known setting, such as grpc.port"),
+        ("[logs]\nlevel = 'loud'", "logs.level", "loud", "'debug', 'info', 'warning' or 'error'"),
+        ("port = 1", "port", 1, "to be in one of the tables grpc, http"),
+        ("[grpc]\nport.number = 1", "grpc.port", {"number": 1}, "a valid integer"),
+        ("[limits]\nmax_texts = 0", "limits.max_texts", 0, "greater than or equal to 1"),
+    ],
+)
+def test_a_bad_setting_in_the_file_is_named_with_its_value(
+    content: str, setting: str, value: object, expected: str, tmp_path: Path
+) -> None:
+    error = refusal(content, tmp_path)
+
+    assert (error.setting, error.value) == (setting, value)
+    assert expected in error.expected
+
+
+@pytest.mark.parametrize("content", ["[grpc\n", "\ud800".encode("utf-8", "surrogatepass").decode("latin-1")])
+def test_a_file_that_is_no_toml_is_named(content: str, tmp_path: Path) -> None:
+    error = refusal(content, tmp_path)
+
+    assert error.setting == "config"
+    assert error.expected.startswith("TOML")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing\.toml.*No such file"):
+        load_settings(file=tmp_path / "missing.toml")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "setting"),
+    [
+        ("DRAGOMAN_GRPC__PORT", "many", "grpc.port"),
+        ("DRAGOMAN_GRPC__PORT", "", "grpc.port"),
+        ("DRAGOMAN_GRPC_PORT", "1", "grpc_port"),
+        ("DRAGOMAN_GRPC__PORT__X", "1", "grpc.port__x"),
+        ("DRAGOMAN_GRPC", "{}", "grpc"),
+        ("DRAGOMAN_PROT", "1", "prot"),
+    ],
+)
+def test_a_bad_environment_variable_is_named_with_where_it_came_from(variable: str, value: str, setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"environment variable {variable}") as caught:
+        load_settings(environment={variable: value})
+
+    assert (caught.value.setting, caught.value.value) == (setting, value)
+
+
+def test_a_bad_flag_is_named_with_where_it_came_from() -> None:
+    with pytest.raises(ConfigError, match=r"'grpc.port' is '-1'.*command line"):
+        load_settings(flags={"grpc.port": "-1"})
+
+
+def test_a_default_timeout_above_the_maximum_is_refused() -> None:
+    with pytest.raises(ConfigError, match="default_timeout_s at most max_timeout_s"):
+        load_settings(environment={"DRAGOMAN_GRPC__MAX_TIMEOUT_S": "1"})
+
+
+@pytest.mark.parametrize(
+    ("limit", "queue"),
+    [("max_request_sentences", "max_queue_segments"), ("max_request_source_tokens", "max_queue_tokens")],
+)
+def test_a_request_within_the_limits_must_fit_into_an_empty_queue(limit: str, queue: str) -> None:
+    with pytest.raises(ConfigError, match=f"'limits.{limit}' is 11.*at most scheduling.{queue}, which is 10"):
+        load_settings(flags={f"limits.{limit}": 11, f"scheduling.{queue}": 10})
+
+
+def test_every_setting_has_a_variable_that_sets_it() -> None:
+    settings = load_settings(environment={environment_variable("runtime.device_index"): "1"})
+
+    assert settings.runtime.device_index == 1
+
+
+@pytest.mark.parametrize("name", setting_fields())
+def test_every_setting_says_what_it_means(name: str) -> None:
+    assert setting_fields()[name].description
+
+
+def test_the_settings_file_that_ships_spells_out_the_defaults() -> None:
+    assert load_settings(file=CHECKOUT / "deploy" / "service.toml") == load_settings()
+
+
+@pytest.mark.parametrize("name", setting_fields())
+def test_every_setting_is_in_the_settings_file_that_ships(name: str) -> None:
+    section, _, field = name.partition(".")
+    content = (CHECKOUT / "deploy" / "service.toml").read_text(encoding="utf-8")
+
+    assert f"\n{field} = " in content.split(f"[{section}]")[1].split("\n[")[0].replace("\n# ", "\n")
