@@ -107,10 +107,14 @@ def _survive(state: BeamState, ranking: Ranking, is_eos: BoolArray) -> None:
     is_dead = is_eos.ravel()[flat] | (np.arange(picked.shape[1]) >= state.beam_sizes[:, None])
     log_probs = ranking.log_probs.ravel()[flat]
     log_probs[is_dead] = -np.inf
+    tokens, parents = ranking.tokens.ravel()[flat], ranking.parents.ravel()[flat]
+    # Dead rows do as the best row does: with a hypothesis of their own they would keep cache slots from being reused,
+    # and where tokens lie in the cache decides the order in which attention adds them up.
+    tokens, parents = np.where(is_dead, tokens[:, :1], tokens), np.where(is_dead, parents[:, :1], parents)
     state.extend(
         log_probs=log_probs,
-        tokens=ranking.tokens.ravel()[flat],
-        parents=ranking.parents.ravel()[flat],
+        tokens=tokens,
+        parents=parents,
         steps=ranking.steps.ravel()[flat],
     )
 

@@ -59,7 +59,7 @@ class StepBatch(Protocol):
 
         Args:
             token_ids: [B, K] the newest token of every row; K may differ from step to step. Rows that the
-                search considers dead carry any valid token and an existing parent.
+                search considers dead repeat row 0, so that they keep nothing alive.
             parents: [B, K] in the range of the previous step's K.
             num_candidates: C, between 1 and the vocabulary size.
         """

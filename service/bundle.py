@@ -1,0 +1,307 @@
+"""The model bundle: one directory with the graphs, the tokenizer and `manifest.json`, which says what they are.
+
+The exporter writes it, the service opens it; both take file layout and tensor names from here. Opening checks
+everything that can be known without loading a graph, so that a damaged bundle fails before it serves.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from service.errors import BundleError
+
+SCHEMA_VERSION: Final = 1
+"""Version of the format; raised when an older service could not read a newer bundle."""
+
+MANIFEST_NAME = "manifest.json"
+"""The one file that no checksum covers."""
+
+PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+"""A file, model or version name that cannot leave its directory: no separator, no leading dot."""
+
+LanguageTag = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$")]
+"""A BCP-47 tag, such as `en` or `zh-Hant`."""
+
+_AtLeastOne = Annotated[int, Field(ge=1)]
+_TokenId = Annotated[int, Field(ge=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Architecture(_Section):
+    """The shape of the network."""
+
+    vocabulary_size: _AtLeastOne
+    """V, entries of the vocabulary shared by source and target."""
+    d_model: _AtLeastOne
+    """Width of the residual stream."""
+    num_heads: _AtLeastOne
+    """H; divides `d_model`."""
+    ffn_size: _AtLeastOne
+    """Width of the hidden layer of the feed-forward blocks."""
+    num_encoder_layers: _AtLeastOne
+    num_decoder_layers: _AtLeastOne
+    norm: Literal["pre", "post"]
+    """Layer normalisation before each sublayer or after each residual sum."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.d_model % self.num_heads:
+            raise ValueError(f"d_model {self.d_model} is no multiple of num_heads {self.num_heads}")
+        return self
+
+
+class SpecialIds(_Section):
+    """Token ids with a meaning of their own."""
+
+    pad: _TokenId
+    bos: _TokenId
+    eos: _TokenId
+    unk: _TokenId
+
+    @model_validator(mode="after")
+    def _are_distinct(self) -> Self:
+        if len({self.pad, self.bos, self.eos, self.unk}) != 4:
+            raise ValueError("two special tokens share an id")
+        return self
+
+
+class Limits(_Section):
+    """Longest sequences the graphs have positions for."""
+
+    max_source_tokens: _AtLeastOne
+    """EOS counted."""
+    max_target_tokens: _AtLeastOne
+    """EOS counted, BOS not."""
+
+
+class FileEntry(_Section):
+    """What a file must be to be the one that was exported."""
+
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    bytes: Annotated[int, Field(ge=0)]
+
+
+class GraphFiles(_Section):
+    """The two graphs of one precision."""
+
+    encoder: PlainName
+    decoder: PlainName
+
+
+class GraphTensors(_Section):
+    """Inputs and outputs of a graph: name to element type, as numpy spells it."""
+
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+
+
+class Tensors(_Section):
+    """Inputs and outputs of both graphs; the same at every precision."""
+
+    encoder: GraphTensors
+    decoder: GraphTensors
+
+
+class Score(_Section):
+    """A quality figure measured when the bundle was made."""
+
+    metric: str
+    """For instance `BLEU`."""
+    value: float
+    data: str
+    """What was translated."""
+    signature: str = ""
+    """How the metric was computed, as its tool prints it."""
+    precision: str = ""
+    """Which graphs translated."""
+    beam_size: _AtLeastOne = 4
+
+
+class Provenance(_Section):
+    """Where the weights come from."""
+
+    exporter_version: str
+    checkpoint: str
+    """File the weights were read from."""
+    checkpoint_sha256: str
+    training_step: int | None = None
+    """Optimizer steps, if the checkpoint says so."""
+    training_data: tuple[str, ...] = ()
+    """Names of the texts it was trained on."""
+
+
+class Manifest(_Section):
+    """All of `manifest.json`."""
+
+    schema_version: Literal[1]
+    name: PlainName
+    version: PlainName
+    source_language: LanguageTag
+    target_language: LanguageTag
+    architecture: Architecture
+    special_ids: SpecialIds
+    limits: Limits
+    precisions: Annotated[dict[PlainName, GraphFiles], Field(min_length=1)]
+    """Precision, such as `int8`, to its graphs."""
+    default_precision: str
+    tokenizer: PlainName
+    """SentencePiece model."""
+    tensors: Tensors
+    files: dict[PlainName, FileEntry]
+    """Every file of the bundle but the manifest."""
+    scores: tuple[Score, ...] = ()
+    provenance: Provenance
+    licence: str
+    """SPDX expression under which the model may be used."""
+    attribution: str
+    """Who must be named, for instance the makers of the training data."""
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if self.default_precision not in self.precisions:
+            raise ValueError(f"default_precision {self.default_precision!r} is none of {sorted(self.precisions)}")
+        if unlisted := set(self.referenced_files()) - set(self.files):
+            raise ValueError(f"no checksum of {sorted(unlisted)}")
+        if max(self.special_ids.model_dump().values()) >= self.architecture.vocabulary_size:
+            raise ValueError("a special id is outside the vocabulary")
+        if self.tensors != graph_tensors(self.architecture.num_decoder_layers):
+            raise ValueError("tensors are not those of this schema version")
+        return self
+
+    def referenced_files(self) -> tuple[str, ...]:
+        """Return the names of the files the service reads."""
+        graphs = [name for files in self.precisions.values() for name in (files.encoder, files.decoder)]
+        return (self.tokenizer, *graphs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A bundle whose files are all there and unchanged."""
+
+    directory: Path
+    manifest: Manifest
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """The SentencePiece model."""
+        return self.directory / self.manifest.tokenizer
+
+    def graph_paths(self, precision: str) -> tuple[Path, Path]:
+        """Return encoder and decoder of a precision; BundleError if the bundle does not have it."""
+        files = self.manifest.precisions.get(precision)
+        if files is None:
+            available = ", ".join(sorted(self.manifest.precisions))
+            raise _manifest_error(self.directory, "precision", precision, f"one of {available}")
+        return self.directory / files.encoder, self.directory / files.decoder
+
+
+def graph_tensors(num_decoder_layers: int) -> Tensors:
+    """Return names and element types of what both graphs take and give.
+
+    Shapes, with B segments, K rows each, S source tokens, L slots, C candidates, H heads of size D:
+
+        encoder  source_ids [B, S], source_lengths [B] -> cross_key.i and cross_value.i [B, H, S, D]
+        decoder  token_ids [B, K], positions [B, 1], slots [B, K, 2] (segment and slot each row writes to),
+                 query_rows [Q] (0 to K - 1, and 0 again for a lone row), ancestor_mask [B, 1, Q, L] (added to
+                 attention scores), source_lengths [B], num_candidates [1], self_key_pool.i and self_value_pool.i
+                 [B, L, H * D], cross_key.i and cross_value.i [B, H, S, D]
+                 -> log_probs and candidate_ids [B, K, C]; the pools written to, as <pool>.written.i
+    """
+    cross = dict.fromkeys(layer_names(("cross_key", "cross_value"), num_decoder_layers), "float32")
+    pools = dict.fromkeys(layer_names(("self_key_pool", "self_value_pool"), num_decoder_layers), "float32")
+    written = dict.fromkeys(
+        layer_names(("self_key_pool.written", "self_value_pool.written"), num_decoder_layers), "float32"
+    )
+    state = dict.fromkeys(("token_ids", "positions", "slots", "query_rows"), "int64")
+    sizes = {"ancestor_mask": "float32", "source_lengths": "int32", "num_candidates": "int64"}
+    return Tensors(
+        encoder=GraphTensors(inputs={"source_ids": "int64", "source_lengths": "int32"}, outputs=cross),
+        decoder=GraphTensors(
+            inputs={**state, **sizes, **pools, **cross},
+            outputs={"log_probs": "float32", "candidate_ids": "int64", **written},
+        ),
+    )
+
+
+def layer_names(kinds: Sequence[str], num_layers: int) -> tuple[str, ...]:
+    """Return `<kind>.<layer>` for every layer and, within it, every kind."""
+    return tuple(f"{kind}.{layer}" for layer in range(num_layers) for kind in kinds)
+
+
+def open_bundle(directory: Path) -> Bundle:
+    """Return the bundle in a directory after checking its manifest and every file.
+
+    Raises:
+        BundleError: naming the first file that does not fit, what was found and what was expected.
+    """
+    manifest = load_manifest(directory)
+    for name, entry in manifest.files.items():
+        _check_file(directory / name, entry)
+    return Bundle(directory=directory, manifest=manifest)
+
+
+def load_manifest(directory: Path) -> Manifest:
+    """Read `manifest.json` without looking at the other files.
+
+    Raises:
+        BundleError: if it is missing, no JSON, of another schema version, or a field is missing, unknown or wrong.
+    """
+    path = directory / MANIFEST_NAME
+    try:
+        content = path.read_bytes()
+        fields = json.loads(content)
+    except OSError as error:
+        raise BundleError(str(path), found=error.strerror, expected="a readable file", what="access") from error
+    except ValueError as error:  # neither UTF-8 nor JSON
+        raise BundleError(str(path), found=str(error), expected="JSON", what="content") from error
+    if not isinstance(fields, dict):
+        raise BundleError(str(path), found=type(fields).__name__, expected="an object", what="content")
+    if fields.get("schema_version") != SCHEMA_VERSION:  # before all else: another version has other fields
+        raise _manifest_error(directory, "schema_version", fields.get("schema_version"), str(SCHEMA_VERSION))
+    try:
+        return Manifest.model_validate_json(content)
+    except ValidationError as error:
+        raise _first_error(directory, error) from error
+
+
+def file_entry(path: Path) -> FileEntry:
+    """Return checksum and size of a file as it is now."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return FileEntry(sha256=digest, bytes=path.stat().st_size)
+
+
+def _check_file(path: Path, entry: FileEntry) -> None:
+    try:
+        found = file_entry(path)
+    except OSError as error:
+        raise BundleError(str(path), found=error.strerror, expected="a readable file", what="access") from error
+    if found.bytes != entry.bytes:
+        raise BundleError(str(path), found=found.bytes, expected=entry.bytes, what="size in bytes")
+    if found.sha256 != entry.sha256:
+        raise BundleError(str(path), found=found.sha256, expected=entry.sha256, what="SHA-256")
+
+
+def _manifest_error(directory: Path, what: str, found: object, expected: object) -> BundleError:
+    return BundleError(str(directory / MANIFEST_NAME), found=repr(found), expected=expected, what=what)
+
+
+def _first_error(directory: Path, error: ValidationError) -> BundleError:
+    """Turn the first thing pydantic found into one BundleError."""
+    first: Any = error.errors()[0]
+    what = ".".join(str(part) for part in first["loc"]) or "manifest"
+    if first["type"] == "missing":
+        return _manifest_error(directory, what, "missing", "a value")
+    if first["type"] == "extra_forbidden":
+        return _manifest_error(directory, what, first["input"], "no such field")
+    if not first["loc"] or first["type"] == "value_error":
+        return BundleError(str(directory / MANIFEST_NAME), found=first["msg"], expected="consistent", what=what)
+    return _manifest_error(directory, what, first["input"], first["msg"])

@@ -1,0 +1,135 @@
+"""The cache of a running batch: which slot of a pool holds which token, and the buffers themselves."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.decoding.step_model import FloatArray, IntArray
+
+BoolArray = NDArray[np.bool_]
+
+LENGTH_BUCKET = 16
+"""Slots and source positions are added so many at a time, so that buffers are seldom moved."""
+
+SEGMENT_BUCKET = 8
+"""Room for segments is added so many at a time."""
+
+
+def round_up(count: int, bucket: int) -> int:
+    """Return the smallest positive multiple of `bucket` that is at least `count`."""
+    return max(1, -(-count // bucket)) * bucket
+
+
+class SlotTable:
+    """Which slots of its segment's pool each row sees: those that hold the tokens of its hypothesis.
+
+    A slot that no row sees is free. New tokens take the lowest free slots in the order of rows, so where the tokens
+    of a segment lie depends on its own rows alone: neither on the segments beside it nor on rows behind its own that
+    continue a parent which one of its own rows continues too.
+    """
+
+    def __init__(self) -> None:
+        """Begin without segments."""
+        self._visible: BoolArray = np.zeros((0, 1, LENGTH_BUCKET), dtype=np.bool_)
+
+    @property
+    def num_slots(self) -> int:
+        """L, slots of each segment's pool, a multiple of `LENGTH_BUCKET`."""
+        return int(self._visible.shape[2])
+
+    @property
+    def visible(self) -> BoolArray:
+        """[B, K, L], True where row k of segment b sees slot l; replaced, not changed, by the methods."""
+        return self._visible
+
+    def add_segments(self, count: int) -> None:
+        """Append segments whose rows have no tokens yet."""
+        _, num_rows, num_slots = self._visible.shape
+        self._visible = np.concatenate([self._visible, np.zeros((count, num_rows, num_slots), dtype=np.bool_)])
+
+    def keep_segments(self, keep: Sequence[int]) -> None:
+        """Forget every segment but those given, which take the order given, and slots at the end that none uses."""
+        kept = self._visible[np.asarray(keep, dtype=np.int64)]
+        used = np.flatnonzero(kept.any(axis=(0, 1)))
+        self._visible = kept[:, :, : round_up(int(used[-1]) + 1 if used.size else 0, LENGTH_BUCKET)]
+
+    def append(self, parents: IntArray) -> IntArray:
+        """Let every row go on from its parent with one more token.
+
+        Args:
+            parents: [B, K], for each new row the row whose tokens it continues.
+
+        Returns:
+            int64 [B, K], the slot of each row's new token.
+        """
+        num_segments, num_rows = parents.shape
+        segments = np.arange(num_segments)[:, None]
+        inherited = self._visible[segments, parents]  # [B, K, L]
+        is_free = ~inherited.any(axis=1)  # [B, L]
+        num_free = is_free.cumsum(axis=1)
+        if (missing := num_rows - int(num_free[:, -1].min(initial=num_rows))) > 0:
+            more = round_up(missing, LENGTH_BUCKET)
+            self._visible = np.pad(self._visible, ((0, 0), (0, 0), (0, more)))
+            return self.append(parents)
+        slots: IntArray = (is_free & (num_free <= num_rows)).nonzero()[1].reshape(parents.shape)
+        inherited[segments, np.arange(num_rows), slots] = True
+        self._visible = inherited
+        return slots
+
+
+class SegmentBuffers:
+    """Named float arrays whose first axis is the segment; the parts of live segments are kept side by side in front.
+
+    They begin as zeros and must stay finite: attention multiplies by zero what it does not look at.
+    """
+
+    def __init__(self, names: Sequence[str], part_shape: Callable[[int], tuple[int, ...]]) -> None:
+        """Make no room yet.
+
+        Args:
+            names: one array each.
+            part_shape: from a length (slots or source positions) to the shape of one segment's part.
+        """
+        self._part_shape = part_shape
+        self._arrays = {name: np.zeros((0, *part_shape(0)), dtype=np.float32) for name in names}
+        self._num_segments = 0
+        self._length = 0
+
+    @property
+    def length(self) -> int:
+        """Slots or source positions each part has room for."""
+        return self._length
+
+    def live(self) -> dict[str, FloatArray]:
+        """Return the parts of the live segments, each array contiguous; valid until the next change of size."""
+        return {name: array[: self._num_segments] for name, array in self._arrays.items()}
+
+    def resize(self, num_segments: int, length: int) -> None:
+        """Make room for segments and parts of this size; what fits keeps its values, all else is zero."""
+        capacity = next(iter(self._arrays.values())).shape[0]
+        if num_segments > capacity or length != self._length:
+            shape = (max(capacity, round_up(num_segments, SEGMENT_BUCKET)), *self._part_shape(length))
+            kept = min(num_segments, self._num_segments)
+            self._arrays = {name: _moved(array[:kept], shape) for name, array in self._arrays.items()}
+        for array in self._arrays.values():
+            array[self._num_segments : num_segments] = 0  # where another segment may have been
+        self._num_segments, self._length = num_segments, length
+
+    def keep_segments(self, keep: Sequence[int]) -> None:
+        """Move the parts of the given segments to 0, 1, ... in that order and forget the others."""
+        sources = np.asarray(keep, dtype=np.int64)
+        targets = np.flatnonzero(sources != np.arange(len(keep)))
+        if targets.size:
+            for array in self._arrays.values():
+                array[targets] = array[sources[targets]]
+        self._num_segments = len(keep)
+
+
+def _moved(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return zeros of a shape with as much of `array` in front as fits."""
+    moved = np.zeros(shape, dtype=array.dtype)
+    common = tuple(slice(min(sizes)) for sizes in zip(array.shape, shape, strict=True))
+    moved[common] = array[common]
+    return moved

@@ -1,0 +1,169 @@
+"""`StepModel` over the two graphs of a bundle: encoder runs, and decoder steps on buffers that stay bound."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.bundle import Bundle, Manifest, layer_names
+from service.decoding.step_model import IntArray, StepOutput, VocabularySpec
+from service.runtime.kv_pool import SegmentBuffers, SlotTable, round_up
+from service.runtime.session import Sessions, open_sessions
+from service.runtime.settings import RuntimeSettings
+from service.runtime.step_binding import StepBinding, StepShape
+
+_SOURCE_BUCKET = 8
+"""Source positions of the cross-attention buffers are added so many at a time, so that these are seldom moved."""
+
+_ENCODER_BUCKET = 16
+"""Newcomers whose lengths fall into the same bucket of so many tokens are encoded in one run: measured, a run costs
+about as much as 13 more tokens of padding."""
+
+
+class OnnxStepModel:
+    """A network run by ONNX Runtime; safe to share between threads, each with its own batches."""
+
+    def __init__(self, bundle: Bundle, settings: RuntimeSettings) -> None:
+        """Load the graphs of a bundle.
+
+        Raises:
+            BundleError: if a graph does not fit the manifest, or the precision asked for is not there.
+            ConfigError: if the settings ask for what this machine or ONNX Runtime cannot do.
+        """
+        self._manifest = bundle.manifest
+        self._sessions = open_sessions(bundle, settings)
+
+    @property
+    def vocabulary(self) -> VocabularySpec:
+        """Size and special ids."""
+        ids = self._manifest.special_ids
+        size = self._manifest.architecture.vocabulary_size
+        return VocabularySpec(size=size, pad_id=ids.pad, bos_id=ids.bos, eos_id=ids.eos, unk_id=ids.unk)
+
+    @property
+    def max_source_tokens(self) -> int:
+        """Longest source it takes, EOS counted."""
+        return self._manifest.limits.max_source_tokens
+
+    @property
+    def max_target_tokens(self) -> int:
+        """Longest target it can hold, EOS counted."""
+        return self._manifest.limits.max_target_tokens
+
+    def new_batch(self) -> "OnnxStepBatch":
+        """Return an empty running batch."""
+        return OnnxStepBatch(self._sessions, self._manifest)
+
+
+class OnnxStepBatch:
+    """The caches and bindings of one running batch; one thread at a time may use it.
+
+    What it computes for a segment does not depend, bit for bit, on the other segments, provided that rows which are
+    dead copy token and parent of a live row of their segment.
+    """
+
+    def __init__(self, sessions: Sessions, manifest: Manifest) -> None:
+        """Begin without segments."""
+        shape = manifest.architecture
+        num_layers, d_model, num_heads = shape.num_decoder_layers, shape.d_model, shape.num_heads
+        self._sessions = sessions
+        self._pad_id = manifest.special_ids.pad
+        self._slots = SlotTable()
+        self._pools = SegmentBuffers(
+            layer_names(("self_key_pool", "self_value_pool"), num_layers), lambda length: (length, d_model)
+        )
+        self._cross = SegmentBuffers(
+            layer_names(("cross_key", "cross_value"), num_layers),
+            lambda length: (num_heads, length, d_model // num_heads),
+        )
+        self._source_lengths = np.zeros(0, dtype=np.int32)
+        self._positions = np.zeros(0, dtype=np.int64)
+        self._binding: StepBinding | None = None
+
+    @property
+    def num_segments(self) -> int:
+        """B, the segments now in the batch."""
+        return len(self._positions)
+
+    def start(self, source_ids: Sequence[Sequence[int]]) -> None:
+        """Encode newcomers and append them, in order, behind the segments already there."""
+        first, count = self.num_segments, len(source_ids)
+        lengths = np.array([len(ids) for ids in source_ids], dtype=np.int32)
+        self._release()
+        self._slots.add_segments(count)
+        self._positions = np.concatenate([self._positions, np.zeros(count, dtype=np.int64)])
+        self._source_lengths = np.concatenate([self._source_lengths, lengths])
+        self._fit_buffers()
+        cross = self._cross.live()
+        for group in _by_length(lengths):
+            encoded = self._encode([source_ids[index] for index in group], lengths[group])
+            for array, values in zip(cross.values(), encoded, strict=True):
+                array[first + group, :, : values.shape[2]] = values
+
+    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
+        """Append one token to every row and score what may follow it."""
+        is_first = self._positions[:, None] == 0  # nothing to continue yet: all rows are equally empty
+        slots = self._slots.append(np.where(is_first, 0, parents))
+        binding = self._bound(num_rows=token_ids.shape[1], num_candidates=num_candidates)
+        output = binding.run(token_ids, self._positions, slots, self._slots.visible)
+        self._positions += 1
+        return output
+
+    def drop(self, keep: Sequence[int]) -> None:
+        """Forget every segment but those at the given indices, which become 0, 1, ... in the order given."""
+        self._release()
+        self._slots.keep_segments(keep)
+        self._pools.keep_segments(keep)
+        self._cross.keep_segments(keep)
+        indices = np.asarray(keep, dtype=np.int64)
+        self._positions = self._positions[indices]
+        self._source_lengths = self._source_lengths[indices]
+        self._fit_buffers()
+
+    def _encode(self, source_ids: Sequence[Sequence[int]], lengths: NDArray[np.int32]) -> Sequence[NDArray[np.float32]]:
+        """Return key and value [n, H, S, D] of every decoder layer."""
+        padded = np.full((len(source_ids), int(lengths.max())), self._pad_id, dtype=np.int64)
+        for row, ids in zip(padded, source_ids, strict=True):
+            row[: len(ids)] = ids
+        encoded: Sequence[NDArray[np.float32]] = self._sessions.encoder.run(
+            list(self._cross.live()), {"source_ids": padded, "source_lengths": lengths}
+        )
+        return encoded
+
+    def _bound(self, *, num_rows: int, num_candidates: int) -> StepBinding:
+        """Return a binding for the step's sizes: that of the last step, if they are the same."""
+        shape = StepShape(
+            num_segments=self.num_segments,
+            num_rows=num_rows,
+            num_slots=self._slots.num_slots,
+            num_candidates=num_candidates,
+        )
+        if self._binding is None or self._binding.shape != shape:
+            self._release()
+            self._fit_buffers()
+            self._binding = StepBinding(
+                self._sessions,
+                shape,
+                pools=self._pools.live(),
+                cross=self._cross.live(),
+                source_lengths=self._source_lengths,
+            )
+        return self._binding
+
+    def _fit_buffers(self) -> None:
+        self._pools.resize(self.num_segments, self._slots.num_slots)
+        longest = int(self._source_lengths.max(initial=1))
+        self._cross.resize(self.num_segments, round_up(longest, _SOURCE_BUCKET))
+
+    def _release(self) -> None:
+        """Unbind the buffers, as they are about to change."""
+        if self._binding is not None:
+            self._binding.release()
+            self._binding = None
+
+
+def _by_length(lengths: NDArray[np.int32]) -> Iterator[IntArray]:
+    """Yield indices of segments that are encoded together."""
+    buckets = -(-lengths // _ENCODER_BUCKET)
+    for bucket in np.unique(buckets):
+        yield np.flatnonzero(buckets == bucket)

@@ -1,0 +1,183 @@
+"""A segment's numbers are the same, bit for bit, alone, beside others, and whenever it joined."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.bundle import Bundle
+from service.datatypes import Hypothesis, SearchConfig, Segment
+from service.decoding.engine import Engine
+from service.decoding.step_model import IntArray, StepBatch, StepModel
+from service.runtime.onnx_model import OnnxStepBatch, OnnxStepModel
+from service.runtime.session import open_sessions
+from service.runtime.settings import RuntimeSettings
+from tests.tiny_bundle import build_tiny_bundle
+
+_NUM_CANDIDATES = 7
+_WORDS = st.integers(4, 319)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """One segment, and what its rows do at every step it takes part in."""
+
+    source: tuple[int, ...]
+    joins_at: int
+    tokens: IntArray
+    """[T, K]"""
+    parents: IntArray
+    """[T, K]"""
+
+    @property
+    def leaves_at(self) -> int:
+        return self.joins_at + len(self.tokens)
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> Script:
+    num_rows, num_steps = draw(st.integers(1, 5)), draw(st.integers(1, 12))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return Script(
+        source=(*draw(st.lists(_WORDS, max_size=40)), 2),
+        joins_at=draw(st.integers(0, 6)),
+        tokens=rng.integers(4, 320, (num_steps, num_rows)),
+        parents=rng.integers(0, num_rows, (num_steps, num_rows)),
+    )
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return build_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny")
+
+
+@pytest.fixture(scope="module", params=["fp32", "int8"])
+def model(request: pytest.FixtureRequest, bundle: Bundle) -> StepModel:
+    return OnnxStepModel(bundle, RuntimeSettings(precision=request.param))
+
+
+def _widened(row: IntArray, num_rows: int) -> IntArray:
+    """Add dead rows, which do as the first one does."""
+    return np.concatenate([row, np.repeat(row[:1], num_rows - len(row))])
+
+
+def _play(batch: StepBatch, cast: list[Script]) -> list[list[bytes]]:
+    """Run scripts through one batch; return the bits of every step of each."""
+    present: list[int] = []
+    bits: list[list[bytes]] = [[] for _ in cast]
+    for now in range(max(script.leaves_at for script in cast)):
+        keep = [place for place, index in enumerate(present) if cast[index].leaves_at > now]
+        if len(keep) < len(present):
+            keep = keep[::-1]  # any order will do
+            batch.drop(keep)
+            present = [present[place] for place in keep]
+        newcomers = [index for index, script in enumerate(cast) if script.joins_at == now]
+        if newcomers:
+            batch.start([cast[index].source for index in newcomers])
+            present += newcomers
+        if not present:
+            continue
+        num_rows = max(cast[index].tokens.shape[1] for index in present)
+        step = [now - cast[index].joins_at for index in present]
+        tokens = [_widened(cast[index].tokens[at], num_rows) for index, at in zip(present, step, strict=True)]
+        parents = [_widened(cast[index].parents[at], num_rows) for index, at in zip(present, step, strict=True)]
+        output = batch.step(np.stack(tokens), np.stack(parents), num_candidates=_NUM_CANDIDATES)
+        for place, index in enumerate(present):
+            own = slice(cast[index].tokens.shape[1])
+            bits[index].append(output.log_probs[place, own].tobytes() + output.token_ids[place, own].tobytes())
+    return bits
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(scripts(), min_size=2, max_size=6))
+def test_a_segment_is_scored_alike_alone_and_in_company(model: StepModel, cast: list[Script]) -> None:
+    together = _play(model.new_batch(), cast)
+
+    for script, bits in zip(cast, together, strict=True):
+        assert _play(model.new_batch(), [replace(script, joins_at=0)]) == [bits]
+
+
+def _decode(model: StepModel, segments: list[Segment], *, batch_size: int) -> list[Hypothesis]:
+    """Translate segments with the engine, `batch_size` at a time; a newcomer takes the place of each that ends."""
+    engine, waiting = Engine(model), list(range(len(segments)))[::-1]
+    running: dict[int, int] = {}
+    best: dict[int, Hypothesis] = {}
+    while waiting or running:
+        while waiting and len(running) < batch_size:
+            index = waiting.pop()
+            running[engine.start([segments[index]])[0]] = index
+        for ended in engine.step().ended:
+            best[running.pop(ended.handle)] = ended.hypotheses[0]
+    return [best[index] for index in range(len(segments))]
+
+
+def _segments(count: int, seed: int) -> list[Segment]:
+    rng = np.random.default_rng(seed)
+    search = SearchConfig(beam_size=4, max_target_tokens=40)
+    lengths = rng.integers(0, 40, count)
+    return [Segment(source_ids=(*rng.integers(4, 320, length).tolist(), 2), search=search) for length in lengths]
+
+
+def test_translations_do_not_depend_on_the_size_of_the_batch(model: StepModel) -> None:
+    segments = _segments(20, seed=1)
+
+    alone = _decode(model, segments, batch_size=1)
+
+    assert _decode(model, segments, batch_size=6) == alone
+    assert any(hypothesis.is_finished for hypothesis in alone)
+    assert len({hypothesis.token_ids for hypothesis in alone}) > 10
+
+
+def test_threads_share_a_model(model: StepModel) -> None:
+    shares = [_segments(8, seed) for seed in range(4)]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda share: _decode(model, share, batch_size=4), shares))
+
+    assert found == [_decode(model, share, batch_size=4) for share in shares]
+
+
+def test_threads_inside_a_run_change_nothing(bundle: Bundle) -> None:
+    segments = _segments(6, seed=3)
+    one, two = (OnnxStepModel(bundle, RuntimeSettings(num_intra_op_threads=count)) for count in (1, 2))
+
+    assert _decode(two, segments, batch_size=6) == _decode(one, segments, batch_size=6)
+
+
+def test_a_device_with_memory_of_its_own_is_kept_in_step(bundle: Bundle) -> None:
+    class RemoteModel(OnnxStepModel):
+        """Copies everything it binds, as a GPU would."""
+
+        def new_batch(self) -> OnnxStepBatch:
+            sessions = replace(
+                open_sessions(bundle, RuntimeSettings()),
+                to_device=lambda array: onnxruntime.OrtValue.ortvalue_from_numpy(array.copy()),
+                shares_memory=False,
+            )
+            return OnnxStepBatch(sessions, bundle.manifest)
+
+    segments = _segments(8, seed=4)
+    expected = _decode(OnnxStepModel(bundle, RuntimeSettings()), segments, batch_size=3)
+
+    assert _decode(RemoteModel(bundle, RuntimeSettings()), segments, batch_size=3) == expected
+
+
+def test_a_model_says_what_its_manifest_says(bundle: Bundle) -> None:
+    model = OnnxStepModel(bundle, RuntimeSettings())
+
+    assert (model.vocabulary.size, model.vocabulary.eos_id, model.vocabulary.unk_id) == (320, 2, 3)
+    assert (model.max_source_tokens, model.max_target_tokens) == (64, 64)
+
+
+def test_the_longest_source_and_target_fit(model: StepModel) -> None:
+    batch = model.new_batch()
+    batch.start([[5] * (model.max_source_tokens - 1) + [2]])
+
+    for _ in range(model.max_target_tokens):
+        output = batch.step(np.array([[5]]), np.array([[0]]), num_candidates=1)
+
+    assert np.isfinite(output.log_probs).all()

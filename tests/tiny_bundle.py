@@ -1,0 +1,107 @@
+"""A real bundle with a tiny network of random weights, for tests that need graphs and a tokenizer but no sense."""
+
+import functools
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
+
+from export.bundle import BundleDescription, exporter_version, write_bundle
+from export.corpus.vocabulary import EOS_ID, Vocabulary, VocabularyConfig, train_vocabulary
+from export.graph.network import Network
+from export.model.config import ModelConfig
+from export.model.transformer import Transformer
+from service.bundle import Bundle, Limits, Provenance, open_bundle
+
+SENTENCES = (
+    "A man rides a bicycle through the old town.",
+    "Two children play with a red ball in the garden.",
+    "The train to the coast leaves at seven in the morning.",
+    "She reads a long letter from her sister.",
+    "Ein Mann fährt mit dem Fahrrad durch die alte Stadt.",
+    "Zwei Kinder spielen im Garten mit einem roten Ball.",
+    "Der Zug an die Küste fährt um sieben Uhr morgens ab.",
+    "Sie liest einen langen Brief von ihrer Schwester.",
+)
+_VOCABULARY_SIZE = 320
+"""Four special pieces, 256 bytes, and some real ones."""
+_LIMITS = Limits(max_source_tokens=64, max_target_tokens=64)
+_LOGIT_SCALE = 1.5
+"""Spread of the logits: wide enough that some tokens stand out."""
+_EOS_LOGIT = 3.0
+"""Head start of the end-of-sentence token."""
+_EOS_SLOPE = 2.0
+"""How much of the token's embedding lies in the direction in which positions slowly rise."""
+_SLOW_DIMENSION = 13
+"""Of the position encodings, the cosine that falls from 1 to -1 within 150 positions at width 32."""
+
+
+def build_tiny_bundle(
+    directory: Path,
+    *,
+    name: str = "tiny",
+    version: str = "1",
+    source_language: str = "en",
+    target_language: str = "de",
+    precisions: tuple[str, ...] = ("fp32", "int8"),
+    norm: Literal["pre", "post"] = "pre",
+    seed: int = 1,
+) -> Bundle:
+    """Write a bundle into a directory, which must not exist, and return it opened.
+
+    Translations are nonsense, differ from text to text, and end by themselves.
+    """
+    vocabulary = tiny_vocabulary()
+    description = BundleDescription(
+        name=name,
+        version=version,
+        source_language=source_language,
+        target_language=target_language,
+        limits=_LIMITS,
+        precisions=precisions,
+        provenance=Provenance(exporter_version=exporter_version(), checkpoint="random", checkpoint_sha256="0" * 64),
+        licence="CC0-1.0",
+        attribution="nobody: random weights",
+    )
+    write_bundle(directory, Network.of(tiny_model(len(vocabulary), norm=norm, seed=seed)), vocabulary, description)
+    return open_bundle(directory)
+
+
+@functools.cache
+def tiny_vocabulary() -> Vocabulary:
+    """Return a SentencePiece vocabulary learned from a handful of sentences."""
+    return train_vocabulary(iter(SENTENCES), VocabularyConfig(size=_VOCABULARY_SIZE))
+
+
+def tiny_model(vocabulary_size: int, *, norm: Literal["pre", "post"] = "pre", seed: int = 1) -> Transformer:
+    """Return a network with weights drawn from a seed, in evaluation mode."""
+    config = ModelConfig(
+        vocabulary_size=vocabulary_size,
+        d_model=32,
+        num_heads=2,
+        ffn_size=64,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        norm=norm,
+    )
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        model = Transformer(config)
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.uniform_(-0.1, 0.1)
+        _end_by_itself(model)
+    return model.eval()
+
+
+def _end_by_itself(model: Transformer) -> None:
+    """Change the last normalisation so that random weights say different things and come to an end."""
+    is_pre_norm = model.config.norm == "pre"
+    last = model.get_submodule("decoder.norm" if is_pre_norm else "decoder.layers.1.feed_forward_norm")
+    assert isinstance(last, nn.LayerNorm)
+    # Without random signs the shared embedding would make every token the likeliest successor of itself.
+    last.weight.copy_(_LOGIT_SCALE * torch.sign(torch.randn_like(last.weight)))
+    eos = model.embedding.weight[EOS_ID]
+    eos[_SLOW_DIMENSION] = -_EOS_SLOPE * last.weight[_SLOW_DIMENSION].sign()  # the later, the likelier
+    last.bias.copy_(_EOS_LOGIT * eos / eos.square().sum())

@@ -1,0 +1,184 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.bundle import MANIFEST_NAME, file_entry, graph_tensors, layer_names, load_manifest, open_bundle
+from service.errors import BundleError
+
+_FILES = {"tokenizer.model": b"pieces", "encoder.onnx": b"encoder graph", "decoder.onnx": b"decoder graph"}
+
+
+def _fields(directory: Path) -> dict[str, Any]:
+    """Return a manifest of the files in a directory, as JSON has it."""
+    return {
+        "schema_version": 1,
+        "name": "en-de",
+        "version": "1",
+        "source_language": "en",
+        "target_language": "de",
+        "architecture": {
+            "vocabulary_size": 8,
+            "d_model": 4,
+            "num_heads": 2,
+            "ffn_size": 8,
+            "num_encoder_layers": 1,
+            "num_decoder_layers": 1,
+            "norm": "pre",
+        },
+        "special_ids": {"pad": 0, "bos": 1, "eos": 2, "unk": 3},
+        "limits": {"max_source_tokens": 16, "max_target_tokens": 16},
+        "precisions": {"fp32": {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}},
+        "default_precision": "fp32",
+        "tokenizer": "tokenizer.model",
+        "tensors": graph_tensors(1).model_dump(),
+        "files": {name: file_entry(directory / name).model_dump() for name in _FILES},
+        "provenance": {"exporter_version": "1", "checkpoint": "best.pt", "checkpoint_sha256": "0" * 64},
+        "licence": "CC0-1.0",
+        "attribution": "nobody",
+    }
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    for name, content in _FILES.items():
+        (tmp_path / name).write_bytes(content)
+    _write_manifest(tmp_path, _fields(tmp_path))
+    return tmp_path
+
+
+def _write_manifest(directory: Path, fields: object) -> None:
+    (directory / MANIFEST_NAME).write_text(json.dumps(fields), encoding="utf-8")
+
+
+def _change(directory: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    fields = _fields(directory)
+    change(fields)
+    _write_manifest(directory, fields)
+
+
+def test_a_bundle_that_fits_its_manifest_opens(directory: Path) -> None:
+    bundle = open_bundle(directory)
+
+    assert bundle.manifest.name == "en-de"
+    assert bundle.tokenizer_path == directory / "tokenizer.model"
+    assert bundle.graph_paths("fp32") == (directory / "encoder.onnx", directory / "decoder.onnx")
+
+
+def test_a_manifest_survives_being_written_and_read(directory: Path) -> None:
+    manifest = load_manifest(directory)
+
+    (directory / MANIFEST_NAME).write_text(manifest.model_dump_json(), encoding="utf-8")
+
+    assert load_manifest(directory) == manifest
+
+
+def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"manifest\.json: access is No such file"):
+        open_bundle(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"1"])
+def test_a_manifest_that_is_no_json_object_is_refused(directory: Path, content: bytes) -> None:
+    (directory / MANIFEST_NAME).write_bytes(content)
+
+    with pytest.raises(BundleError, match=r"manifest\.json: content is .*, expected (JSON|an object)"):
+        open_bundle(directory)
+
+
+def test_another_schema_version_is_told_before_any_of_its_unknown_fields(directory: Path) -> None:
+    _write_manifest(directory, {"schema_version": 2, "novelty": True})
+
+    with pytest.raises(BundleError, match="schema_version is 2, expected 1"):
+        open_bundle(directory)
+
+
+@pytest.mark.parametrize("field", ["name", "limits", "files", "licence"])
+def test_a_missing_field_is_named(directory: Path, field: str) -> None:
+    _change(directory, lambda fields: fields.pop(field))
+
+    with pytest.raises(BundleError, match=f"{field} is 'missing', expected a value"):
+        open_bundle(directory)
+
+
+def test_an_unknown_field_is_named_with_its_value(directory: Path) -> None:
+    _change(directory, lambda fields: fields["limits"].update(max_beam=9))
+
+    with pytest.raises(BundleError, match=r"limits\.max_beam is 9, expected no such field"):
+        open_bundle(directory)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda fields: fields["limits"].update(max_source_tokens=0), r"limits\.max_source_tokens is 0"),
+        (lambda fields: fields["limits"].update(max_source_tokens="16"), r"limits\.max_source_tokens is '16'"),
+        (lambda fields: fields.update(source_language="english text"), "source_language is 'english text'"),
+        (lambda fields: fields.update(version=".."), r"version is '\.\.'"),
+        (lambda fields: fields["architecture"].update(norm="none"), r"architecture\.norm is 'none'"),
+        (lambda fields: fields["architecture"].update(num_heads=3), "d_model 4 is no multiple of num_heads 3"),
+        (lambda fields: fields["special_ids"].update(unk=2), "two special tokens share an id"),
+        (lambda fields: fields["special_ids"].update(unk=8), "outside the vocabulary"),
+        (lambda fields: fields.update(default_precision="int4"), r"'int4' is none of \['fp32'\]"),
+        (lambda fields: fields.update(precisions={}), "precisions is {}"),
+        (lambda fields: fields["files"].pop("decoder.onnx"), r"no checksum of \['decoder.onnx'\]"),
+        (lambda fields: fields["tensors"]["encoder"]["inputs"].clear(), "tensors are not those"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused(
+    directory: Path, change: Callable[[dict[str, Any]], object], told: str
+) -> None:
+    _change(directory, change)
+
+    with pytest.raises(BundleError, match=told):
+        open_bundle(directory)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "..", ".hidden", "a\\b", "", "a\n"])
+def test_a_file_name_that_leaves_the_directory_is_refused(directory: Path, name: str) -> None:
+    _change(directory, lambda fields: fields.update(tokenizer=name))
+
+    with pytest.raises(BundleError, match="tokenizer is"):
+        open_bundle(directory)
+
+
+def test_a_checksum_of_a_file_elsewhere_is_refused(directory: Path) -> None:
+    _change(directory, lambda fields: fields["files"].update({"../secret": {"sha256": "0" * 64, "bytes": 0}}))
+
+    with pytest.raises(BundleError, match=r"\.\./secret"):
+        open_bundle(directory)
+
+
+def test_a_missing_file_is_named(directory: Path) -> None:
+    (directory / "decoder.onnx").unlink()
+
+    with pytest.raises(BundleError, match=r"decoder\.onnx: access is No such file"):
+        open_bundle(directory)
+
+
+def test_a_file_of_another_size_is_named_with_both_sizes(directory: Path) -> None:
+    (directory / "encoder.onnx").write_bytes(b"cut")
+
+    with pytest.raises(BundleError, match=r"encoder\.onnx: size in bytes is 3, expected 13"):
+        open_bundle(directory)
+
+
+def test_a_changed_file_is_named_with_both_checksums(directory: Path) -> None:
+    expected = file_entry(directory / "encoder.onnx").sha256
+    (directory / "encoder.onnx").write_bytes(b"Encoder graph")
+
+    with pytest.raises(BundleError, match=rf"encoder\.onnx: SHA-256 is [0-9a-f]{{64}}, expected {expected}"):
+        open_bundle(directory)
+
+
+def test_a_precision_that_is_not_there_is_told_with_those_that_are(directory: Path) -> None:
+    bundle = open_bundle(directory)
+
+    with pytest.raises(BundleError, match="precision is 'int8', expected one of fp32"):
+        bundle.graph_paths("int8")
+
+
+def test_layer_names_go_layer_by_layer() -> None:
+    assert layer_names(("key", "value"), 2) == ("key.0", "value.0", "key.1", "value.1")
