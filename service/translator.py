@@ -94,7 +94,7 @@ class Translator:
 
         Args:
             request: its options and texts are checked here.
-            deadline_s: on the monotonic clock; None: the scheduler's default from now.
+            deadline_s: on the monotonic clock; None: never given up.
 
         Raises:
             RequestError: if the caller must change the request; names the field.

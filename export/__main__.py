@@ -1,0 +1,45 @@
+"""`python -m export COMMAND`: train a model, plot its curves, make a bundle of it, verify and evaluate that."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from export.errors import ExportError
+from service.errors import DragomanError
+
+COMMANDS = {
+    "train": "learn a model from parallel text",
+    "average": "average the weights of the last checkpoints of a run",
+    "plot": "draw the curves of a run again from its log",
+    "bundle": "make a model bundle of a checkpoint",
+    "verify": "prove that a bundle computes what its checkpoint does",
+    "evaluate": "translate a test set with a bundle and score it",
+}
+"""Name of each sub-command, which is also its module in `export.commands`, and what `--help` says of it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the sub-command named first and return the exit status: 0 done, 1 an error told on stderr, 2 wrong usage."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    args = _parser(arguments[:1]).parse_args(arguments)
+    try:
+        return int(importlib.import_module(f"export.commands.{args.command}").run(args))
+    except (ExportError, DragomanError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser(wanted: Sequence[str]) -> argparse.ArgumentParser:
+    """Build the parser; only the module of the wanted command is imported, as each may load much."""
+    parser = argparse.ArgumentParser(prog="python -m export", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        if name in wanted:
+            importlib.import_module(f"export.commands.{name}").add_arguments(command)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""`python -m export bundle`: from the checkpoint of a run to a directory the service loads."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from export.bundle import BundleDescription, BundleWriteError, exporter_version, write_bundle
+from export.corpus.vocabulary import Vocabulary
+from export.graph.network import ARITHMETICS, Network, TrainedModel
+from export.training.checkpoint import load_checkpoint, load_model
+from export.training.config import TrainingConfig
+from service.bundle import Limits, Provenance, Score, file_entry
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    parser.add_argument(
+        "--checkpoint", type=Path, required=True, metavar="PATH", help="checkpoint of a run, or the run's folder"
+    )
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory to make; must not exist")
+    parser.add_argument("--name", required=True, help="of the model, such as en-de")
+    parser.add_argument("--version", required=True, help="of the model, such as 1")
+    parser.add_argument("--source-language", required=True, metavar="TAG", help="BCP-47 tag, such as en")
+    parser.add_argument("--target-language", required=True, metavar="TAG", help="BCP-47 tag, such as de")
+    known = ",".join(ARITHMETICS)
+    parser.add_argument("--precisions", default=known, metavar="LIST", help=f"the last is the default ({known})")
+    parser.add_argument("--max-source-tokens", type=int, metavar="N", help="EOS counted (longest the run learned from)")
+    parser.add_argument("--max-target-tokens", type=int, metavar="N", help="EOS counted (longest the run learned from)")
+    parser.add_argument("--licence", default="NOASSERTION", metavar="SPDX", help="of the model (NOASSERTION)")
+    parser.add_argument("--attribution", default="", metavar="TEXT", help="who must be named")
+    parser.add_argument(
+        "--scores-from", type=Path, nargs="+", default=(), metavar="JSON", help="what `evaluate --scores` wrote"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the bundle and say what is in it."""
+    trained = TrainedModel.find(args.checkpoint)
+    settings = _run_settings(trained)
+    max_tokens = settings.get("training", {}).get("max_tokens", TrainingConfig().max_tokens)
+    description = BundleDescription(
+        name=args.name,
+        version=args.version,
+        source_language=args.source_language,
+        target_language=args.target_language,
+        limits=Limits(
+            max_source_tokens=args.max_source_tokens or max_tokens,
+            max_target_tokens=args.max_target_tokens or max_tokens,
+        ),
+        precisions=tuple(args.precisions.split(",")),
+        provenance=_provenance(trained, settings),
+        scores=tuple(score for path in args.scores_from for score in _read_scores(path)),
+        licence=args.licence,
+        attribution=args.attribution,
+    )
+    vocabulary = Vocabulary.load(trained.run.vocabulary)
+    manifest = write_bundle(args.output, Network.of(load_model(trained.checkpoint)), vocabulary, description)
+    print(f"{args.output}: {manifest.name}/{manifest.version} from {trained.checkpoint}")
+    for name, entry in manifest.files.items():
+        print(f"  {name:24} {entry.bytes:>12,} bytes")
+    return 0
+
+
+def _run_settings(trained: TrainedModel) -> Mapping[str, Any]:
+    """Return what the run folder's config.json says; nothing if a checkpoint lies elsewhere."""
+    return trained.run.read_settings() if (trained.run.path / "config.json").is_file() else {}
+
+
+def _provenance(trained: TrainedModel, settings: Mapping[str, Any]) -> Provenance:
+    files = [path for pair in settings.get("data", {}).get("train", ()) for path in pair]
+    return Provenance(
+        exporter_version=exporter_version(),
+        checkpoint=trained.checkpoint.name,
+        checkpoint_sha256=file_entry(trained.checkpoint).sha256,
+        training_step=load_checkpoint(trained.checkpoint).get("step"),
+        training_data=tuple(f"{Path(path).parent.name}/{Path(path).name}" for path in files),
+    )
+
+
+def _read_scores(path: Path) -> tuple[Score, ...]:
+    try:
+        return TypeAdapter(tuple[Score, ...]).validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise BundleWriteError(f"cannot read scores from {path}: {error}") from error

@@ -1,0 +1,214 @@
+"""`python -m export train`: from parallel text to a learned model in a run folder."""
+
+import argparse
+import dataclasses
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from export.commands.flags import add_flags, given
+from export.corpus.reader import ParallelFiles
+from export.corpus.vocabulary import Vocabulary, VocabularyConfig, train_vocabulary
+from export.errors import CheckpointConflictError, RunFolderError, SettingError
+from export.model.config import PRESETS, ModelConfig
+from export.model.transformer import Transformer
+from export.training.allocator import keep_freed_memory
+from export.training.checkpoint import write_atomically
+from export.training.config import TRAINING_PRESETS, DataConfig, RunConfig, TrainingConfig
+from export.training.loop import Trainer
+from export.training.ranks import Ranks
+from export.training.report import Report
+from export.training.run_folder import RunFolder
+from export.training.text import PlainText, TrainingText, encode_text, read_text
+
+_SPECIAL_IDS = frozenset({"pad_id", "bos_id", "eos_id"})
+"""Model fields without a flag: they are the same in every vocabulary made here."""
+
+_FLAGS = {"num_encoder_layers": "encoder-layers", "num_decoder_layers": "decoder-layers", "num_heads": "heads"}
+"""Model fields whose flag is not named like the field."""
+
+_ONLY_NEW = ("preset", "vocabulary", "normalization")
+"""Flags that mean nothing to a run that is resumed."""
+
+_FIXED = (*(name for name in ModelConfig.__slots__ if name != "dropout"), "optimizer")
+"""Fields that a run keeps when it is resumed."""
+
+_NORMALIZATION = "nmt_nfkc"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags: where text and results are, and one for every field of the model and of training."""
+    _add_text_flags(parser)
+    add_flags(
+        parser,
+        ModelConfig,
+        title="the network (with --resume, only --dropout may change)",
+        presets=PRESETS,
+        leave_out=_SPECIAL_IDS,
+        flags=_FLAGS,
+    )
+    add_flags(
+        parser,
+        TrainingConfig,
+        title="training (with --resume, what is not given stays as it was)",
+        presets={name: TRAINING_PRESETS[name] for name in PRESETS},
+    )
+
+
+def _add_text_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="Folder of the run.")
+    parser.add_argument("--resume", action="store_true", help="Go on from the last checkpoint in --output.")
+    parser.add_argument("--preset", choices=PRESETS, help="Whose defaults all settings have. Default: small.")
+    for name, purpose in (("train", "to learn from"), ("dev", "to measure on")):
+        parser.add_argument(
+            f"--{name}", type=Path, nargs="+", metavar="TSV", help=f"Text {purpose}: source<TAB>target lines, or gzip."
+        )
+        for side in ("source", "target"):
+            text = f"{side.capitalize()} lines of text {purpose}, plain or gzip, instead of or besides --{name}."
+            parser.add_argument(f"--{name}-{side}", type=Path, metavar="FILE", help=text)
+    parser.add_argument(
+        "--max-malformed",
+        type=float,
+        metavar="SHARE",
+        help="Most malformed lines, a share from 0 to 1. Default: 0.001.",
+    )
+    parser.add_argument(
+        "--vocabulary", type=Path, metavar="FILE", help="SentencePiece model to use. Default: one is learned."
+    )
+    parser.add_argument(
+        "--normalization",
+        metavar="RULE",
+        help=f"SentencePiece rule a learned vocabulary applies to text. Default: {_NORMALIZATION}.",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, in one process or as one of those that `torchrun` started."""
+    keep_freed_memory()
+    folder, ranks = RunFolder(args.output), Ranks()
+    config = _resumed_config(args, folder) if args.resume else _new_config(args)
+    if config.training.threads:
+        torch.set_num_threads(config.training.threads)
+    _seed(config.training.seed + ranks.rank)
+    if ranks.is_main and not args.resume:
+        folder.create()
+    report = Report(folder, is_silent=not ranks.is_main)
+    text = _prepare_text(args, config, folder, ranks, report=report)
+    model = dataclasses.replace(config.model, vocabulary_size=len(text.vocabulary))
+    config = dataclasses.replace(config, model=model)
+    trainer = _make_trainer(config, text, folder, ranks, report=report)
+    if args.resume:
+        _tell_skip(trainer.resume(folder.last_checkpoint()), trainer, report)
+    if ranks.is_main:
+        folder.write_settings(config.to_dict())
+    trainer.run()
+    ranks.close()
+    return 0
+
+
+def _new_config(args: argparse.Namespace) -> RunConfig:
+    """Return the preset with what the flags change."""
+    preset = args.preset or "small"
+    share = {} if args.max_malformed is None else {"max_malformed": args.max_malformed}
+    return RunConfig(
+        model=dataclasses.replace(PRESETS[preset], **given(args, ModelConfig)),
+        training=dataclasses.replace(TRAINING_PRESETS[preset], **given(args, TrainingConfig)),
+        data=DataConfig(train=_files(args, "train"), dev=_files(args, "dev"), **share),
+    )
+
+
+def _resumed_config(args: argparse.Namespace, folder: RunFolder) -> RunConfig:
+    """Return the stored settings with what the flags change.
+
+    Raises:
+        SettingError: if a flag means nothing to a run that is resumed.
+        CheckpointConflictError: if a flag asks for another architecture or optimizer.
+        RunFolderError: if there are no such settings.
+    """
+    for name in _ONLY_NEW:
+        if getattr(args, name) is not None:
+            raise SettingError(f"--{name}", str(getattr(args, name)), "nothing with --resume")
+    fields = folder.read_settings()
+    try:
+        stored = RunConfig.from_dict(fields)
+    except (KeyError, TypeError) as error:
+        raise RunFolderError(f"cannot use the settings of {folder.path}: {error}") from error
+    model, training = given(args, ModelConfig), given(args, TrainingConfig)
+    _check_unchanged({**fields["model"], **fields["training"]}, {**model, **training})
+    data: dict[str, Any] = {name: files for name in ("train", "dev") if (files := _files(args, name))}
+    if args.max_malformed is not None:
+        data["max_malformed"] = args.max_malformed
+    return RunConfig(
+        model=dataclasses.replace(stored.model, **model),
+        training=dataclasses.replace(stored.training, **training),
+        data=dataclasses.replace(stored.data, **data),
+    )
+
+
+def _check_unchanged(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    conflicts = {
+        name: (stored[name], value) for name, value in asked.items() if name in _FIXED and stored[name] != value
+    }
+    if conflicts:
+        raise CheckpointConflictError(conflicts)
+
+
+def _prepare_text(
+    args: argparse.Namespace, config: RunConfig, folder: RunFolder, ranks: Ranks, *, report: Report
+) -> TrainingText:
+    """Read and encode all text; a new run's vocabulary is made on the main rank."""
+    text = read_text(config.data, report)
+    if ranks.is_main and not args.resume:
+        vocabulary = _make_vocabulary(args, text, config.model.vocabulary_size, report)
+        write_atomically(folder.vocabulary, vocabulary.model)
+    ranks.wait()
+    vocabulary = Vocabulary.load(folder.vocabulary)
+    return encode_text(text, vocabulary, max_tokens=config.training.max_tokens, report=report)
+
+
+def _make_vocabulary(args: argparse.Namespace, text: PlainText, size: int, report: Report) -> Vocabulary:
+    if args.vocabulary:
+        return Vocabulary.load(args.vocabulary)
+    report.tell(f"learning a vocabulary of {size} pieces")
+    sentences = (side for pair in text.train for side in (pair.source, pair.target))
+    return train_vocabulary(sentences, VocabularyConfig(size=size, normalization=args.normalization or _NORMALIZATION))
+
+
+def _make_trainer(config: RunConfig, text: TrainingText, folder: RunFolder, ranks: Ranks, *, report: Report) -> Trainer:
+    torch.manual_seed(config.training.seed)  # the same weights on every rank
+    model = Transformer(config.model).to(ranks.device)
+    torch.manual_seed(config.training.seed + ranks.rank)  # other dropout on every rank
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    threads = torch.get_num_threads()
+    report.tell(f"{num_parameters:,} parameters, {threads} threads, {ranks.count} ranks")
+    report.record("start", num_parameters=num_parameters, ranks=ranks.count, threads=threads)
+    return Trainer(model, config.training, text, folder=folder, ranks=ranks)
+
+
+def _tell_skip(changed: Mapping[str, tuple[Any, Any]], trainer: Trainer, report: Report) -> None:
+    """Tell why an epoch was not finished, if one was not."""
+    if changed:
+        told = ", ".join(f"{name} was {old} and is {new}" for name, (old, new) in changed.items())
+        report.tell(f"batches are cut otherwise ({told}): the rest of epoch {trainer.progress.epoch - 1} is skipped")
+        report.record("epoch_skipped", step=trainer.progress.step, epoch=trainer.progress.epoch - 1, changed=changed)
+
+
+def _files(args: argparse.Namespace, name: str) -> tuple[ParallelFiles, ...]:
+    """Return the TSV files and the two parallel files given for `train` or `dev`."""
+    files = [ParallelFiles(source=path) for path in getattr(args, name) or ()]
+    source, target = getattr(args, f"{name}_source"), getattr(args, f"{name}_target")
+    if (source is None) != (target is None):
+        raise SettingError(f"--{name}-source", source, f"to be given together with --{name}-target")
+    if source is not None:
+        files.append(ParallelFiles(source=source, target=target))
+    return tuple(files)
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

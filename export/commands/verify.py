@@ -1,0 +1,127 @@
+"""`python -m export verify`: proves that a bundle computes what its checkpoint does, or says what differs."""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from export.commands.evaluate import read_pairs
+from export.corpus.reader import Pair
+from export.graph.network import Network, TrainedModel, write_graphs
+from export.graph.verify import Check, check_batching, check_quality, check_steps
+from export.model.transformer import Transformer
+from export.training.checkpoint import load_model
+from service.bundle import Bundle, file_entry, open_bundle
+from service.decoding.step_model import StepModel
+from service.errors import BundleError
+from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.settings import RuntimeSettings
+from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
+
+_EXACT = "fp32"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    parser.add_argument("--bundle", type=Path, required=True, metavar="DIR", help="the bundle to verify")
+    parser.add_argument(
+        "--checkpoint", type=Path, required=True, metavar="PATH", help="what it was made from: checkpoint or run folder"
+    )
+    parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="TSV", help="source<TAB>reference lines")
+    parser.add_argument("--limit", type=int, metavar="N", help="compare BLEU on the first N lines only")
+    parser.add_argument("--step-sentences", type=int, default=40, metavar="N", help="lines compared step by step (40)")
+    parser.add_argument("--beam", type=int, default=4, metavar="K", help="live hypotheses (4)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check everything, print a table, and return 1 if any claim is false."""
+    bundle = open_bundle(args.bundle)
+    trained = TrainedModel.find(args.checkpoint)
+    _check_origin(bundle, trained)
+    model = load_model(trained.checkpoint)
+    pairs = read_pairs(args.data, args.limit)
+    with tempfile.TemporaryDirectory() as temporary:
+        graphs = _load_graphs(bundle, model, Path(temporary))
+        verification = _Verification(
+            model=model,
+            graphs=graphs,
+            tokenizer=open_tokenizer(bundle),
+            pairs=pairs,
+            num_step_sentences=args.step_sentences,
+            beam_size=args.beam,
+        )
+        checks = list(_report(verification.checks()))
+    failed = [check for check in checks if not check.holds]
+    for check in failed:
+        print(f"FAILED: {check.claim}: {check.measured:.6g} {check.unit}, at most {check.limit:g}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verification:
+    """All that the checks need."""
+
+    model: Transformer
+    graphs: dict[str, StepModel]
+    """By precision; `fp32` is always there."""
+    tokenizer: SentencePieceTokenizer
+    pairs: Sequence[Pair]
+    num_step_sentences: int
+    beam_size: int
+
+    def checks(self) -> Iterator[Check]:
+        """Yield each check as soon as it is done."""
+        exact = self.graphs[_EXACT]
+        few = self.pairs[: self.num_step_sentences]
+        yield from check_steps(self.model, exact, [self._encode(pair) for pair in few])
+        sources = [pair.source for pair in few]
+        for precision, graph in self.graphs.items():
+            yield check_batching(graph, self.tokenizer, sources, beam_size=self.beam_size, precision=precision)
+        for precision, graph in self.graphs.items():
+            if precision != _EXACT:
+                yield check_quality(
+                    exact, graph, self.tokenizer, self.pairs, beam_size=self.beam_size, precision=precision
+                )
+
+    def _encode(self, pair: Pair) -> tuple[list[int], list[int]]:
+        exact = self.graphs[_EXACT]
+        limits = (exact.max_source_tokens, exact.max_target_tokens)
+        source, target = (
+            [*self.tokenizer.encode(text)[: limit - 1], self.tokenizer.eos_id]
+            for text, limit in zip((pair.source, pair.target), limits, strict=True)
+        )
+        return source, target
+
+
+def _check_origin(bundle: Bundle, trained: TrainedModel) -> None:
+    """Raise BundleError unless the bundle was made from this very checkpoint."""
+    found, stated = file_entry(trained.checkpoint).sha256, bundle.manifest.provenance.checkpoint_sha256
+    if found != stated:
+        raise BundleError(str(trained.checkpoint), found=found, expected=stated, what="SHA-256")
+
+
+def _load_graphs(bundle: Bundle, model: Transformer, temporary: Path) -> dict[str, StepModel]:
+    """Load every precision of the bundle, and fp32 from the checkpoint if the bundle does not ship it."""
+    manifest = bundle.manifest
+    graphs: dict[str, StepModel] = {}
+    if _EXACT not in manifest.precisions:
+        files = write_graphs(temporary, Network.of(model), _EXACT, manifest.limits)
+        exact = manifest.model_copy(update={"precisions": {_EXACT: files}})
+        graphs[_EXACT] = OnnxStepModel(Bundle(directory=temporary, manifest=exact), RuntimeSettings(precision=_EXACT))
+    for precision in manifest.precisions:
+        graphs[precision] = OnnxStepModel(bundle, RuntimeSettings(precision=precision))
+    return graphs
+
+
+def _report(checks: Iterable[Check]) -> Iterator[Check]:
+    """Print each check as a line of a table, and pass it on."""
+    print(f"{'claim':36} {'measured':>12} {'at most':>10} {'unit':10} {'holds':5}  of")
+    for check in checks:
+        holds = "yes" if check.holds else "NO"
+        print(
+            f"{check.claim:36} {check.measured:12.6g} {check.limit:10g} {check.unit:10} {holds:5}  {check.detail}",
+            flush=True,
+        )
+        yield check

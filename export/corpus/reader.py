@@ -1,0 +1,128 @@
+"""Reads parallel text; a line that is no pair is reported with its file and number, never dropped unseen."""
+
+import gzip
+import itertools
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from export.errors import CorpusError
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A source sentence and its translation."""
+
+    source: str
+    target: str
+    location: str
+    """`file:line` it was read from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MalformedLine:
+    """A line that is no pair."""
+
+    location: str
+    """`file:line`, lines counted from 1."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        """Return `file:line: reason`."""
+        return f"{self.location}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelFiles:
+    """Where pairs are read from: one TSV file, or two files whose lines correspond; plain or gzip."""
+
+    source: Path
+    """`source<TAB>target` lines if `target` is None, else source lines."""
+
+    target: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """All pairs of some files, in order, and the lines that were none."""
+
+    pairs: tuple[Pair, ...]
+    malformed: tuple[MalformedLine, ...]
+
+
+def read_corpus(files: Iterable[ParallelFiles], *, max_malformed: float) -> Corpus:
+    """Read all files.
+
+    Args:
+        files: read in order.
+        max_malformed: largest accepted share of malformed lines, from 0 to 1.
+
+    Raises:
+        CorpusError: if a file cannot be read, two files differ in lines, no pair is left, or too many are malformed.
+    """
+    pairs: list[Pair] = []
+    malformed: list[MalformedLine] = []
+    for line in itertools.chain.from_iterable(_read(parallel) for parallel in files):
+        if isinstance(line, Pair):
+            pairs.append(line)
+        else:
+            malformed.append(line)
+    _check_share(len(pairs), malformed, max_malformed)
+    return Corpus(pairs=tuple(pairs), malformed=tuple(malformed))
+
+
+def _check_share(num_pairs: int, malformed: Sequence[MalformedLine], max_malformed: float) -> None:
+    total = num_pairs + len(malformed)
+    if len(malformed) > max_malformed * total:
+        raise CorpusError(
+            f"{len(malformed)} of {total} lines are malformed, more than the {max_malformed:.2%} allowed;"
+            f" the first: {malformed[0]}"
+        )
+    if not num_pairs:
+        raise CorpusError("the files hold no pair")
+
+
+def _read(files: ParallelFiles) -> Iterator[Pair | MalformedLine]:
+    return _read_tsv(files.source) if files.target is None else _read_two(files.source, files.target)
+
+
+def _read_tsv(path: Path) -> Iterator[Pair | MalformedLine]:
+    for number, line in enumerate(_lines(path), start=1):
+        yield _pair(line.split(b"\t"), f"{path}:{number}")
+
+
+def _read_two(source: Path, target: Path) -> Iterator[Pair | MalformedLine]:
+    lines = itertools.zip_longest(_lines(source), _lines(target))
+    for number, (source_line, target_line) in enumerate(lines, start=1):
+        if source_line is None or target_line is None:
+            raise CorpusError(f"{source if source_line is None else target} ends before line {number} of the other")
+        yield _pair([source_line, target_line], f"{source}:{number}")
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            is_gzip = file.read(2) == _GZIP_MAGIC
+        with gzip.open(path) if is_gzip else path.open("rb") as file:
+            for line in file:
+                yield line.rstrip(b"\r\n")
+    except (OSError, EOFError, zlib.error) as error:  # the last two and BadGzipFile: damaged gzip
+        raise CorpusError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _pair(columns: Sequence[bytes], location: str) -> Pair | MalformedLine:
+    if len(columns) != 2:
+        return MalformedLine(location=location, reason=f"{len(columns)} columns, expected 2")
+    sides = []
+    for side, column in zip(("source", "target"), columns, strict=True):
+        try:
+            sides.append(column.decode("utf-8").strip())
+        except UnicodeDecodeError as error:
+            return MalformedLine(location=location, reason=f"{side} is no UTF-8: {error.reason} at byte {error.start}")
+        if not sides[-1]:
+            return MalformedLine(location=location, reason=f"empty {side}")
+    return Pair(source=sides[0], target=sides[1], location=location)

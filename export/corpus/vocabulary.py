@@ -1,0 +1,98 @@
+"""The SentencePiece vocabulary shared by source and target."""
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import sentencepiece
+
+from export.errors import CorpusError
+
+PAD_ID, BOS_ID, EOS_ID, UNK_ID = 0, 1, 2, 3
+"""Token ids of the special pieces in every vocabulary made here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VocabularyConfig:
+    """How a vocabulary is learned."""
+
+    size: int
+    """Pieces, the special ones and the 256 bytes included."""
+
+    normalization: str = "nmt_nfkc"
+    """SentencePiece rule that is stored in the model and applied to all text before it is split into pieces."""
+
+    character_coverage: float = 0.9999
+    """Share of the characters seen that get a piece; the rarer rest is spelled in bytes."""
+
+
+class Vocabulary:
+    """Text into token ids and back; a thin layer over one SentencePiece model."""
+
+    def __init__(self, model: bytes) -> None:
+        """Load a serialised SentencePiece model.
+
+        Raises:
+            CorpusError: if it is none, or its special ids are not 0 to 3 for pad, BOS, EOS and unknown.
+        """
+        self.model = model
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(model)
+        except RuntimeError as error:
+            raise CorpusError(f"the vocabulary is no SentencePiece model: {error}") from error
+        special = tuple(getattr(self._processor, f"{name}_id")() for name in ("pad", "bos", "eos", "unk"))
+        if special != (PAD_ID, BOS_ID, EOS_ID, UNK_ID):
+            raise CorpusError(f"the vocabulary has pad, BOS, EOS, unknown at {special}, expected (0, 1, 2, 3)")
+
+    @classmethod
+    def load(cls, path: Path) -> "Vocabulary":
+        """Read a SentencePiece model file; CorpusError if that fails."""
+        try:
+            model = path.read_bytes()
+        except OSError as error:
+            raise CorpusError(f"cannot read vocabulary {path}: {error.strerror}") from error
+        return cls(model)
+
+    def __len__(self) -> int:
+        """V, the number of pieces."""
+        return int(self._processor.GetPieceSize())
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each text, EOS last, using all cores."""
+        return self._processor.encode(list(texts), add_eos=True, num_threads=os.cpu_count() or 1)  # type: ignore[no-any-return]
+
+    def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
+        """Return the text of each list of ids; special ids have none."""
+        return self._processor.decode([list(ids) for ids in token_ids])  # type: ignore[no-any-return]
+
+
+def train_vocabulary(sentences: Iterator[str], config: VocabularyConfig) -> Vocabulary:
+    """Learn a joint unigram vocabulary with byte fallback (Kudo 2018, arXiv:1804.10959).
+
+    Raises:
+        CorpusError: if the text is too little for the wanted size.
+    """
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=sentences,
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=config.size,
+            normalization_rule_name=config.normalization,
+            character_coverage=config.character_coverage,
+            byte_fallback=True,
+            split_digits=True,  # numbers are copied digit by digit
+            pad_id=PAD_ID,
+            bos_id=BOS_ID,
+            eos_id=EOS_ID,
+            unk_id=UNK_ID,
+            num_threads=os.cpu_count() or 1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise CorpusError(f"cannot learn a vocabulary of {config.size} pieces: {error}") from error
+    return Vocabulary(model.getvalue())

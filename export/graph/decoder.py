@@ -1,0 +1,156 @@
+"""The decoder graph: one step, which appends a token to every row and gives its best continuations.
+
+The K rows of a segment share one pool of L slots for the keys and values of their tokens. A step writes each row's
+newest into a free slot, in place, and the ancestor mask says which slots a row sees. So nothing is ever reordered or
+concatenated, and rows that share a beginning share its slots. The order of slots does not matter to attention:
+positions are in the embeddings.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from export.graph.arithmetic import Arithmetic, FloatArray
+from export.graph.blocks import NetworkWriter
+from export.graph.write import MICROSOFT, GraphBuilder
+from export.model.config import ModelConfig
+from export.model.layers import sinusoidal_positions
+from service.bundle import graph_tensors, layer_names
+
+_KINDS = ("self_key_pool", "self_value_pool", "cross_key", "cross_value")
+_SHARED = ("num_rows", "query_rows", "slots", "ancestor_mask", "source_lengths")
+
+
+def build_decoder(
+    config: ModelConfig, weights: Mapping[str, FloatArray], arithmetic: Arithmetic, *, max_target_tokens: int
+) -> ir.Model:
+    """Return the graph of one decoder step; its tensors are described by `service.bundle.graph_tensors`."""
+    writer = _DecoderWriter(graph=GraphBuilder("decoder"), config=config, weights=weights, arithmetic=arithmetic)
+    graph = writer.graph
+    inputs = _declare_inputs(graph, config)
+    inputs["num_rows"] = graph.op("Shape", inputs["token_ids"], start=1, end=2)
+    table = graph.constant("position_encodings", sinusoidal_positions(max_target_tokens, config.d_model).numpy())
+    states = writer.embed(inputs["token_ids"], graph.op("Gather", table, inputs["positions"]))  # [B, 1, d] per segment
+    for index in range(config.num_decoder_layers):
+        with graph.scope(f"decoder.layers.{index}") as path:
+            states = writer.layer(states, _LayerInputs.of(inputs, index), path)
+    logits = writer.project(writer.final_norm(states, "decoder"))
+    _write_candidates(graph, logits, inputs["num_candidates"])
+    return graph.build()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LayerInputs:
+    """What one layer reads besides the residual stream."""
+
+    index: int
+    num_rows: ir.Value
+    """K, as int64 [1]."""
+    query_rows: ir.Value
+    slots: ir.Value
+    ancestor_mask: ir.Value
+    source_lengths: ir.Value
+    self_key_pool: ir.Value
+    self_value_pool: ir.Value
+    cross_key: ir.Value
+    cross_value: ir.Value
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, ir.Value], index: int) -> "_LayerInputs":
+        shared = {name: inputs[name] for name in _SHARED}
+        return cls(index=index, **shared, **{kind: inputs[f"{kind}.{index}"] for kind in _KINDS})
+
+
+class _DecoderWriter(NetworkWriter):
+    """Adds what only the decoder graph has."""
+
+    __slots__ = ()
+
+    def layer(self, states: ir.Value, inputs: _LayerInputs, path: str) -> ir.Value:
+        """Self-attention over the pool, cross-attention over the source, feed-forward."""
+        states = self.residual(
+            states,
+            f"{path}.self_attention_norm",
+            lambda entered: self._self_attention(entered, inputs, f"{path}.self_attention"),
+        )
+        states = self.residual(
+            states,
+            f"{path}.cross_attention_norm",
+            lambda entered: self._cross_attention(entered, inputs, f"{path}.cross_attention"),
+        )
+        return self.residual(
+            states,
+            f"{path}.feed_forward_norm",
+            lambda entered: self.feed_forward(entered, f"{path}.feed_forward"),
+        )
+
+    def _self_attention(self, states: ir.Value, inputs: _LayerInputs, path: str) -> ir.Value:
+        graph, heads = self.graph, self.config.num_heads
+        with graph.scope("self_attention"):
+            joined = self.linear(states, [f"{path}.{part}" for part in ("query", "key", "value")])
+            query, key, value = graph.split(joined, 3)
+            keys = self._write_slots(inputs.self_key_pool, inputs.slots, key, inputs.index)
+            values = self._write_slots(inputs.self_value_pool, inputs.slots, value, inputs.index)
+            attended = graph.op(
+                "Attention",
+                *(self._paired(query, inputs), keys, values, inputs.ancestor_mask),
+                q_num_heads=heads,
+                kv_num_heads=heads,
+            )
+            return self.linear(self._unpaired(attended, inputs), [f"{path}.output"])
+
+    def _write_slots(self, pool: ir.Value, slots: ir.Value, rows: ir.Value, index: int) -> ir.Value:
+        """Put rows [B, K, d_model] into their slots; without a copy if input and output are bound to one buffer."""
+        written = self.graph.op("ScatterND", pool, slots, rows)
+        kind = str(pool.name).partition(".")[0]
+        self.graph.output(written, f"{kind}.written.{index}", "float32", ["B", "L", self.config.d_model])
+        return written
+
+    def _cross_attention(self, states: ir.Value, inputs: _LayerInputs, path: str) -> ir.Value:
+        # The rows of a segment are the query positions of one attention, so its keys are not repeated per row.
+        with self.graph.scope("cross_attention"):
+            query = self.linear(states, [f"{path}.query"])
+            attended = self.graph.op(
+                "MultiHeadAttention",
+                *(self._paired(query, inputs), inputs.cross_key, inputs.cross_value, None, inputs.source_lengths),
+                domain=MICROSOFT,
+                num_heads=self.config.num_heads,
+            )
+            return self.linear(self._unpaired(attended, inputs), [f"{path}.output"])
+
+    # ONNX Runtime's CPU kernels sum in another order when attention has a single query. For a translation not to
+    # depend, even in its last bit, on how many rows the neighbours of a segment have, a lone row is given a twin.
+
+    def _paired(self, query: ir.Value, inputs: _LayerInputs) -> ir.Value:
+        """Return query rows [B, Q, d_model], Q at least 2, of [B, K, d_model]."""
+        return self.graph.op("Gather", query, inputs.query_rows, axis=1)
+
+    def _unpaired(self, attended: ir.Value, inputs: _LayerInputs) -> ir.Value:
+        """Return the first K of Q rows."""
+        axis = self.graph.shape(1)
+        return self.graph.op("Slice", attended, self.graph.shape(0), inputs.num_rows, axis)
+
+
+def _declare_inputs(graph: GraphBuilder, config: ModelConfig) -> dict[str, ir.Value]:
+    shapes: dict[str, list[int | str]] = {
+        "token_ids": ["B", "K"],
+        "positions": ["B", 1],
+        "slots": ["B", "K", 2],
+        "query_rows": ["Q"],
+        "ancestor_mask": ["B", 1, "Q", "L"],
+        "source_lengths": ["B"],
+        "num_candidates": [1],
+    }
+    pool: list[int | str] = ["B", "L", config.d_model]
+    cross: list[int | str] = ["B", config.num_heads, "S", config.head_size]
+    for name in layer_names(_KINDS, config.num_decoder_layers):
+        shapes[name] = pool if name.startswith("self") else cross
+    dtypes = graph_tensors(config.num_decoder_layers).decoder.inputs
+    return {name: graph.input(name, dtypes[name], shape) for name, shape in shapes.items()}
+
+
+def _write_candidates(graph: GraphBuilder, logits: ir.Value, num_candidates: ir.Value) -> None:
+    log_probs, token_ids = graph.largest(graph.op("LogSoftmax", logits, axis=-1), num_candidates)
+    graph.output(log_probs, "log_probs", "float32", ["B", "K", "C"])
+    graph.output(token_ids, "candidate_ids", "int64", ["B", "K", "C"])

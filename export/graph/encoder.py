@@ -1,0 +1,87 @@
+"""The encoder graph: source ids in, keys and values for the cross-attention of every decoder layer out."""
+
+from collections.abc import Mapping
+from itertools import chain
+
+import onnx_ir as ir
+
+from export.graph.arithmetic import Arithmetic, FloatArray
+from export.graph.blocks import NetworkWriter
+from export.graph.write import MICROSOFT, GraphBuilder
+from export.model.config import ModelConfig
+from export.model.layers import sinusoidal_positions
+from service.bundle import graph_tensors, layer_names
+
+
+def build_encoder(
+    config: ModelConfig, weights: Mapping[str, FloatArray], arithmetic: Arithmetic, *, max_source_tokens: int
+) -> ir.Model:
+    """Return the encoder graph; its tensors are described by `service.bundle.graph_tensors`.
+
+    Source positions at and beyond a segment's length have no influence on those before, bit for bit.
+    """
+    writer = _EncoderWriter(graph=GraphBuilder("encoder"), config=config, weights=weights, arithmetic=arithmetic)
+    graph = writer.graph
+    dtypes = graph_tensors(config.num_decoder_layers).encoder.inputs
+    source_ids = graph.input("source_ids", dtypes["source_ids"], ["B", "S"])
+    source_lengths = graph.input("source_lengths", dtypes["source_lengths"], ["B"])
+    states = writer.embed(source_ids, writer.positions(source_ids, max_source_tokens))
+    for index in range(config.num_encoder_layers):
+        with graph.scope(f"encoder.layers.{index}") as path:
+            states = writer.layer(states, source_lengths, path)
+    writer.write_cross_attention(writer.final_norm(states, "encoder"))
+    return graph.build()
+
+
+class _EncoderWriter(NetworkWriter):
+    """Adds what only the encoder graph has."""
+
+    __slots__ = ()
+
+    def positions(self, source_ids: ir.Value, max_source_tokens: int) -> ir.Value:
+        """Return the position encodings [S, d_model]."""
+        table = sinusoidal_positions(max_source_tokens, self.config.d_model).numpy()
+        num_positions = self.graph.op("Shape", source_ids, start=1)
+        begin, axis = self.graph.shape(0), self.graph.shape(0)
+        return self.graph.op("Slice", self.graph.constant("position_encodings", table), begin, num_positions, axis)
+
+    def layer(self, states: ir.Value, source_lengths: ir.Value, path: str) -> ir.Value:
+        """Self-attention, then feed-forward."""
+        states = self.residual(
+            states,
+            f"{path}.self_attention_norm",
+            lambda entered: self._self_attention(entered, source_lengths, f"{path}.self_attention"),
+        )
+        return self.residual(
+            states,
+            f"{path}.feed_forward_norm",
+            lambda entered: self.feed_forward(entered, f"{path}.feed_forward"),
+        )
+
+    def _self_attention(self, states: ir.Value, source_lengths: ir.Value, path: str) -> ir.Value:
+        with self.graph.scope("self_attention"):
+            joined = self.linear(states, [f"{path}.{part}" for part in ("query", "key", "value")])
+            query, key, value = self.graph.split(joined, 3)
+            attended = self.graph.op(
+                "MultiHeadAttention",
+                *(query, key, value, None, source_lengths),
+                domain=MICROSOFT,
+                num_heads=self.config.num_heads,
+            )
+            return self.linear(attended, [f"{path}.output"])
+
+    def write_cross_attention(self, memory: ir.Value) -> None:
+        """Project the memory for all decoder layers in one product and declare the outputs."""
+        config, graph = self.config, self.graph
+        layers = range(config.num_decoder_layers)
+        paths = [f"decoder.layers.{layer}.cross_attention" for layer in layers]
+        with graph.scope("decoder.cross_attention"):
+            joined = self.linear(memory, list(chain.from_iterable((f"{path}.key", f"{path}.value") for path in paths)))
+            for name, part in zip(
+                layer_names(("cross_key", "cross_value"), config.num_decoder_layers),
+                graph.split(joined, 2 * config.num_decoder_layers),
+                strict=True,
+            ):
+                heads = graph.op("Reshape", part, graph.shape(0, 0, config.num_heads, config.head_size))
+                per_head = graph.op("Transpose", heads, perm=[0, 2, 1, 3])  # [B, S, H, D] -> [B, H, S, D]
+                graph.output(per_head, name, "float32", ["B", config.num_heads, "S", config.head_size])

@@ -1,0 +1,62 @@
+"""The processes that `torchrun` starts to train one model together; without it, the one process there is."""
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+
+class Ranks:
+    """This process among its peers, and what they exchange."""
+
+    def __init__(self) -> None:
+        """Join the peers if `torchrun` started this process: over NCCL with GPUs, else over Gloo."""
+        self.count = int(os.environ.get("WORLD_SIZE", "1"))
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.device = torch.device("cpu")
+        if torch.cuda.is_available():
+            self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            torch.cuda.set_device(self.device)
+        if self.count > 1:
+            distributed.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+
+    @property
+    def is_main(self) -> bool:
+        """True in the one process that writes files and talks."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Replace the tensor, on `device`, by its sum over all ranks, and return it."""
+        if self.count > 1:
+            distributed.all_reduce(tensor)
+        return tensor
+
+    def sum_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
+        """Replace every gradient by its sum over all ranks, in one exchange."""
+        if self.count == 1:
+            return
+        gradients = [
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in parameters
+        ]
+        flat = self.sum(torch.cat([gradient.flatten() for gradient in gradients]))
+        parts = torch.split(flat, [gradient.numel() for gradient in gradients])
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the picklable value of every rank, in order; all ranks must call this."""
+        values: list[Any] = [value] * self.count
+        if self.count > 1:
+            distributed.all_gather_object(values, value)
+        return values
+
+    def wait(self) -> None:
+        """Return when all ranks have called this."""
+        if self.count > 1:
+            distributed.barrier()
+
+    def close(self) -> None:
+        """Leave the peers."""
+        if self.count > 1:
+            distributed.destroy_process_group()

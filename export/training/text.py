@@ -1,0 +1,65 @@
+"""Reads and encodes the text of a run, telling of every line and pair that is left out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from export.corpus.batches import EncodedCorpus
+from export.corpus.encoding import EncodedPairs, encode_pairs
+from export.corpus.reader import Corpus, Pair, ParallelFiles, read_corpus
+from export.corpus.vocabulary import Vocabulary
+from export.training.config import DataConfig
+from export.training.evaluation import DevSet
+from export.training.report import Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainText:
+    """What the files of a run hold."""
+
+    train: tuple[Pair, ...]
+    dev: tuple[Pair, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingText:
+    """What is learned from and what is measured on."""
+
+    train: EncodedCorpus
+    dev: DevSet
+    vocabulary: Vocabulary
+
+
+def read_text(data: DataConfig, report: Report) -> PlainText:
+    """Read both corpora; CorpusError if one cannot be used."""
+    train, dev = (
+        _read(name, files, data.max_malformed, report) for name, files in (("train", data.train), ("dev", data.dev))
+    )
+    return PlainText(train=train.pairs, dev=dev.pairs)
+
+
+def encode_text(text: PlainText, vocabulary: Vocabulary, *, max_tokens: int, report: Report) -> TrainingText:
+    """Encode both corpora without the pairs that have more tokens on a side; CorpusError if that is all of them."""
+    train, dev = (
+        _encode(name, pairs, vocabulary, max_tokens, report)
+        for name, pairs in (("train", text.train), ("dev", text.dev))
+    )
+    references = tuple(pair.target for pair in dev.pairs)
+    return TrainingText(train=train.corpus, dev=DevSet(corpus=dev.corpus, references=references), vocabulary=vocabulary)
+
+
+def _read(name: str, files: Sequence[ParallelFiles], max_malformed: float, report: Report) -> Corpus:
+    corpus = read_corpus(files, max_malformed=max_malformed)
+    for line in corpus.malformed:
+        report.tell(f"malformed: {line}")
+        report.record("malformed", location=line.location, reason=line.reason)
+    report.tell(f"{name}: {len(corpus.pairs):,} pairs, {len(corpus.malformed):,} malformed lines")
+    report.record("corpus", name=name, pairs=len(corpus.pairs), malformed=len(corpus.malformed))
+    return corpus
+
+
+def _encode(name: str, pairs: Sequence[Pair], vocabulary: Vocabulary, max_tokens: int, report: Report) -> EncodedPairs:
+    encoded = encode_pairs(pairs, vocabulary, max_tokens=max_tokens, report=report.tell)
+    sources, targets = (int(lists.lengths.sum()) for lists in (encoded.corpus.sources, encoded.corpus.targets))
+    report.tell(f"{name}: {sources:,} source and {targets:,} target tokens, {encoded.num_too_long:,} pairs too long")
+    report.record("encoded", name=name, source_tokens=sources, target_tokens=targets, too_long=encoded.num_too_long)
+    return encoded

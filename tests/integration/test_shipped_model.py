@@ -1,0 +1,82 @@
+"""The model in deploy/models, through the server as it comes."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dragoman.client import TranslationClient
+from dragoman.requests import DecodingOptions
+from dragoman.results import Translation
+
+from service.bundle import open_bundle
+from service.cli.server_process import ServerProcess
+
+BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "en-de" / "1"
+MAX_BYTES = 25_000_000
+START_TIMEOUT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TranslationClient]:
+    """Connected to `python -m service serve` with no configuration but free ports."""
+    with ServerProcess() as server:
+        ports = server.wait_until_ready(timeout_s=START_TIMEOUT_S)
+        with TranslationClient(f"127.0.0.1:{ports.grpc_port}") as client:
+            yield client
+        server.send(signal.SIGTERM)
+        assert server.wait(timeout_s=START_TIMEOUT_S) == 0
+
+
+def translate(client: TranslationClient, *texts: str, options: DecodingOptions | None = None) -> list[Translation]:
+    return list(client.translate(texts, source_language="en", target_language="de", options=options))
+
+
+def test_it_is_small_and_says_who_made_its_data() -> None:
+    manifest = open_bundle(BUNDLE).manifest
+
+    assert sum(entry.bytes for entry in manifest.files.values()) <= MAX_BYTES
+    assert "tatoeba.org (CC BY 2.0 FR)" in manifest.attribution
+    assert {score.metric for score in manifest.scores} >= {"BLEU"}
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("Where is the train station?", "Bahnhof"),
+        ("I have two dogs.", "Hunde"),
+        ("Good morning!", "Guten Morgen"),
+        ("Tom has bought a new car.", "Auto"),
+    ],
+)
+def test_it_knows_everyday_german(client: TranslationClient, text: str, word: str) -> None:
+    (translation,) = translate(client, text)
+
+    assert word in translation.text
+    assert not translation.warnings
+
+
+def test_paragraphs_keep_their_lines_and_every_sentence(client: TranslationClient) -> None:
+    (translation,) = translate(client, "I have a dog. I have a cat.\n\n- Where is Tom?")
+
+    first, blank, last = translation.text.split("\n")
+    assert ("Hund" in first, "Katze" in first, blank) == (True, True, "")
+    assert last.startswith("- ")
+    assert len(translation.sentences) == 3
+
+
+def test_a_translation_does_not_depend_on_its_neighbours(client: TranslationClient) -> None:
+    texts = ("She opened the window.", "Why?", "It is raining, so we are staying at home and reading a book.")
+
+    together = translate(client, *texts)
+
+    assert together == [translate(client, text)[0] for text in texts]
+
+
+def test_a_wider_beam_gives_more_hypotheses_best_first(client: TranslationClient) -> None:
+    (translation,) = translate(client, "I like tea.", options=DecodingOptions(beam_size=8, num_hypotheses=5))
+
+    scores = [hypothesis.score for hypothesis in translation.hypotheses]
+    assert len({hypothesis.text for hypothesis in translation.hypotheses}) > 1
+    assert scores == sorted(scores, reverse=True)
+    assert len(scores) == 5

@@ -1,0 +1,191 @@
+"""`python -m export train` on a made-up language pair, from text to weights."""
+
+import gzip
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from export.__main__ import main
+from export.training.checkpoint import list_checkpoints, load_model
+from export.training.curves import Record, read_log
+from tests.unit.export.corpus.tiny_text import make_pairs, write_tsv
+
+ROOT = Path(__file__).parents[2]
+
+SHAPE = (
+    *("--preset", "tiny", "--vocabulary-size", "320", "--d-model", "32", "--ffn-size", "64"),
+    *("--encoder-layers", "1", "--decoder-layers", "1", "--dropout", "0.2"),
+)
+
+SETTINGS = (
+    *("--batch-tokens", "256", "--concatenate", "0.3", "--warmup-steps", "20", "--lr-factor", "3", "--threads", "1"),
+    *("--eval-interval", "20", "--checkpoint-interval", "20", "--log-interval", "5", "--bleu-sentences", "5"),
+)
+
+STARTS_WITHIN_S = 120.0
+"""Long enough for a busy machine to load PyTorch and take some steps."""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("text")
+    train, dev = write_tsv(folder / "train.tsv", 300), write_tsv(folder / "dev.tsv", 10, seed=1)
+    return ["--train", str(train), "--dev", str(dev)]
+
+
+def train(path: Path, *arguments: str) -> int:
+    return main(["train", "--output", str(path), *arguments])
+
+
+def train_anew(path: Path, files: Sequence[str], *arguments: str) -> Path:
+    assert train(path, *files, *SHAPE, *SETTINGS, *arguments) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, files: list[str]) -> Path:
+    """A run of 40 steps; tests only look at it."""
+    return train_anew(tmp_path_factory.mktemp("finished"), files, "--max-steps", "40")
+
+
+def newest(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = torch.load(list_checkpoints(path / "checkpoints")[-1], weights_only=True)
+    return content
+
+
+def have_equal_weights(one: Path, other: Path) -> bool:
+    models = [newest(path)["model"] for path in (one, other)]
+    return all(torch.equal(weight, models[1][name]) for name, weight in models[0].items())
+
+
+def records(path: Path, event: str) -> list[Record]:
+    return [record for record in read_log(path / "log.jsonl") if record["event"] == event]
+
+
+def test_the_loss_falls(finished: Path) -> None:
+    training, dev = records(finished, "step"), records(finished, "evaluation")
+
+    assert training[-1]["loss"] < training[0]["loss"] - 0.5
+    assert dev[-1]["loss"] < dev[0]["loss"]
+    assert 0 <= dev[-1]["bleu"] <= 100
+
+
+def test_a_run_leaves_everything_in_its_folder(finished: Path) -> None:
+    names = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
+
+    checkpoints = {f"checkpoints/{name}.pt" for name in ("step-00000020", "step-00000040", "best")}
+    assert names == {"config.json", "curves.png", "log.jsonl", "vocabulary.model", *checkpoints}
+
+
+def test_a_resumed_run_has_the_weights_of_one_that_was_never_stopped(
+    tmp_path: Path, finished: Path, files: list[str]
+) -> None:
+    train_anew(tmp_path, files, "--max-steps", "25")
+
+    status = train(tmp_path, "--resume", "--max-steps", "40")
+
+    assert status == 0
+    assert newest(tmp_path)["progress"]["step"] == 40
+    assert have_equal_weights(finished, tmp_path)
+
+
+def test_the_average_of_checkpoints_is_their_mean(finished: Path, tmp_path: Path) -> None:
+    assert main(["average", str(finished), "--last", "2", "--output", str(tmp_path / "average.pt")]) == 0
+
+    average = load_model(tmp_path / "average.pt").state_dict()
+
+    models = [load_model(path).state_dict() for path in list_checkpoints(finished / "checkpoints")]
+    for name, weight in average.items():
+        torch.testing.assert_close(weight, (models[0][name] + models[1][name]) / 2)
+
+
+def test_two_gzip_files_are_learned_from_as_one_tsv(tmp_path: Path, files: list[str]) -> None:
+    sides = zip(*make_pairs(300), strict=True)
+    for name, lines in zip(("source", "target"), sides, strict=True):
+        (tmp_path / name).write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+    two = ["--train-source", str(tmp_path / "source"), "--train-target", str(tmp_path / "target"), *files[2:]]
+
+    train_anew(tmp_path / "two", two, "--max-steps", "3")
+
+    train_anew(tmp_path / "one", files, "--max-steps", "3")
+    assert have_equal_weights(tmp_path / "one", tmp_path / "two")
+
+
+def test_lines_that_are_left_out_are_told_and_counted(
+    tmp_path: Path, files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "train.tsv"
+    text.write_bytes(Path(files[1]).read_bytes() + b"no tab\nred \xff\tRED\n" + b"red " * 60 + b"\tRED\n")
+
+    train_anew(
+        tmp_path / "run",
+        [*files, "--train", str(text)],
+        "--max-steps",
+        "1",
+        "--max-malformed",
+        "0.1",
+        "--max-tokens",
+        "50",
+    )
+
+    told = capsys.readouterr().err
+    assert f"malformed: {text}:301: 1 columns, expected 2" in told
+    assert f"{text}:303: 62 and 5 tokens, at most 50 are used" in told
+    assert [record["location"] for record in records(tmp_path / "run", "malformed")] == [f"{text}:301", f"{text}:302"]
+    assert [record["malformed"] for record in records(tmp_path / "run", "corpus")] == [2, 0]
+    assert [record["too_long"] for record in records(tmp_path / "run", "encoded")] == [1, 0]
+
+
+def test_a_run_stops_early_when_patience_ends(tmp_path: Path, files: list[str]) -> None:
+    train_anew(tmp_path, files, "--lr-factor", "1e-30", "--eval-interval", "1", "--patience", "2", "--norm", "post")
+
+    assert [record["reason"] for record in records(tmp_path, "stop")] == ["patience"]
+    assert newest(tmp_path)["progress"]["step"] == 3
+
+
+def test_a_resumed_run_tells_why_it_skips_the_rest_of_an_epoch(
+    tmp_path: Path, files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_anew(tmp_path, files, "--max-steps", "2")
+
+    train(tmp_path, "--resume", "--max-steps", "3", "--batch-tokens", "128")
+
+    reason = "batches are cut otherwise (batch_tokens was 256 and is 128): the rest of epoch 0 is skipped"
+    assert reason in capsys.readouterr().err
+    assert [record["changed"] for record in records(tmp_path, "epoch_skipped")] == [{"batch_tokens": [256, 128]}]
+
+
+def test_a_finished_run_is_not_overwritten(finished: Path, files: list[str]) -> None:
+    before = newest(finished)["progress"]
+
+    assert train(finished, *files, *SHAPE, *SETTINGS) == 1
+
+    assert newest(finished)["progress"] == before
+
+
+def test_a_terminated_run_writes_a_checkpoint_exits_with_0_and_can_be_resumed(tmp_path: Path, files: list[str]) -> None:
+    command = [sys.executable, "-m", "export", "train", "--output", str(tmp_path), *files, *SHAPE, *SETTINGS]
+    process = subprocess.Popen([*command, "--log-interval", "1"], cwd=ROOT, stderr=subprocess.DEVNULL)
+    wait_for_step(tmp_path)
+
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(STARTS_WITHIN_S) == 0
+    assert [record["reason"] for record in records(tmp_path, "stop")] == ["SIGTERM"]
+    step = newest(tmp_path)["progress"]["step"]
+    assert train(tmp_path, "--resume", "--max-steps", str(step + 2)) == 0
+    assert newest(tmp_path)["progress"]["step"] == step + 2
+
+
+def wait_for_step(path: Path) -> None:
+    deadline = time.monotonic() + STARTS_WITHIN_S
+    while not ((path / "log.jsonl").exists() and records(path, "step")):
+        assert time.monotonic() < deadline, "no step was taken"
+        time.sleep(0.05)

@@ -1,0 +1,148 @@
+"""From a run folder to a bundle that is verified and evaluated, by the commands themselves."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from export.__main__ import main
+from export.graph.verify import Check
+from service.bundle import file_entry, load_manifest, open_bundle
+from tests.tiny_bundle import SENTENCES, tiny_model, tiny_vocabulary
+
+
+def _save(path: Path, *, seed: int = 1, step: int = 7) -> None:
+    vocabulary = tiny_vocabulary()
+    model = tiny_model(len(vocabulary), seed=seed)
+    torch.save({"model": model.state_dict(), "model_config": model.config.to_dict(), "step": step}, path)
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    _save(folder / "checkpoints" / "best.pt")
+    (folder / "vocabulary.model").write_bytes(tiny_vocabulary().model)
+    settings = {"training": {"max_tokens": 60}, "data": {"train": [["/data/tatoeba/train.tsv.gz"]]}}
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    half = len(SENTENCES) // 2
+    lines = [f"{source}\t{target}\n" for source, target in zip(SENTENCES[:half], SENTENCES[half:], strict=True)]
+    path = tmp_path / "test.tsv.gz"
+    path.write_bytes(gzip.compress("".join(lines).encode()))
+    return path
+
+
+def _bundle(run: Path, output: Path, *flags: str) -> int:
+    languages = ["--source-language", "en", "--target-language", "de"]
+    named = ["--checkpoint", str(run), "--output", str(output), "--name", "en-de", "--version", "1"]
+    return main(["bundle", *named, *languages, *flags])
+
+
+def _verify(bundle: Path, run: Path, data: Path) -> int:
+    return main(["verify", "--bundle", str(bundle), "--checkpoint", str(run), "--data", str(data)])
+
+
+def test_a_bundle_says_where_it_comes_from(run_folder: Path, tmp_path: Path) -> None:
+    status = _bundle(run_folder, tmp_path / "bundle", "--licence", "CC-BY-4.0", "--attribution", "Tatoeba")
+
+    manifest = open_bundle(tmp_path / "bundle").manifest
+    assert status == 0
+    assert (manifest.licence, manifest.attribution) == ("CC-BY-4.0", "Tatoeba")
+    assert manifest.limits.max_source_tokens == 60
+    assert manifest.default_precision == "int8"
+    assert manifest.provenance.training_step == 7
+    assert manifest.provenance.training_data == ("tatoeba/train.tsv.gz",)
+    assert manifest.provenance.checkpoint_sha256 == file_entry(run_folder / "checkpoints" / "best.pt").sha256
+
+
+def test_a_bundle_that_is_there_already_stays_as_it_is(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bundle").mkdir()
+
+    status = _bundle(run_folder, tmp_path / "bundle")
+
+    assert status == 1
+    assert "exists already" in capsys.readouterr().err
+    assert not list((tmp_path / "bundle").iterdir())
+
+
+def test_a_bundle_that_cannot_be_written_leaves_nothing_behind(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = set(tmp_path.iterdir())
+
+    status = _bundle(run_folder, tmp_path / "bundle", "--source-language", "English")
+
+    assert status == 1
+    assert "source_language" in capsys.readouterr().err
+    assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("precisions", ["fp32,int8", "int8"])
+def test_a_bundle_is_verified_against_its_checkpoint(
+    run_folder: Path, tmp_path: Path, data: Path, precisions: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _bundle(run_folder, tmp_path / "bundle", "--precisions", precisions)
+
+    status = _verify(tmp_path / "bundle", run_folder, data)
+
+    assert status == 0, capsys.readouterr()
+    assert "ONNX fp32 = PyTorch" in capsys.readouterr().out
+
+
+def test_another_checkpoint_is_not_what_a_bundle_was_made_from(
+    run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _bundle(run_folder, tmp_path / "bundle")
+    _save(run_folder / "checkpoints" / "best.pt", seed=2)
+
+    status = _verify(tmp_path / "bundle", run_folder, data)
+
+    assert status == 1
+    assert "best.pt: SHA-256 is" in capsys.readouterr().err
+
+
+def test_graphs_that_compute_something_else_are_found_out(
+    run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _bundle(run_folder, tmp_path / "bundle")
+    checkpoint = run_folder / "checkpoints" / "best.pt"
+    _save(checkpoint, seed=2)
+    manifest = load_manifest(tmp_path / "bundle")
+    origin = manifest.provenance.model_copy(update={"checkpoint_sha256": file_entry(checkpoint).sha256})
+    forged = manifest.model_copy(update={"provenance": origin}).model_dump_json()
+    (tmp_path / "bundle" / "manifest.json").write_text(forged, encoding="utf-8")
+
+    status = _verify(tmp_path / "bundle", run_folder, data)
+
+    assert status == 1
+    assert "FAILED: ONNX fp32 = PyTorch: " in capsys.readouterr().err
+
+
+def test_a_measurement_that_is_no_number_proves_nothing() -> None:
+    assert not Check(claim="all is well", measured=float("nan"), limit=1.0, unit="nats").holds
+
+
+def test_scores_of_one_bundle_go_into_the_next(
+    run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _bundle(run_folder, tmp_path / "first")
+    files = ["--output", str(tmp_path / "hypotheses.txt"), "--scores", str(tmp_path / "scores.json")]
+
+    evaluated = main(["evaluate", "--bundle", str(tmp_path / "first"), "--data", str(data), "--limit", "3", *files])
+    bundled = _bundle(run_folder, tmp_path / "second", "--scores-from", str(tmp_path / "scores.json"))
+
+    assert (evaluated, bundled) == (0, 0)
+    assert "tokens/s" in capsys.readouterr().out
+    assert len((tmp_path / "hypotheses.txt").read_text(encoding="utf-8").splitlines()) == 3
+    scores = load_manifest(tmp_path / "second").scores
+    assert [(score.metric, score.precision) for score in scores] == [("BLEU", "int8"), ("chrF", "int8")]
+    assert scores[0].data.endswith("test.tsv.gz, first 3 lines")

@@ -1,0 +1,79 @@
+from pathlib import Path
+
+import pytest
+
+from export.corpus.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Vocabulary, VocabularyConfig, train_vocabulary
+from export.errors import CorpusError
+from tests.unit.export.corpus.tiny_text import make_pairs, tiny_vocabulary
+
+
+def test_the_special_ids_are_0_to_3_and_have_no_text() -> None:
+    vocabulary = tiny_vocabulary()
+
+    assert (PAD_ID, BOS_ID, EOS_ID, UNK_ID) == (0, 1, 2, 3)
+    assert vocabulary.decode([[PAD_ID, BOS_ID, EOS_ID]]) == [""]
+
+
+def test_a_vocabulary_has_the_size_that_was_asked_for() -> None:
+    assert len(tiny_vocabulary()) == 320
+
+
+def test_encoded_text_ends_with_eos_and_decodes_to_itself() -> None:
+    vocabulary = tiny_vocabulary()
+
+    (token_ids,) = vocabulary.encode(["red house Ωß 😀 42"])
+
+    assert token_ids[-1] == EOS_ID
+    assert UNK_ID not in token_ids
+    assert vocabulary.decode([token_ids]) == ["red house Ωß 😀 42"]
+
+
+def test_digits_are_pieces_of_their_own() -> None:
+    vocabulary = tiny_vocabulary()
+
+    one, all_digits = vocabulary.encode(["5", "5555"])
+
+    assert len(all_digits) == len(one) + 3
+
+
+def test_normalization_is_part_of_the_vocabulary() -> None:
+    text = "ﬁve"  # begins with a ligature
+
+    decoded = {rule: _round_trip(text, rule) for rule in ("nmt_nfkc", "identity")}
+
+    assert decoded == {"nmt_nfkc": "five", "identity": text}
+
+
+def _round_trip(text: str, normalization: str) -> str:
+    vocabulary = tiny_vocabulary(normalization)
+    return vocabulary.decode(vocabulary.encode([text]))[0]
+
+
+def test_a_saved_vocabulary_encodes_as_the_learned_one(tmp_path: Path) -> None:
+    path = tmp_path / "vocabulary.model"
+    path.write_bytes(tiny_vocabulary().model)
+
+    loaded = Vocabulary.load(path)
+
+    assert loaded.encode(["blue river"]) == tiny_vocabulary().encode(["blue river"])
+
+
+def test_too_little_text_for_the_wanted_size_is_refused() -> None:
+    sentences = (source for source, _ in make_pairs(5))
+
+    with pytest.raises(CorpusError, match="cannot learn a vocabulary of 9999 pieces"):
+        train_vocabulary(sentences, VocabularyConfig(size=9999))
+
+
+@pytest.mark.parametrize("content", [b"", b"no model"])
+def test_a_file_that_is_no_vocabulary_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "vocabulary.model"
+    path.write_bytes(content)
+
+    with pytest.raises(CorpusError, match="no SentencePiece model"):
+        Vocabulary.load(path)
+
+
+def test_a_missing_vocabulary_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"cannot read vocabulary .*absent\.model"):
+        Vocabulary.load(tmp_path / "absent.model")

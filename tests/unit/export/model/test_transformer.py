@@ -1,0 +1,101 @@
+import math
+
+import pytest
+import torch
+
+from export.model.config import PRESETS
+from export.model.layers import sinusoidal_positions
+from export.model.transformer import Transformer
+from tests.unit.export.model.tiny_models import mask_of, random_ids, tiny_config, tiny_model
+
+ROUNDING = 1e-5
+"""float32 sums in another order, over widths of at most 32."""
+
+TABLE_3 = 2_000_000
+"""Table 3 of the paper says 65 and 213 million; no single vocabulary gives both, and 37,000 tokens give 63 and 214."""
+
+NORMS = pytest.mark.parametrize("norm", ["pre", "post"])
+
+
+@pytest.mark.parametrize(
+    ("preset", "exact", "published"), [("base", 63_082_496, 65_000_000), ("big", 214_245_376, 213_000_000)]
+)
+def test_presets_have_as_many_parameters_as_the_paper(preset: str, exact: int, published: int) -> None:
+    with torch.device("meta"):
+        model = Transformer(PRESETS[preset])
+
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+
+    assert num_parameters == exact
+    assert abs(num_parameters - published) < TABLE_3
+
+
+def test_source_target_and_output_share_one_embedding() -> None:
+    model = tiny_model()
+
+    with_vocabulary = [name for name, weight in model.named_parameters() if 40 in weight.shape]
+
+    assert with_vocabulary == ["embedding.weight"]
+    states = torch.randn(3, 16)
+    torch.testing.assert_close(model.project(states), states @ model.embedding.weight.T)
+
+
+def test_embeddings_are_scaled_by_the_square_root_of_the_width() -> None:
+    model, entered = tiny_model(), []
+    model.encoder.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
+
+    model.encode(torch.tensor([[7, 8]]), None)
+
+    expected = model.embedding.weight[[7, 8]] * math.sqrt(16) + sinusoidal_positions(2, 16)
+    torch.testing.assert_close(entered[0][0], expected)
+
+
+@NORMS
+def test_padding_does_not_change_memory_or_scores(norm: str) -> None:
+    model, lengths = tiny_model(norm=norm), [7, 3]
+    source_ids, target_ids = random_ids(2, 7), random_ids(2, 5, seed=1)
+    mask = mask_of(lengths)
+
+    memory = model.encode(source_ids, mask)
+    alone = model.encode(source_ids[1:, :3], None)
+
+    torch.testing.assert_close(memory[1, :3], alone[0], atol=ROUNDING, rtol=0)
+    padded = model.decode(target_ids, memory, mask)[1]
+    torch.testing.assert_close(padded, model.decode(target_ids[1:], alone, None)[0], atol=ROUNDING, rtol=0)
+
+
+@NORMS
+def test_future_target_tokens_have_no_influence(norm: str) -> None:
+    model, memory = tiny_model(norm=norm), torch.randn(1, 4, 16)
+    target_ids = random_ids(1, 6)
+    changed = torch.cat((target_ids[:, :3], random_ids(1, 3, seed=5)), dim=1)
+
+    one, other = (model.decode(ids, memory, None) for ids in (target_ids, changed))
+
+    assert torch.equal(one[:, :3], other[:, :3])
+    assert not torch.equal(one[:, 3:], other[:, 3:])
+
+
+def test_sequences_may_be_longer_than_the_positions_prepared() -> None:
+    model, source_ids = tiny_model(), random_ids(1, 1500)
+
+    with torch.inference_mode():
+        model.encode(source_ids, None)
+    memory = model.train().encode(source_ids, None)
+
+    memory.sum().backward()  # training goes on with positions that an evaluation added
+    assert memory.shape == (1, 1500, 16)
+
+
+def test_the_residual_stream_begins_with_unit_variance() -> None:
+    model = Transformer(tiny_config(vocabulary_size=2000, d_model=64))
+
+    embedded = model.embedding.weight.detach() * math.sqrt(64)
+
+    assert float(embedded.std()) == pytest.approx(1.0, abs=0.02)
+
+
+def test_post_norm_has_no_normalisation_after_the_stacks() -> None:
+    has_last_norm = {norm: tiny_model(norm=norm).encoder.norm is not None for norm in ("pre", "post")}
+
+    assert has_last_norm == {"pre": True, "post": False}

@@ -1,0 +1,119 @@
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from export.errors import RunFolderError
+from export.training.checkpoint import (
+    average_checkpoints,
+    checkpoint_path,
+    list_checkpoints,
+    load_checkpoint,
+    load_model,
+    prune_checkpoints,
+    random_state,
+    restore_random_state,
+    save_checkpoint,
+)
+from tests.unit.export.model.tiny_models import tiny_config, tiny_model
+
+ROUNDING = 1e-7
+"""The mean is summed in float64 and rounded to float32 once."""
+
+
+def save_model(path: Path, *, seed: int = 0, norm: str = "pre", dropout: float = 0.1) -> Path:
+    model = tiny_model(seed=seed, norm=norm)
+    config = tiny_config(norm=norm, dropout=dropout).to_dict()
+    save_checkpoint(path, {"model": model.state_dict(), "model_config": config})
+    return path
+
+
+def draw() -> tuple[float, float, float]:
+    return random.gauss(), float(np.random.normal()), float(torch.randn(()))
+
+
+def test_restored_generators_draw_the_same_again(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "a.pt", {"random": random_state()})
+    expected = [draw() for _ in range(3)]
+
+    restore_random_state(load_checkpoint(tmp_path / "a.pt")["random"])
+
+    assert [draw() for _ in range(3)] == expected
+
+
+def test_a_loaded_model_scores_as_the_saved_one_and_is_in_evaluation_mode(tmp_path: Path) -> None:
+    model = load_model(save_model(tmp_path / "a.pt", seed=5))
+
+    assert not model.training
+    memory = model.encode(torch.tensor([[4, 5, 2]]), None)
+    assert torch.equal(memory, tiny_model(seed=5).encode(torch.tensor([[4, 5, 2]]), None))
+
+
+def test_nothing_but_the_checkpoint_is_left_in_its_folder(tmp_path: Path) -> None:
+    save_model(tmp_path / "a.pt")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
+
+
+class Evil:
+    """Something that would run code when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("ran",)
+
+
+def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
+    torch.save({"model": Evil()}, tmp_path / "a.pt")
+
+    with pytest.raises(RunFolderError, match=r"cannot read checkpoint .*a\.pt"):
+        load_checkpoint(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04 cut off"])
+def test_a_file_that_is_no_checkpoint_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.pt").write_bytes(content)
+
+    with pytest.raises(RunFolderError, match=r"cannot read checkpoint .*a\.pt"):
+        load_checkpoint(tmp_path / "a.pt")
+
+
+def test_only_the_newest_numbered_checkpoints_are_kept(tmp_path: Path) -> None:
+    for name in ("best.pt", ".step-00000004.pt.77", *(checkpoint_path(tmp_path, step).name for step in (9, 10, 100))):
+        (tmp_path / name).touch()
+
+    prune_checkpoints(tmp_path, keep=2)
+
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000010.pt", "step-00000100.pt"]
+    assert (tmp_path / "best.pt").exists()
+
+
+def test_an_average_is_the_mean_of_the_weights(tmp_path: Path) -> None:
+    paths = [save_model(tmp_path / f"{seed}.pt", seed=seed) for seed in range(3)]
+
+    average = average_checkpoints(paths)
+
+    models = [tiny_model(seed=seed).state_dict() for seed in range(3)]
+    for name, weight in average["model"].items():
+        torch.testing.assert_close(weight, sum(model[name] for model in models) / 3, atol=ROUNDING, rtol=0)
+    assert average["averaged"] == ["0.pt", "1.pt", "2.pt"]
+
+
+def test_checkpoints_of_different_dropout_can_be_averaged(tmp_path: Path) -> None:
+    paths = [save_model(tmp_path / f"{dropout}.pt", dropout=dropout) for dropout in (0.1, 0.2)]
+
+    assert average_checkpoints(paths)["averaged"] == ["0.1.pt", "0.2.pt"]
+
+
+def test_checkpoints_of_different_architectures_cannot_be_averaged(tmp_path: Path) -> None:
+    paths = [save_model(tmp_path / f"{norm}.pt", norm=norm) for norm in ("pre", "post")]
+
+    with pytest.raises(RunFolderError, match=r"post\.pt has another architecture than .*pre\.pt"):
+        average_checkpoints(paths)
+
+
+def test_an_average_of_nothing_is_refused() -> None:
+    with pytest.raises(RunFolderError, match="no checkpoints to average"):
+        average_checkpoints([])

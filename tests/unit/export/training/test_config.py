@@ -1,0 +1,65 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export.corpus.reader import ParallelFiles
+from export.errors import SettingError
+from export.model.config import PRESETS
+from export.training.config import TRAINING_PRESETS, DataConfig, RunConfig, TrainingConfig
+
+FILES = (ParallelFiles(source=Path("a.tsv")), ParallelFiles(source=Path("a.en"), target=Path("a.de")))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("batch_tokens", 0),
+        ("threads", 0),
+        ("patience", 0),
+        ("max_steps", 0),
+        ("max_minutes", 0.0),
+        ("lr_factor", float("nan")),
+        ("clip_norm", -1.0),
+        ("bleu_sentences", -1),
+        ("concatenate", 1.0),
+        ("label_smoothing", -0.1),
+        ("seed", -1),
+        ("optimizer", "sgd"),
+        ("schedule", "cosine"),
+        ("cooldown_steps", 5),
+    ],
+)
+def test_a_value_that_makes_no_run_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(SettingError, match=rf"^{field} is {value!r}: expected"):
+        TrainingConfig(**{field: value})
+
+
+def test_a_limit_that_is_not_given_is_no_limit() -> None:
+    config = TrainingConfig()
+
+    assert (config.max_steps, config.max_epochs, config.max_minutes, config.patience) == (None,) * 4
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1])
+def test_a_share_of_malformed_lines_outside_0_to_1_is_refused(share: float) -> None:
+    with pytest.raises(SettingError, match="max_malformed"):
+        DataConfig(train=FILES, dev=FILES, max_malformed=share)
+
+
+@pytest.mark.parametrize("missing", ["train", "dev"])
+def test_missing_text_is_refused_by_flag(missing: str) -> None:
+    with pytest.raises(SettingError, match=f"--{missing} is None: expected one or more files"):
+        DataConfig(**{"train": FILES, "dev": FILES, missing: ()})
+
+
+def test_the_settings_of_a_run_survive_json() -> None:
+    data = DataConfig(train=FILES, dev=FILES[:1], max_malformed=0.5)
+    config = RunConfig(model=PRESETS["tiny"], training=TRAINING_PRESETS["tiny"], data=data)
+
+    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_every_model_preset_has_training_settings() -> None:
+    assert TRAINING_PRESETS.keys() == PRESETS.keys()

@@ -1,0 +1,178 @@
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from export.errors import CheckpointConflictError, DivergenceError
+from export.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+from export.training.curves import Record, read_log
+from export.training.loop import Trainer
+from export.training.ranks import Ranks
+from tests.unit.export.training.tiny_run import make_model, make_text, make_trainer
+
+ROUNDING = 1e-5
+"""float32 sums in another order; gradients are of the order of 0.1."""
+
+HARD = {"concatenate": 0.3, "max_steps": 12, "eval_interval": 5}
+"""Everything that draws at random, and a corpus of less than 12 steps, so that an epoch ends in between."""
+
+
+def newest(path: Path) -> dict[str, Any]:
+    return load_checkpoint(list_checkpoints(path / "checkpoints")[-1])
+
+
+def weights(path: Path) -> Mapping[str, Tensor]:
+    model: Mapping[str, Tensor] = newest(path)["model"]
+    return model
+
+
+def records(path: Path, event: str) -> list[Record]:
+    return [record for record in read_log(path / "log.jsonl") if record["event"] == event]
+
+
+def resume(path: Path, **settings: Any) -> Trainer:
+    trainer = make_trainer(path, **settings)
+    trainer.resume(list_checkpoints(path / "checkpoints")[-1])
+    return trainer
+
+
+@pytest.mark.parametrize(("optimizer", "norm"), [("adam", "post"), ("muon", "pre")])
+def test_a_resumed_run_has_the_weights_of_one_that_was_never_stopped(tmp_path: Path, optimizer: str, norm: str) -> None:
+    settings = {**HARD, "optimizer": optimizer}
+    make_trainer(tmp_path / "whole", model=make_model(norm=norm), **settings).run()
+
+    make_trainer(tmp_path / "parts", model=make_model(norm=norm), **{**settings, "max_steps": 7}).run()
+    resume(tmp_path / "parts", model=make_model(norm=norm), **settings).run()
+
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert newest(tmp_path / "parts")["progress"]["epoch"] > 0
+    assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())
+
+
+def test_two_accumulated_batches_are_as_one_of_twice_the_size(tmp_path: Path) -> None:
+    text = make_text([("red blue", "BLUE RED"), ("blue red", "RED BLUE")] * 4)
+    tokens = 8 * int(max(text.train.sources.lengths.max(), text.train.targets.lengths.max()))
+    settings: dict[str, dict[str, Any]] = {
+        "one": {"batch_tokens": tokens},
+        "two": {"batch_tokens": tokens // 2, "accumulation": 2},
+    }
+
+    for name, cut in settings.items():
+        make_trainer(tmp_path / name, text=text, model=make_model(dropout=0.0), bf16=False, max_steps=1, **cut).run()
+
+    one, two = (newest(tmp_path / name)["optimizer"]["adam"]["state"] for name in settings)
+    for number, moments in one.items():  # not the weights: Adam's first step makes any gradient, even rounding, alike
+        torch.testing.assert_close(moments["exp_avg"], two[number]["exp_avg"], atol=ROUNDING, rtol=0)
+    assert newest(tmp_path / "two")["progress"]["epoch"] == 1
+
+
+def test_patience_stops_a_run_that_no_longer_gets_better(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, lr_factor=1e-30, eval_interval=1, patience=3, max_steps=99)
+
+    reason = trainer.run()
+
+    assert (reason, trainer.progress.step) == ("patience", 4)  # the first evaluation is always the best so far
+
+
+def test_epochs_end_a_run(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_epochs=2)
+
+    assert trainer.run() == "max-epochs"
+    assert (trainer.progress.epoch, trainer.progress.epoch_step) == (2, 0)
+
+
+def test_minutes_end_a_run_after_a_step(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_minutes=1e-9)
+
+    assert trainer.run() == "max-minutes"
+    assert trainer.progress.step == 1
+
+
+class RanksOfWhichAnotherIsSignalled(Ranks):
+    """One rank that hears of a signal which reached only its peer."""
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        return tensor + torch.tensor((0.0, 0.0, 1.0, 0.0))
+
+
+def test_a_signal_that_reached_another_rank_stops_this_one_alike(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, ranks=RanksOfWhichAnotherIsSignalled(), log_interval=1)
+
+    assert trainer.run() == "signal of another rank"
+    assert records(tmp_path, "evaluation") == []  # an evaluation here would wait for the peer forever
+    assert newest(tmp_path)["progress"]["step"] == 1
+
+
+def test_a_run_ends_with_an_evaluation_a_checkpoint_and_a_picture(tmp_path: Path) -> None:
+    make_trainer(tmp_path, max_steps=3, log_interval=2).run()
+
+    assert [record["step"] for record in records(tmp_path, "step")] == [2]
+    assert [record["step"] for record in records(tmp_path, "evaluation")] == [3]
+    assert [record["reason"] for record in records(tmp_path, "stop")] == ["max-steps"]
+    assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-00000003.pt"]
+    assert (tmp_path / "curves.png").exists()
+
+
+def test_the_best_weights_are_kept_besides_the_newest(tmp_path: Path) -> None:
+    make_trainer(tmp_path, max_steps=6, eval_interval=2, checkpoint_interval=2, keep_checkpoints=2).run()
+
+    evaluations = records(tmp_path, "evaluation")
+    best = min(evaluations, key=lambda record: float(record["loss"]))
+    assert load_checkpoint(tmp_path / "checkpoints" / "best.pt")["step"] == best["step"]
+    assert len(list_checkpoints(tmp_path / "checkpoints")) == 2
+
+
+def test_all_target_tokens_of_an_epoch_are_counted_once(tmp_path: Path) -> None:
+    text = make_text()
+    trainer = make_trainer(tmp_path, text=text, max_epochs=1)
+
+    trainer.run()
+
+    assert trainer.progress.target_tokens == int(text.train.targets.lengths.sum())
+
+
+def test_batches_cut_otherwise_skip_the_rest_of_the_epoch_and_say_why(tmp_path: Path) -> None:
+    make_trainer(tmp_path, max_steps=3).run()
+    trainer = make_trainer(tmp_path, batch_tokens=64)
+
+    changed = trainer.resume(list_checkpoints(tmp_path / "checkpoints")[-1])
+
+    assert changed == {"batch_tokens": (128, 64)}
+    assert (trainer.progress.step, trainer.progress.epoch, trainer.progress.epoch_step) == (3, 1, 0)
+
+
+def test_nothing_is_skipped_between_epochs_or_with_the_same_batches(tmp_path: Path) -> None:
+    make_trainer(tmp_path, max_epochs=1).run()
+    between = make_trainer(tmp_path, batch_tokens=64)
+    same = make_trainer(tmp_path, lr_factor=3.0)
+
+    checkpoint = list_checkpoints(tmp_path / "checkpoints")[-1]
+
+    assert (between.resume(checkpoint), same.resume(checkpoint)) == ({}, {})
+    assert between.progress.epoch == same.progress.epoch == 1
+
+
+def test_a_checkpoint_of_the_other_optimizer_is_refused_before_anything_is_taken_over(tmp_path: Path) -> None:
+    make_trainer(tmp_path, max_steps=1).run()
+    trainer = make_trainer(tmp_path, optimizer="muon")
+
+    with pytest.raises(CheckpointConflictError):
+        trainer.resume(list_checkpoints(tmp_path / "checkpoints")[-1])
+
+    assert trainer.progress.step == 0
+
+
+def test_a_run_that_diverges_ends_with_an_error_and_keeps_its_last_good_checkpoint(tmp_path: Path) -> None:
+    make_trainer(tmp_path, max_steps=2).run()
+    (path,) = list_checkpoints(tmp_path / "checkpoints")
+    content = load_checkpoint(path)
+    content["model"]["embedding.weight"][5] = torch.inf
+    save_checkpoint(path, content)
+
+    with pytest.raises(DivergenceError, match="step"):
+        resume(tmp_path, max_steps=99, checkpoint_interval=1).run()
+
+    assert list_checkpoints(tmp_path / "checkpoints") == [path]

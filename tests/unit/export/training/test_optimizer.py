@@ -1,0 +1,114 @@
+from typing import Any
+
+import pytest
+import torch
+
+from export.errors import CheckpointConflictError, DivergenceError
+from export.model.transformer import Transformer
+from export.training.config import TrainingConfig
+from export.training.optimizer import ScheduledOptimizer
+from tests.unit.export.model.tiny_models import tiny_model
+
+NEGLIGIBLE = 1e-30
+"""A rate so low that a float32 weight of the order of 0.1 stays as it is."""
+
+
+def make_optimizer(model: Transformer, **settings: Any) -> ScheduledOptimizer:
+    return ScheduledOptimizer(model, TrainingConfig(**{"warmup_steps": 1, "clip_norm": 0.0, **settings}))
+
+
+def set_gradients(model: Transformer) -> None:
+    generator = torch.Generator().manual_seed(3)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+def changed_by_a_step(**settings: Any) -> set[str]:
+    model = tiny_model()
+    for weight in model.parameters():
+        torch.nn.init.constant_(weight, 0.1)
+    set_gradients(model)
+
+    make_optimizer(model, **settings).step(1, num_tokens=1)
+
+    return {name for name, weight in model.named_parameters() if not torch.all(weight == 0.1)}
+
+
+def is_projection(name: str) -> bool:
+    return name.endswith(".weight") and "norm" not in name and "embedding" not in name
+
+
+def test_muon_takes_the_projection_matrices_and_adam_all_else() -> None:
+    names = {name for name, _ in tiny_model().named_parameters()}
+
+    by_muon = changed_by_a_step(optimizer="muon", muon_lr=0.01, lr_factor=NEGLIGIBLE)
+    by_adam = changed_by_a_step(optimizer="muon", muon_lr=NEGLIGIBLE, lr_factor=1.0)
+
+    assert by_muon == {name for name in names if is_projection(name)}
+    assert by_adam == names - by_muon
+
+
+def test_adam_alone_takes_everything() -> None:
+    assert changed_by_a_step(optimizer="adam") == {name for name, _ in tiny_model().named_parameters()}
+
+
+def test_the_first_step_of_adam_moves_every_weight_by_the_rate() -> None:
+    model = tiny_model()
+    before = model.embedding.weight.clone()
+    set_gradients(model)
+
+    rate, _ = make_optimizer(model).step(1, num_tokens=1)
+
+    moved = (model.embedding.weight - before).abs()
+    torch.testing.assert_close(moved, torch.full_like(moved, rate), rtol=1e-3, atol=0)
+
+
+def test_the_norm_is_that_of_the_mean_gradient() -> None:
+    model = tiny_model()
+    set_gradients(model)
+    total = sum(float(weight.grad.square().sum()) for weight in model.parameters() if weight.grad is not None)
+
+    _, norm = make_optimizer(model).step(1, num_tokens=5)
+
+    assert norm == pytest.approx(total**0.5 / 5, rel=1e-5)
+
+
+def test_clipping_scales_a_larger_gradient_down_to_the_limit() -> None:
+    moments = []
+    for settings in ({"clip_norm": 0.5}, {"clip_norm": 0.0}):
+        model = tiny_model()
+        set_gradients(model)
+        optimizer = make_optimizer(model, **settings)
+        _, norm = optimizer.step(1, num_tokens=1)
+        moments.append(optimizer.state_dict()["adam"]["state"][0]["exp_avg"])
+
+    torch.testing.assert_close(moments[0], moments[1] * (0.5 / norm), rtol=1e-5, atol=0)
+
+
+def test_gradients_are_cleared_by_a_step() -> None:
+    model = tiny_model()
+    set_gradients(model)
+
+    make_optimizer(model).step(1, num_tokens=1)
+
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_a_gradient_that_is_not_finite_is_refused_and_leaves_the_weights_alone() -> None:
+    model = tiny_model()
+    set_gradients(model)
+    before = model.embedding.weight.clone()
+    model.encoder.layers[0].feed_forward.inner.bias.grad[0] = torch.nan  # type: ignore[union-attr, index]
+
+    with pytest.raises(DivergenceError, match="gradient norm of step 7 is nan"):
+        make_optimizer(model).step(7, num_tokens=1)
+
+    assert torch.equal(model.embedding.weight, before)
+
+
+@pytest.mark.parametrize(("stored", "asked"), [("adam", "muon"), ("muon", "adam")])
+def test_the_state_of_the_other_optimizer_is_refused_naming_both(stored: str, asked: str) -> None:
+    state = make_optimizer(tiny_model(), optimizer=stored).state_dict()
+
+    with pytest.raises(CheckpointConflictError, match=f"optimizer is '{stored}' there, '{asked}' asked for"):
+        make_optimizer(tiny_model(), optimizer=asked).load_state_dict(state)
