@@ -15,6 +15,7 @@ from service.cli.server_process import ServerProcess
 BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "en-de" / "1"
 MAX_BYTES = 25_000_000
 START_TIMEOUT_S = 120.0
+NO_OPTIONS = DecodingOptions()
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def client() -> Iterator[TranslationClient]:
         assert server.wait(timeout_s=START_TIMEOUT_S) == 0
 
 
-def translate(client: TranslationClient, *texts: str, options: DecodingOptions | None = None) -> list[Translation]:
+def translate(client: TranslationClient, *texts: str, options: DecodingOptions = NO_OPTIONS) -> list[Translation]:
     return list(client.translate(texts, source_language="en", target_language="de", options=options))
 
 

@@ -60,8 +60,9 @@ def test_a_hypothesis_is_the_same_alone_and_beside_others_with_other_options(
 
 def decode(model: StepModel, company: list[Arrival]) -> dict[int, tuple[Hypothesis, ...]]:
     """Run one batch that segments join and leave as they say; return what ended, by index."""
-    engine, indices, ended = Engine(model), {}, {}
-    turn = 0
+    indices: dict[int, int] = {}
+    ended: dict[int, tuple[Hypothesis, ...]] = {}
+    engine, turn = Engine(model), 0
     while engine.num_segments or any(arrival.joins_at >= turn for arrival in company):
         joining = [index for index, arrival in enumerate(company) if arrival.joins_at == turn]
         if joining:
