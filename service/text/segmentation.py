@@ -29,6 +29,19 @@ _CONTROLS = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
 _BLANK = _WHITE_SPACE + _INVISIBLE + _CONTROLS
 """Never the edge of a sentence: white space, control characters, byte order and direction marks."""
 
+_PICTOGRAPH = (
+    "[\u2190-\u21ff\u2300-\u23ff\u25a0-\u2775\u2794-\u27bf\u2900-\u297f\u2b00-\u2bff"
+    "\U0001f000-\U0001f0ff\U0001f110-\U0001faff]"
+)
+"""Emoji, arrows, dingbats, but no circled digits: copied at the edges of a sentence, since a model can only guess at one
+it never saw."""
+
+_JOINER = "[\u200d\u20e3\ufe0e\ufe0f\U000e0020-\U000e007f]"
+"""Follows a pictograph and belongs to it: zero-width joiner, keycap, variation selectors, tags of flags."""
+
+_LEADING = re.compile(f"(?:{_PICTOGRAPH}{_JOINER}*|[{re.escape(_BLANK)}])*")
+_TRAILING_REVERSED = re.compile(f"(?:{_JOINER}*{_PICTOGRAPH}|[{re.escape(_BLANK)}])*")
+
 _LIBRARY_TEXT = {ord(char): " " for char in _WHITE_SPACE if not char.isascii()} | dict.fromkeys(
     range(0xD800, 0xE000), "\ufffd"
 )
@@ -88,13 +101,14 @@ def split_sentences(text: str, *, language: str, splitter: SentenceSplitter = se
 
 
 def trim(text: str, span: Span | None = None) -> list[Span]:
-    """Return the span of a text (default: all of it) without blank edges; nothing if it has no letter or digit."""
+    """Return the span of a text (default: all of it) without blanks and pictographs at its edges.
+
+    Nothing if no letter or digit is left.
+    """
     span = span or Span(start=0, end=len(text))
-    if not _WORD_CHARACTER.search(text, span.start, span.end):
-        return []
     piece = text[span.start : span.end]
-    start = span.end - len(piece.lstrip(_BLANK))
-    return [Span(start=start, end=start + len(piece.strip(_BLANK)))]
+    start, end = span.start + _matched(_LEADING, piece), span.end - _matched(_TRAILING_REVERSED, piece[::-1])
+    return [Span(start=start, end=end)] if _WORD_CHARACTER.search(text, start, end) else []
 
 
 def split_overlong(text: str, span: Span, *, fits: Callable[[str], bool]) -> list[Span]:
@@ -185,6 +199,12 @@ def _checked_lengths(window: str, subtag: str, splitter: SentenceSplitter) -> li
         log.warning("sentence splitter lost text", extra={"language": subtag})
         return [len(window)]
     return [len(sentence) for sentence in sentences if sentence]
+
+
+def _matched(pattern: re.Pattern[str], text: str) -> int:
+    """Return how many characters at the start of a text a pattern that may match nothing matches."""
+    match = pattern.match(text)
+    return match.end() if match else 0
 
 
 def _best_cut(sentence: str) -> int:

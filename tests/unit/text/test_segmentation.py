@@ -180,3 +180,24 @@ def test_a_target_is_needed_for_each_sentence() -> None:
 )
 def test_a_space_is_filled_in_from_languages_that_use_none(source: str, target: str, filler: str) -> None:
     assert filler_between(source, target) == filler
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("We waited for the bus 😀", "We waited for the bus"),
+        ("👍🏽 Well done! 🎉🎉", "Well done!"),
+        ("Thank you ❤️", "Thank you"),
+        ("👨‍👩‍👧 My family", "My family"),
+        ("Turn left →", "Turn left"),
+        ("I ❤ you", "I ❤ you"),
+    ],
+)
+def test_pictographs_at_the_edges_of_a_sentence_are_copied(text: str, sentence: str) -> None:
+    (span,) = split_sentences(text, language="en")
+
+    assert text[span.start : span.end] == sentence
+
+
+def test_a_text_of_pictographs_has_nothing_to_translate() -> None:
+    assert split_sentences("🎉 → 🎉", language="en") == []
