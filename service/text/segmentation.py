@@ -33,7 +33,7 @@ _PICTOGRAPH = (
     "[\u2190-\u21ff\u2300-\u23ff\u25a0-\u2775\u2794-\u27bf\u2900-\u297f\u2b00-\u2bff"
     "\U0001f000-\U0001f0ff\U0001f110-\U0001faff]"
 )
-"""Emoji, arrows, dingbats, but no circled digits: copied at the edges of a sentence, since a model can only guess at one
+"""Emoji, arrows, dingbats, but no circled digits: copied at the edges of a sentence, as a model can only guess at what
 it never saw."""
 
 _JOINER = "[\u200d\u20e3\ufe0e\ufe0f\U000e0020-\U000e007f]"
