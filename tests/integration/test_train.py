@@ -1,6 +1,7 @@
 """`python -m export train` on a made-up language pair, from text to weights."""
 
 import gzip
+import re
 import signal
 import subprocess
 import sys
@@ -25,8 +26,8 @@ SHAPE = (
 )
 
 SETTINGS = (
-    *("--batch-tokens", "256", "--concatenate", "0.3", "--warmup-steps", "20", "--lr-factor", "3", "--threads", "1"),
-    *("--eval-interval", "20", "--checkpoint-interval", "20", "--log-interval", "5", "--bleu-sentences", "5"),
+    *("--batch-tokens", "256", "--concatenate", "0.3", "--warmup-steps", "20", "--lr-factor", "0.2", "--threads", "1"),
+    *("--eval-interval", "10", "--checkpoint-interval", "20", "--log-interval", "5", "--bleu-sentences", "5"),
 )
 
 STARTS_WITHIN_S = 120.0
@@ -73,7 +74,7 @@ def test_the_loss_falls(finished: Path) -> None:
     training, dev = records(finished, "step"), records(finished, "evaluation")
 
     assert training[-1]["loss"] < training[0]["loss"] - 0.5
-    assert dev[-1]["loss"] < dev[0]["loss"]
+    assert dev[-1]["loss"] < dev[0]["loss"] - 0.5
     assert 0 <= dev[-1]["bleu"] <= 100
 
 
@@ -137,7 +138,7 @@ def test_lines_that_are_left_out_are_told_and_counted(
 
     told = capsys.readouterr().err
     assert f"malformed: {text}:301: 1 columns, expected 2" in told
-    assert f"{text}:303: 62 and 5 tokens, at most 50 are used" in told
+    assert re.search(rf"{text}:303: \d+ and \d+ tokens, at most 50 are used", told)
     assert [record["location"] for record in records(tmp_path / "run", "malformed")] == [f"{text}:301", f"{text}:302"]
     assert [record["malformed"] for record in records(tmp_path / "run", "corpus")] == [2, 0]
     assert [record["too_long"] for record in records(tmp_path / "run", "encoded")] == [1, 0]

@@ -99,7 +99,7 @@ def damage(content: bytes, how: str) -> bytes:
     middle = len(content) // 2
     return {
         "cut off": content[:middle],
-        "overwritten": content[:middle] + b"\xff" * 64 + content[middle + 64 :],
+        "overwritten": content[:10] + b"\xff" * 64 + content[74:],
         "wrong checksum": content[:-8] + bytes(8),
     }[how]
 

@@ -50,8 +50,10 @@ def test_a_share_of_malformed_lines_outside_0_to_1_is_refused(share: float) -> N
 
 @pytest.mark.parametrize("missing", ["train", "dev"])
 def test_missing_text_is_refused_by_flag(missing: str) -> None:
+    files = {"train": FILES, "dev": FILES, missing: ()}
+
     with pytest.raises(SettingError, match=f"--{missing} is None: expected one or more files"):
-        DataConfig(**{"train": FILES, "dev": FILES, missing: ()})
+        DataConfig(train=files["train"], dev=files["dev"])
 
 
 def test_the_settings_of_a_run_survive_json() -> None:

@@ -16,7 +16,7 @@ from tests.unit.export.training.tiny_run import make_model, make_text, make_trai
 ROUNDING = 1e-5
 """float32 sums in another order; gradients are of the order of 0.1."""
 
-HARD = {"concatenate": 0.3, "max_steps": 12, "eval_interval": 5}
+HARD: dict[str, Any] = {"concatenate": 0.3, "max_steps": 12, "eval_interval": 5}
 """Everything that draws at random, and a corpus of less than 12 steps, so that an epoch ends in between."""
 
 

@@ -98,7 +98,7 @@ def test_a_gradient_that_is_not_finite_is_refused_and_leaves_the_weights_alone()
     model = tiny_model()
     set_gradients(model)
     before = model.embedding.weight.clone()
-    model.encoder.layers[0].feed_forward.inner.bias.grad[0] = torch.nan  # type: ignore[union-attr, index]
+    model.get_parameter("decoder.layers.1.feed_forward.inner.bias").grad = torch.full((32,), torch.nan)
 
     with pytest.raises(DivergenceError, match="gradient norm of step 7 is nan"):
         make_optimizer(model).step(7, num_tokens=1)
