@@ -57,7 +57,9 @@ def test_the_environment_names_the_file_unless_a_flag_does(settings_file: Path, 
 
 
 def test_variables_of_others_are_none_of_our_business() -> None:
-    load_settings(environment={"PATH": "/bin", "GRPC_TRACE": "all", "dragoman_x": "1"})
+    settings = load_settings(environment={"PATH": "/bin", "GRPC_TRACE": "all", "dragoman_x": "1"})
+
+    assert settings == load_settings()
 
 
 def refusal(content: str, tmp_path: Path) -> ConfigError:

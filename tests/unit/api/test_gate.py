@@ -55,4 +55,7 @@ async def test_a_gate_is_idle_once_the_last_has_left() -> None:
 
 
 async def test_a_gate_that_nobody_entered_is_idle() -> None:
-    await Gate(max_concurrent=1).wait_until_idle()
+    waiting = asyncio.ensure_future(Gate(max_concurrent=1).wait_until_idle())
+    await asyncio.sleep(0)
+
+    assert waiting.done()
