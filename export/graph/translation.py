@@ -9,10 +9,8 @@ from tqdm import tqdm
 from service.datatypes import SearchConfig, Segment
 from service.decoding.engine import Engine
 from service.decoding.step_model import StepModel
+from service.text.limits import EXTRA_TARGET_TOKENS
 from service.text.tokenizer import SentencePieceTokenizer
-
-_EXTRA_TARGET_TOKENS = 50
-"""A target may have so many tokens more than its source, as in section 6.1 of Vaswani et al. 2017."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,5 +64,5 @@ def translate_texts(
 
 def _segment(token_ids: Sequence[int], model: StepModel, beam_size: int) -> Segment:
     source_ids = (*token_ids[: model.max_source_tokens - 1], model.vocabulary.eos_id)
-    max_target_tokens = min(len(source_ids) + _EXTRA_TARGET_TOKENS, model.max_target_tokens)
+    max_target_tokens = min(len(source_ids) + EXTRA_TARGET_TOKENS, model.max_target_tokens)
     return Segment(source_ids=source_ids, search=SearchConfig(beam_size=beam_size, max_target_tokens=max_target_tokens))

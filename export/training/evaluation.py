@@ -12,9 +12,7 @@ from export.corpus.batches import BatchingConfig, EncodedCorpus, Epoch, make_bat
 from export.corpus.vocabulary import EOS_ID, Vocabulary
 from export.model.transformer import Transformer
 from export.training.loss import BatchLoss
-
-_EXTRA_TARGET_TOKENS = 50
-"""A target may be this much longer than its source, as in section 6.1 of the paper."""
+from service.text.limits import EXTRA_TARGET_TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +76,7 @@ def translate_greedily(
         batch = make_batch([sources[row] for row in rows], [sources[row] for row in rows])
         batch = batch.to(model.embedding.weight.device)
         for row, ids in zip(rows, decode_greedily(model, batch.source_ids, batch.source_mask), strict=True):
-            translations[row] = ids[: len(sources[row]) + _EXTRA_TARGET_TOKENS]  # padding gives no row more
+            translations[row] = ids[: len(sources[row]) + EXTRA_TARGET_TOKENS]  # padding gives no row more
     return translations
 
 
@@ -89,7 +87,7 @@ def decode_greedily(model: Transformer, source_ids: Tensor, source_mask: Tensor 
     newest = torch.full_like(source_ids[:, 0], model.config.bos_id)
     is_done = torch.zeros_like(newest, dtype=torch.bool)
     targets = []
-    for position in range(source_ids.size(1) + _EXTRA_TARGET_TOKENS):
+    for position in range(source_ids.size(1) + EXTRA_TARGET_TOKENS):
         newest = model.step(newest, position, cache).argmax(dim=-1)
         targets.append(newest)
         is_done |= newest == model.config.eos_id

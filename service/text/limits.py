@@ -19,6 +19,9 @@ MAX_LENGTH_PENALTY = 5.0
 MAX_TARGET_TOKENS = 512
 """Of a request, whatever its model takes; the interface promises this cap."""
 
+EXTRA_TARGET_TOKENS = 50
+"""What a target may have more than its source if the caller sets no limit, as in section 6.1 of Vaswani et al. 2017."""
+
 
 class TranslationLimits(BaseModel):
     """What one request may hold."""

@@ -21,10 +21,8 @@ from service.datatypes import (
     WarningKind,
 )
 from service.errors import InvalidFieldError
+from service.text.limits import EXTRA_TARGET_TOKENS
 from service.text.segmentation import Joined, filler_between, join, split_overlong, split_sentences, trim
-
-_EXTRA_TARGET_TOKENS = 50
-"""What a target may have more than its source, if the caller sets no limit."""
 
 
 class Tokenizer(Protocol):
@@ -143,7 +141,7 @@ class TextPipeline:
     def _segment(self, token_ids: list[int]) -> Segment:
         source_ids = (*token_ids, self._tokenizer.eos_id)
         max_target_tokens = self._options.max_target_tokens or min(
-            max(len(source_ids) + _EXTRA_TARGET_TOKENS, self._search.min_target_tokens + 1),
+            max(len(source_ids) + EXTRA_TARGET_TOKENS, self._search.min_target_tokens + 1),
             self._model.max_target_tokens,
         )
         return Segment(source_ids=source_ids, search=replace(self._search, max_target_tokens=max_target_tokens))

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -148,3 +149,7 @@ async def test_a_grpc_port_that_is_taken_is_named(server: RunningServer, tiny_mo
 
 async def test_a_server_can_be_stopped_twice(server: RunningServer) -> None:
     await server.app.stop()
+    await server.app.stop()
+
+    with pytest.raises(grpc.aio.AioRpcError):
+        await server.translate("A man rides a bicycle.")
