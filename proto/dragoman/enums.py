@@ -41,6 +41,17 @@ class LongSentencePolicy(WireEnum):
     """Fail the request."""
 
 
+class AttentionDetail(WireEnum):
+    """How much of the cross-attention to return."""
+
+    NONE = 1
+    AVERAGED = 2
+    """The mean over the heads of one decoder layer."""
+
+    ALL_HEADS = 3
+    """Each head of one decoder layer."""
+
+
 class WarningKind(WireEnum):
     """Why a translation deserves a second look."""
 
@@ -54,13 +65,13 @@ class WarningKind(WireEnum):
     """A sentence longer than the model takes was translated in several parts."""
 
     REPETITION = 3
-    """The translation ran in a loop."""
+    """The translation ran in a loop; the message says whether decoding again helped, here and in the next two."""
 
     COPIED_SOURCE = 4
-    """The translation is the source, unchanged."""
+    """The translation was the source, or a long piece of it, unchanged."""
 
     LENGTH_RATIO = 5
-    """The translation is unusually short or long for its source."""
+    """The translation was absurdly short or long for its source."""
 
     PLACEHOLDER_LOST = 6
     """A placeholder or tag of the source is not in the translation exactly as often."""

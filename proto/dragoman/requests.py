@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Required, TypedDict
 
-from dragoman.enums import LongSentencePolicy, Priority, TextFormat
+from dragoman.enums import AttentionDetail, LongSentencePolicy, Priority, TextFormat
 from dragoman.v1 import translation_pb2 as pb
 
 
@@ -18,7 +18,7 @@ class SamplingOptions:
     """How tokens are drawn at random; None means the default."""
 
     temperature: float | None = None
-    """Divides the logits, 0.01 to 10; default 1."""
+    """Divides the log-probabilities, 0.01 to 10; default 1."""
 
     top_k: int | None = None
     """Draw among this many likeliest tokens only, 1 to 1,000; None: among all."""
@@ -47,7 +47,7 @@ class DecodingOptions:
     """Fewest target tokens per sentence, end-of-sentence not counted, 0 to 512; default 0."""
 
     max_target_tokens: int | None = None
-    """Most target tokens per sentence, end-of-sentence counted, 1 to 512; default: source tokens + 50."""
+    """Most target tokens per sentence, end-of-sentence counted, 1 to 512; default: tokens of source or prefix + 50."""
 
     no_repeat_ngram_size: int | None = None
     """Forbids that a run of this many tokens occurs twice in a sentence, 0 to 16; 0, the default, allows it."""
@@ -59,7 +59,8 @@ class DecodingOptions:
     """Weight of the penalty for source tokens left uncovered, 0 to 5; 0, the default, disables it."""
 
     repetition_guard: bool | None = None
-    """Decode a sentence again, with repeats forbidden, if its translation runs in a loop; default True."""
+    """Decode a sentence again, with repeats forbidden, if its translation runs in a loop, is the source or has an
+    absurd length; default True. Has no effect with `sampling`."""
 
     sampling: SamplingOptions | None = None
     """Draw tokens at random; None: beam search."""
@@ -84,6 +85,12 @@ class DecodingOptions:
 
     return_alignment: bool | None = None
     """Return `Hypothesis.alignment`; default False."""
+
+    suppressed_tokens: tuple[str, ...] = ()
+    """Pieces of the vocabulary, spelled as in `Hypothesis.tokens`, that no translation may hold: at most 64."""
+
+    return_attention: AttentionDetail | None = None
+    """Return `Hypothesis.attention`, and how much of it; default `NONE`."""
 
 
 class RequestSettings(TypedDict, total=False):
@@ -122,7 +129,7 @@ def translation_message(request: TranslationRequest) -> pb.TranslateRequest:
     """Make the wire message, with a new request id if there is none.
 
     Raises:
-        TypeError: if `texts` or `target_prefixes` is one string, or a setting has the wrong type.
+        TypeError: if `texts` or another sequence of strings is one string, or a setting has the wrong type.
         ValueError: if a setting is unknown or does not fit its wire type, or the request id is not printable ASCII.
     """
     for name in ("texts", "target_prefixes"):
@@ -158,6 +165,8 @@ def _wire_fields(settings: RequestSettings) -> dict[str, Any]:
 
 
 def _options_message(options: DecodingOptions) -> pb.DecodingOptions:
+    if isinstance(options.suppressed_tokens, str):
+        raise TypeError("suppressed_tokens is one string, must be a sequence of strings")
     fields = _present(options)
     if options.sampling is not None:
         fields["sampling"] = pb.SamplingOptions(**_present(options.sampling))

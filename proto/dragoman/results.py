@@ -29,7 +29,7 @@ class AlignmentLink:
     source: Span
     target: Span
     weight: float
-    """Share of the model's attention, 0 to 1."""
+    """Share of the attention that the target piece gave the source piece, 0 to 1."""
 
     @classmethod
     def from_message(cls, message: pb.AlignmentLink) -> Self:
@@ -42,12 +42,49 @@ class AlignmentLink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CrossAttention:
+    """How much each target token of a sentence, or of a part of one, looked at each source token."""
+
+    source_pieces: tuple[str, ...]
+    """Subword pieces, end-of-sentence last."""
+
+    target_pieces: tuple[str, ...]
+    """Subword pieces, end-of-sentence included if the sentence was finished."""
+
+    num_heads: int
+    """1 if they were averaged."""
+
+    layer: int
+    """Of the decoder, counted from 0."""
+
+    weights: tuple[float, ...]
+    """Heads x target pieces x source pieces, the source running fastest; see `row`."""
+
+    def row(self, target_index: int, *, head: int = 0) -> tuple[float, ...]:
+        """Return the weight of each source piece for one target piece."""
+        width = len(self.source_pieces)
+        start = (head * len(self.target_pieces) + target_index) * width
+        return self.weights[start : start + width]
+
+    @classmethod
+    def from_message(cls, message: pb.CrossAttention) -> Self:
+        """Read the wire message."""
+        return cls(
+            source_pieces=tuple(message.source_pieces),
+            target_pieces=tuple(message.target_pieces),
+            num_heads=message.num_heads,
+            layer=message.layer,
+            weights=tuple(message.weights),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
     """One candidate translation."""
 
     text: str
     score: float
-    """Log-probability divided by the length penalty, added up over the sentences."""
+    """Log-probability divided by the length penalty, plus the coverage penalty, added up over the sentences."""
 
     tokens: tuple[str, ...]
     """Subword pieces, if asked for."""
@@ -56,7 +93,10 @@ class Hypothesis:
     """Log-probability of each token, if asked for."""
 
     alignment: tuple[AlignmentLink, ...]
-    """Which piece of the translation comes from which piece of the text, if asked for."""
+    """Which piece of the translation comes from which piece of the text, ordered by target, if asked for."""
+
+    attention: tuple[CrossAttention, ...]
+    """The cross-attention of each piece of the text that was translated by itself, if asked for."""
 
     @classmethod
     def from_message(cls, message: pb.Hypothesis) -> Self:
@@ -67,6 +107,7 @@ class Hypothesis:
             tokens=tuple(message.tokens),
             token_log_probs=tuple(message.token_log_probs),
             alignment=tuple(map(AlignmentLink.from_message, message.alignment)),
+            attention=tuple(map(CrossAttention.from_message, message.attention)),
         )
 
 

@@ -19,6 +19,13 @@ class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRIORITY_INTERACTIVE: _ClassVar[Priority]
     PRIORITY_BULK: _ClassVar[Priority]
 
+class AttentionDetail(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ATTENTION_DETAIL_UNSPECIFIED: _ClassVar[AttentionDetail]
+    ATTENTION_DETAIL_NONE: _ClassVar[AttentionDetail]
+    ATTENTION_DETAIL_AVERAGED: _ClassVar[AttentionDetail]
+    ATTENTION_DETAIL_ALL_HEADS: _ClassVar[AttentionDetail]
+
 class LongSentencePolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     LONG_SENTENCE_POLICY_UNSPECIFIED: _ClassVar[LongSentencePolicy]
@@ -58,6 +65,10 @@ class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 PRIORITY_UNSPECIFIED: Priority
 PRIORITY_INTERACTIVE: Priority
 PRIORITY_BULK: Priority
+ATTENTION_DETAIL_UNSPECIFIED: AttentionDetail
+ATTENTION_DETAIL_NONE: AttentionDetail
+ATTENTION_DETAIL_AVERAGED: AttentionDetail
+ATTENTION_DETAIL_ALL_HEADS: AttentionDetail
 LONG_SENTENCE_POLICY_UNSPECIFIED: LongSentencePolicy
 LONG_SENTENCE_POLICY_SPLIT: LongSentencePolicy
 LONG_SENTENCE_POLICY_REFUSE: LongSentencePolicy
@@ -102,7 +113,7 @@ class TranslateRequest(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., model: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., request_id: _Optional[str] = ..., target_prefixes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DecodingOptions(_message.Message):
-    __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "min_target_tokens", "max_target_tokens", "no_repeat_ngram_size", "repetition_penalty", "coverage_penalty", "repetition_guard", "sampling", "target_prefix", "split_sentences", "long_sentences", "format", "return_scores", "return_tokens", "return_alignment")
+    __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "min_target_tokens", "max_target_tokens", "no_repeat_ngram_size", "repetition_penalty", "coverage_penalty", "repetition_guard", "sampling", "target_prefix", "split_sentences", "long_sentences", "format", "return_scores", "return_tokens", "return_alignment", "suppressed_tokens", "return_attention")
     BEAM_SIZE_FIELD_NUMBER: _ClassVar[int]
     NUM_HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +131,8 @@ class DecodingOptions(_message.Message):
     RETURN_SCORES_FIELD_NUMBER: _ClassVar[int]
     RETURN_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RETURN_ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    SUPPRESSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RETURN_ATTENTION_FIELD_NUMBER: _ClassVar[int]
     beam_size: int
     num_hypotheses: int
     length_penalty: float
@@ -137,7 +150,9 @@ class DecodingOptions(_message.Message):
     return_scores: bool
     return_tokens: bool
     return_alignment: bool
-    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., min_target_tokens: _Optional[int] = ..., max_target_tokens: _Optional[int] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., repetition_guard: _Optional[bool] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., target_prefix: _Optional[str] = ..., split_sentences: _Optional[bool] = ..., long_sentences: _Optional[_Union[LongSentencePolicy, str]] = ..., format: _Optional[_Union[TextFormat, str]] = ..., return_scores: _Optional[bool] = ..., return_tokens: _Optional[bool] = ..., return_alignment: _Optional[bool] = ...) -> None: ...
+    suppressed_tokens: _containers.RepeatedScalarFieldContainer[str]
+    return_attention: AttentionDetail
+    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., min_target_tokens: _Optional[int] = ..., max_target_tokens: _Optional[int] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., repetition_guard: _Optional[bool] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., target_prefix: _Optional[str] = ..., split_sentences: _Optional[bool] = ..., long_sentences: _Optional[_Union[LongSentencePolicy, str]] = ..., format: _Optional[_Union[TextFormat, str]] = ..., return_scores: _Optional[bool] = ..., return_tokens: _Optional[bool] = ..., return_alignment: _Optional[bool] = ..., suppressed_tokens: _Optional[_Iterable[str]] = ..., return_attention: _Optional[_Union[AttentionDetail, str]] = ...) -> None: ...
 
 class SamplingOptions(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "seed")
@@ -182,18 +197,34 @@ class Translation(_message.Message):
     def __init__(self, hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., sentences: _Optional[_Iterable[_Union[Sentence, _Mapping]]] = ..., warnings: _Optional[_Iterable[_Union[TranslationWarning, _Mapping]]] = ...) -> None: ...
 
 class Hypothesis(_message.Message):
-    __slots__ = ("text", "score", "tokens", "token_log_probs", "alignment")
+    __slots__ = ("text", "score", "tokens", "token_log_probs", "alignment", "attention")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_LOG_PROBS_FIELD_NUMBER: _ClassVar[int]
     ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_FIELD_NUMBER: _ClassVar[int]
     text: str
     score: float
     tokens: _containers.RepeatedScalarFieldContainer[str]
     token_log_probs: _containers.RepeatedScalarFieldContainer[float]
     alignment: _containers.RepeatedCompositeFieldContainer[AlignmentLink]
-    def __init__(self, text: _Optional[str] = ..., score: _Optional[float] = ..., tokens: _Optional[_Iterable[str]] = ..., token_log_probs: _Optional[_Iterable[float]] = ..., alignment: _Optional[_Iterable[_Union[AlignmentLink, _Mapping]]] = ...) -> None: ...
+    attention: _containers.RepeatedCompositeFieldContainer[CrossAttention]
+    def __init__(self, text: _Optional[str] = ..., score: _Optional[float] = ..., tokens: _Optional[_Iterable[str]] = ..., token_log_probs: _Optional[_Iterable[float]] = ..., alignment: _Optional[_Iterable[_Union[AlignmentLink, _Mapping]]] = ..., attention: _Optional[_Iterable[_Union[CrossAttention, _Mapping]]] = ...) -> None: ...
+
+class CrossAttention(_message.Message):
+    __slots__ = ("source_pieces", "target_pieces", "num_heads", "layer", "weights")
+    SOURCE_PIECES_FIELD_NUMBER: _ClassVar[int]
+    TARGET_PIECES_FIELD_NUMBER: _ClassVar[int]
+    NUM_HEADS_FIELD_NUMBER: _ClassVar[int]
+    LAYER_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    source_pieces: _containers.RepeatedScalarFieldContainer[str]
+    target_pieces: _containers.RepeatedScalarFieldContainer[str]
+    num_heads: int
+    layer: int
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, source_pieces: _Optional[_Iterable[str]] = ..., target_pieces: _Optional[_Iterable[str]] = ..., num_heads: _Optional[int] = ..., layer: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class AlignmentLink(_message.Message):
     __slots__ = ("source", "target", "weight")

@@ -4,6 +4,7 @@ from dragoman.enums import ModelState, Precision, WarningKind
 from dragoman.models import EvaluationScore, LanguagePair, Model, ModelLimits, ModelVersion
 from dragoman.results import (
     AlignmentLink,
+    CrossAttention,
     Hypothesis,
     Sentence,
     Span,
@@ -25,6 +26,15 @@ RESPONSE = pb.TranslateResponse(
                     tokens=["▁Hallo", ".", "</s>"],
                     token_log_probs=[-0.25, -0.125, -0.5],
                     alignment=[pb.AlignmentLink(source=pb.Span(end=5), target=pb.Span(end=5), weight=0.75)],
+                    attention=[
+                        pb.CrossAttention(
+                            source_pieces=["▁Hello", "</s>"],
+                            target_pieces=["▁Hallo", "</s>"],
+                            num_heads=1,
+                            layer=4,
+                            weights=[0.75, 0.25, 0.5, 0.5],
+                        )
+                    ],
                 )
             ],
             sentences=[
@@ -65,6 +75,15 @@ RESULT = TranslationResult(
                     tokens=("▁Hallo", ".", "</s>"),
                     token_log_probs=(-0.25, -0.125, -0.5),
                     alignment=(AlignmentLink(source=Span(start=0, end=5), target=Span(start=0, end=5), weight=0.75),),
+                    attention=(
+                        CrossAttention(
+                            source_pieces=("▁Hello", "</s>"),
+                            target_pieces=("▁Hallo", "</s>"),
+                            num_heads=1,
+                            layer=4,
+                            weights=(0.75, 0.25, 0.5, 0.5),
+                        ),
+                    ),
                 ),
             ),
             sentences=(

@@ -1,5 +1,14 @@
 import pytest
-from dragoman.enums import LongSentencePolicy, ModelState, Precision, Priority, TextFormat, WarningKind, WireEnum
+from dragoman.enums import (
+    AttentionDetail,
+    LongSentencePolicy,
+    ModelState,
+    Precision,
+    Priority,
+    TextFormat,
+    WarningKind,
+    WireEnum,
+)
 from dragoman.v1 import translation_pb2 as pb
 
 RESPONSE_ENUMS = [
@@ -11,6 +20,7 @@ REQUEST_ENUMS = [
     ("PRIORITY", Priority, pb.Priority),
     ("TEXT_FORMAT", TextFormat, pb.TextFormat),
     ("LONG_SENTENCE_POLICY", LongSentencePolicy, pb.LongSentencePolicy),
+    ("ATTENTION_DETAIL", AttentionDetail, pb.AttentionDetail),
 ]
 
 

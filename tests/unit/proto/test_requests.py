@@ -2,7 +2,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from dragoman.enums import LongSentencePolicy, Priority, TextFormat
+from dragoman.enums import AttentionDetail, LongSentencePolicy, Priority, TextFormat
 from dragoman.requests import (
     DecodingOptions,
     RequestSettings,
@@ -36,7 +36,12 @@ def test_the_settings_are_those_of_the_wire() -> None:
 def test_a_request_carries_every_setting() -> None:
     sampling = SamplingOptions(temperature=0.5, seed=7)
     options = DecodingOptions(
-        sampling=sampling, long_sentences=LongSentencePolicy.REFUSE, format=TextFormat.HTML, return_scores=True
+        sampling=sampling,
+        long_sentences=LongSentencePolicy.REFUSE,
+        format=TextFormat.HTML,
+        return_scores=True,
+        suppressed_tokens=("▁Zwei",),
+        return_attention=AttentionDetail.ALL_HEADS,
     )
 
     message = translation_message(
@@ -62,6 +67,8 @@ def test_a_request_carries_every_setting() -> None:
             long_sentences=pb.LONG_SENTENCE_POLICY_REFUSE,
             format=pb.TEXT_FORMAT_HTML,
             return_scores=True,
+            suppressed_tokens=["▁Zwei"],
+            return_attention=pb.ATTENTION_DETAIL_ALL_HEADS,
         ),
         priority=pb.PRIORITY_BULK,
         request_id="r-1",
@@ -99,6 +106,13 @@ def test_one_string_in_place_of_a_list_is_refused(name: str) -> None:
 
     with pytest.raises(TypeError, match=f"{name} is one string"):
         translation_message(request)
+
+
+def test_one_string_in_place_of_suppressed_tokens_is_refused() -> None:
+    pieces: Any = "▁Zwei"
+
+    with pytest.raises(TypeError, match="suppressed_tokens is one string"):
+        translation_message({**ONE_TEXT, "options": DecodingOptions(suppressed_tokens=pieces)})
 
 
 @pytest.mark.parametrize("request_id", ["für", "two\nlines"])

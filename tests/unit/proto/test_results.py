@@ -12,6 +12,7 @@ from google.rpc import status_pb2
 TYPED_MESSAGES = [
     (results.Span, pb.Span),
     (results.AlignmentLink, pb.AlignmentLink),
+    (results.CrossAttention, pb.CrossAttention),
     (results.Hypothesis, pb.Hypothesis),
     (results.Sentence, pb.Sentence),
     (results.TranslationWarning, pb.TranslationWarning),
@@ -62,6 +63,17 @@ def test_a_kind_of_warning_newer_than_the_client_is_unspecified() -> None:
     message = pb.TranslationWarning.FromString(b"\x08\xe7\x07")  # field 1, varint 999
 
     assert results.TranslationWarning.from_message(message).kind is WarningKind.UNSPECIFIED
+
+
+def test_the_weights_of_a_target_piece_are_a_row_over_the_source() -> None:
+    message = pb.CrossAttention(
+        source_pieces=["▁Hi", "</s>"], target_pieces=["▁Ha", "llo", "</s>"], num_heads=2, weights=range(12)
+    )
+
+    attention = results.CrossAttention.from_message(message)
+
+    assert attention.row(1) == (2.0, 3.0)
+    assert attention.row(2, head=1) == (10.0, 11.0)
 
 
 def test_an_answer_with_an_error_raises_it_when_asked_for_the_result() -> None:
