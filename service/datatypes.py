@@ -6,6 +6,9 @@ All are frozen. Times are seconds, spans are half-open ranges of Unicode code po
 import enum
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 class Priority(enum.Enum):
     """How urgent a request is next to others that wait."""
@@ -15,8 +18,25 @@ class Priority(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingConfig:
+    """How tokens are drawn at random: from the distribution that temperature, then top_k, then top_p leave."""
+
+    temperature: float = 1.0
+    """Divides the log-probabilities before they are normalised again; above 0."""
+
+    top_k: int | None = None
+    """Draw among this many likeliest tokens; None: among all. At least 1."""
+
+    top_p: float = 1.0
+    """Draw among the likeliest tokens whose probabilities reach this sum; above 0, at most 1."""
+
+    seed: int = 0
+    """Of the segment's own random generator; at least 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchConfig:
-    """What the beam search of one segment obeys."""
+    """What the search of one segment obeys."""
 
     beam_size: int = 4
     """Live hypotheses kept after each step; 1 is greedy search. At least 1."""
@@ -33,6 +53,29 @@ class SearchConfig:
     max_target_tokens: int = 256
     """Longest target in tokens, EOS counted; a hypothesis that reaches it without EOS ends unfinished."""
 
+    target_prefix: tuple[int, ...] = ()
+    """Token ids, without EOS, that every hypothesis begins with; fewer than `max_target_tokens`. Nothing was chosen
+    there, so they add nothing to a hypothesis's log-probability."""
+
+    suppressed_ids: frozenset[int] = frozenset()
+    """Token ids that are never taken, besides those that no target holds; EOS is not among them."""
+
+    no_repeat_ngram_size: int = 0
+    """No run of this many tokens occurs twice in a target; 0 allows it."""
+
+    repetition_penalty: float = 1.0
+    """Factor of the log-probability of a token that the hypothesis holds already (Keskar et al. 2019,
+    arXiv:1909.05858, on log-probabilities instead of logits); at least 1, which leaves them alone."""
+
+    coverage_penalty_beta: float = 0.0
+    """Weight of the coverage penalty of Wu et al. 2016, section 7; 0 disables it."""
+
+    sampling: SamplingConfig | None = None
+    """Draw `num_hypotheses` targets at random instead of searching; `beam_size` equals `num_hypotheses` then."""
+
+    has_guard: bool = False
+    """Watch for loops, copied sources and absurd lengths, and search once more without them; not with sampling."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
@@ -42,7 +85,10 @@ class Segment:
     """Token ids of the source, EOS last; padding is not stored."""
 
     search: SearchConfig
-    """Options of its beam search."""
+    """Options of its search."""
+
+    wants_attention: bool = False
+    """Report the cross-attention of its hypotheses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +110,10 @@ class Hypothesis:
     is_finished: bool
     """True if the hypothesis ended with EOS, False if it hit `max_target_tokens`."""
 
+    attention: NDArray[np.float32] | None = field(default=None, compare=False)
+    """[L, H, T, S] cross-attention weights of every decoder layer and head while each of the T target tokens was
+    chosen, over the S source tokens, each row adding up to 1; None unless asked for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimings:
@@ -82,6 +132,42 @@ class StageTimings:
     """Splitting, tokenizing, detokenizing and joining."""
 
 
+class DefectKind(enum.Enum):
+    """What can be wrong with a target that a network gave."""
+
+    REPETITION = "repetition"
+    """It runs in a loop: the same few tokens over and over."""
+
+    COPIED_SOURCE = "copied_source"
+    """It is the source, or a long piece of it, unchanged."""
+
+    LENGTH_RATIO = "length_ratio"
+    """It is absurdly short or long for its source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defect:
+    """One thing that is wrong with a target."""
+
+    kind: DefectKind
+    detail: str
+    """For people, with the figures: `a run of 3 tokens 12 times in a row`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardReport:
+    """What the guard found in the best hypothesis of a segment and did about it."""
+
+    found: tuple[Defect, ...]
+    """In the first search; at least one."""
+
+    remaining: tuple[Defect, ...]
+    """In the best hypothesis returned."""
+
+    is_replaced: bool
+    """Whether what is returned comes from the second search."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentResult:
     """The answer to one segment."""
@@ -95,6 +181,31 @@ class SegmentResult:
     timings: StageTimings
     """`text_s` is zero here."""
 
+    guard: GuardReport | None = None
+    """None: the guard was off, or found nothing."""
+
+
+class AttentionDetail(enum.Enum):
+    """How much of the cross-attention a caller gets."""
+
+    NONE = "none"
+    AVERAGED = "averaged"
+    """The mean over the heads of one layer."""
+
+    ALL_HEADS = "all_heads"
+    """Each head of one layer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """How a caller wants tokens drawn at random; None means the default."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    """Of the whole request; None: a new one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationOptions:
@@ -105,16 +216,44 @@ class TranslationOptions:
     length_penalty_alpha: float | None = None
     min_target_tokens: int | None = None
     max_target_tokens: int | None = None
-    """Cap on target tokens of each sentence, EOS counted; None: source tokens + 50, within the model's limit."""
+    """Cap on target tokens of each sentence, EOS counted; None: tokens of source or prefix + 50, within the model's
+    limit."""
+
+    no_repeat_ngram_size: int | None = None
+    repetition_penalty: float | None = None
+    coverage_penalty_beta: float | None = None
+    has_guard: bool | None = None
+    sampling: SamplingOptions | None = None
+    """None: beam search."""
+
+    target_prefix: str = ""
+    """What the translation of each text begins with."""
+
+    suppressed_tokens: tuple[str, ...] = ()
+    """Pieces of the vocabulary that no translation may hold."""
 
     split_sentences: bool = True
     """Split each text into sentences that are decoded separately."""
+
+    may_split_long: bool = True
+    """Decode a sentence longer than the model takes in parts; if False, refuse it."""
 
     return_scores: bool = False
     """Report the log-probability of each token."""
 
     return_tokens: bool = False
     """Report the subword pieces of each hypothesis."""
+
+    return_alignment: bool = False
+    """Report which piece of a hypothesis comes from which piece of the text."""
+
+    return_attention: AttentionDetail = AttentionDetail.NONE
+    """Report the cross-attention of each hypothesis."""
+
+    @property
+    def wants_attention(self) -> bool:
+        """Whether the cross-attention must be computed."""
+        return self.return_alignment or self.return_attention is not AttentionDetail.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +269,9 @@ class TranslationRequest:
     """`name` or `name/version`; empty: the default of the language pair."""
 
     options: TranslationOptions = field(default_factory=TranslationOptions)
+    target_prefixes: tuple[str, ...] = ()
+    """One for each text, in place of `options.target_prefix`; or none."""
+
     priority: Priority = Priority.INTERACTIVE
     request_id: str = ""
 
@@ -142,6 +284,15 @@ class WarningKind(enum.Enum):
 
     SOURCE_SPLIT = "source_split"
     """A sentence longer than the model takes was decoded in several parts."""
+
+    REPETITION = "repetition"
+    """See `DefectKind.REPETITION`; given even if decoding again cured it, as are the next two."""
+
+    COPIED_SOURCE = "copied_source"
+    """See `DefectKind.COPIED_SOURCE`."""
+
+    LENGTH_RATIO = "length_ratio"
+    """See `DefectKind.LENGTH_RATIO`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +335,33 @@ class SentenceAlignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlignmentLink:
+    """A piece of a text and the piece of its translation that comes from it."""
+
+    source: Span
+    target: Span
+    weight: float
+    """Share of the attention that the target piece gave the source piece, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossAttention:
+    """What the target tokens of one segment looked at."""
+
+    source_pieces: tuple[str, ...]
+    """Subword pieces, EOS last."""
+
+    target_pieces: tuple[str, ...]
+    """Subword pieces; EOS last if the hypothesis is finished."""
+
+    layer: int
+    """Of the decoder, counted from 0."""
+
+    weights: NDArray[np.float32] = field(compare=False)
+    """[H, T, S] shares of the attention; H is 1 for their mean. Each row adds up to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TextHypothesis:
     """One candidate translation of a whole text."""
 
@@ -196,6 +374,12 @@ class TextHypothesis:
 
     token_log_probs: tuple[float, ...] = ()
     """One per token, EOS of each sentence included, if asked for; same length as `tokens` when both are."""
+
+    alignment: tuple[AlignmentLink, ...] = ()
+    """Ordered by target, if asked for."""
+
+    attention: tuple[CrossAttention, ...] = ()
+    """One for each segment of the text, in order, if asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Stand-ins that tests share: step models in numpy, a clock moved by hand, short-hands for segments.
 
     ToyModel      a deterministic language model: what may follow depends on source and prefix only, by hashing
+    FaultyToyModel  one that loops, copies or falls silent after certain sources
     FlakyModel    wraps another model; raises whenever a function of the test says so
     GatedModel    wraps another model; each step waits until the test lets it pass
     ManualClock   time stands still until the test moves it
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from service.datatypes import SearchConfig, Segment
 from service.decoding.step_model import FloatArray, IntArray, StepBatch, StepModel, StepOutput, VocabularySpec
@@ -73,15 +75,52 @@ class ToyModel:
         """Return the natural log-probability of each token after a prefix (without BOS), [V]."""
         key = tuple(source_ids), tuple(prefix)
         if key not in self._cache:
-            rng = np.random.default_rng(zlib.crc32(repr((self._seed, *key)).encode()))
-            logits = rng.normal(scale=2.0, size=self.vocabulary.size)
-            logits[EOS] += self._eos_bias
+            logits = self.logits(*key)
             self._cache[key] = (logits - np.log(np.exp(logits).sum())).astype(np.float32)
         return self._cache[key]
+
+    def logits(self, source_ids: tuple[int, ...], prefix: tuple[int, ...]) -> NDArray[np.float64]:
+        """Return the logits [V] after a prefix; for subclasses to add to."""
+        rng = np.random.default_rng(zlib.crc32(repr((self._seed, source_ids, prefix)).encode()))
+        logits = rng.normal(scale=2.0, size=self.vocabulary.size)
+        logits[EOS] += self._eos_bias
+        return logits
+
+    def cross_attention(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> FloatArray:
+        """Return random weights [2, 3, T, S] that add up to 1; those of a token depend on what stands before it."""
+        weights = np.zeros((2, 3, len(target_ids), len(source_ids)))
+        for step in range(len(target_ids)):
+            key = self._seed, tuple(source_ids), tuple(target_ids[:step])
+            logits = np.random.default_rng(zlib.crc32(repr(key).encode())).normal(
+                scale=2.0, size=weights[:, :, 0].shape
+            )
+            weights[:, :, step] = np.exp(logits)
+        normalised: FloatArray = (weights / weights.sum(axis=3, keepdims=True)).astype(np.float32)
+        return normalised
 
     def new_batch(self) -> StepBatch:
         """Return an empty running batch."""
         return ToyBatch(self)
+
+
+class FaultyToyModel(ToyModel):
+    """Goes wrong after sources that begin with a certain word; nothing else is different.
+
+    Its targets repeat their last word (LOOPER), are the source (COPIER), or are empty (SILENCER).
+    """
+
+    LOOPER, COPIER, SILENCER = FIRST_WORD, FIRST_WORD + 1, FIRST_WORD + 2
+
+    def logits(self, source_ids: tuple[int, ...], prefix: tuple[int, ...]) -> NDArray[np.float64]:
+        """Return the logits [V] after a prefix."""
+        logits = super().logits(source_ids, prefix)
+        if source_ids[0] == self.LOOPER and prefix:
+            logits[prefix[-1]] += 15.0
+        if source_ids[0] == self.COPIER and prefix == source_ids[: len(prefix)]:
+            logits[source_ids[len(prefix)]] += 12.0
+        if source_ids[0] == self.SILENCER and not prefix:
+            logits[EOS] += 12.0
+        return logits
 
 
 class ToyBatch:
@@ -124,6 +163,12 @@ class ToyBatch:
         candidates = np.argsort(-log_probs, axis=2, kind="stable")[:, :, :num_candidates]
         return StepOutput(log_probs=np.take_along_axis(log_probs, candidates, axis=2), token_ids=candidates)
 
+    def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
+        """See `StepBatch.cross_attention`."""
+        assert 0 <= segment < self.num_segments
+        assert target_ids
+        return self._model.cross_attention(self._sources[segment], target_ids)
+
     def drop(self, keep: Sequence[int]) -> None:
         """See `StepBatch.drop`."""
         assert len(set(keep)) == len(keep)
@@ -140,7 +185,10 @@ class ToyBatch:
 
 
 class WrappedModel:
-    """A model that calls `before("new_batch" | "start" | "step" | "drop", batch size)` ahead of each use of another."""
+    """A model that calls `before(operation, batch size)` ahead of each use of another.
+
+    The operations are new_batch, start, step, cross_attention and drop.
+    """
 
     def __init__(self, inner: StepModel) -> None:
         self.inner = inner
@@ -178,6 +226,11 @@ class WrappedBatch:
         """See `StepBatch.step`."""
         self._model.before("step", self.num_segments)
         return self._inner.step(token_ids, parents, num_candidates=num_candidates)
+
+    def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
+        """See `StepBatch.cross_attention`."""
+        self._model.before("cross_attention", self.num_segments)
+        return self._inner.cross_attention(segment, target_ids)
 
     def drop(self, keep: Sequence[int]) -> None:
         """See `StepBatch.drop`."""

@@ -1,21 +1,27 @@
-"""One step of beam search over a batch of segments, each with its own options.
+"""One step of the search over a batch of segments, each with its own options.
 
 Of the candidates of a segment, ranked by log-probability, those among the best K that are EOS finish a hypothesis;
 the best K others live on. A search ends when no live hypothesis can still beat the worst finished one it would
 return (an exact bound: ending early never changes the answer), or at its longest target.
 Greedy search (K = 1) ends with the first EOS: that is what the name promises.
+
+Two kinds of segments take no part in the ranking of a step: those whose next token is one of their prefix, and those
+whose tokens are drawn at random.
 """
 
-import bisect
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 
 from service.datatypes import Hypothesis, SearchConfig
-from service.decoding.beam_state import BeamState, DoubleArray, FinishedHypothesis
+from service.decoding.beam_state import BeamState, FinishedHypothesis, Survivors
+from service.decoding.candidates import ranked_candidates
+from service.decoding.chains import advance_chains
 from service.decoding.constraints import BoolArray, CandidateRules
+from service.decoding.finishing import Attend, Finisher
 from service.decoding.scoring import rank, score
-from service.decoding.step_model import FloatArray, IntArray, StepOutput
+from service.decoding.step_model import DoubleArray, FloatArray, IntArray, StepOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +41,29 @@ class Ranking:
     """[B, N] log-probability of the candidate alone."""
 
 
-def advance(state: BeamState, output: StepOutput, *, rules: CandidateRules, eos_id: int) -> None:
+def advance(state: BeamState, output: StepOutput, *, rules: CandidateRules, eos_id: int, attend: Attend) -> None:
     """Take one step: finish what ends with EOS, let the best of the rest live on.
 
     Args:
         state: changed in place.
-        output: candidates of the rows up to `state.num_live_rows`.
+        output: candidates of the rows up to `state.num_live_rows`, at least `num_candidates` of each.
         rules: what may be taken.
         eos_id: token that ends a hypothesis.
+        attend: asked for hypotheses that end with a coverage penalty.
     """
-    ranking = rank_candidates(state, output, rules=rules)
+    finisher = Finisher(state, eos_id=eos_id, attend=attend)
+    ranking = rank_candidates(state, ranked_candidates(state, output, rules=rules), rules=rules)
+    steered = state.steered
+    if steered:
+        ranking.log_probs[steered] = -np.inf
     is_eos = ranking.tokens == eos_id
-    _finish(state, ranking, is_eos)
-    _survive(state, ranking, is_eos)
+    if is_eos[:, : state.widest_beam].any():
+        _finish(state, ranking, is_eos, finisher)
+        ranking = _without(ranking, is_eos)
+    survivors = _survivors(state, ranking)
+    if steered:
+        survivors = advance_chains(state, survivors, output, rules=rules, eos_id=eos_id, finisher=finisher)
+    state.extend(survivors)
 
 
 def rank_candidates(state: BeamState, output: StepOutput, *, rules: CandidateRules) -> Ranking:
@@ -55,74 +71,76 @@ def rank_candidates(state: BeamState, output: StepOutput, *, rules: CandidateRul
 
     A row offers EOS once, so as many columns as the widest beam plus the rows hold the widest beam's share of others.
     """
-    num_segments, num_rows, num_candidates = output.log_probs.shape
-    allowed = rules.apply(output, forbids_eos=state.lengths < state.min_tokens)
+    num_segments, num_rows, num_columns = output.log_probs.shape
+    forbids_eos = state.lengths < state.min_tokens if state.members.has_minimums else None
+    allowed = rules.apply(output, forbids_eos=forbids_eos)
     # fmax takes -inf over NaN: a broken row dies and leaves its neighbours alone.
     log_probs = np.fmax(state.log_probs[:, :num_rows, None] + allowed, -np.inf)  # [B, K, C] float64
     log_probs = log_probs.reshape(num_segments, -1)  # [B, K, C] -> [B, K * C]
     # The stable sort makes the order of ties independent of how far neighbours widen K and C.
     order = (-log_probs).argsort(axis=1, kind="stable")[:, : state.widest_beam + num_rows]
-    flat = order + np.arange(0, log_probs.size, log_probs.shape[1])[:, None]
+    flat = order + _offsets(*log_probs.shape)
     return Ranking(
-        log_probs=log_probs.ravel()[flat],
-        tokens=output.token_ids.ravel()[flat],
-        parents=order // num_candidates,
-        steps=output.log_probs.ravel()[flat],
+        log_probs=log_probs.take(flat),
+        tokens=output.token_ids.take(flat),
+        parents=order // num_columns,
+        steps=output.log_probs.take(flat),
     )
 
 
-def _finish(state: BeamState, ranking: Ranking, is_eos: BoolArray) -> None:
+@functools.lru_cache(maxsize=64)
+def _offsets(num_segments: int, num_columns: int) -> IntArray:
+    """Return [B, 1]: where the rows of an array [B, columns] begin when it is laid out flat; not to be changed."""
+    return np.arange(0, num_segments * num_columns, num_columns)[:, None]
+
+
+def _finish(state: BeamState, ranking: Ranking, is_eos: BoolArray, finisher: Finisher) -> None:
     """Keep the hypotheses that end now: EOS among the best K candidates of a segment."""
     within_beam = np.arange(is_eos.shape[1]) < state.beam_sizes[:, None]
     segments, ranks = (is_eos & within_beam & (ranking.log_probs > -np.inf)).nonzero()
     for segment, column in zip(segments.tolist(), ranks.tolist(), strict=True):
-        length = int(state.lengths[segment]) + 1
-        log_prob = float(ranking.log_probs[segment, column])
-        hypothesis = FinishedHypothesis(
+        finisher.finish(
+            segment,
             parent=int(ranking.parents[segment, column]),
-            length=length,
+            log_prob=float(ranking.log_probs[segment, column]),
             eos_log_prob=float(ranking.steps[segment, column]),
-            log_prob=log_prob,
-            score=score(log_prob, length=length, alpha=state.searches[segment].length_penalty_alpha),
         )
-        _keep_best(state, segment, hypothesis)
 
 
-def _keep_best(state: BeamState, segment: int, hypothesis: FinishedHypothesis) -> None:
-    """Put a finished hypothesis in its place among those that would be returned."""
-    search, finished = state.searches[segment], state.finished[segment]
-    bisect.insort(finished, hypothesis, key=lambda other: -other.score)
-    del finished[search.num_hypotheses :]
-    if search.beam_size == 1:
-        state.scores_to_beat[segment] = np.inf  # greedy: the first EOS is the end
-    elif len(finished) == search.num_hypotheses:
-        state.scores_to_beat[segment] = finished[-1].score
-
-
-def _survive(state: BeamState, ranking: Ranking, is_eos: BoolArray) -> None:
-    """Let the best K candidates other than EOS be the live hypotheses."""
-    num_columns = is_eos.shape[1]
-    picked = is_eos.argsort(axis=1, kind="stable")[:, : state.widest_beam]  # others first, each part in order
-    flat = picked + np.arange(0, is_eos.size, num_columns)[:, None]
-    is_dead = is_eos.ravel()[flat] | (np.arange(picked.shape[1]) >= state.beam_sizes[:, None])
-    log_probs = ranking.log_probs.ravel()[flat]
-    log_probs[is_dead] = -np.inf
-    tokens, parents = ranking.tokens.ravel()[flat], ranking.parents.ravel()[flat]
-    # Dead rows do as the best row does: with a hypothesis of their own they would keep cache slots from being reused,
-    # and where tokens lie in the cache decides the order in which attention adds them up.
-    tokens, parents = np.where(is_dead, tokens[:, :1], tokens), np.where(is_dead, parents[:, :1], parents)
-    state.extend(
+def _without(ranking: Ranking, is_eos: BoolArray) -> Ranking:
+    """Return the candidates other than EOS in their order, behind them those that are, as -inf."""
+    order = is_eos.argsort(axis=1, kind="stable")  # others first, each part in order
+    flat = order + _offsets(*is_eos.shape)
+    log_probs = ranking.log_probs.take(flat)
+    log_probs[is_eos.take(flat)] = -np.inf
+    return Ranking(
         log_probs=log_probs,
-        tokens=tokens,
-        parents=parents,
-        steps=ranking.steps.ravel()[flat],
+        tokens=ranking.tokens.take(flat),
+        parents=ranking.parents.take(flat),
+        steps=ranking.steps.take(flat),
     )
+
+
+def _survivors(state: BeamState, ranking: Ranking) -> Survivors:
+    """Return the best K candidates, none of which is EOS unless it is -inf."""
+    width = state.widest_beam
+    log_probs, tokens, parents = ranking.log_probs[:, :width], ranking.tokens[:, :width], ranking.parents[:, :width]
+    is_beyond_beam = state.members.is_beyond_beam
+    if is_beyond_beam is not None:
+        log_probs[is_beyond_beam[:, : log_probs.shape[1]]] = -np.inf
+    if log_probs[:, -1].min(initial=0.0) == -np.inf:
+        # Dead rows do as the best row does: with a hypothesis of their own they would keep cache slots from being
+        # reused, and where tokens lie in the cache decides the order in which attention adds them up.
+        is_dead = log_probs == -np.inf
+        tokens, parents = np.where(is_dead, tokens[:, :1], tokens), np.where(is_dead, parents[:, :1], parents)
+    return Survivors(log_probs=log_probs, tokens=tokens, parents=parents, steps=ranking.steps[:, :width])
 
 
 def find_ended(state: BeamState) -> list[int]:
     """Return the segments whose search is over; one without live rows is over too."""
-    best_possible = state.log_probs[:, 0] / state.bound_penalties
-    is_over = (best_possible <= state.scores_to_beat) | (state.lengths >= state.max_tokens)
+    is_over = state.log_probs[:, 0] / state.bound_penalties <= state.scores_to_beat
+    if state.steps_left <= 0:
+        is_over |= state.lengths >= state.max_tokens
     ended: list[int] = is_over.nonzero()[0].tolist()
     return ended
 

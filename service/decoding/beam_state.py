@@ -1,21 +1,22 @@
 """The arrays of a running batch of searches: options, live rows and token histories of every segment.
 
 Sizes: B segments, K rows (the widest beam of the batch), T steps of room. A segment with a smaller beam has dead
-rows behind its own, marked by a log-probability of -inf; live rows are sorted, best first.
+rows behind its own, marked by a log-probability of -inf; live rows are sorted, best first, unless they are chains that
+are drawn at random.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.datatypes import SearchConfig
+from service.decoding.constraints import BoolArray, TargetRules
+from service.decoding.sampling import Sampler
 from service.decoding.scoring import bound_penalty
-from service.decoding.step_model import FloatArray, IntArray
-
-DoubleArray = NDArray[np.float64]
+from service.decoding.step_model import DoubleArray, FloatArray, IntArray
 
 _HISTORY_STEPS = 64  # room of a new history, and at least what it grows by
 
@@ -33,6 +34,49 @@ class FinishedHypothesis:
     eos_log_prob: float
     log_prob: float
     score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survivors:
+    """What the rows hold after a step; the arrays may be changed until the state takes them."""
+
+    log_probs: DoubleArray
+    """[B, K] of the extended hypotheses, descending in K unless they are chains; -inf for dead rows, which are last."""
+
+    tokens: IntArray
+    """[B, K]"""
+
+    parents: IntArray
+    """[B, K] row that each new row continues."""
+
+    steps: FloatArray
+    """[B, K] log-probability of the new token alone."""
+
+    def put(
+        self, segment: int, *, log_probs: DoubleArray, tokens: IntArray, parents: IntArray, steps: FloatArray
+    ) -> None:
+        """Replace the rows of one segment by N live ones, each array [N]; dead rows do as its first row does."""
+        num_live = len(log_probs)
+        self.log_probs[segment] = -np.inf
+        self.log_probs[segment, :num_live] = log_probs
+        for array, values in ((self.tokens, tokens), (self.parents, parents)):
+            array[segment] = values[0] if num_live else 0
+            array[segment, :num_live] = values
+        self.steps[segment, :num_live] = steps
+
+    def widened(self, num_rows: int) -> "Survivors":
+        """Return these with at least `num_rows` rows a segment: too few candidates may have made it fewer."""
+        num_missing = num_rows - self.tokens.shape[1]
+        if num_missing <= 0:
+            return self
+        dead = np.full((len(self.tokens), num_missing), -np.inf)
+        repeated = np.zeros(num_missing, np.int64)  # they do as the first row does
+        return Survivors(
+            log_probs=np.concatenate((self.log_probs, dead), axis=1),
+            tokens=np.concatenate((self.tokens, self.tokens[:, repeated]), axis=1),
+            parents=np.concatenate((self.parents, self.parents[:, repeated]), axis=1),
+            steps=np.concatenate((self.steps, self.steps[:, repeated]), axis=1),
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,13 +115,16 @@ class History:
         self.parents[segments, lengths, :width] = parents
         self.log_probs[segments, lengths, :width] = log_probs
 
-    def trace(self, segment: int, *, row: int, length: int) -> tuple[list[int], list[float]]:
-        """Return tokens and their log-probabilities of the hypothesis that row `row` held after `length` steps."""
+    def trace(self, segment: int, *, row: int, length: int, first: int = 0) -> tuple[list[int], list[float]]:
+        """Return tokens and their log-probabilities of the hypothesis that row `row` held after `length` steps.
+
+        `first` skips that many tokens at its beginning.
+        """
         tokens, parents, log_probs = (
-            array[segment, :length].tolist() for array in (self.tokens, self.parents, self.log_probs)
+            array[segment, first:length].tolist() for array in (self.tokens, self.parents, self.log_probs)
         )
         rows = []
-        for step in range(length - 1, -1, -1):
+        for step in range(length - first - 1, -1, -1):
             rows.append(row)
             row = parents[step][row]
         rows.reverse()
@@ -106,6 +153,41 @@ class History:
         self.log_probs = _padded(self.log_probs, shape, fill=0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """What follows from who is in the batch alone: found when somebody joins or leaves, not in every step."""
+
+    widest_beam: int
+    """K of a step's outcome: the largest beam of the batch."""
+
+    is_beyond_beam: BoolArray | None
+    """[B, K] True at rows that a segment's beam does not have; None if all beams are equally wide."""
+
+    has_minimums: bool
+    has_prefixes: bool
+    has_rules: bool
+    drawn: tuple[int, ...]
+    """Segments whose tokens are drawn at random."""
+
+    guarded: tuple[int, ...]
+    """Segments that are watched for loops."""
+
+    @classmethod
+    def of(cls, state: "BeamState") -> "Membership":
+        """Look at all segments of a state."""
+        widest_beam = int(state.beam_sizes.max(initial=1))
+        is_beyond_beam = np.arange(widest_beam) >= state.beam_sizes[:, None]
+        return cls(
+            widest_beam=widest_beam,
+            is_beyond_beam=is_beyond_beam if is_beyond_beam.any() else None,
+            has_minimums=bool(state.min_tokens.any()),
+            has_prefixes=bool(state.prefix_lengths.any()),
+            has_rules=any(rules is not None for rules in state.target_rules),
+            drawn=tuple(segment for segment, sampler in enumerate(state.samplers) if sampler is not None),
+            guarded=tuple(segment for segment, search in enumerate(state.searches) if search.has_guard),
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class BeamState:
     """Everything the search knows of the segments of a batch, in the order of the `StepBatch`."""
@@ -113,6 +195,12 @@ class BeamState:
     searches: list[SearchConfig]
     finished: list[list[FinishedHypothesis]]
     """The best `num_hypotheses` so far of each segment, best first."""
+
+    target_rules: list[TargetRules | None]
+    """What the options of each segment say of tokens; None if they leave all alone."""
+
+    samplers: list[Sampler | None]
+    """What draws the tokens of each segment; None if its hypotheses are searched for."""
 
     beam_sizes: IntArray
     """[B]"""
@@ -122,6 +210,9 @@ class BeamState:
 
     max_tokens: IntArray
     """[B] `max_target_tokens`."""
+
+    prefix_lengths: IntArray
+    """[B] tokens of `target_prefix`."""
 
     bound_penalties: DoubleArray
     """[B] see `scoring.bound_penalty`."""
@@ -133,7 +224,7 @@ class BeamState:
     """[B] steps taken, which is the length of every live hypothesis."""
 
     log_probs: DoubleArray
-    """[B, K] of the live hypotheses, descending in K; -inf for dead rows."""
+    """[B, K] of the live hypotheses, descending in K unless they are chains; -inf for dead rows, which are last."""
 
     tokens: IntArray
     """[B, K] newest token of every row."""
@@ -143,9 +234,20 @@ class BeamState:
 
     history: History
 
+    steps_left: int = 0
+    """Steps until a segment may have its longest target."""
+
+    members: Membership = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Look at the members."""
+        self._note_members()
+
     @classmethod
-    def starting(cls, searches: Sequence[SearchConfig], *, bos_id: int) -> "BeamState":
-        """Return searches that have taken no step: one live row each, holding BOS."""
+    def starting(
+        cls, searches: Sequence[SearchConfig], *, bos_id: int, target_rules: Sequence[TargetRules | None] | None = None
+    ) -> "BeamState":
+        """Return searches that have taken no step: one live row each, holding BOS; without rules if none are given."""
         num_segments = len(searches)
         beam_sizes = np.array([search.beam_size for search in searches], np.int64)
         num_rows = int(beam_sizes.max(initial=1))
@@ -154,9 +256,12 @@ class BeamState:
         return cls(
             searches=list(searches),
             finished=[[] for _ in searches],
+            target_rules=list(target_rules or [None] * num_segments),
+            samplers=[_sampler(search) for search in searches],
             beam_sizes=beam_sizes,
             min_tokens=np.array([search.min_target_tokens for search in searches], np.int64),
             max_tokens=np.array([search.max_target_tokens for search in searches], np.int64),
+            prefix_lengths=np.array([len(search.target_prefix) for search in searches], np.int64),
             bound_penalties=np.array([bound_penalty(search) for search in searches], np.float64),
             scores_to_beat=np.full(num_segments, -np.inf),
             lengths=np.zeros(num_segments, np.int64),
@@ -174,12 +279,32 @@ class BeamState:
     @property
     def num_live_rows(self) -> int:
         """Rows the next step needs: those up to the last one that is live in any segment; at least 1."""
+        width: int = self.log_probs.shape[1]
+        if self.log_probs[:, -1].max(initial=-np.inf) > -np.inf:  # as in nearly all steps
+            return width
         return max(1, int(np.isfinite(self.log_probs).any(axis=0).sum()))
 
     @property
     def widest_beam(self) -> int:
         """K of the step's outcome: the largest beam of the batch."""
-        return int(self.beam_sizes.max(initial=1))
+        return self.members.widest_beam
+
+    @property
+    def forced(self) -> list[int]:
+        """Segments whose next token is one of their prefix."""
+        if not self.members.has_prefixes:
+            return []
+        forced: list[int] = (self.lengths < self.prefix_lengths).nonzero()[0].tolist()
+        return forced
+
+    @property
+    def steered(self) -> list[int]:
+        """Segments that take no part in the ranking of the next step: forced ones and those that are drawn."""
+        return [*self.forced, *self.members.drawn]
+
+    def num_live(self, segment: int) -> int:
+        """Live rows of one segment; they are its first."""
+        return int(np.isfinite(self.log_probs[segment]).sum())
 
     def append(self, other: "BeamState") -> None:
         """Add the segments of `other` behind these; `other` must not be used again."""
@@ -187,35 +312,42 @@ class BeamState:
         for state in (self, other):
             shape = (state.num_segments, num_rows)
             state.log_probs = _padded(state.log_probs, shape, fill=-np.inf)
-            state.tokens = _padded(state.tokens, shape, fill=0)
-            state.parents = _padded(state.parents, shape, fill=0)
+            state.tokens = _repeated(state.tokens, num_rows)  # rows without a hypothesis do as the first row does
+            state.parents = _repeated(state.parents, num_rows)
         for name in _ARRAYS:
             setattr(self, name, np.concatenate((getattr(self, name), getattr(other, name))))
-        self.searches += other.searches
-        self.finished += other.finished
+        for name in _LISTS:
+            getattr(self, name).extend(getattr(other, name))
         self.history.append(other.history)
+        self._note_members()
 
     def keep(self, segments: Sequence[int]) -> None:
         """Forget all segments but these, which become 0, 1, ... in the order given."""
         indices = np.array(segments, np.int64)
         for name in _ARRAYS:
             setattr(self, name, getattr(self, name)[indices])
-        self.searches = [self.searches[segment] for segment in segments]
-        self.finished = [self.finished[segment] for segment in segments]
+        for name in _LISTS:
+            setattr(self, name, [getattr(self, name)[segment] for segment in segments])
         self.history.keep(indices)
+        self._note_members()
 
-    def extend(self, *, log_probs: DoubleArray, tokens: IntArray, parents: IntArray, steps: FloatArray) -> None:
-        """Give every row its next token.
-
-        Args:
-            log_probs: [B, K] of the extended hypotheses, descending in K, -inf for dead rows.
-            tokens: [B, K]
-            parents: [B, K] row that each new row continues.
-            steps: [B, K] log-probability of the new token alone.
-        """
-        self.history.record(self.lengths, tokens, parents, steps)
-        self.log_probs, self.tokens, self.parents = log_probs, tokens, parents
+    def extend(self, survivors: Survivors) -> None:
+        """Give every row its next token."""
+        self.history.record(self.lengths, survivors.tokens, survivors.parents, survivors.steps)
+        self.log_probs, self.tokens, self.parents = survivors.log_probs, survivors.tokens, survivors.parents
         self.lengths += 1
+        self.steps_left -= 1
+        if self.members.has_rules:
+            self._extend_rules()
+
+    def _extend_rules(self) -> None:
+        for segment, rules in enumerate(self.target_rules):
+            if rules is not None and (num_live := self.num_live(segment)):
+                rules.extend(self.tokens[segment, :num_live], self.parents[segment, :num_live])
+
+    def _note_members(self) -> None:
+        self.members = Membership.of(self)
+        self.steps_left = int((self.max_tokens - self.lengths).min(initial=0))
 
 
 # The fields of BeamState whose first axis is the segment.
@@ -223,6 +355,7 @@ _ARRAYS = (
     "beam_sizes",
     "min_tokens",
     "max_tokens",
+    "prefix_lengths",
     "bound_penalties",
     "scores_to_beat",
     "lengths",
@@ -230,6 +363,9 @@ _ARRAYS = (
     "tokens",
     "parents",
 )
+
+# Those that are lists with one entry a segment.
+_LISTS = ("searches", "finished", "target_rules", "samplers")
 
 
 def indices_without(num_segments: int, leaving: Iterable[int]) -> list[int]:
@@ -242,6 +378,16 @@ def indices_without(num_segments: int, leaving: Iterable[int]) -> list[int]:
     num_kept = num_segments - len(gone)
     movers = [index for index in range(num_kept, num_segments) if index not in gone]
     return [movers.pop() if index in gone else index for index in range(num_kept)]
+
+
+def _sampler(search: SearchConfig) -> Sampler | None:
+    return Sampler(search.sampling, num_chains=search.num_hypotheses) if search.sampling else None
+
+
+def _repeated(array: IntArray, num_rows: int) -> IntArray:
+    """Return an array [B, K] widened to `num_rows` columns by repeating the first one."""
+    width = array.shape[1]
+    return array if width == num_rows else array[:, [*range(width), *[0] * (num_rows - width)]]
 
 
 def _padded(array: NDArray[Any], shape: tuple[int, ...], *, fill: float) -> NDArray[Any]:

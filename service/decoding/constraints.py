@@ -1,15 +1,37 @@
-"""Which candidates a search may take: special tokens never, EOS not before the minimum length."""
+"""Which candidates a search may take: rules of the vocabulary for all segments, and each segment's own.
+
+Every rule only lowers log-probabilities. Of a row that has L tokens lowered, the best N allowed tokens are therefore
+among its N + L best, so a search over a few candidates equals the search over the whole vocabulary.
+"""
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.decoding.step_model import FloatArray, StepOutput, VocabularySpec
+from service.datatypes import SearchConfig
+from service.decoding.step_model import FloatArray, IntArray, StepOutput, VocabularySpec
 
 BoolArray = NDArray[np.bool_]
 
+_LOWERED_BUCKET = 16
+"""Room for lowered tokens is added so many at a time: another number of candidates makes the runtime bind anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPlan:
+    """How one segment is searched: what the caller wants, and what a second search must avoid besides."""
+
+    search: SearchConfig
+    avoided_ids: tuple[int, ...] = ()
+    """Text from which no run of `avoided_size` tokens may appear in the target."""
+
+    avoided_size: int = 0
+    """0: no text is avoided."""
+
 
 class CandidateRules:
-    """The rules of one vocabulary, applied to the candidate arrays of a whole batch."""
+    """The rules of one vocabulary: special tokens never, EOS not before the minimum length."""
 
     def __init__(self, vocabulary: VocabularySpec) -> None:
         self._eos_id = vocabulary.eos_id
@@ -20,22 +42,108 @@ class CandidateRules:
         self._bias = np.zeros(vocabulary.size, dtype=np.float32)
         self._bias[self._never] = -np.inf
 
-    def num_candidates(self, beam_size: int) -> int:
+    @property
+    def vocabulary_size(self) -> int:
+        """V."""
+        return self._vocabulary_size
+
+    def num_candidates(self, num_taken: int) -> int:
         """C that makes the search over candidates equal to the search over the whole vocabulary.
 
-        Of one row, at most `beam_size` continuations survive and EOS may finish, so the best `beam_size + 1` allowed
+        Of one row, at most `num_taken` continuations survive and EOS may finish, so the best `num_taken + 1` allowed
         ones suffice; the forbidden ones may stand before them. A forbidden EOS takes the place of the allowed one.
         """
-        return min(beam_size + 1 + len(self._never), self._vocabulary_size)
+        return min(num_taken + 1 + len(self._never), self._vocabulary_size)
 
-    def apply(self, output: StepOutput, *, forbids_eos: BoolArray) -> FloatArray:
+    def apply(self, output: StepOutput, *, forbids_eos: BoolArray | None) -> FloatArray:
         """Return the log-probabilities with those of forbidden candidates set to -inf.
 
         Args:
             output: candidates, [B, K, C].
-            forbids_eos: [B] True for segments whose targets are still too short to end.
+            forbids_eos: [B] True for segments whose targets are still too short to end; None: for none.
         """
-        allowed: FloatArray = output.log_probs + self._bias[output.token_ids]
-        if forbids_eos.any():
+        allowed: FloatArray = output.log_probs + self._bias.take(output.token_ids)
+        if forbids_eos is not None and forbids_eos.any():
             allowed[(output.token_ids == self._eos_id) & forbids_eos[:, None, None]] = -np.inf
         return allowed
+
+
+class TargetRules:
+    """What the options of one segment say of tokens: never taken, not to complete a repeat, or less likely.
+
+    Holds the targets of the segment's live rows, which a repeat and the repetition penalty depend on.
+    """
+
+    @classmethod
+    def of(cls, plan: SearchPlan, *, vocabulary_size: int) -> "TargetRules | None":
+        """Return the rules of a search, None if it leaves every token alone."""
+        search = plan.search
+        has_rules = search.suppressed_ids or search.no_repeat_ngram_size or search.repetition_penalty != 1
+        return cls(plan, vocabulary_size=vocabulary_size) if has_rules or plan.avoided_size else None
+
+    def __init__(self, plan: SearchPlan, *, vocabulary_size: int) -> None:
+        """Begin with one empty target."""
+        search = plan.search
+        self._vocabulary_size = vocabulary_size
+        self._suppressed = np.array(sorted(search.suppressed_ids), np.int64)
+        self._ngram_size = search.no_repeat_ngram_size
+        self._penalty = search.repetition_penalty
+        self._avoided_ids = np.array([plan.avoided_ids], np.int64)  # [1, S]
+        self._avoided_size = plan.avoided_size
+        self._targets = np.zeros((1, 0), np.int64)  # [N, T] of the N live rows
+        self._repeats = self._find_repeats()  # rows and tokens
+
+    @property
+    def num_lowered(self) -> int:
+        """How many tokens the rules lower in any one row at the next step, at most; rounded up."""
+        num_tokens = len(self._suppressed) + int(np.bincount(self._repeats[0], minlength=1).max())
+        if self._penalty != 1:
+            num_tokens += self._targets.shape[1]
+        return -(-max(num_tokens, 1) // _LOWERED_BUCKET) * _LOWERED_BUCKET
+
+    def extend(self, tokens: IntArray, parents: IntArray) -> None:
+        """Follow a step: `tokens` [N] and `parents` [N] of the rows that now live."""
+        self._targets = np.concatenate((self._targets[parents], tokens[:, None]), axis=1)
+        self._repeats = self._find_repeats()
+
+    def apply(self, log_probs: FloatArray, token_ids: IntArray) -> FloatArray:
+        """Return the log-probabilities [N, C] of candidate tokens [N, C] after the rules, in the same order."""
+        rows = np.arange(len(log_probs))[:, None]
+        lowered = log_probs.copy()
+        if self._penalty != 1:
+            is_held = self._marks(rows, self._targets)
+            lowered[is_held[rows, token_ids]] *= self._penalty
+        is_forbidden = self._marks(*self._repeats)
+        is_forbidden[:, self._suppressed] = True
+        lowered[is_forbidden[rows, token_ids]] = -np.inf
+        return lowered
+
+    def _find_repeats(self) -> tuple[IntArray, IntArray]:
+        """Return rows and tokens with which these would repeat a run of their own or of the text to avoid."""
+        own = _completions(self._targets, self._targets, self._ngram_size)
+        avoided = _completions(self._targets, self._avoided_ids, self._avoided_size)
+        return np.concatenate((own[0], avoided[0])), np.concatenate((own[1], avoided[1]))
+
+    def _marks(self, rows: IntArray, token_ids: IntArray) -> BoolArray:
+        """Return [N, V], True at the given tokens of the given rows."""
+        marks = np.zeros((len(self._targets), self._vocabulary_size), np.bool_)
+        marks[rows, token_ids] = True
+        return marks
+
+
+def _completions(targets: IntArray, texts: IntArray, size: int) -> tuple[IntArray, IntArray]:
+    """Return rows and tokens with which the end of a row's target becomes a run of `size` tokens of its text.
+
+    Args:
+        targets: [N, T]
+        texts: [N, S], or [1, S] if all targets have the same.
+        size: tokens of a run; 0: there are none.
+    """
+    num_targets, length = targets.shape
+    if size == 0 or length < size - 1 or texts.shape[1] < size:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    runs = np.lib.stride_tricks.sliding_window_view(texts, size, axis=1)  # [N or 1, S - size + 1, size]
+    ends = targets[:, length - (size - 1) :]
+    rows, places = (runs[:, :, :-1] == ends[:, None, :]).all(axis=2).nonzero()
+    last = np.broadcast_to(runs[:, :, -1], (num_targets, runs.shape[1]))
+    return rows, last[rows, places]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float32]
+DoubleArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,24 @@ class StepBatch(Protocol):
                 search considers dead repeat row 0, so that they keep nothing alive.
             parents: [B, K] in the range of the previous step's K.
             num_candidates: C, between 1 and the vocabulary size.
+
+        Returns:
+            Arrays that hold until the next step, which may overwrite them.
+        """
+
+    def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
+        """Return the cross-attention weights with which given target tokens of a segment are chosen.
+
+        Computed anew, without changing the batch: it costs about one decoder step of as many rows, and nobody who does
+        not ask for it pays.
+
+        Args:
+            segment: index into the batch.
+            target_ids: T token ids, at least one, BOS not stored.
+
+        Returns:
+            [L, H, T, S] over the decoder layers, heads, target tokens and the segment's own source tokens; each row
+            adds up to 1.
         """
 
     def drop(self, keep: Sequence[int]) -> None:

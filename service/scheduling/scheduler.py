@@ -17,7 +17,7 @@ from service.decoding.step_model import StepModel
 from service.errors import DeadlineExceededError, DrainingError, OverloadedError
 from service.scheduling.admission import AdmissionQueue, PendingSegment, ServiceRate
 from service.scheduling.batching import BatchBudget, fair_share, next_joiners
-from service.scheduling.settings import SchedulingSettings
+from service.scheduling.settings import SchedulingSettings, num_cores
 from service.scheduling.worker import Turn, Worker
 from service.telemetry.metrics import Metrics
 
@@ -47,7 +47,8 @@ class Scheduler:
             max_tokens=settings.max_queue_tokens,
             bulk_patience_s=settings.bulk_patience_s,
         )
-        self._rate = ServiceRate(num_threads=settings.num_decoding_threads)
+        num_threads = settings.num_decoding_threads or num_cores()
+        self._rate = ServiceRate(num_threads=num_threads)
         self._unanswered: set[PendingSegment] = set()
         self._recorded_segments = self._recorded_tokens = 0
         self._is_draining = False
@@ -55,7 +56,7 @@ class Scheduler:
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)  # something waits, or the threads shall end
         self._quiet = threading.Condition(self._lock)  # everything is answered
-        self._workers = [Worker(model, metrics=metrics, clock=clock) for _ in range(settings.num_decoding_threads)]
+        self._workers = [Worker(model, metrics=metrics, clock=clock) for _ in range(num_threads)]
         self._threads = [
             threading.Thread(target=self._decode, args=(worker,), name=f"decode-{index}", daemon=True)
             for index, worker in enumerate(self._workers)

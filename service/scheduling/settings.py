@@ -1,12 +1,13 @@
 """The settings of scheduling: how much may wait and how much is decoded together."""
 
 import os
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 
-def _num_cores() -> int:
-    """Cores this process may run on."""
+def num_cores() -> int:
+    """Return how many cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -27,9 +28,10 @@ class SchedulingSettings(BaseModel):
         description="Source tokens (EOS counted) that may wait; the same rule as for segments.",
     )
     max_batch_segments: int = Field(
-        default=16,
+        default=32,
         ge=1,
-        description="Segments decoded together by one thread. On CPU 8 to 16 are as fast as more and answer sooner.",
+        description="Segments decoded together by one thread. On a CPU a network as large as Transformer-base gains "
+        "nothing beyond 16, a small one gains up to 64.",
     )
     max_batch_padded_tokens: int = Field(
         default=4096,
@@ -42,13 +44,20 @@ class SchedulingSettings(BaseModel):
         description="Segments of a batch times its widest beam; only a single segment may exceed it. "
         "Keeps one request with a wide beam from widening the step of many others.",
     )
-    num_decoding_threads: int = Field(
-        default_factory=_num_cores,
+    num_decoding_threads: int | None = Field(
+        default=None,
         ge=1,
-        description="Threads that decode, each with a batch of its own; default: one for each core of the process.",
+        description="Threads of a model that decode, each with a batch of its own; unset: one for each core of the "
+        "process on the CPU, one on a GPU.",
     )
     bulk_patience_s: float = Field(
         default=5.0,
         ge=0,
         description="Seconds a bulk segment waits behind interactive ones before it takes the next place.",
     )
+
+    def on(self, device: str) -> Self:
+        """Return the settings for a model that runs on a device, `cpu` or `cuda`: what was unset is decided."""
+        if self.num_decoding_threads is not None:
+            return self
+        return self.model_copy(update={"num_decoding_threads": num_cores() if device == "cpu" else 1})

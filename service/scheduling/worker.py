@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from service.datatypes import SegmentResult, StageTimings
+from service.datatypes import GuardReport, SegmentResult, StageTimings
 from service.decoding.engine import EndedSegment, Engine
 from service.decoding.step_model import StepModel
 from service.errors import DeadlineExceededError, EngineError
@@ -122,12 +122,21 @@ class Worker:
             return
         decode_s = now_s - running.decode_began_s
         timings = StageTimings(queue_s=running.queue_s, encode_s=running.encode_s, decode_s=decode_s)
-        result = SegmentResult(hypotheses=ended.hypotheses, num_steps=ended.num_steps, timings=timings)
+        result = SegmentResult(
+            hypotheses=ended.hypotheses, num_steps=ended.num_steps, timings=timings, guard=ended.guard
+        )
         self._num_answered_tokens += running.pending.num_source_tokens
         if running.pending.answer(result):
             self._metrics.decode_seconds.observe(decode_s)
             self._metrics.source_tokens.inc(running.pending.num_source_tokens)
             self._metrics.target_tokens.inc(len(ended.hypotheses[0].token_ids))
+            if ended.guard is not None:
+                self._record(ended.guard)
+
+    def _record(self, guard: GuardReport) -> None:
+        self._metrics.guard_outcomes.labels(outcome="replaced" if guard.is_replaced else "kept").inc()
+        for defect in guard.found:
+            self._metrics.guard_defects.labels(kind=defect.kind.value).inc()
 
     def _release(self) -> None:
         """Stop decoding for callers who have cancelled or whose deadline has passed."""

@@ -1,6 +1,6 @@
 """The catalogue: every metric the service exposes is named here and nowhere else.
 
-Times are in seconds, sizes in tokens or segments. Labels come from small fixed sets, never from request data.
+Times are in seconds, sizes in tokens, segments or bytes. Labels come from small fixed sets, never from request data.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -50,12 +50,36 @@ class Metrics:
         self.target_tokens = Counter(
             "mt_target_tokens", "Target tokens of the best hypothesis of answered segments.", registry=registry
         )
+        self.guard_outcomes = Counter(
+            "mt_guard_outcomes",
+            "Segments searched twice for a defect of the first result, by which of the two was returned.",
+            ("outcome",),
+            registry=registry,
+        )
+        self.guard_defects = Counter(
+            "mt_guard_defects", "Defects that the guard found in first results, by kind.", ("kind",), registry=registry
+        )
         self.rejected_requests = Counter(
             "mt_rejected_requests", "Requests refused before the queue, by reason.", ("reason",), registry=registry
         )
         self.warnings = Counter("mt_translation_warnings", "Warnings in replies by kind.", ("kind",), registry=registry)
         self.model_info = Gauge(
-            "mt_model_info", "1 for each loaded model.", ("model", "version", "precision"), registry=registry
+            "mt_model_info",
+            "1 for each loaded model.",
+            ("model", "version", "precision", "device"),
+            registry=registry,
+        )
+        self.model_weights_bytes = Gauge(
+            "mt_model_weights_bytes",
+            "Files of graphs and weights of the precision that a loaded model runs.",
+            ("model", "version"),
+            registry=registry,
+        )
+        self.kv_cache_bytes = Gauge(
+            "mt_kv_cache_bytes",
+            "Keys and values kept by the decoding threads of a model, room for more segments included.",
+            ("model", "version"),
+            registry=registry,
         )
         self.ready = Gauge("mt_ready", "1 while the server takes new requests.", registry=registry)
 

@@ -1,27 +1,37 @@
 """The engine against exhaustive search, a greedy loop, and a plain beam search without early stop."""
 
-import itertools
-from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from service.datatypes import Hypothesis, SearchConfig, Segment
+from service.datatypes import Hypothesis, Segment
 from service.decoding.engine import Engine
-from service.decoding.scoring import score
 from tests.fakes import EOS, FIRST_WORD, ToyModel, make_segment
+from tests.reference_search import Candidate, allowed_tokens, exhaustive_search, final_score, full_beam_search
 
 SCORE_TOLERANCE = 1e-9  # both sides add float32 log-probabilities in float64, in the same order
 
-
-@dataclass(frozen=True)
-class Candidate:
-    """A target of the reference searches."""
-
-    token_ids: tuple[int, ...]
-    log_prob: float
-
-    def score(self, alpha: float) -> float:
-        return score(self.log_prob, length=len(self.token_ids), alpha=alpha)
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"target_prefix": (5, 6)},
+    {"target_prefix": (5, 5, 5, 5), "no_repeat_ngram_size": 2},
+    {"suppressed_ids": frozenset({4, 7})},
+    {"suppressed_ids": frozenset({0, 2, 8})},
+    {"no_repeat_ngram_size": 1},
+    {"no_repeat_ngram_size": 2},
+    {"no_repeat_ngram_size": 3},
+    {"repetition_penalty": 1.3},
+    {"repetition_penalty": 4.0, "target_prefix": (6,)},
+    {"coverage_penalty_beta": 0.2},
+    {"coverage_penalty_beta": 1.0, "repetition_penalty": 1.5},
+    {
+        "coverage_penalty_beta": 0.5,
+        "repetition_penalty": 1.2,
+        "no_repeat_ngram_size": 2,
+        "suppressed_ids": frozenset({6}),
+        "target_prefix": (8, 4),
+    },
+]
 
 
 def decode(model: ToyModel, segment: Segment) -> tuple[Hypothesis, ...]:
@@ -32,75 +42,59 @@ def decode(model: ToyModel, segment: Segment) -> tuple[Hypothesis, ...]:
             return ended[0].hypotheses
 
 
-def assert_same(hypotheses: tuple[Hypothesis, ...], expected: list[Candidate], alpha: float) -> None:
+def assert_same(model: ToyModel, segment: Segment, expected: list[Candidate]) -> None:
+    hypotheses = decode(model, segment)
     assert [hypothesis.token_ids for hypothesis in hypotheses] == [candidate.token_ids for candidate in expected]
-    assert [hypothesis.score for hypothesis in hypotheses] == pytest.approx(
-        [candidate.score(alpha) for candidate in expected], abs=SCORE_TOLERANCE
+    assert [hypothesis.log_prob for hypothesis in hypotheses] == pytest.approx(
+        [candidate.log_prob for candidate in expected], abs=SCORE_TOLERANCE
     )
-
-
-def words(model: ToyModel) -> range:
-    return range(FIRST_WORD, model.vocabulary.size)
-
-
-def exhaustive_search(model: ToyModel, segment: Segment) -> list[Candidate]:
-    """Score every finished target; return the best."""
-    search, found = segment.search, []
-    for num_words in range(search.min_target_tokens, search.max_target_tokens):
-        for target in itertools.product(words(model), repeat=num_words):
-            log_prob = 0.0
-            for step, token in enumerate((*target, EOS)):
-                log_prob += float(model.next_log_probs(segment.source_ids, target[:step])[token])
-            found.append(Candidate((*target, EOS), log_prob))
-    found.sort(key=lambda candidate: -candidate.score(search.length_penalty_alpha))
-    return found[: search.num_hypotheses]
-
-
-def extensions(model: ToyModel, segment: Segment, candidate: Candidate) -> list[Candidate]:
-    log_probs = model.next_log_probs(segment.source_ids, candidate.token_ids)
-    may_end = len(candidate.token_ids) >= segment.search.min_target_tokens
-    return [
-        Candidate((*candidate.token_ids, token), candidate.log_prob + float(log_probs[token]))
-        for token in ([EOS] if may_end else []) + list(words(model))
-    ]
-
-
-def full_beam_search(model: ToyModel, segment: Segment) -> list[Candidate]:
-    """The textbook search, run to the longest target whatever has been found."""
-    search: SearchConfig = segment.search
-    live, finished = [Candidate((), 0.0)], []
-    for _ in range(search.max_target_tokens):
-        found = [extended for candidate in live for extended in extensions(model, segment, candidate)]
-        found.sort(key=lambda candidate: -candidate.log_prob)
-        finished += [candidate for candidate in found[: search.beam_size] if candidate.token_ids[-1] == EOS]
-        live = [candidate for candidate in found if candidate.token_ids[-1] != EOS][: search.beam_size]
-    finished.sort(key=lambda candidate: -candidate.score(search.length_penalty_alpha))
-    return [*finished, *live][: search.num_hypotheses]
+    assert [hypothesis.score for hypothesis in hypotheses] == pytest.approx(
+        [final_score(model, segment, candidate) for candidate in expected], abs=SCORE_TOLERANCE
+    )
 
 
 def greedy_search(model: ToyModel, segment: Segment) -> tuple[int, ...]:
-    target: tuple[int, ...] = ()
+    target = segment.search.target_prefix
     while len(target) < segment.search.max_target_tokens and EOS not in target:
-        log_probs = model.next_log_probs(segment.source_ids, target)
-        target += (max([EOS, *words(model)], key=lambda token: float(log_probs[token])),)
+        allowed = allowed_tokens(model, segment, target)
+        target += (max(allowed, key=lambda token: allowed[token]),)
     return target
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.6, 1.5])
-def test_a_wide_beam_finds_what_exhaustive_search_finds(seed: int, alpha: float) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"target_prefix": (5,)},
+        {"suppressed_ids": frozenset({6})},
+        {"no_repeat_ngram_size": 2},
+        {"repetition_penalty": 2.0},
+        {"coverage_penalty_beta": 0.3},
+        {"coverage_penalty_beta": 0.7, "no_repeat_ngram_size": 2, "repetition_penalty": 1.5, "target_prefix": (5,)},
+    ],
+)
+def test_a_wide_beam_finds_what_exhaustive_search_finds(seed: int, alpha: float, options: dict[str, Any]) -> None:
     model = ToyModel(num_words=3, seed=seed)
     segment = make_segment(
-        7, beam_size=150, num_hypotheses=10, length_penalty_alpha=alpha, min_target_tokens=1, max_target_tokens=5
+        7,
+        beam_size=150,
+        num_hypotheses=10,
+        min_target_tokens=1,
+        max_target_tokens=5,
+        length_penalty_alpha=alpha,
+        **options,
     )
 
-    assert_same(decode(model, segment), exhaustive_search(model, segment), alpha)
+    assert_same(model, segment, exhaustive_search(model, segment))
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_beam_one_is_greedy_search(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("options", OPTIONS)
+def test_beam_one_is_greedy_search(seed: int, options: dict[str, Any]) -> None:
     model = ToyModel(seed=seed, eos_bias=1.0)
-    segment = make_segment(7, 8, beam_size=1, max_target_tokens=15)
+    segment = make_segment(7, 8, beam_size=1, max_target_tokens=15, **options)
 
     assert decode(model, segment)[0].token_ids == greedy_search(model, segment)
 
@@ -117,9 +111,34 @@ def test_stopping_early_never_changes_the_answer(seed: int, alpha: float, beam_s
         length_penalty_alpha=alpha,
         min_target_tokens=seed % 4,
         max_target_tokens=10,
+        **OPTIONS[(seed + beam_size) % len(OPTIONS)],
     )
 
-    assert_same(decode(model, segment), full_beam_search(model, segment), alpha)
+    assert_same(model, segment, full_beam_search(model, segment))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("num_words", [5, 60])
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(("beam_size", "num_hypotheses"), [(1, 1), (3, 2), (5, 5)])
+def test_every_option_is_exact_over_the_whole_vocabulary(
+    seed: int, num_words: int, options: dict[str, Any], beam_size: int, num_hypotheses: int
+) -> None:
+    model = ToyModel(num_words=num_words, seed=seed, eos_bias=seed % 3 - 1.0)
+    segment = make_segment(
+        7, 8, beam_size=beam_size, num_hypotheses=num_hypotheses, min_target_tokens=seed % 4, **options
+    )
+
+    assert_same(model, segment, full_beam_search(model, segment))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_more_tokens_may_be_lowered_than_the_beam_takes(seed: int) -> None:
+    model = ToyModel(num_words=60, seed=seed)
+    likely = model.next_log_probs((7, EOS), ()).argsort()[-40:].tolist()
+    segment = make_segment(7, suppressed_ids=frozenset(likely) - {EOS}, repetition_penalty=1.5, num_hypotheses=4)
+
+    assert_same(model, segment, full_beam_search(model, segment))
 
 
 def test_stopping_early_saves_most_steps_of_a_model_that_ends() -> None:
@@ -129,3 +148,13 @@ def test_stopping_early_saves_most_steps_of_a_model_that_ends() -> None:
     ended = [found for _ in range(10) if engine.num_segments for found in engine.step().ended]
 
     assert ended[0].hypotheses[0].is_finished
+
+
+def test_a_prefix_may_hold_what_the_search_would_never_take() -> None:
+    unlikely = int(ToyModel().next_log_probs((7, EOS), ())[FIRST_WORD:].argmin()) + FIRST_WORD
+    segment = make_segment(7, target_prefix=(unlikely, 3), suppressed_ids=frozenset({unlikely}))
+
+    best = decode(ToyModel(), segment)[0]
+
+    assert best.token_ids[:2] == (unlikely, 3)
+    assert best.token_log_probs[:2] == (0.0, 0.0)

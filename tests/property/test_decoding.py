@@ -1,17 +1,20 @@
 """A hypothesis depends on its segment alone: not on neighbours, arrival order or who is cancelled."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.datatypes import Hypothesis, SearchConfig, Segment
-from service.decoding.engine import Engine
+from service.datatypes import SamplingConfig, SearchConfig, Segment
+from service.decoding.engine import EndedSegment, Engine, check_segment
 from service.decoding.scoring import bound_penalty, score
-from tests.fakes import EOS, FIRST_WORD, ToyModel
+from tests.fakes import EOS, FIRST_WORD, FaultyToyModel
 
-MODEL = ToyModel(eos_bias=0.5)
+MODEL = FaultyToyModel(eos_bias=0.5)
+WORDS = st.integers(FIRST_WORD, FIRST_WORD + 4)
 
 
 @dataclass(frozen=True)
@@ -23,36 +26,58 @@ class Visit:
     stays: int | None
 
 
+SAMPLINGS = st.builds(
+    SamplingConfig,
+    temperature=st.sampled_from([0.5, 1.0, 2.0]),
+    top_k=st.none() | st.integers(1, 10),
+    top_p=st.sampled_from([0.3, 0.9, 1.0]),
+    seed=st.integers(0, 3),
+)
+
+
 @st.composite
 def searches(draw: st.DrawFn) -> SearchConfig:
+    """Any options at once; never so strict that no continuation is left."""
     beam_size = draw(st.integers(1, 6))
+    longest = draw(st.integers(1, 14))
+    sampling = draw(st.none() | SAMPLINGS)
     return SearchConfig(
         beam_size=beam_size,
-        num_hypotheses=draw(st.integers(1, beam_size)),
+        num_hypotheses=beam_size if sampling else draw(st.integers(1, beam_size)),
         length_penalty_alpha=draw(st.sampled_from([-0.5, 0.0, 0.6, 1.2])),
         min_target_tokens=draw(st.integers(0, 4)),
-        max_target_tokens=draw(st.integers(1, 14)),
+        max_target_tokens=longest,
+        target_prefix=tuple(draw(st.lists(WORDS, max_size=min(longest - 1, 4)))),
+        suppressed_ids=draw(st.frozensets(WORDS, max_size=2)),
+        no_repeat_ngram_size=draw(st.sampled_from([0, 2, 3])),
+        repetition_penalty=draw(st.sampled_from([1.0, 1.3, 5.0])),
+        coverage_penalty_beta=draw(st.sampled_from([0.0, 0.4])),
+        sampling=sampling,
+        has_guard=sampling is None and draw(st.booleans()),
     )
 
 
 SEGMENTS = st.builds(
     Segment,
-    source_ids=st.lists(st.integers(FIRST_WORD, FIRST_WORD + 4), max_size=3).map(lambda ids: (*ids, EOS)),
+    source_ids=st.lists(WORDS, max_size=12).map(lambda ids: (*ids, EOS)),
     search=searches(),
+    wants_attention=st.booleans(),
 )
 VISITS = st.builds(Visit, segment=SEGMENTS, joins_at=st.integers(0, 12), stays=st.none() | st.integers(1, 5))
 
 
 @cache
-def decode_alone(segment: Segment) -> tuple[tuple[Hypothesis, ...], int]:
+def decode_alone(segment: Segment) -> EndedSegment:
+    check_segment(segment, MODEL)
     engine = Engine(MODEL)
     engine.start([segment])
     while True:
         if ended := engine.step().ended:
-            return ended[0].hypotheses, ended[0].num_steps
+            assert engine.num_segments == 0
+            return ended[0]
 
 
-def decode_together(visits: list[Visit]) -> dict[int, tuple[tuple[Hypothesis, ...], int]]:
+def decode_together(visits: list[Visit]) -> dict[int, EndedSegment]:
     """Run the visits through one engine; return the answers by index of the visit."""
     engine, step = Engine(MODEL), 0
     present: dict[int, int] = {}  # handle -> index of the visit
@@ -63,12 +88,21 @@ def decode_together(visits: list[Visit]) -> dict[int, tuple[tuple[Hypothesis, ..
             present |= zip(engine.start([visits[index].segment for index in joining]), joining, strict=True)
         step += 1
         for ended in engine.step().ended if engine.num_segments else ():
-            answers[present.pop(ended.handle)] = ended.hypotheses, ended.num_steps
+            answers[present.pop(ended.handle)] = ended
         leaving = [handle for handle, index in present.items() if is_cancelled(visits[index], step)]
         engine.drop(leaving)
         for handle in leaving:
             del present[handle]
     return answers
+
+
+def assert_same(one: EndedSegment, other: EndedSegment) -> None:
+    """Compare all but the handle, to the last bit; attention, which hypotheses are not compared by, included."""
+    assert replace(one, handle=0) == replace(other, handle=0)
+    for first, second in zip(one.hypotheses, other.hypotheses, strict=True):
+        assert (first.attention is None) == (second.attention is None)
+        if first.attention is not None:
+            np.testing.assert_array_equal(first.attention, second.attention)
 
 
 def is_cancelled(visit: Visit, step: int) -> bool:
@@ -83,29 +117,33 @@ def test_a_hypothesis_does_not_depend_on_its_batch(visits: list[Visit]) -> None:
     for index, visit in enumerate(visits):
         alone = decode_alone(visit.segment)
         if index in answers:
-            assert answers[index] == alone
+            assert_same(answers[index], alone)
         else:
             assert visit.stays is not None
-            assert visit.stays < alone[1]
+            assert visit.stays < alone.num_steps
 
 
 @settings(max_examples=150, deadline=None)
 @given(SEGMENTS)
 def test_every_search_returns_between_one_and_the_hypotheses_asked_for(segment: Segment) -> None:
-    hypotheses, num_steps = decode_alone(segment)
+    ended, search = decode_alone(segment), segment.search
 
-    assert 1 <= len(hypotheses) <= segment.search.num_hypotheses
-    assert 1 <= num_steps <= segment.search.max_target_tokens
-    for hypothesis in hypotheses:
-        assert len(hypothesis.token_ids) == len(hypothesis.token_log_probs) <= segment.search.max_target_tokens
+    assert 1 <= len(ended.hypotheses) <= search.num_hypotheses
+    assert 1 <= ended.num_steps <= search.max_target_tokens * (1 if ended.guard is None else 2)
+    for hypothesis in ended.hypotheses:
+        assert len(hypothesis.token_ids) == len(hypothesis.token_log_probs) <= search.max_target_tokens
         assert hypothesis.is_finished == (hypothesis.token_ids[-1] == EOS)
+        assert hypothesis.token_ids[: len(search.target_prefix)] == search.target_prefix
+        assert not search.suppressed_ids & set(hypothesis.token_ids[len(search.target_prefix) :])
+        assert hypothesis.log_prob == pytest.approx(sum(hypothesis.token_log_probs), rel=1e-5)
+        assert (hypothesis.attention is not None) == segment.wants_attention
 
 
 @given(searches(), st.floats(-50, 0), st.data())
 def test_no_continuation_of_a_live_hypothesis_scores_above_its_bound(
     search: SearchConfig, log_prob: float, data: st.DataObject
 ) -> None:
-    shortest = min(search.min_target_tokens + 1, search.max_target_tokens)
+    shortest = min(max(search.min_target_tokens, len(search.target_prefix)) + 1, search.max_target_tokens)
     length = data.draw(st.integers(shortest, search.max_target_tokens))
     later_log_prob = log_prob - data.draw(st.floats(0, 50))
 

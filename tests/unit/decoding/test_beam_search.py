@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -5,7 +7,7 @@ from service.datatypes import SearchConfig
 from service.decoding.beam_search import advance, conclude, find_ended, rank_candidates
 from service.decoding.beam_state import BeamState
 from service.decoding.constraints import CandidateRules
-from service.decoding.step_model import StepOutput, VocabularySpec
+from service.decoding.step_model import FloatArray, StepOutput, VocabularySpec
 from tests.fakes import BOS, EOS, PAD, UNK
 
 VOCABULARY = VocabularySpec(size=100, pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=UNK)
@@ -25,7 +27,12 @@ def start(**search: float) -> BeamState:
 
 
 def take(state: BeamState, *rows: dict[int, float]) -> None:
-    advance(state, make_output(*rows), rules=RULES, eos_id=EOS)
+    advance(state, make_output(*rows), rules=RULES, eos_id=EOS, attend=attend_to_first)
+
+
+def attend_to_first(segment: int, target_ids: Sequence[int]) -> FloatArray:
+    """All of two source tokens' attention goes to the first."""
+    return np.tile(np.array([1.0, 0.0], np.float32), (1, 1, len(target_ids), 1))
 
 
 def live_tokens(state: BeamState) -> list[int]:

@@ -61,3 +61,13 @@ def test_segments_are_kept_in_the_order_given() -> None:
 )
 def test_the_last_ones_fill_the_holes(leaving: list[int], kept: list[int]) -> None:
     assert indices_without(4, leaving) == kept
+
+
+def test_rows_that_a_wider_newcomer_brings_do_as_the_first_row_does() -> None:
+    narrow = BeamState.starting([SearchConfig(beam_size=2)], bos_id=1)
+    narrow.tokens, narrow.parents = np.array([[7, 8]]), np.array([[1, 0]])
+
+    narrow.append(BeamState.starting([SearchConfig(beam_size=4)], bos_id=1))
+
+    assert narrow.tokens.tolist() == [[7, 8, 7, 7], [1, 1, 1, 1]]
+    assert narrow.parents.tolist() == [[1, 0, 1, 1], [0, 0, 0, 0]]

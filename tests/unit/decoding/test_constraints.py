@@ -1,7 +1,10 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
-from service.decoding.constraints import CandidateRules
+from service.datatypes import SearchConfig
+from service.decoding.constraints import CandidateRules, SearchPlan, TargetRules
 from service.decoding.step_model import StepOutput, VocabularySpec
 from tests.fakes import BOS, EOS, FIRST_WORD, PAD, UNK
 
@@ -49,3 +52,63 @@ def test_a_vocabulary_may_use_one_id_twice_or_lack_one() -> None:
     allowed = CandidateRules(vocabulary).apply(make_output(EOS, UNK, 99), forbids_eos=np.array([False]))
 
     assert allowed.tolist() == [[[-1.0, -np.inf, -3.0]]]
+
+
+def make_rules(targets: list[list[int]], *, avoided_ids: tuple[int, ...] = (), **search: Any) -> TargetRules:
+    """Rules of a segment whose rows hold the given targets, all of one length."""
+    plan = SearchPlan(search=SearchConfig(**search), avoided_ids=avoided_ids, avoided_size=3 if avoided_ids else 0)
+    rules = TargetRules(plan, vocabulary_size=100)
+    for step in range(len(targets[0])):
+        parents = np.zeros(len(targets), np.int64) if step == 0 else np.arange(len(targets))
+        rules.extend(np.array([target[step] for target in targets]), parents)
+    return rules
+
+
+def lowered(rules: TargetRules, num_rows: int, *token_ids: int) -> list[list[float]]:
+    log_probs = np.full((num_rows, len(token_ids)), -1.0, np.float32)
+    return rules.apply(log_probs, np.tile(token_ids, (num_rows, 1))).tolist()  # type: ignore[no-any-return]
+
+
+def test_each_row_may_not_repeat_its_own_runs() -> None:
+    rules = make_rules([[10, 11, 12, 10, 11], [10, 11, 13, 10, 11]], no_repeat_ngram_size=3)
+
+    assert lowered(rules, 2, 12, 13, 14) == [[-np.inf, -1, -1], [-1, -np.inf, -1]]
+
+
+def test_each_row_holds_the_tokens_of_the_row_it_continues() -> None:
+    rules = make_rules([[10], [20]], no_repeat_ngram_size=1)
+
+    rules.extend(np.array([30, 31]), np.array([1, 1]))
+
+    assert lowered(rules, 2, 10, 20, 30, 31) == [[-1, -np.inf, -np.inf, -1], [-1, -np.inf, -1, -np.inf]]
+
+
+def test_a_run_of_the_text_to_avoid_is_not_completed() -> None:
+    rules = make_rules([[50, 11], [50, 12]], avoided_ids=(10, 50, 11, 13))
+
+    assert lowered(rules, 2, 13, 10, 50) == [[-np.inf, -1, -1], [-1, -1, -1]]
+
+
+def test_tokens_held_are_less_likely() -> None:
+    rules = make_rules([[10, 10], [10, 11]], repetition_penalty=1.5)
+
+    assert lowered(rules, 2, 10, 11, 12) == [[-1.5, -1, -1], [-1.5, -1.5, -1]]
+
+
+def test_suppressed_tokens_are_never_taken() -> None:
+    rules = make_rules([[10]], suppressed_ids=frozenset({10, 99}))
+
+    assert lowered(rules, 1, 10, 98, 99) == [[-np.inf, -1, -np.inf]]
+
+
+def test_there_is_room_for_every_token_that_may_be_lowered() -> None:
+    held = list(range(10, 50))
+
+    assert make_rules([held], repetition_penalty=2.0).num_lowered >= 40
+    assert make_rules([held], no_repeat_ngram_size=1).num_lowered >= 40
+    assert make_rules([[10]], suppressed_ids=frozenset(held)).num_lowered >= 40
+    assert make_rules([held], no_repeat_ngram_size=2).num_lowered < 40
+
+
+def test_options_that_leave_tokens_alone_need_no_rules() -> None:
+    assert TargetRules.of(SearchPlan(search=SearchConfig()), vocabulary_size=100) is None

@@ -2,14 +2,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
-from service.datatypes import Hypothesis, Segment
+from service.datatypes import Hypothesis, SamplingConfig, Segment
 from service.decoding.engine import EndedSegment, Engine, check_segment
-from service.decoding.step_model import FloatArray
-from tests.fakes import BOS, EOS, PAD, UNK, ToyModel, make_segment
+from service.decoding.step_model import FloatArray, IntArray, StepBatch, StepModel, StepOutput
+from tests.fakes import BOS, EOS, PAD, UNK, FlakyModel, ToyModel, WrappedBatch, WrappedModel, make_segment
 
 
 class BrokenToyModel(ToyModel):
@@ -20,7 +21,25 @@ class BrokenToyModel(ToyModel):
         return np.full_like(log_probs, np.nan) if source_ids[0] == 9 else log_probs
 
 
-def decode(model: ToyModel, *segments: Segment) -> list[EndedSegment]:
+class CandidateCounter(WrappedModel):
+    """Takes down how many candidates each step asks for."""
+
+    def __init__(self, inner: ToyModel) -> None:
+        super().__init__(inner)
+        self.counts: list[int] = []
+
+    def new_batch(self) -> StepBatch:
+        model = self
+
+        class Batch(WrappedBatch):
+            def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
+                model.counts.append(num_candidates)
+                return super().step(token_ids, parents, num_candidates=num_candidates)
+
+        return Batch(self, self.inner.new_batch())
+
+
+def decode(model: StepModel, *segments: Segment) -> list[EndedSegment]:
     """Decode segments together; return what became of each, in order."""
     engine = Engine(model)
     engine.start(segments)
@@ -30,7 +49,7 @@ def decode(model: ToyModel, *segments: Segment) -> list[EndedSegment]:
     return sorted(ended, key=lambda segment: segment.handle)
 
 
-def decode_one(model: ToyModel, segment: Segment) -> tuple[Hypothesis, ...]:
+def decode_one(model: StepModel, segment: Segment) -> tuple[Hypothesis, ...]:
     return decode(model, segment)[0].hypotheses
 
 
@@ -95,16 +114,23 @@ def test_an_empty_target_is_one_eos() -> None:
     assert best.token_ids == (EOS,)
 
 
-def test_the_first_step_has_one_row_and_later_ones_no_more_than_the_widest_beam() -> None:
+def test_the_first_step_of_a_large_batch_has_one_row_and_later_ones_no_more_than_the_widest_beam() -> None:
     engine = Engine(ToyModel(eos_bias=-100.0))
-    engine.start([make_segment(7, beam_size=3), make_segment(8, beam_size=1)])
+    engine.start([make_segment(7, beam_size=3)] * 6 + [make_segment(8, beam_size=1)])
 
     assert [engine.step().num_rows for _ in range(4)] == [1, 3, 3, 3]
 
 
+def test_a_small_batch_has_all_its_rows_from_the_first_step_on() -> None:
+    engine = Engine(ToyModel(eos_bias=-100.0))
+    engine.start([make_segment(7, beam_size=3)])
+
+    assert [engine.step().num_rows for _ in range(3)] == [3, 3, 3]
+
+
 def test_the_rows_shrink_when_the_widest_beam_leaves() -> None:
     engine = Engine(ToyModel(eos_bias=-100.0))
-    wide, _ = engine.start([make_segment(7, beam_size=4), make_segment(8, beam_size=2)])
+    wide, *_ = engine.start([make_segment(7, beam_size=4), *[make_segment(8, beam_size=2)] * 9])
     reports = [engine.step(), engine.step()]
 
     engine.drop([wide])
@@ -169,9 +195,28 @@ def test_a_beam_may_be_wider_than_the_vocabulary() -> None:
         {"min_target_tokens": -1},
         {"length_penalty_alpha": math.nan},
         {"length_penalty_alpha": 1e6},
+        {"target_prefix": (5,) * 12},
+        {"target_prefix": (9,)},
+        {"target_prefix": (-1,)},
+        {"target_prefix": (EOS,)},
+        {"suppressed_ids": frozenset({EOS})},
+        {"suppressed_ids": frozenset({9})},
+        {"no_repeat_ngram_size": -1},
+        {"repetition_penalty": 0.9},
+        {"repetition_penalty": math.inf},
+        {"coverage_penalty_beta": -0.1},
+        {"coverage_penalty_beta": math.nan},
+        {"beam_size": 4, "num_hypotheses": 2, "sampling": SamplingConfig()},
+        {"beam_size": 1, "sampling": SamplingConfig(), "has_guard": True},
+        {"beam_size": 1, "sampling": SamplingConfig(temperature=0.0)},
+        {"beam_size": 1, "sampling": SamplingConfig(temperature=math.nan)},
+        {"beam_size": 1, "sampling": SamplingConfig(top_k=0)},
+        {"beam_size": 1, "sampling": SamplingConfig(top_p=0.0)},
+        {"beam_size": 1, "sampling": SamplingConfig(top_p=1.1)},
+        {"beam_size": 1, "sampling": SamplingConfig(seed=-1)},
     ],
 )
-def test_options_the_search_cannot_take_are_refused(search: dict[str, float]) -> None:
+def test_options_the_search_cannot_take_are_refused(search: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="cannot take"):
         check_segment(make_segment(7, **search), ToyModel())
 
@@ -182,3 +227,38 @@ def test_sources_the_model_cannot_take_are_refused(num_tokens: int) -> None:
 
     with pytest.raises(ValueError, match=f"source tokens {num_tokens}"):
         check_segment(segment, ToyModel())
+
+
+def test_every_option_at_once_is_taken() -> None:
+    options = {"target_prefix": (5, 3), "suppressed_ids": frozenset({8}), "no_repeat_ngram_size": 2}
+
+    check_segment(make_segment(7, **options, repetition_penalty=2.0, coverage_penalty_beta=1.0), ToyModel())
+    check_segment(make_segment(7, **options, beam_size=1, sampling=SamplingConfig(top_k=10**6)), ToyModel())
+
+
+def test_attention_is_that_of_each_hypothesis_returned() -> None:
+    model, segment = ToyModel(), replace(make_segment(7, 8, num_hypotheses=3), wants_attention=True)
+
+    for hypothesis in decode_one(model, segment):
+        assert hypothesis.attention is not None
+        assert np.array_equal(hypothesis.attention, model.cross_attention(segment.source_ids, hypothesis.token_ids))
+
+
+def test_nobody_who_does_not_ask_pays_for_attention() -> None:
+    model = FlakyModel(ToyModel(), lambda operation: operation == "cross_attention")
+
+    assert decode_one(model, make_segment(7, 8, repetition_penalty=2.0))[0].attention is None
+
+
+def test_candidates_are_few_without_options_and_as_many_as_needed_with_them() -> None:
+    model = CandidateCounter(ToyModel(num_words=90, eos_bias=-100.0))
+    engine = Engine(model)
+    engine.start([make_segment(7)])
+    engine.step()
+    engine.start([make_segment(8, suppressed_ids=frozenset(range(10, 40)), max_target_tokens=2)])
+    engine.step()
+    engine.start([make_segment(8, beam_size=1, sampling=SamplingConfig(), max_target_tokens=1)])
+    engine.step()
+    engine.step()
+
+    assert model.counts == [8, 40, 94, 8]

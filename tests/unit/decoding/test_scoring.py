@@ -1,7 +1,9 @@
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from service.datatypes import Hypothesis, SearchConfig
-from service.decoding.scoring import bound_penalty, length_penalty, rank, score
+from service.decoding.scoring import bound_penalty, coverage_penalty, length_penalty, rank, score
 
 
 def make_hypothesis(score: float, *, is_finished: bool = True) -> Hypothesis:
@@ -40,3 +42,27 @@ def test_finished_hypotheses_stand_before_unfinished_ones_and_each_kind_by_score
     good, bad = make_hypothesis(-1.0), make_hypothesis(-2.0)
 
     assert rank([unfinished, bad, good]) == [good, bad, unfinished]
+
+
+def attention_of(*columns: float) -> NDArray[np.float32]:
+    """Two layers, two heads, two target tokens; the last layer gives each source token a column's sum in all."""
+    last = np.array([[0.5 * column for column in columns]] * 2, np.float32)
+    return np.stack([np.full((2, *last.shape), 0.9, np.float32), np.stack([2 * last, 0 * last])])
+
+
+def test_the_coverage_penalty_is_that_of_wu_et_al_over_the_last_layer() -> None:
+    assert coverage_penalty(attention_of(0.5, 1.2, 0.3), beta=2.0) == pytest.approx(2 * (np.log(0.5) + np.log(0.3)))
+
+
+def test_full_coverage_costs_nothing() -> None:
+    assert coverage_penalty(attention_of(1.0, 1.0), beta=5.0) == 0.0
+
+
+def test_a_source_token_without_any_attention_has_a_finite_penalty() -> None:
+    assert -100.0 < coverage_penalty(attention_of(2.0, 0.0), beta=1.0) < -5.0
+
+
+def test_a_prefix_counts_among_the_lengths_that_may_end() -> None:
+    search = SearchConfig(length_penalty_alpha=-1.0, target_prefix=(4, 5, 6), max_target_tokens=20)
+
+    assert bound_penalty(search) == length_penalty(4, alpha=-1.0)

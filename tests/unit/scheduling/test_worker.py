@@ -9,7 +9,7 @@ from service.errors import DeadlineExceededError, EngineError
 from service.scheduling.admission import PendingSegment
 from service.scheduling.worker import Worker
 from service.telemetry.metrics import Metrics
-from tests.fakes import FlakyModel, ManualClock, ToyModel, WrappedModel, make_segment
+from tests.fakes import FaultyToyModel, FlakyModel, ManualClock, ToyModel, WrappedModel, make_segment
 
 ENDLESS = ToyModel(eos_bias=-100.0)
 
@@ -116,3 +116,20 @@ def test_a_model_that_raises_fails_its_batch_and_the_next_one_starts_afresh(oper
     assert isinstance(other.future.exception(timeout=0), EngineError)
     assert broken.future.done()
     assert whole.future.result(timeout=0).num_steps == 2
+
+
+def test_what_the_guard_did_is_answered_and_counted() -> None:
+    metrics = Metrics(CollectorRegistry())
+    worker = Worker(FaultyToyModel(num_words=40), metrics=metrics, clock=ManualClock())
+    segment = make_segment(FaultyToyModel.LOOPER, 20, max_target_tokens=40, has_guard=True)
+    pending = PendingSegment(segment=segment, priority=Priority.INTERACTIVE, admitted_at_s=0.0, deadline_s=100.0)
+    worker.hand_over([pending, make_pending()])
+
+    while worker.num_segments:
+        worker.turn()
+
+    guard = pending.future.result(timeout=0).guard
+    assert guard is not None
+    assert guard.is_replaced
+    assert metrics.registry.get_sample_value("mt_guard_outcomes_total", {"outcome": "replaced"}) == 1
+    assert metrics.registry.get_sample_value("mt_guard_defects_total", {"kind": "repetition"}) == 1

@@ -1,0 +1,196 @@
+"""Finds targets that no translation looks like, and says how to search once more and which of two answers to keep.
+
+Pure functions of token ids: EOS is stripped by the caller, source and target share one vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from service.datatypes import Defect, DefectKind, Hypothesis, SearchConfig
+from service.decoding.constraints import SearchPlan
+
+_MIN_REPEATS = (5, 4, 3, 3, 3, 3, 3, 3)
+"""How often 1, 2, ... tokens stand back to back before it is a loop. People write `very, very, very` and `ha ha ha ha`,
+but not the same phrase three times."""
+
+_LONG_FACTOR, _LONG_OFFSET = 3, 20
+"""A target is absurdly long beyond this many times its source, plus this."""
+
+_SHORT_FACTOR, _SHORT_SOURCE_TOKENS = 5, 10
+"""From this many source tokens on, a target is absurdly short below a source divided by the factor."""
+
+_MIN_COPIED_TOKENS, _MIN_COPIED_SHARE = 8, 0.6
+"""A copy is a run of so many tokens and such a share of the target; names, numbers and short addresses are less."""
+
+_AVOIDED_SIZE = 4
+"""The second search takes no run of so many tokens from a source that was copied: names of three pieces still pass."""
+
+_NO_REPEAT_SIZE = 3
+"""Where no run of three tokens occurs twice, nothing stands back to back as often as `_MIN_REPEATS`."""
+
+_MIN_MEAN_LOG_PROB = -1.5
+"""A copy is replaced only by what the model itself finds likelier than this per token on average: what is rightly
+copied, such as a long address, has no other translation, and what it says instead is far below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is wrong with one target."""
+
+    defects: tuple[Defect, ...]
+    severity: float
+    """Added over the defects, each up to 1: the share of the target in the loop or copied, 1 for its length; 1 more for
+    a loop that was cut off, as it would have gone on."""
+
+
+def judge(
+    source_ids: Sequence[int], target_ids: Sequence[int], *, num_forced: int = 0, is_finished: bool = True
+) -> Verdict:
+    """Return what is wrong with a target.
+
+    Args:
+        source_ids: without EOS.
+        target_ids: without EOS.
+        num_forced: tokens at its beginning that the model did not choose: only its length counts them.
+        is_finished: whether the model ended it; one that was cut off is not too short.
+    """
+    chosen_ids = target_ids[num_forced:]
+    found = [
+        _find_repetition(source_ids, chosen_ids),
+        _find_copy(source_ids, chosen_ids),
+        _find_length(source_ids, target_ids, is_finished=is_finished),
+    ]
+    defects = [finding for finding in found if finding is not None]
+    severity = sum(severity for _, severity in defects) + (found[0] is not None and not is_finished)
+    return Verdict(defects=tuple(defect for defect, _ in defects), severity=float(severity))
+
+
+def is_looping(source_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
+    """Return whether a target, without prefix and still growing, ends in what `judge` calls a repetition."""
+    ids = list(target_ids)
+    if not any(_ends_in_loop(ids, size, num) for size, num in enumerate(_MIN_REPEATS, 1)):
+        return False
+    return any(_ends_in_loop(ids, size, num) for size, num in enumerate(_loop_limits(source_ids), 1))
+
+
+def plan_second_search(search: SearchConfig, source_ids: tuple[int, ...], defects: Sequence[Defect]) -> SearchPlan:
+    """Return how to search once more for a target without these defects; `source_ids` without EOS.
+
+    A caller's own stricter limits stay.
+    """
+    kinds = {defect.kind for defect in defects}
+    own_size = search.no_repeat_ngram_size or _NO_REPEAT_SIZE
+    shortest = search.min_target_tokens
+    if DefectKind.LENGTH_RATIO in kinds:
+        shortest = max(shortest, min(_shortest_target(source_ids), search.max_target_tokens - 1))
+    is_copy = DefectKind.COPIED_SOURCE in kinds
+    return SearchPlan(
+        search=replace(
+            search,
+            no_repeat_ngram_size=min(own_size, _NO_REPEAT_SIZE),
+            min_target_tokens=shortest,
+            has_guard=False,
+        ),
+        avoided_ids=source_ids if is_copy else (),
+        avoided_size=_AVOIDED_SIZE if is_copy else 0,
+    )
+
+
+def is_second_better(first: tuple[Hypothesis, Verdict], second: tuple[Hypothesis, Verdict]) -> bool:
+    """Return whether the best of the second search is to be returned: fewer or lesser defects, or a higher score.
+
+    What replaces a copy must be something that the model finds likely.
+    """
+    (old, old_verdict), (new, new_verdict) = first, second
+    kinds = {defect.kind for defect in old_verdict.defects}
+    if kinds == {DefectKind.COPIED_SOURCE} and new.log_prob < _MIN_MEAN_LOG_PROB * len(new.token_ids):
+        return False
+    old_badness = len(old_verdict.defects), round(old_verdict.severity, 3), not old.is_finished, -old.score
+    new_badness = len(new_verdict.defects), round(new_verdict.severity, 3), not new.is_finished, -new.score
+    return new_badness < old_badness
+
+
+def _find_repetition(source_ids: Sequence[int], target_ids: Sequence[int]) -> tuple[Defect, float] | None:
+    repeats = _repeats_by_size(target_ids)
+    if all(num < limit for num, limit in zip(repeats, _MIN_REPEATS, strict=True)):
+        return None
+    for size, (num, limit) in enumerate(zip(repeats, _loop_limits(source_ids), strict=True), 1):
+        if num >= limit:
+            tokens = "token" if size == 1 else "tokens"
+            defect = Defect(kind=DefectKind.REPETITION, detail=f"a run of {size} {tokens} {num} times in a row")
+            return defect, size * num / len(target_ids)
+    return None
+
+
+def _loop_limits(source_ids: Sequence[int]) -> list[int]:
+    """Return how often 1, 2, ... tokens must stand back to back to be a loop, given what the source itself repeats.
+
+    A word of one token may be translated by several and the other way round, so the source's worst repetition of any
+    size counts for all, and with room: a target may repeat twice as often.
+    """
+    allowed = 2 * max(_repeats_by_size(source_ids))
+    return [max(limit, allowed + 1) for limit in _MIN_REPEATS]
+
+
+def _repeats_by_size(ids: Sequence[int]) -> list[int]:
+    """Return for 1, 2, ... tokens how often any run of so many stands back to back, at most; exact from 2 on."""
+    array = np.asarray(ids)
+    return [_count_repeats(array, size) for size in range(1, len(_MIN_REPEATS) + 1)]
+
+
+def _count_repeats(array: np.ndarray[tuple[int, ...], np.dtype[np.int64]], size: int) -> int:
+    is_equal = array[size:] == array[:-size]
+    if np.count_nonzero(is_equal) < size:  # most texts, most sizes
+        return 1
+    breaks = np.flatnonzero(~np.concatenate(([False], is_equal, [False])))
+    longest = int(np.diff(breaks).max()) - 1
+    return longest // size + 1
+
+
+def _ends_in_loop(ids: list[int], size: int, num_repeats: int) -> bool:
+    span = size * num_repeats
+    return len(ids) >= span and ids[-span:-size] == ids[len(ids) - span + size :]
+
+
+def _find_copy(source_ids: Sequence[int], target_ids: Sequence[int]) -> tuple[Defect, float] | None:
+    needed = max(_MIN_COPIED_TOKENS, _MIN_COPIED_SHARE * len(target_ids))
+    known = set(source_ids)
+    if sum(token in known for token in target_ids) < needed:
+        return None
+    num_copied = _longest_common_run(source_ids, target_ids)
+    if num_copied < needed:
+        return None
+    detail = f"{num_copied} of {len(target_ids)} tokens in a row are those of the source"
+    return Defect(kind=DefectKind.COPIED_SOURCE, detail=detail), num_copied / len(target_ids)
+
+
+def _longest_common_run(first: Sequence[int], second: Sequence[int]) -> int:
+    is_equal = np.asarray(first)[:, None] == np.asarray(second)
+    ending = np.zeros(len(second) + 1, np.int64)  # run that ends at each token of `second`
+    longest = 0
+    for row in is_equal:
+        ending[1:] = np.where(row, ending[:-1] + 1, 0)
+        longest = max(longest, int(ending.max()))
+    return longest
+
+
+def _find_length(
+    source_ids: Sequence[int], target_ids: Sequence[int], *, is_finished: bool
+) -> tuple[Defect, float] | None:
+    num_source, num_target = len(source_ids), len(target_ids)
+    is_long = num_target > _LONG_FACTOR * num_source + _LONG_OFFSET
+    is_short = is_finished and num_target < _shortest_target(source_ids)
+    if not is_long and not is_short:
+        return None
+    detail = f"{num_target} tokens for a source of {num_source}"
+    return Defect(kind=DefectKind.LENGTH_RATIO, detail=detail), 1.0
+
+
+def _shortest_target(source_ids: Sequence[int]) -> int:
+    """Return the fewest tokens that are not absurdly short for a source; 0 if it may have no translation."""
+    num_source = len(source_ids)
+    if num_source >= _SHORT_SOURCE_TOKENS:
+        return -(-num_source // _SHORT_FACTOR)
+    return 1 if num_source >= 2 else 0

@@ -1,0 +1,169 @@
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from service.datatypes import Hypothesis, SamplingConfig
+from service.decoding.engine import Engine
+from service.decoding.sampling import Sampler, remaining_weights
+from tests.fakes import EOS, FIRST_WORD, ToyModel, make_segment
+
+PROBABILITIES = np.array([[0.4, 0.3, 0.2, 0.1]])
+LOG_PROBS = np.log(PROBABILITIES).astype(np.float32)
+NUM_DRAWS = 20_000
+CHI_SQUARED_LIMIT = 40.0  # 3 to 8 degrees of freedom exceed it once in 100,000 seeds at most; the seed is fixed
+
+
+def probabilities_left(**config: float) -> list[float]:
+    weights = remaining_weights(LOG_PROBS, SamplingConfig(**config))  # type: ignore[arg-type]
+    return (weights / weights.sum()).ravel().tolist()  # type: ignore[no-any-return]
+
+
+def sample(model: ToyModel, num_hypotheses: int, sampling: SamplingConfig, **search: object) -> tuple[Hypothesis, ...]:
+    engine = Engine(model)
+    options = {"beam_size": num_hypotheses, "num_hypotheses": num_hypotheses, "sampling": sampling, **search}
+    engine.start([make_segment(7, **options)])
+    while True:
+        if ended := engine.step().ended:
+            return ended[0].hypotheses
+
+
+def chi_squared(counts: Counter[int], expected: dict[int, float]) -> float:
+    return sum((counts[token] - number) ** 2 / number for token, number in expected.items())
+
+
+def test_nothing_changes_at_temperature_one() -> None:
+    assert probabilities_left() == pytest.approx([0.4, 0.3, 0.2, 0.1])
+
+
+def test_temperature_divides_log_probabilities() -> None:
+    squares = PROBABILITIES**2
+
+    assert probabilities_left(temperature=0.5) == pytest.approx((squares / squares.sum()).ravel().tolist())
+
+
+def test_top_k_keeps_the_likeliest_tokens() -> None:
+    assert probabilities_left(top_k=2) == pytest.approx([4 / 7, 3 / 7])
+
+
+@pytest.mark.parametrize(
+    ("top_p", "expected"), [(0.01, [1, 0, 0, 0]), (0.5, [4 / 7, 3 / 7, 0, 0]), (0.75, [4 / 9, 3 / 9, 2 / 9, 0])]
+)
+def test_top_p_keeps_the_likeliest_tokens_that_reach_it(top_p: float, expected: list[float]) -> None:
+    assert probabilities_left(top_p=top_p) == pytest.approx(expected)
+
+
+def test_top_p_counts_what_temperature_and_top_k_have_left() -> None:
+    # Of 0.4 and 0.3, tempered to 16/25 and 9/25, the first alone reaches 0.6; untempered it would be 4/7.
+    assert probabilities_left(top_k=2, top_p=0.6, temperature=0.5) == pytest.approx([1, 0])
+    assert probabilities_left(top_k=2, top_p=0.6) == pytest.approx([4 / 7, 3 / 7])
+
+
+def test_draws_follow_the_weights() -> None:
+    sampler = Sampler(SamplingConfig(seed=5), num_chains=NUM_DRAWS)
+
+    columns = sampler.draw(np.repeat(LOG_PROBS, NUM_DRAWS, axis=0))
+
+    expected = {column: NUM_DRAWS * float(share) for column, share in enumerate(PROBABILITIES[0])}
+    assert chi_squared(Counter(columns.tolist()), expected) < CHI_SQUARED_LIMIT
+
+
+def test_a_token_without_weight_is_never_drawn() -> None:
+    log_probs = np.array([[-0.1, -3.0, -np.inf, -np.inf]], np.float32).repeat(NUM_DRAWS, axis=0)
+
+    columns = Sampler(SamplingConfig(), num_chains=NUM_DRAWS).draw(log_probs)
+
+    assert set(columns.tolist()) == {0, 1}
+
+
+def test_fewer_live_chains_use_up_as_many_random_numbers() -> None:
+    few, all_ = Sampler(SamplingConfig(seed=3), num_chains=50), Sampler(SamplingConfig(seed=3), num_chains=50)
+    few.draw(LOG_PROBS)
+    all_.draw(LOG_PROBS.repeat(50, axis=0))
+
+    both = [sampler.draw(LOG_PROBS.repeat(50, axis=0)).tolist() for sampler in (few, all_)]
+
+    assert both[0] == both[1]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_first_tokens_are_drawn_as_the_model_says(temperature: float) -> None:
+    model = ToyModel(seed=1, num_words=5)
+    sampling = SamplingConfig(temperature=temperature, seed=11)
+
+    hypotheses = sample(model, NUM_DRAWS // 10, sampling, max_target_tokens=1)
+
+    tempered = np.exp(model.next_log_probs((7, EOS), ()).astype(np.float64) / temperature)
+    tempered[[0, 1, 3]] = 0.0  # PAD, BOS, UNK
+    expected = {
+        token: NUM_DRAWS / 10 * float(tempered[token] / tempered.sum()) for token in [EOS, *range(FIRST_WORD, 9)]
+    }
+    assert chi_squared(Counter(hypothesis.token_ids[0] for hypothesis in hypotheses), expected) < CHI_SQUARED_LIMIT
+
+
+def test_chains_continue_their_own_tokens() -> None:
+    model = ToyModel(seed=2)
+
+    for hypothesis in sample(model, 6, SamplingConfig(temperature=3.0, seed=9)):
+        expected = [
+            float(model.next_log_probs((7, EOS), hypothesis.token_ids[:step])[token])
+            for step, token in enumerate(hypothesis.token_ids)
+        ]
+        assert list(hypothesis.token_log_probs) == expected  # the model's own, not the tempered
+        assert hypothesis.log_prob == pytest.approx(sum(expected))
+
+
+def test_a_likely_token_alone_makes_sampling_greedy() -> None:
+    engine = Engine(ToyModel())
+    engine.start([make_segment(7, beam_size=1, max_target_tokens=30)])
+    greedy = next(found for _ in range(30) for found in engine.step().ended)
+
+    sampled = sample(ToyModel(), 3, SamplingConfig(top_k=1, seed=4), max_target_tokens=30)
+
+    assert [hypothesis.token_ids for hypothesis in sampled] == [greedy.hypotheses[0].token_ids] * 3
+
+
+def test_seeds_decide() -> None:
+    config = SamplingConfig(temperature=2.0, seed=1)
+
+    assert sample(ToyModel(), 4, config) == sample(ToyModel(), 4, config)
+    assert sample(ToyModel(), 4, config) != sample(ToyModel(), 4, replace(config, seed=2))
+
+
+def test_samples_come_best_first() -> None:
+    hypotheses = sample(ToyModel(eos_bias=1.0), 8, SamplingConfig(temperature=2.0), max_target_tokens=100)
+
+    assert all(hypothesis.is_finished for hypothesis in hypotheses)
+    assert all(better.score >= worse.score for better, worse in pairwise(hypotheses))
+
+
+def test_a_chain_cut_off_by_the_longest_target_is_unfinished() -> None:
+    hypotheses = sample(ToyModel(eos_bias=-100.0), 3, SamplingConfig(), max_target_tokens=6)
+
+    assert [(len(hypothesis.token_ids), hypothesis.is_finished) for hypothesis in hypotheses] == [(6, False)] * 3
+
+
+def test_more_chains_than_the_vocabulary_has_tokens_fit() -> None:
+    assert len(sample(ToyModel(num_words=2), 40, SamplingConfig(top_k=3))) == 40
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_samples_obey_the_other_options(seed: int) -> None:
+    hypotheses = sample(
+        ToyModel(),
+        5,
+        SamplingConfig(temperature=3.0, seed=seed),
+        target_prefix=(5, 6),
+        min_target_tokens=5,
+        suppressed_ids=frozenset({7}),
+        no_repeat_ngram_size=2,
+    )
+
+    for hypothesis in hypotheses:
+        words = hypothesis.token_ids[:-1] if hypothesis.is_finished else hypothesis.token_ids
+        assert words[:2] == (5, 6)
+        assert len(words) >= 5
+        assert 7 not in words
+        assert len(set(pairwise(words))) == len(words) - 1
