@@ -44,10 +44,14 @@ def onnx_loader(settings: Settings, metrics: Metrics) -> ModelLoader:
         bundle = open_bundle(directory)
         tokenizer = open_tokenizer(bundle)
         model = OnnxStepModel(bundle, settings.runtime)
+        placement = model.placement
         return ModelParts(
             tokenizer=tokenizer,
-            scheduler=Scheduler(model, settings.scheduling, metrics),
-            precision=settings.runtime.precision or bundle.manifest.default_precision,
+            scheduler=Scheduler(model, settings.scheduling.on(placement.device), metrics),
+            precision=placement.precision,
+            device=placement.device,
+            weights_bytes=model.weights_bytes,
+            cache_bytes=lambda: model.cache_bytes,
         )
 
     return load

@@ -6,17 +6,30 @@ everything that can be known without loading a graph, so that a damaged bundle f
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from service.errors import BundleError
 
-SCHEMA_VERSION: Final = 1
-"""Version of the format; raised when an older service could not read a newer bundle."""
+SCHEMA_VERSION: Final = 2
+"""Version of the format; raised when an older service could not read a newer bundle.
+
+1: two graphs a precision, each with its weights inside, and one description of tensors for all precisions. 2: graphs
+may share a file of weights, an attention graph may be there, and each precision has a description of its own. Both are
+read.
+"""
+
+_READABLE_VERSIONS: Final = (1, SCHEMA_VERSION)
+
+FloatType = Literal["float32", "float16"]
+"""Element type of what is not an integer between products: states, keys and values, the ancestor mask. Scores are
+float32 whatever it is."""
+
+_FLOAT_BYTES: Final[Mapping[FloatType, int]] = {"float32": 4, "float16": 2}
 
 MANIFEST_NAME = "manifest.json"
 """The one file that no checksum covers."""
@@ -90,10 +103,22 @@ class FileEntry(_Section):
 
 
 class GraphFiles(_Section):
-    """The two graphs of one precision."""
+    """The graphs of one precision."""
 
     encoder: PlainName
     decoder: PlainName
+    attention: PlainName | None = None
+    """Gives the cross-attention weights of a given target; None: this bundle cannot tell them."""
+    weights: PlainName | None = None
+    """Holds the weights that the graphs do not hold themselves; None: they hold all of theirs.
+
+    Once loaded it stays mapped into memory: to change it is to change, or to crash, the service that uses it. A new
+    version of a model goes into a new directory.
+    """
+
+    def names(self) -> tuple[str, ...]:
+        """Return all files that there are."""
+        return tuple(name for name in (self.encoder, self.decoder, self.attention, self.weights) if name is not None)
 
 
 class GraphTensors(_Section):
@@ -104,10 +129,17 @@ class GraphTensors(_Section):
 
 
 class Tensors(_Section):
-    """Inputs and outputs of both graphs; the same at every precision."""
+    """Inputs and outputs of the graphs of one precision."""
 
     encoder: GraphTensors
     decoder: GraphTensors
+    attention: GraphTensors | None = None
+    """None only if the precision has no such graph."""
+
+    @property
+    def float_type(self) -> FloatType:
+        """Element type of the cache."""
+        return "float16" if "float16" in self.encoder.outputs.values() else "float32"
 
 
 class Score(_Section):
@@ -141,7 +173,7 @@ class Provenance(_Section):
 class Manifest(_Section):
     """All of `manifest.json`."""
 
-    schema_version: Literal[1]
+    schema_version: Literal[1, 2]
     name: PlainName
     version: PlainName
     source_language: LanguageTag
@@ -154,7 +186,8 @@ class Manifest(_Section):
     default_precision: str
     tokenizer: PlainName
     """SentencePiece model."""
-    tensors: Tensors
+    tensors: dict[PlainName, Tensors]
+    """Precision to what its graphs take and give."""
     files: dict[PlainName, FileEntry]
     """Every file of the bundle but the manifest."""
     scores: tuple[Score, ...] = ()
@@ -164,6 +197,14 @@ class Manifest(_Section):
     attribution: str
     """Who must be named, for instance the makers of the training data."""
 
+    @field_validator("tensors", mode="before")
+    @classmethod
+    def _of_every_precision(cls, tensors: object, info: ValidationInfo) -> object:
+        """Give every precision the one description that a bundle of version 1 has."""
+        if isinstance(tensors, dict) and tensors.keys() & Tensors.model_fields.keys():
+            return dict.fromkeys(info.data.get("precisions", ()), tensors)
+        return tensors
+
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
         if self.default_precision not in self.precisions:
@@ -172,13 +213,21 @@ class Manifest(_Section):
             raise ValueError(f"no checksum of {sorted(unlisted)}")
         if max(self.special_ids.model_dump().values()) >= self.architecture.vocabulary_size:
             raise ValueError("a special id is outside the vocabulary")
-        if self.tensors != graph_tensors(self.architecture.num_decoder_layers):
+        if self.tensors.keys() != self.precisions.keys():
+            raise ValueError(f"tensors are those of {sorted(self.tensors)}, precisions {sorted(self.precisions)}")
+        if any(self.tensors[name] not in self._possible_tensors(files) for name, files in self.precisions.items()):
             raise ValueError("tensors are not those of this schema version")
         return self
 
+    def _possible_tensors(self, files: GraphFiles) -> list[Tensors]:
+        possible = [graph_tensors(self.architecture.num_decoder_layers, float_type) for float_type in _FLOAT_BYTES]
+        if files.attention is not None:
+            return possible
+        return possible + [tensors.model_copy(update={"attention": None}) for tensors in possible]
+
     def referenced_files(self) -> tuple[str, ...]:
         """Return the names of the files the service reads."""
-        graphs = [name for files in self.precisions.values() for name in (files.encoder, files.decoder)]
+        graphs = [name for files in self.precisions.values() for name in files.names()]
         return (self.tokenizer, *graphs)
 
 
@@ -196,44 +245,103 @@ class Bundle:
 
     def graph_paths(self, precision: str) -> tuple[Path, Path]:
         """Return encoder and decoder of a precision; BundleError if the bundle does not have it."""
+        files = self._files(precision)
+        return self.directory / files.encoder, self.directory / files.decoder
+
+    def attention_path(self, precision: str) -> Path:
+        """Return the attention graph of a precision; BundleError if the bundle does not have it."""
+        name = self._files(precision).attention
+        if name is None:
+            what = f"precisions.{precision}.attention"
+            raise _manifest_error(self.directory, what, None, "a graph; export the model again to get one")
+        return self.directory / name
+
+    def weights_bytes(self, precision: str) -> int:
+        """Return the bytes on disk of what translating takes: encoder, decoder and the weights outside of them.
+
+        Raises:
+            BundleError: if the bundle does not have the precision.
+        """
+        files = self._files(precision)
+        names = (files.encoder, files.decoder, files.weights)
+        return sum((self.directory / name).stat().st_size for name in names if name is not None)
+
+    def _files(self, precision: str) -> GraphFiles:
         files = self.manifest.precisions.get(precision)
         if files is None:
             available = ", ".join(sorted(self.manifest.precisions))
             raise _manifest_error(self.directory, "precision", precision, f"one of {available}")
-        return self.directory / files.encoder, self.directory / files.decoder
+        return files
 
 
-def graph_tensors(num_decoder_layers: int) -> Tensors:
-    """Return names and element types of what both graphs take and give.
+def graph_tensors(num_decoder_layers: int, float_type: FloatType) -> Tensors:
+    """Return names and element types of what the graphs of a precision take and give.
 
-    Shapes, with B segments, K rows each, S source tokens, L slots, C candidates, H heads of size D:
+    Keys, values, pools and the ancestor mask are of `float_type`; scores and attention weights are float32. Shapes,
+    with B segments, K rows each, S source tokens, L slots, C candidates, H heads of size D:
 
-        encoder  source_ids [B, S], source_lengths [B] -> cross_key.i and cross_value.i [B, H, S, D]
-        decoder  token_ids [B, K], positions [B, 1], slots [B, K, 2] (segment and slot each row writes to),
-                 query_rows [Q] (0 to K - 1, and 0 again for a lone row), ancestor_mask [B, 1, Q, L] (added to
-                 attention scores), source_lengths [B], num_candidates [1], self_key_pool.i and self_value_pool.i
-                 [B, L, H * D], cross_key.i and cross_value.i [B, H, S, D]
-                 -> log_probs and candidate_ids [B, K, C]; the pools written to, as <pool>.written.i
+        encoder    source_ids [B, S], source_lengths [B] -> cross_key.i and cross_value.i [B, H, S, D]
+        decoder    token_ids [B, K], positions [B, 1], slots [B, K, 2] (segment and slot each row writes to),
+                   query_rows [Q] (0 to K - 1, and 0 again for a lone row), ancestor_mask [B, 1, Q, L] (added to
+                   attention scores), source_lengths [B], num_candidates [1], self_key_pool.i and self_value_pool.i
+                   [B, L, H * D], cross_key.i and cross_value.i [B, H, S, D]
+                   -> log_probs and candidate_ids [B, K, C]; the pools written to, as <pool>.written.i
+        attention  see `attention_tensors`
     """
-    cross = dict.fromkeys(layer_names(("cross_key", "cross_value"), num_decoder_layers), "float32")
-    pools = dict.fromkeys(layer_names(("self_key_pool", "self_value_pool"), num_decoder_layers), "float32")
-    written = dict.fromkeys(
-        layer_names(("self_key_pool.written", "self_value_pool.written"), num_decoder_layers), "float32"
-    )
+    cross = _layer_floats(("cross_key", "cross_value"), num_decoder_layers, float_type)
+    pools = _layer_floats(("self_key_pool", "self_value_pool"), num_decoder_layers, float_type)
+    written = _layer_floats(("self_key_pool.written", "self_value_pool.written"), num_decoder_layers, float_type)
     state = dict.fromkeys(("token_ids", "positions", "slots", "query_rows"), "int64")
-    sizes = {"ancestor_mask": "float32", "source_lengths": "int32", "num_candidates": "int64"}
+    sizes = {"ancestor_mask": str(float_type), "source_lengths": "int32", "num_candidates": "int64"}
     return Tensors(
         encoder=GraphTensors(inputs={"source_ids": "int64", "source_lengths": "int32"}, outputs=cross),
         decoder=GraphTensors(
             inputs={**state, **sizes, **pools, **cross},
             outputs={"log_probs": "float32", "candidate_ids": "int64", **written},
         ),
+        attention=attention_tensors(num_decoder_layers, float_type),
     )
+
+
+def attention_tensors(num_decoder_layers: int, float_type: FloatType) -> GraphTensors:
+    """Return names and element types of what an attention graph takes and gives.
+
+    Shapes, with B segments, T target tokens, S source tokens, H heads of size D:
+
+        token_ids [B, T] (BOS, then the target without its last token), source_lengths [B], cross_key.i [B, H, S, D] of
+        every decoder layer, cross_value.i [B, H, S, D] of every one but the last
+        -> cross_attention.i [B, H, T, S]; each row adds up to 1
+    """
+    cross = layer_names(("cross_key", "cross_value"), num_decoder_layers)[:-1]
+    weights = layer_names(("cross_attention",), num_decoder_layers)
+    return GraphTensors(
+        inputs={"token_ids": "int64", "source_lengths": "int32", **dict.fromkeys(cross, float_type)},
+        outputs=dict.fromkeys(weights, "float32"),
+    )
+
+
+def kv_cache_bytes(
+    architecture: Architecture, float_type: FloatType, *, num_slots: int, num_source_positions: int
+) -> int:
+    """Return the bytes that the cache of one segment takes: keys and values of every decoder layer.
+
+    Args:
+        architecture: of the network.
+        float_type: of the precision's tensors; half precision takes half of the bytes.
+        num_slots: L, room for tokens of all its hypotheses, as rounded up by the batch.
+        num_source_positions: S, room for source tokens, as rounded up by the batch.
+    """
+    bytes_per_position = 2 * architecture.num_decoder_layers * architecture.d_model * _FLOAT_BYTES[float_type]
+    return bytes_per_position * (num_slots + num_source_positions)
 
 
 def layer_names(kinds: Sequence[str], num_layers: int) -> tuple[str, ...]:
     """Return `<kind>.<layer>` for every layer and, within it, every kind."""
     return tuple(f"{kind}.{layer}" for layer in range(num_layers) for kind in kinds)
+
+
+def _layer_floats(kinds: Sequence[str], num_layers: int, float_type: FloatType) -> dict[str, str]:
+    return dict.fromkeys(layer_names(kinds, num_layers), float_type)
 
 
 def open_bundle(directory: Path) -> Bundle:
@@ -264,8 +372,9 @@ def load_manifest(directory: Path) -> Manifest:
         raise BundleError(str(path), found=str(error), expected="JSON", what="content") from error
     if not isinstance(fields, dict):
         raise BundleError(str(path), found=type(fields).__name__, expected="an object", what="content")
-    if fields.get("schema_version") != SCHEMA_VERSION:  # before all else: another version has other fields
-        raise _manifest_error(directory, "schema_version", fields.get("schema_version"), str(SCHEMA_VERSION))
+    if fields.get("schema_version") not in _READABLE_VERSIONS:  # before all else: another version has other fields
+        readable = " or ".join(map(str, _READABLE_VERSIONS))
+        raise _manifest_error(directory, "schema_version", fields.get("schema_version"), readable)
     try:
         return Manifest.model_validate_json(content)
     except ValidationError as error:

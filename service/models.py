@@ -86,6 +86,15 @@ class ModelParts:
     precision: str
     """Which of the bundle's graphs it runs, such as `int8`."""
 
+    device: str
+    """What runs them: `cpu` or `cuda`."""
+
+    weights_bytes: int
+    """Size of the files that hold graphs and weights of the precision."""
+
+    cache_bytes: Callable[[], int]
+    """Tells how many bytes the caches of its decoding threads take now; asked by any thread."""
+
 
 ModelLoader = Callable[[Path], ModelParts]
 """Makes a bundle directory into a model; raises BundleError or ConfigError."""
@@ -236,6 +245,7 @@ class ModelRepository:
         May be called at any time, more than once, and from another thread while `load_all` runs.
         """
         self._end_all(lambda scheduler: scheduler.stop())
+        self._hide_all()
 
     def _take(self, entry: _Entry, parts: ModelParts) -> None:
         """Start what was loaded and let it answer, unless it was stopped meanwhile."""
@@ -252,8 +262,20 @@ class ModelRepository:
                 return
             model.scheduler.start()
             self._entries[entry.name] = replace(entry, model=model, state=ModelState.READY)
-        self._metrics.model_info.labels(model.name, model.version, model.precision).set(1)
-        log.info("model ready", extra={"model": entry.name, "precision": model.precision})
+            self._show(model, parts)
+        log.info("model ready", extra={"model": entry.name, "precision": model.precision, "device": parts.device})
+
+    def _show(self, model: LoadedModel, parts: ModelParts) -> None:
+        """Put a model into the metrics."""
+        self._metrics.model_info.labels(model.name, model.version, parts.precision, parts.device).set(1)
+        self._metrics.model_weights_bytes.labels(model.name, model.version).set(parts.weights_bytes)
+        self._metrics.kv_cache_bytes.labels(model.name, model.version).set_function(parts.cache_bytes)
+
+    def _hide_all(self) -> None:
+        """Take what depends on a model's memory out of the metrics, which would keep the model from being freed."""
+        for entry in self._entries.values():
+            for gauge in (self._metrics.model_weights_bytes, self._metrics.kv_cache_bytes):
+                gauge.remove(entry.manifest.name, entry.manifest.version)
 
     def _end_all(self, end: Callable[[ModelScheduler], _Result]) -> list[_Result]:
         """Let no model take anything new, and end all at once: each may take its time."""

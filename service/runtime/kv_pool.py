@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.decoding.step_model import FloatArray, IntArray
+from service.bundle import FloatType
+from service.decoding.step_model import IntArray
 
 BoolArray = NDArray[np.bool_]
 
-LENGTH_BUCKET = 16
+LENGTH_BUCKET = 32
 """Slots and source positions are added so many at a time, so that buffers are seldom moved."""
 
 SEGMENT_BUCKET = 8
@@ -67,13 +68,13 @@ class SlotTable:
         num_segments, num_rows = parents.shape
         segments = np.arange(num_segments)[:, None]
         inherited = self._visible[segments, parents]  # [B, K, L]
-        is_free = ~inherited.any(axis=1)  # [B, L]
-        num_free = is_free.cumsum(axis=1)
-        if (missing := num_rows - int(num_free[:, -1].min(initial=num_rows))) > 0:
+        is_used = inherited.any(axis=1)  # [B, L]
+        missing = int(is_used.sum(axis=1).max(initial=0)) + num_rows - self.num_slots
+        if missing > 0:
             more = round_up(missing, LENGTH_BUCKET)
             self._visible = np.pad(self._visible, ((0, 0), (0, 0), (0, more)))
             return self.append(parents)
-        slots: IntArray = (is_free & (num_free <= num_rows)).nonzero()[1].reshape(parents.shape)
+        slots: IntArray = is_used.argsort(axis=1, kind="stable")[:, :num_rows]  # free ones first, each part in order
         inherited[segments, np.arange(num_rows), slots] = True
         self._visible = inherited
         return slots
@@ -85,15 +86,18 @@ class SegmentBuffers:
     They begin as zeros and must stay finite: attention multiplies by zero what it does not look at.
     """
 
-    def __init__(self, names: Sequence[str], part_shape: Callable[[int], tuple[int, ...]]) -> None:
+    def __init__(
+        self, names: Sequence[str], part_shape: Callable[[int], tuple[int, ...]], float_type: FloatType
+    ) -> None:
         """Make no room yet.
 
         Args:
             names: one array each.
             part_shape: from a length (slots or source positions) to the shape of one segment's part.
+            float_type: of all arrays.
         """
         self._part_shape = part_shape
-        self._arrays = {name: np.zeros((0, *part_shape(0)), dtype=np.float32) for name in names}
+        self._arrays = {name: np.zeros((0, *part_shape(0)), dtype=float_type) for name in names}
         self._num_segments = 0
         self._length = 0
 
@@ -102,7 +106,12 @@ class SegmentBuffers:
         """Slots or source positions each part has room for."""
         return self._length
 
-    def live(self) -> dict[str, FloatArray]:
+    @property
+    def num_bytes(self) -> int:
+        """Size of all arrays, room for segments to come included; may be asked by any thread."""
+        return sum(array.nbytes for array in self._arrays.values())
+
+    def live(self) -> dict[str, NDArray[Any]]:
         """Return the parts of the live segments, each array contiguous; valid until the next change of size."""
         return {name: array[: self._num_segments] for name, array in self._arrays.items()}
 

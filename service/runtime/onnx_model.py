@@ -1,12 +1,16 @@
 """`StepModel` over the two graphs of a bundle: encoder runs, and decoder steps on buffers that stay bound."""
 
-from collections.abc import Iterator, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.bundle import Bundle, Manifest, layer_names
-from service.decoding.step_model import IntArray, StepOutput, VocabularySpec
+from service.decoding.step_model import FloatArray, IntArray, StepOutput, VocabularySpec
+from service.runtime.device import Placement
 from service.runtime.kv_pool import SegmentBuffers, SlotTable, round_up
 from service.runtime.session import Sessions, open_sessions
 from service.runtime.settings import RuntimeSettings
@@ -18,6 +22,10 @@ _SOURCE_BUCKET = 8
 _ENCODER_BUCKET = 16
 """Newcomers whose lengths fall into the same bucket of so many tokens are encoded in one run: measured, a run costs
 about as much as 13 more tokens of padding."""
+
+_ENCODER_TOKENS = 192
+"""Most tokens of one encoder run, padding counted; only a single segment may have more. The states of so many tokens
+stay in a core's cache: measured, twice as many take up to 1.5 times as long a token."""
 
 
 class OnnxStepModel:
@@ -32,6 +40,24 @@ class OnnxStepModel:
         """
         self._manifest = bundle.manifest
         self._sessions = open_sessions(bundle, settings)
+        self._batches: weakref.WeakSet[OnnxStepBatch] = weakref.WeakSet()
+        self._lock = threading.Lock()  # of the set
+
+    @property
+    def placement(self) -> Placement:
+        """Device and precision that were chosen."""
+        return self._sessions.placement
+
+    @property
+    def weights_bytes(self) -> int:
+        """Size of the files that hold graphs and weights of the precision."""
+        return self._sessions.weights_bytes
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes that the caches of all batches take now, room for segments to come included."""
+        with self._lock:
+            return sum(batch.cache_bytes for batch in self._batches)
 
     @property
     def vocabulary(self) -> VocabularySpec:
@@ -52,7 +78,14 @@ class OnnxStepModel:
 
     def new_batch(self) -> "OnnxStepBatch":
         """Return an empty running batch."""
-        return OnnxStepBatch(self._sessions, self._manifest)
+        batch = OnnxStepBatch(self._sessions, self._manifest, is_alone=self._has_one_running)
+        with self._lock:
+            self._batches.add(batch)
+        return batch
+
+    def _has_one_running(self) -> bool:
+        with self._lock:
+            return sum(batch.num_segments > 0 for batch in self._batches) == 1
 
 
 class OnnxStepBatch:
@@ -62,32 +95,50 @@ class OnnxStepBatch:
     dead copy token and parent of a live row of their segment.
     """
 
-    def __init__(self, sessions: Sessions, manifest: Manifest) -> None:
-        """Begin without segments."""
+    def __init__(self, sessions: Sessions, manifest: Manifest, *, is_alone: Callable[[], bool]) -> None:
+        """Begin without segments.
+
+        Args:
+            sessions: of the model.
+            manifest: of its bundle.
+            is_alone: asked before a step; whether no other batch of the model has segments.
+        """
         shape = manifest.architecture
         num_layers, d_model, num_heads = shape.num_decoder_layers, shape.d_model, shape.num_heads
         self._sessions = sessions
         self._pad_id = manifest.special_ids.pad
         self._slots = SlotTable()
         self._pools = SegmentBuffers(
-            layer_names(("self_key_pool", "self_value_pool"), num_layers), lambda length: (length, d_model)
+            layer_names(("self_key_pool", "self_value_pool"), num_layers),
+            lambda length: (length, d_model),
+            sessions.float_type,
         )
         self._cross = SegmentBuffers(
             layer_names(("cross_key", "cross_value"), num_layers),
             lambda length: (num_heads, length, d_model // num_heads),
+            sessions.float_type,
         )
         self._source_lengths = np.zeros(0, dtype=np.int32)
         self._positions = np.zeros(0, dtype=np.int64)
-        self._binding: StepBinding | None = None
+        self._has_newcomers = False
+        self._is_alone = is_alone
+        self._binding = StepBinding(sessions, sessions.decoder)
+        self._lone_binding = StepBinding(sessions, sessions.lone_decoder) if sessions.lone_decoder else None
 
     @property
     def num_segments(self) -> int:
         """B, the segments now in the batch."""
         return len(self._positions)
 
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of its cache buffers; may be asked by any thread."""
+        return self._pools.num_bytes + self._cross.num_bytes
+
     def start(self, source_ids: Sequence[Sequence[int]]) -> None:
         """Encode newcomers and append them, in order, behind the segments already there."""
         first, count = self.num_segments, len(source_ids)
+        self._has_newcomers = True
         lengths = np.array([len(ids) for ids in source_ids], dtype=np.int32)
         self._release()
         self._slots.add_segments(count)
@@ -102,12 +153,25 @@ class OnnxStepBatch:
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
         """Append one token to every row and score what may follow it."""
-        is_first = self._positions[:, None] == 0  # nothing to continue yet: all rows are equally empty
-        slots = self._slots.append(np.where(is_first, 0, parents))
-        binding = self._bound(num_rows=token_ids.shape[1], num_candidates=num_candidates)
+        if self._has_newcomers:  # with nothing to continue yet: all their rows are equally empty
+            parents = np.where(self._positions[:, None] == 0, 0, parents)
+            self._has_newcomers = False
+        slots = self._slots.append(parents)
+        binding = self._fitted_binding(num_rows=token_ids.shape[1], num_candidates=num_candidates)
         output = binding.run(token_ids, self._positions, slots, self._slots.visible)
         self._positions += 1
         return output
+
+    def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
+        """Return the cross-attention weights with which given target tokens of a segment are chosen.
+
+        Raises:
+            BundleError: if the bundle has no attention graph, or one that cannot be loaded.
+        """
+        own = (slice(segment, segment + 1), slice(None), slice(int(self._source_lengths[segment])))
+        return self._sessions.attention.weights(
+            target_ids, {name: array[own] for name, array in self._cross.live().items()}
+        )
 
     def drop(self, keep: Sequence[int]) -> None:
         """Forget every segment but those at the given indices, which become 0, 1, ... in the order given."""
@@ -120,50 +184,49 @@ class OnnxStepBatch:
         self._source_lengths = self._source_lengths[indices]
         self._fit_buffers()
 
-    def _encode(self, source_ids: Sequence[Sequence[int]], lengths: NDArray[np.int32]) -> Sequence[NDArray[np.float32]]:
+    def _encode(self, source_ids: Sequence[Sequence[int]], lengths: NDArray[np.int32]) -> Sequence[NDArray[Any]]:
         """Return key and value [n, H, S, D] of every decoder layer."""
         padded = np.full((len(source_ids), int(lengths.max())), self._pad_id, dtype=np.int64)
         for row, ids in zip(padded, source_ids, strict=True):
             row[: len(ids)] = ids
-        encoded: Sequence[NDArray[np.float32]] = self._sessions.encoder.run(
+        encoded: Sequence[NDArray[Any]] = self._sessions.encoder.run(
             list(self._cross.live()), {"source_ids": padded, "source_lengths": lengths}
         )
         return encoded
 
-    def _bound(self, *, num_rows: int, num_candidates: int) -> StepBinding:
-        """Return a binding for the step's sizes: that of the last step, if they are the same."""
+    def _fitted_binding(self, *, num_rows: int, num_candidates: int) -> StepBinding:
+        """Return what runs the step, with room for its sizes: all stays bound if they are those of the last step."""
         shape = StepShape(
             num_segments=self.num_segments,
             num_rows=num_rows,
             num_slots=self._slots.num_slots,
             num_candidates=num_candidates,
         )
-        if self._binding is None or self._binding.shape != shape:
+        binding = self._lone_binding if self._lone_binding and self._is_alone() else self._binding
+        if not binding.fits(shape):
             self._release()
             self._fit_buffers()
-            self._binding = StepBinding(
-                self._sessions,
-                shape,
-                pools=self._pools.live(),
-                cross=self._cross.live(),
-                source_lengths=self._source_lengths,
-            )
-        return self._binding
+            binding.fit(shape, pools=self._pools.live(), cross=self._cross.live(), source_lengths=self._source_lengths)
+        return binding
+
+    def _release(self) -> None:
+        """Give the buffers free, as they are about to change."""
+        self._binding.release()
+        if self._lone_binding:
+            self._lone_binding.release()
 
     def _fit_buffers(self) -> None:
         self._pools.resize(self.num_segments, self._slots.num_slots)
         longest = int(self._source_lengths.max(initial=1))
         self._cross.resize(self.num_segments, round_up(longest, _SOURCE_BUCKET))
 
-    def _release(self) -> None:
-        """Unbind the buffers, as they are about to change."""
-        if self._binding is not None:
-            self._binding.release()
-            self._binding = None
-
 
 def _by_length(lengths: NDArray[np.int32]) -> Iterator[IntArray]:
     """Yield indices of segments that are encoded together."""
     buckets = -(-lengths // _ENCODER_BUCKET)
     for bucket in np.unique(buckets):
-        yield np.flatnonzero(buckets == bucket)
+        members = np.flatnonzero(buckets == bucket)
+        members = members[np.argsort(lengths[members], kind="stable")]
+        size = max(1, _ENCODER_TOKENS // (int(bucket) * _ENCODER_BUCKET))
+        for begin in range(0, len(members), size):
+            yield members[begin : begin + size]

@@ -1,25 +1,25 @@
-"""ONNX Runtime sessions: which provider, how many threads, and whether a graph is what the manifest says."""
+"""ONNX Runtime sessions: how they are opened, and whether a graph is what the manifest says."""
 
+import logging
+import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import onnxruntime
 from numpy.typing import NDArray
 
-from service.bundle import Bundle, GraphTensors
-from service.errors import BundleError, ConfigError
+from service.bundle import Bundle, FloatType, GraphTensors, attention_tensors
+from service.errors import BundleError
+from service.runtime.attention import CrossAttention
+from service.runtime.device import Placement, check_device, choose_placement, cuda_fault, providers
+from service.runtime.external_data import external_files
 from service.runtime.settings import RuntimeSettings
 
-Provider = Literal["cpu", "cuda"]
-
-_PROVIDER_NAMES: dict[Provider, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-
-_CPU_PRECISIONS = frozenset({"int8"})
-"""ONNX Runtime multiplies integers so only on the CPU."""
+log = logging.getLogger(__name__)
 
 _ELEMENT_TYPES = {
     "tensor(int64)": "int64",
@@ -32,15 +32,25 @@ _ELEMENT_TYPES = {
 _LOG_ERRORS = 3
 """ONNX Runtime's severity from which on it writes to standard error."""
 
+_SMALL_WEIGHTS_BYTES = 16 << 20
+"""Measured: a network of 9 MB is stepped no sooner by two threads than by one, one of 60 MB in three quarters of the
+time."""
+
 _CPU_INFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """The two loaded graphs of a model; may be run from several threads at once."""
+    """The loaded graphs of a model; may be run from several threads at once."""
 
     encoder: onnxruntime.InferenceSession
     decoder: onnxruntime.InferenceSession
+
+    lone_decoder: onnxruntime.InferenceSession | None
+    """The same graph with more threads in a run, for the only running batch; None if it would gain nothing."""
+
+    attention: CrossAttention
+    """Not loaded before it is asked."""
 
     to_device: Callable[[NDArray[Any]], onnxruntime.OrtValue]
     """Makes an array something a session can be bound to."""
@@ -48,87 +58,170 @@ class Sessions:
     shares_memory: bool
     """What `to_device` returns is the array's own memory, not a copy on another device."""
 
+    placement: Placement
 
-def open_sessions(bundle: Bundle, settings: RuntimeSettings) -> Sessions:
-    """Load both graphs of a bundle at the precision and on the provider that the settings ask for.
+    float_type: FloatType
+    """Element type of keys and values, and of the ancestor mask."""
+
+    weights_bytes: int
+    """Size of the files that hold graphs and weights of the precision."""
+
+
+def open_sessions(
+    bundle: Bundle, settings: RuntimeSettings, *, find_cuda_fault: Callable[[int], str | None] = cuda_fault
+) -> Sessions:
+    """Load the graphs of a bundle at the precision and on the device that the settings and the machine allow.
+
+    Args:
+        bundle: an opened bundle.
+        settings: what is asked for.
+        find_cuda_fault: tries the GPU of an index; see `service.runtime.device.cuda_fault`.
 
     Raises:
         BundleError: if the bundle lacks the precision, or a graph is damaged or has other tensors than its manifest.
-        ConfigError: if the provider is not available, or cannot run the precision.
+        ConfigError: if the device is not available, or cannot run the precision.
     """
-    precision = settings.precision or bundle.manifest.default_precision
-    provider = choose_provider(settings, precision, available=onnxruntime.get_available_providers())
-    if provider == "cuda":
-        onnxruntime.preload_dlls()  # of the CUDA packages installed beside it
-    encoder_path, decoder_path = bundle.graph_paths(precision)
-    tensors = bundle.manifest.tensors
+    manifest = bundle.manifest
+    placement = choose_placement(
+        settings,
+        precisions=manifest.precisions,
+        default_precision=manifest.default_precision,
+        cuda_fault=find_cuda_fault,
+    )
+    chosen = {"device": placement.device, "precision": placement.precision, "reason": placement.reason}
+    log.info("device chosen", extra={"model": f"{manifest.name}/{manifest.version}", **chosen})
+    opener = _Opener(bundle=bundle, settings=settings, placement=placement)
+    encoder_path, decoder_path = bundle.graph_paths(placement.precision)
+    tensors = manifest.tensors[placement.precision]
     return Sessions(
-        encoder=_open_session(encoder_path, tensors.encoder, provider, settings),
-        decoder=_open_session(decoder_path, tensors.decoder, provider, settings),
+        encoder=opener.open(encoder_path, tensors.encoder),
+        decoder=opener.open(decoder_path, tensors.decoder),
+        lone_decoder=opener.open_lone(decoder_path, tensors.decoder),
+        attention=CrossAttention(
+            opener.open_attention,
+            num_layers=manifest.architecture.num_decoder_layers,
+            bos_id=manifest.special_ids.bos,
+        ),
         to_device=partial(
             onnxruntime.OrtValue.ortvalue_from_numpy,
-            device_type=provider,
-            device_id=settings.device_index if provider == "cuda" else 0,
+            device_type=placement.device,
+            device_id=settings.device_index if placement.device == "cuda" else 0,
         ),
-        shares_memory=provider == "cpu",
+        shares_memory=placement.device == "cpu",
+        placement=placement,
+        float_type=tensors.float_type,
+        weights_bytes=bundle.weights_bytes(placement.precision),
     )
 
 
-def choose_provider(settings: RuntimeSettings, precision: str, *, available: Sequence[str]) -> Provider:
-    """Return what runs the network.
+def num_lone_threads(settings: RuntimeSettings, placement: Placement, *, weights_bytes: int, num_cores: int) -> int:
+    """Return the threads of a run that has the machine to itself; not more than in others if it would gain nothing."""
+    if placement.device != "cpu":
+        return settings.num_intra_op_threads
+    wanted = settings.num_lone_threads or (num_cores if weights_bytes > _SMALL_WEIGHTS_BYTES else 1)
+    return max(wanted, settings.num_intra_op_threads)
+
+
+def session_options(
+    settings: RuntimeSettings,
+    *,
+    num_lone_threads: int | None = None,
+    multiplies_exactly: Callable[[], bool] | None = None,
+) -> onnxruntime.SessionOptions:
+    """Return the options every session is opened with.
 
     Args:
-        settings: what is asked for; `auto` takes a GPU only if it can run the precision.
-        precision: of the graphs.
-        available: ONNX Runtime's names of what it was built with.
-
-    Raises:
-        ConfigError: if `cuda` is asked for and is not available or cannot run the precision.
+        settings: what is asked for.
+        num_lone_threads: of a session for the only running batch, whose threads wait for work awake while a run lasts.
+        multiplies_exactly: whether products of unsigned and signed bytes cannot overflow; None: asks this CPU.
     """
-    has_cuda = _PROVIDER_NAMES["cuda"] in available
-    if settings.provider == "auto":
-        return "cuda" if has_cuda and precision not in _CPU_PRECISIONS else "cpu"
-    if settings.provider == "cuda" and not has_cuda:
-        raise ConfigError("provider", "cuda", f"one that this ONNX Runtime has: {', '.join(available)}")
-    if settings.provider == "cuda" and precision in _CPU_PRECISIONS:
-        raise ConfigError("precision", precision, "fp32 with provider cuda")
-    return settings.provider
-
-
-def session_options(settings: RuntimeSettings) -> onnxruntime.SessionOptions:
-    """Return the options every session is opened with."""
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = settings.num_intra_op_threads
+    options.intra_op_num_threads = num_lone_threads or settings.num_intra_op_threads
     options.inter_op_num_threads = 1
     options.log_severity_level = _LOG_ERRORS
     # Shapes change from step to step: a memory plan for each combination met would never stop growing.
     options.enable_mem_pattern = False
     # Idle threads of one session would take the cores of the other decoding threads.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if not _multiplies_u8s8_exactly():
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if num_lone_threads else "0")
+    options.add_session_config_entry("session.force_spinning_stop", "1")  # when a run ends
+    if not (multiplies_exactly or multiplies_u8s8_exactly)():
         options.add_session_config_entry("session.x64quantprecision", "1")
     return options
 
 
-def _open_session(
-    path: Path, tensors: GraphTensors, provider: Provider, settings: RuntimeSettings
-) -> onnxruntime.InferenceSession:
-    cuda = (_PROVIDER_NAMES["cuda"], {"device_id": settings.device_index})
-    providers = [_PROVIDER_NAMES["cpu"]] if provider == "cpu" else [cuda, _PROVIDER_NAMES["cpu"]]
+def multiplies_u8s8_exactly(architecture: str | None = None, read_cpu_info: Callable[[], str] | None = None) -> bool:
+    """Say whether products of unsigned and signed bytes cannot overflow on a CPU.
+
+    x86 without VNNI adds pairs of them in 16 bits, which saturates: translations would be silently wrong.
+
+    Args:
+        architecture: such as `x86_64`; None: of this machine.
+        read_cpu_info: returns what Linux says of the CPU; None: of this machine.
+    """
+    if (architecture or platform.machine()).lower() not in ("x86_64", "amd64"):
+        return True
     try:
-        session = onnxruntime.InferenceSession(path, session_options(settings), providers=providers)
+        return "vnni" in (read_cpu_info or _read_cpu_info)()
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opener:
+    """Opens the graphs of one bundle alike."""
+
+    bundle: Bundle
+    settings: RuntimeSettings
+    placement: Placement
+
+    def open_lone(self, path: Path, tensors: GraphTensors) -> onnxruntime.InferenceSession | None:
+        """Return a session with more threads in a run than others have; None if there is nothing to gain."""
+        settings, weights_bytes = self.settings, self.bundle.weights_bytes(self.placement.precision)
+        num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        count = num_lone_threads(settings, self.placement, weights_bytes=weights_bytes, num_cores=num_cores)
+        return self.open(path, tensors, num_lone_threads=count) if count > settings.num_intra_op_threads else None
+
+    def open(
+        self, path: Path, tensors: GraphTensors, *, num_lone_threads: int | None = None
+    ) -> onnxruntime.InferenceSession:
+        """Return a session after checking that it runs where it should and is what the manifest says."""
+        device, weights = self.placement.device, self.bundle.manifest.precisions[self.placement.precision].weights
+        _check_external_files(path, weights)
+        options = session_options(self.settings, num_lone_threads=num_lone_threads)
+        session = _load(path, options, providers(device, self.settings))
+        session.disable_fallback()  # a failing run must fail, not go on elsewhere
+        check_device(device, session.get_providers())
+        _check_tensors(path, "inputs", session.get_inputs(), tensors.inputs)
+        _check_tensors(path, "outputs", session.get_outputs(), tensors.outputs)
+        return session
+
+    def open_attention(self) -> onnxruntime.InferenceSession:
+        """Return a session of the attention graph; BundleError if the bundle has none."""
+        manifest, precision = self.bundle.manifest, self.placement.precision
+        path = self.bundle.attention_path(precision)
+        num_layers, float_type = manifest.architecture.num_decoder_layers, manifest.tensors[precision].float_type
+        return self.open(path, attention_tensors(num_layers, float_type))
+
+
+def _load(path: Path, options: onnxruntime.SessionOptions, providers: Sequence[Any]) -> onnxruntime.InferenceSession:
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=providers)
     except Exception as error:  # its exception classes share no base of their own
-        raise BundleError(
-            str(path), found=str(error), expected="a graph this service can load", what="graph"
-        ) from error
-    session.disable_fallback()  # a failing run must fail, not go on elsewhere
-    if session.get_providers()[0] != _PROVIDER_NAMES[provider]:
-        raise ConfigError(
-            "provider", provider, f"a working device; ONNX Runtime fell back to {session.get_providers()}"
-        )
-    _check_tensors(path, "inputs", session.get_inputs(), tensors.inputs)
-    _check_tensors(path, "outputs", session.get_outputs(), tensors.outputs)
-    return session
+        raise _damaged(path, error) from error
+
+
+def _check_external_files(path: Path, weights: str | None) -> None:
+    """Raise BundleError if a graph refers to another file than the one of weights its manifest lists."""
+    try:
+        names = external_files(path)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(path, error) from error
+    if unlisted := sorted(names - {weights}):
+        raise BundleError(str(path), found=unlisted, expected=weights or "none", what="file of weights")
+
+
+def _damaged(path: Path, error: Exception) -> BundleError:
+    return BundleError(str(path), found=str(error), expected="a graph this service can load", what="graph")
 
 
 def _check_tensors(path: Path, what: str, found: Sequence[onnxruntime.NodeArg], expected: dict[str, str]) -> None:
@@ -143,14 +236,5 @@ def _check_tensors(path: Path, what: str, found: Sequence[onnxruntime.NodeArg], 
         )
 
 
-def _multiplies_u8s8_exactly() -> bool:
-    """Say whether products of unsigned and signed bytes cannot overflow here.
-
-    x86 without VNNI adds pairs of them in 16 bits, which saturates: translations would be silently wrong.
-    """
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return True
-    try:
-        return "vnni" in _CPU_INFO.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
+def _read_cpu_info() -> str:
+    return _CPU_INFO.read_text(encoding="ascii", errors="replace")

@@ -10,19 +10,40 @@ class RuntimeSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    provider: Annotated[
-        Literal["cpu", "cuda", "auto"],
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
         Field(
-            description="What runs the network; auto: cuda if this ONNX Runtime has it and can run the precision, "
-            "else cpu."
+            description="What runs the network; `auto`: a GPU if this ONNX Runtime can use one and the bundle has a "
+            "precision for it, else the CPU; the log tells which and why. `cuda` never falls back."
         ),
-    ] = "cpu"
+    ] = "auto"
 
     device_index: Annotated[int, Field(ge=0, description="Which GPU, counted from 0; cuda only.")] = 0
 
     precision: Annotated[
-        str | None, Field(description="Which graphs of a bundle to run, such as int8; unset: the bundle's default.")
+        str | None,
+        Field(
+            description="Which graphs of a bundle to run, such as int8; unset: on the CPU the bundle's default, on a "
+            "GPU fp16 or else fp32."
+        ),
     ] = None
+
+    gpu_memory_limit_bytes: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="Most GPU memory that each graph of a model may set aside (encoder and decoder, and one more "
+            "once alignments are asked for); what CUDA itself takes comes on top. Unset: all there is; cuda only.",
+        ),
+    ] = None
+
+    use_tf32: Annotated[
+        bool,
+        Field(
+            description="Round the inputs of fp32 products to 10 bits of mantissa, which newer GPUs multiply faster; "
+            "cuda only."
+        ),
+    ] = False
 
     num_intra_op_threads: Annotated[
         int,
@@ -32,3 +53,13 @@ class RuntimeSettings(BaseModel):
             "tokens a second; more answer a lone caller sooner.",
         ),
     ] = 1
+
+    num_lone_threads: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="CPU threads inside a decoder run while no other batch of the model runs: answers a lone "
+            "caller sooner, takes memory for the decoder's weights once more. Unset: one for each core of the "
+            "process if the model's weights exceed 16 MiB; smaller networks gain nothing.",
+        ),
+    ] = None

@@ -5,16 +5,29 @@ from typing import Any
 
 import pytest
 
-from service.bundle import MANIFEST_NAME, file_entry, graph_tensors, layer_names, load_manifest, open_bundle
+from service.bundle import (
+    MANIFEST_NAME,
+    attention_tensors,
+    file_entry,
+    graph_tensors,
+    kv_cache_bytes,
+    layer_names,
+    load_manifest,
+    open_bundle,
+)
 from service.errors import BundleError
 
 _FILES = {"tokenizer.model": b"pieces", "encoder.onnx": b"encoder graph", "decoder.onnx": b"decoder graph"}
+_MORE_FILES = {"attention.onnx": b"attention graph", "weights.bin": b"weights"}
+_GRAPHS = {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
+_HALVES = {"outputs": {"cross_key.0": "float16", "cross_value.0": "float16"}}
+_ALL_FILES = {**_GRAPHS, "attention": "attention.onnx", "weights": "weights.bin"}
 
 
 def _fields(directory: Path) -> dict[str, Any]:
     """Return a manifest of the files in a directory, as JSON has it."""
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "name": "en-de",
         "version": "1",
         "source_language": "en",
@@ -30,11 +43,11 @@ def _fields(directory: Path) -> dict[str, Any]:
         },
         "special_ids": {"pad": 0, "bos": 1, "eos": 2, "unk": 3},
         "limits": {"max_source_tokens": 16, "max_target_tokens": 16},
-        "precisions": {"fp32": {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}},
+        "precisions": {"fp32": {**_GRAPHS}},
         "default_precision": "fp32",
         "tokenizer": "tokenizer.model",
-        "tensors": graph_tensors(1).model_dump(),
-        "files": {name: file_entry(directory / name).model_dump() for name in _FILES},
+        "tensors": {"fp32": graph_tensors(1, "float32").model_dump()},
+        "files": {name: file_entry(directory / name).model_dump() for name in (*_FILES, *_MORE_FILES)},
         "provenance": {"exporter_version": "1", "checkpoint": "best.pt", "checkpoint_sha256": "0" * 64},
         "licence": "CC0-1.0",
         "attribution": "nobody",
@@ -43,7 +56,7 @@ def _fields(directory: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    for name, content in _FILES.items():
+    for name, content in {**_FILES, **_MORE_FILES}.items():
         (tmp_path / name).write_bytes(content)
     _write_manifest(tmp_path, _fields(tmp_path))
     return tmp_path
@@ -57,6 +70,12 @@ def _change(directory: Path, change: Callable[[dict[str, Any]], object]) -> None
     fields = _fields(directory)
     change(fields)
     _write_manifest(directory, fields)
+
+
+def _describe_no_attention(fields: dict[str, Any]) -> None:
+    """Leave an attention graph without a description."""
+    fields.update(precisions={"fp32": {**_ALL_FILES}})
+    fields["tensors"]["fp32"].update(attention=None)
 
 
 def test_a_bundle_that_fits_its_manifest_opens(directory: Path) -> None:
@@ -89,9 +108,9 @@ def test_a_manifest_that_is_no_json_object_is_refused(directory: Path, content: 
 
 
 def test_another_schema_version_is_told_before_any_of_its_unknown_fields(directory: Path) -> None:
-    _write_manifest(directory, {"schema_version": 2, "novelty": True})
+    _write_manifest(directory, {"schema_version": 3, "novelty": True})
 
-    with pytest.raises(BundleError, match="schema_version is 2, expected 1"):
+    with pytest.raises(BundleError, match="schema_version is 3, expected 1 or 2"):
         open_bundle(directory)
 
 
@@ -124,7 +143,16 @@ def test_an_unknown_field_is_named_with_its_value(directory: Path) -> None:
         (lambda fields: fields.update(default_precision="int4"), r"'int4' is none of \['fp32'\]"),
         (lambda fields: fields.update(precisions={}), "precisions is {}"),
         (lambda fields: fields["files"].pop("decoder.onnx"), r"no checksum of \['decoder.onnx'\]"),
-        (lambda fields: fields["tensors"]["encoder"]["inputs"].clear(), "tensors are not those"),
+        (lambda fields: fields["tensors"]["fp32"]["encoder"]["inputs"].clear(), "tensors are not those"),
+        (lambda fields: fields["tensors"]["fp32"]["attention"]["inputs"].clear(), "tensors are not those"),
+        (lambda fields: fields["tensors"]["fp32"]["encoder"].update(_HALVES), "tensors are not those"),
+        (
+            lambda fields: fields["tensors"].update(fp16=fields["tensors"].pop("fp32")),
+            r"tensors are those of \['fp16'\], precisions \['fp32'\]",
+        ),
+        (_describe_no_attention, "tensors are not those"),
+        (lambda fields: fields["precisions"]["fp32"].update(weights="lost.bin"), r"no checksum of \['lost.bin'\]"),
+        (lambda fields: fields["precisions"]["fp32"].update(weights="../lost.bin"), r"weights is '\.\./lost\.bin'"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused(
@@ -182,3 +210,77 @@ def test_a_precision_that_is_not_there_is_told_with_those_that_are(directory: Pa
 
 def test_layer_names_go_layer_by_layer() -> None:
     assert layer_names(("key", "value"), 2) == ("key.0", "value.0", "key.1", "value.1")
+
+
+def test_a_bundle_of_the_first_version_opens_and_lacks_attention(directory: Path) -> None:
+    def age(fields: dict[str, Any]) -> None:
+        described = {**fields["tensors"]["fp32"]}
+        described.pop("attention")
+        fields.update(schema_version=1, tensors=described)
+
+    _change(directory, age)
+
+    bundle = open_bundle(directory)
+
+    assert bundle.weights_bytes("fp32") == len(b"encoder graph" + b"decoder graph")
+    assert bundle.manifest.tensors["fp32"].float_type == "float32"
+    with pytest.raises(BundleError, match=r"precisions\.fp32\.attention is None, expected a graph; export the model"):
+        bundle.attention_path("fp32")
+
+
+def test_a_bundle_with_attention_and_shared_weights_opens(directory: Path) -> None:
+    _change(directory, lambda fields: fields.update(precisions={"fp32": {**_ALL_FILES}}))
+
+    bundle = open_bundle(directory)
+
+    assert bundle.attention_path("fp32") == directory / "attention.onnx"
+    assert bundle.weights_bytes("fp32") == len(b"encoder graph" + b"decoder graph" + b"weights")
+
+
+def test_shared_weights_are_checked_like_every_file(directory: Path) -> None:
+    _change(directory, lambda fields: fields.update(precisions={"fp32": {**_ALL_FILES}}))
+    (directory / "weights.bin").write_bytes(b"Weights")
+
+    with pytest.raises(BundleError, match=r"weights\.bin: SHA-256 is"):
+        open_bundle(directory)
+
+
+def test_each_precision_says_the_type_of_its_own_cache(directory: Path) -> None:
+    def add_halves(fields: dict[str, Any]) -> None:
+        fields["precisions"].update(fp16={**_ALL_FILES})
+        fields["tensors"].update(fp16=graph_tensors(1, "float16").model_dump())
+
+    _change(directory, add_halves)
+
+    tensors = load_manifest(directory).tensors
+
+    assert {name: tensors[name].float_type for name in tensors} == {"fp32": "float32", "fp16": "float16"}
+
+
+def test_only_keys_values_and_the_mask_are_halves() -> None:
+    tensors = graph_tensors(1, "float16")
+
+    types = {**tensors.encoder.outputs, **tensors.decoder.inputs, **tensors.decoder.outputs}
+    halves = {name.partition(".")[0] for name, element_type in types.items() if element_type == "float16"}
+    assert halves == {"cross_key", "cross_value", "self_key_pool", "self_value_pool", "ancestor_mask"}
+    assert types["log_probs"] == "float32"
+    assert set(attention_tensors(1, "float16").outputs.values()) == {"float32"}
+
+
+def test_the_attention_graph_takes_no_values_of_the_last_layer() -> None:
+    tensors = attention_tensors(2, "float32")
+
+    assert "cross_value.0" in tensors.inputs
+    assert "cross_key.1" in tensors.inputs
+    assert "cross_value.1" not in tensors.inputs
+    assert tuple(tensors.outputs) == ("cross_attention.0", "cross_attention.1")
+
+
+def test_a_cache_holds_a_key_and_a_value_of_every_layer_for_every_position(directory: Path) -> None:
+    architecture = load_manifest(directory).architecture.model_copy(update={"num_decoder_layers": 3})
+
+    one_slot = kv_cache_bytes(architecture, "float32", num_slots=1, num_source_positions=0)
+
+    assert one_slot == 2 * 3 * 4 * 4  # key and value, layers, width, bytes of a float
+    assert kv_cache_bytes(architecture, "float32", num_slots=16, num_source_positions=8) == 24 * one_slot
+    assert kv_cache_bytes(architecture, "float16", num_slots=16, num_source_positions=8) == 12 * one_slot

@@ -21,6 +21,7 @@ from service.models import (
     ModelLoader,
     ModelParts,
     ModelRepository,
+    ModelScheduler,
     ModelSettings,
     ModelState,
     language_lookup,
@@ -58,8 +59,19 @@ class FakeScheduler:
         self.calls.append("stop")
 
 
+def _parts(scheduler: ModelScheduler | None = None) -> ModelParts:
+    return ModelParts(
+        tokenizer=TOKENIZER,
+        scheduler=scheduler or FakeScheduler(),
+        precision="int8",
+        device="cpu",
+        weights_bytes=1000,
+        cache_bytes=lambda: 64,
+    )
+
+
 def _load(_: Path) -> ModelParts:
-    return ModelParts(tokenizer=TOKENIZER, scheduler=FakeScheduler(), precision="int8")
+    return _parts()
 
 
 def _write_bundle(root: Path, model: str, *, pair: str = "en de", **fields: Any) -> Path:
@@ -85,7 +97,7 @@ def _write_bundle(root: Path, model: str, *, pair: str = "en de", **fields: Any)
         "precisions": {"float32": {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}},
         "default_precision": "float32",
         "tokenizer": "tokenizer.model",
-        "tensors": graph_tensors(1).model_dump(),
+        "tensors": graph_tensors(1, "float32").model_dump(),
         "files": dict.fromkeys(("encoder.onnx", "decoder.onnx", "tokenizer.model"), _FILE),
         "provenance": {"exporter_version": "1", "checkpoint": "c.pt", "checkpoint_sha256": "0" * 64},
         "licence": "CC0-1.0",
@@ -133,8 +145,22 @@ def test_loaded_models_are_in_the_metrics(tmp_path: Path) -> None:
 
     _repository(tmp_path, metrics=Metrics(registry)).load_all()
 
-    labels = {"model": "tiny", "version": "1", "precision": "int8"}
-    assert registry.get_sample_value("mt_model_info", labels) == 1
+    labels = {"model": "tiny", "version": "1"}
+    assert registry.get_sample_value("mt_model_info", {**labels, "precision": "int8", "device": "cpu"}) == 1
+    assert registry.get_sample_value("mt_model_weights_bytes", labels) == 1000
+    assert registry.get_sample_value("mt_kv_cache_bytes", labels) == 64
+
+
+def test_a_stopped_model_has_no_memory_in_the_metrics(tmp_path: Path) -> None:
+    _write_bundle(tmp_path, "tiny/1")
+    registry = CollectorRegistry()
+    repository = _repository(tmp_path, metrics=Metrics(registry))
+    repository.load_all()
+
+    repository.stop()
+
+    for name in ("mt_model_weights_bytes", "mt_kv_cache_bytes"):
+        assert registry.get_sample_value(name, {"model": "tiny", "version": "1"}) is None
 
 
 def test_the_latest_version_is_the_default(tmp_path: Path) -> None:
@@ -264,9 +290,7 @@ def test_draining_refuses_new_requests_and_says_whether_all_were_answered(tmp_pa
     remaining = iter(schedulers)
     _write_bundle(tmp_path, "tiny/1")
     _write_bundle(tmp_path, "tiny/2")
-    repository = _repository(
-        tmp_path, load=lambda _: ModelParts(tokenizer=TOKENIZER, scheduler=next(remaining), precision="int8")
-    )
+    repository = _repository(tmp_path, load=lambda _: _parts(next(remaining)))
     repository.load_all()
 
     assert repository.drain(1.5) is drains_in_time
@@ -290,7 +314,7 @@ def test_a_model_that_is_stopped_while_it_loads_never_starts(tmp_path: Path) -> 
 
     def load(_: Path) -> ModelParts:
         repository.stop()
-        return ModelParts(tokenizer=TOKENIZER, scheduler=scheduler, precision="int8")
+        return _parts(scheduler)
 
     _write_bundle(tmp_path, "tiny/1")
     repository = _repository(tmp_path, load=load)
@@ -307,7 +331,7 @@ def test_a_bundle_that_cannot_be_loaded_fails_the_start_and_the_others_can_be_st
     def load(directory: Path) -> ModelParts:
         if directory.name == "2":
             raise BundleError("encoder.onnx", found=3, expected=4, what="size in bytes")
-        return ModelParts(tokenizer=TOKENIZER, scheduler=started, precision="int8")
+        return _parts(started)
 
     _write_bundle(tmp_path, "tiny/1")
     _write_bundle(tmp_path, "tiny/2")
@@ -357,9 +381,7 @@ def test_a_real_scheduler_is_started_drained_and_stopped(tmp_path: Path) -> None
     settings = SchedulingSettings(num_decoding_threads=1)
     scheduler = Scheduler(ToyModel(), settings, Metrics(CollectorRegistry()))
     _write_bundle(tmp_path, "tiny/1")
-    repository = _repository(
-        tmp_path, load=lambda _: ModelParts(tokenizer=TOKENIZER, scheduler=scheduler, precision="int8")
-    )
+    repository = _repository(tmp_path, load=lambda _: _parts(scheduler))
     repository.load_all()
 
     assert repository.drain(1.0)

@@ -2,6 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.bundle import FloatType
 from service.decoding.step_model import IntArray
 from service.runtime.kv_pool import LENGTH_BUCKET, SegmentBuffers, SlotTable, round_up
 
@@ -104,19 +105,30 @@ def test_slots_of_a_segment_do_not_depend_on_its_neighbours() -> None:
 def test_slots_at_the_end_go_with_the_segment_that_needed_them() -> None:
     table = SlotTable()
     table.add_segments(1)
-    for _ in range(40):
+    for _ in range(LENGTH_BUCKET + 1):
         table.append(np.zeros((1, 1), dtype=np.int64))
     table.add_segments(1)
     grown = table.num_slots
 
     table.keep_segments([1])
 
-    assert (grown, table.num_slots) == (48, 16)
+    assert (grown, table.num_slots) == (2 * LENGTH_BUCKET, LENGTH_BUCKET)
+
+
+def test_halves_take_half_of_the_bytes_and_room_for_more_segments_counts() -> None:
+    sizes = {}
+    float_types: tuple[FloatType, ...] = ("float32", "float16")
+    for float_type in float_types:
+        buffers = SegmentBuffers(["a", "b"], lambda length: (length, 3), float_type)
+        buffers.resize(1, 5)
+        sizes[float_type] = buffers.num_bytes
+
+    assert sizes == {"float32": 2 * 8 * 5 * 3 * 4, "float16": 2 * 8 * 5 * 3 * 2}
 
 
 @given(st.data())
 def test_buffers_keep_the_parts_of_their_segments_through_every_change(data: st.DataObject) -> None:
-    buffers = SegmentBuffers(["a", "b"], lambda length: (2, length, 3))
+    buffers = SegmentBuffers(["a", "b"], lambda length: (2, length, 3), "float32")
     expected: list[float] = []
     for value in range(1, data.draw(st.integers(1, 12))):
         count, length = len(expected), data.draw(st.integers(1, 5))

@@ -1,48 +1,22 @@
 import re
 from pathlib import Path
 
+import onnx
+import onnxruntime
 import pytest
 from pydantic import ValidationError
 
-from service.bundle import Bundle, GraphTensors
-from service.errors import BundleError, ConfigError
-from service.runtime.session import choose_provider, open_sessions, session_options
+from service.bundle import Bundle, GraphFiles, GraphTensors
+from service.errors import BundleError
+from service.runtime.device import Device, Placement
+from service.runtime.session import multiplies_u8s8_exactly, num_lone_threads, open_sessions, session_options
 from service.runtime.settings import RuntimeSettings
 from tests.tiny_bundle import build_tiny_bundle
-
-_CPU = ["CPUExecutionProvider"]
-_CUDA = ["CUDAExecutionProvider", "CPUExecutionProvider"]
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return build_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny", precisions=("fp32",))
-
-
-@pytest.mark.parametrize(
-    ("asked", "precision", "available", "chosen"),
-    [
-        ("cpu", "int8", _CUDA, "cpu"),
-        ("auto", "fp32", _CPU, "cpu"),
-        ("auto", "fp32", _CUDA, "cuda"),
-        ("auto", "int8", _CUDA, "cpu"),
-        ("cuda", "fp32", _CUDA, "cuda"),
-    ],
-)
-def test_the_provider_is_the_one_asked_for(asked: str, precision: str, available: list[str], chosen: str) -> None:
-    settings = RuntimeSettings.model_validate({"provider": asked})
-
-    assert choose_provider(settings, precision, available=available) == chosen
-
-
-def test_a_missing_provider_is_an_error_and_no_reason_to_fall_back() -> None:
-    with pytest.raises(ConfigError, match="'provider' is 'cuda': expected one that this ONNX Runtime has: CPU"):
-        choose_provider(RuntimeSettings(provider="cuda"), "fp32", available=_CPU)
-
-
-def test_a_provider_that_cannot_run_the_precision_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'precision' is 'int8': expected fp32 with provider cuda"):
-        choose_provider(RuntimeSettings(provider="cuda"), "int8", available=_CUDA)
 
 
 def test_threads_are_those_of_the_settings_and_do_not_spin() -> None:
@@ -53,7 +27,45 @@ def test_threads_are_those_of_the_settings_and_do_not_spin() -> None:
     assert not options.enable_mem_pattern
 
 
-@pytest.mark.parametrize("fields", [{"num_intra_op_threads": 0}, {"provider": "tpu"}, {"threads": 4}])
+def _x64quantprecision(options: onnxruntime.SessionOptions) -> str | None:
+    try:
+        return str(options.get_session_config_entry("session.x64quantprecision"))
+    except RuntimeError:  # not set
+        return None
+
+
+@pytest.mark.parametrize(("is_exact", "expected"), [(True, None), (False, "1")])
+def test_products_that_could_overflow_are_computed_another_way(is_exact: bool, expected: str | None) -> None:
+    options = session_options(RuntimeSettings(), multiplies_exactly=lambda: is_exact)
+
+    assert _x64quantprecision(options) == expected
+
+
+@pytest.mark.parametrize(
+    ("architecture", "flags", "is_exact"),
+    [
+        ("x86_64", "flags : avx2 avx512bw avx512_vnni", True),
+        ("AMD64", "flags : avx2 avx_vnni", True),
+        ("x86_64", "flags : avx2 avx512bw", False),
+        ("aarch64", "Features : asimd", True),
+    ],
+)
+def test_products_of_bytes_are_exact_where_the_cpu_has_instructions_for_them(
+    architecture: str, flags: str, is_exact: bool
+) -> None:
+    assert multiplies_u8s8_exactly(architecture, lambda: flags) is is_exact
+
+
+def test_a_cpu_that_cannot_be_looked_up_is_not_trusted() -> None:
+    def unreadable() -> str:
+        raise FileNotFoundError
+
+    assert not multiplies_u8s8_exactly("x86_64", unreadable)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"num_intra_op_threads": 0}, {"device": "tpu"}, {"gpu_memory_limit_bytes": 0}, {"threads": 4}]
+)
 def test_a_setting_that_cannot_be_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         RuntimeSettings.model_validate(fields)
@@ -73,12 +85,79 @@ def test_a_graph_that_cannot_be_loaded_is_named(bundle: Bundle, tmp_path: Path) 
 
 
 def test_tensors_other_than_those_of_the_manifest_are_named_with_both(bundle: Bundle) -> None:
-    tensors = bundle.manifest.tensors
+    tensors = bundle.manifest.tensors["fp32"]
     inputs = {**tensors.encoder.inputs, "source_lengths": "int64", "source_mask": "bool"}
     changed = tensors.model_copy(update={"encoder": GraphTensors(inputs=inputs, outputs=tensors.encoder.outputs)})
-    manifest = bundle.manifest.model_copy(update={"tensors": changed})
+    manifest = bundle.manifest.model_copy(update={"tensors": {"fp32": changed}})
 
     found = re.escape("{'source_lengths': 'int32', 'source_mask': None}")
     expected = re.escape("{'source_lengths': 'int64', 'source_mask': 'bool'}")
     with pytest.raises(BundleError, match=rf"encoder\.fp32\.onnx: inputs is {found}, expected {expected}"):
         open_sessions(Bundle(directory=bundle.directory, manifest=manifest), RuntimeSettings())
+
+
+def test_what_was_chosen_is_told_and_logged(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="service.runtime.session"):
+        sessions = open_sessions(bundle, RuntimeSettings(), find_cuda_fault=lambda index: f"GPU {index} is on fire")
+
+    assert sessions.placement == Placement(device="cpu", precision="fp32", reason="GPU 0 is on fire")
+    assert sessions.shares_memory
+    (record,) = [record for record in caplog.records if record.message == "device chosen"]
+    told = (vars(record)[name] for name in ("model", "device", "precision", "reason"))
+    assert tuple(told) == ("tiny/1", "cpu", "fp32", "GPU 0 is on fire")
+
+
+def test_the_weights_of_a_model_are_those_of_its_files(bundle: Bundle) -> None:
+    files = bundle.manifest.files
+    names = ("encoder.fp32.onnx", "decoder.fp32.onnx", "weights.fp32.bin")
+
+    assert open_sessions(bundle, RuntimeSettings()).weights_bytes == sum(files[name].bytes for name in names)
+
+
+def test_a_graph_that_refers_to_a_file_the_manifest_does_not_give_it_is_refused(bundle: Bundle) -> None:
+    graphs = bundle.manifest.precisions["fp32"].model_copy(update={"weights": "other.bin"})
+    manifest = bundle.manifest.model_copy(update={"precisions": {"fp32": graphs}})
+    (bundle.directory / "other.bin").touch()
+
+    expected = r"encoder\.fp32\.onnx: file of weights is \['weights\.fp32\.bin'\], expected other\.bin"
+    with pytest.raises(BundleError, match=expected):
+        open_sessions(Bundle(directory=bundle.directory, manifest=manifest), RuntimeSettings())
+
+
+def test_a_bundle_with_its_weights_inside_the_graphs_is_loaded(bundle: Bundle, tmp_path: Path) -> None:
+    for name in ("encoder.fp32.onnx", "decoder.fp32.onnx"):
+        onnx.save(onnx.load(bundle.directory / name), tmp_path / name)  # reads the arrays and keeps them
+    graphs = GraphFiles(encoder="encoder.fp32.onnx", decoder="decoder.fp32.onnx")
+    tensors = bundle.manifest.tensors["fp32"].model_copy(update={"attention": None})
+    manifest = bundle.manifest.model_copy(update={"precisions": {"fp32": graphs}, "tensors": {"fp32": tensors}})
+
+    sessions = open_sessions(Bundle(directory=tmp_path, manifest=manifest), RuntimeSettings())
+
+    assert sessions.encoder.get_inputs()[0].name == "source_ids"
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "weights_bytes", "expected"),
+    [
+        ("cpu", None, 60 << 20, 8),
+        ("cpu", None, 9 << 20, 2),
+        ("cpu", 4, 9 << 20, 4),
+        ("cpu", 1, 60 << 20, 2),
+        ("cuda", None, 60 << 20, 2),
+    ],
+)
+def test_a_lone_batch_gets_more_threads_where_they_gain_something(
+    device: Device, asked: int | None, weights_bytes: int, expected: int
+) -> None:
+    settings = RuntimeSettings(num_intra_op_threads=2, num_lone_threads=asked)
+    placement = Placement(device=device, precision="fp32", reason="")
+
+    assert num_lone_threads(settings, placement, weights_bytes=weights_bytes, num_cores=8) == expected
+
+
+def test_the_threads_of_a_lone_batch_wait_awake_until_its_run_ends() -> None:
+    options = session_options(RuntimeSettings(), num_lone_threads=4)
+
+    assert options.intra_op_num_threads == 4
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
+    assert options.get_session_config_entry("session.force_spinning_stop") == "1"

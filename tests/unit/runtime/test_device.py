@@ -1,0 +1,127 @@
+from collections.abc import Callable
+
+import pytest
+
+from service.errors import ConfigError
+from service.runtime.device import Placement, check_device, choose_placement, cuda_fault, providers
+from service.runtime.settings import RuntimeSettings
+
+_CPU = "CPUExecutionProvider"
+_CUDA = "CUDAExecutionProvider"
+
+
+def _works(_: int) -> None:
+    return None
+
+
+def _fails(device_index: int) -> str:
+    return f"GPU {device_index} does not work: out of order"
+
+
+def _place(
+    precisions: str, asked: RuntimeSettings | None = None, fault: Callable[[int], str | None] = _works
+) -> Placement:
+    return choose_placement(
+        asked or RuntimeSettings(), precisions=precisions.split(), default_precision="int8", cuda_fault=fault
+    )
+
+
+@pytest.mark.parametrize(
+    ("precisions", "asked", "device", "precision"),
+    [
+        ("int8", {}, "cpu", "int8"),
+        ("fp32 int8", {}, "cuda", "fp32"),
+        ("fp16 fp32 int8", {}, "cuda", "fp16"),
+        ("fp16 fp32 int8", {"precision": "fp32"}, "cuda", "fp32"),
+        ("fp16 fp32 int8", {"precision": "int8"}, "cpu", "int8"),
+        ("fp32 int8", {"device": "cpu"}, "cpu", "int8"),
+        ("fp32 int8", {"device": "cpu", "precision": "fp32"}, "cpu", "fp32"),
+        ("fp32 int8", {"device": "cuda"}, "cuda", "fp32"),
+        ("fp16 fp32 int8", {"device": "cuda"}, "cuda", "fp16"),
+        ("fp16 fp32", {"device": "cuda", "precision": "fp32"}, "cuda", "fp32"),
+    ],
+)
+def test_a_gpu_takes_what_it_can_run_best(
+    precisions: str, asked: dict[str, object], device: str, precision: str
+) -> None:
+    placement = _place(precisions, RuntimeSettings.model_validate(asked))
+
+    assert (placement.device, placement.precision) == (device, precision)
+
+
+def test_auto_takes_the_cpu_and_the_default_of_the_bundle_where_no_gpu_works() -> None:
+    placement = _place("fp16 fp32 int8", RuntimeSettings(device_index=3), _fails)
+
+    assert placement == Placement(device="cpu", precision="int8", reason="GPU 3 does not work: out of order")
+
+
+def test_auto_says_which_precision_kept_it_from_the_gpu() -> None:
+    assert _place("int8").reason == "a GPU cannot run int8"
+
+
+def test_auto_does_not_try_a_gpu_that_could_not_run_the_bundle() -> None:
+    tried: list[int] = []
+
+    _place("int8", fault=tried.append)
+
+    assert tried == []
+
+
+def test_cuda_never_falls_back() -> None:
+    expected = "'runtime.device' is 'cuda': expected a device that works here; available: cpu (GPU 0 does not work"
+
+    with pytest.raises(ConfigError) as caught:
+        _place("fp32", RuntimeSettings(device="cuda"), _fails)
+
+    assert expected in str(caught.value)
+
+
+def test_a_precision_that_no_gpu_runs_is_refused_by_its_name() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'runtime\.precision' is 'int8': expected fp16 or fp32 with runtime.device cuda"
+    ):
+        _place("fp32 int8", RuntimeSettings(device="cuda", precision="int8"))
+
+
+def test_a_bundle_that_no_gpu_runs_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'runtime\.device' is 'cuda': expected cpu, as the bundle has only int8"):
+        _place("int8", RuntimeSettings(device="cuda"))
+
+
+def test_this_onnx_runtime_says_why_it_has_no_gpu() -> None:
+    if (fault := cuda_fault(1_000)) is not None:
+        assert "no CUDA provider" in fault or "GPU 1000 does not work" in fault
+    else:
+        pytest.fail("no machine has that many")
+
+
+def test_the_cpu_needs_no_options() -> None:
+    assert providers("cpu", RuntimeSettings(device_index=1, use_tf32=True)) == [(_CPU, {})]
+
+
+def test_a_gpu_gets_its_options_and_leaves_what_it_lacks_to_the_cpu() -> None:
+    settings = RuntimeSettings(device_index=2, gpu_memory_limit_bytes=1 << 30)
+
+    assert providers("cuda", settings) == [
+        (_CUDA, {"device_id": 2, "use_tf32": 0, "gpu_mem_limit": 1 << 30}),
+        (_CPU, {}),
+    ]
+
+
+def test_a_gpu_may_take_all_memory_and_round_only_if_told() -> None:
+    (_, options), _ = providers("cuda", RuntimeSettings(use_tf32=True))
+
+    assert options == {"device_id": 0, "use_tf32": 1}
+
+
+@pytest.mark.parametrize("found", [[_CPU], []])
+def test_a_session_that_fell_back_is_refused(found: list[str]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"'runtime\.device' is 'cuda': expected a working device; ONNX Runtime fell back"
+    ):
+        check_device("cuda", found)
+
+
+def test_a_session_where_it_should_be_is_taken() -> None:
+    check_device("cuda", [_CUDA, _CPU])
+    check_device("cpu", [_CPU])

@@ -1,0 +1,52 @@
+import gc
+
+import numpy as np
+import pytest
+
+from service.bundle import Bundle, FloatType, kv_cache_bytes
+from service.runtime.device import Placement
+from service.runtime.kv_pool import LENGTH_BUCKET, SEGMENT_BUCKET
+from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.settings import RuntimeSettings
+from tests.tiny_bundle import build_tiny_bundle
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return build_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny", precisions=("fp32", "fp16"))
+
+
+def _model(bundle: Bundle, precision: str) -> OnnxStepModel:
+    return OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision=precision))
+
+
+def test_a_model_says_what_was_chosen_and_what_it_weighs(bundle: Bundle) -> None:
+    model = _model(bundle, "fp16")
+
+    assert model.placement == Placement(device="cpu", precision="fp16", reason="asked for")
+    assert model.weights_bytes == bundle.weights_bytes("fp16")
+    assert model.weights_bytes < bundle.weights_bytes("fp32")
+
+
+@pytest.mark.parametrize(("precision", "float_type"), [("fp32", "float32"), ("fp16", "float16")])
+def test_the_caches_of_all_batches_are_counted_with_their_room(
+    bundle: Bundle, precision: str, float_type: FloatType
+) -> None:
+    model = _model(bundle, precision)
+    batches = [model.new_batch() for _ in range(2)]
+
+    for batch in batches:
+        batch.start([[5, 2]])
+        batch.step(np.array([[1]]), np.array([[0]]), num_candidates=1)
+
+    architecture = bundle.manifest.architecture
+    one_segment = kv_cache_bytes(architecture, float_type, num_slots=LENGTH_BUCKET, num_source_positions=8)
+    assert model.cache_bytes == 2 * SEGMENT_BUCKET * one_segment
+
+
+def test_a_batch_that_is_gone_is_not_counted(bundle: Bundle) -> None:
+    model = _model(bundle, "fp32")
+    model.new_batch().start([[5, 2]])
+    gc.collect()
+
+    assert model.cache_bytes == 0
