@@ -2,8 +2,10 @@
 
 import argparse
 import importlib
+import keyword
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from export.errors import ExportError
 from service.errors import DragomanError
@@ -12,6 +14,7 @@ COMMANDS = {
     "train": "learn a model from parallel text",
     "average": "average the weights of the last checkpoints of a run",
     "plot": "draw the curves of a run again from its log",
+    "import": "make a checkpoint of a bundle, to train it further or to measure it",
     "bundle": "make a model bundle of a checkpoint",
     "verify": "prove that a bundle computes what its checkpoint does",
     "evaluate": "translate a test set with a bundle and score it",
@@ -24,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     args = _parser(arguments[:1]).parse_args(arguments)
     try:
-        return int(importlib.import_module(f"export.commands.{args.command}").run(args))
+        return int(_module(args.command).run(args))
     except (ExportError, DragomanError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -37,8 +40,12 @@ def _parser(wanted: Sequence[str]) -> argparse.ArgumentParser:
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
         if name in wanted:
-            importlib.import_module(f"export.commands.{name}").add_arguments(command)
+            _module(name).add_arguments(command)
     return parser
+
+
+def _module(command: str) -> Any:
+    return importlib.import_module(f"export.commands.{command}{'_' if keyword.iskeyword(command) else ''}")
 
 
 if __name__ == "__main__":

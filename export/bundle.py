@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from export.corpus.vocabulary import UNK_ID, Vocabulary
 from export.errors import ExportError
-from export.graph.network import ARITHMETICS, Network, write_graphs
+from export.graph.network import ARITHMETICS, FLOAT_TYPES, Network, write_graphs
 from export.model.config import ModelConfig
 from service.bundle import (
     MANIFEST_NAME,
@@ -100,7 +100,7 @@ def _manifest(
             precisions=files,
             default_precision=description.precisions[-1],
             tokenizer=_TOKENIZER_NAME,
-            tensors=graph_tensors(config.num_decoder_layers),
+            tensors={name: graph_tensors(config.num_decoder_layers, FLOAT_TYPES[name]) for name in files},
             files={path.name: file_entry(path) for path in sorted(directory.iterdir())},
             scores=description.scores,
             provenance=description.provenance,

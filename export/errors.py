@@ -43,3 +43,7 @@ class DivergenceError(ExportError):
         super().__init__(f"training diverged: the gradient norm of step {step} is {norm}; a lower rate may help")
         self.step = step
         self.norm = norm
+
+
+class ImportFormatError(ExportError):
+    """A file to be imported is not what its format says."""

@@ -9,6 +9,7 @@ from torch import nn
 
 from export.bundle import BundleDescription, exporter_version, write_bundle
 from export.corpus.vocabulary import EOS_ID, Vocabulary, VocabularyConfig, train_vocabulary
+from export.graph.calibration import measure_ranges
 from export.graph.network import Network
 from export.model.config import ModelConfig
 from export.model.transformer import Transformer
@@ -47,10 +48,12 @@ def build_tiny_bundle(
     precisions: tuple[str, ...] = ("fp32", "int8"),
     norm: Literal["pre", "post"] = "pre",
     seed: int = 1,
+    is_calibrated: bool = False,
 ) -> Bundle:
     """Write a bundle into a directory, which must not exist, and return it opened.
 
-    Translations are nonsense, differ from text to text, and end by themselves.
+    Translations are nonsense, differ from text to text, and end by themselves. A calibrated one has measured scales of
+    int8 activations, others have scales by row.
     """
     vocabulary = tiny_vocabulary()
     description = BundleDescription(
@@ -64,8 +67,16 @@ def build_tiny_bundle(
         licence="CC0-1.0",
         attribution="nobody: random weights",
     )
-    write_bundle(directory, Network.of(tiny_model(len(vocabulary), norm=norm, seed=seed)), vocabulary, description)
+    model = tiny_model(len(vocabulary), norm=norm, seed=seed)
+    ranges = measure_ranges(model, _calibration_pairs(vocabulary)) if is_calibrated else {}
+    write_bundle(directory, Network.of(model, ranges), vocabulary, description)
     return open_bundle(directory)
+
+
+def _calibration_pairs(vocabulary: Vocabulary) -> list[tuple[list[int], list[int]]]:
+    encoded = vocabulary.encode(SENTENCES)
+    half = len(encoded) // 2
+    return list(zip(encoded[:half], encoded[half:], strict=True))
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from export.errors import CheckpointConflictError, RunFolderError, SettingError
 from export.model.config import PRESETS, ModelConfig
 from export.model.transformer import Transformer
 from export.training.allocator import keep_freed_memory
-from export.training.checkpoint import write_atomically
+from export.training.checkpoint import load_model, write_atomically
 from export.training.config import TRAINING_PRESETS, DataConfig, RunConfig, TrainingConfig
 from export.training.loop import Trainer
 from export.training.ranks import Ranks
@@ -31,7 +31,7 @@ _SPECIAL_IDS = frozenset({"pad_id", "bos_id", "eos_id"})
 _FLAGS = {"num_encoder_layers": "encoder-layers", "num_decoder_layers": "decoder-layers", "num_heads": "heads"}
 """Model fields whose flag is not named like the field."""
 
-_ONLY_NEW = ("preset", "vocabulary", "normalization")
+_ONLY_NEW = ("preset", "initialize_from", "vocabulary", "normalization")
 """Flags that mean nothing to a run that is resumed."""
 
 _FIXED = (*(name for name in ModelConfig.__slots__ if name != "dropout"), "optimizer")
@@ -62,6 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_text_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="Folder of the run.")
     parser.add_argument("--resume", action="store_true", help="Go on from the last checkpoint in --output.")
+    parser.add_argument(
+        "--initialize-from",
+        type=Path,
+        metavar="FILE",
+        help="Checkpoint whose weights the run begins with. Its architecture and, with --vocabulary, its vocabulary "
+        "must be asked for. Default: random weights.",
+    )
     parser.add_argument("--preset", choices=PRESETS, help="Whose defaults all settings have. Default: small.")
     for name, purpose in (("train", "to learn from"), ("dev", "to measure on")):
         parser.add_argument(
@@ -100,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     text = _prepare_text(args, config, folder, ranks, report=report)
     model = dataclasses.replace(config.model, vocabulary_size=len(text.vocabulary))
     config = dataclasses.replace(config, model=model)
-    trainer = _make_trainer(config, text, folder, ranks, report=report)
+    trainer = _make_trainer(config, text, folder, ranks, report=report, initial=args.initialize_from)
     if args.resume:
         _tell_skip(trainer.resume(folder.last_checkpoint()), trainer, report)
     if ranks.is_main:
@@ -178,15 +185,35 @@ def _make_vocabulary(args: argparse.Namespace, text: PlainText, size: int, repor
     return train_vocabulary(sentences, VocabularyConfig(size=size, normalization=args.normalization or _NORMALIZATION))
 
 
-def _make_trainer(config: RunConfig, text: TrainingText, folder: RunFolder, ranks: Ranks, *, report: Report) -> Trainer:
+def _make_trainer(
+    config: RunConfig, text: TrainingText, folder: RunFolder, ranks: Ranks, *, report: Report, initial: Path | None
+) -> Trainer:
     torch.manual_seed(config.training.seed)  # the same weights on every rank
-    model = Transformer(config.model).to(ranks.device)
+    model = Transformer(config.model)
+    if initial:
+        _copy_weights(initial, model)
+    model = model.to(ranks.device)
     torch.manual_seed(config.training.seed + ranks.rank)  # other dropout on every rank
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     threads = torch.get_num_threads()
     report.tell(f"{num_parameters:,} parameters, {threads} threads, {ranks.count} ranks")
     report.record("start", num_parameters=num_parameters, ranks=ranks.count, threads=threads)
     return Trainer(model, config.training, text, folder=folder, ranks=ranks)
+
+
+def _copy_weights(initial: Path, model: Transformer) -> None:
+    """Give a model the weights of a checkpoint.
+
+    Raises:
+        RunFolderError: if the checkpoint cannot be read.
+        CheckpointConflictError: if it has another architecture.
+    """
+    trained = load_model(initial)
+    stored, asked = trained.config.to_dict(), model.config.to_dict()
+    conflicts = {name: (stored[name], asked[name]) for name in stored if name in _FIXED and stored[name] != asked[name]}
+    if conflicts:
+        raise CheckpointConflictError(conflicts)
+    model.load_state_dict(trained.state_dict())
 
 
 def _tell_skip(changed: Mapping[str, tuple[Any, Any]], trainer: Trainer, report: Report) -> None:

@@ -4,16 +4,16 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from export.commands.evaluate import read_pairs
 from export.corpus.reader import Pair
-from export.graph.network import Network, TrainedModel, write_graphs
+from export.graph.network import FLOAT_TYPES, Network, TrainedModel, write_graphs
 from export.graph.verify import Check, check_batching, check_quality, check_steps
 from export.model.transformer import Transformer
 from export.training.checkpoint import load_model
-from service.bundle import Bundle, file_entry, open_bundle
+from service.bundle import Bundle, file_entry, graph_tensors, open_bundle
 from service.decoding.step_model import StepModel
 from service.errors import BundleError
 from service.runtime.onnx_model import OnnxStepModel
@@ -21,6 +21,10 @@ from service.runtime.settings import RuntimeSettings
 from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 
 _EXACT = "fp32"
+
+_MOST_BLEU_LOST = {"fp16": 0.1}
+"""Of precisions that must stay closer than `BLEU_TOLERANCE`: rounding to halves moves a log-probability by hundredths,
+which now and then decides between two translations that are about as good."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,9 +85,10 @@ class _Verification:
             yield check_batching(graph, self.tokenizer, sources, beam_size=self.beam_size, precision=precision)
         for precision, graph in self.graphs.items():
             if precision != _EXACT:
-                yield check_quality(
+                check = check_quality(
                     exact, graph, self.tokenizer, self.pairs, beam_size=self.beam_size, precision=precision
                 )
+                yield replace(check, limit=_MOST_BLEU_LOST.get(precision, check.limit))
 
     def _encode(self, pair: Pair) -> tuple[list[int], list[int]]:
         exact = self.graphs[_EXACT]
@@ -108,7 +113,8 @@ def _load_graphs(bundle: Bundle, model: Transformer, temporary: Path) -> dict[st
     graphs: dict[str, StepModel] = {}
     if _EXACT not in manifest.precisions:
         files = write_graphs(temporary, Network.of(model), _EXACT, manifest.limits)
-        exact = manifest.model_copy(update={"precisions": {_EXACT: files}})
+        tensors = graph_tensors(manifest.architecture.num_decoder_layers, FLOAT_TYPES[_EXACT])
+        exact = manifest.model_copy(update={"precisions": {_EXACT: files}, "tensors": {_EXACT: tensors}})
         graphs[_EXACT] = OnnxStepModel(Bundle(directory=temporary, manifest=exact), RuntimeSettings(precision=_EXACT))
     for precision in manifest.precisions:
         graphs[precision] = OnnxStepModel(bundle, RuntimeSettings(precision=precision))

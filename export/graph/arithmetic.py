@@ -1,4 +1,4 @@
-"""How a graph multiplies by weights: the one thing in which fp32 and int8 graphs differ."""
+"""How a graph multiplies by weights, which is what makes its precision."""
 
 from typing import Protocol
 
@@ -18,16 +18,24 @@ class Arithmetic(Protocol):
     """
 
     def linear(
-        self, graph: GraphBuilder, states: ir.Value, name: str, weight: FloatArray, *, is_nonnegative: bool = False
+        self,
+        graph: GraphBuilder,
+        states: ir.Value,
+        name: str,
+        weight: FloatArray,
+        bias: FloatArray,
+        *,
+        rectifies: bool = False,
     ) -> ir.Value:
-        """Return states [..., inputs] times the transposed weight, without bias.
+        """Return states [..., inputs] times the transposed weight plus bias.
 
         Args:
             graph: where nodes and weights go.
-            states: float32 [..., inputs].
-            name: of the weight in the graph.
+            states: [..., inputs].
+            name: of the weights in the graph: the path of the first projection that they belong to, and what follows.
             weight: [outputs, inputs].
-            is_nonnegative: no element of `states` is below zero, as after a ReLU.
+            bias: [outputs].
+            rectifies: negative states count as zero (ReLU).
         """
 
     def lookup(
@@ -36,7 +44,7 @@ class Arithmetic(Protocol):
         """Return the rows [..., d_model] of table [V, d_model] for token ids [...], times a factor."""
 
     def project(self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray) -> ir.Value:
-        """Return logits [..., V]: states [..., d_model] times the transposed table that `lookup` reads."""
+        """Return float32 logits [..., V]: states [..., d_model] times the transposed table that `lookup` reads."""
 
 
 class Float32:
@@ -48,11 +56,14 @@ class Float32:
         states: ir.Value,
         name: str,
         weight: FloatArray,
+        bias: FloatArray,
         *,
-        is_nonnegative: bool = False,  # noqa: ARG002 (of use to others)
+        rectifies: bool = False,
     ) -> ir.Value:
         """Multiply in float32."""
-        return graph.op("MatMul", states, graph.constant(name, weight.T))
+        entered = graph.op("Relu", states) if rectifies else states
+        product = graph.op("MatMul", entered, graph.constant(f"{name}.weight", weight.T))
+        return graph.op("Add", product, graph.constant(f"{name}.bias", bias))
 
     def lookup(
         self, graph: GraphBuilder, token_ids: ir.Value, name: str, table: FloatArray, *, factor: float

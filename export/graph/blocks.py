@@ -10,6 +10,8 @@ import onnx_ir as ir
 from export.graph.arithmetic import Arithmetic, FloatArray
 from export.graph.write import GraphBuilder
 from export.model.config import ModelConfig
+from export.model.layers import sinusoidal_positions
+from service.bundle import FloatType
 
 _EPSILON = 1e-5
 """Added to the variance by PyTorch's LayerNorm unless told otherwise."""
@@ -29,6 +31,8 @@ class NetworkWriter:
     weights: Mapping[str, FloatArray]
     """By the names of the checkpoint."""
     arithmetic: Arithmetic
+    float_type: FloatType
+    """Of the states that the arithmetic takes and gives."""
 
     def embed(self, token_ids: ir.Value, positions: ir.Value) -> ir.Value:
         """Return the embeddings [..., d_model] of token ids [...], scaled, plus position encodings of that shape."""
@@ -36,13 +40,21 @@ class NetworkWriter:
         rows = self.arithmetic.lookup(self.graph, token_ids, EMBEDDING, self.weights[EMBEDDING], factor=factor)
         return self.graph.op("Add", rows, positions)
 
+    def position_table(self, max_tokens: int) -> ir.Value:
+        """Return the position encodings [max_tokens, d_model], stored."""
+        return self._stored("position_encodings", sinusoidal_positions(max_tokens, self.config.d_model).numpy())
+
+    def scalar(self, value: float) -> ir.Value:
+        """Return a stored scalar of the states' type."""
+        return self.graph.scalar(value, self.float_type)
+
     def project(self, states: ir.Value) -> ir.Value:
-        """Return logits [..., V]."""
+        """Return float32 logits [..., V]."""
         return self.arithmetic.project(self.graph, states, EMBEDDING, self.weights[EMBEDDING])
 
     def norm(self, states: ir.Value, path: str) -> ir.Value:
-        """Layer-normalise the last axis with the weight and bias of a path."""
-        scale, bias = (self.graph.constant(f"{path}.{part}", self.weights[f"{path}.{part}"]) for part in _PARTS)
+        """Layer-normalise the last axis with the weight and bias of a path; mean and variance are float32."""
+        scale, bias = (self._stored(f"{path}.{part}", self.weights[f"{path}.{part}"]) for part in _PARTS)
         return self.graph.op("LayerNormalization", states, scale, bias, epsilon=_EPSILON)
 
     def final_norm(self, states: ir.Value, stack: str) -> ir.Value:
@@ -56,15 +68,17 @@ class NetworkWriter:
             return self.graph.op("Add", states, sublayer(self.norm(states, path)))
         return self.norm(self.graph.op("Add", states, sublayer(states)), path)
 
-    def linear(self, states: ir.Value, paths: Sequence[str], *, is_nonnegative: bool = False) -> ir.Value:
+    def linear(self, states: ir.Value, paths: Sequence[str], *, rectifies: bool = False) -> ir.Value:
         """Multiply by the weights of all paths at once, their outputs side by side, and add their biases."""
         name = paths[0] if len(paths) == 1 else f"{paths[0]}.fused"
         weight, bias = (np.concatenate([self.weights[f"{path}.{part}"] for path in paths]) for part in _PARTS)
-        product = self.arithmetic.linear(self.graph, states, f"{name}.weight", weight, is_nonnegative=is_nonnegative)
-        return self.graph.op("Add", product, self.graph.constant(f"{name}.bias", bias))
+        return self.arithmetic.linear(self.graph, states, name, weight, bias, rectifies=rectifies)
 
     def feed_forward(self, states: ir.Value, path: str) -> ir.Value:
         """max(0, x W1 + b1) W2 + b2."""
         with self.graph.scope("feed_forward"):
-            hidden = self.graph.op("Relu", self.linear(states, [f"{path}.inner"]))
-            return self.linear(hidden, [f"{path}.outer"], is_nonnegative=True)
+            return self.linear(self.linear(states, [f"{path}.inner"]), [f"{path}.outer"], rectifies=True)
+
+    def _stored(self, name: str, array: FloatArray) -> ir.Value:
+        """Return an array as a constant of the states' type."""
+        return self.graph.constant(name, array.astype(self.float_type))

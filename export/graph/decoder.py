@@ -15,28 +15,35 @@ from export.graph.arithmetic import Arithmetic, FloatArray
 from export.graph.blocks import NetworkWriter
 from export.graph.write import MICROSOFT, GraphBuilder
 from export.model.config import ModelConfig
-from export.model.layers import sinusoidal_positions
-from service.bundle import graph_tensors, layer_names
+from service.bundle import FloatType, graph_tensors, layer_names
+
+_MAX_CHUNK = 64
+"""Tokens of the vocabulary whose maximum is taken before the best are looked for."""
 
 _KINDS = ("self_key_pool", "self_value_pool", "cross_key", "cross_value")
 _SHARED = ("num_rows", "query_rows", "slots", "ancestor_mask", "source_lengths")
 
 
 def build_decoder(
-    config: ModelConfig, weights: Mapping[str, FloatArray], arithmetic: Arithmetic, *, max_target_tokens: int
+    config: ModelConfig,
+    weights: Mapping[str, FloatArray],
+    arithmetic: Arithmetic,
+    float_type: FloatType,
+    *,
+    max_target_tokens: int,
 ) -> ir.Model:
     """Return the graph of one decoder step; its tensors are described by `service.bundle.graph_tensors`."""
-    writer = _DecoderWriter(graph=GraphBuilder("decoder"), config=config, weights=weights, arithmetic=arithmetic)
-    graph = writer.graph
-    inputs = _declare_inputs(graph, config)
+    graph = GraphBuilder("decoder")
+    writer = _DecoderWriter(graph=graph, config=config, weights=weights, arithmetic=arithmetic, float_type=float_type)
+    inputs = _declare_inputs(graph, config, float_type)
     inputs["num_rows"] = graph.op("Shape", inputs["token_ids"], start=1, end=2)
-    table = graph.constant("position_encodings", sinusoidal_positions(max_target_tokens, config.d_model).numpy())
+    table = writer.position_table(max_target_tokens)
     states = writer.embed(inputs["token_ids"], graph.op("Gather", table, inputs["positions"]))  # [B, 1, d] per segment
     for index in range(config.num_decoder_layers):
         with graph.scope(f"decoder.layers.{index}") as path:
             states = writer.layer(states, _LayerInputs.of(inputs, index), path)
     logits = writer.project(writer.final_norm(states, "decoder"))
-    _write_candidates(graph, logits, inputs["num_candidates"])
+    _write_candidates(graph, logits, inputs["num_candidates"], vocabulary_size=config.vocabulary_size)
     return graph.build()
 
 
@@ -104,7 +111,7 @@ class _DecoderWriter(NetworkWriter):
         """Put rows [B, K, d_model] into their slots; without a copy if input and output are bound to one buffer."""
         written = self.graph.op("ScatterND", pool, slots, rows)
         kind = str(pool.name).partition(".")[0]
-        self.graph.output(written, f"{kind}.written.{index}", "float32", ["B", "L", self.config.d_model])
+        self.graph.output(written, f"{kind}.written.{index}", self.float_type, ["B", "L", self.config.d_model])
         return written
 
     def _cross_attention(self, states: ir.Value, inputs: _LayerInputs, path: str) -> ir.Value:
@@ -132,7 +139,7 @@ class _DecoderWriter(NetworkWriter):
         return self.graph.op("Slice", attended, self.graph.shape(0), inputs.num_rows, axis)
 
 
-def _declare_inputs(graph: GraphBuilder, config: ModelConfig) -> dict[str, ir.Value]:
+def _declare_inputs(graph: GraphBuilder, config: ModelConfig, float_type: FloatType) -> dict[str, ir.Value]:
     shapes: dict[str, list[int | str]] = {
         "token_ids": ["B", "K"],
         "positions": ["B", 1],
@@ -146,11 +153,32 @@ def _declare_inputs(graph: GraphBuilder, config: ModelConfig) -> dict[str, ir.Va
     cross: list[int | str] = ["B", config.num_heads, "S", config.head_size]
     for name in layer_names(_KINDS, config.num_decoder_layers):
         shapes[name] = pool if name.startswith("self") else cross
-    dtypes = graph_tensors(config.num_decoder_layers).decoder.inputs
+    dtypes = graph_tensors(config.num_decoder_layers, float_type).decoder.inputs
     return {name: graph.input(name, dtypes[name], shape) for name, shape in shapes.items()}
 
 
-def _write_candidates(graph: GraphBuilder, logits: ir.Value, num_candidates: ir.Value) -> None:
-    log_probs, token_ids = graph.largest(graph.op("LogSoftmax", logits, axis=-1), num_candidates)
-    graph.output(log_probs, "log_probs", "float32", ["B", "K", "C"])
+def _write_candidates(graph: GraphBuilder, logits: ir.Value, num_candidates: ir.Value, *, vocabulary_size: int) -> None:
+    """Declare the outputs: the best C tokens of every row, found in two stages.
+
+    The best C tokens lie in the C chunks of the vocabulary whose best tokens are best, and to find the maxima of chunks
+    is several times faster than to keep the best C of all tokens while passing over them.
+    """
+    log_probs = graph.op("LogSoftmax", logits, axis=-1)
+    with graph.scope("candidates"):
+        chunk_size = _chunk_size(vocabulary_size)
+        size = graph.scalar(chunk_size, "int64")
+        chunks = graph.op("Reshape", log_probs, graph.shape(0, 0, -1, chunk_size))  # [B, K, V] -> [B, K, chunks, size]
+        num_chunks = graph.shape(vocabulary_size // chunk_size)
+        maxima = graph.op("ReduceMax", chunks, graph.shape(-1), keepdims=0)
+        _, best = graph.largest(maxima, graph.op("Min", num_candidates, num_chunks))  # [B, K, min(C, chunks)]
+        picked = graph.op("GatherND", chunks, graph.op("Unsqueeze", best, graph.shape(-1)), batch_dims=2)
+        best_log_probs, places = graph.largest(graph.op("Reshape", picked, graph.shape(0, 0, -1)), num_candidates)
+        chunk = graph.op("GatherElements", best, graph.op("Div", places, size), axis=-1)
+        token_ids = graph.op("Add", graph.op("Mul", chunk, size), graph.op("Mod", places, size))
+    graph.output(best_log_probs, "log_probs", "float32", ["B", "K", "C"])
     graph.output(token_ids, "candidate_ids", "int64", ["B", "K", "C"])
+
+
+def _chunk_size(vocabulary_size: int) -> int:
+    """Return the largest divisor of a vocabulary's size that is at most `_MAX_CHUNK`; 1 if it is a prime."""
+    return max(size for size in range(1, _MAX_CHUNK + 1) if vocabulary_size % size == 0)

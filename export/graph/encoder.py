@@ -9,20 +9,24 @@ from export.graph.arithmetic import Arithmetic, FloatArray
 from export.graph.blocks import NetworkWriter
 from export.graph.write import MICROSOFT, GraphBuilder
 from export.model.config import ModelConfig
-from export.model.layers import sinusoidal_positions
-from service.bundle import graph_tensors, layer_names
+from service.bundle import FloatType, graph_tensors, layer_names
 
 
 def build_encoder(
-    config: ModelConfig, weights: Mapping[str, FloatArray], arithmetic: Arithmetic, *, max_source_tokens: int
+    config: ModelConfig,
+    weights: Mapping[str, FloatArray],
+    arithmetic: Arithmetic,
+    float_type: FloatType,
+    *,
+    max_source_tokens: int,
 ) -> ir.Model:
     """Return the encoder graph; its tensors are described by `service.bundle.graph_tensors`.
 
     Source positions at and beyond a segment's length have no influence on those before, bit for bit.
     """
-    writer = _EncoderWriter(graph=GraphBuilder("encoder"), config=config, weights=weights, arithmetic=arithmetic)
-    graph = writer.graph
-    dtypes = graph_tensors(config.num_decoder_layers).encoder.inputs
+    graph = GraphBuilder("encoder")
+    writer = _EncoderWriter(graph=graph, config=config, weights=weights, arithmetic=arithmetic, float_type=float_type)
+    dtypes = graph_tensors(config.num_decoder_layers, float_type).encoder.inputs
     source_ids = graph.input("source_ids", dtypes["source_ids"], ["B", "S"])
     source_lengths = graph.input("source_lengths", dtypes["source_lengths"], ["B"])
     states = writer.embed(source_ids, writer.positions(source_ids, max_source_tokens))
@@ -40,10 +44,9 @@ class _EncoderWriter(NetworkWriter):
 
     def positions(self, source_ids: ir.Value, max_source_tokens: int) -> ir.Value:
         """Return the position encodings [S, d_model]."""
-        table = sinusoidal_positions(max_source_tokens, self.config.d_model).numpy()
         num_positions = self.graph.op("Shape", source_ids, start=1)
         begin, axis = self.graph.shape(0), self.graph.shape(0)
-        return self.graph.op("Slice", self.graph.constant("position_encodings", table), begin, num_positions, axis)
+        return self.graph.op("Slice", self.position_table(max_source_tokens), begin, num_positions, axis)
 
     def layer(self, states: ir.Value, source_lengths: ir.Value, path: str) -> ir.Value:
         """Self-attention, then feed-forward."""
@@ -84,4 +87,4 @@ class _EncoderWriter(NetworkWriter):
             ):
                 heads = graph.op("Reshape", part, graph.shape(0, 0, config.num_heads, config.head_size))
                 per_head = graph.op("Transpose", heads, perm=[0, 2, 1, 3])  # [B, S, H, D] -> [B, H, S, D]
-                graph.output(per_head, name, "float32", ["B", config.num_heads, "S", config.head_size])
+                graph.output(per_head, name, self.float_type, ["B", config.num_heads, "S", config.head_size])

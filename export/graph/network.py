@@ -1,23 +1,21 @@
-"""A trained network: where its checkpoint and vocabulary lie, its weights, and both of its graphs as files."""
+"""A trained network: where its checkpoint and vocabulary lie, its weights, and its graphs as files."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from export.errors import RunFolderError
 from export.graph.arithmetic import Arithmetic, Float32, FloatArray
+from export.graph.attention import build_attention
 from export.graph.decoder import build_decoder
 from export.graph.encoder import build_encoder
+from export.graph.half import Float16
 from export.graph.quantize import Int8
-from export.graph.write import save_model
+from export.graph.write import WeightsFile, save_model
 from export.model.config import ModelConfig
 from export.model.transformer import Transformer
 from export.training.run_folder import RunFolder
-from service.bundle import GraphFiles, Limits
-
-ARITHMETICS: Mapping[str, Arithmetic] = {"fp32": Float32(), "int8": Int8()}
-"""Precisions a bundle can have, and how each multiplies."""
-
+from service.bundle import FloatType, GraphFiles, Limits
 
 _AVERAGE_NAME = "average.pt"
 """What `python -m export average` writes into a run folder."""
@@ -35,13 +33,13 @@ class TrainedModel:
     def find(cls, path: Path) -> "TrainedModel":
         """Return the model at a path: a checkpoint inside a run folder, or the folder itself.
 
-        Of a folder the average is taken, or else the checkpoint with the lowest dev loss.
+        Of a folder the average is taken, or else the checkpoint with the lowest dev loss, or else what was imported.
 
         Raises:
             RunFolderError: if there is no checkpoint, or no vocabulary beside or above it.
         """
         run = RunFolder(path)
-        candidates = [path / _AVERAGE_NAME, run.best] if path.is_dir() else [path]
+        candidates = [path / _AVERAGE_NAME, run.best, run.imported] if path.is_dir() else [path]
         checkpoint = next((candidate for candidate in candidates if candidate.is_file()), None)
         if checkpoint is None:
             raise RunFolderError(f"no checkpoint at {' or '.join(map(str, candidates))}")
@@ -60,19 +58,38 @@ class Network:
     weights: Mapping[str, FloatArray]
     """Float32, by the names of the checkpoint."""
 
+    ranges: Mapping[str, float] = field(default_factory=dict)
+    """Of what enters each projection, by its path; see `export.graph.calibration`. Empty: not measured."""
+
     @classmethod
-    def of(cls, model: Transformer) -> "Network":
+    def of(cls, model: Transformer, ranges: Mapping[str, float] | None = None) -> "Network":
         """Take the weights of a PyTorch model."""
         weights = {name: tensor.detach().float().numpy() for name, tensor in model.state_dict().items()}
-        return cls(config=model.config, weights=weights)
+        return cls(config=model.config, weights=weights, ranges=ranges or {})
+
+
+ARITHMETICS: Mapping[str, Callable[[Network], Arithmetic]] = {
+    "fp32": lambda _: Float32(),
+    "fp16": lambda _: Float16(),
+    "int8": lambda network: Int8(network.ranges),
+}
+"""Precisions a bundle can have, and how each multiplies."""
+
+FLOAT_TYPES: Mapping[str, FloatType] = {"fp32": "float32", "fp16": "float16", "int8": "float32"}
+"""Of the states that each multiplies; keys and values are kept in it, too."""
 
 
 def write_graphs(directory: Path, network: Network, precision: str, limits: Limits) -> GraphFiles:
-    """Write encoder and decoder of one of `ARITHMETICS` into a directory and return their names there."""
-    config, weights, arithmetic = network.config, network.weights, ARITHMETICS[precision]
-    files = GraphFiles(encoder=f"encoder.{precision}.onnx", decoder=f"decoder.{precision}.onnx")
-    encoder = build_encoder(config, weights, arithmetic, max_source_tokens=limits.max_source_tokens)
-    save_model(encoder, directory / files.encoder)
-    decoder = build_decoder(config, weights, arithmetic, max_target_tokens=limits.max_target_tokens)
-    save_model(decoder, directory / files.decoder)
-    return files
+    """Write the graphs of one of `ARITHMETICS` and their weights into a directory and return their names there."""
+    parts = network.config, network.weights, ARITHMETICS[precision](network), FLOAT_TYPES[precision]
+    max_target_tokens = limits.max_target_tokens
+    graphs = {
+        "encoder": build_encoder(*parts, max_source_tokens=limits.max_source_tokens),
+        "decoder": build_decoder(*parts, max_target_tokens=max_target_tokens),
+        "attention": build_attention(*parts, max_target_tokens=max_target_tokens),
+    }
+    names = {kind: f"{kind}.{precision}.onnx" for kind in graphs}
+    shared = WeightsFile(directory / f"weights.{precision}.bin")
+    for kind, graph in graphs.items():
+        save_model(graph, directory / names[kind], shared)
+    return GraphFiles(**names, weights=shared.name)

@@ -1,8 +1,11 @@
-"""8-bit integer products: weights per output, activations per row, sums exact.
+"""8-bit integer products: weights per output, activations with a fixed scale or one per row, sums exact.
 
-Quantizing activations per row and not per tensor makes a row's result independent of the rows beside it, so the
-same text gets the same translation in any batch; it is also far more accurate.
+Either way a row's result does not depend on the rows beside it, so the same text gets the same translation in any
+batch.
 """
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -14,8 +17,9 @@ from export.graph.write import MICROSOFT, GraphBuilder
 _WEIGHT_MAX = 127
 """Largest magnitude of a quantized weight; -128 is left out to keep the range symmetric."""
 
-_SMALLEST_ROW_MAX = 1e-9
-"""Added to the largest magnitude of a row, so that a row of zeros is divided by something."""
+
+_SMALLEST_FACTOR = np.finfo(np.float32).tiny
+"""Below it floats lose digits: such a row, and one of zeros, becomes zeros."""
 
 
 def quantize_rows(matrix: FloatArray) -> tuple[NDArray[np.int8], FloatArray]:
@@ -29,23 +33,47 @@ def quantize_rows(matrix: FloatArray) -> tuple[NDArray[np.int8], FloatArray]:
         half its row's factor.
     """
     factors = np.abs(matrix).max(axis=1).astype(np.float32) / np.float32(_WEIGHT_MAX)
-    factors = np.where(factors > 0, factors, np.float32(1.0))
+    factors = np.where(factors >= _SMALLEST_FACTOR, factors, np.float32(1.0))
     return np.clip(np.rint(matrix / factors[:, None]), -_WEIGHT_MAX, _WEIGHT_MAX).astype(np.int8), factors
 
 
 class Int8:
-    """Weights as int8, activations quantized on the fly to 8 bits a row, products summed in int32.
+    """Weights as int8 with a factor an output, activations quantized to 8 bits on the fly, products summed in int32.
 
-    ONNX Runtime's `DynamicQuantizeMatMul` would quantize activations per tensor, hence the nodes written out here.
+    An activation's scale is either fixed, if its range was measured when the graph was made, or that of its own row.
+    ONNX Runtime's `DynamicQuantizeMatMul` would take one scale for all rows of a batch: a translation would depend on
+    its neighbours.
     """
 
+    def __init__(self, ranges: Mapping[str, float] | None = None) -> None:
+        """Take the measured ranges; see `export.graph.calibration`.
+
+        Args:
+            ranges: the largest magnitude that enters a projection, by its path. One that is not there takes the
+                scale of each row.
+        """
+        self._ranges = ranges or {}
+
     def linear(
-        self, graph: GraphBuilder, states: ir.Value, name: str, weight: FloatArray, *, is_nonnegative: bool = False
+        self,
+        graph: GraphBuilder,
+        states: ir.Value,
+        name: str,
+        weight: FloatArray,
+        bias: FloatArray,
+        *,
+        rectifies: bool = False,
     ) -> ir.Value:
-        """Multiply in int8; nonnegative rows get all of the 8 bits."""
+        """Multiply in int8; rectified rows get all of the 8 bits."""
         integers, factors = quantize_rows(weight)
-        stored = graph.constant(f"{name}.int8", integers.T)
-        return _product(graph, states, stored, graph.constant(f"{name}.factors", factors), is_nonnegative)
+        product = _Product(
+            integers=graph.constant(f"{name}.weight.int8", integers.T),
+            factors=graph.constant(f"{name}.weight.factors", factors),
+            bias=graph.constant(f"{name}.bias", bias),
+            num_inputs=weight.shape[1],
+            rectifies=rectifies,
+        )
+        return self._multiply(graph, states, name, product)
 
     def lookup(
         self, graph: GraphBuilder, token_ids: ir.Value, name: str, table: FloatArray, *, factor: float
@@ -59,8 +87,16 @@ class Int8:
     def project(self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray) -> ir.Value:
         """Multiply by the integer table; ONNX Runtime transposes it once, when it loads the graph."""
         integers, factors = _stored_table(graph, name, table)
-        transposed = graph.op("Transpose", integers, perm=[1, 0])
-        return _product(graph, states, transposed, graph.op("Squeeze", factors, graph.shape(1)), False)
+        product = _Product(
+            integers=graph.op("Transpose", integers, perm=[1, 0]),
+            factors=graph.op("Squeeze", factors, graph.shape(1)),
+            num_inputs=table.shape[1],
+        )
+        return self._multiply(graph, states, name, product)
+
+    def _multiply(self, graph: GraphBuilder, states: ir.Value, name: str, product: "_Product") -> ir.Value:
+        measured = self._ranges.get(name.removesuffix(".weight").removesuffix(".fused"))
+        return product.by_row(graph, states) if measured is None else product.fixed(graph, states, measured)
 
 
 def _stored_table(graph: GraphBuilder, name: str, table: FloatArray) -> tuple[ir.Value, ir.Value]:
@@ -69,26 +105,63 @@ def _stored_table(graph: GraphBuilder, name: str, table: FloatArray) -> tuple[ir
     return graph.constant(f"{name}.int8", integers), graph.constant(f"{name}.factors", factors[:, None])
 
 
-def _product(
-    graph: GraphBuilder, states: ir.Value, integers: ir.Value, factors: ir.Value, is_nonnegative: bool
-) -> ir.Value:
-    """Return states [..., inputs] times integers [inputs, outputs] times factors [outputs].
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Product:
+    """Activations [..., inputs] times integers [inputs, outputs] times factors [outputs], plus a bias.
 
-    A row x with largest magnitude m is rounded to integers x * 127 / m around a zero point of 128, because the
-    product takes unsigned activations; where no element is negative, to x * 255 / m from zero up.
+    Activations are rounded to integers around a zero point of 128, because the product takes unsigned ones; rectified
+    ones from zero up, where what is negative is cut off by the rounding itself.
     """
-    levels, zero_point = (255, 0) if is_nonnegative else (127, 128)
-    magnitudes = states if is_nonnegative else graph.op("Abs", states)
-    largest = graph.op("ReduceMax", magnitudes, graph.shape(-1), keepdims=1)  # [..., 1]
-    largest = graph.op("Add", largest, graph.scalar(_SMALLEST_ROW_MAX))
-    scaled = graph.op("Mul", states, graph.op("Div", graph.scalar(levels), largest))
-    zero = graph.scalar(zero_point, "uint8")
-    rounded = graph.op("QuantizeLinear", scaled, graph.scalar(1.0), zero)
-    # The levels go into the factors, which are constant, to spare a node a product.
-    per_level = graph.op("Div", factors, graph.scalar(levels))
-    product = graph.op(
-        "MatMulIntegerToFloat",
-        *(rounded, integers, graph.scalar(1.0), per_level, zero),
-        domain=MICROSOFT,
-    )
-    return graph.op("Mul", product, largest)
+
+    integers: ir.Value
+    factors: ir.Value
+    num_inputs: int
+    bias: ir.Value | None = None
+    rectifies: bool = False
+
+    @property
+    def _levels(self) -> int:
+        return 255 if self.rectifies else 127
+
+    @property
+    def _zero_point(self) -> int:
+        return 0 if self.rectifies else 128
+
+    def fixed(self, graph: GraphBuilder, states: ir.Value, measured: float) -> ir.Value:
+        """Multiply with one scale for all rows: two nodes in all. What is beyond the measured range is cut to it."""
+        scale, zero_point = graph.scalar(measured / self._levels), graph.scalar(self._zero_point, "uint8")
+        rounded = graph.op("QuantizeLinear", states, scale, zero_point)
+        return graph.op(
+            "MatMulIntegerToFloat",
+            *(rounded, self.integers, scale, self.factors, zero_point, None, self.bias),
+            domain=MICROSOFT,
+        )
+
+    def by_row(self, graph: GraphBuilder, states: ir.Value) -> ir.Value:
+        """Multiply with a scale for each row, by which its largest magnitude becomes the largest integer.
+
+        A row of zeros is divided by zero: whatever integers that gives, its scale of zero makes the product zero.
+        """
+        magnitudes = graph.op("Relu" if self.rectifies else "Abs", states)
+        largest = graph.op("ReduceMax", magnitudes, graph.shape(-1), keepdims=1)  # [..., 1]
+        scale = graph.op("Mul", largest, graph.scalar(1 / self._levels))
+        # A block is a row: one node divides and rounds, where dividing first would be one more pass over the states.
+        rounded = graph.op(
+            "QuantizeLinear",
+            *(states, scale, None if self.rectifies else self._zero_points(graph, scale)),
+            axis=-1,
+            block_size=self.num_inputs,
+            output_dtype=ir.DataType.UINT8,
+        )
+        product = graph.op(
+            "MatMulIntegerToFloat",
+            *(rounded, self.integers, graph.scalar(1.0), self.factors, graph.scalar(self._zero_point, "uint8")),
+            domain=MICROSOFT,
+        )
+        scaled = graph.op("Mul", product, scale)
+        return scaled if self.bias is None else graph.op("Add", scaled, self.bias)
+
+    def _zero_points(self, graph: GraphBuilder, scale: ir.Value) -> ir.Value:
+        """Return one zero point a row, in the shape of `scale`, which is the same for all products of a graph."""
+        value = ir.tensor(np.array([self._zero_point], dtype=np.uint8))
+        return graph.once("zero_points", lambda: graph.op("ConstantOfShape", graph.op("Shape", scale), value=value))

@@ -1,6 +1,7 @@
 """Collects the nodes of a graph under readable names and writes it as a file."""
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ IR_VERSION = 13
 MICROSOFT = "com.microsoft"
 """Domain of the operators that only ONNX Runtime has."""
 
+_SMALLEST_SHARED_BYTES = 1024
+"""Smaller arrays stay in their graph: scalars, shapes and the like, some of which ONNX Runtime needs there."""
+
+_ALIGNMENT_BYTES = 64
+"""Arrays begin at multiples of it, as a CPU's vector loads and cache lines like best."""
+
 
 class GraphBuilder:
     """One graph while it is being built.
@@ -32,6 +39,7 @@ class GraphBuilder:
         self._inputs: list[ir.Value] = []
         self._outputs: list[ir.Value] = []
         self._constants: dict[str, ir.Value] = {}
+        self._shared: dict[str, ir.Value] = {}
         self._scope: tuple[str, ...] = ()
 
     @contextmanager
@@ -78,6 +86,12 @@ class GraphBuilder:
         value.name = name
         return value
 
+    def once(self, name: str, make: Callable[[], ir.Value]) -> ir.Value:
+        """Return what `make` returned when this name was first asked for: a value that several parts compute alike."""
+        if name not in self._shared:
+            self._shared[name] = make()
+        return self._shared[name]
+
     def split(self, value: ir.Value, parts: int) -> Sequence[ir.Value]:
         """Cut a value into equal parts along its last axis."""
         return self._several("Split", [value], {"axis": -1, "num_outputs": parts}, parts)
@@ -111,6 +125,57 @@ class GraphBuilder:
         return ".".join((*self._scope, f"{op_type}_{len(self._tape.nodes)}"))
 
 
-def save_model(model: ir.Model, path: Path) -> None:
-    """Write a model with its weights as one file."""
+class WeightsFile:
+    """The weights of several graphs in one file beside them, each distinct array once.
+
+    ONNX Runtime maps the file into memory and copies only what it packs anew for its products, while arrays inside a
+    graph are copied as a whole: encoder and decoder of a base-sized int8 model, loaded, take 72 MB instead of 120 to
+    150, and what several graphs look up is in memory once.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Begin an empty file, which must be in the folder of the graphs that refer to it."""
+        self._path = path
+        self._offsets: dict[bytes, int] = {}
+        self._num_bytes = 0
+        path.write_bytes(b"")
+
+    @property
+    def name(self) -> str:
+        """Of the file, as graphs refer to it."""
+        return self._path.name
+
+    def store(self, tensor: ir.TensorProtocol) -> ir.ExternalTensor:
+        """Return a tensor that refers to this file, appending its elements unless an equal array is there."""
+        content = tensor.tobytes()
+        digest = hashlib.sha256(content).digest()
+        if digest not in self._offsets:
+            self._offsets[digest] = self._append(content)
+        return ir.ExternalTensor(
+            self.name,
+            self._offsets[digest],
+            len(content),
+            tensor.dtype,
+            shape=ir.Shape(tensor.shape.numpy()),
+            name=str(tensor.name),
+            base_dir=self._path.parent,
+        )
+
+    def _append(self, content: bytes) -> int:
+        """Write at the next aligned offset and return that."""
+        padding = -self._num_bytes % _ALIGNMENT_BYTES
+        with self._path.open("ab") as file:
+            file.write(bytes(padding) + content)
+        offset = self._num_bytes + padding
+        self._num_bytes = offset + len(content)
+        return offset
+
+
+def save_model(model: ir.Model, path: Path, weights: WeightsFile | None = None) -> None:
+    """Write a model as one file; its larger arrays go to `weights`, if given, and the model refers to them there."""
+    if weights is not None:
+        for value in model.graph.initializers.values():
+            tensor = value.const_value
+            if tensor is not None and tensor.nbytes >= _SMALLEST_SHARED_BYTES:
+                value.const_value = weights.store(tensor)
     ir.save(model, path)

@@ -16,6 +16,7 @@ class RunFolder:
         """Take a folder that need not exist yet."""
         self.path = path
         self.checkpoints = path / "checkpoints"
+        self.imported = path / "imported.pt"
         self.best = self.checkpoints / BEST_NAME
         self.vocabulary = path / "vocabulary.model"
         self.log = path / "log.jsonl"

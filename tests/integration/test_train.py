@@ -184,3 +184,48 @@ def test_a_terminated_run_writes_a_checkpoint_exits_with_0_and_can_be_resumed(tm
     step = newest(tmp_path)["progress"]["step"]
     assert train(tmp_path, "--resume", "--max-steps", str(step + 2)) == 0
     assert newest(tmp_path)["progress"]["step"] == step + 2
+
+
+def test_a_run_begins_with_the_weights_of_another(finished: Path, files: Sequence[str], tmp_path: Path) -> None:
+    trained = list_checkpoints(finished / "checkpoints")[-1]
+    vocabulary = ["--vocabulary", str(finished / "vocabulary.model")]
+
+    path = train_anew(
+        tmp_path / "tuned",
+        files,
+        *vocabulary,
+        "--initialize-from",
+        str(trained),
+        "--max-steps",
+        "20",
+        "--lr-factor",
+        "1e-9",
+    )
+
+    first, second = (
+        load_model(trained).state_dict(),
+        load_model(list_checkpoints(path / "checkpoints")[-1]).state_dict(),
+    )
+    assert all(torch.allclose(first[name], second[name], atol=1e-5) for name in first)
+
+
+def test_a_run_cannot_begin_with_the_weights_of_another_architecture(
+    finished: Path, files: Sequence[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = list_checkpoints(finished / "checkpoints")[-1]
+    vocabulary = ["--vocabulary", str(finished / "vocabulary.model")]
+
+    status = train(
+        tmp_path / "tuned",
+        *files,
+        *SHAPE,
+        *SETTINGS,
+        *vocabulary,
+        "--ffn-size",
+        "96",
+        "--initialize-from",
+        str(trained),
+    )
+
+    assert status == 1
+    assert "ffn_size is 64 there, 96 asked for" in capsys.readouterr().err

@@ -1,0 +1,106 @@
+"""Reads the weights of a network back from the graphs of a bundle.
+
+These are the weights the bundle computes with: halves as they are, integers times the factor of their row. Rounding or
+quantizing them again gives the same numbers, so the network that comes back is served as the bundle is.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from export.errors import ImportFormatError
+from export.graph.arithmetic import FloatArray
+from export.graph.blocks import EMBEDDING
+from export.graph.network import Network
+from export.model.config import ModelConfig
+from service.bundle import Bundle
+
+_SELF_ATTENTION = ("query", "key", "value")
+_FUSED = ".fused."
+_QUANTIZED = "int8"
+
+
+def read_network(bundle: Bundle, precision: str | None = None) -> Network:
+    """Return shape and weights of a bundle's network.
+
+    Args:
+        bundle: an opened bundle.
+        precision: whose graphs are read; None: the bundle's default.
+
+    Raises:
+        BundleError: if the bundle lacks the precision.
+        ImportFormatError: if a graph lacks a weight or has one that does not fit.
+    """
+    shape, ids = bundle.manifest.architecture, bundle.manifest.special_ids
+    config = ModelConfig(**shape.model_dump(), pad_id=ids.pad, bos_id=ids.bos, eos_id=ids.eos)
+    weights: dict[str, FloatArray] = {}
+    for path in bundle.graph_paths(precision or bundle.manifest.default_precision):
+        for name, array in _floats(_stored(ir.load(path))).items():
+            weights.update(_parts(name, array, config))
+    return Network(config=config, weights=weights, ranges=read_ranges(bundle))
+
+
+def read_ranges(bundle: Bundle) -> dict[str, float]:
+    """Return the ranges of `export.graph.calibration` that a bundle's int8 graphs were made with; none without them."""
+    if _QUANTIZED not in bundle.manifest.precisions:
+        return {}
+    ranges: dict[str, float] = {}
+    for path in bundle.graph_paths(_QUANTIZED):
+        model = ir.load(path)
+        stored = _stored(model)
+        for node in model.graph:
+            if node.op_type == "MatMulIntegerToFloat":
+                ranges.update(_range(node, stored))
+    return ranges
+
+
+def _range(node: ir.Node, stored: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+    """Return path and range of one product; none if its scales are those of the rows, which leave it a scale of 1."""
+    _, weight, scale, _, zero_point, *_ = (None if value is None else value for value in node.inputs)
+    producer = None if weight is None else weight.producer()  # a table is transposed first
+    name = str((weight if producer is None else producer.inputs[0]).name)  # type: ignore[union-attr]
+    levels = 127 if stored[str(zero_point.name)] else 255  # type: ignore[union-attr]
+    value = float(stored[str(scale.name)].item())  # type: ignore[union-attr]
+    path = name.removesuffix(".weight.int8").removesuffix(".fused")
+    return {} if value == 1.0 else {path: value * levels}
+
+
+def _stored(model: ir.Model) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a graph by name."""
+    return {name: value.const_value.numpy() for name, value in model.graph.initializers.items()}  # type: ignore[union-attr]
+
+
+def _floats(stored: Mapping[str, NDArray[Any]]) -> dict[str, FloatArray]:
+    """Return weights as PyTorch stores them, [outputs, inputs], and biases, by their names in the graph."""
+    floats: dict[str, FloatArray] = {}
+    for name, array in stored.items():
+        weight, _, kind = name.rpartition(".")
+        if kind == "int8":
+            factors = stored.get(f"{weight}.factors")
+            if factors is None:
+                raise ImportFormatError(f"{name} has no {weight}.factors beside it")
+            rows = array if weight == EMBEDDING else array.T
+            floats[weight] = rows.astype(np.float32) * factors.reshape(-1, 1).astype(np.float32)
+        elif kind in ("weight", "bias"):
+            is_transposed = array.ndim == 2 and name != EMBEDDING
+            floats[name] = np.ascontiguousarray(array.T if is_transposed else array, dtype=np.float32)
+    return floats
+
+
+def _parts(name: str, array: FloatArray, config: ModelConfig) -> Mapping[str, FloatArray]:
+    """Return the weights or biases that a graph stores side by side, each under its name in a checkpoint."""
+    if _FUSED not in name:
+        return {name: array}
+    first, _, kind = name.partition(_FUSED)
+    path, _, projection = first.rpartition(".")
+    if projection == "query":
+        names = [f"{path}.{part}.{kind}" for part in _SELF_ATTENTION]
+    else:
+        layers = (f"decoder.layers.{layer}.cross_attention" for layer in range(config.num_decoder_layers))
+        names = [f"{layer}.{part}.{kind}" for layer in layers for part in ("key", "value")]
+    if len(array) != len(names) * config.d_model:
+        raise ImportFormatError(f"{name} has {len(array)} rows: expected {len(names)} times {config.d_model}")
+    return dict(zip(names, np.split(array, len(names)), strict=True))

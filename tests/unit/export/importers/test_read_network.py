@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from export.graph.network import Network, write_graphs
+from export.importers.bundle import read_network, read_ranges
+from service.bundle import FloatType
+from tests.tiny_bundle import build_tiny_bundle, tiny_model, tiny_vocabulary
+
+
+@pytest.mark.parametrize(("precision", "float_type"), [("fp32", "float32"), ("fp16", "float16")])
+def test_the_weights_of_a_bundle_are_those_it_was_made_from_as_it_rounded_them(
+    tmp_path: Path, precision: str, float_type: FloatType
+) -> None:
+    bundle = build_tiny_bundle(tmp_path / "tiny", precisions=(precision,))
+
+    network = read_network(bundle)
+
+    expected = Network.of(tiny_model(len(tiny_vocabulary()))).weights
+    assert network.weights.keys() == expected.keys()
+    for name, array in network.weights.items():
+        assert array.dtype == np.float32
+        np.testing.assert_array_equal(array, expected[name].astype(float_type))
+
+
+@pytest.mark.parametrize("is_calibrated", [False, True])
+def test_weights_read_from_int8_are_quantized_to_the_same_integers_again(
+    tmp_path: Path, *, is_calibrated: bool
+) -> None:
+    bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",), is_calibrated=is_calibrated)
+
+    write_graphs(tmp_path, read_network(bundle), "int8", bundle.manifest.limits)
+
+    for name in ("encoder.int8.onnx", "decoder.int8.onnx"):
+        first, second = _integers(bundle.directory / name), _integers(tmp_path / name)
+        assert first.keys() == second.keys()
+        assert all((first[key] == second[key]).all() for key in first)
+
+
+def test_the_ranges_of_a_calibrated_bundle_are_read_back(tmp_path: Path) -> None:
+    calibrated = build_tiny_bundle(tmp_path / "calibrated", is_calibrated=True)
+    by_row = build_tiny_bundle(tmp_path / "by_row")
+
+    ranges = read_ranges(calibrated)
+
+    assert {"embedding", "encoder.layers.1.feed_forward.outer", "decoder.layers.0.cross_attention.key"} < set(ranges)
+    assert all(value > 0 for value in ranges.values())
+    assert read_ranges(by_row) == {}
+
+
+def _integers(path: Path) -> dict[str, np.ndarray]:
+    initializers = ir.load(path).graph.initializers
+    return {
+        name: value.const_value.numpy()
+        for name, value in initializers.items()
+        if name.endswith(".int8") and value.const_value is not None
+    }
