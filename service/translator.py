@@ -8,8 +8,10 @@ import asyncio
 import concurrent.futures
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
+from service.bundle import Manifest
 from service.datatypes import (
     Priority,
     Segment,
@@ -24,17 +26,25 @@ from service.telemetry.metrics import Metrics
 from service.text.limits import (
     TranslationDefaults,
     TranslationLimits,
+    check_attention,
+    check_prefixes,
     check_segments,
-    check_target_limit,
     check_texts,
+)
+from service.text.options import (
+    check_attention_known,
+    check_target_limit,
+    new_seed,
     search_config,
+    suppressed_ids,
+    tells_attention,
 )
 from service.text.pipeline import TextModel, TextPipeline
 
 _Result = TypeVar("_Result")
 
 _INLINE_CHARACTERS = 2000
-"""Texts of a request up to this are worked on in the event loop: a few milliseconds at most."""
+"""Texts of a request that cost up to this are worked on in the event loop: a few milliseconds at most."""
 
 
 class SegmentQueue(Protocol):
@@ -56,6 +66,14 @@ class ServingModel(TextModel, Protocol):
     @property
     def version(self) -> str:
         """Version."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of its bundle."""
+
+    @property
+    def precision(self) -> str:
+        """Which of the bundle's graphs it runs."""
 
     @property
     def scheduler(self) -> SegmentQueue:
@@ -80,12 +98,14 @@ class Translator:
         limits: TranslationLimits | None = None,
         defaults: TranslationDefaults | None = None,
         clock: Callable[[], float] = time.monotonic,
+        draw_seed: Callable[[], int] = new_seed,
     ) -> None:
         self._models = models
         self._metrics = metrics
         self._limits = limits or TranslationLimits()
         self._defaults = defaults or TranslationDefaults()
         self._clock = clock
+        self._draw_seed = draw_seed
 
     async def translate(self, request: TranslationRequest, *, deadline_s: float | None) -> TranslationResult:
         """Translate all texts of a request, or none: the first sentence that fails drops the others.
@@ -103,14 +123,11 @@ class Translator:
             DeadlineExceededError: if the deadline passes first.
             EngineError: if a sentence could not be decoded.
         """
-        check_texts(request.texts, self._limits)
-        search = search_config(request.options, self._defaults)
-        model = self._models.resolve(request.model, request.source_language, request.target_language)
-        check_target_limit(request.options, limit=model.max_target_tokens, model=f"{model.name}/{model.version}")
-        pipeline = TextPipeline(request, model=model, search=search)
+        model, pipeline = self._pipeline(request)
         plans, split_s = await self._timed(pipeline, pipeline.plan)
         segments = [part.segment for plan in plans for part in plan.parts]
         check_segments(segments, self._limits)
+        check_attention(request.options, segments)
         futures = model.scheduler.submit(segments, deadline_s=deadline_s, priority=request.priority) if segments else ()
         results = await _answers(futures)
         translations, join_s = await self._timed(pipeline, lambda: pipeline.assemble(plans, results))
@@ -124,10 +141,24 @@ class Translator:
             num_target_tokens=sum(len(result.hypotheses[0].token_ids) for result in results),
         )
 
+    def _pipeline(self, request: TranslationRequest) -> tuple[ServingModel, TextPipeline]:
+        """Check what can be checked before any text is looked at; choose the model."""
+        options = request.options
+        check_texts(request.texts, self._limits)
+        check_prefixes(request)
+        search = search_config(options, self._defaults, draw_seed=self._draw_seed)
+        model = self._models.resolve(request.model, request.source_language, request.target_language)
+        name = f"{model.name}/{model.version}"
+        check_target_limit(options, limit=model.max_target_tokens, model=name)
+        if not tells_attention(model.manifest, model.precision):
+            check_attention_known(options)
+        suppressed = suppressed_ids(options.suppressed_tokens, token_id=model.tokenizer.token_id, model=name)
+        return model, TextPipeline(request, model=model, search=replace(search, suppressed_ids=suppressed))
+
     async def _timed(self, pipeline: TextPipeline, step: Callable[[], _Result]) -> tuple[_Result, float]:
         """Run a step of text work, in another thread if it is much; return its result and duration."""
         started_s = self._clock()
-        result = await asyncio.to_thread(step) if pipeline.num_characters > _INLINE_CHARACTERS else step()
+        result = await asyncio.to_thread(step) if pipeline.cost_characters > _INLINE_CHARACTERS else step()
         return result, self._clock() - started_s
 
     def _record(self, translations: Sequence[Translation], *, text_s: float) -> None:

@@ -16,20 +16,10 @@ from service.bundle import Manifest
 from service.errors import InvalidFieldError, UnsupportedFieldError
 from service.models import ModelState, ModelStatus
 from service.text.limits import MAX_TARGET_TOKENS, TranslationLimits
+from service.text.options import ATTENTION_FIELDS, tells_attention
 
-UNSUPPORTED_FIELDS = (
-    "options.no_repeat_ngram_size",
-    "options.repetition_penalty",
-    "options.coverage_penalty",
-    "options.repetition_guard",
-    "options.sampling",
-    "options.target_prefix",
-    "options.long_sentences",
-    "options.format",
-    "options.return_alignment",
-    "target_prefixes",
-)
-"""Paths of request fields that are refused unless they ask for what the server does anyway."""
+UNSUPPORTED_FIELDS = ("options.format",)
+"""Paths of request fields that are refused whatever the model, unless they ask for what the server does anyway."""
 
 _MAX_LANGUAGE_CHARACTERS = 35  # the longest tag that RFC 5646, section 4.4.1, asks programs to take
 _MAX_NAME_CHARACTERS = 128
@@ -40,9 +30,25 @@ _PRIORITIES: Mapping[int, datatypes.Priority] = {
     pb.PRIORITY_BULK: datatypes.Priority.BULK,
 }
 
+_MAY_SPLIT_LONG: Mapping[int, bool] = {
+    pb.LONG_SENTENCE_POLICY_UNSPECIFIED: True,
+    pb.LONG_SENTENCE_POLICY_SPLIT: True,
+    pb.LONG_SENTENCE_POLICY_REFUSE: False,
+}
+
+_ATTENTION_DETAILS: Mapping[int, datatypes.AttentionDetail] = {
+    pb.ATTENTION_DETAIL_UNSPECIFIED: datatypes.AttentionDetail.NONE,
+    pb.ATTENTION_DETAIL_NONE: datatypes.AttentionDetail.NONE,
+    pb.ATTENTION_DETAIL_AVERAGED: datatypes.AttentionDetail.AVERAGED,
+    pb.ATTENTION_DETAIL_ALL_HEADS: datatypes.AttentionDetail.ALL_HEADS,
+}
+
 WARNING_KINDS: Mapping[datatypes.WarningKind, pb.WarningKind] = {
     datatypes.WarningKind.TRUNCATED: pb.WARNING_KIND_TRUNCATED,
     datatypes.WarningKind.SOURCE_SPLIT: pb.WARNING_KIND_SOURCE_SPLIT,
+    datatypes.WarningKind.REPETITION: pb.WARNING_KIND_REPETITION,
+    datatypes.WarningKind.COPIED_SOURCE: pb.WARNING_KIND_COPIED_SOURCE,
+    datatypes.WarningKind.LENGTH_RATIO: pb.WARNING_KIND_LENGTH_RATIO,
 }
 
 MODEL_STATES: Mapping[ModelState, pb.ModelState] = {
@@ -69,13 +75,13 @@ def from_translate_request(message: pb.TranslateRequest) -> datatypes.Translatio
     _check_length("target_language", message.target_language, at_least=1, at_most=_MAX_LANGUAGE_CHARACTERS)
     _check_length("model", message.model, at_least=0, at_most=_MAX_NAME_CHARACTERS)
     check_request_id(message.request_id)
-    _require("target_prefixes", not any(message.target_prefixes))
     return datatypes.TranslationRequest(
         texts=tuple(message.texts),
         source_language=message.source_language,
         target_language=message.target_language,
         model=message.model,
         options=_from_options(message.options),
+        target_prefixes=tuple(message.target_prefixes),
         priority=_PRIORITIES[_known("priority", message.priority, pb.Priority)],
         request_id=message.request_id,
     )
@@ -89,39 +95,39 @@ def check_request_id(request_id: str) -> None:
 
 
 def _from_options(message: pb.DecodingOptions) -> datatypes.TranslationOptions:
-    _check_implemented(message)
+    if _known("options.format", message.format, pb.TextFormat) == pb.TEXT_FORMAT_HTML:
+        raise UnsupportedFieldError("options.format")
+    long_sentences = _known("options.long_sentences", message.long_sentences, pb.LongSentencePolicy)
+    return_attention = _known("options.return_attention", message.return_attention, pb.AttentionDetail)
     return datatypes.TranslationOptions(
         beam_size=message.beam_size if message.HasField("beam_size") else None,
         num_hypotheses=message.num_hypotheses if message.HasField("num_hypotheses") else None,
         length_penalty_alpha=message.length_penalty if message.HasField("length_penalty") else None,
         min_target_tokens=message.min_target_tokens if message.HasField("min_target_tokens") else None,
         max_target_tokens=message.max_target_tokens if message.HasField("max_target_tokens") else None,
+        no_repeat_ngram_size=message.no_repeat_ngram_size if message.HasField("no_repeat_ngram_size") else None,
+        repetition_penalty=message.repetition_penalty if message.HasField("repetition_penalty") else None,
+        coverage_penalty_beta=message.coverage_penalty if message.HasField("coverage_penalty") else None,
+        has_guard=message.repetition_guard if message.HasField("repetition_guard") else None,
+        sampling=_from_sampling(message.sampling) if message.HasField("sampling") else None,
+        target_prefix=message.target_prefix,
+        suppressed_tokens=tuple(message.suppressed_tokens),
         split_sentences=message.split_sentences if message.HasField("split_sentences") else True,
+        may_split_long=_MAY_SPLIT_LONG[long_sentences],
         return_scores=message.return_scores,
         return_tokens=message.return_tokens,
+        return_alignment=message.return_alignment,
+        return_attention=_ATTENTION_DETAILS[return_attention],
     )
 
 
-def _check_implemented(message: pb.DecodingOptions) -> None:
-    """Refuse what asks for more than the server does; a field that spells out what it does anyway may pass."""
-    text_format = _known("options.format", message.format, pb.TextFormat)
-    long_sentences = _known("options.long_sentences", message.long_sentences, pb.LongSentencePolicy)
-    _require("options.format", text_format != pb.TEXT_FORMAT_HTML)
-    _require("options.long_sentences", long_sentences != pb.LONG_SENTENCE_POLICY_REFUSE)
-    _require("options.no_repeat_ngram_size", message.no_repeat_ngram_size == 0)
-    _require(
-        "options.repetition_penalty", not message.HasField("repetition_penalty") or message.repetition_penalty == 1
+def _from_sampling(message: pb.SamplingOptions) -> datatypes.SamplingOptions:
+    return datatypes.SamplingOptions(
+        temperature=message.temperature if message.HasField("temperature") else None,
+        top_k=message.top_k if message.HasField("top_k") else None,
+        top_p=message.top_p if message.HasField("top_p") else None,
+        seed=message.seed if message.HasField("seed") else None,
     )
-    _require("options.coverage_penalty", message.coverage_penalty == 0)
-    _require("options.repetition_guard", not message.repetition_guard)
-    _require("options.sampling", not message.HasField("sampling"))
-    _require("options.target_prefix", not message.target_prefix)
-    _require("options.return_alignment", not message.return_alignment)
-
-
-def _require(field: str, is_implemented: bool) -> None:
-    if not is_implemented:
-        raise UnsupportedFieldError(field)
 
 
 def _known(field: str, number: int, enum: EnumTypeWrapper) -> int:
@@ -163,6 +169,22 @@ def _to_hypothesis(hypothesis: datatypes.TextHypothesis) -> pb.Hypothesis:
         score=hypothesis.score,
         tokens=hypothesis.tokens,
         token_log_probs=hypothesis.token_log_probs,
+        alignment=[_to_link(link) for link in hypothesis.alignment],
+        attention=[_to_attention(attention) for attention in hypothesis.attention],
+    )
+
+
+def _to_link(link: datatypes.AlignmentLink) -> pb.AlignmentLink:
+    return pb.AlignmentLink(source=_to_span(link.source), target=_to_span(link.target), weight=link.weight)
+
+
+def _to_attention(attention: datatypes.CrossAttention) -> pb.CrossAttention:
+    return pb.CrossAttention(
+        source_pieces=attention.source_pieces,
+        target_pieces=attention.target_pieces,
+        num_heads=len(attention.weights),
+        layer=attention.layer,
+        weights=attention.weights.ravel().tolist(),  # far quicker to copy than an array
     )
 
 
@@ -240,8 +262,12 @@ def _to_version(status: ModelStatus, limits: TranslationLimits) -> pb.ModelVersi
         precision=_PRECISIONS.get(status.precision, pb.PRECISION_UNSPECIFIED),
         limits=_to_limits(manifest, limits),
         evaluation_scores=_to_scores(manifest, precision=status.precision),
-        unsupported_fields=UNSUPPORTED_FIELDS,
+        unsupported_fields=_unsupported_fields(manifest, status.precision),
     )
+
+
+def _unsupported_fields(manifest: Manifest, precision: str) -> tuple[str, ...]:
+    return UNSUPPORTED_FIELDS if tells_attention(manifest, precision) else (*UNSUPPORTED_FIELDS, *ATTENTION_FIELDS)
 
 
 def _to_limits(manifest: Manifest, limits: TranslationLimits) -> pb.ModelLimits:

@@ -1,14 +1,11 @@
-"""What one request may hold and ask for: the limits an operator sets, the caps the interface promises, the checks."""
+"""What one request may hold: the limits an operator sets, the caps the interface promises, the checks."""
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.datatypes import SearchConfig, Segment, TranslationOptions
+from service.datatypes import AttentionDetail, Segment, TranslationOptions, TranslationRequest
 from service.errors import InvalidFieldError
-
-_Choice = TypeVar("_Choice")
 
 MAX_BEAM_SIZE = 16
 """Of a request; the interface promises this cap."""
@@ -18,6 +15,16 @@ MAX_LENGTH_PENALTY = 5.0
 
 MAX_TARGET_TOKENS = 512
 """Of a request, whatever its model takes; the interface promises this cap."""
+
+MAX_PREFIX_CHARACTERS = 1000
+"""Of a target prefix; the interface promises this cap."""
+
+MAX_ALIGNED_TOKENS = 8192
+"""Source tokens times hypotheses of a request with an alignment; the interface promises this cap. All layers and heads
+of all of them are in memory until the answer is made."""
+
+MAX_ATTENTION_TOKENS = {AttentionDetail.AVERAGED: 4096, AttentionDetail.ALL_HEADS: 512}
+"""Likewise of a request that gets the attention itself; an answer stays within a few megabytes."""
 
 EXTRA_TARGET_TOKENS = 50
 """What a target may have more than its source if the caller sets no limit, as in section 6.1 of Vaswani et al. 2017."""
@@ -57,6 +64,9 @@ class TranslationDefaults(BaseModel):
     length_penalty: float = Field(default=0.6, ge=0, le=MAX_LENGTH_PENALTY)
     """Exponent of the length penalty; 0 disables it."""
 
+    repetition_guard: bool = True
+    """Decode a sentence again if its translation runs in a loop, copies the source or has an absurd length."""
+
 
 def check_texts(texts: Sequence[str], limits: TranslationLimits) -> None:
     """Refuse texts that are too many, too long or no Unicode.
@@ -70,8 +80,7 @@ def check_texts(texts: Sequence[str], limits: TranslationLimits) -> None:
         field = f"texts[{index}]"
         if len(text) > limits.max_text_characters:
             raise InvalidFieldError(field, f"{len(text)} characters", f"at most {limits.max_text_characters}")
-        if not _is_unicode(text):
-            raise InvalidFieldError(field, "a text with a lone surrogate", "Unicode text")
+        _check_unicode(field, text)
     num_characters = sum(map(len, texts))
     if num_characters > limits.max_request_characters:
         limit = f"at most {limits.max_request_characters} over all texts"
@@ -93,65 +102,41 @@ def check_segments(segments: Sequence[Segment], limits: TranslationLimits) -> No
         raise InvalidFieldError("texts", f"{num_tokens} source tokens", limit)
 
 
-def search_config(options: TranslationOptions, defaults: TranslationDefaults) -> SearchConfig:
-    """Return the options with the defaults filled in.
-
-    Without a choice `max_target_tokens` is the cap of the interface; each segment gets its own.
-
-    Raises:
-        InvalidFieldError: naming the option that is out of range.
-    """
-    beam_size = _chosen(options.beam_size, defaults.beam_size)
-    alpha = _chosen(options.length_penalty_alpha, defaults.length_penalty)
-    num_hypotheses = _chosen(options.num_hypotheses, 1)
-    min_target_tokens = _chosen(options.min_target_tokens, 0)
-    max_target_tokens = _chosen(options.max_target_tokens, MAX_TARGET_TOKENS)
-    _check_range("options.beam_size", beam_size, 1, MAX_BEAM_SIZE)
-    _check_range("options.num_hypotheses", num_hypotheses, 1, beam_size, note=", the beam size")
-    _check_range("options.length_penalty", alpha, 0, MAX_LENGTH_PENALTY)
-    _check_range("options.max_target_tokens", max_target_tokens, 1, MAX_TARGET_TOKENS)
-    below = ", below options.max_target_tokens"
-    _check_range("options.min_target_tokens", min_target_tokens, 0, max_target_tokens - 1, note=below)
-    return SearchConfig(
-        beam_size=beam_size,
-        num_hypotheses=num_hypotheses,
-        length_penalty_alpha=alpha,
-        min_target_tokens=min_target_tokens,
-        max_target_tokens=max_target_tokens,
-    )
-
-
-def check_target_limit(options: TranslationOptions, *, limit: int, model: str) -> None:
-    """Refuse target limits beyond those of the model.
-
-    Args:
-        options: whose other fields are checked already.
-        limit: longest target of the model in tokens, EOS counted.
-        model: `name/version`, for the message.
+def check_prefixes(request: TranslationRequest) -> None:
+    """Refuse prefixes that are too long, no Unicode, or not one for each text.
 
     Raises:
         InvalidFieldError: naming the field.
     """
-    if options.max_target_tokens is not None:
-        note = f", the limit of model {model}"
-        _check_range("options.max_target_tokens", options.max_target_tokens, 1, limit, note=note)
-    if options.min_target_tokens is not None:
-        note = f", below the limit of model {model}"
-        _check_range("options.min_target_tokens", options.min_target_tokens, 0, limit - 1, note=note)
+    prefixes = {f"target_prefixes[{index}]": prefix for index, prefix in enumerate(request.target_prefixes)}
+    if prefixes and len(prefixes) != len(request.texts):
+        raise InvalidFieldError("target_prefixes", f"{len(prefixes)} prefixes", f"none or {len(request.texts)}")
+    for field, prefix in {"options.target_prefix": request.options.target_prefix, **prefixes}.items():
+        if len(prefix) > MAX_PREFIX_CHARACTERS:
+            raise InvalidFieldError(field, f"{len(prefix)} characters", f"at most {MAX_PREFIX_CHARACTERS}")
+        _check_unicode(field, prefix)
 
 
-def _is_unicode(text: str) -> bool:
+def check_attention(options: TranslationOptions, segments: Sequence[Segment]) -> None:
+    """Refuse more attention than an answer should hold.
+
+    Raises:
+        InvalidFieldError: naming `texts`.
+    """
+    limits = {"return_alignment": MAX_ALIGNED_TOKENS} if options.return_alignment else {}
+    if options.return_attention in MAX_ATTENTION_TOKENS:
+        name = f"return_attention {options.return_attention.name}"
+        limits[name] = MAX_ATTENTION_TOKENS[options.return_attention]
+    num_tokens = sum(len(segment.source_ids) for segment in segments)
+    num_hypotheses = max((segment.search.num_hypotheses for segment in segments), default=1)
+    for name, limit in limits.items():
+        if num_tokens * num_hypotheses > limit:
+            value = f"{num_tokens} source tokens times {num_hypotheses} hypotheses"
+            raise InvalidFieldError("texts", value, f"at most {limit} with options.{name}")
+
+
+def _check_unicode(field: str, text: str) -> None:
     try:
         text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _chosen(choice: _Choice | None, default: _Choice) -> _Choice:
-    return default if choice is None else choice
-
-
-def _check_range(field: str, value: float, low: float, high: float, *, note: str = "") -> None:
-    if not low <= value <= high:  # not a number is in no range
-        raise InvalidFieldError(field, value, f"{low:g} to {high:g}{note}")
+    except UnicodeEncodeError as error:
+        raise InvalidFieldError(field, "a text with a lone surrogate", "Unicode text") from error

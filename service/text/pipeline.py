@@ -7,7 +7,12 @@ from functools import cache
 from itertools import groupby, islice
 from typing import Protocol
 
+import numpy as np
+
 from service.datatypes import (
+    AlignmentLink,
+    AttentionDetail,
+    CrossAttention,
     Hypothesis,
     SearchConfig,
     Segment,
@@ -18,10 +23,12 @@ from service.datatypes import (
     Translation,
     TranslationRequest,
     TranslationWarning,
-    WarningKind,
 )
-from service.errors import InvalidFieldError
+from service.errors import EngineError, InvalidFieldError
+from service.text.alignment import Offset, Weights, align, alignment_layer, head_average, shifted
+from service.text.findings import sentence_warnings
 from service.text.limits import EXTRA_TARGET_TOKENS
+from service.text.options import segment_seed
 from service.text.segmentation import Joined, filler_between, join, split_overlong, split_sentences, trim
 
 
@@ -32,14 +39,27 @@ class Tokenizer(Protocol):
     def eos_id(self) -> int:
         """Ends every source."""
 
+    @property
+    def unk_id(self) -> int:
+        """Stands for what the vocabulary cannot spell."""
+
     def encode(self, text: str) -> list[int]:
         """Return token ids, without EOS."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text; special tokens are skipped."""
 
+    def offsets(self, text: str) -> list[Offset]:
+        """Return where each token of `encode` is in the text."""
+
+    def decode_with_offsets(self, token_ids: Sequence[int]) -> tuple[str, list[Offset]]:
+        """Return the text and where each token is in it; none is special."""
+
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
         """Return the spelling of each token."""
+
+    def token_id(self, piece: str) -> int | None:
+        """Return the token with this spelling; None if there is none or it is special."""
 
 
 class TextModel(Protocol):
@@ -89,8 +109,9 @@ class TextPipeline:
     """The text side of one request: before the queue and after it."""
 
     def __init__(self, request: TranslationRequest, *, model: TextModel, search: SearchConfig) -> None:
-        self.num_characters = sum(map(len, request.texts))
-        """Size of the work."""
+        num_characters = sum(map(len, request.texts))
+        self.cost_characters = num_characters * (search.num_hypotheses if request.options.wants_attention else 1)
+        """Size of the work, as if it were that of plain texts of so many characters."""
         self._request = request
         self._options = request.options
         self._model = model
@@ -99,10 +120,13 @@ class TextPipeline:
         self._filler = filler_between(request.source_language, request.target_language)
 
     def plan(self) -> list[TextPlan]:
-        """Split and tokenize all texts."""
+        """Split and tokenize all texts.
+
+        Raises:
+            InvalidFieldError: naming a text that the model cannot take or the prefix that leaves no room.
+        """
         return [
-            TextPlan(text=text, parts=tuple(self._parts(text, f"texts[{index}]")))
-            for index, text in enumerate(self._request.texts)
+            TextPlan(text=text, parts=tuple(self._parts(text, index))) for index, text in enumerate(self._request.texts)
         ]
 
     def assemble(self, plans: Sequence[TextPlan], results: Sequence[SegmentResult]) -> tuple[Translation, ...]:
@@ -110,17 +134,18 @@ class TextPipeline:
         remaining = iter(results)
         return tuple(self._translation(plan, list(islice(remaining, len(plan.parts)))) for plan in plans)
 
-    def _parts(self, text: str, field: str) -> Iterator[TextPart]:
+    def _parts(self, text: str, text_index: int) -> Iterator[TextPart]:
         sentences = (
             split_sentences(text, language=self._request.source_language)
             if self._options.split_sentences
             else trim(text)
         )
-        sentence_index = 0
-        for sentence in sentences:
-            segments = [(span, self._segment(ids)) for span, ids in self._encoded(text, sentence, field) if ids]
-            yield from (TextPart(span=span, segment=one, sentence_index=sentence_index) for span, one in segments)
-            sentence_index += bool(segments)
+        encoded = (self._encoded(text, sentence, f"texts[{text_index}]") for sentence in sentences)
+        visible = filter(None, ([(span, ids) for span, ids in parts if ids] for parts in encoded))
+        numbered = ((index, span, ids) for index, parts in enumerate(visible) for span, ids in parts)
+        for segment_index, (sentence_index, span, ids) in enumerate(numbered):
+            segment = self._segment(ids, text_index, segment_index)
+            yield TextPart(span=span, segment=segment, sentence_index=sentence_index)
 
     def _encoded(self, text: str, sentence: Span, field: str) -> list[tuple[Span, list[int]]]:
         """Return the parts of a sentence that fit the model, nearly always one, with their token ids."""
@@ -132,19 +157,41 @@ class TextPipeline:
         token_ids = encode(sentence)
         if len(token_ids) <= limit:
             return [(sentence, token_ids)]
+        if not self._options.may_split_long:
+            value = f"{len(token_ids) + 1} source tokens long in the sentence at character {sentence.start}"
+            raise InvalidFieldError(field, value, f"at most {limit + 1} unless options.long_sentences is SPLIT")
         try:
             parts = split_overlong(text, sentence, fits=lambda part: len(self._tokenizer.encode(part)) <= limit)
         except ValueError as error:
             raise InvalidFieldError(field, str(error), f"within {limit} source tokens") from error
         return [(part, encode(part)) for part in parts]
 
-    def _segment(self, token_ids: list[int]) -> Segment:
+    def _segment(self, token_ids: list[int], text_index: int, segment_index: int) -> Segment:
         source_ids = (*token_ids, self._tokenizer.eos_id)
+        field, prefix = self._prefix(text_index) if segment_index == 0 else ("", ())
         max_target_tokens = self._options.max_target_tokens or min(
-            max(len(source_ids) + EXTRA_TARGET_TOKENS, self._search.min_target_tokens + 1),
+            max(max(len(source_ids), len(prefix)) + EXTRA_TARGET_TOKENS, self._search.min_target_tokens + 1),
             self._model.max_target_tokens,
         )
-        return Segment(source_ids=source_ids, search=replace(self._search, max_target_tokens=max_target_tokens))
+        if len(prefix) >= max_target_tokens:
+            limit = f"fewer than {max_target_tokens} tokens, the most that the translation may have"
+            raise InvalidFieldError(field, f"{len(prefix)} tokens long", limit)
+        search = replace(self._search, max_target_tokens=max_target_tokens, target_prefix=prefix)
+        if search.sampling:
+            seed = segment_seed(search.sampling.seed, text_index=text_index, segment_index=segment_index)
+            search = replace(search, sampling=replace(search.sampling, seed=seed))
+        return Segment(source_ids=source_ids, search=search, wants_attention=self._options.wants_attention)
+
+    def _prefix(self, text_index: int) -> tuple[str, tuple[int, ...]]:
+        """Return the name of the field that says what a translation begins with, and its token ids."""
+        if self._request.target_prefixes:
+            field, prefix = f"target_prefixes[{text_index}]", self._request.target_prefixes[text_index]
+        else:
+            field, prefix = "options.target_prefix", self._options.target_prefix
+        token_ids = tuple(self._tokenizer.encode(prefix)) if prefix else ()
+        if self._tokenizer.unk_id in token_ids:
+            raise InvalidFieldError(field, "a text with unknown characters", "what the model's vocabulary can spell")
+        return field, token_ids
 
     def _translation(self, plan: TextPlan, results: Sequence[SegmentResult]) -> Translation:
         if not plan.parts:
@@ -161,36 +208,72 @@ class TextPipeline:
         ]
         sentences = tuple(_alignments(plan, chosen[0], joined[0].spans))
         return Translation(
-            hypotheses=tuple(map(self._text_hypothesis, joined, chosen)),
+            hypotheses=tuple(self._text_hypothesis(plan, *pair) for pair in zip(joined, chosen, strict=True)),
             sentences=sentences,
-            warnings=tuple(self._warnings(plan, sentences)),
+            warnings=tuple(self._warnings(plan, sentences, results)),
         )
 
     def _target(self, token_ids: tuple[int, ...]) -> str:
         return self._tokenizer.decode(token_ids).strip()  # the white space around it is the source's
 
-    def _text_hypothesis(self, joined: Joined, hypotheses: Sequence[Hypothesis]) -> TextHypothesis:
+    def _text_hypothesis(self, plan: TextPlan, joined: Joined, hypotheses: Sequence[Hypothesis]) -> TextHypothesis:
         token_ids = [token_id for hypothesis in hypotheses for token_id in hypothesis.token_ids]
         log_probs = (log_prob for hypothesis in hypotheses for log_prob in hypothesis.token_log_probs)
+        options = self._options
+        has_attention = options.return_attention is not AttentionDetail.NONE
         return TextHypothesis(
             text=joined.text,
             score=sum(hypothesis.score for hypothesis in hypotheses),
-            tokens=tuple(self._tokenizer.pieces(token_ids)) if self._options.return_tokens else (),
-            token_log_probs=tuple(log_probs) if self._options.return_scores else (),
+            tokens=tuple(self._tokenizer.pieces(token_ids)) if options.return_tokens else (),
+            token_log_probs=tuple(log_probs) if options.return_scores else (),
+            alignment=tuple(self._links(plan, joined, hypotheses)) if options.return_alignment else (),
+            attention=tuple(map(self._attention, plan.parts, hypotheses)) if has_attention else (),
         )
 
-    def _warnings(self, plan: TextPlan, sentences: Sequence[SentenceAlignment]) -> Iterator[TranslationWarning]:
+    def _links(self, plan: TextPlan, joined: Joined, hypotheses: Sequence[Hypothesis]) -> Iterator[AlignmentLink]:
+        for part, target_span, hypothesis in zip(plan.parts, joined.spans, hypotheses, strict=True):
+            source = plan.text[part.span.start : part.span.end]
+            words = hypothesis.token_ids[: -1 if hypothesis.is_finished else None]
+            target, target_offsets = self._tokenizer.decode_with_offsets(words)
+            links = align(
+                head_average(_attention_of(hypothesis)),
+                source=source,
+                source_offsets=self._tokenizer.offsets(source),
+                target=target,
+                target_offsets=target_offsets,
+            )
+            stripped = len(target) - len(target.lstrip())  # as in `_target`
+            yield from shifted(links, source_by=part.span.start, target_by=target_span.start - stripped)
+
+    def _attention(self, part: TextPart, hypothesis: Hypothesis) -> CrossAttention:
+        attention = _attention_of(hypothesis)
+        layer = alignment_layer(len(attention))
+        has_heads = self._options.return_attention is AttentionDetail.ALL_HEADS
+        return CrossAttention(
+            source_pieces=tuple(self._tokenizer.pieces(part.segment.source_ids)),
+            target_pieces=tuple(self._tokenizer.pieces(hypothesis.token_ids)),
+            layer=layer,
+            weights=attention[layer] if has_heads else head_average(attention)[np.newaxis],
+        )
+
+    def _warnings(
+        self, plan: TextPlan, sentences: Sequence[SentenceAlignment], results: Sequence[SegmentResult]
+    ) -> Iterator[TranslationWarning]:
+        remaining = iter(results)
         for index, (sentence, parts) in enumerate(zip(sentences, plan.sentences(), strict=True)):
-            if sentence.is_split:
-                message = (
-                    f"decoded in {len(parts)} parts: {sentence.num_source_tokens} source tokens, "
-                    f"the model takes {self._model.max_source_tokens}"
-                )
-                yield TranslationWarning(kind=WarningKind.SOURCE_SPLIT, message=message, sentence_index=index)
-            if sentence.is_truncated:
-                limit = max(part.segment.search.max_target_tokens for part in parts)
-                message = f"cut off at the limit of {limit} target tokens"
-                yield TranslationWarning(kind=WarningKind.TRUNCATED, message=message, sentence_index=index)
+            yield from sentence_warnings(
+                sentence,
+                list(islice(remaining, len(parts))),
+                sentence_index=index,
+                max_source_tokens=self._model.max_source_tokens,
+                max_target_tokens=max(part.segment.search.max_target_tokens for part in parts),
+            )
+
+
+def _attention_of(hypothesis: Hypothesis) -> Weights:
+    if hypothesis.attention is None:
+        raise EngineError("a segment came back without the attention it was asked for")
+    return hypothesis.attention
 
 
 def best_combinations(hypotheses: Sequence[Sequence[Hypothesis]], *, count: int) -> list[tuple[int, ...]]:

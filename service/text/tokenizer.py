@@ -54,6 +54,36 @@ class SentencePieceTokenizer:
         special = (self.pad_id, self.bos_id, self.eos_id)
         return str(self._processor.DecodeIds([i for i in self._checked(token_ids) if i not in special]))
 
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Return the begin and end, in code points, of what each token of `encode` was made from.
+
+        In order and without overlap; white space before a word is the word's. Of several tokens that were made from
+        one character, such as its bytes, the last has it and the others have nothing.
+
+        Raises:
+            ValueError: if the text has a lone surrogate.
+        """
+        _utf8(text)
+        return [tuple(offset) for offset in self._processor.EncodeAsOffsetMapping(text)["offsets"]]
+
+    def decode_with_offsets(self, token_ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
+        """Return what `decode` does and the begin and end of each token in it, as `offsets` does; none is special.
+
+        Raises:
+            ValueError: if an id is outside the vocabulary.
+        """
+        decoded = self._processor.Decode(self._checked(token_ids), return_type="offset_mapping")
+        return str(decoded["text"]), [tuple(offset) for offset in decoded["offsets"]]
+
+    def token_id(self, piece: str) -> int | None:
+        """Return the token spelled like this by `pieces`; None if there is none or it is special."""
+        try:
+            _utf8(piece)
+        except ValueError:
+            return None
+        token_id = int(self._processor.PieceToId(piece))  # the unknown token for what is no piece
+        return None if token_id in (self.pad_id, self.bos_id, self.eos_id, self.unk_id) else token_id
+
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
         """Return the vocabulary's spelling of each token, such as `▁Hello`, `<0xE4>` or `</s>`.
 

@@ -135,12 +135,16 @@ class RunningServer:
     def _loader(self, settings: Settings) -> ModelLoader:
         def load(directory: Path) -> ModelParts:
             bundle = open_bundle(directory)
-            model = HaltableModel(OnnxStepModel(bundle, settings.runtime))
+            network = OnnxStepModel(bundle, settings.runtime)
+            model, placement = HaltableModel(network), network.placement
             self.models.append(model)
             return ModelParts(
                 tokenizer=open_tokenizer(bundle),
-                scheduler=Scheduler(model, settings.scheduling, self.metrics, self.clock),
-                precision="fp32",
+                scheduler=Scheduler(model, settings.scheduling.on(placement.device), self.metrics, self.clock),
+                precision=placement.precision,
+                device=placement.device,
+                weights_bytes=network.weights_bytes,
+                cache_bytes=lambda: network.cache_bytes,
             )
 
         return load

@@ -97,7 +97,7 @@ async def test_metrics_are_exposed(server: RunningServer) -> None:
 
     assert status == 200
     assert 'mt_requests_total{method="Translate",status="OK"} 1.0' in body
-    assert 'mt_model_info{model="tiny",precision="fp32",version="1"} 1.0' in body
+    assert 'mt_model_info{device="cpu",model="tiny",precision="fp32",version="1"} 1.0' in body
 
 
 async def test_a_drain_under_load_answers_everything_admitted_and_refuses_the_rest(server: RunningServer) -> None:

@@ -129,6 +129,29 @@ def test_hypotheses_are_printed_with_their_scores(target: str, capsys: pytest.Ca
     assert scores == sorted(scores, reverse=True)
 
 
+def test_pieces_that_belong_together_are_printed_below_their_translation(
+    target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--alignment", "--target-prefix", "Ein Mann", "--no-repeat-ngram-size", "3"]
+
+    assert main(["translate", "--target", target, *flags, "A man."]) == 0
+
+    translation, *links = capsys.readouterr().out.splitlines()
+    assert translation.startswith("Ein Mann")
+    assert "".join(link.split("\t")[0].strip() for link in links) == translation.replace(" ", "")
+
+
+def test_the_same_seed_prints_the_same(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--temperature", "2", "--top-k", "50", "--top-p", "0.9", "--seed", "7", "--num-hypotheses", "4"]
+
+    outputs = []
+    for _ in range(2):
+        assert main(["translate", "--target", target, *flags, "A man."]) == 0
+        outputs.append(capsys.readouterr().out)
+
+    assert outputs[0] == outputs[1]
+
+
 def test_a_refusal_is_one_line_and_exit_code_1(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["translate", "--target", target, "--target-language", "xx", "A man."]) == 1
 

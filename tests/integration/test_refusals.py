@@ -1,5 +1,4 @@
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -7,6 +6,8 @@ from dragoman.v1 import translation_pb2 as pb
 
 from tests.integration.running_server import Refusal, RunningServer, refusal, request, running_server
 
+ALL_HEADS = pb.DecodingOptions(return_attention=pb.ATTENTION_DETAIL_ALL_HEADS)
+REFUSING = pb.DecodingOptions(long_sentences=pb.LONG_SENTENCE_POLICY_REFUSE)
 TRANSLATE = "/dragoman.v1.TranslationService/Translate"
 
 
@@ -35,6 +36,45 @@ async def refused_bytes(server: RunningServer, message: bytes, method: str = TRA
         (request("a", options=pb.DecodingOptions(length_penalty=float("nan"))), "options.length_penalty"),
         (request("a", options=pb.DecodingOptions(max_target_tokens=65)), "options.max_target_tokens"),
         (request("a", options=pb.DecodingOptions(min_target_tokens=64)), "options.min_target_tokens"),
+        (request("a", options=pb.DecodingOptions(no_repeat_ngram_size=17)), "options.no_repeat_ngram_size"),
+        (request("a", options=pb.DecodingOptions(no_repeat_ngram_size=-1)), "options.no_repeat_ngram_size"),
+        (request("a", options=pb.DecodingOptions(repetition_penalty=0.5)), "options.repetition_penalty"),
+        (request("a", options=pb.DecodingOptions(repetition_penalty=float("inf"))), "options.repetition_penalty"),
+        (request("a", options=pb.DecodingOptions(coverage_penalty=-1)), "options.coverage_penalty"),
+        (request("a", options=pb.DecodingOptions(coverage_penalty=float("nan"))), "options.coverage_penalty"),
+        (
+            request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(temperature=0))),
+            "options.sampling.temperature",
+        ),
+        (
+            request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(temperature=float("nan")))),
+            "options.sampling.temperature",
+        ),
+        (request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(top_k=0))), "options.sampling.top_k"),
+        (request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(top_p=0))), "options.sampling.top_p"),
+        (
+            request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(top_p=float("nan")))),
+            "options.sampling.top_p",
+        ),
+        (request("a", options=pb.DecodingOptions(sampling=pb.SamplingOptions(seed=-1))), "options.sampling.seed"),
+        (request("a", options=pb.DecodingOptions(beam_size=1, sampling=pb.SamplingOptions())), "options.beam_size"),
+        (
+            request("a", options=pb.DecodingOptions(num_hypotheses=17, sampling=pb.SamplingOptions())),
+            "options.num_hypotheses",
+        ),
+        (request("a", options=pb.DecodingOptions(target_prefix="a" * 1001)), "options.target_prefix"),
+        (
+            request("a", options=pb.DecodingOptions(target_prefix="Ein Mann", max_target_tokens=2)),
+            "options.target_prefix",
+        ),
+        (request("a", options=pb.DecodingOptions(target_prefix="Zug " * 100)), "options.target_prefix"),
+        (request("a", "b", target_prefixes=["a"]), "target_prefixes"),
+        (request("a", "b", target_prefixes=["a", "Zug " * 100]), "target_prefixes[1]"),
+        (request("a", options=pb.DecodingOptions(suppressed_tokens=["▁", "no piece"])), "options.suppressed_tokens[1]"),
+        (request("a", options=pb.DecodingOptions(suppressed_tokens=["</s>"])), "options.suppressed_tokens[0]"),
+        (request("a", options=pb.DecodingOptions(suppressed_tokens=["▁"] * 65)), "options.suppressed_tokens"),
+        (request("A man. " * 200, options=ALL_HEADS), "texts"),
+        (request("a", "word " * 80, options=REFUSING), "texts[1]"),
     ],
 )
 async def test_a_field_out_of_range_is_named(server: RunningServer, message: pb.TranslateRequest, field: str) -> None:
@@ -67,32 +107,10 @@ async def test_a_model_that_is_not_there_cannot_be_described(server: RunningServ
     assert (error.code, error.fields) == ("NOT_FOUND", ["model"])
 
 
-UNSUPPORTED: dict[str, dict[str, Any]] = {
-    "options.no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
-    "options.repetition_penalty": {"repetition_penalty": 1.5},
-    "options.coverage_penalty": {"coverage_penalty": 0.5},
-    "options.repetition_guard": {"repetition_guard": True},
-    "options.sampling": {"sampling": pb.SamplingOptions(top_k=3)},
-    "options.target_prefix": {"target_prefix": "Ein"},
-    "options.long_sentences": {"long_sentences": pb.LONG_SENTENCE_POLICY_REFUSE},
-    "options.format": {"format": pb.TEXT_FORMAT_HTML},
-    "options.return_alignment": {"return_alignment": True},
-}
+async def test_a_format_that_is_not_implemented_is_refused_by_name(server: RunningServer) -> None:
+    error = await refused(server, request("a", options=pb.DecodingOptions(format=pb.TEXT_FORMAT_HTML)))
 
-
-@pytest.mark.parametrize("field", UNSUPPORTED)
-async def test_an_option_that_is_not_implemented_is_refused_by_name(server: RunningServer, field: str) -> None:
-    options = pb.DecodingOptions(**UNSUPPORTED[field])
-
-    error = await refused(server, request("a", options=options))
-
-    assert (error.code, error.reason, error.fields) == ("UNIMPLEMENTED", "UNSUPPORTED_FIELD", [field])
-
-
-async def test_prefixes_are_refused_by_name(server: RunningServer) -> None:
-    error = await refused(server, request("a", target_prefixes=["Ein"]))
-
-    assert (error.code, error.fields) == ("UNIMPLEMENTED", ["target_prefixes"])
+    assert (error.code, error.reason, error.fields) == ("UNIMPLEMENTED", "UNSUPPORTED_FIELD", ["options.format"])
 
 
 async def test_a_stream_that_is_not_implemented_is_refused_by_name(server: RunningServer) -> None:

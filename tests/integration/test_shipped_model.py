@@ -74,6 +74,40 @@ def test_a_translation_does_not_depend_on_its_neighbours(client: TranslationClie
     assert together == [translate(client, text)[0] for text in texts]
 
 
+@pytest.mark.parametrize(
+    ("text", "source", "target"),
+    [
+        ("I have two dogs.", "dogs", "Hunde"),
+        ("Tom has bought a new car.", "car", "Auto"),
+        ("Good morning! Where is the station?", "station", "Bahnhof"),
+    ],
+)
+def test_an_alignment_links_words_that_mean_the_same(
+    client: TranslationClient, text: str, source: str, target: str
+) -> None:
+    (translation,) = translate(client, text, options=DecodingOptions(return_alignment=True))
+
+    links = {
+        translation.text[link.target.start : link.target.end]: text[link.source.start : link.source.end]
+        for link in translation.hypotheses[0].alignment
+    }
+    assert source.startswith(links[target])  # a word of several pieces is linked by one of them
+
+
+def test_a_translation_goes_on_from_its_prefix(client: TranslationClient) -> None:
+    (translation,) = translate(client, "I have two dogs.", options=DecodingOptions(target_prefix="Wir haben"))
+
+    assert translation.text.startswith("Wir haben zwei")
+
+
+def test_a_word_that_must_not_occur_is_replaced(client: TranslationClient) -> None:
+    (free,) = translate(client, "Tom has bought a new car.", options=DecodingOptions(return_tokens=True))
+    (without,) = translate(client, "Tom has bought a new car.", options=DecodingOptions(suppressed_tokens=("▁Auto",)))
+
+    assert "▁Auto" in free.hypotheses[0].tokens
+    assert "Auto" not in without.text
+
+
 def test_a_wider_beam_gives_more_hypotheses_best_first(client: TranslationClient) -> None:
     (translation,) = translate(client, "I like tea.", options=DecodingOptions(beam_size=8, num_hypotheses=5))
 

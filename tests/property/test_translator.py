@@ -1,11 +1,13 @@
 import asyncio
 import itertools
+from typing import Any
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from service.datatypes import Hypothesis, TranslationOptions, TranslationRequest, TranslationResult
+from service.datatypes import AttentionDetail, Hypothesis, TranslationOptions, TranslationRequest, TranslationResult
 from service.decoding.scoring import rank
 from service.telemetry.metrics import Metrics
 from service.text.pipeline import best_combinations
@@ -21,7 +23,7 @@ _ROWS = st.lists(
 )
 
 
-def _translate(model: FakeModel, texts: list[str], **options: bool) -> TranslationResult:
+def _translate(model: FakeModel, texts: list[str], **options: Any) -> TranslationResult:
     translator = Translator(model, metrics=Metrics(CollectorRegistry()))
     request = TranslationRequest(
         texts=tuple(texts), source_language="en", target_language="de", options=TranslationOptions(**options)
@@ -49,6 +51,44 @@ def test_target_spans_index_the_translation_and_source_spans_the_text(texts: lis
         for sentence in translation.sentences:
             source = text[sentence.source.start : sentence.source.end]
             assert target[sentence.target.start : sentence.target.end] == source.upper()
+
+
+@given(_TEXTS, st.booleans(), st.integers(3, 40))
+def test_links_are_within_both_texts_in_order_and_cover_every_visible_character(
+    texts: list[str], split_sentences: bool, max_source_tokens: int
+) -> None:
+    model = FakeModel(FakeQueue(shout), max_source_tokens=max_source_tokens)
+
+    result = _translate(model, texts, split_sentences=split_sentences, return_alignment=True)
+
+    for text, translation in zip(texts, result.translations, strict=True):
+        target = translation.hypotheses[0].text
+        links = translation.hypotheses[0].alignment
+        covered = [index for link in links for index in range(link.target.start, link.target.end)]
+        assert covered == sorted(set(covered))
+        assert all(0 <= link.source.start < link.source.end <= len(text) for link in links)
+        assert all(link.target.start < link.target.end <= len(target) and 0 <= link.weight <= 1 for link in links)
+        for sentence in translation.sentences:
+            uncovered = set(range(sentence.target.start, sentence.target.end)) - set(covered)
+            left = {target[index] for index in uncovered if not target[index].isspace()}
+            assert not any(map(str.isalnum, left)) if sentence.is_split else not left  # copied between the parts
+            covered = [index for index in covered if not sentence.target.start <= index < sentence.target.end]
+        assert covered == []
+
+
+@given(_TEXTS, st.integers(3, 40))
+def test_every_segment_has_its_attention_and_each_row_adds_up(texts: list[str], max_source_tokens: int) -> None:
+    queue = FakeQueue(shout)
+
+    result = _translate(
+        FakeModel(queue, max_source_tokens=max_source_tokens), texts, return_attention=AttentionDetail.AVERAGED
+    )
+
+    attention = [one for translation in result.translations for one in translation.hypotheses[0].attention]
+    assert [len(one.source_pieces) for one in attention] == [len(segment.source_ids) for segment in queue.segments]
+    for one in attention:
+        assert one.weights.shape == (1, len(one.target_pieces), len(one.source_pieces))
+        assert np.allclose(one.weights.sum(axis=2), 1)
 
 
 @given(_TEXTS, st.integers(3, 40))

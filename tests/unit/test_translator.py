@@ -3,13 +3,19 @@ import itertools
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from service.datatypes import (
+    AttentionDetail,
+    Defect,
+    DefectKind,
+    GuardReport,
     Priority,
+    SamplingOptions,
     Segment,
     SegmentResult,
     StageTimings,
@@ -17,16 +23,24 @@ from service.datatypes import (
     TranslationRequest,
     WarningKind,
 )
-from service.errors import DeadlineExceededError, EngineError, InvalidFieldError, OverloadedError
+from service.errors import (
+    DeadlineExceededError,
+    EngineError,
+    InvalidFieldError,
+    OverloadedError,
+    UnsupportedFieldError,
+)
 from service.telemetry.metrics import Metrics
 from service.text.limits import TranslationLimits
 from service.translator import Translator
 from tests.unit.text.text_fakes import (
+    TOKENIZER,
     Answer,
     CharacterTokenizer,
     FakeModel,
     FakeQueue,
     make_hypothesis,
+    make_manifest,
     make_result,
     shout,
     source_text,
@@ -114,6 +128,12 @@ async def test_nothing_is_queued_for_texts_without_anything_to_translate(texts: 
         (_request("a", beam_size=0), "options.beam_size"),
         (_request("a", max_target_tokens=201), "options.max_target_tokens"),
         (_request("a b. " * 30), "texts"),
+        (_request("a", target_prefix="b" * 1001), "options.target_prefix"),
+        (_request("a", target_prefix="b" * 9, max_target_tokens=9), "options.target_prefix"),
+        (replace(_request("a"), target_prefixes=("b", "c")), "target_prefixes"),
+        (_request("a", suppressed_tokens=("b", "no piece")), "options.suppressed_tokens[1]"),
+        (_request("a" * 63, may_split_long=False, sampling=SamplingOptions(seed=-1)), "options.sampling.seed"),
+        (_request("a" * 64, may_split_long=False), "texts[0]"),
     ],
 )
 async def test_a_request_beyond_a_limit_is_refused_before_the_queue(request_: TranslationRequest, field: str) -> None:
@@ -126,6 +146,108 @@ async def test_a_request_beyond_a_limit_is_refused_before_the_queue(request_: Tr
 
     assert caught.value.field == field
     assert model.scheduler.segments == []
+
+
+async def test_more_attention_than_an_answer_holds_is_refused_before_the_queue() -> None:
+    model = FakeModel()
+    request = _request("a b c d. " * 60, return_attention=AttentionDetail.ALL_HEADS)
+
+    with pytest.raises(InvalidFieldError, match="540 source tokens times 1 hypotheses"):
+        await _translator(model).translate(request, deadline_s=None)
+
+    assert model.scheduler.segments == []
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"coverage_penalty_beta": 0.1}, "options.coverage_penalty"),
+        ({"return_alignment": True}, "options.return_alignment"),
+        ({"return_attention": AttentionDetail.AVERAGED}, "options.return_attention"),
+    ],
+)
+async def test_a_model_that_cannot_tell_its_attention_refuses_what_needs_it(
+    options: dict[str, Any], field: str
+) -> None:
+    model = FakeModel(manifest=make_manifest(has_attention=False))
+
+    with pytest.raises(UnsupportedFieldError) as caught:
+        await _translator(model).translate(_request("One.", **options), deadline_s=None)
+
+    assert caught.value.field == field
+    assert model.scheduler.segments == []
+
+
+async def test_a_model_that_cannot_tell_its_attention_translates_all_else() -> None:
+    model = FakeModel(manifest=make_manifest(has_attention=False))
+
+    result = await _translator(model).translate(_request("One.", coverage_penalty_beta=0.0), deadline_s=None)
+
+    assert result.translations[0].hypotheses[0].text == "One."
+
+
+async def test_constraints_reach_the_search() -> None:
+    model = FakeModel()
+
+    await _translator(model).translate(
+        _request(
+            "One.",
+            no_repeat_ngram_size=3,
+            repetition_penalty=1.5,
+            coverage_penalty_beta=0.25,
+            has_guard=False,
+            suppressed_tokens=("x",),
+            target_prefix="Ei",
+        ),
+        deadline_s=None,
+    )
+
+    search = model.scheduler.segments[0].search
+    assert (search.no_repeat_ngram_size, search.repetition_penalty, search.coverage_penalty_beta) == (3, 1.5, 0.25)
+    assert search.suppressed_ids == set(TOKENIZER.encode("x"))
+    assert search.target_prefix == tuple(TOKENIZER.encode("Ei"))
+    assert not search.has_guard
+
+
+async def _drawn(seed: int | None, *, server_seed: int = 0) -> list[int]:
+    """Return the seeds of the segments of a request."""
+    model = FakeModel()
+    request = _request("One. Two.", sampling=SamplingOptions(seed=seed))
+    await _translator(model, draw_seed=lambda: server_seed).translate(request, deadline_s=None)
+    return [segment.search.sampling.seed for segment in model.scheduler.segments if segment.search.sampling]
+
+
+async def test_a_seed_makes_a_request_repeatable() -> None:
+    assert await _drawn(7) == await _drawn(7, server_seed=1)
+    assert await _drawn(7) != await _drawn(8)
+
+
+async def test_without_a_seed_each_request_gets_its_own() -> None:
+    assert await _drawn(None, server_seed=1) != await _drawn(None, server_seed=2)
+    assert len(await _drawn(None)) == 2
+
+
+async def test_an_alignment_is_returned_if_asked_for() -> None:
+    result = await _translator(FakeModel()).translate(_request("One. Two.", return_alignment=True), deadline_s=None)
+
+    links = result.translations[0].hypotheses[0].alignment
+    assert [(link.source, link.target) for link in links] == [(link.source, link.source) for link in links]
+    assert len(links) == len("One.Two.")
+
+
+async def test_what_the_guard_found_is_told_and_counted() -> None:
+    registry = CollectorRegistry()
+    loop = Defect(kind=DefectKind.REPETITION, detail="a loop")
+    report = GuardReport(found=(loop,), remaining=(loop,), is_replaced=False)
+    answer = replace(make_result(make_hypothesis("a")), guard=report)
+
+    result = await _translator(FakeModel(FakeQueue(lambda _: answer)), metrics=Metrics(registry)).translate(
+        _request("One."), deadline_s=None
+    )
+
+    (warning,) = result.translations[0].warnings
+    assert warning.kind is WarningKind.REPETITION
+    assert registry.get_sample_value("mt_translation_warnings_total", {"kind": "repetition"}) == 1
 
 
 async def test_the_first_failure_cancels_the_rest_and_is_raised_as_it_is() -> None:
@@ -236,10 +358,23 @@ class _ThreadRecorder(CharacterTokenizer):
         return super().decode(token_ids)
 
 
-@pytest.mark.parametrize(("num_sentences", "is_here"), [(1, True), (1000, False)], ids=["small", "large"])
-async def test_much_text_is_worked_on_outside_the_event_loop(num_sentences: int, is_here: bool) -> None:
+@pytest.mark.parametrize(
+    ("num_sentences", "options", "is_here"),
+    [
+        (1, {}, True),
+        (200, {"num_hypotheses": 4}, True),
+        (1000, {}, False),
+        (200, {"num_hypotheses": 4, "return_alignment": True}, False),
+    ],
+    ids=["small", "many hypotheses", "large", "many alignments"],
+)
+async def test_much_text_is_worked_on_outside_the_event_loop(
+    num_sentences: int, options: dict[str, Any], is_here: bool
+) -> None:
     tokenizer = _ThreadRecorder()
 
-    await _translator(FakeModel(tokenizer=tokenizer)).translate(_request("One. " * num_sentences), deadline_s=None)
+    await _translator(FakeModel(tokenizer=tokenizer)).translate(
+        _request("One. " * num_sentences, **options), deadline_s=None
+    )
 
     assert (threading.get_ident() in tokenizer.threads) is is_here

@@ -2,6 +2,7 @@ import contextlib
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import DecodeError
@@ -10,7 +11,11 @@ from hypothesis import strategies as st
 
 from service import datatypes
 from service.api import messages
+from service.bundle import Limits, Manifest
 from service.errors import InvalidFieldError, RequestError, UnsupportedFieldError
+from service.models import ModelState, ModelStatus
+from service.text.limits import TranslationLimits
+from tests.unit.text.text_fakes import make_manifest
 
 
 def request(**fields: Any) -> pb.TranslateRequest:
@@ -23,7 +28,12 @@ def from_options(**fields: Any) -> datatypes.TranslationOptions:
 
 def test_every_field_of_a_request_arrives() -> None:
     message = request(
-        texts=["Hi.", ""], model="m/1", priority=pb.PRIORITY_BULK, request_id="r1", options={"beam_size": 2}
+        texts=["Hi.", ""],
+        model="m/1",
+        priority=pb.PRIORITY_BULK,
+        request_id="r1",
+        options={"beam_size": 2},
+        target_prefixes=["", "Ha"],
     )
 
     assert messages.from_translate_request(message) == datatypes.TranslationRequest(
@@ -32,6 +42,7 @@ def test_every_field_of_a_request_arrives() -> None:
         target_language="de",
         model="m/1",
         options=datatypes.TranslationOptions(beam_size=2),
+        target_prefixes=("", "Ha"),
         priority=datatypes.Priority.BULK,
         request_id="r1",
     )
@@ -48,20 +59,45 @@ def test_every_option_arrives() -> None:
         length_penalty_alpha=0.25,
         min_target_tokens=1,
         max_target_tokens=9,
+        no_repeat_ngram_size=4,
+        repetition_penalty=1.25,
+        coverage_penalty_beta=0.5,
+        has_guard=False,
+        sampling=datatypes.SamplingOptions(top_k=5),
+        target_prefix="Ha",
+        suppressed_tokens=("▁Ha", "."),
         split_sentences=False,
+        may_split_long=False,
         return_scores=True,
         return_tokens=True,
+        return_alignment=True,
+        return_attention=datatypes.AttentionDetail.ALL_HEADS,
     )
 
     fields = dataclasses.asdict(wanted)
-    fields["length_penalty"] = fields.pop("length_penalty_alpha")
+    assert all(fields[field.name] != field.default for field in dataclasses.fields(wanted))
+    fields |= {
+        "length_penalty": fields.pop("length_penalty_alpha"),
+        "coverage_penalty": fields.pop("coverage_penalty_beta"),
+        "repetition_guard": fields.pop("has_guard"),
+        "long_sentences": pb.LONG_SENTENCE_POLICY_REFUSE,
+        "return_attention": pb.ATTENTION_DETAIL_ALL_HEADS,
+    }
+    del fields["may_split_long"]
     assert from_options(**fields) == wanted
 
 
 def test_zero_is_not_absent() -> None:
-    options = from_options(beam_size=0, length_penalty=0.0, min_target_tokens=0)
+    options = from_options(beam_size=0, length_penalty=0.0, min_target_tokens=0, no_repeat_ngram_size=0)
 
     assert (options.beam_size, options.length_penalty_alpha, options.min_target_tokens) == (0, 0.0, 0)
+    assert options.no_repeat_ngram_size == 0
+
+
+def test_a_guard_of_false_is_not_absent() -> None:
+    assert from_options(repetition_guard=False).has_guard is False
+    assert from_options(repetition_guard=True).has_guard is True
+    assert from_options().has_guard is None
 
 
 @pytest.mark.parametrize("priority", [pb.PRIORITY_UNSPECIFIED, pb.PRIORITY_INTERACTIVE])
@@ -69,17 +105,7 @@ def test_a_request_is_interactive_unless_it_says_otherwise(priority: pb.Priority
     assert messages.from_translate_request(request(priority=priority)).priority is datatypes.Priority.INTERACTIVE
 
 
-UNSUPPORTED: dict[str, dict[str, Any]] = {
-    "options.no_repeat_ngram_size": {"no_repeat_ngram_size": 3},
-    "options.repetition_penalty": {"repetition_penalty": 1.2},
-    "options.coverage_penalty": {"coverage_penalty": 0.1},
-    "options.repetition_guard": {"repetition_guard": True},
-    "options.sampling": {"sampling": pb.SamplingOptions()},
-    "options.target_prefix": {"target_prefix": "Hallo"},
-    "options.long_sentences": {"long_sentences": pb.LONG_SENTENCE_POLICY_REFUSE},
-    "options.format": {"format": pb.TEXT_FORMAT_HTML},
-    "options.return_alignment": {"return_alignment": True},
-}
+UNSUPPORTED: dict[str, dict[str, Any]] = {"options.format": {"format": pb.TEXT_FORMAT_HTML}}
 
 
 @pytest.mark.parametrize("field", UNSUPPORTED)
@@ -90,33 +116,44 @@ def test_an_option_that_is_not_implemented_is_refused_by_name(field: str) -> Non
     assert caught.value.field == field
 
 
-def test_prefixes_of_texts_are_refused_by_name() -> None:
-    with pytest.raises(UnsupportedFieldError) as caught:
-        messages.from_translate_request(request(target_prefixes=["Hallo"]))
-
-    assert caught.value.field == "target_prefixes"
-
-
 def test_the_list_that_callers_see_is_what_is_refused() -> None:
-    assert {*UNSUPPORTED, "target_prefixes"} == set(messages.UNSUPPORTED_FIELDS)
+    assert set(UNSUPPORTED) == set(messages.UNSUPPORTED_FIELDS)
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"no_repeat_ngram_size": 0},
-        {"repetition_penalty": 1.0},
-        {"coverage_penalty": 0.0},
-        {"repetition_guard": False},
         {"target_prefix": ""},
+        {"suppressed_tokens": []},
         {"long_sentences": pb.LONG_SENTENCE_POLICY_SPLIT},
         {"format": pb.TEXT_FORMAT_PLAIN},
         {"return_alignment": False},
+        {"return_attention": pb.ATTENTION_DETAIL_NONE},
     ],
     ids=str,
 )
-def test_an_option_that_spells_out_what_happens_anyway_passes(fields: dict[str, Any]) -> None:
+def test_an_option_that_spells_out_its_default_changes_nothing(fields: dict[str, Any]) -> None:
     assert from_options(**fields) == datatypes.TranslationOptions()
+
+
+@pytest.mark.parametrize("detail", pb.AttentionDetail.values())
+def test_every_detail_of_attention_can_be_asked_for(detail: pb.AttentionDetail) -> None:
+    name = pb.AttentionDetail.Name(detail).removeprefix("ATTENTION_DETAIL_").replace("UNSPECIFIED", "NONE")
+
+    assert from_options(return_attention=detail).return_attention is datatypes.AttentionDetail[name]
+
+
+def test_every_way_to_draw_arrives() -> None:
+    sampling = datatypes.SamplingOptions(temperature=0.5, top_k=3, top_p=0.25, seed=2**63 - 1)
+
+    assert from_options(sampling=pb.SamplingOptions(**dataclasses.asdict(sampling))).sampling == sampling
+
+
+def test_drawing_with_all_defaults_is_not_absent() -> None:
+    assert from_options(sampling=pb.SamplingOptions()).sampling == datatypes.SamplingOptions()
+    assert from_options(sampling=pb.SamplingOptions(seed=0, temperature=0)).sampling == datatypes.SamplingOptions(
+        seed=0, temperature=0.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,6 +162,7 @@ def test_an_option_that_spells_out_what_happens_anyway_passes(fields: dict[str, 
         ("priority", {"priority": 99}),
         ("options.format", {"options": {"format": 99}}),
         ("options.long_sentences", {"options": {"long_sentences": -1}}),
+        ("options.return_attention", {"options": {"return_attention": 4}}),
     ],
 )
 def test_an_unknown_enum_number_is_the_callers_mistake(field: str, fields: dict[str, Any]) -> None:
@@ -159,7 +197,23 @@ RESULT = datatypes.TranslationResult(
         datatypes.Translation(
             hypotheses=(
                 datatypes.TextHypothesis(text="Hallo.", score=-1.5, tokens=("▁Hallo", "."), token_log_probs=(-0.5, -1)),
-                datatypes.TextHypothesis(text="Hi.", score=-2.5),
+                datatypes.TextHypothesis(
+                    text="Hi.",
+                    score=-2.5,
+                    alignment=(
+                        datatypes.AlignmentLink(
+                            source=datatypes.Span(start=1, end=4), target=datatypes.Span(start=2, end=8), weight=0.75
+                        ),
+                    ),
+                    attention=(
+                        datatypes.CrossAttention(
+                            source_pieces=("▁Hi", "</s>"),
+                            target_pieces=("▁Hi", ".", "</s>"),
+                            layer=1,
+                            weights=np.arange(12, dtype=np.float32).reshape(2, 3, 2),
+                        ),
+                    ),
+                ),
             ),
             sentences=(
                 datatypes.SentenceAlignment(
@@ -195,7 +249,20 @@ def test_every_field_of_a_result_is_sent() -> None:
             {
                 "hypotheses": [
                     {"text": "Hallo.", "score": -1.5, "tokens": ["▁Hallo", "."], "token_log_probs": [-0.5, -1.0]},
-                    {"text": "Hi.", "score": -2.5},
+                    {
+                        "text": "Hi.",
+                        "score": -2.5,
+                        "alignment": [{"source": {"start": 1, "end": 4}, "target": span, "weight": 0.75}],
+                        "attention": [
+                            {
+                                "source_pieces": ["▁Hi", "</s>"],
+                                "target_pieces": ["▁Hi", ".", "</s>"],
+                                "num_heads": 2,
+                                "layer": 1,
+                                "weights": list(range(12)),
+                            }
+                        ],
+                    },
                 ],
                 "sentences": [
                     {
@@ -230,6 +297,31 @@ def test_the_first_sentence_of_a_warning_is_named_although_its_index_is_zero() -
     response = messages.to_translate_response(RESULT, request_id="r1")
 
     assert response.translations[0].warnings[0].HasField("sentence_index")
+
+
+@pytest.mark.parametrize("has_attention", [True, False])
+def test_a_version_lists_what_it_cannot_do(has_attention: bool) -> None:
+    manifest = make_manifest(has_attention=has_attention)
+
+    response = messages.to_list_models_response([_status(manifest)], TranslationLimits())
+
+    unsupported = set(response.models[0].versions[0].unsupported_fields)
+    needs_attention = {"options.coverage_penalty", "options.return_alignment", "options.return_attention"}
+    assert unsupported == {"options.format"} | (set() if has_attention else needs_attention)
+
+
+def _status(manifest: Manifest) -> ModelStatus:
+    limits = Limits(max_source_tokens=8, max_target_tokens=8)
+    languages = {"source_language": "en", "target_language": "de"}
+    return ModelStatus(
+        name="m",
+        version="1",
+        state=ModelState.READY,
+        manifest=manifest.model_copy(update={"limits": limits, "scores": (), **languages}),
+        precision="fp32",
+        is_default=True,
+        is_pair_default=True,
+    )
 
 
 def test_every_kind_of_warning_has_a_number() -> None:

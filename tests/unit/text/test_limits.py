@@ -1,91 +1,28 @@
-import math
-from typing import Any
-
 import pytest
 from pydantic import ValidationError
 
-from service.datatypes import SearchConfig, Segment, TranslationOptions
+from service.datatypes import AttentionDetail, SearchConfig, Segment, TranslationOptions, TranslationRequest
 from service.errors import InvalidFieldError
 from service.text.limits import (
     TranslationDefaults,
     TranslationLimits,
+    check_attention,
+    check_prefixes,
     check_segments,
-    check_target_limit,
     check_texts,
-    search_config,
 )
 
-DEFAULTS = TranslationDefaults()
+
+def _segments(*lengths: int, num_hypotheses: int = 1) -> list[Segment]:
+    search = SearchConfig(num_hypotheses=num_hypotheses)
+    return [Segment(source_ids=(5,) * length, search=search) for length in lengths]
 
 
-def _segments(*lengths: int) -> list[Segment]:
-    return [Segment(source_ids=(5,) * length, search=SearchConfig()) for length in lengths]
-
-
-def test_an_option_that_is_absent_gets_the_default() -> None:
-    search = search_config(TranslationOptions(), TranslationDefaults(beam_size=2, length_penalty=1.5))
-
-    assert search == SearchConfig(beam_size=2, length_penalty_alpha=1.5, max_target_tokens=512)
-
-
-def test_options_at_their_bounds_are_accepted() -> None:
-    low = TranslationOptions(beam_size=1, num_hypotheses=1, length_penalty_alpha=0.0, min_target_tokens=0)
-    high = TranslationOptions(
-        beam_size=16, num_hypotheses=16, length_penalty_alpha=5.0, min_target_tokens=511, max_target_tokens=512
+def _request(*texts: str, prefix: str = "", prefixes: tuple[str, ...] = ()) -> TranslationRequest:
+    options = TranslationOptions(target_prefix=prefix)
+    return TranslationRequest(
+        texts=texts, source_language="en", target_language="de", options=options, target_prefixes=prefixes
     )
-
-    assert search_config(low, DEFAULTS).length_penalty_alpha == 0.0
-    assert search_config(high, DEFAULTS).min_target_tokens == 511
-
-
-@pytest.mark.parametrize(
-    ("options", "field", "message"),
-    [
-        ({"beam_size": 0}, "beam_size", "is 0, must be 1 to 16"),
-        ({"beam_size": 17}, "beam_size", "is 17, must be 1 to 16"),
-        ({"num_hypotheses": 0}, "num_hypotheses", "is 0, must be 1 to 4, the beam size"),
-        ({"num_hypotheses": 5}, "num_hypotheses", "is 5, must be 1 to 4, the beam size"),
-        ({"length_penalty_alpha": -0.1}, "length_penalty", "is -0.1, must be 0 to 5"),
-        ({"length_penalty_alpha": 5.1}, "length_penalty", "is 5.1, must be 0 to 5"),
-        ({"length_penalty_alpha": math.nan}, "length_penalty", "is nan, must be 0 to 5"),
-        ({"length_penalty_alpha": math.inf}, "length_penalty", "is inf, must be 0 to 5"),
-        ({"max_target_tokens": 0}, "max_target_tokens", "is 0, must be 1 to 512"),
-        ({"max_target_tokens": 513}, "max_target_tokens", "is 513, must be 1 to 512"),
-        ({"min_target_tokens": -1}, "min_target_tokens", "is -1, must be 0 to 511, below options.max_target_tokens"),
-        (
-            {"min_target_tokens": 9, "max_target_tokens": 9},
-            "min_target_tokens",
-            "is 9, must be 0 to 8, below options.max_target_tokens",
-        ),
-    ],
-)
-def test_an_option_out_of_range_is_named_with_its_range(options: dict[str, Any], field: str, message: str) -> None:
-    with pytest.raises(InvalidFieldError) as caught:
-        search_config(TranslationOptions(**options), DEFAULTS)
-
-    assert str(caught.value) == f"options.{field}: {message}"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_target_tokens": 101}, "options.max_target_tokens: is 101, must be 1 to 100, the limit of model m/1"),
-        (
-            {"min_target_tokens": 100},
-            "options.min_target_tokens: is 100, must be 0 to 99, below the limit of model m/1",
-        ),
-    ],
-)
-def test_the_limit_of_the_model_is_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidFieldError) as caught:
-        check_target_limit(TranslationOptions(**options), limit=100, model="m/1")
-
-    assert str(caught.value) == message
-
-
-def test_target_limits_within_those_of_the_model_pass() -> None:
-    check_target_limit(TranslationOptions(), limit=1, model="m/1")
-    check_target_limit(TranslationOptions(min_target_tokens=99, max_target_tokens=100), limit=100, model="m/1")
 
 
 @pytest.mark.parametrize(
@@ -129,6 +66,65 @@ def test_what_the_texts_came_apart_into_is_limited(lengths: tuple[int, ...], mes
 
 def test_segments_within_the_limits_pass() -> None:
     check_segments(_segments(5, 5), TranslationLimits(max_request_sentences=2, max_request_source_tokens=10))
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (_request("a", prefix="b" * 1001), "options.target_prefix: is 1001 characters, must be at most 1000"),
+        (
+            _request("a", prefix="\ud800"),
+            "options.target_prefix: is a text with a lone surrogate, must be Unicode text",
+        ),
+        (_request("a", "b", prefixes=("c",)), "target_prefixes: is 1 prefixes, must be none or 2"),
+        (_request("a", "b", prefixes=("", "c" * 1001)), "target_prefixes[1]: is 1001 characters, must be at most 1000"),
+        (
+            _request("a", prefixes=("\udfff",)),
+            "target_prefixes[0]: is a text with a lone surrogate, must be Unicode text",
+        ),
+    ],
+)
+def test_a_prefix_beyond_a_limit_is_refused(request_: TranslationRequest, message: str) -> None:
+    with pytest.raises(InvalidFieldError) as caught:
+        check_prefixes(request_)
+
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "request_", [_request("a"), _request("a", prefix="é" * 1000), _request("a", prefixes=("é" * 1000,))]
+)
+def test_a_prefix_within_the_limits_passes(request_: TranslationRequest) -> None:
+    check_prefixes(request_)
+
+
+ALIGNMENT = TranslationOptions(return_alignment=True)
+AVERAGED = TranslationOptions(return_attention=AttentionDetail.AVERAGED)
+ALL_HEADS = TranslationOptions(return_attention=AttentionDetail.ALL_HEADS)
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "name"),
+    [
+        (ALIGNMENT, 8192, "options.return_alignment"),
+        (AVERAGED, 4096, "options.return_attention AVERAGED"),
+        (ALL_HEADS, 512, "options.return_attention ALL_HEADS"),
+    ],
+)
+def test_attention_is_limited_by_what_an_answer_would_hold(options: TranslationOptions, limit: int, name: str) -> None:
+    check_attention(options, _segments(limit // 2, limit // 4, num_hypotheses=1))
+    check_attention(options, _segments(limit // 4, num_hypotheses=4))
+
+    with pytest.raises(InvalidFieldError) as caught:
+        check_attention(options, _segments(limit // 4, 1, num_hypotheses=4))
+
+    value = f"{limit // 4 + 1} source tokens times 4 hypotheses"
+    assert str(caught.value) == f"texts: is {value}, must be at most {limit} with {name}"
+
+
+def test_without_attention_nothing_is_limited_by_it() -> None:
+    check_attention(TranslationOptions(), _segments(100_000, num_hypotheses=16))
+    check_attention(ALL_HEADS, [])
 
 
 def test_an_operator_cannot_allow_more_texts_than_the_interface_promises() -> None:

@@ -1,8 +1,15 @@
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from service.datatypes import (
+    AttentionDetail,
+    Defect,
+    DefectKind,
+    GuardReport,
+    SamplingConfig,
     SearchConfig,
     Span,
     TextHypothesis,
@@ -11,22 +18,52 @@ from service.datatypes import (
     TranslationRequest,
     WarningKind,
 )
-from service.errors import InvalidFieldError
+from service.errors import EngineError, InvalidFieldError
 from service.text.pipeline import TextPipeline, best_combinations
-from tests.unit.text.text_fakes import EOS, FakeModel, make_hypothesis, make_result, source_text
+from tests.unit.text.text_fakes import (
+    EOS,
+    TOKENIZER,
+    FakeModel,
+    attending,
+    make_hypothesis,
+    make_result,
+    source_text,
+)
 
 
 def _pipeline(
-    *texts: str, model: FakeModel | None = None, search: SearchConfig | None = None, **options: Any
+    *texts: str,
+    model: FakeModel | None = None,
+    search: SearchConfig | None = None,
+    target_prefixes: tuple[str, ...] = (),
+    **options: Any,
 ) -> TextPipeline:
     request = TranslationRequest(
-        texts=texts, source_language="en", target_language="de", options=TranslationOptions(**options)
+        texts=texts,
+        source_language="en",
+        target_language="de",
+        options=TranslationOptions(**options),
+        target_prefixes=target_prefixes,
     )
     return TextPipeline(request, model=model or FakeModel(), search=search or SearchConfig(max_target_tokens=512))
 
 
 def _sources(pipeline: TextPipeline) -> list[list[str]]:
     return [[source_text(part.segment) for part in plan.parts] for plan in pipeline.plan()]
+
+
+def _searches(pipeline: TextPipeline) -> list[SearchConfig]:
+    return [part.segment.search for plan in pipeline.plan() for part in plan.parts]
+
+
+def _translated(pipeline: TextPipeline, *targets: str) -> Translation:
+    """Translate the segments of one text into these targets, which look at the source in order."""
+    (plan,) = pipeline.plan()
+    results = [
+        make_result(attending(make_hypothesis(target), part.segment))
+        for target, part in zip(targets, plan.parts, strict=True)
+    ]
+    return pipeline.assemble([plan], results)[0]
 
 
 def _echoed(pipeline: TextPipeline) -> tuple[Translation, ...]:
@@ -81,6 +118,94 @@ def test_an_overlong_sentence_is_decoded_in_parts_that_fit() -> None:
 def test_a_model_too_small_for_a_single_character_refuses_the_text() -> None:
     with pytest.raises(InvalidFieldError, match=r"^texts\[1\]: is the character at 0"):
         _pipeline("...", "a", model=FakeModel(max_source_tokens=1)).plan()
+
+
+def test_an_overlong_sentence_is_refused_if_the_caller_wants_it_so() -> None:
+    pipeline = _pipeline("A.", "Short. This one is long.", model=FakeModel(max_source_tokens=16), may_split_long=False)
+
+    with pytest.raises(InvalidFieldError) as caught:
+        pipeline.plan()
+
+    assert str(caught.value) == (
+        "texts[1]: is 18 source tokens long in the sentence at character 7, "
+        "must be at most 16 unless options.long_sentences is SPLIT"
+    )
+
+
+def test_a_sentence_that_just_fits_is_not_refused() -> None:
+    assert _sources(_pipeline("123456.", model=FakeModel(max_source_tokens=8), may_split_long=False)) == [["123456."]]
+
+
+def test_a_prefix_begins_the_first_sentence_of_each_text() -> None:
+    pipeline = _pipeline("One. Two.", "...", "Three.", target_prefix="Ei")
+
+    prefix = tuple(TOKENIZER.encode("Ei"))
+    assert [search.target_prefix for search in _searches(pipeline)] == [prefix, (), prefix]
+
+
+def test_a_prefix_begins_the_first_part_of_a_split_text() -> None:
+    pipeline = _pipeline("This one, however, is long.", model=FakeModel(max_source_tokens=16), target_prefix="Ei")
+
+    assert [len(search.target_prefix) for search in _searches(pipeline)] == [2, 0, 0]
+
+
+def test_a_prefix_of_each_text_replaces_that_of_the_options() -> None:
+    pipeline = _pipeline("One.", "Two.", target_prefix="Ei", target_prefixes=("", "Zwei"))
+
+    assert [TOKENIZER.decode(search.target_prefix) for search in _searches(pipeline)] == ["", "Zwei"]
+
+
+def test_a_long_prefix_leaves_room_for_the_rest() -> None:
+    (search,) = _searches(_pipeline("One.", target_prefix="x" * 90))
+
+    assert search.max_target_tokens == 90 + 50
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "message"),
+    [
+        ({"target_prefix": "abcd"}, "options.target_prefix: is 4 tokens long, must be fewer than 4 tokens"),
+        ({"target_prefixes": ("", "abcd")}, r"target_prefixes\[1\]: is 4 tokens long, must be fewer than 4 tokens"),
+        ({"target_prefix": "a☃"}, "options.target_prefix: is a text with unknown characters"),
+    ],
+)
+def test_a_prefix_that_no_translation_can_begin_with_is_refused(prefixes: dict[str, Any], message: str) -> None:
+    pipeline = _pipeline("One.", "Two.", max_target_tokens=4, search=SearchConfig(max_target_tokens=4), **prefixes)
+
+    with pytest.raises(InvalidFieldError, match=f"^{message}"):
+        pipeline.plan()
+
+
+def test_a_prefix_one_token_short_of_the_limit_is_taken() -> None:
+    search = SearchConfig(max_target_tokens=4)
+
+    (taken,) = _searches(_pipeline("One.", target_prefix="abc", max_target_tokens=4, search=search))
+
+    assert len(taken.target_prefix) == 3
+
+
+def test_a_text_with_nothing_to_translate_takes_no_prefix() -> None:
+    assert _pipeline("...", target_prefix="x" * 500).plan()[0].parts == ()
+
+
+def test_each_segment_draws_from_a_seed_of_its_own() -> None:
+    search = SearchConfig(max_target_tokens=512, sampling=SamplingConfig(temperature=0.5, seed=7))
+
+    def seeds() -> list[int]:
+        samplings = [one.sampling for one in _searches(_pipeline("One. Two.", "One. Two.", search=search))]
+        assert all(sampling and sampling.temperature == 0.5 for sampling in samplings)
+        return [sampling.seed for sampling in samplings if sampling]
+
+    assert len(set(seeds())) == 4
+    assert seeds() == seeds()
+
+
+def test_what_a_segment_draws_does_not_depend_on_the_other_texts() -> None:
+    search = SearchConfig(max_target_tokens=512, sampling=SamplingConfig(seed=7))
+
+    few, many = (_searches(_pipeline(first, "Two.", search=search)) for first in ("One.", "One. And. More."))
+
+    assert few[-1] == many[-1]
 
 
 def test_an_untranslated_text_comes_back_as_it_was() -> None:
@@ -173,6 +298,100 @@ def test_tokens_and_their_log_probabilities_stay_away_otherwise() -> None:
 
     assert translation.hypotheses[0].tokens == ()
     assert translation.hypotheses[0].token_log_probs == ()
+
+
+def _pieces(text: str, translation: Translation) -> list[tuple[str, str]]:
+    target = translation.hypotheses[0].text
+    return [
+        (text[link.source.start : link.source.end], target[link.target.start : link.target.end])
+        for link in translation.hypotheses[0].alignment
+    ]
+
+
+def test_links_index_the_whole_text_and_the_whole_translation() -> None:
+    text = "- One, 2.\n\nSee?"
+    pipeline = _pipeline(text, return_alignment=True)
+
+    translation = _translated(pipeline, "  uno, 2.", "see!")
+
+    assert translation.hypotheses[0].text == "- uno, 2.\n\nsee!"
+    assert _pieces(text, translation)[-4:] == [("S", "s"), ("e", "e"), ("e", "e"), ("?", "!")]
+    assert "".join(target for _, target in _pieces(text, translation)) == "uno,2.see!"
+
+
+def test_links_of_a_split_sentence_index_the_whole_text() -> None:
+    text = "This one, however, is long."
+    pipeline = _pipeline(text, model=FakeModel(max_source_tokens=16), return_alignment=True)
+
+    translation = _translated(pipeline, "This one,", "however,", "is long.")
+
+    assert all(source == target for source, target in _pieces(text, translation))
+    assert "".join(target for _, target in _pieces(text, translation)) == text.replace(" ", "")
+
+
+def test_attention_comes_for_each_segment_with_the_pieces_of_both_sides() -> None:
+    pipeline = _pipeline("Yes. No.", return_attention=AttentionDetail.ALL_HEADS)
+
+    first, second = _translated(pipeline, "Ja.", "Ne.").hypotheses[0].attention
+
+    assert first.source_pieces == ("Y", "e", "s", ".", "</s>")
+    assert second.target_pieces == ("N", "e", ".", "</s>")
+    assert (first.layer, first.weights.shape, second.weights.shape) == (1, (3, 4, 5), (3, 4, 4))
+
+
+def test_averaged_attention_has_one_head_and_still_adds_up() -> None:
+    pipeline = _pipeline("Yes.", return_attention=AttentionDetail.AVERAGED)
+
+    (attention,) = _translated(pipeline, "Ja.").hypotheses[0].attention
+
+    assert attention.weights.shape == (1, 4, 5)
+    assert np.allclose(attention.weights.sum(axis=2), 1)
+
+
+def test_an_unfinished_hypothesis_has_a_link_for_its_last_token() -> None:
+    pipeline = _pipeline("Yes.", return_alignment=True)
+    (plan,) = pipeline.plan()
+    hypothesis = attending(make_hypothesis("Ja", is_finished=False), plan.parts[0].segment)
+
+    (translation,) = pipeline.assemble([plan], [make_result(hypothesis)])
+
+    assert _pieces("Yes.", translation) == [("Y", "J"), ("e", "a")]
+
+
+def test_attention_is_computed_and_returned_only_if_asked_for() -> None:
+    pipeline = _pipeline("Yes.")
+
+    hypothesis = _translated(pipeline, "Ja.").hypotheses[0]
+
+    assert not pipeline.plan()[0].parts[0].segment.wants_attention
+    assert (hypothesis.alignment, hypothesis.attention) == ((), ())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"return_alignment": True}, {"return_attention": AttentionDetail.AVERAGED}],
+    ids=["alignment", "attention"],
+)
+def test_a_result_without_the_attention_asked_for_is_an_error_of_the_server(options: dict[str, Any]) -> None:
+    pipeline = _pipeline("Yes.", **options)
+
+    assert pipeline.plan()[0].parts[0].segment.wants_attention
+    with pytest.raises(EngineError):
+        pipeline.assemble(pipeline.plan(), [make_result(make_hypothesis("Ja."))])
+
+
+def test_what_the_guard_found_is_a_warning_about_its_sentence() -> None:
+    pipeline = _pipeline("Yes. No.")
+    report = GuardReport(
+        found=(Defect(kind=DefectKind.COPIED_SOURCE, detail="3 of 3 tokens"),), remaining=(), is_replaced=True
+    )
+    results = [make_result(make_hypothesis("Ja.")), replace(make_result(make_hypothesis("Nein.")), guard=report)]
+
+    (translation,) = pipeline.assemble(pipeline.plan(), results)
+
+    (warning,) = translation.warnings
+    assert (warning.kind, warning.sentence_index) == (WarningKind.COPIED_SOURCE, 1)
+    assert warning.message == "3 of 3 tokens; decoding again cured it"
 
 
 def test_an_unfinished_hypothesis_counts_as_worse_whatever_its_score() -> None:

@@ -57,10 +57,49 @@ def test_bytes_that_are_no_utf8_become_replacement_characters(tokenizer: Sentenc
     assert tokenizer.decode([lone_byte]) == "\ufffd"
 
 
+def test_offsets_are_code_points_of_the_text_as_it_came(tokenizer: SentencePieceTokenizer) -> None:
+    text = "The  ﬁx 🎉 ü"
+
+    offsets = tokenizer.offsets(text)
+
+    assert len(offsets) == len(tokenizer.encode(text))
+    assert "".join(text[start:end] for start, end in offsets) == text
+    assert {text[start:end].strip() for start, end in offsets} >= {"🎉", "ü"}
+
+
+def test_bytes_of_one_character_share_it(tokenizer: SentencePieceTokenizer) -> None:
+    assert tokenizer.offsets("🎉")[-4:] == [(0, 0), (0, 0), (0, 0), (0, 1)]
+
+
+def test_a_decoded_text_comes_with_the_place_of_each_token(tokenizer: SentencePieceTokenizer) -> None:
+    token_ids = tokenizer.encode("The 🎉 fox.")
+
+    text, offsets = tokenizer.decode_with_offsets(token_ids)
+
+    assert text == tokenizer.decode(token_ids) == "The 🎉 fox."
+    assert len(offsets) == len(token_ids)
+    assert "".join(text[start:end] for start, end in offsets) == text
+
+
+def test_every_piece_but_the_special_ones_has_its_token(tokenizer: SentencePieceTokenizer) -> None:
+    pieces = tokenizer.pieces(range(tokenizer.vocabulary_size))
+
+    token_ids = [tokenizer.token_id(piece) for piece in pieces]
+
+    assert token_ids == [None] * 4 + list(range(4, tokenizer.vocabulary_size))
+
+
+@pytest.mark.parametrize("piece", ["", "no such piece", "\ud800", "a\x00"])
+def test_what_is_no_piece_has_no_token(tokenizer: SentencePieceTokenizer, piece: str) -> None:
+    assert tokenizer.token_id(piece) is None
+
+
 @pytest.mark.parametrize("token_id", [-1, 320])
 def test_an_id_outside_the_vocabulary_is_refused(tokenizer: SentencePieceTokenizer, token_id: int) -> None:
     with pytest.raises(ValueError, match=f"{token_id} is outside the vocabulary of 320"):
         tokenizer.decode([token_id])
+    with pytest.raises(ValueError, match=f"{token_id} is outside the vocabulary of 320"):
+        tokenizer.decode_with_offsets([token_id])
     with pytest.raises(ValueError, match=f"{token_id} is outside the vocabulary of 320"):
         tokenizer.pieces([token_id])
 
@@ -68,6 +107,8 @@ def test_an_id_outside_the_vocabulary_is_refused(tokenizer: SentencePieceTokeniz
 def test_a_lone_surrogate_is_refused_with_its_place(tokenizer: SentencePieceTokenizer) -> None:
     with pytest.raises(ValueError, match=r"lone surrogate, .* at 2"):
         tokenizer.encode("ab\udcff")
+    with pytest.raises(ValueError, match=r"lone surrogate, .* at 2"):
+        tokenizer.offsets("ab\udcff")
 
 
 def test_threads_share_a_tokenizer(tokenizer: SentencePieceTokenizer) -> None:

@@ -2,21 +2,26 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
+from service.bundle import GraphFiles, Manifest
 from service.datatypes import Hypothesis, Priority, Segment, SegmentResult, StageTimings
 
 EOS = 2
 FIRST_CHARACTER = 4
 
-Answer = tuple[Hypothesis, ...] | Exception | None
+Answer = tuple[Hypothesis, ...] | SegmentResult | Exception | None
 """What a segment is answered with; None: it stays unanswered."""
 
 
 class CharacterTokenizer:
-    """One token for each character; normalises nothing."""
+    """One token for each character; normalises nothing, and knows no snowman."""
 
     eos_id = EOS
+    unk_id = ord("☃") + FIRST_CHARACTER
 
     def encode(self, text: str) -> list[int]:
         return [ord(char) + FIRST_CHARACTER for char in text]
@@ -26,6 +31,16 @@ class CharacterTokenizer:
 
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
         return ["</s>" if token_id == EOS else self.decode([token_id]) for token_id in token_ids]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        return [(index, index + 1) for index in range(len(text))]
+
+    def decode_with_offsets(self, token_ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
+        text = self.decode(token_ids)
+        return text, self.offsets(text)
+
+    def token_id(self, piece: str) -> int | None:
+        return ord(piece) + FIRST_CHARACTER if len(piece) == 1 else None
 
 
 TOKENIZER = CharacterTokenizer()
@@ -45,6 +60,16 @@ def make_hypothesis(text: str, *, score: float = -1.0, is_finished: bool = True)
 
 def make_result(*hypotheses: Hypothesis, timings: StageTimings | None = None) -> SegmentResult:
     return SegmentResult(hypotheses=hypotheses, num_steps=1, timings=timings or StageTimings())
+
+
+def attending(hypothesis: Hypothesis, segment: Segment, *, num_layers: int = 2, num_heads: int = 3) -> Hypothesis:
+    """Return the hypothesis with attention; in each layer and head, target token t looks at source token t most."""
+    num_targets, num_sources = len(hypothesis.token_ids), len(segment.source_ids)
+    weights: NDArray[np.float32] = np.full((num_targets, num_sources), 0.5 / num_sources, dtype=np.float32)
+    targets = np.arange(num_targets)
+    weights[targets, np.minimum(targets, num_sources - 1)] += 0.5
+    attention = np.broadcast_to(weights, (num_layers, num_heads, num_targets, num_sources))
+    return replace(hypothesis, attention=attention)
 
 
 def source_text(segment: Segment) -> str:
@@ -86,9 +111,19 @@ class FakeQueue:
         answer = self.answer(segment)
         if isinstance(answer, Exception):
             future.set_exception(answer)
+        elif isinstance(answer, SegmentResult):
+            future.set_result(answer)
         elif answer is not None:
+            if segment.wants_attention:
+                answer = tuple(attending(hypothesis, segment) for hypothesis in answer)
             future.set_result(make_result(*answer, timings=self.timings))
         return future
+
+
+def make_manifest(*, has_attention: bool = True) -> Manifest:
+    """Return the part of a manifest that says what a model can do."""
+    files = GraphFiles(encoder="e.onnx", decoder="d.onnx", attention="a.onnx" if has_attention else None)
+    return Manifest.model_construct(precisions={"fp32": files})
 
 
 @dataclass
@@ -98,6 +133,8 @@ class FakeModel:
     scheduler: FakeQueue = field(default_factory=FakeQueue)
     name: str = "toy"
     version: str = "1"
+    manifest: Manifest = field(default_factory=make_manifest)
+    precision: str = "fp32"
     tokenizer: CharacterTokenizer = TOKENIZER
     max_source_tokens: int = 64
     max_target_tokens: int = 200

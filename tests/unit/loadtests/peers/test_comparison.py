@@ -1,0 +1,73 @@
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from loadtests.peers.cases import Case, fixed_length, random_sources
+from loadtests.peers.comparison import CaseResult, Pairing, Plan, compare
+from loadtests.peers.lines import duel_line
+from loadtests.peers.systems import Output, SystemSettings
+from tests.unit.loadtests.peers.fake_runner import FakeRunner
+
+_PLAN = Plan(mode="full", num_repetitions=4, thread_counts=(1, 2), isas=("",))
+_PAIRING = Pairing(ours="int8", peer="ctranslate2", theirs="int8")
+_CASE = Case(
+    model="base", name="batch8", sources=random_sources(8, vocabulary_size=100, eos_id=2), search=fixed_length(8)
+)
+
+
+def _duration_s(settings: SystemSettings) -> float:
+    """Twice as fast with two streams; CTranslate2 needs half as long again."""
+    return (1.5 if settings.peer == "ctranslate2" else 1.0) / settings.num_streams
+
+
+def _compare(case: Case, runner: FakeRunner) -> CaseResult:
+    return compare(runner, case, [_PAIRING], _PLAN, judge=_count)
+
+
+def _count(outputs: Sequence[Output], references: Sequence[str]) -> float:
+    return float(len(outputs))
+
+
+def test_each_system_fights_at_its_best_setup_for_the_cores_it_may_use() -> None:
+    result = _compare(_CASE, FakeRunner(_duration_s))
+
+    assert [(duel.num_threads, duel.ours.settings.num_streams) for duel in result.duels] == [(1, 1), (2, 2)]
+    assert [duel.ratio for duel in result.duels] == [1.5, 1.5]
+
+
+def test_repetitions_alternate_between_the_systems() -> None:
+    runner = FakeRunner(_duration_s)
+
+    result = _compare(replace(_CASE, kind="growth"), runner)
+
+    names = [settings.peer for settings in runner.asked[-8:]]
+    assert names == ["dragoman", "ctranslate2", "ctranslate2", "dragoman"] * 2
+    assert {len(measurement.elapsed_s) for measurement in result.measurements} == {4}
+
+
+def test_lone_sentences_are_compared_by_latency() -> None:
+    (duel, _) = _compare(replace(_CASE, sources_per_call=1), FakeRunner(_duration_s)).duels
+
+    assert duel.ratio == 1.5
+    assert duel.ours.latency_p50_s == pytest.approx(1 / 8)
+    assert "p50_ms=125/188" in duel_line(duel)
+
+
+def test_agreement_is_looked_at_once() -> None:
+    runner = FakeRunner(_duration_s)
+
+    (duel,) = _compare(replace(_CASE, kind="agreement", has_meaning=True), runner).duels
+
+    assert len(duel.ours.elapsed_s) == 1
+    assert "identical=1.00" in duel_line(duel)
+    assert "ratio" not in duel_line(duel)
+
+
+def test_a_line_is_what_scripts_read() -> None:
+    duel = _compare(replace(_CASE, references=("r",) * 8), FakeRunner(_duration_s)).duels[-1]
+
+    assert duel_line(duel) == (
+        "bench model=base case=batch8 threads=2 vs=ctranslate2-int8 ratio=1.50 ours=int8@2x1,b4 best=int8@2x1,b4"
+        " tokens_per_s=384 theirs=256 bleu=8.00 bleu_delta=0.00"
+    )

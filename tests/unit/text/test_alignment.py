@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+
+from service.datatypes import AlignmentLink, Span
+from service.text.alignment import Offset, Weights, align, alignment_layer, head_average, shifted
+
+
+def _weights(*rows: list[float]) -> Weights:
+    return np.array(rows, dtype=np.float32)
+
+
+def _offsets(*pieces: str) -> list[Offset]:
+    ends = np.cumsum([len(piece) for piece in pieces]).tolist()
+    return list(zip([0, *ends], ends, strict=False))
+
+
+def _align(weights: Weights, source: list[str], target: list[str]) -> list[tuple[str, str, float]]:
+    """Align texts made of these pieces; return the pieces that are linked, source first."""
+    source_text, target_text = "".join(source), "".join(target)
+    links = align(
+        weights,
+        source=source_text,
+        source_offsets=_offsets(*source),
+        target=target_text,
+        target_offsets=_offsets(*target),
+    )
+    return [
+        (
+            source_text[link.source.start : link.source.end],
+            target_text[link.target.start : link.target.end],
+            round(link.weight, 4),
+        )
+        for link in links
+    ]
+
+
+@pytest.mark.parametrize(("num_layers", "layer"), [(1, 0), (2, 1), (3, 1), (6, 4)])
+def test_the_last_layer_but_one_is_read_unless_there_are_few(num_layers: int, layer: int) -> None:
+    attention = np.zeros((num_layers, 2, 1, 1), dtype=np.float32)
+    attention[layer, 1] = 1.0
+
+    assert alignment_layer(num_layers) == layer
+    assert head_average(attention) == 0.5
+
+
+def test_each_target_piece_goes_to_the_source_piece_it_looked_at_most() -> None:
+    weights = _weights([0.1, 0.7, 0.2], [0.6, 0.3, 0.1], [0.0, 0.1, 0.9])
+
+    assert _align(weights, ["I", " see"], ["seh", " ich"]) == [("see", "seh", 0.7), ("I", "ich", 0.6)]
+
+
+def test_the_end_of_a_sentence_takes_no_part_on_either_side() -> None:
+    weights = _weights([0.2, 0.8], [0.9, 0.1])
+
+    assert _align(weights, ["I"], ["ich"]) == [("I", "ich", 0.2)]
+
+
+def test_neighbours_of_one_word_with_the_same_source_are_one_link() -> None:
+    weights = _weights([0.5, 0.0], [0.7, 0.0], [0.9, 0.1])
+
+    assert _align(weights, ["house", "s"], ["Häu", "ser", " Haus"]) == [
+        ("house", "Häuser", 0.6),
+        ("house", "Haus", 0.9),
+    ]
+
+
+def test_a_full_stop_is_no_part_of_the_word_before_it() -> None:
+    weights = _weights([0.9, 0.1], [0.8, 0.2])
+
+    assert _align(weights, ["house"], ["Haus", "."]) == [("house", "Haus", 0.9), ("house", ".", 0.8)]
+
+
+def test_neighbours_of_one_word_with_other_sources_stay_apart() -> None:
+    weights = _weights([0.9, 0.1], [0.2, 0.8])
+
+    assert _align(weights, ["front", " door"], ["Haus", "tür"]) == [("front", "Haus", 0.9), ("door", "tür", 0.8)]
+
+
+def test_tokens_that_share_a_character_count_together() -> None:
+    weights = _weights([0.3, 0.2, 0.2, 0.3], [0.6, 0.1, 0.1, 0.2])
+
+    assert _align(weights, ["a", "", "", "é"], ["", "ß"]) == [("é", "ß", 0.55)]
+
+
+def test_white_space_alone_belongs_to_what_follows() -> None:
+    weights = _weights([0.1, 0.2, 0.7], [0.5, 0.3, 0.2], [0.3, 0.3, 0.4])
+
+    assert _align(weights, ["a", " ", "b"], ["x", " ", "y"]) == [("b", "x", 0.9), ("b", "y", 0.6)]
+
+
+def test_white_space_at_the_end_belongs_to_what_is_before_it() -> None:
+    weights = _weights([0.4, 0.3, 0.3], [0.8, 0.1, 0.1], [0.2, 0.1, 0.7])
+
+    assert _align(weights, ["a", "b", " "], ["x", " y", " "]) == [("b", "x", 0.6), ("a", "y", 0.5)]
+
+
+@pytest.mark.parametrize(("source", "target"), [([" "], ["x"]), (["a"], [" "]), ([], []), (["a"], [])])
+def test_without_visible_characters_there_are_no_links(source: list[str], target: list[str]) -> None:
+    assert _align(_weights([1.0, 0.0], [0.0, 1.0]), source, target) == []
+
+
+def test_no_weight_exceeds_one() -> None:
+    ((*_, weight),) = _align(_weights([0.6, 0.4000001]), ["", "a"], ["x"])
+
+    assert weight == 1.0
+
+
+def test_links_between_parts_become_links_between_wholes() -> None:
+    link = AlignmentLink(source=Span(start=0, end=2), target=Span(start=1, end=3), weight=0.5)
+
+    assert list(shifted([link], source_by=10, target_by=20)) == [
+        AlignmentLink(source=Span(start=10, end=12), target=Span(start=21, end=23), weight=0.5)
+    ]
