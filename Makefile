@@ -7,9 +7,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 TEXT ?= The weather is nice today.
 TARGET ?= localhost:50051
+MODE ?= full
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve translate test check format proto buf clean
+.PHONY: help demo serve translate bench test check format proto buf clean
 
 help: ## Show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -23,6 +24,11 @@ serve: $(VENV)/.serve ## Serve the shipped model: gRPC on 50051, metrics on 9464
 translate: $(VENV)/.serve ## Ask a running server: make translate TEXT="..." [TARGET=host:port]
 	@$(BIN)/python -m service translate --target "$(TARGET)" "$$DRAGOMAN_TEXT"
 translate: export DRAGOMAN_TEXT = $(TEXT)
+
+bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch on this machine: make bench [MODE=short]
+	@$(BIN)/python -m loadtests.peers bench --mode $(MODE)
+	@test $(MODE) = short || $(BIN)/python -m loadtests.peers overhead
+	@test $(MODE) = short || $(BIN)/python -m loadtests.peers server
 
 test: check ## Everything CI runs: make check, then all tests
 	$(BIN)/python -m pytest
@@ -58,7 +64,12 @@ $(VENV)/.serve: pyproject.toml | $(VENV)/bin/python
 	@$(PIP) --editable '.[serve]'
 	@touch $@
 
+$(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
+	@echo "installing what the comparison with other systems needs ..."
+	@$(PIP) --editable '.[bench]'
+	@touch $@ $(VENV)/.serve
+
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 	@echo "installing what training, export and the checks need ..."
 	@$(PIP) --editable '.[dev]'
-	@touch $@ $(VENV)/.serve
+	@touch $@ $(VENV)/.serve $(VENV)/.bench

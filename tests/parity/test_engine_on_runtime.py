@@ -1,13 +1,13 @@
 """The promise of the engine on real graphs: a hypothesis does not depend on its company, to the last bit."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.datatypes import Hypothesis, SearchConfig, Segment
-from service.decoding.engine import Engine
+from service.datatypes import Hypothesis, SamplingConfig, SearchConfig, Segment
+from service.decoding.engine import EndedSegment, Engine
 from service.decoding.step_model import StepModel
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
@@ -23,45 +23,78 @@ class Arrival:
     is_cancelled_at: int | None
 
 
-@pytest.fixture(scope="module", params=["fp32", "int8"])
+@pytest.fixture(scope="module", params=["fp32", "int8", "int8, measured scales"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StepModel:
-    bundle = build_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny")
-    return OnnxStepModel(bundle, RuntimeSettings(precision=request.param))
+    precision, _, is_calibrated = request.param.partition(", ")
+    directory = tmp_path_factory.mktemp("bundle") / "tiny"
+    bundle = build_tiny_bundle(directory, precisions=(precision,), is_calibrated=bool(is_calibrated))
+    return OnnxStepModel(bundle, RuntimeSettings(precision=precision, device="cpu"))
+
+
+@st.composite
+def searches(draw: st.DrawFn) -> SearchConfig:
+    """Return options of a search of up to 30 tokens; one in four is drawn at random."""
+    beam_size, longest = draw(st.integers(1, 6)), draw(st.integers(1, 30))
+    is_drawn = draw(st.sampled_from([True, False, False, False]))
+    sampling = SamplingConfig(
+        temperature=draw(st.sampled_from([0.5, 1.0, 2.0])),
+        top_k=draw(st.sampled_from([None, 3, 20])),
+        top_p=draw(st.sampled_from([0.7, 1.0])),
+        seed=draw(st.integers(0, 99)),
+    )
+    return SearchConfig(
+        beam_size=beam_size,
+        num_hypotheses=beam_size if is_drawn else draw(st.integers(1, beam_size)),
+        length_penalty_alpha=draw(st.sampled_from([0.0, 0.6, 1.5])),
+        min_target_tokens=draw(st.integers(0, longest - 1)),
+        max_target_tokens=longest,
+        target_prefix=tuple(draw(st.lists(_WORDS, max_size=min(4, longest - 1)))),
+        suppressed_ids=frozenset(draw(st.sets(_WORDS, max_size=3))),
+        no_repeat_ngram_size=draw(st.sampled_from([0, 0, 2, 3])),
+        repetition_penalty=draw(st.sampled_from([1.0, 1.0, 1.3])),
+        coverage_penalty_beta=draw(st.sampled_from([0.0, 0.0, 0.4])),
+        sampling=sampling if is_drawn else None,
+        has_guard=not is_drawn and draw(st.booleans()),
+    )
 
 
 @st.composite
 def arrivals(draw: st.DrawFn) -> Arrival:
-    beam_size, longest = draw(st.integers(1, 6)), draw(st.integers(1, 30))
-    search = SearchConfig(
-        beam_size=beam_size,
-        num_hypotheses=draw(st.integers(1, beam_size)),
-        length_penalty_alpha=draw(st.sampled_from([0.0, 0.6, 1.5])),
-        min_target_tokens=draw(st.integers(0, longest - 1)),
-        max_target_tokens=longest,
-    )
     return Arrival(
-        segment=Segment(source_ids=(*draw(st.lists(_WORDS, max_size=30)), 2), search=search),
+        segment=Segment(
+            source_ids=(*draw(st.lists(_WORDS, max_size=30)), 2),
+            search=draw(searches()),
+            wants_attention=draw(st.sampled_from([False, False, True])),
+        ),
         joins_at=draw(st.integers(0, 8)),
-        is_cancelled_at=draw(st.none() | st.integers(0, 12)),
+        is_cancelled_at=draw(st.none() | st.integers(0, 40)),
     )
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(arrivals(), min_size=2, max_size=6))
-def test_a_hypothesis_is_the_same_alone_and_beside_others_with_other_options(
+def test_a_segment_is_answered_alike_alone_and_beside_others_with_other_options(
     model: StepModel, company: list[Arrival]
 ) -> None:
     together = decode(model, company)
 
-    for index, hypotheses in together.items():
-        alone = Arrival(segment=company[index].segment, joins_at=0, is_cancelled_at=None)
-        assert decode(model, [alone]) == {0: hypotheses}
+    for index, ended in together.items():
+        alone = decode(model, [Arrival(segment=company[index].segment, joins_at=0, is_cancelled_at=None)])[0]
+        assert replace(alone, handle=0) == replace(ended, handle=0)
+        assert [_bits(hypothesis) for hypothesis in alone.hypotheses] == [
+            _bits(hypothesis) for hypothesis in ended.hypotheses
+        ]
 
 
-def decode(model: StepModel, company: list[Arrival]) -> dict[int, tuple[Hypothesis, ...]]:
+def _bits(hypothesis: Hypothesis) -> bytes | None:
+    """Return the attention, which hypotheses are not compared by."""
+    return None if hypothesis.attention is None else hypothesis.attention.tobytes()
+
+
+def decode(model: StepModel, company: list[Arrival]) -> dict[int, EndedSegment]:
     """Run one batch that segments join and leave as they say; return what ended, by index."""
     indices: dict[int, int] = {}
-    ended: dict[int, tuple[Hypothesis, ...]] = {}
+    ended: dict[int, EndedSegment] = {}
     engine, turn = Engine(model), 0
     while engine.num_segments or any(arrival.joins_at >= turn for arrival in company):
         joining = [index for index, arrival in enumerate(company) if arrival.joins_at == turn]
@@ -71,6 +104,6 @@ def decode(model: StepModel, company: list[Arrival]) -> dict[int, tuple[Hypothes
         indices = {handle: index for handle, index in indices.items() if company[index].is_cancelled_at != turn}
         if engine.num_segments:
             for segment in engine.step().ended:
-                ended[indices.pop(segment.handle)] = segment.hypotheses
+                ended[indices.pop(segment.handle)] = segment
         turn += 1
     return ended

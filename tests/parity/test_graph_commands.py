@@ -9,6 +9,7 @@ import torch
 
 from export.__main__ import main
 from export.graph.verify import Check
+from export.importers.bundle import read_ranges
 from service.bundle import file_entry, load_manifest, open_bundle
 from tests.tiny_bundle import SENTENCES, tiny_model, tiny_vocabulary
 
@@ -86,7 +87,7 @@ def test_a_bundle_that_cannot_be_written_leaves_nothing_behind(
     assert set(tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("precisions", ["fp32,int8", "int8"])
+@pytest.mark.parametrize("precisions", ["fp32,int8", "fp16,int8", "int8"])
 def test_a_bundle_is_verified_against_its_checkpoint(
     run_folder: Path, tmp_path: Path, data: Path, precisions: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,3 +147,17 @@ def test_scores_of_one_bundle_go_into_the_next(
     scores = load_manifest(tmp_path / "second").scores
     assert [(score.metric, score.precision) for score in scores] == [("BLEU", "int8"), ("chrF", "int8")]
     assert scores[0].data.endswith("test.tsv.gz, first 3 lines")
+
+
+def test_a_bundle_is_imported_and_made_again_with_measured_scales(run_folder: Path, tmp_path: Path, data: Path) -> None:
+    made, again, measured = tmp_path / "made", tmp_path / "again", tmp_path / "measured"
+    _bundle(run_folder, made, "--precisions", "fp32,int8")
+
+    imported = main(["import", "--bundle", str(made), "--precision", "fp32", "--output", str(again)])
+
+    limits = ("--max-source-tokens", "60", "--max-target-tokens", "60")
+    bundled = _bundle(again, measured, "--precisions", "fp32,int8", "--calibration", str(data), *limits)
+    assert (imported, bundled) == (0, 0)
+    assert (made / "weights.fp32.bin").read_bytes() == (measured / "weights.fp32.bin").read_bytes()
+    assert read_ranges(open_bundle(measured))
+    assert _verify(measured, again, data) == 0

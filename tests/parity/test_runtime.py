@@ -52,10 +52,10 @@ def scripts(draw: st.DrawFn) -> Script:
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return build_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny")
+    return build_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny", precisions=("fp32", "fp16", "int8"))
 
 
-@pytest.fixture(scope="module", params=["fp32", "int8"])
+@pytest.fixture(scope="module", params=["fp32", "fp16", "int8"])
 def model(request: pytest.FixtureRequest, bundle: Bundle) -> StepModel:
     return OnnxStepModel(bundle, RuntimeSettings(precision=request.param))
 
@@ -148,6 +148,25 @@ def test_threads_inside_a_run_change_nothing(bundle: Bundle) -> None:
     assert _decode(two, segments, batch_size=6) == _decode(one, segments, batch_size=6)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_batch_is_stepped_alike_by_itself_with_more_threads_and_beside_another(
+    bundle: Bundle, precision: str
+) -> None:
+    plain = OnnxStepModel(bundle, RuntimeSettings(precision=precision, num_lone_threads=1))
+    model = OnnxStepModel(bundle, RuntimeSettings(precision=precision, num_lone_threads=2))
+    segments = _segments(6, seed=5)
+    expected = _decode(plain, segments, batch_size=3)
+
+    alone = _decode(model, segments, batch_size=3)
+    other = model.new_batch()
+    other.start([(5, 6, 2)])
+    beside_another = _decode(model, segments, batch_size=3)
+
+    assert model._sessions.lone_decoder is not None
+    assert alone == expected
+    assert beside_another == expected
+
+
 def test_a_device_with_memory_of_its_own_is_kept_in_step(bundle: Bundle) -> None:
     class RemoteModel(OnnxStepModel):
         """Copies everything it binds, as a GPU would."""
@@ -158,7 +177,7 @@ def test_a_device_with_memory_of_its_own_is_kept_in_step(bundle: Bundle) -> None
                 to_device=lambda array: onnxruntime.OrtValue.ortvalue_from_numpy(array.copy()),
                 shares_memory=False,
             )
-            return OnnxStepBatch(sessions, bundle.manifest)
+            return OnnxStepBatch(sessions, bundle.manifest, is_alone=lambda: False)
 
     segments = _segments(8, seed=4)
     expected = _decode(OnnxStepModel(bundle, RuntimeSettings()), segments, batch_size=3)

@@ -1,0 +1,1 @@
+"""Judges speed: the server under load, and the same work on other systems."""

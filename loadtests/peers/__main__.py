@@ -1,0 +1,40 @@
+"""`python -m loadtests.peers bench | table | overhead | server`: speed on this machine, beside other systems."""
+
+import argparse
+import importlib
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from dragoman.errors import DragomanError as CallError
+
+from export.errors import ExportError
+from loadtests.peers import workers
+from loadtests.peers.model_files import ModelFiles
+from service.cli.server_process import ServerProcessError
+from service.errors import DragomanError
+
+_COMMANDS = ("bench", "table", "overhead", "server")
+"""Each a module of this package."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run a command; return the exit code."""
+    if arguments[:1] == ["worker"]:  # not for people: what `Worker` starts
+        workers.serve(Connection(int(arguments[1])), ModelFiles(directory=Path(arguments[2])))
+        return 0
+    parser = argparse.ArgumentParser(prog="python -m loadtests.peers", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name in _COMMANDS:  # imported now: a worker needs nothing of them
+        importlib.import_module(f"loadtests.peers.{name}").add_parser(commands)
+    parsed = parser.parse_args(arguments)
+    try:
+        exit_code: int = parsed.run(parsed)
+    except (workers.WorkerError, ServerProcessError, CallError, DragomanError, ExportError) as error:
+        print(f"loadtests.peers: {error}", file=sys.stderr)
+        return 1
+    return exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

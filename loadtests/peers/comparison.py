@@ -1,0 +1,208 @@
+"""Runs one case on every system: finds each one's best set-up, then measures these in turn, again and again."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from loadtests.peers.cases import Case, Mode
+from loadtests.peers.contenders import contenders
+from loadtests.peers.figures import Spread, percentile, share_of_equal
+from loadtests.peers.systems import Output, Peer, Precision, SystemSettings
+from loadtests.peers.workers import Task, TaskResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How thoroughly is measured."""
+
+    mode: Mode
+    num_repetitions: int
+    thread_counts: tuple[int, ...]
+    """Cores a system may use; each is compared by itself."""
+    isas: tuple[str, ...]
+
+    def repetitions_of(self, case: Case) -> int:
+        """Return how often a case is measured: once if its speed does not matter."""
+        return 1 if case.kind == "agreement" else self.num_repetitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    """Which of our precisions is compared with what."""
+
+    ours: Precision
+    peer: Peer
+    theirs: Precision
+
+    @property
+    def systems(self) -> tuple[tuple[Peer, Precision], tuple[Peer, Precision]]:
+        """Ours and theirs."""
+        return ("dragoman", self.ours), (self.peer, self.theirs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One try of a set-up while the best was sought."""
+
+    settings: SystemSettings
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """All repetitions of one set-up in a case."""
+
+    settings: SystemSettings
+    elapsed_s: tuple[float, ...]
+    """Of each repetition: all calls together."""
+    latencies_s: tuple[float, ...]
+    """Of each call of all repetitions."""
+    outputs: tuple[Output, ...]
+    """Of the last repetition."""
+    bleu: float | None
+    """Of the outputs; None: there are no references."""
+
+    @property
+    def num_target_tokens(self) -> int:
+        """Of one repetition, EOS counted."""
+        return sum(len(output.token_ids) for output in self.outputs)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Target tokens a second, by the median repetition."""
+        return self.num_target_tokens / Spread.of(self.elapsed_s).median
+
+    @property
+    def latency_p50_s(self) -> float:
+        """Of one call."""
+        return percentile(self.latencies_s, 0.5)
+
+    @property
+    def latency_p95_s(self) -> float:
+        """Of one call."""
+        return percentile(self.latencies_s, 0.95)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duel:
+    """Ours against theirs in one case, each at its best with as many cores."""
+
+    case: Case
+    num_threads: int
+    """Cores each was allowed."""
+    ours: Measurement
+    theirs: Measurement
+
+    @property
+    def bleu_delta(self) -> float | None:
+        """How much better ours translates, in points of BLEU; None without references."""
+        if self.ours.bleu is None or self.theirs.bleu is None:
+            return None
+        return self.ours.bleu - self.theirs.bleu
+
+    @property
+    def identical(self) -> float:
+        """Share of the sources to which both say the same, token for token."""
+        return share_of_equal(
+            [output.token_ids for output in self.ours.outputs], [output.token_ids for output in self.theirs.outputs]
+        )
+
+    @property
+    def ratio(self) -> float:
+        """Above 1 if ours is faster: of tokens a second, or of the median latency if calls come one by one."""
+        if self.case.call_size == 1:
+            return self.theirs.latency_p50_s / self.ours.latency_p50_s
+        return self.ours.tokens_per_s / self.theirs.tokens_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseResult:
+    """Everything measured in a case."""
+
+    case: Case
+    trials: tuple[Trial, ...]
+    measurements: tuple[Measurement, ...]
+    duels: tuple[Duel, ...]
+
+
+class Runner(Protocol):
+    """Does tasks, one at a time: the workers of a model, or a fake."""
+
+    def run(self, task: Task) -> TaskResult:
+        """Translate under a clock."""
+
+
+Judge = Callable[[Sequence[Output], Sequence[str]], float]
+"""BLEU of outputs and references."""
+
+
+def compare(runner: Runner, case: Case, pairings: Sequence[Pairing], plan: Plan, judge: Judge) -> CaseResult:
+    """Run a case on all systems of the pairings, each at the set-up that did best in a trial."""
+    systems = list(dict.fromkeys(system for pairing in pairings for system in pairing.systems))
+    thread_counts = plan.thread_counts if case.kind == "speed" else plan.thread_counts[-1:]
+    trials = _try_all(runner, case, systems, plan)
+    best = {(system, threads): _best(trials, system, threads) for system in systems for threads in thread_counts}
+    runs = _repeat(runner, case, list(dict.fromkeys(best.values())), plan.repetitions_of(case))
+    measurements = {settings: _measurement(case, settings, results, judge) for settings, results in runs.items()}
+    duels = [
+        Duel(
+            case=case,
+            num_threads=threads,
+            ours=measurements[best[pairing.systems[0], threads]],
+            theirs=measurements[best[pairing.systems[1], threads]],
+        )
+        for pairing in pairings
+        for threads in thread_counts
+    ]
+    return CaseResult(case=case, trials=tuple(trials), measurements=tuple(measurements.values()), duels=tuple(duels))
+
+
+def _try_all(runner: Runner, case: Case, systems: Sequence[tuple[Peer, Precision]], plan: Plan) -> list[Trial]:
+    """Run every set-up once, after one more run to warm up what was not loaded yet."""
+    trials, warm = [], set[tuple[object, ...]]()
+    for peer, precision in systems:
+        for settings in contenders(
+            case, peer, precision, max_threads=plan.thread_counts[-1], isas=plan.isas, mode=plan.mode
+        ):
+            if settings.loaded_as not in warm:
+                _run(runner, case, settings)
+                warm.add(settings.loaded_as)
+            trials.append(Trial(settings=settings, elapsed_s=_run(runner, case, settings).elapsed_s))
+    return trials
+
+
+def _best(trials: Sequence[Trial], system: tuple[Peer, Precision], max_threads: int) -> SystemSettings:
+    """Return the fastest set-up that keeps at most so many cores busy."""
+    allowed = [
+        trial
+        for trial in trials
+        if (trial.settings.peer, trial.settings.precision) == system and trial.settings.total_threads <= max_threads
+    ]
+    return min(allowed, key=lambda trial: trial.elapsed_s).settings
+
+
+def _repeat(
+    runner: Runner, case: Case, competitors: Sequence[SystemSettings], num_repetitions: int
+) -> dict[SystemSettings, list[TaskResult]]:
+    """Measure all in turn, forwards and backwards by turns, so that a change of the machine meets all alike."""
+    results: dict[SystemSettings, list[TaskResult]] = {settings: [] for settings in competitors}
+    for repetition in range(num_repetitions):
+        for settings in competitors if repetition % 2 == 0 else reversed(competitors):
+            results[settings].append(_run(runner, case, settings))
+    return results
+
+
+def _measurement(case: Case, settings: SystemSettings, runs: Sequence[TaskResult], judge: Judge) -> Measurement:
+    outputs = runs[-1].outputs
+    return Measurement(
+        settings=settings,
+        elapsed_s=tuple(run.elapsed_s for run in runs),
+        latencies_s=tuple(latency_s for run in runs for latency_s in run.latencies_s),
+        outputs=outputs,
+        bleu=judge(outputs, case.references) if case.references else None,
+    )
+
+
+def _run(runner: Runner, case: Case, settings: SystemSettings) -> TaskResult:
+    task = Task(settings=settings, sources=case.sources, search=case.search, sources_per_call=case.sources_per_call)
+    return runner.run(task)

@@ -1,0 +1,96 @@
+"""This system, offline: the engine and the runtime that serve, without queue and gRPC."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from loadtests.peers.model_files import ModelFiles
+from loadtests.peers.systems import Output, SearchOptions, SystemSettings, TokenIds
+from service.datatypes import SearchConfig, Segment
+from service.decoding.engine import Engine
+from service.decoding.step_model import StepModel
+from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.settings import RuntimeSettings
+
+
+class DragomanSystem:
+    """As many engines as streams, each in a thread of its own, over one loaded model."""
+
+    def __init__(self, files: ModelFiles, settings: SystemSettings) -> None:
+        """Load the graphs."""
+        self._model: StepModel = OnnxStepModel(files.open(), _runtime_settings(settings))
+        self._num_streams = settings.num_streams
+        self._threads = ThreadPoolExecutor(settings.num_streams, thread_name_prefix="decoding")
+
+    def translate(self, sources: Sequence[TokenIds], search: SearchOptions, *, batch_size: int) -> list[Output]:
+        """Return the best hypothesis of each source, in order; segments join and leave the running batches."""
+        segments = [_segment(source_ids, search) for source_ids in sources]
+        shares = _shares(segments, num_streams=self._num_streams, batch_size=batch_size)
+        outputs: dict[int, Output] = {}
+        for done in self._threads.map(partial(self._drain, segments, batch_size), shares):
+            outputs.update(done)
+        return [outputs[index] for index in range(len(sources))]
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown()
+
+    def _drain(self, segments: Sequence[Segment], batch_size: int, waiting: "Waiting") -> dict[int, Output]:
+        """Decode what waits until nothing does; return the outputs by index."""
+        engine, running, done = Engine(self._model), dict[int, int](), dict[int, Output]()
+        while True:
+            if engine.num_segments <= batch_size // 2:  # joining one by one would cost an encoder run each
+                joining = waiting.take(batch_size - engine.num_segments)
+                if joining:
+                    handles = engine.start([segments[index] for index in joining])
+                    running.update(zip(handles, joining, strict=True))
+            if not running:
+                return done
+            for ended in engine.step().ended:
+                best = ended.hypotheses[0]
+                done[running.pop(ended.handle)] = Output(token_ids=best.token_ids, score=best.score)
+
+
+def _runtime_settings(settings: SystemSettings) -> RuntimeSettings:
+    """Return settings under which a run has as many threads as wanted, which a lone stream keeps awake."""
+    is_lone = settings.num_streams == 1
+    return RuntimeSettings(
+        device="cpu",
+        precision=settings.precision,
+        num_intra_op_threads=1 if is_lone else settings.num_threads,
+        num_lone_threads=settings.num_threads if is_lone else 1,
+    )
+
+
+class Waiting:
+    """Indices of segments that no engine has taken yet; threads may share it."""
+
+    def __init__(self, indices: Sequence[int]) -> None:
+        """Queue the indices in this order."""
+        self._indices = list(indices)
+        self._lock = threading.Lock()
+
+    def take(self, count: int) -> list[int]:
+        """Remove and return the next ones, at most `count`."""
+        with self._lock:
+            taken, self._indices = self._indices[:count], self._indices[count:]
+        return taken
+
+
+def _segment(source_ids: TokenIds, search: SearchOptions) -> Segment:
+    config = SearchConfig(
+        beam_size=search.beam_size,
+        length_penalty_alpha=search.length_penalty_alpha,
+        min_target_tokens=search.min_target_tokens,
+        max_target_tokens=search.longest_target(len(source_ids)),
+    )
+    return Segment(source_ids=source_ids, search=config)
+
+
+def _shares(segments: Sequence[Segment], *, num_streams: int, batch_size: int) -> list[Waiting]:
+    """Return what each stream takes from, longest first: its own fair share if all fit at once, else one for all."""
+    order = sorted(range(len(segments)), key=lambda index: -len(segments[index].source_ids))
+    if len(segments) > num_streams * batch_size:
+        return [Waiting(order)] * num_streams
+    return [Waiting(order[stream::num_streams]) for stream in range(num_streams)]

@@ -1,0 +1,133 @@
+"""`server`: how much of the engine's throughput is left when callers come through gRPC, queue and text pipeline."""
+
+import argparse
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from dragoman.client import TranslationClient
+
+from loadtests.peers.lines import line
+from loadtests.peers.machine import num_cores
+from loadtests.peers.model_files import ModelFiles
+from loadtests.peers.sentences import DATA_VARIABLE, sentence_sets
+from loadtests.peers.systems import SearchOptions, SystemSettings
+from loadtests.peers.text import TextPipeline
+from loadtests.peers.workers import Task, Worker
+from loadtests.peers.workspace import prepare_model
+from service.cli.server_process import ServerProcess
+from service.text.limits import EXTRA_TARGET_TOKENS
+from service.text.segmentation import split_sentences
+
+_ALPHA: Final = 0.6
+_BATCH_SIZE: Final = 16
+"""Of the server and of the engine alone."""
+_NUM_SENTENCES: Final = 400
+_TIMEOUT_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """Tokens, and how long they took."""
+
+    num_target_tokens: int
+    elapsed_s: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Target tokens a second."""
+        return self.num_target_tokens / self.elapsed_s
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command and its flags."""
+    parser = commands.add_parser("server", help="compare the throughput of the whole server with that of its engine")
+    parser.add_argument("--clients", type=int, default=8, metavar="N", help="callers at the same time (8)")
+    parser.add_argument("--texts", type=int, default=10, metavar="N", help="sentences of a request (10)")
+    parser.add_argument("--repetitions", type=int, default=5, metavar="N", help="of each measurement (5)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help=f"holds test sets ({DATA_VARIABLE})")
+    parser.add_argument("--output", type=Path, default=Path("build/bench"), metavar="DIR", help="(build/bench)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure both in turn and print; return the exit code."""
+    files = prepare_model(arguments.output / "models" / "shipped", "shipped")
+    texts = _whole_sentences(sentence_sets(arguments.data, size=_NUM_SENTENCES)[0].texts)
+    requests = [texts[first : first + arguments.texts] for first in range(0, len(texts), arguments.texts)]
+    worker, served, offline = Worker(files), list[Throughput](), list[Throughput]()
+    task = _offline_task(files, texts)
+    with ServerProcess("--models", str(_served_models(files))) as server:
+        port = server.wait_until_ready(timeout_s=_TIMEOUT_S).grpc_port
+        for _ in range(1 + arguments.repetitions):  # the first one warms up
+            served.append(_ask(port, requests, arguments.clients))
+            result = worker.run(task)
+            offline.append(Throughput(num_target_tokens=result.num_target_tokens, elapsed_s=result.elapsed_s))
+        server.send(signal.SIGTERM)
+        server.wait(timeout_s=_TIMEOUT_S)
+    worker.close()
+    print(_line(served[1:], offline[1:], arguments))
+    return 0
+
+
+def _line(served: Sequence[Throughput], offline: Sequence[Throughput], arguments: argparse.Namespace) -> str:
+    through_server = median(throughput.tokens_per_s for throughput in served)
+    alone = median(throughput.tokens_per_s for throughput in offline)
+    fields = {
+        "share": f"{through_server / alone:.2f}",
+        "tokens_per_s": f"{through_server:.0f}",
+        "engine": f"{alone:.0f}",
+        "clients": arguments.clients,
+        "texts_per_request": arguments.texts,
+        "threads": num_cores(),
+        "tokens": f"{served[-1].num_target_tokens}/{offline[-1].num_target_tokens}",
+    }
+    return line("server", fields)
+
+
+def _whole_sentences(texts: Sequence[str]) -> list[str]:
+    """Return the texts that the service decodes as they are: one sentence, nothing to cut off."""
+    return [
+        text
+        for text in texts
+        if [text[span.start : span.end] for span in split_sentences(text, language="en")] == [text]
+    ]
+
+
+def _served_models(files: ModelFiles) -> Path:
+    """Return a directory of models that holds this one alone."""
+    directory = files.directory / "served"
+    manifest = files.open().manifest
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(files.bundle_path, directory / manifest.name / manifest.version)
+    return directory
+
+
+def _offline_task(files: ModelFiles, texts: Sequence[str]) -> Task:
+    return Task(
+        settings=SystemSettings(peer="dragoman", precision="int8", num_streams=num_cores(), batch_size=_BATCH_SIZE),
+        sources=TextPipeline(files.open()).encode(texts),
+        search=SearchOptions(length_penalty_alpha=_ALPHA, extra_target_tokens=EXTRA_TARGET_TOKENS),
+    )
+
+
+def _ask(port: int, requests: Sequence[Sequence[str]], num_clients: int) -> Throughput:
+    """Send all requests, so many at a time, and wait for the last answer."""
+    with (
+        TranslationClient(f"127.0.0.1:{port}", timeout_s=_TIMEOUT_S) as client,
+        ThreadPoolExecutor(num_clients) as pool,
+    ):
+        began_s = time.perf_counter()
+        counts = list(pool.map(partial(_count_tokens, client), requests))
+        return Throughput(num_target_tokens=sum(counts), elapsed_s=time.perf_counter() - began_s)
+
+
+def _count_tokens(client: TranslationClient, texts: Sequence[str]) -> int:
+    return client.translate(texts, source_language="en", target_language="de").num_target_tokens

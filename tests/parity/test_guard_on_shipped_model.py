@@ -1,0 +1,89 @@
+"""The guard on the model that ships, with inputs that provoke networks to loop, to copy or to stop at once."""
+
+from pathlib import Path
+
+import pytest
+
+from service.bundle import open_bundle
+from service.datatypes import DefectKind, GuardReport, SearchConfig, Segment
+from service.decoding.engine import EndedSegment, Engine
+from service.decoding.guard import Verdict, judge
+from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.settings import RuntimeSettings
+from service.text.limits import EXTRA_TARGET_TOKENS
+from service.text.tokenizer import SentencePieceTokenizer
+
+_BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "en-de" / "1"
+
+_PROVOCATIONS = {
+    "one word 200 times": "dog " * 200,
+    "one letter": "a" * 43,
+    "the alphabet": " ".join("abcdefghijklmnopqrstuvwxyz"),
+    "one word 60 times, then another": "very " * 60 + "good.",
+    "noise in capitals": "HJKQ WXZT PLMV BNRT QQQZ XXKJ VBNM LKJH",
+    "a sentence in capitals": "WHY ARE YOU SHOUTING AT ME ALL THE TIME?",
+    "a URL": "https://www.example.com/path/to/page?id=12345&lang=en#section-2",
+    "a sentence of the target language": "Das Wetter ist heute schön und wir gehen in den Park.",
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> OnnxStepModel:
+    return OnnxStepModel(open_bundle(_BUNDLE), RuntimeSettings(device="cpu"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> SentencePieceTokenizer:
+    return SentencePieceTokenizer(_BUNDLE / "tokenizer.model")
+
+
+@pytest.mark.parametrize("text", _PROVOCATIONS.values(), ids=_PROVOCATIONS)
+def test_what_the_guard_lets_pass_has_no_defect_and_what_it_finds_is_told(
+    model: OnnxStepModel, tokenizer: SentencePieceTokenizer, text: str
+) -> None:
+    source_ids = tokenizer.encode(text)
+
+    ended = _decode(model, source_ids, has_guard=True)
+
+    remaining = {defect.kind for defect in _verdict(source_ids, ended).defects}
+    assert remaining == (set() if ended.guard is None else {defect.kind for defect in ended.guard.remaining})
+    assert ended.guard is None or ended.guard.found
+
+
+def test_a_loop_of_the_unguarded_search_is_found_and_replaced(
+    model: OnnxStepModel, tokenizer: SentencePieceTokenizer
+) -> None:
+    source_ids = tokenizer.encode(_PROVOCATIONS["one letter"])
+
+    unguarded = _decode(model, source_ids, has_guard=False)
+    guarded = _decode(model, source_ids, has_guard=True)
+
+    assert DefectKind.REPETITION in {defect.kind for defect in _verdict(source_ids, unguarded).defects}
+    assert isinstance(guarded.guard, GuardReport)
+    assert guarded.guard.is_replaced
+    assert _verdict(source_ids, guarded).severity < _verdict(source_ids, unguarded).severity
+
+
+def test_an_ordinary_sentence_is_left_alone(model: OnnxStepModel, tokenizer: SentencePieceTokenizer) -> None:
+    source_ids = tokenizer.encode("We went to the market and bought some bread and cheese.")
+
+    guarded, unguarded = (_decode(model, source_ids, has_guard=has_guard) for has_guard in (True, False))
+
+    assert guarded.guard is None
+    assert guarded.hypotheses == unguarded.hypotheses
+
+
+def _decode(model: OnnxStepModel, source_ids: list[int], *, has_guard: bool) -> EndedSegment:
+    longest = min(len(source_ids) + 1 + EXTRA_TARGET_TOKENS, model.max_target_tokens)
+    engine = Engine(model)
+    search = SearchConfig(max_target_tokens=longest, has_guard=has_guard)
+    engine.start([Segment(source_ids=(*source_ids, model.vocabulary.eos_id), search=search)])
+    while True:
+        for ended in engine.step().ended:
+            return ended
+
+
+def _verdict(source_ids: list[int], ended: EndedSegment) -> Verdict:
+    best = ended.hypotheses[0]
+    target_ids = best.token_ids[:-1] if best.is_finished else best.token_ids
+    return judge(source_ids, target_ids, is_finished=best.is_finished)

@@ -1,0 +1,75 @@
+"""The model that ships, on 500 real sentences: what is decoded beside a sentence changes nothing, to the last bit."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from service.bundle import open_bundle
+from service.datatypes import Hypothesis, SamplingConfig, SearchConfig, Segment
+from service.decoding.engine import Engine
+from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.settings import RuntimeSettings
+from service.text.limits import EXTRA_TARGET_TOKENS
+from service.text.tokenizer import SentencePieceTokenizer
+from tests.real_text import real_sentences
+
+_BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "en-de" / "1"
+_MOST_TOGETHER = 24
+_OPTIONS = (
+    SearchConfig(),
+    SearchConfig(beam_size=1),
+    SearchConfig(beam_size=2, length_penalty_alpha=0.0),
+    SearchConfig(beam_size=5, num_hypotheses=5, length_penalty_alpha=1.0, min_target_tokens=8),
+    SearchConfig(no_repeat_ngram_size=2, repetition_penalty=1.2),
+    SearchConfig(has_guard=True, num_hypotheses=2),
+    SearchConfig(beam_size=3, target_prefix=(40, 50), suppressed_ids=frozenset({60, 61})),
+    SearchConfig(beam_size=2, num_hypotheses=2, sampling=SamplingConfig(top_k=20, temperature=0.8, seed=7)),
+)
+"""Taken in turn: neighbours differ in all of them."""
+
+
+@pytest.mark.parametrize("precision", open_bundle(_BUNDLE).manifest.precisions)
+def test_five_hundred_real_sentences_are_translated_alike_alone_and_in_a_changing_batch(precision: str) -> None:
+    model = OnnxStepModel(open_bundle(_BUNDLE), RuntimeSettings(precision=precision))
+    segments = _segments(model, count=500)
+
+    together = _decode_together(model, segments, random.Random(3))  # noqa: S311 (no secret)
+
+    alone = [_decode_together(model, [segment], random.Random(0))[0] for segment in segments]  # noqa: S311
+    differing = [index for index, hypotheses in enumerate(together) if hypotheses != alone[index]]
+    assert differing == []
+
+
+def _segments(model: OnnxStepModel, *, count: int) -> list[Segment]:
+    tokenizer = SentencePieceTokenizer(_BUNDLE / "tokenizer.model")
+    encoded = [(*tokenizer.encode(sentence), tokenizer.eos_id) for sentence in real_sentences(count)]
+    return [
+        Segment(source_ids=source_ids, search=_limited(_OPTIONS[index % len(_OPTIONS)], len(source_ids), model))
+        for index, source_ids in enumerate(encoded)
+    ]
+
+
+def _limited(search: SearchConfig, num_source_tokens: int, model: OnnxStepModel) -> SearchConfig:
+    longest = min(num_source_tokens + EXTRA_TARGET_TOKENS, model.max_target_tokens)
+    return replace(search, max_target_tokens=longest)
+
+
+def _decode_together(
+    model: OnnxStepModel, segments: list[Segment], chance: random.Random
+) -> list[tuple[Hypothesis, ...]]:
+    """Decode all, a few joining now and then where others have left."""
+    engine, waiting, running = Engine(model), list(enumerate(segments)), dict[int, int]()
+    ended: dict[int, tuple[Hypothesis, ...]] = {}
+    while waiting or running:
+        if waiting and (not running or chance.random() < 0.5):
+            joining = [
+                waiting.pop() for _ in range(min(len(waiting), chance.randint(0, _MOST_TOGETHER - len(running))))
+            ]
+            if joining:
+                handles = engine.start([segment for _, segment in joining])
+                running.update(zip(handles, (index for index, _ in joining), strict=True))
+        if running:
+            ended.update({running.pop(one.handle): one.hypotheses for one in engine.step().ended})
+    return [ended[index] for index in range(len(segments))]
