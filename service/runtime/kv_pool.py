@@ -23,6 +23,14 @@ def round_up(count: int, bucket: int) -> int:
     return max(1, -(-count // bucket)) * bucket
 
 
+def fitting_length(length: int, needed: int) -> int:
+    """Return the length to have: what is needed, or what is there if that is enough and less than twice as much.
+
+    To shrink moves everything, and the next to come may need the room again.
+    """
+    return length if needed <= length < 2 * needed else needed
+
+
 class SlotTable:
     """Which slots of its segment's pool each row sees: those that hold the tokens of its hypothesis.
 
@@ -54,7 +62,8 @@ class SlotTable:
         """Forget every segment but those given, which take the order given, and slots at the end that none uses."""
         kept = self._visible[np.asarray(keep, dtype=np.int64)]
         used = np.flatnonzero(kept.any(axis=(0, 1)))
-        self._visible = kept[:, :, : round_up(int(used[-1]) + 1 if used.size else 0, LENGTH_BUCKET)]
+        needed = round_up(int(used[-1]) + 1 if used.size else 0, LENGTH_BUCKET)
+        self._visible = kept[:, :, : fitting_length(self.num_slots, needed)]
 
     def append(self, parents: IntArray) -> IntArray:
         """Let every row go on from its parent with one more token.

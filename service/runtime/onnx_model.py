@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from service.bundle import Bundle, Manifest, layer_names
 from service.decoding.step_model import FloatArray, IntArray, StepOutput, VocabularySpec
 from service.runtime.device import Placement
-from service.runtime.kv_pool import SegmentBuffers, SlotTable, round_up
+from service.runtime.kv_pool import SegmentBuffers, SlotTable, fitting_length, round_up
 from service.runtime.session import Sessions, open_sessions
 from service.runtime.settings import RuntimeSettings
 from service.runtime.step_binding import StepBinding, StepShape
@@ -218,7 +218,8 @@ class OnnxStepBatch:
     def _fit_buffers(self) -> None:
         self._pools.resize(self.num_segments, self._slots.num_slots)
         longest = int(self._source_lengths.max(initial=1))
-        self._cross.resize(self.num_segments, round_up(longest, _SOURCE_BUCKET))
+        needed = round_up(longest, _SOURCE_BUCKET)
+        self._cross.resize(self.num_segments, fitting_length(self._cross.length, needed))
 
 
 def _by_length(lengths: NDArray[np.int32]) -> Iterator[IntArray]:
