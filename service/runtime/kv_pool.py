@@ -1,5 +1,7 @@
 """The cache of a running batch: which slot of a pool holds which token, and the buffers themselves."""
 
+import math
+import mmap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +15,8 @@ BoolArray = NDArray[np.bool_]
 
 LENGTH_BUCKET = 32
 """Slots and source positions are added so many at a time, so that buffers are seldom moved."""
+
+_HUGE_PAGE_BYTES = 2 << 20
 
 SEGMENT_BUCKET = 8
 """Room for segments is added so many at a time."""
@@ -92,7 +96,9 @@ class SlotTable:
 class SegmentBuffers:
     """Named float arrays whose first axis is the segment; the parts of live segments are kept side by side in front.
 
-    They begin as zeros and must stay finite: attention multiplies by zero what it does not look at.
+    They begin as zeros and must stay finite: attention multiplies by zero what it does not look at. All lie in one
+    piece of memory, and when they are laid out anew they move to and fro between two: fresh memory costs more than the
+    copy.
     """
 
     def __init__(
@@ -105,8 +111,11 @@ class SegmentBuffers:
             part_shape: from a length (slots or source positions) to the shape of one segment's part.
             float_type: of all arrays.
         """
+        self._names = tuple(names)
         self._part_shape = part_shape
-        self._arrays = {name: np.zeros((0, *part_shape(0)), dtype=float_type) for name in names}
+        self._float_type = float_type
+        self._arrays: NDArray[Any] = np.zeros((len(names), 0, *part_shape(0)), dtype=float_type)
+        self._memory, self._spare = _zeros(0, float_type), _zeros(0, float_type)
         self._num_segments = 0
         self._length = 0
 
@@ -117,22 +126,20 @@ class SegmentBuffers:
 
     @property
     def num_bytes(self) -> int:
-        """Size of all arrays, room for segments to come included; may be asked by any thread."""
-        return sum(array.nbytes for array in self._arrays.values())
+        """Memory taken, room for segments to come and for the next layout included; may be asked by any thread."""
+        return self._memory.nbytes + self._spare.nbytes
 
     def live(self) -> dict[str, NDArray[Any]]:
         """Return the parts of the live segments, each array contiguous; valid until the next change of size."""
-        return {name: array[: self._num_segments] for name, array in self._arrays.items()}
+        return {name: array[: self._num_segments] for name, array in zip(self._names, self._arrays, strict=True)}
 
     def resize(self, num_segments: int, length: int) -> None:
         """Make room for segments and parts of this size; what fits keeps its values, all else is zero."""
-        capacity = next(iter(self._arrays.values())).shape[0]
+        capacity = self._arrays.shape[1]
         if num_segments > capacity or length != self._length:
-            shape = (max(capacity, round_up(num_segments, SEGMENT_BUCKET)), *self._part_shape(length))
-            kept = min(num_segments, self._num_segments)
-            self._arrays = {name: _moved(array[:kept], shape) for name, array in self._arrays.items()}
-        for array in self._arrays.values():
-            array[self._num_segments : num_segments] = 0  # where another segment may have been
+            self._lay_out(max(capacity, round_up(num_segments, SEGMENT_BUCKET)), length, kept=num_segments)
+        if num_segments > self._num_segments:
+            self._arrays[:, self._num_segments : num_segments] = 0  # where another segment may have been
         self._num_segments, self._length = num_segments, length
 
     def keep_segments(self, keep: Sequence[int]) -> None:
@@ -140,14 +147,36 @@ class SegmentBuffers:
         sources = np.asarray(keep, dtype=np.int64)
         targets = np.flatnonzero(sources != np.arange(len(keep)))
         if targets.size:
-            for array in self._arrays.values():
-                array[targets] = array[sources[targets]]
+            self._arrays[:, targets] = self._arrays[:, sources[targets]]
         self._num_segments = len(keep)
 
+    def _lay_out(self, capacity: int, length: int, *, kept: int) -> None:
+        """Move what fits of the first `kept` live parts to arrays of another shape; the rest of these parts is zero."""
+        shape = (len(self._names), capacity, *self._part_shape(length))
+        size = math.prod(shape)
+        if self._spare.size < size:
+            self._spare = _zeros(size, self._float_type)
+        moved = self._spare[:size].reshape(shape)
+        kept = min(kept, self._num_segments)
+        if kept:
+            _copy(self._arrays[:, :kept], moved[:, :kept])
+        self._memory, self._spare, self._arrays = self._spare, self._memory, moved
 
-def _moved(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return zeros of a shape with as much of `array` in front as fits."""
-    moved = np.zeros(shape, dtype=array.dtype)
-    common = tuple(slice(min(sizes)) for sizes in zip(array.shape, shape, strict=True))
-    moved[common] = array[common]
-    return moved
+
+def _copy(source: NDArray[Any], target: NDArray[Any]) -> None:
+    """Copy what fits along every axis, and set the rest of the target to zero."""
+    common = tuple(slice(min(sizes)) for sizes in zip(source.shape, target.shape, strict=True))
+    for axis, size in enumerate(source.shape):
+        if size < target.shape[axis]:
+            target[(*common[:axis], slice(size, None))] = 0
+    target[common] = source[common]
+
+
+def _zeros(size: int, float_type: FloatType) -> NDArray[Any]:
+    """Return zeros, in huge pages where the system has them: fresh pages of 4 KB cost up to 10 us each."""
+    num_bytes = size * np.dtype(float_type).itemsize
+    if num_bytes < _HUGE_PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.zeros(size, dtype=float_type)
+    memory = mmap.mmap(-1, num_bytes)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, dtype=float_type)
