@@ -7,6 +7,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from export.graph.write import GraphBuilder
+from service.bundle import FloatType
 
 FloatArray = NDArray[np.float32]
 
@@ -50,6 +51,8 @@ class Arithmetic(Protocol):
 class Float32:
     """Everything in 32-bit floats, as PyTorch computes it."""
 
+    _float_type: FloatType = "float32"
+
     def linear(
         self,
         graph: GraphBuilder,
@@ -60,18 +63,21 @@ class Float32:
         *,
         rectifies: bool = False,
     ) -> ir.Value:
-        """Multiply in float32."""
+        """Multiply in floats of the type."""
         entered = graph.op("Relu", states) if rectifies else states
-        product = graph.op("MatMul", entered, graph.constant(f"{name}.weight", weight.T))
-        return graph.op("Add", product, graph.constant(f"{name}.bias", bias))
+        product = graph.op("MatMul", entered, self._stored(graph, f"{name}.weight", weight.T))
+        return graph.op("Add", product, self._stored(graph, f"{name}.bias", bias))
 
     def lookup(
         self, graph: GraphBuilder, token_ids: ir.Value, name: str, table: FloatArray, *, factor: float
     ) -> ir.Value:
         """Gather rows of the float table."""
-        rows = graph.op("Gather", graph.constant(name, table), token_ids)
-        return graph.op("Mul", rows, graph.scalar(factor))
+        rows = graph.op("Gather", self._stored(graph, name, table), token_ids)
+        return graph.op("Mul", rows, graph.scalar(factor, self._float_type))
 
     def project(self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray) -> ir.Value:
         """Multiply by the table; ONNX Runtime transposes it once, when it loads the graph."""
-        return graph.op("MatMul", states, graph.op("Transpose", graph.constant(name, table), perm=[1, 0]))
+        return graph.op("MatMul", states, graph.op("Transpose", self._stored(graph, name, table), perm=[1, 0]))
+
+    def _stored(self, graph: GraphBuilder, name: str, array: FloatArray) -> ir.Value:
+        return graph.constant(name, array.astype(self._float_type))
