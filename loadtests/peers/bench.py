@@ -10,7 +10,7 @@ from typing import Any, Final
 from loadtests.peers.cases import Case, Mode, base_cases, selected, shipped_cases
 from loadtests.peers.comparison import CaseResult, Pairing, Plan, compare
 from loadtests.peers.lines import duel_line
-from loadtests.peers.machine import describe_machine, num_cores
+from loadtests.peers.machine import describe_machine
 from loadtests.peers.model_files import ModelFiles
 from loadtests.peers.plots import write_plots
 from loadtests.peers.record import RESULTS_NAME, record_of, write_record
@@ -19,6 +19,7 @@ from loadtests.peers.table import TABLE_NAME, render
 from loadtests.peers.text import TextPipeline
 from loadtests.peers.workers import Workers
 from loadtests.peers.workspace import MODELS, prepare_model
+from service.cores import num_cores
 
 _INT8: Final = Pairing(ours="int8", peer="ctranslate2", theirs="int8")
 _FP32: Final = Pairing(ours="fp32", peer="ctranslate2", theirs="fp32")

@@ -1,11 +1,12 @@
 """What a figure depends on besides the code: processor, instruction sets, versions, date."""
 
 import datetime as dt
-import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from service.cores import num_cores
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _PACKAGES = ("dragoman", "onnxruntime", "numpy", "ctranslate2", "transformers", "torch", "sacrebleu")
@@ -24,11 +25,6 @@ def describe_machine() -> dict[str, Any]:
         "versions": {name: _version(name) for name in _PACKAGES},
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     }
-
-
-def num_cores() -> int:
-    """Return the cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cpu_info() -> dict[str, str]:

@@ -15,7 +15,6 @@ from typing import Any, Final
 from dragoman.client import TranslationClient
 
 from loadtests.peers.lines import line
-from loadtests.peers.machine import num_cores
 from loadtests.peers.model_files import ModelFiles
 from loadtests.peers.sentences import DATA_VARIABLE, sentence_sets
 from loadtests.peers.systems import SearchOptions, SystemSettings
@@ -23,6 +22,7 @@ from loadtests.peers.text import TextPipeline
 from loadtests.peers.workers import Task, Worker
 from loadtests.peers.workspace import prepare_model
 from service.cli.server_process import ServerProcess
+from service.cores import num_cores
 from service.text.limits import EXTRA_TARGET_TOKENS
 from service.text.segmentation import split_sentences
 

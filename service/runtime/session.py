@@ -1,7 +1,6 @@
 """ONNX Runtime sessions: how they are opened, and whether a graph is what the manifest says."""
 
 import logging
-import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from service.bundle import Bundle, FloatType, GraphTensors, attention_tensors
+from service.cores import num_cores
 from service.errors import BundleError
 from service.runtime.attention import CrossAttention
 from service.runtime.device import Placement, check_device, choose_placement, cuda_fault, providers
@@ -177,8 +177,7 @@ class _Opener:
     def open_lone(self, path: Path, tensors: GraphTensors) -> onnxruntime.InferenceSession | None:
         """Return a session with more threads in a run than others have; None if there is nothing to gain."""
         settings, weights_bytes = self.settings, self.bundle.weights_bytes(self.placement.precision)
-        num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        count = num_lone_threads(settings, self.placement, weights_bytes=weights_bytes, num_cores=num_cores)
+        count = num_lone_threads(settings, self.placement, weights_bytes=weights_bytes, num_cores=num_cores())
         return self.open(path, tensors, num_lone_threads=count) if count > settings.num_intra_op_threads else None
 
     def open(

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 
+from service.cores import num_cores
 from service.datatypes import Priority, Segment, SegmentResult
 from service.decoding.engine import check_segment
 from service.decoding.step_model import StepModel
 from service.errors import DeadlineExceededError, DrainingError, OverloadedError
 from service.scheduling.admission import AdmissionQueue, PendingSegment, ServiceRate
 from service.scheduling.batching import BatchBudget, fair_share, next_joiners
-from service.scheduling.settings import SchedulingSettings, num_cores
+from service.scheduling.settings import SchedulingSettings
 from service.scheduling.worker import Turn, Worker
 from service.telemetry.metrics import Metrics
 

@@ -1,14 +1,10 @@
 """The settings of scheduling: how much may wait and how much is decoded together."""
 
-import os
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-
-def num_cores() -> int:
-    """Return how many cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+from service.cores import num_cores
 
 
 class SchedulingSettings(BaseModel):

@@ -1,7 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from service.scheduling.settings import SchedulingSettings, num_cores
+from service.cores import num_cores
+from service.scheduling.settings import SchedulingSettings
 
 
 def test_every_setting_is_described() -> None:
