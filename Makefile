@@ -10,10 +10,10 @@ TARGET ?= localhost:50051
 MODE ?= full
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve translate bench test check format proto buf clean
+.PHONY: help demo serve translate bench overload cancellations test check format proto buf clean
 
 help: ## Show the verbs
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.serve ## Start the server on the shipped model, translate four texts through gRPC, stop it
 	@$(BIN)/python -m service demo
@@ -29,6 +29,12 @@ bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch on t
 	@$(BIN)/python -m loadtests.peers bench --mode $(MODE)
 	@test $(MODE) = short || $(BIN)/python -m loadtests.peers overhead
 	@test $(MODE) = short || $(BIN)/python -m loadtests.peers server
+
+overload: $(VENV)/.bench ## Offer the server ten times its capacity for a minute: does it say no early and usefully?
+	@$(BIN)/python -m loadtests.overload
+
+cancellations: $(VENV)/.bench ## Make 50,000 calls whose callers leave at any moment: does anything of them stay?
+	@$(BIN)/python -m loadtests.cancellations
 
 test: check ## Everything CI runs: make check, then all tests
 	$(BIN)/python -m pytest

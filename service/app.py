@@ -2,31 +2,45 @@
 
 import asyncio
 import signal
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry
 
+from service.api.access import Access
+from service.api.admin import ModelAdminServicer
+from service.api.exposure import is_loopback
 from service.api.server import GrpcServer
 from service.api.servicer import ModelServicer, TranslationServicer
+from service.api.tls import TlsIdentityFiles
 from service.bundle import open_bundle
-from service.config import Settings
-from service.datatypes import TranslationRequest
-from service.models import ModelLoader, ModelParts, ModelRepository
+from service.config import Settings, settings_of_model
+from service.documents import DocumentTranslator
+from service.models.model import ModelLoader, ModelParts
+from service.models.repository import ModelRepository
+from service.models.serving import SERVING_NAME, ServingSettings
+from service.models.warm_up import warm_up
+from service.models.watcher import Watcher
 from service.runtime.onnx_model import OnnxStepModel
 from service.scheduling.scheduler import Scheduler
 from service.telemetry.http_server import HttpServer, make_app
-from service.telemetry.metrics import Metrics
+from service.telemetry.metrics import Metrics, observe_process
+from service.telemetry.tracing import start_tracing
 from service.text.tokenizer import open_tokenizer
 from service.translator import Translator
 
 log = structlog.get_logger(__name__)
 
-_WARM_UP_TEXT = "1, 2, 3."  # the same in any language
+_MAX_FLUSH_S = 5.0  # for traces that are not sent yet, after everything is answered
+_SWITCH_INTERVAL_S = 0.0005
+"""How long the thread that takes calls waits at most for Python's lock; with the usual 5 ms, several times for each
+call, refusals come late while every core decodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +54,15 @@ class Ports:
 def onnx_loader(settings: Settings, metrics: Metrics) -> ModelLoader:
     """Return what makes a running model of a bundle: tokenizer, ONNX Runtime and decoding threads."""
 
-    def load(directory: Path) -> ModelParts:
+    def load(directory: Path, serving: ServingSettings) -> ModelParts:
+        own = settings_of_model(settings, serving, origin=directory.parent / SERVING_NAME)
         bundle = open_bundle(directory)
         tokenizer = open_tokenizer(bundle)
-        model = OnnxStepModel(bundle, settings.runtime)
+        model = OnnxStepModel(bundle, own.runtime)
         placement = model.placement
         return ModelParts(
             tokenizer=tokenizer,
-            scheduler=Scheduler(model, settings.scheduling.on(placement.device), metrics),
+            scheduler=Scheduler(model, own.scheduling.on(placement.device), metrics),
             precision=placement.precision,
             device=placement.device,
             weights_bytes=model.weights_bytes,
@@ -79,15 +94,48 @@ class App:
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
-        self._models = ModelRepository(settings.models, load, metrics)
+        access = Access(
+            settings.access,
+            metrics,
+            asks_certificates=settings.tls.client_ca_file is not None,
+            is_exposed=not is_loopback(settings.grpc.host),
+            clock=clock,
+        )
+        self._models = ModelRepository(
+            settings.models, load, metrics, warm_up=partial(warm_up, defaults=settings.defaults)
+        )
+        self._watcher = Watcher(self._models.refresh, interval_s=settings.models.poll_interval_s)
         self._translator = Translator(
-            self._models, metrics=metrics, limits=settings.limits, defaults=settings.defaults, clock=clock
+            self._models,
+            metrics=metrics,
+            limits=settings.limits,
+            defaults=settings.defaults,
+            clock=clock,
+            tokens_taken=access.tokens_taken,
+        )
+        self._tracing = start_tracing(
+            settings.tracing,
+            clock=clock,
+            count=lambda outcome, num_spans: metrics.trace_spans.labels(outcome).inc(num_spans),
+        )
+        documents = DocumentTranslator(
+            self._models,
+            metrics=metrics,
+            limits=settings.limits,
+            defaults=settings.defaults,
+            clock=clock,
+            tokens_taken=access.tokens_taken,
         )
         self._grpc = GrpcServer(
             settings.grpc,
-            translation=TranslationServicer(self._translator, settings.grpc, clock),
+            translation=TranslationServicer(self._translator, documents, settings.grpc, clock),
             models=ModelServicer(self._models, settings.limits),
+            admin=ModelAdminServicer(self._models, settings.limits),
             metrics=metrics,
+            access=access,
+            tls=TlsIdentityFiles(settings.tls, metrics) if settings.tls.is_on else None,
+            tracing=self._tracing,
+            logs_texts=settings.logs.include_texts,
         )
         self._http: HttpServer | None = None
         self._is_ready = False
@@ -102,10 +150,12 @@ class App:
         self._http.start()
         ports = Ports(grpc_port=await self._grpc.start(), http_port=self._http.port)
         log.info("listening", grpc_port=ports.grpc_port, http_port=ports.http_port)
+        if self._settings.logs.include_texts:
+            log.warning("texts of callers are written into the log", setting="logs.include_texts")
         return ports
 
     async def load(self) -> None:
-        """Load all models, translate once with each, and take calls from then on.
+        """Load and warm up all models, take calls from then on, and follow what happens to the models.
 
         Raises:
             ConfigError: if there is no model, or a setting does not fit it.
@@ -113,14 +163,15 @@ class App:
             EngineError: if a model cannot translate.
         """
         await asyncio.to_thread(self._models.load_all)
-        await self._warm_up()
         await self._grpc.open()
         self._set_ready(True)
+        self._watcher.start()
         log.info("ready", models=[f"{status.name}/{status.version}" for status in self._models.list_models()])
 
     async def drain(self) -> bool:
         """Take no new calls, answer the admitted ones; return False if the time for it ran out."""
         log.info("draining", timeout_s=self._settings.grpc.drain_timeout_s)
+        self._watcher.end()
         self._set_ready(False)
         await self._grpc.close()
         is_drained = await self._grpc.wait_until_idle(self._settings.grpc.drain_timeout_s)
@@ -131,23 +182,13 @@ class App:
     async def stop(self) -> None:
         """End everything; what is still unanswered is answered with an error."""
         self._set_ready(False)
+        self._watcher.end()
         await asyncio.to_thread(self._models.stop)  # before the port: gRPC would cancel the callers without a reason
         await self._grpc.stop()
         if self._http is not None:
             await asyncio.to_thread(self._http.stop)
+        await asyncio.to_thread(self._tracing.stop, min(self._settings.grpc.drain_timeout_s, _MAX_FLUSH_S))
         log.info("stopped")
-
-    async def _warm_up(self) -> None:
-        for status in self._models.list_models():
-            request = TranslationRequest(
-                texts=(_WARM_UP_TEXT,),
-                source_language=status.manifest.source_language,
-                target_language=status.manifest.target_language,
-                model=f"{status.name}/{status.version}",
-            )
-            deadline_s = self._clock() + self._settings.grpc.max_timeout_s
-            result = await self._translator.translate(request, deadline_s=deadline_s)
-            log.info("model warm", model=request.model, decode_s=round(result.timings.decode_s, 6))
 
     def _set_ready(self, is_ready: bool) -> None:
         self._is_ready = is_ready
@@ -165,9 +206,10 @@ async def serve(settings: Settings) -> bool:
         BundleError: if a model cannot be loaded.
         EngineError: if a model cannot translate.
     """
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     drain, stop = _events_of_signals()
     metrics = Metrics(CollectorRegistry())
-    ProcessCollector(registry=metrics.registry)  # memory, CPU time and open files, under their usual names
+    observe_process(metrics.registry)
     app = App(settings, metrics=metrics, load=onnx_loader(settings, metrics))
     try:
         await app.start()

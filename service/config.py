@@ -15,14 +15,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from service.api.settings import GrpcSettings
+from service.api.exposure import check_exposure
+from service.api.settings import AccessSettings, GrpcSettings, TlsSettings
 from service.errors import ConfigError
-from service.models import ModelSettings
+from service.models.serving import ServingSettings
+from service.models.settings import ModelSettings
 from service.runtime.settings import RuntimeSettings
+from service.scheduling.forecast import MAX_STEPS_PER_SOURCE_TOKEN
 from service.scheduling.settings import SchedulingSettings
 from service.telemetry.http_server import HttpSettings
 from service.telemetry.logs import LogSettings
-from service.text.limits import TranslationDefaults, TranslationLimits
+from service.telemetry.tracing import TracingSettings
+from service.text.limits import MAX_BEAM_SIZE, TranslationDefaults, TranslationLimits
 
 ENVIRONMENT_PREFIX = "DRAGOMAN_"
 """Every environment variable that begins so is a setting, `CONFIG_VARIABLE` apart."""
@@ -40,8 +44,11 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     grpc: GrpcSettings = Field(default_factory=GrpcSettings)
+    tls: TlsSettings = Field(default_factory=TlsSettings)
+    access: AccessSettings = Field(default_factory=AccessSettings)
     http: HttpSettings = Field(default_factory=HttpSettings)
     logs: LogSettings = Field(default_factory=LogSettings)
+    tracing: TracingSettings = Field(default_factory=TracingSettings)
     models: ModelSettings = Field(default_factory=ModelSettings)
     limits: TranslationLimits = Field(default_factory=TranslationLimits)
     defaults: TranslationDefaults = Field(default_factory=TranslationDefaults)
@@ -80,6 +87,7 @@ def load_settings(
         entries[name] = entry
     settings = _validated(entries)
     _check_agreement(settings)
+    check_exposure(settings.grpc, settings.tls, settings.access)
     return settings
 
 
@@ -92,6 +100,32 @@ def setting_fields() -> dict[str, FieldInfo]:
         if isinstance(declaration, type) and issubclass(declaration, BaseModel)
         for name, field in declaration.model_fields.items()
     }
+
+
+def settings_of_model(settings: Settings, serving: ServingSettings, *, origin: Path) -> Settings:
+    """Return the settings that a model is loaded with: the server's, with its own in their place.
+
+    Args:
+        settings: of the server.
+        serving: of the model.
+        origin: the file that `serving` was read from, for messages.
+
+    Raises:
+        ConfigError: names the file, and the first setting that is unknown or out of range.
+    """
+    sections: dict[str, BaseModel] = {}
+    for name, table in serving.overrides.items():
+        section: BaseModel = getattr(settings, name)
+        try:
+            sections[name] = type(section).model_validate({**section.model_dump(), **table})
+        except ValidationError as error:
+            raise _error_of_model(error.errors()[0], name, origin) from error
+    merged = settings.model_copy(update=sections)
+    try:
+        _check_agreement(merged)
+    except ConfigError as error:
+        raise ConfigError(f"{error.setting} with {origin}", error.value, error.expected) from error
+    return merged
 
 
 def environment_variable(name: str) -> str:
@@ -150,19 +184,27 @@ def _validated(entries: Mapping[str, _Entry]) -> Settings:
 
 
 def _check_agreement(settings: Settings) -> None:
-    """A request within the limits must fit into an empty queue, or its caller would come back for ever."""
+    """A request within the limits must fit into an empty queue, or its caller would come back for ever.
+
+    Its work is that of the widest beam and of as many steps as a source token may count for. Only lengths that the
+    caller forces may make it more; such a request is taken when nothing waits.
+    """
     limits, scheduling = settings.limits, settings.scheduling
-    for name, limit, queue_name, queue in (
-        ("max_request_sentences", limits.max_request_sentences, "max_queue_segments", scheduling.max_queue_segments),
+    most_work = 1 + MAX_BEAM_SIZE * MAX_STEPS_PER_SOURCE_TOKEN
+    for name, limit, queue_name, queue, needed in (
+        ("max_request_sentences", limits.max_request_sentences, "max_queue_segments", scheduling.max_queue_segments, 1),
         (
             "max_request_source_tokens",
             limits.max_request_source_tokens,
-            "max_queue_tokens",
-            scheduling.max_queue_tokens,
+            "max_queue_work_tokens",
+            scheduling.max_queue_work_tokens,
+            most_work,
         ),
     ):
-        if limit > queue:
-            raise ConfigError(f"limits.{name}", limit, f"at most scheduling.{queue_name}, which is {queue}")
+        if limit * needed > queue:
+            by = f" / {needed}" if needed > 1 else ""
+            expected = f"at most scheduling.{queue_name}{by}, which is {queue}{by}"
+            raise ConfigError(f"limits.{name}", limit, expected)
 
 
 def _config_error(found: ErrorDetails, entries: Mapping[str, _Entry]) -> ConfigError:
@@ -172,3 +214,12 @@ def _config_error(found: ErrorDetails, entries: Mapping[str, _Entry]) -> ConfigE
     origin = f" ({entries[name].origin})" if name in entries else ""
     value = entries[name].value if name in entries else found["input"]
     return ConfigError(name, value, expected + origin)
+
+
+def _error_of_model(found: ErrorDetails, section: str, origin: Path) -> ConfigError:
+    entries = {f"{section}.{found['loc'][0]}": _Entry(value=found["input"], origin=f"file {origin}")}
+    if found["type"] == "extra_forbidden":
+        known = [name for name in setting_fields() if name.startswith(f"{section}.")]
+        return ConfigError(f"{origin}: {section}.{found['loc'][0]}", found["input"], f"one of {', '.join(known)}")
+    error = _config_error({**found, "loc": (section, *found["loc"])}, entries)
+    return ConfigError(f"{origin}: {error.setting}", error.value, error.expected)

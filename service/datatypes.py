@@ -412,3 +412,22 @@ class TranslationResult:
 
     num_target_tokens: int
     """Over the best hypothesis of all segments, EOS counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranslatedSentence:
+    """One sentence of a document; also a piece of it without anything to translate."""
+
+    text: str
+    """The next piece of the translated document: the best hypothesis and what was copied around it."""
+
+    hypotheses: tuple[TextHypothesis, ...]
+    """Best first, of the bare sentence; sources of links are in the document. Empty if nothing was translated."""
+
+    sentence: SentenceAlignment | None
+    """Where it is in the document and in the translated document; None: nothing was translated."""
+
+    warnings: tuple[TranslationWarning, ...]
+    model_name: str
+    model_version: str
+    timings: StageTimings

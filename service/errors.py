@@ -7,7 +7,12 @@
     │   ├── InvalidFieldError       a field has a value that is never valid
     │   ├── UnsupportedFieldError   a documented field this server does not implement yet
     │   └── ModelNotFoundError      no such model, version or language pair
-    ├── OverloadedError             the queue is full; the same request may succeed later
+    ├── ModelStateError             the model is not in a state that allows what was asked for
+    ├── UnauthenticatedError        no API key or certificate, or none that the server knows
+    ├── PermissionDeniedError       the caller may not call the method
+    ├── RetryableError              the same request may succeed after a time that the error says
+    │   ├── OverloadedError         the queue is full, or too long for the deadline
+    │   └── RateLimitedError        the caller has used up what it may ask for in a time
     ├── StartingError               the models are still being loaded; the same request may succeed later
     ├── DrainingError               the server is shutting down; another replica may answer
     ├── DeadlineExceededError       the caller's deadline passed before the answer
@@ -82,16 +87,62 @@ class ModelNotFoundError(RequestError):
         self.available = available
 
 
-class OverloadedError(DragomanError):
-    """The queue is full."""
+class ModelStateError(DragomanError):
+    """The model is not in a state that allows what was asked for."""
+
+    def __init__(self, model: str, description: str) -> None:
+        """Name the model, and say what is in the way."""
+        super().__init__(f"model {model} {description}")
+        self.model = model
+
+
+class UnauthenticatedError(DragomanError):
+    """The caller did not say who it is, or nobody knows it."""
+
+    def __init__(self, description: str) -> None:
+        """Say what is missing or wrong; never the key itself."""
+        super().__init__(f"authentication failed: {description}")
+
+
+class PermissionDeniedError(DragomanError):
+    """The caller may not do this."""
+
+    def __init__(self, *, caller: str, permission: str) -> None:
+        """Name the caller and the permission it lacks."""
+        super().__init__(f"caller {caller!r} has no permission {permission!r}")
+        self.caller = caller
+        self.permission = permission
+
+
+class RetryableError(DragomanError):
+    """The same request may succeed later."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        """Say why not now, and when to try again."""
+        super().__init__(f"{message}; retry in {retry_after_s:.1f} s")
+        self.retry_after_s = retry_after_s
+
+
+class OverloadedError(RetryableError):
+    """The queue is full, or so long that the answer would come too late."""
 
     def __init__(self, *, queued: int, limit: int, unit: str, retry_after_s: float) -> None:
         """Say what is queued, the limit, their unit, and when to try again."""
-        super().__init__(f"queue holds {queued} of {limit} {unit}; retry in {retry_after_s:.1f} s")
+        super().__init__(f"queue holds {queued} of {limit} {unit}", retry_after_s=retry_after_s)
         self.queued = queued
         self.limit = limit
         self.unit = unit
-        self.retry_after_s = retry_after_s
+
+
+class RateLimitedError(RetryableError):
+    """The caller has used up what it may ask for in a time."""
+
+    def __init__(self, *, caller: str, limit: float, unit: str, retry_after_s: float) -> None:
+        """Name the caller, its limit, the limit's unit such as `requests/s`, and when to try again."""
+        super().__init__(f"caller {caller!r} is limited to {limit:g} {unit}", retry_after_s=retry_after_s)
+        self.caller = caller
+        self.limit = limit
+        self.unit = unit
 
 
 class StartingError(DragomanError):
@@ -114,7 +165,7 @@ class DeadlineExceededError(DragomanError):
     """The caller's deadline passed before the answer."""
 
     def __init__(self, stage: str) -> None:
-        """Name the stage the request was in: `queue` or `decode`."""
+        """Name the stage the request was in: `admission`, `queue`, `decode` or `stream`."""
         super().__init__(f"deadline exceeded in stage {stage}")
         self.stage = stage
 

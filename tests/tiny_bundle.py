@@ -10,6 +10,7 @@ from torch import nn
 from export.bundle import BundleDescription, exporter_version, write_bundle
 from export.corpus.vocabulary import EOS_ID, Vocabulary, VocabularyConfig, train_vocabulary
 from export.graph.calibration import measure_ranges
+from export.graph.mixed import ProductKind
 from export.graph.network import Network
 from export.model.config import ModelConfig
 from export.model.transformer import Transformer
@@ -49,11 +50,12 @@ def build_tiny_bundle(
     norm: Literal["pre", "post"] = "pre",
     seed: int = 1,
     is_calibrated: bool = False,
+    kept: frozenset[ProductKind] = frozenset(),
 ) -> Bundle:
     """Write a bundle into a directory, which must not exist, and return it opened.
 
     Translations are nonsense, differ from text to text, and end by themselves. A calibrated one has measured scales of
-    int8 activations, others have scales by row.
+    int8 activations, others have scales by row. Products of the kinds kept are in floats in int8, too.
     """
     vocabulary = tiny_vocabulary()
     description = BundleDescription(
@@ -69,7 +71,7 @@ def build_tiny_bundle(
     )
     model = tiny_model(len(vocabulary), norm=norm, seed=seed)
     ranges = measure_ranges(model, _calibration_pairs(vocabulary)) if is_calibrated else {}
-    write_bundle(directory, Network.of(model, ranges), vocabulary, description)
+    write_bundle(directory, Network.of(model, ranges, kept=kept), vocabulary, description)
     return open_bundle(directory)
 
 

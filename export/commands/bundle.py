@@ -12,10 +12,20 @@ from export.commands.evaluate import read_pairs
 from export.corpus.vocabulary import Vocabulary
 from export.errors import SettingError
 from export.graph.calibration import measure_ranges
+from export.graph.mixed import ProductKind
 from export.graph.network import ARITHMETICS, Network, TrainedModel
 from export.training.checkpoint import load_checkpoint, load_model
 from export.training.config import TrainingConfig
 from service.bundle import Limits, Provenance, Score, file_entry
+
+_KIND_HELP: Mapping[ProductKind, str] = {
+    ProductKind.VOCABULARY: "the projection to it and the embeddings",
+    ProductKind.FEED_FORWARD: "both products",
+    ProductKind.FEED_FORWARD_OUTER: "the second only",
+    ProductKind.ATTENTION: "queries, keys, values and outputs of self- and cross-attention",
+    ProductKind.ENCODER: "the whole graph",
+    ProductKind.DECODER: "the whole graph",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--calibration-sentences", type=int, default=500, metavar="N", help="lines of it used, spread evenly (500)"
+    )
+    parser.add_argument(
+        "--keep-fp32",
+        default="",
+        metavar="LIST",
+        help="products that int8 leaves in 32-bit floats, separated by commas: "
+        f"{', '.join(f'{kind} ({_KIND_HELP[kind]})' for kind in ProductKind)} (none)",
     )
     parser.add_argument("--max-source-tokens", type=int, metavar="N", help="EOS counted (longest the run learned from)")
     parser.add_argument("--max-target-tokens", type=int, metavar="N", help="EOS counted (longest the run learned from)")
@@ -70,15 +87,26 @@ def run(args: argparse.Namespace) -> int:
         licence=args.licence,
         attribution=args.attribution,
     )
+    kept = _kept(args.keep_fp32, description.precisions)
     vocabulary = Vocabulary.load(trained.run.vocabulary)
     model = load_model(trained.checkpoint)
     ranges = measure_ranges(model, _calibration_pairs(args, vocabulary, description.limits)) if args.calibration else {}
-    manifest = write_bundle(args.output, Network.of(model, ranges), vocabulary, description)
+    manifest = write_bundle(args.output, Network.of(model, ranges, kept=kept), vocabulary, description)
     print(f"{args.output}: {manifest.name}/{manifest.version} from {trained.checkpoint}")
     sizes = {name: entry.bytes for name, entry in manifest.files.items()}
     for name, size in {**sizes, "all files": sum(sizes.values())}.items():
         print(f"  {name:24} {size:>12,} bytes")
     return 0
+
+
+def _kept(text: str, precisions: tuple[str, ...]) -> frozenset[ProductKind]:
+    """Return the kinds of products that int8 leaves in floats."""
+    names = frozenset(text.split(",")) if text else frozenset[str]()
+    if not names <= set(ProductKind):
+        raise SettingError("--keep-fp32", text, f"some of {', '.join(ProductKind)}, separated by commas")
+    if names and "int8" not in precisions:
+        raise SettingError("--keep-fp32", text, "nothing without int8 among the precisions")
+    return frozenset(map(ProductKind, names))
 
 
 def _calibration_pairs(

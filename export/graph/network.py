@@ -10,6 +10,7 @@ from export.graph.attention import build_attention
 from export.graph.decoder import build_decoder
 from export.graph.encoder import build_encoder
 from export.graph.half import Float16
+from export.graph.mixed import Mixed, ProductKind
 from export.graph.quantize import Int8
 from export.graph.write import WeightsFile, save_model
 from export.model.config import ModelConfig
@@ -60,18 +61,26 @@ class Network:
 
     ranges: Mapping[str, float] = field(default_factory=dict)
     """Of what enters each projection, by its path; see `export.graph.calibration`. Empty: not measured."""
+    kept: frozenset[ProductKind] = frozenset()
+    """Products that stay in 32-bit floats in int8."""
 
     @classmethod
-    def of(cls, model: Transformer, ranges: Mapping[str, float] | None = None) -> "Network":
+    def of(
+        cls,
+        model: Transformer,
+        ranges: Mapping[str, float] | None = None,
+        *,
+        kept: frozenset[ProductKind] = frozenset(),
+    ) -> "Network":
         """Take the weights of a PyTorch model."""
         weights = {name: tensor.detach().float().numpy() for name, tensor in model.state_dict().items()}
-        return cls(config=model.config, weights=weights, ranges=ranges or {})
+        return cls(config=model.config, weights=weights, ranges=ranges or {}, kept=kept)
 
 
 ARITHMETICS: Mapping[str, Callable[[Network], Arithmetic]] = {
     "fp32": lambda _: Float32(),
     "fp16": lambda _: Float16(),
-    "int8": lambda network: Int8(network.ranges),
+    "int8": lambda network: Mixed(network.kept, kept=Float32(), others=Int8(network.ranges)),
 }
 """Precisions a bundle can have, and how each multiplies."""
 

@@ -20,15 +20,15 @@ class DragomanSystem:
     def __init__(self, files: ModelFiles, settings: SystemSettings) -> None:
         """Load the graphs."""
         self._model: StepModel = OnnxStepModel(files.open(), _runtime_settings(settings))
-        self._num_streams = settings.num_streams
+        self._engines = [Engine(self._model) for _ in range(settings.num_streams)]  # kept, as a server keeps them
         self._threads = ThreadPoolExecutor(settings.num_streams, thread_name_prefix="decoding")
 
     def translate(self, sources: Sequence[TokenIds], search: SearchOptions, *, batch_size: int) -> list[Output]:
         """Return the best hypothesis of each source, in order; segments join and leave the running batches."""
         segments = [_segment(source_ids, search) for source_ids in sources]
-        shares = _shares(segments, num_streams=self._num_streams, batch_size=batch_size)
+        shares = _shares(segments, num_streams=len(self._engines), batch_size=batch_size)
         outputs: dict[int, Output] = {}
-        for done in self._threads.map(partial(self._drain, segments, batch_size), shares):
+        for done in self._threads.map(partial(_drain, segments, batch_size), self._engines, shares):
             outputs.update(done)
         return [outputs[index] for index in range(len(sources))]
 
@@ -36,20 +36,21 @@ class DragomanSystem:
         """End the threads."""
         self._threads.shutdown()
 
-    def _drain(self, segments: Sequence[Segment], batch_size: int, waiting: "Waiting") -> dict[int, Output]:
-        """Decode what waits until nothing does; return the outputs by index."""
-        engine, running, done = Engine(self._model), dict[int, int](), dict[int, Output]()
-        while True:
-            if engine.num_segments <= batch_size // 2:  # joining one by one would cost an encoder run each
-                joining = waiting.take(batch_size - engine.num_segments)
-                if joining:
-                    handles = engine.start([segments[index] for index in joining])
-                    running.update(zip(handles, joining, strict=True))
-            if not running:
-                return done
-            for ended in engine.step().ended:
-                best = ended.hypotheses[0]
-                done[running.pop(ended.handle)] = Output(token_ids=best.token_ids, score=best.score)
+
+def _drain(segments: Sequence[Segment], batch_size: int, engine: Engine, waiting: "Waiting") -> dict[int, Output]:
+    """Decode what waits until nothing does; return the outputs by index."""
+    running, done = dict[int, int](), dict[int, Output]()
+    while True:
+        if engine.num_segments <= batch_size // 2:  # joining one by one would cost an encoder run each
+            joining = waiting.take(batch_size - engine.num_segments)
+            if joining:
+                handles = engine.start([segments[index] for index in joining])
+                running.update(zip(handles, joining, strict=True))
+        if not running:
+            return done
+        for ended in engine.step().ended:
+            best = ended.hypotheses[0]
+            done[running.pop(ended.handle)] = Output(token_ids=best.token_ids, score=best.score)
 
 
 def _runtime_settings(settings: SystemSettings) -> RuntimeSettings:

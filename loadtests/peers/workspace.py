@@ -108,8 +108,13 @@ def made_up_vocabulary(size: int) -> Vocabulary:
         UNK_ID: ("<unk>", model.SentencePiece.UNKNOWN),
     }
     for token_id in range(size):
-        piece, kind = special.get(token_id, (f"\u2581{token_id}", model.SentencePiece.NORMAL))
+        piece, kind = special.get(token_id, (f"\u2581{made_up_word(token_id)}", model.SentencePiece.NORMAL))
         model.pieces.add(piece=piece, score=-float(token_id), type=kind)
     trainer = model.trainer_spec
     trainer.pad_id, trainer.bos_id, trainer.eos_id, trainer.unk_id = PAD_ID, BOS_ID, EOS_ID, UNK_ID
     return Vocabulary(model.SerializeToString())
+
+
+def made_up_word(token_id: int) -> str:
+    """Return the word of the made-up vocabulary that is a token by itself."""
+    return f"w{token_id}"

@@ -1,26 +1,41 @@
 """The errors of a call, and how a gRPC status becomes one of them.
 
+The reason that the server gives decides; without one, as when gRPC itself or a proxy made the status, its code does.
+
 DragomanError                   a call did not end with OK
 ├── InvalidRequestError         the request must change: INVALID_ARGUMENT, OUT_OF_RANGE, FAILED_PRECONDITION
+│   ├── InvalidFieldError       a field has a value that is never valid
+│   └── ModelStateError         the model is not in a state that allows it
 ├── UnsupportedError            the server does not implement a field or method: UNIMPLEMENTED
 ├── ModelNotFoundError          no such model, version or language pair: NOT_FOUND
-├── AccessError                 the credential is missing or not enough: UNAUTHENTICATED, PERMISSION_DENIED
-├── OverloadedError             a queue or quota is full, or a message too large: RESOURCE_EXHAUSTED
+├── AccessError                 the credential is missing or not enough
+│   ├── UnauthenticatedError    no API key, or none that the server knows: UNAUTHENTICATED
+│   └── PermissionDeniedError   the API key does not allow the method: PERMISSION_DENIED
+├── ExhaustedError              a message is too large, or a quota of a proxy used up: RESOURCE_EXHAUSTED
+│   ├── OverloadedError         the queue is full, or too long for the deadline
+│   └── RateLimitedError        the API key has used up what it may ask for in a time
 ├── UnavailableError            no replica can be reached or takes requests: UNAVAILABLE
+│   ├── DrainingError           the replica is shutting down
+│   └── StartingError           the replica is still loading its models
 ├── DeadlineExceededError       the deadline passed before the answer: DEADLINE_EXCEEDED
 ├── CallCancelledError          the call was cancelled: CANCELLED
 └── ServerError                 the fault is the server's: every other status
+    └── EngineError             decoding failed
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
+
+_DOMAIN = "dragoman"
+"""Who speaks in an ErrorInfo; proxies add their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +56,7 @@ class ErrorDetails:
     reason: str = ""
     """Which error of the server it is, such as `MODEL_NOT_FOUND`; empty if gRPC or a proxy made the status."""
 
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, str] = field(default_factory=dict)
     """Further facts about `reason`."""
 
     field_violations: tuple[FieldViolation, ...] = ()
@@ -54,7 +69,14 @@ class ErrorDetails:
 class DragomanError(Exception):
     """A call did not end with OK. Root of the tree."""
 
-    def __init__(self, code: grpc.StatusCode, message: str, *, request_id: str, details: ErrorDetails) -> None:
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        message: str,
+        *,
+        request_id: str,
+        details: ErrorDetails = ErrorDetails(),
+    ) -> None:
         """Keep everything the server said about the call that `request_id` names."""
         super().__init__(f"{code.name}: {message} (request {request_id})")
         self.code = code
@@ -64,10 +86,27 @@ class DragomanError(Exception):
         self.metadata = details.metadata
         self.field_violations = details.field_violations
         self.retry_after_s = details.retry_after_s
+        self._details = details
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Paths of the fields to change, such as `options.beam_size`; empty if the request is not to blame."""
+        return tuple(violation.field for violation in self.field_violations)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.code, self.message, self.request_id, self._details)
 
 
 class InvalidRequestError(DragomanError):
-    """The request must change; `field_violations` says where."""
+    """The request must change."""
+
+
+class InvalidFieldError(InvalidRequestError):
+    """A field has a value that is never valid; `field_violations` says which and what it may be."""
+
+
+class ModelStateError(InvalidRequestError):
+    """The model is not in a state that allows what was asked for; the message says what is in the way."""
 
 
 class UnsupportedError(DragomanError):
@@ -82,19 +121,45 @@ class AccessError(DragomanError):
     """The credential is missing or not enough."""
 
 
-class OverloadedError(DragomanError):
-    """A queue or quota is full; the same request may succeed after `retry_after_s`.
+class UnauthenticatedError(AccessError):
+    """No API key, or none that the server knows."""
 
-    gRPC uses this status for messages over the size limit as well: then `reason` is empty.
-    """
+
+class PermissionDeniedError(AccessError):
+    """The API key does not allow the method."""
+
+
+class ExhaustedError(DragomanError):
+    """A message is over a size limit, or a quota of a proxy is used up: the message says which."""
+
+
+class OverloadedError(ExhaustedError):
+    """The queue is full or too long for the deadline; the same request may succeed after `retry_after_s`."""
+
+
+class RateLimitedError(ExhaustedError):
+    """The API key has used up what it may ask for in a time; it may ask again after `retry_after_s`."""
 
 
 class UnavailableError(DragomanError):
     """No replica can be reached, or the one reached takes no requests."""
 
 
+class DrainingError(UnavailableError):
+    """The replica is shutting down; another may answer at once."""
+
+
+class StartingError(UnavailableError):
+    """The replica is still loading its models."""
+
+
 class DeadlineExceededError(DragomanError):
     """The deadline passed before the answer."""
+
+    @property
+    def stage(self) -> str | None:
+        """Where the time ran out: `admission`, `queue` or `decode`; None if the server did not answer in time."""
+        return self.metadata.get("stage")
 
 
 class CallCancelledError(DragomanError):
@@ -105,20 +170,44 @@ class ServerError(DragomanError):
     """The fault is the server's."""
 
 
-ERROR_CLASSES: Mapping[grpc.StatusCode, type[DragomanError]] = {
-    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
-    grpc.StatusCode.OUT_OF_RANGE: InvalidRequestError,
-    grpc.StatusCode.FAILED_PRECONDITION: InvalidRequestError,
-    grpc.StatusCode.UNIMPLEMENTED: UnsupportedError,
-    grpc.StatusCode.NOT_FOUND: ModelNotFoundError,
-    grpc.StatusCode.UNAUTHENTICATED: AccessError,
-    grpc.StatusCode.PERMISSION_DENIED: AccessError,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
-    grpc.StatusCode.UNAVAILABLE: UnavailableError,
-    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
-    grpc.StatusCode.CANCELLED: CallCancelledError,
-}
-"""The class for each status; `ServerError` for every other."""
+class EngineError(ServerError):
+    """Decoding failed."""
+
+
+CODE_CLASSES: Mapping[grpc.StatusCode, type[DragomanError]] = MappingProxyType(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
+        grpc.StatusCode.OUT_OF_RANGE: InvalidRequestError,
+        grpc.StatusCode.FAILED_PRECONDITION: InvalidRequestError,
+        grpc.StatusCode.UNIMPLEMENTED: UnsupportedError,
+        grpc.StatusCode.NOT_FOUND: ModelNotFoundError,
+        grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
+        grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
+        grpc.StatusCode.RESOURCE_EXHAUSTED: ExhaustedError,
+        grpc.StatusCode.UNAVAILABLE: UnavailableError,
+        grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
+        grpc.StatusCode.CANCELLED: CallCancelledError,
+    }
+)
+"""The class for each status without a reason; `ServerError` for every other."""
+
+REASON_CLASSES: Mapping[str, type[DragomanError]] = MappingProxyType(
+    {
+        "INVALID_FIELD": InvalidFieldError,
+        "MODEL_STATE": ModelStateError,
+        "UNSUPPORTED_FIELD": UnsupportedError,
+        "MODEL_NOT_FOUND": ModelNotFoundError,
+        "UNAUTHENTICATED": UnauthenticatedError,
+        "PERMISSION_DENIED": PermissionDeniedError,
+        "OVERLOADED": OverloadedError,
+        "RATE_LIMITED": RateLimitedError,
+        "DRAINING": DrainingError,
+        "STARTING": StartingError,
+        "DEADLINE_EXCEEDED": DeadlineExceededError,
+        "ENGINE_FAILED": EngineError,
+    }
+)
+"""The class for each reason; that of the status for one that is newer than this client."""
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -135,8 +224,21 @@ def rpc_errors_raised(request_id: str) -> Iterator[None]:
 def error_from_status(status: status_pb2.Status, request_id: str) -> DragomanError:
     """Make the error that `status` describes; a status with an unknown code becomes a `ServerError`."""
     code = _CODES.get(status.code, grpc.StatusCode.UNKNOWN)
-    error_class = ERROR_CLASSES.get(code, ServerError)
-    return error_class(code, status.message, request_id=request_id, details=_details(status))
+    details = _details(status)
+    return _error_class(code, details.reason)(code, status.message, request_id=request_id, details=details)
+
+
+def _error_class(code: grpc.StatusCode, reason: str) -> type[DragomanError]:
+    """The class of the reason, unless it contradicts the status."""
+    code_class = CODE_CLASSES.get(code, ServerError)
+    reason_class = REASON_CLASSES.get(reason, code_class)
+    return reason_class if issubclass(reason_class, code_class) else code_class
+
+
+def _rebuilt(
+    error_class: type[DragomanError], code: grpc.StatusCode, message: str, request_id: str, details: ErrorDetails
+) -> DragomanError:
+    return error_class(code, message, request_id=request_id, details=details)
 
 
 def _status(error: Any) -> status_pb2.Status:
@@ -149,7 +251,7 @@ def _status(error: Any) -> status_pb2.Status:
 
 
 def _details(status: status_pb2.Status) -> ErrorDetails:
-    info = _unpacked(status, error_details_pb2.ErrorInfo())
+    info = _unpacked(status, error_details_pb2.ErrorInfo(), lambda info: info.domain == _DOMAIN)
     retry = _unpacked(status, error_details_pb2.RetryInfo())
     violations = _unpacked(status, error_details_pb2.BadRequest()).field_violations
     return ErrorDetails(
@@ -160,7 +262,10 @@ def _details(status: status_pb2.Status) -> ErrorDetails:
     )
 
 
-def _unpacked(status: status_pb2.Status, message: Any) -> Any:
-    """Fill `message` from the first detail of its type; leave it empty if there is none."""
-    any(detail.Unpack(message) for detail in status.details)
+def _unpacked(status: status_pb2.Status, message: Any, is_wanted: Callable[[Any], bool] = lambda _: True) -> Any:
+    """Return the first detail of the type of `message` that is wanted, else an empty one."""
+    for detail in status.details:
+        found = type(message)()
+        if detail.Unpack(found) and is_wanted(found):
+            return found
     return message

@@ -107,6 +107,9 @@ class ModelVersion:
     unsupported_fields: tuple[str, ...]
     """Paths of request fields the server refuses for this version, such as `options.sampling`."""
 
+    labels: tuple[str, ...]
+    """Labels that point to it, such as `stable`: `name@stable` then asks for this version."""
+
     @classmethod
     def from_message(cls, message: pb.ModelVersion) -> Self:
         """Read the wire message."""
@@ -120,6 +123,7 @@ class ModelVersion:
             limits=ModelLimits.from_message(message.limits),
             evaluation_scores=tuple(map(EvaluationScore.from_message, message.evaluation_scores)),
             unsupported_fields=tuple(message.unsupported_fields),
+            labels=tuple(message.labels),
         )
 
 

@@ -9,8 +9,9 @@ import contextlib
 import dataclasses
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -18,9 +19,14 @@ import structlog
 from google.protobuf.message import DecodeError, Message
 
 from service.api import messages, status
+from service.api.access import Access
+from service.api.caller import current_caller, peer_name, set_caller
 from service.api.gate import Gate
-from service.errors import InvalidFieldError, RequestError
+from service.api.streams import RequestStream, Respond, ResponseStream, StreamedRequest
+from service.errors import InvalidFieldError, RateLimitedError, RequestError
 from service.telemetry.metrics import Metrics
+from service.telemetry.request_facts import RequestFacts, set_current_facts
+from service.telemetry.tracing import NoTracing, RequestTrace, Tracing, set_current_trace
 
 log = structlog.get_logger(__name__)
 
@@ -36,11 +42,18 @@ _DEADLINE_SLACK_S = 0.05  # the caller's clock may cancel this much before ours 
 class _Call:
     """What is known of one RPC, for its log line and metrics; filled in as it goes."""
 
+    path: str
+    """`/package.Service/Method`."""
     method: str
     request_id: str
+    peer: str
+    trace: RequestTrace
+    facts: RequestFacts
     started_s: float
     is_gated: bool
     """Whether it must pass the gate."""
+    is_stream: bool = False
+    """Whether it carries requests that are answered and counted one by one."""
     is_admitted: bool = False
     """Whether the gate let it in; the queue counts what it refuses itself."""
     status: str = grpc.StatusCode.UNKNOWN.name
@@ -60,12 +73,18 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         gated_service: str,
         gate: Gate,
         metrics: Metrics,
+        access: Access | None = None,
+        tracing: Tracing | None = None,
+        logs_texts: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._prefixes = tuple(f"/{name}/" for name in service_names)
         self._gated_prefix = f"/{gated_service}/"
         self._gate = gate
         self._metrics = metrics
+        self._access = access
+        self._tracing = tracing or NoTracing()
+        self._logs_texts = logs_texts
         self._clock = clock
 
     async def intercept_service(
@@ -96,23 +115,94 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         return grpc.unary_unary_rpc_method_handler(answer)  # no codecs: bytes in, bytes out
 
     def _wrap_stream(self, method: str, handler: Any) -> Any:
-        behaviour = handler.stream_stream or handler.unary_stream
-        make = (
-            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
-        )
+        wrap = self._wrap_requests if handler.request_streaming else self._wrap_responses
+        return wrap(method, handler)
 
-        async def answer(request: Any, context: grpc.aio.ServicerContext) -> None:
-            await self._answer(self._start(method, context), context, lambda: behaviour(request, context))
+    def _wrap_responses(self, method: str, handler: Any) -> Any:
+        """One request, many responses."""
 
-        return make(answer, handler.request_deserializer, handler.response_serializer)
+        async def answer(raw_request: bytes, context: grpc.aio.ServicerContext) -> None:
+            call = self._start(method, context)
+            stream = ResponseStream(context)
+
+            async def respond() -> None:
+                request = _parsed(raw_request, handler.request_deserializer)
+                _name_request(request, call)
+                try:
+                    await handler.unary_stream(request, stream)
+                finally:
+                    call.response_bytes = stream.num_bytes
+
+            call.request_bytes = len(raw_request)
+            await self._answer(call, context, respond)
+
+        return grpc.unary_stream_rpc_method_handler(answer)  # no codecs: bytes in, bytes out
+
+    def _wrap_requests(self, method: str, handler: Any) -> Any:
+        """Many requests, each answered as if it were a call of its own."""
+
+        async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> None:
+            call = self._start(method, context)
+            call.is_stream = True
+
+            def received(raw_request: bytes) -> StreamedRequest:
+                call.request_bytes += len(raw_request)
+                message = _parsed(raw_request, handler.request_deserializer)
+                answered = partial(self._answer_one, method, context, message, len(raw_request))
+                return StreamedRequest(message=message, answered=answered)
+
+            async def respond() -> None:
+                try:
+                    await handler.stream_stream(stream, context)
+                finally:
+                    call.response_bytes = stream.num_bytes
+
+            stream = RequestStream(context, self._gate, received)
+            await self._answer(call, context, respond)
+
+        return grpc.stream_stream_rpc_method_handler(answer)  # no codecs: bytes in, bytes out
+
+    async def _answer_one(
+        self, method: str, context: grpc.aio.ServicerContext, request: Any, num_bytes: int, respond: Respond
+    ) -> bytes:
+        """Answer one request of a stream, in a task of its own; return the response, which tells the error if any."""
+        call = self._start(method, context)
+        call.request_bytes = num_bytes
+        with self._observed(call):
+            try:
+                with self._admitted(call, context):
+                    _adopt_id(request, call)
+                    response = await respond()
+            except asyncio.CancelledError:
+                call.status = _why_cancelled(context).name
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
+                status_ = self._refused(call, error).status
+                response = messages.to_error_response(status_, request_id=request.request_id)
+            else:
+                call.status = grpc.StatusCode.OK.name
+            raw_response = response.SerializeToString()
+            call.response_bytes = len(raw_response)
+        return raw_response
 
     def _start(self, method: str, context: grpc.aio.ServicerContext) -> _Call:
-        sent_id = dict(context.invocation_metadata() or ()).get(REQUEST_ID_KEY, "")
+        metadata = dict(context.invocation_metadata() or ())
+        sent_id = metadata.get(REQUEST_ID_KEY, "")
         request_id = sent_id if _is_usable(sent_id) else uuid.uuid4().hex
+        set_caller(peer_name(context.peer()))
+        trace, facts = self._tracing.begin(method, metadata), RequestFacts(keeps_texts=self._logs_texts)
+        set_current_trace(trace)
+        set_current_facts(facts)
         structlog.contextvars.bind_contextvars(request_id=request_id)  # a task of its own runs each RPC
+        if trace.trace_id:
+            structlog.contextvars.bind_contextvars(trace_id=trace.trace_id)
         return _Call(
+            path=method,
             method=method.rpartition("/")[2],
             request_id=request_id,
+            peer=context.peer(),
+            trace=trace,
+            facts=facts,
             started_s=self._clock(),
             is_gated=method.startswith(self._gated_prefix),
         )
@@ -122,8 +212,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
     ) -> _Response:
         with self._observed(call):  # the figures are complete before the caller sees the status
             try:
-                with self._gate.admitted() if call.is_gated else contextlib.nullcontext():
-                    call.is_admitted = True
+                with self._admitted(call, context):
                     response = await respond()
             except asyncio.CancelledError:
                 call.status = _why_cancelled(context).name
@@ -138,8 +227,19 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         raise AssertionError("abort returned")
 
     @contextlib.contextmanager
+    def _admitted(self, call: _Call, context: grpc.aio.ServicerContext) -> Iterator[None]:
+        """Let a call in, or a request of a stream: who may not come in is told by the error raised."""
+        if self._access:
+            set_caller(self._access.admit(call.path, context))
+        with self._gate.admitted() if call.is_gated else contextlib.nullcontext():
+            call.is_admitted = True
+            yield
+
+    @contextlib.contextmanager
     def _observed(self, call: _Call) -> Iterator[None]:
-        in_flight = self._metrics.requests_in_flight.labels(call.method)
+        in_flight = (
+            self._metrics.open_streams if call.is_stream else self._metrics.requests_in_flight.labels(call.method)
+        )
         in_flight.inc()
         try:
             yield
@@ -154,7 +254,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         call.failure = {"reason": answer.reason}
         if isinstance(error, RequestError):
             call.failure["field"] = error.field
-        if isinstance(error, RequestError) or not call.is_admitted:
+        if isinstance(error, RequestError | RateLimitedError) or not call.is_admitted:
             self._metrics.rejected_requests.labels(answer.reason.lower()).inc()
         if answer.code is grpc.StatusCode.INTERNAL:
             log.error("request failed", method=call.method, exc_info=error)
@@ -162,17 +262,27 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
 
     def _record(self, call: _Call) -> None:
         duration_s = self._clock() - call.started_s
-        self._metrics.requests.labels(call.method, call.status).inc()
-        self._metrics.request_seconds.labels(call.method).observe(duration_s)
+        if not call.is_stream or call.failure:  # the requests of a stream are counted one by one
+            self._metrics.requests.labels(call.method, call.status).inc()
+            self._metrics.request_seconds.labels(call.method).observe(duration_s, call.trace.exemplar)
         log.info(
-            "request",
+            "stream" if call.is_stream else "request",
             method=call.method,
             status=call.status,
             duration_s=round(duration_s, 6),
+            caller=current_caller(),
+            peer=call.peer,
             request_bytes=call.request_bytes,
             response_bytes=call.response_bytes,
+            **call.facts.log_fields(),
             **call.failure,
         )
+        attributes = {"mt.request_id": call.request_id, **call.facts.span_attributes(), **_as_attributes(call.failure)}
+        call.trace.end(status=call.status, attributes=attributes)
+
+
+def _as_attributes(failure: Mapping[str, str]) -> dict[str, str]:
+    return {f"mt.{name}": value for name, value in failure.items()}
 
 
 def _parsed(raw_request: bytes, deserialize: Callable[[bytes], Message]) -> Message:
@@ -191,6 +301,13 @@ def _name_request(request: Any, call: _Call) -> None:
         call.request_id = request.request_id
         structlog.contextvars.bind_contextvars(request_id=call.request_id)
     request.request_id = call.request_id
+
+
+def _adopt_id(request: Any, call: _Call) -> None:
+    """Take the id of a request of a stream, which its caller must give; without one, that of the stream names it."""
+    if _is_usable(request.request_id):
+        call.request_id = request.request_id
+        structlog.contextvars.bind_contextvars(request_id=call.request_id)
 
 
 def _is_usable(request_id: str | bytes) -> bool:

@@ -10,11 +10,12 @@ from itertools import groupby
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf import duration_pb2
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+from google.rpc import status_pb2
 
 from service import datatypes
 from service.bundle import Manifest
 from service.errors import InvalidFieldError, UnsupportedFieldError
-from service.models import ModelState, ModelStatus
+from service.models.model import ModelState, ModelStatus
 from service.text.limits import MAX_TARGET_TOKENS, TranslationLimits
 from service.text.options import ATTENTION_FIELDS, tells_attention
 
@@ -55,6 +56,7 @@ MODEL_STATES: Mapping[ModelState, pb.ModelState] = {
     ModelState.LOADING: pb.MODEL_STATE_LOADING,
     ModelState.READY: pb.MODEL_STATE_READY,
     ModelState.DRAINING: pb.MODEL_STATE_DRAINING,
+    ModelState.FAILED: pb.MODEL_STATE_FAILED,
 }
 
 _PRECISIONS: Mapping[str, pb.Precision] = {
@@ -71,17 +73,39 @@ def from_translate_request(message: pb.TranslateRequest) -> datatypes.Translatio
         InvalidFieldError: if an enum number is unknown or a name too long.
         UnsupportedFieldError: if a field asks for what the server does not implement yet.
     """
+    return _from_request(message, texts=tuple(message.texts), target_prefixes=tuple(message.target_prefixes))
+
+
+def from_translate_document_request(message: pb.TranslateDocumentRequest) -> datatypes.TranslationRequest:
+    """Return what the caller asks for, with the document as its only text.
+
+    Raises:
+        InvalidFieldError: as `from_translate_request`; also if the document is not to be split.
+        UnsupportedFieldError: if a field asks for what the server does not implement yet.
+    """
+    request = _from_request(message, texts=(message.text,), target_prefixes=())
+    if not request.options.split_sentences:
+        raise InvalidFieldError("options.split_sentences", "false", "absent or true in TranslateDocument")
+    return request
+
+
+def _from_request(
+    message: pb.TranslateRequest | pb.TranslateDocumentRequest,
+    *,
+    texts: tuple[str, ...],
+    target_prefixes: tuple[str, ...],
+) -> datatypes.TranslationRequest:
     _check_length("source_language", message.source_language, at_least=1, at_most=_MAX_LANGUAGE_CHARACTERS)
     _check_length("target_language", message.target_language, at_least=1, at_most=_MAX_LANGUAGE_CHARACTERS)
     _check_length("model", message.model, at_least=0, at_most=_MAX_NAME_CHARACTERS)
     check_request_id(message.request_id)
     return datatypes.TranslationRequest(
-        texts=tuple(message.texts),
+        texts=texts,
         source_language=message.source_language,
         target_language=message.target_language,
         model=message.model,
         options=_from_options(message.options),
-        target_prefixes=tuple(message.target_prefixes),
+        target_prefixes=target_prefixes,
         priority=_PRIORITIES[_known("priority", message.priority, pb.Priority)],
         request_id=message.request_id,
     )
@@ -155,6 +179,31 @@ def to_translate_response(result: datatypes.TranslationResult, *, request_id: st
     )
 
 
+def to_error_response(status: status_pb2.Status, *, request_id: str) -> pb.TranslateResponse:
+    """Return the answer to a request of a stream that failed."""
+    return pb.TranslateResponse(request_id=request_id, error=status)
+
+
+def to_translated_sentence(
+    sentence: datatypes.TranslatedSentence, *, index: int, request_id: str
+) -> pb.TranslatedSentence:
+    """Return a sentence of a document as the caller gets it."""
+    return pb.TranslatedSentence(
+        index=index,
+        text=sentence.text,
+        hypotheses=[_to_hypothesis(hypothesis) for hypothesis in sentence.hypotheses],
+        sentence=_to_sentence(sentence.sentence) if sentence.sentence else None,
+        warnings=[
+            pb.TranslationWarning(kind=WARNING_KINDS[warning.kind], message=warning.message)
+            for warning in sentence.warnings
+        ],
+        model_name=sentence.model_name,
+        model_version=sentence.model_version,
+        timings=_to_timings(sentence.timings),
+        request_id=request_id,
+    )
+
+
 def _to_translation(translation: datatypes.Translation) -> pb.Translation:
     return pb.Translation(
         hypotheses=[_to_hypothesis(hypothesis) for hypothesis in translation.hypotheses],
@@ -224,10 +273,15 @@ def _to_duration(seconds: float) -> duration_pb2.Duration:
     return duration
 
 
+def from_model_name(model: str) -> str:
+    """Return the name of a model as a request has it; InvalidFieldError if it cannot be one."""
+    _check_length("model", model, at_least=1, at_most=_MAX_NAME_CHARACTERS)
+    return model
+
+
 def from_get_model_request(message: pb.GetModelRequest) -> str:
-    """Return the `name` or `name/version` that is asked for; InvalidFieldError if it cannot be one."""
-    _check_length("model", message.model, at_least=1, at_most=_MAX_NAME_CHARACTERS)
-    return message.model
+    """Return the `name`, `name/version` or `name@label` that is asked for; InvalidFieldError if it cannot be one."""
+    return from_model_name(message.model)
 
 
 def to_list_models_response(statuses: Iterable[ModelStatus], limits: TranslationLimits) -> pb.ListModelsResponse:
@@ -238,8 +292,13 @@ def to_list_models_response(statuses: Iterable[ModelStatus], limits: Translation
 
 def to_get_model_response(statuses: Iterable[ModelStatus], limits: TranslationLimits) -> pb.GetModelResponse:
     """Return one model as the caller gets it; all `statuses` are versions of it."""
+    return pb.GetModelResponse(model=to_model(statuses, limits))
+
+
+def to_model(statuses: Iterable[ModelStatus], limits: TranslationLimits) -> pb.Model:
+    """Return one model as the caller gets it; all `statuses` are versions of it."""
     (model,) = to_list_models_response(statuses, limits).models
-    return pb.GetModelResponse(model=model)
+    return model
 
 
 def _to_model(name: str, versions: Iterable[ModelStatus], limits: TranslationLimits) -> pb.Model:
@@ -247,11 +306,21 @@ def _to_model(name: str, versions: Iterable[ModelStatus], limits: TranslationLim
 
 
 def _to_version(status: ModelStatus, limits: TranslationLimits) -> pb.ModelVersion:
-    manifest = status.manifest
-    return pb.ModelVersion(
+    version = pb.ModelVersion(
         version=status.version,
         state=MODEL_STATES[status.state],
+        state_message=status.message,
         is_default=status.is_default,
+        labels=status.labels,
+    )
+    if status.manifest is not None:
+        version.MergeFrom(_described_version(status, status.manifest, limits))
+    return version
+
+
+def _described_version(status: ModelStatus, manifest: Manifest, limits: TranslationLimits) -> pb.ModelVersion:
+    """Return what the manifest of a version says."""
+    return pb.ModelVersion(
         language_pairs=[
             pb.LanguagePair(
                 source_language=manifest.source_language,
@@ -276,6 +345,7 @@ def _to_limits(manifest: Manifest, limits: TranslationLimits) -> pb.ModelLimits:
         max_target_tokens=min(manifest.limits.max_target_tokens, MAX_TARGET_TOKENS),
         max_texts=limits.max_texts,
         max_text_characters=limits.max_text_characters,
+        max_document_characters=limits.max_document_characters,
     )
 
 

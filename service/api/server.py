@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 
 import grpc
 from dragoman.v1 import translation_pb2 as pb
@@ -10,24 +11,31 @@ from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from service.api import health
+from service.api.access import Access
+from service.api.admin import ModelAdminServicer
+from service.api.exposure import UNIX_SCHEME
 from service.api.gate import Gate
 from service.api.interceptors import RequestInterceptor
+from service.api.reflection_guard import ReflectionGuard
 from service.api.servicer import ModelServicer, TranslationServicer
 from service.api.settings import GrpcSettings
+from service.api.tls import TlsIdentityFiles
 from service.errors import ConfigError, DrainingError
 from service.telemetry.metrics import Metrics
+from service.telemetry.tracing import Tracing
 
 _TRANSLATION_SERVICE: str = pb.DESCRIPTOR.services_by_name["TranslationService"].full_name
 _MODEL_SERVICE: str = pb.DESCRIPTOR.services_by_name["ModelService"].full_name
+_ADMIN_SERVICE: str = pb.DESCRIPTOR.services_by_name["ModelAdminService"].full_name
 
-SERVICE_NAMES = (_TRANSLATION_SERVICE, _MODEL_SERVICE)
+SERVICE_NAMES = (_TRANSLATION_SERVICE, _MODEL_SERVICE, _ADMIN_SERVICE)
 """The services of ours; the others are health and reflection."""
 
 _STOP_GRACE_S = 1.0
 """For answers that are being sent. Health watchers never end by themselves, so there is always a reason to wait."""
 
-_MIN_PING_INTERVAL_MS = 10_000
-"""gRPC would drop clients that ping more often than every 5 minutes while they wait for a slow answer."""
+_NEVER_MS = 2**31 - 1
+"""gRPC's largest integer, which it takes for infinity."""
 
 
 class GrpcServer:
@@ -42,19 +50,48 @@ class GrpcServer:
         *,
         translation: TranslationServicer,
         models: ModelServicer,
+        admin: ModelAdminServicer,
         metrics: Metrics,
+        access: Access | None = None,
+        tls: TlsIdentityFiles | None = None,
+        tracing: Tracing | None = None,
+        logs_texts: bool = False,
     ) -> None:
-        """Build it within a running event loop."""
+        """Build it within a running event loop.
+
+        Args:
+            settings: address and limits.
+            translation: answers TranslationService.
+            models: answers ModelService.
+            admin: answers ModelAdminService.
+            admin: answers ModelAdminService.
+            metrics: where calls are counted.
+            access: who may call; None: whoever connects.
+            tls: what connections are encrypted with; None: nothing.
+            tracing: where calls are traced, if anywhere.
+            logs_texts: whether what is translated may be logged.
+        """
         logging.getLogger("grpc._cython.cygrpc").addFilter(is_worth_logging)
         self._settings = settings
+        self._access = access
+        self._tls = tls
+        self._watches: list[asyncio.Task[None]] = []
         self._gate = Gate(max_concurrent=settings.max_concurrent_requests)
         self._health = health.Health(SERVICE_NAMES)
         interceptor = RequestInterceptor(
-            SERVICE_NAMES, gated_service=_TRANSLATION_SERVICE, gate=self._gate, metrics=metrics
+            SERVICE_NAMES,
+            gated_service=_TRANSLATION_SERVICE,
+            gate=self._gate,
+            metrics=metrics,
+            access=access,
+            tracing=tracing,
+            logs_texts=logs_texts,
         )
-        self._server = grpc.aio.server(interceptors=(interceptor,), options=_options(settings))
+        guards = (ReflectionGuard(access),) if access else ()
+        self._server = grpc.aio.server(interceptors=(interceptor, *guards), options=_options(settings))
         pb_grpc.add_TranslationServiceServicer_to_server(translation, self._server)
         pb_grpc.add_ModelServiceServicer_to_server(models, self._server)
+        pb_grpc.add_ModelAdminServiceServicer_to_server(admin, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, self._server)
         names = (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
@@ -68,10 +105,11 @@ class GrpcServer:
         await self._health.set_serving(False)
         address = _address(self._settings)
         try:
-            port: int = self._server.add_insecure_port(address)
+            port = self._add_port(address)
         except RuntimeError as error:
             raise ConfigError("grpc.port", address, "an address that is free to listen on") from error
         await self._server.start()
+        self._watches = [asyncio.create_task(source.watch()) for source in (self._access, self._tls) if source]
         return port
 
     async def open(self) -> None:
@@ -94,7 +132,17 @@ class GrpcServer:
 
     async def stop(self, *, grace_s: float = _STOP_GRACE_S) -> None:
         """Close the port; cancel what is not done after the grace."""
+        for watch in self._watches:
+            watch.cancel()
         await self._server.stop(grace_s)
+
+    def _add_port(self, address: str) -> int:
+        port: int = (
+            self._server.add_secure_port(address, self._tls.credentials())
+            if self._tls
+            else self._server.add_insecure_port(address)
+        )
+        return port
 
 
 def is_worth_logging(record: logging.LogRecord) -> bool:
@@ -104,6 +152,8 @@ def is_worth_logging(record: logging.LogRecord) -> bool:
 
 
 def _address(settings: GrpcSettings) -> str:
+    if settings.host.startswith(UNIX_SCHEME):
+        return settings.host
     is_bare_ipv6 = ":" in settings.host and not settings.host.startswith("[")
     return f"[{settings.host}]:{settings.port}" if is_bare_ipv6 else f"{settings.host}:{settings.port}"
 
@@ -112,9 +162,23 @@ def _options(settings: GrpcSettings) -> list[tuple[str, int]]:
     options = {
         "grpc.max_receive_message_length": settings.max_message_bytes,
         "grpc.so_reuseport": 0,  # a second server on the port must fail, not take half of the calls
-        "grpc.http2.min_ping_interval_without_data_ms": _MIN_PING_INTERVAL_MS,
+        "grpc.max_metadata_size": settings.max_metadata_bytes,
+        "grpc.absolute_max_metadata_size": settings.max_metadata_bytes,  # between the two, gRPC would refuse by lot
+        "grpc.max_concurrent_streams": settings.max_connection_streams,
+        "grpc.max_allowed_incoming_connections": settings.max_connections,
+        "grpc.max_connection_idle_ms": _milliseconds(settings.max_connection_idle_s) or _NEVER_MS,
+        "grpc.server_handshake_timeout_ms": _milliseconds(settings.handshake_timeout_s),
+        "grpc.http2.min_ping_interval_without_data_ms": _milliseconds(settings.min_ping_interval_s),
+        "grpc.keepalive_time_ms": _milliseconds(settings.keepalive_interval_s),
+        "grpc.keepalive_timeout_ms": _milliseconds(settings.keepalive_timeout_s),
+        "grpc.http2.ping_timeout_ms": _milliseconds(settings.keepalive_timeout_s),  # or it takes a minute
     }
     if settings.max_connection_age_s:
         options["grpc.max_connection_age_ms"] = round(settings.max_connection_age_s * 1000)
-        options["grpc.max_connection_age_grace_ms"] = round(settings.max_timeout_s * 1000)
+        longest_s = max(settings.max_timeout_s, settings.max_stream_timeout_s)
+        options["grpc.max_connection_age_grace_ms"] = round(longest_s * 1000)
     return list(options.items())
+
+
+def _milliseconds(seconds: float) -> int:
+    return math.ceil(seconds * 1000)

@@ -1,26 +1,43 @@
 """The RPC methods: convert, delegate, convert."""
 
+import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Sequence
-from typing import NoReturn, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Protocol
 
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
 from service.api import messages
+from service.api.caller import current_caller
+from service.api.multiplexing import answer_all
 from service.api.settings import GrpcSettings
-from service.datatypes import TranslationRequest, TranslationResult
-from service.errors import UnsupportedFieldError
-from service.models import ModelStatus
+from service.api.streams import RequestStream, ResponseStream
+from service.datatypes import TranslatedSentence, TranslationRequest, TranslationResult
+from service.errors import DeadlineExceededError
+from service.models.model import ModelStatus
 from service.text.limits import TranslationLimits
+
+_GRACE_S = 0.5  # for what the deadline ends in the queue or between two steps, whose error says more
 
 
 class Translates(Protocol):
     """One request, from text to text."""
 
-    async def translate(self, request: TranslationRequest, *, deadline_s: float) -> TranslationResult:
+    async def translate(self, request: TranslationRequest, *, deadline_s: float, caller: str) -> TranslationResult:
         """Translate all texts of a request, or raise an error of the tree; `deadline_s` is on the monotonic clock."""
+
+
+class TranslatesDocuments(Protocol):
+    """One long text, sentence by sentence."""
+
+    def translate(
+        self, request: TranslationRequest, *, deadline_s: float, caller: str
+    ) -> AsyncGenerator[TranslatedSentence, None]:
+        """Yield the sentences of the only text in order, or raise an error of the tree; closing it ends the work."""
 
 
 class KnowsModels(Protocol):
@@ -30,16 +47,21 @@ class KnowsModels(Protocol):
         """Return all, the versions of each side by side."""
 
     def get_model(self, model: str) -> Sequence[ModelStatus]:
-        """Return the versions of `name`, or the one of `name/version`; an error of the tree if there is none."""
+        """Return the versions of `name`, or the one that is meant by `name/version` or `name@label`."""
 
 
 class TranslationServicer(pb_grpc.TranslationServiceServicer):
     """dragoman.v1.TranslationService."""
 
     def __init__(
-        self, translator: Translates, settings: GrpcSettings, clock: Callable[[], float] = time.monotonic
+        self,
+        translator: Translates,
+        documents: TranslatesDocuments,
+        settings: GrpcSettings,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._translator = translator
+        self._documents = documents
         self._settings = settings
         self._clock = clock
 
@@ -48,16 +70,35 @@ class TranslationServicer(pb_grpc.TranslationServiceServicer):
     ) -> pb.TranslateResponse:
         """Translate all texts of the request."""
         deadline_s = self._clock() + allowed_time_s(context.time_remaining(), self._settings)
-        result = await self._translator.translate(messages.from_translate_request(request), deadline_s=deadline_s)
+        return await self._translated(request, deadline_s=deadline_s)
+
+    async def TranslateDocument(  # noqa: N802
+        self, request: pb.TranslateDocumentRequest, stream: ResponseStream
+    ) -> None:
+        """Translate a document and send its sentences; the interceptor gives the stream."""
+        document = messages.from_translate_document_request(request)
+        allowed_s = allowed_stream_time_s(stream.time_remaining(), self._settings)
+        sentences = self._documents.translate(document, deadline_s=self._clock() + allowed_s, caller=current_caller())
+        async with _ended_after(allowed_s), contextlib.aclosing(sentences):
+            index = 0
+            async for sentence in sentences:
+                await stream.write(
+                    messages.to_translated_sentence(sentence, index=index, request_id=request.request_id)
+                )
+                index += 1
+
+    async def TranslateStream(self, requests: RequestStream, context: object) -> None:  # noqa: ARG002, N802
+        """Answer requests as they come; the interceptor gives the stream."""
+        allowed_s = allowed_stream_time_s(requests.time_remaining(), self._settings)
+        translate = partial(self._translated, deadline_s=self._clock() + allowed_s)
+        async with _ended_after(allowed_s):
+            await answer_all(requests, translate, max_unanswered=self._settings.max_stream_requests)
+
+    async def _translated(self, request: pb.TranslateRequest, *, deadline_s: float) -> pb.TranslateResponse:
+        result = await self._translator.translate(
+            messages.from_translate_request(request), deadline_s=deadline_s, caller=current_caller()
+        )
         return messages.to_translate_response(result, request_id=request.request_id)
-
-    async def TranslateDocument(self, request: object, context: object) -> NoReturn:  # noqa: ARG002, N802
-        """Refuse: not implemented yet."""
-        raise UnsupportedFieldError("TranslateDocument")
-
-    async def TranslateStream(self, requests: object, context: object) -> NoReturn:  # noqa: ARG002, N802
-        """Refuse: not implemented yet."""
-        raise UnsupportedFieldError("TranslateStream")
 
 
 class ModelServicer(pb_grpc.ModelServiceServicer):
@@ -88,3 +129,19 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
 def allowed_time_s(remaining_s: float | None, settings: GrpcSettings) -> float:
     """Return how long a call may take: what its caller left it, or the default, within the maximum."""
     return min(settings.default_timeout_s if remaining_s is None else remaining_s, settings.max_timeout_s)
+
+
+def allowed_stream_time_s(remaining_s: float | None, settings: GrpcSettings) -> float:
+    """Return how long a document or a stream of requests may take; as `allowed_time_s`."""
+    allowed_s = settings.default_stream_timeout_s if remaining_s is None else remaining_s
+    return min(allowed_s, settings.max_stream_timeout_s)
+
+
+@contextlib.asynccontextmanager
+async def _ended_after(allowed_s: float) -> AsyncIterator[None]:
+    """End a call in its time even if its caller neither reads nor sends; what is in the queue ends by its deadline."""
+    try:
+        async with asyncio.timeout(allowed_s + _GRACE_S):
+            yield
+    except TimeoutError as error:
+        raise DeadlineExceededError("stream") from error

@@ -1,5 +1,6 @@
 """The settings of the gRPC server."""
 
+from pathlib import Path
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -11,7 +12,8 @@ class GrpcSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     host: str = "127.0.0.1"
-    """Address to listen on; `0.0.0.0` for all IPv4 interfaces, `::` for IPv6 too."""
+    """Address to listen on; `0.0.0.0` for all IPv4 interfaces, `::` for IPv6 too, `unix:/PATH` for a socket. Beyond
+    loopback only with `access.callers_file` or `tls.client_ca_file`, or what `access` allows without."""
 
     port: int = Field(default=50051, ge=0, le=65535)
     """TCP port; 0 takes a free one."""
@@ -19,23 +21,111 @@ class GrpcSettings(BaseModel):
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=2**31 - 1)
     """Largest request; a larger one is refused with RESOURCE_EXHAUSTED before it is parsed."""
 
-    max_concurrent_requests: int = Field(default=1024, ge=1)
-    """Translations answered at a time; one more is refused with RESOURCE_EXHAUSTED instead of waiting."""
+    max_metadata_bytes: int = Field(default=16 * 1024, ge=1024, le=1024 * 1024)
+    """Largest metadata of a call, 32 bytes added to each entry; more is refused with RESOURCE_EXHAUSTED."""
 
-    default_timeout_s: float = Field(default=30.0, gt=0)
+    max_connections: int = Field(default=1024, ge=1, le=1_000_000)
+    """Connections at a time; one more is closed at once."""
+
+    max_connection_streams: int = Field(default=2048, ge=1, le=1_000_000)
+    """Calls at a time on one connection; gRPC clients keep further ones to themselves until there is room."""
+
+    max_connection_idle_s: float = Field(default=1800.0, ge=0, le=2_000_000)
+    """A connection without calls for this long is closed; 0: never."""
+
+    handshake_timeout_s: float = Field(default=10.0, gt=0, le=3600)
+    """Time allowed to a new connection until it is ready for calls, TLS included."""
+
+    min_ping_interval_s: float = Field(default=10.0, ge=0, le=86400)
+    """A client that pings more often than this, with or without calls under way, is disconnected as a nuisance."""
+
+    keepalive_interval_s: float = Field(default=120.0, ge=0.1, le=86400)
+    """A connection with calls that has been silent for this long is pinged."""
+
+    keepalive_timeout_s: float = Field(default=20.0, ge=0.1, le=3600)
+    """Wait for the answer to such a ping; without one the connection is closed and its calls are cancelled."""
+
+    max_concurrent_requests: int = Field(default=1024, ge=1, le=1_000_000)
+    """Translations answered at a time, open streams and each of their requests counted; one more is refused with
+    RESOURCE_EXHAUSTED instead of waiting."""
+
+    default_timeout_s: float = Field(default=30.0, gt=0, le=86400)
     """Time allowed to a call that comes without a deadline."""
 
-    max_timeout_s: float = Field(default=300.0, gt=0)
+    max_timeout_s: float = Field(default=300.0, gt=0, le=86400)
     """Longest time allowed to a call, whatever its deadline."""
 
-    max_connection_age_s: float = Field(default=0.0, ge=0)
+    default_stream_timeout_s: float = Field(default=600.0, gt=0, le=86400)
+    """Time allowed to a document or a stream of requests that comes without a deadline."""
+
+    max_stream_timeout_s: float = Field(default=7200.0, gt=0, le=86400)
+    """Longest time allowed to a document or a stream of requests, whatever its deadline."""
+
+    max_stream_requests: int = Field(default=32, ge=1, le=1024)
+    """Requests of one TranslateStream that are answered at a time; while it has so many the server reads no more."""
+
+    max_connection_age_s: float = Field(default=0.0, ge=0, le=2_000_000)
     """A connection older than this is closed after its calls, so that clients spread over new replicas; 0: never."""
 
-    drain_timeout_s: float = Field(default=30.0, ge=0)
+    drain_timeout_s: float = Field(default=30.0, ge=0, le=86400)
     """After SIGTERM, longest wait for the answers to admitted requests."""
 
     @model_validator(mode="after")
     def _default_within_maximum(self) -> Self:
         if self.default_timeout_s > self.max_timeout_s:
             raise ValueError(f"default_timeout_s at most max_timeout_s ({self.max_timeout_s:g})")
+        if self.default_stream_timeout_s > self.max_stream_timeout_s:
+            raise ValueError(f"default_stream_timeout_s at most max_stream_timeout_s ({self.max_stream_timeout_s:g})")
         return self
+
+
+class TlsSettings(BaseModel):
+    """Encryption, and certificates of clients. All files are PEM and are read again when they change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    certificate_file: Path | None = None
+    """The server's certificate, then those that sign it; with it, plain text is refused."""
+
+    private_key_file: Path | None = None
+    """Key of `certificate_file`, without a password."""
+
+    client_ca_file: Path | None = None
+    """With it, nobody connects without a certificate that one of these has signed (mutual TLS)."""
+
+    reload_interval_s: float = Field(default=10.0, ge=0.01, le=3600)
+    """How often to look whether the files have changed. New connections get what is new."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.certificate_file is not None
+
+    @model_validator(mode="after")
+    def _go_together(self) -> Self:
+        if (self.certificate_file is None) != (self.private_key_file is None):
+            raise ValueError("certificate_file and private_key_file together")
+        if self.client_ca_file is not None and not self.is_on:
+            raise ValueError("client_ca_file only with certificate_file and private_key_file")
+        return self
+
+
+class AccessSettings(BaseModel):
+    """Who may call."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    callers_file: Path | None = None
+    """Who may call, by hashed API key or certificate, and how much (`python -m service keys`); unset: whoever
+    connects. It is read again when it changes."""
+
+    reload_interval_s: float = Field(default=10.0, ge=0.01, le=3600)
+    """How often to look whether `callers_file` has changed."""
+
+    allow_unauthenticated: bool = False
+    """Whether `grpc.host` may be another than loopback while whoever connects is served. They may translate;
+    models are then managed by nobody."""
+
+    allow_plaintext_keys: bool = False
+    """Whether `grpc.host` may be another than loopback with API keys but without TLS, as behind a proxy that
+    encrypts."""

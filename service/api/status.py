@@ -47,6 +47,11 @@ TABLE: Mapping[type[errors.DragomanError], Row] = {
     errors.InvalidFieldError: Row(code=grpc.StatusCode.INVALID_ARGUMENT, reason="INVALID_FIELD"),
     errors.UnsupportedFieldError: Row(code=grpc.StatusCode.UNIMPLEMENTED, reason="UNSUPPORTED_FIELD"),
     errors.ModelNotFoundError: Row(code=grpc.StatusCode.NOT_FOUND, reason="MODEL_NOT_FOUND"),
+    errors.ModelStateError: Row(code=grpc.StatusCode.FAILED_PRECONDITION, reason="MODEL_STATE"),
+    errors.UnauthenticatedError: Row(code=grpc.StatusCode.UNAUTHENTICATED, reason="UNAUTHENTICATED"),
+    errors.PermissionDeniedError: Row(code=grpc.StatusCode.PERMISSION_DENIED, reason="PERMISSION_DENIED"),
+    errors.RetryableError: Row(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="OVERLOADED"),
+    errors.RateLimitedError: Row(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="RATE_LIMITED"),
     errors.OverloadedError: Row(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="OVERLOADED"),
     errors.StartingError: Row(code=grpc.StatusCode.UNAVAILABLE, reason="STARTING"),
     errors.DrainingError: Row(code=grpc.StatusCode.UNAVAILABLE, reason="DRAINING"),
@@ -61,6 +66,9 @@ class Answer:
     code: grpc.StatusCode
     reason: str
     message: str
+    status: status_pb2.Status
+    """The whole answer, with its details."""
+
     trailing_metadata: tuple[tuple[str, str | bytes], ...]
 
 
@@ -70,9 +78,9 @@ def answer(error: BaseException) -> Answer:
     text = _shortened(str(error)) if row.is_public else NEUTRAL_MESSAGE
     status = status_pb2.Status(code=row.code.value[0], message=text, details=_details(error, row))
     trailing: tuple[tuple[str, str | bytes], ...] = (("grpc-status-details-bin", status.SerializeToString()),)
-    if isinstance(error, errors.OverloadedError):
+    if isinstance(error, errors.RetryableError):
         trailing += (("grpc-retry-pushback-ms", str(_milliseconds(error.retry_after_s))),)
-    return Answer(code=row.code, reason=row.reason, message=text, trailing_metadata=trailing)
+    return Answer(code=row.code, reason=row.reason, message=text, status=status, trailing_metadata=trailing)
 
 
 def _row(error: BaseException) -> Row:
@@ -87,7 +95,7 @@ def _details(error: BaseException, row: Row) -> list[any_pb2.Any]:
             field=error.field, description=_shortened(error.description), reason=row.reason
         )
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
-    if isinstance(error, errors.OverloadedError):
+    if isinstance(error, errors.RetryableError):
         delay = duration_pb2.Duration()
         delay.FromMilliseconds(_milliseconds(error.retry_after_s))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
@@ -101,7 +109,8 @@ def _packed(detail: message.Message) -> any_pb2.Any:
 
 
 def _milliseconds(seconds: float) -> int:
-    return max(0, math.ceil(seconds * 1000))
+    """At least 1: after a pushback of 0 ms a client of gRPC (seen in 1.85) waits for its deadline instead."""
+    return max(1, math.ceil(seconds * 1000))
 
 
 def _shortened(text: str) -> str:

@@ -1,23 +1,39 @@
-"""`models`: what a running server translates with."""
+"""`models`: what a running server translates with, and changes of it."""
 
 import argparse
 from typing import Any
 
+from dragoman.admin import ModelAdminClient
 from dragoman.client import TranslationClient
 from dragoman.models import Model, ModelVersion
 
-from service.cli.target import add_target_flags, call
+from service.cli.target import add_target_flags, call, call_admin
 
 
 def add_parser(commands: Any) -> None:
     """Declare the command and its flags."""
     parser = commands.add_parser(
         "models",
-        help="list the models of a running server",
+        help="list the models of a running server, load, unload or label them",
         description="Lists every model of a running server with its versions, languages, limits and scores.",
     )
     add_target_flags(parser)
     parser.set_defaults(run=run)
+    changes = parser.add_subparsers(metavar="CHANGE")
+    _add_change(changes, "load", run_load, "load a version from the server's directory of models, and warm it up")
+    _add_change(changes, "unload", run_unload, "unload a version once what it has is answered")
+    label = _add_change(changes, "label", run_label, "let NAME@LABEL mean a version")
+    label.add_argument("label", metavar="LABEL", help="such as stable or canary")
+    label.add_argument("--remove", action="store_true", help="remove the label; MODEL is a name without a version")
+
+
+def _add_change(changes: Any, name: str, run_change: Any, description: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = changes.add_parser(
+        name, help=description, description=f"{description[0].upper()}{description[1:]}."
+    )
+    parser.add_argument("model", metavar="MODEL", help="NAME/VERSION")
+    parser.set_defaults(run=run_change)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -25,10 +41,43 @@ def run(arguments: argparse.Namespace) -> int:
 
     def list_models(client: TranslationClient) -> None:
         for model in client.list_models():
-            for version in model.versions:
-                print(_described(model, version))
+            _print(model)
 
     return call(arguments, list_models)
+
+
+def run_load(arguments: argparse.Namespace) -> int:
+    """Load a version and describe it; return the exit code."""
+
+    def load(admin: ModelAdminClient) -> None:
+        _print(admin.load_model(arguments.model))
+
+    return call_admin(arguments, load)
+
+
+def run_unload(arguments: argparse.Namespace) -> int:
+    """Unload a version; return the exit code."""
+
+    def unload(admin: ModelAdminClient) -> None:
+        admin.unload_model(arguments.model)
+        print(f"{arguments.model}  unloaded")
+
+    return call_admin(arguments, unload)
+
+
+def run_label(arguments: argparse.Namespace) -> int:
+    """Set or remove a label and describe the model; return the exit code."""
+
+    def label(admin: ModelAdminClient) -> None:
+        change = admin.remove_model_label if arguments.remove else admin.set_model_label
+        _print(change(arguments.model, arguments.label))
+
+    return call_admin(arguments, label)
+
+
+def _print(model: Model) -> None:
+    for version in model.versions:
+        print(_described(model, version))
 
 
 def _described(model: Model, version: ModelVersion) -> str:
@@ -37,8 +86,11 @@ def _described(model: Model, version: ModelVersion) -> str:
     scores = "".join(
         f"\n    {score.metric} {score.value:.1f} on {score.test_set}" for score in version.evaluation_scores
     )
+    labels = "".join(f"  @{label}" for label in version.labels)
+    fault = f"\n    {version.state_message}" if version.state_message else ""
+    state = f"{version.precision.name.lower()}  {version.state.name.lower()}{fault}"
     return (
-        f"{model.name}/{version.version}  {pairs}  {version.precision.name.lower()}  {version.state.name.lower()}\n"
+        f"{model.name}/{version.version}{labels}  {pairs}  {state}\n"
         f"    up to {limits.max_texts} texts of {limits.max_text_characters} characters, "
         f"sentences up to {limits.max_source_tokens} tokens{scores}"
     )

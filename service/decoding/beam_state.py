@@ -1,6 +1,6 @@
-"""The arrays of a running batch of searches: options, live rows and token histories of every segment.
+"""The arrays of a running batch of searches: options and live rows of every segment.
 
-Sizes: B segments, K rows (the widest beam of the batch), T steps of room. A segment with a smaller beam has dead
+Sizes: B segments, K rows (the widest beam of the batch). A segment with a smaller beam has dead
 rows behind its own, marked by a log-probability of -inf; live rows are sorted, best first, unless they are chains that
 are drawn at random.
 """
@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from service.datatypes import SearchConfig
 from service.decoding.constraints import BoolArray, TargetRules
+from service.decoding.history import History
 from service.decoding.sampling import Sampler
 from service.decoding.scoring import bound_penalty
 from service.decoding.step_model import DoubleArray, FloatArray, IntArray
-
-_HISTORY_STEPS = 64  # room of a new history, and at least what it grows by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,80 +78,6 @@ class Survivors:
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class History:
-    """The token each row took at each step and the row it continued; hypotheses are read back from their ends.
-
-    Nothing is moved when beams are reordered, so a step costs three small writes.
-    """
-
-    tokens: NDArray[np.int32]
-    """[B, T, K]"""
-
-    parents: NDArray[np.int32]
-    """[B, T, K] row of the previous step that was continued."""
-
-    log_probs: FloatArray
-    """[B, T, K] natural log-probability of the token."""
-
-    @classmethod
-    def empty(cls, num_segments: int, num_rows: int) -> "History":
-        """Return room for new segments."""
-        shape = (num_segments, _HISTORY_STEPS, num_rows)
-        return cls(
-            tokens=np.zeros(shape, np.int32), parents=np.zeros(shape, np.int32), log_probs=np.zeros(shape, np.float32)
-        )
-
-    def record(self, lengths: IntArray, tokens: IntArray, parents: IntArray, log_probs: FloatArray) -> None:
-        """Write one step of every segment; `lengths` [B] are those before the step, the others are [B, K]."""
-        longest = int(lengths.max(initial=0))
-        num_segments, num_steps, num_rows = self.tokens.shape
-        if longest >= num_steps:
-            self._resize((num_segments, 2 * num_steps, num_rows))
-        segments = np.arange(num_segments)
-        width = tokens.shape[1]
-        self.tokens[segments, lengths, :width] = tokens
-        self.parents[segments, lengths, :width] = parents
-        self.log_probs[segments, lengths, :width] = log_probs
-
-    def trace(self, segment: int, *, row: int, length: int, first: int = 0) -> tuple[list[int], list[float]]:
-        """Return tokens and their log-probabilities of the hypothesis that row `row` held after `length` steps.
-
-        `first` skips that many tokens at its beginning.
-        """
-        tokens, parents, log_probs = (
-            array[segment, first:length].tolist() for array in (self.tokens, self.parents, self.log_probs)
-        )
-        rows = []
-        for step in range(length - first - 1, -1, -1):
-            rows.append(row)
-            row = parents[step][row]
-        rows.reverse()
-        return [tokens[step][row] for step, row in enumerate(rows)], [
-            log_probs[step][row] for step, row in enumerate(rows)
-        ]
-
-    def append(self, other: "History") -> None:
-        """Add the segments of `other` behind these; `other` may be changed."""
-        num_steps, num_rows = np.maximum(self.tokens.shape[1:], other.tokens.shape[1:]).tolist()
-        for history in (self, other):
-            history._resize((history.tokens.shape[0], num_steps, num_rows))
-        self.tokens = np.concatenate((self.tokens, other.tokens))
-        self.parents = np.concatenate((self.parents, other.parents))
-        self.log_probs = np.concatenate((self.log_probs, other.log_probs))
-
-    def keep(self, segments: IntArray) -> None:
-        """Forget all segments but these, which become 0, 1, ... in the order given."""
-        self.tokens = self.tokens[segments]
-        self.parents = self.parents[segments]
-        self.log_probs = self.log_probs[segments]
-
-    def _resize(self, shape: tuple[int, ...]) -> None:
-        self.tokens = _padded(self.tokens, shape, fill=0)
-        self.parents = _padded(self.parents, shape, fill=0)
-        self.log_probs = _padded(self.log_probs, shape, fill=0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
     """What follows from who is in the batch alone: found when somebody joins or leaves, not in every step."""
@@ -175,16 +100,18 @@ class Membership:
     @classmethod
     def of(cls, state: "BeamState") -> "Membership":
         """Look at all segments of a state."""
-        widest_beam = int(state.beam_sizes.max(initial=1))
-        is_beyond_beam = np.arange(widest_beam) >= state.beam_sizes[:, None]
+        searches = state.searches
+        beam_sizes = [search.beam_size for search in searches]
+        widest_beam = max(beam_sizes, default=1)
+        is_even = min(beam_sizes, default=1) == widest_beam
         return cls(
             widest_beam=widest_beam,
-            is_beyond_beam=is_beyond_beam if is_beyond_beam.any() else None,
-            has_minimums=bool(state.min_tokens.any()),
-            has_prefixes=bool(state.prefix_lengths.any()),
+            is_beyond_beam=None if is_even else np.arange(widest_beam) >= state.beam_sizes[:, None],
+            has_minimums=any(search.min_target_tokens for search in searches),
+            has_prefixes=any(search.target_prefix for search in searches),
             has_rules=any(rules is not None for rules in state.target_rules),
             drawn=tuple(segment for segment, sampler in enumerate(state.samplers) if sampler is not None),
-            guarded=tuple(segment for segment, search in enumerate(state.searches) if search.has_guard),
+            guarded=tuple(segment for segment, search in enumerate(searches) if search.has_guard),
         )
 
 
@@ -268,7 +195,7 @@ class BeamState:
             log_probs=log_probs,
             tokens=np.full((num_segments, num_rows), bos_id, np.int64),
             parents=np.zeros((num_segments, num_rows), np.int64),
-            history=History.empty(num_segments, num_rows),
+            history=History(num_segments),
         )
 
     @property
@@ -307,7 +234,7 @@ class BeamState:
         return int(np.isfinite(self.log_probs[segment]).sum())
 
     def append(self, other: "BeamState") -> None:
-        """Add the segments of `other` behind these; `other` must not be used again."""
+        """Add the segments of `other`, which have taken no step, behind these; `other` must not be used again."""
         num_rows = max(self.log_probs.shape[1], other.log_probs.shape[1])
         for state in (self, other):
             shape = (state.num_segments, num_rows)
@@ -318,7 +245,7 @@ class BeamState:
             setattr(self, name, np.concatenate((getattr(self, name), getattr(other, name))))
         for name in _LISTS:
             getattr(self, name).extend(getattr(other, name))
-        self.history.append(other.history)
+        self.history.add_segments(other.num_segments)
         self._note_members()
 
     def keep(self, segments: Sequence[int]) -> None:
@@ -328,12 +255,12 @@ class BeamState:
             setattr(self, name, getattr(self, name)[indices])
         for name in _LISTS:
             setattr(self, name, [getattr(self, name)[segment] for segment in segments])
-        self.history.keep(indices)
+        self.history.keep(segments)
         self._note_members()
 
     def extend(self, survivors: Survivors) -> None:
         """Give every row its next token."""
-        self.history.record(self.lengths, survivors.tokens, survivors.parents, survivors.steps)
+        self.history.record(survivors.tokens, survivors.parents, survivors.steps)
         self.log_probs, self.tokens, self.parents = survivors.log_probs, survivors.tokens, survivors.parents
         self.lengths += 1
         self.steps_left -= 1

@@ -118,6 +118,12 @@ class SegmentBuffers:
         self._memory, self._spare = _zeros(0, float_type), _zeros(0, float_type)
         self._num_segments = 0
         self._length = 0
+        self._num_layouts = 0
+
+    @property
+    def layout(self) -> int:
+        """Another number whenever the parts have moved to other memory or have another shape."""
+        return self._num_layouts
 
     @property
     def length(self) -> int:
@@ -161,6 +167,7 @@ class SegmentBuffers:
         if kept:
             _copy(self._arrays[:, :kept], moved[:, :kept])
         self._memory, self._spare, self._arrays = self._spare, self._memory, moved
+        self._num_layouts += 1
 
 
 def _copy(source: NDArray[Any], target: NDArray[Any]) -> None:

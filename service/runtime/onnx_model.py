@@ -206,7 +206,13 @@ class OnnxStepBatch:
         if not binding.fits(shape):
             self._release()
             self._fit_buffers()
-            binding.fit(shape, pools=self._pools.live(), cross=self._cross.live(), source_lengths=self._source_lengths)
+            binding.fit(
+                shape,
+                layout=(self._pools.layout, self._cross.layout),
+                pools=self._pools.live(),
+                cross=self._cross.live(),
+                source_lengths=self._source_lengths,
+            )
         return binding
 
     def _release(self) -> None:

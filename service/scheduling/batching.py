@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from service.datatypes import Priority, Segment
-from service.scheduling.admission import PendingSegment
+from service.scheduling.pending import PendingSegment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,14 +16,24 @@ class BatchLoad:
     """In tokens, EOS counted."""
 
     widest_beam: int = 0
+    source_tokens: int = 0
+    """Of all segments, EOS counted, without padding."""
+
+    live_rows: int = 0
+    """Beams of all segments together."""
 
     @classmethod
     def of(cls, segments: Iterable[Segment]) -> "BatchLoad":
         """Return the load of a batch of these segments."""
-        load = cls()
-        for segment in segments:
-            load = load.plus(segment)
-        return load
+        listed = list(segments)
+        sources, beams = [len(one.source_ids) for one in listed], [one.search.beam_size for one in listed]
+        return cls(
+            num_segments=len(listed),
+            longest_source=max(sources, default=0),
+            widest_beam=max(beams, default=0),
+            source_tokens=sum(sources),
+            live_rows=sum(beams),
+        )
 
     @property
     def padded_tokens(self) -> int:
@@ -41,6 +51,8 @@ class BatchLoad:
             num_segments=self.num_segments + 1,
             longest_source=max(self.longest_source, len(segment.source_ids)),
             widest_beam=max(self.widest_beam, segment.search.beam_size),
+            source_tokens=self.source_tokens + len(segment.source_ids),
+            live_rows=self.live_rows + segment.search.beam_size,
         )
 
 
@@ -76,6 +88,10 @@ def next_joiners(waiting: Sequence[PendingSegment], running: BatchLoad, budget: 
     The head of the queue goes first, or nobody does: if it does not fit yet, others must not keep it from ever
     fitting. The rest of the room goes to interactive segments before bulk ones, in either lane to those whose source
     is closest in length to the head's, because they are padded together.
+
+    So who waits is passed by those only that are looked at with it, and each time one of those before it has left: of
+    `waiting[i]`, at most i + 1 batches are joined until it does, unless others come in before it. A caller is ahead
+    of its turn by no more work than that of what is looked at, and pays for it in its next turns.
 
     Args:
         waiting: in the order they should be served; what is looked at, not necessarily all that waits.

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 
 from service.cores import num_cores
@@ -16,13 +17,42 @@ from service.datatypes import Priority, Segment, SegmentResult
 from service.decoding.engine import check_segment
 from service.decoding.step_model import StepModel
 from service.errors import DeadlineExceededError, DrainingError, OverloadedError
-from service.scheduling.admission import AdmissionQueue, PendingSegment, ServiceRate
+from service.scheduling.admission import AdmissionQueue
 from service.scheduling.batching import BatchBudget, fair_share, next_joiners
+from service.scheduling.forecast import Backlog, Demand, Forecast
+from service.scheduling.headroom import Headroom
+from service.scheduling.pending import PendingSegment
 from service.scheduling.settings import SchedulingSettings
-from service.scheduling.worker import Turn, Worker
+from service.scheduling.thread_priority import lower_priority
+from service.scheduling.turn import Turn
+from service.scheduling.warm_up import warm_up
+from service.scheduling.worker import Worker
 from service.telemetry.metrics import Metrics
+from service.telemetry.tracing import current_trace
 
 _LOOKAHEAD = 4  # batches' worth of waiting segments from which joiners of similar length are chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arrival:
+    """A request that asks to be admitted."""
+
+    demand: Demand
+    priority: Priority
+    caller: str
+    now_s: float
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prediction:
+    """What was expected of a request when it was admitted."""
+
+    needed_s: float
+    """From admission to its last answer."""
+
+    knows_rate: bool
+    """Whether the forecast knew how fast a backlog is worked off; the headroom learns from no other."""
 
 
 class Scheduler:
@@ -45,13 +75,20 @@ class Scheduler:
         self._clock = clock
         self._queue = AdmissionQueue(
             max_segments=settings.max_queue_segments,
-            max_tokens=settings.max_queue_tokens,
+            max_work=settings.max_queue_work_tokens,
             bulk_patience_s=settings.bulk_patience_s,
+            max_caller_share=settings.max_caller_queue_share,
         )
         num_threads = settings.num_decoding_threads or num_cores()
-        self._rate = ServiceRate(num_threads=num_threads)
+        self._headroom = Headroom()
+        self._forecast = Forecast(
+            num_threads=num_threads,
+            max_batch_segments=settings.max_batch_segments,
+            max_batch_rows=settings.max_batch_rows,
+        )
         self._unanswered: set[PendingSegment] = set()
-        self._recorded_segments = self._recorded_tokens = 0
+        self._predictions: dict[PendingSegment, _Prediction] = {}  # of each request, by its last segment
+        self._recorded_segments = self._recorded_tokens = self._recorded_work = 0
         self._is_draining = False
         self._is_stopping = False
         self._lock = threading.RLock()
@@ -62,6 +99,17 @@ class Scheduler:
             threading.Thread(target=self._decode, args=(worker,), name=f"decode-{index}", daemon=True)
             for index, worker in enumerate(self._workers)
         ]
+
+    def warm_up(self, segments: Sequence[Segment]) -> list[SegmentResult]:
+        """Let each decoding thread's batch decode some segments, before `start`; return the results of one.
+
+        Raises:
+            EngineError: if the model cannot decode them.
+            ValueError: if the model or the search cannot take a segment.
+        """
+        for segment in segments:
+            check_segment(segment, self._model)
+        return warm_up(self._workers, segments, clock=self._clock)
 
     def start(self) -> None:
         """Start the decoding threads; what was submitted before waits for this."""
@@ -74,6 +122,7 @@ class Scheduler:
         *,
         deadline_s: float | None = None,
         priority: Priority = Priority.INTERACTIVE,
+        caller: str = "",
     ) -> "list[Future[SegmentResult]]":
         """Admit all segments of a request, or none; never waits.
 
@@ -84,31 +133,32 @@ class Scheduler:
             segments: what to decode, each acceptable to the model.
             deadline_s: on the scheduler's clock; None: never given up.
             priority: interactive segments are served before bulk ones.
+            caller: name of who asks.
 
         Returns:
             One future for each segment, in order.
 
         Raises:
-            OverloadedError: if they do not all find a place in the queue.
+            OverloadedError: if they do not all find a place in the queue, or would be answered after their deadline
+                because of what waits there.
+            DeadlineExceededError: if the deadline has passed, or would even on an idle server.
             DrainingError: once `drain` or `stop` has been called.
             ValueError: if the model or the search cannot take a segment.
         """
         for segment in segments:
             check_segment(segment, self._model)
-        now_s = self._clock()
-        group = [
-            PendingSegment(
-                segment=segment,
-                priority=priority,
-                admitted_at_s=now_s,
-                deadline_s=math.inf if deadline_s is None else deadline_s,
-            )
-            for segment in segments
-        ]
-        for pending in group:
-            pending.future.add_done_callback(partial(self._forget, pending))
-        self._admit(group)
-        return [pending.future for pending in group]
+        if not segments:
+            return []
+        arrival = _Arrival(
+            demand=self._forecast.demand(segments),
+            priority=priority,
+            caller=caller,
+            now_s=self._clock(),
+            deadline_s=math.inf if deadline_s is None else deadline_s,
+        )
+        with self._lock:
+            self._predict(arrival)  # a refusal costs little: nothing is made before it
+        return self._admit(arrival, self._pending(segments, arrival))
 
     def drain(self, timeout_s: float) -> bool:
         """Refuse new segments and wait until all admitted ones are answered; return False if time ran out first."""
@@ -128,25 +178,84 @@ class Scheduler:
             if thread.ident is not None:
                 thread.join(timeout_s)
 
-    def _admit(self, group: Sequence[PendingSegment]) -> None:
+    def _pending(self, segments: Sequence[Segment], arrival: _Arrival) -> list[PendingSegment]:
+        exemplar = current_trace().exemplar
+        group = [
+            PendingSegment(
+                segment=segment,
+                priority=arrival.priority,
+                caller=arrival.caller,
+                work=work,
+                admitted_at_s=arrival.now_s,
+                deadline_s=arrival.deadline_s,
+                exemplar=exemplar,
+            )
+            for segment, work in zip(segments, arrival.demand.works, strict=True)
+        ]
+        for pending in group:
+            pending.future.add_done_callback(partial(self._forget, pending))
+        return group
+
+    def _admit(self, arrival: _Arrival, group: Sequence[PendingSegment]) -> "list[Future[SegmentResult]]":
         with self._lock:
-            if self._is_draining:
-                self._metrics.rejected_requests.labels("draining").inc()
-                raise DrainingError
-            try:
-                self._queue.admit(group, rate=self._rate)
-            except OverloadedError:
-                self._metrics.rejected_requests.labels("overloaded").inc()
-                raise
+            predicted_s = self._predict(arrival)  # again: others may have come meanwhile
+            self._queue.admit(group, forecast=self._forecast)
             self._unanswered.update(group)
+            self._predictions[group[-1]] = _Prediction(needed_s=predicted_s, knows_rate=self._forecast.knows_rate)
             self._record_queue()
             self._work.notify(len(group))
+        return [pending.future for pending in group]
+
+    def _predict(self, arrival: _Arrival) -> float:
+        """Return the seconds until a request is answered; refuse it if that is too late, or without room for it."""
+        if self._is_draining:
+            self._metrics.rejected_requests.labels("draining").inc()
+            raise DrainingError
+        demand = arrival.demand
+        predicted_s = self._forecast.finish_in_s(demand, self._backlog(arrival))
+        needed_s = predicted_s * self._headroom.factor
+        allowed_s = arrival.deadline_s - arrival.now_s
+        if allowed_s <= 0 or (needed_s > allowed_s and self._forecast.is_convincing(arrival.now_s)):
+            self._metrics.rejected_requests.labels("deadline").inc()
+            self._metrics.deadline_misses.labels("admission").inc(demand.num_segments)
+            raise self._too_late(demand, needed_s=needed_s, allowed_s=allowed_s)
+        try:
+            self._queue.check_room(
+                num_segments=demand.num_segments, work=demand.work, caller=arrival.caller, forecast=self._forecast
+            )
+        except OverloadedError:
+            self._metrics.rejected_requests.labels("overloaded").inc()
+            raise
+        return predicted_s
+
+    def _backlog(self, arrival: _Arrival) -> Backlog:
+        return self._queue.backlog(
+            arrival.demand,
+            priority=arrival.priority,
+            caller=arrival.caller,
+            num_running=sum(worker.num_segments for worker in self._workers),
+        )
+
+    def _too_late(
+        self, demand: Demand, *, needed_s: float, allowed_s: float
+    ) -> DeadlineExceededError | OverloadedError:
+        """Return what to tell a caller whose deadline cannot be kept: if it may be once less waits, when that is."""
+        if allowed_s <= 0 or self._forecast.finish_in_s(demand, Backlog()) > allowed_s:
+            return DeadlineExceededError("admission")
+        return OverloadedError(
+            queued=math.ceil(needed_s * 1000),
+            limit=math.floor(allowed_s * 1000),
+            unit="ms of work that the deadline allows",
+            retry_after_s=self._forecast.retry_after_s(excess_s=needed_s - allowed_s),
+        )
 
     def _decode(self, worker: Worker) -> None:
         """Run a decoding thread until the scheduler stops."""
+        lower_priority(self._settings.decoding_niceness)
         while self._hand_over(worker):
-            turn = worker.turn()
-            self._record(turn)
+            is_backlogged = self._is_backlogged(worker)
+            self._learn(worker.turn(), is_backlogged=is_backlogged)
+        worker.close()
 
     def _hand_over(self, worker: Worker) -> bool:
         """Give a worker its next joiners, waiting while there is nothing to do at all; False once stopping."""
@@ -170,40 +279,74 @@ class Scheduler:
             num_running=sum(other.num_segments for other in self._workers),
             num_threads=len(self._workers),
         )
-        settings = self._settings
-        budget = BatchBudget(
-            max_segments=min(settings.max_batch_segments, share),
-            max_padded_tokens=settings.max_batch_padded_tokens,
-            max_rows=settings.max_batch_rows,
-        )
-        waiting = self._queue.peek(now_s, limit=_LOOKAHEAD * settings.max_batch_segments)
-        joiners = next_joiners(waiting, worker.load(), budget)
+        num_places = min(self._settings.max_batch_segments, share)
+        if worker.num_segments >= num_places:
+            return []
+        waiting = self._queue.peek(now_s, limit=_LOOKAHEAD * self._settings.max_batch_segments)
+        joiners = next_joiners(waiting, worker.load(), self._budget(num_places))
         for pending in joiners:
-            self._queue.remove(pending)
+            self._queue.serve(pending)
         return joiners
+
+    def _budget(self, num_places: int) -> BatchBudget:
+        return BatchBudget(
+            max_segments=num_places,
+            max_padded_tokens=self._settings.max_batch_padded_tokens,
+            max_rows=self._settings.max_batch_rows,
+        )
+
+    def _is_backlogged(self, worker: Worker) -> bool:
+        """Say whether the batch of a worker is as large as it may be, and more waits."""
+        with self._lock:
+            waiting = self._queue.peek(self._clock(), limit=1)
+        budget = self._budget(self._settings.max_batch_segments)
+        return bool(waiting) and not budget.allows(worker.load().plus(waiting[0].segment))
 
     def _forget(self, pending: PendingSegment, future: "Future[SegmentResult]") -> None:
         """Free what an answered or cancelled segment holds; runs once for each, in whatever thread answers it."""
         if future.cancelled():
             future.set_running_or_notify_cancel()  # wakes those who wait on the future with others
-        self._metrics.segments.labels(_outcome(future)).inc()
         with self._lock:
-            self._queue.remove(pending)
+            was_waiting = self._queue.drop(pending)
             self._unanswered.discard(pending)
+            prediction = self._predictions.pop(pending, None)
             self._record_queue()
+            outcome = self._record_end(future, was_waiting=was_waiting)
+            if prediction is not None:
+                self._record_prediction(prediction, outcome, actual_s=self._clock() - pending.admitted_at_s)
             if not self._unanswered:
                 self._quiet.notify_all()
 
-    def _record(self, turn: Turn) -> None:
+    def _record_end(self, future: "Future[SegmentResult]", *, was_waiting: bool) -> str:
+        """Count how a segment ended; return the outcome."""
+        outcome = _outcome(future)
+        self._metrics.segments.labels(outcome).inc()
+        if outcome == "cancelled":
+            self._metrics.cancelled_segments.labels("queue" if was_waiting else "decode").inc()
+        elif isinstance(error := future.exception(), DeadlineExceededError):
+            self._metrics.deadline_misses.labels(error.stage).inc()
+        return outcome
+
+    def _record_prediction(self, prediction: _Prediction, outcome: str, *, actual_s: float) -> None:
+        """Compare how long the last segment of a request took with what was predicted."""
+        if prediction.knows_rate and outcome in {"ok", "deadline"}:
+            self._headroom.record(predicted_s=prediction.needed_s, actual_s=actual_s)
+        if outcome == "ok":
+            error_s = actual_s - prediction.needed_s
+            direction = "late" if error_s > 0 else "early"
+            self._metrics.prediction_error_seconds.labels(direction).observe(abs(error_s))
+
+    def _learn(self, turn: Turn, *, is_backlogged: bool) -> None:
         with self._lock:
-            self._rate.record(num_tokens=turn.num_tokens, busy_s=turn.busy_s)
+            self._forecast.learn(turn, is_backlogged=is_backlogged, now_s=self._clock())
 
     def _record_queue(self) -> None:
         """Move the gauges by what changed: the schedulers of several models share them."""
-        num_segments, num_tokens = self._queue.num_segments, self._queue.num_tokens
+        num_segments, num_tokens, work = self._queue.num_segments, self._queue.num_tokens, self._queue.work
         self._metrics.queue_segments.inc(num_segments - self._recorded_segments)
         self._metrics.queue_tokens.inc(num_tokens - self._recorded_tokens)
-        self._recorded_segments, self._recorded_tokens = num_segments, num_tokens
+        self._metrics.queue_work_tokens.inc(work - self._recorded_work)
+        self._recorded_segments, self._recorded_tokens, self._recorded_work = num_segments, num_tokens, work
 
 
 def _outcome(future: "Future[SegmentResult]") -> str:

@@ -18,10 +18,19 @@ class SchedulingSettings(BaseModel):
         description="Segments that may wait. A request whose segments do not all find a place is refused whole, "
         "so one with more segments than this is always refused.",
     )
-    max_queue_tokens: int = Field(
-        default=131_072,
+    max_queue_work_tokens: int = Field(
+        default=2_162_688,
         ge=1,
-        description="Source tokens (EOS counted) that may wait; the same rule as for segments.",
+        description="Expected work that may wait, in work tokens: for each segment its source tokens (EOS counted) and "
+        "its beam size times the decoder steps expected, which is learned. Only a request that finds nothing waiting "
+        "may exceed it.",
+    )
+    max_caller_queue_share: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="Share of both bounds of the queue that one caller (API key, or host) may take with several "
+        "requests, so that there is room for others; 1: all. A caller with nothing waiting may take more with one.",
     )
     max_batch_segments: int = Field(
         default=32,
@@ -46,10 +55,18 @@ class SchedulingSettings(BaseModel):
         description="Threads of a model that decode, each with a batch of its own; unset: one for each core of the "
         "process on the CPU, one on a GPU.",
     )
+    decoding_niceness: int = Field(
+        default=5,
+        ge=0,
+        le=19,
+        description="How far decoding threads stand back behind the thread that takes and refuses calls, in steps of "
+        "niceness (Linux only); 0: not at all, and refusals come late while every core decodes.",
+    )
     bulk_patience_s: float = Field(
         default=5.0,
         ge=0,
-        description="Seconds a bulk segment waits behind interactive ones before it takes the next place.",
+        description="Seconds bulk segments wait behind interactive ones before one of them takes the next place, each "
+        "time that any is free.",
     )
 
     def on(self, device: str) -> Self:

@@ -15,6 +15,11 @@ from service.errors import ConfigError
 
 log = structlog.get_logger(__name__)
 
+_ALLOW = {"405 Method Not Allowed": [("Allow", "GET, HEAD")]}
+
+_MAX_CONNECTIONS = 64
+"""Each has a thread; one more is closed at once. Probes and scrapes need a handful."""
+
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
@@ -24,29 +29,41 @@ class HttpSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     host: str = "127.0.0.1"
-    """Address to listen on; `0.0.0.0` for all IPv4 interfaces, `::` for IPv6."""
+    """Address to listen on; `0.0.0.0` for all IPv4 interfaces, `::` for IPv6. Open to whoever can connect, in plain
+    text: it takes no orders, and tells of load and models, never of texts, keys or callers."""
 
     port: int = Field(default=9464, ge=0, le=65535)
     """TCP port of `/metrics`, `/healthz` and `/readyz`; 0 takes a free one."""
 
 
 def make_app(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> WsgiApp:
-    """Answer `/metrics`, `/healthz` (200 while the process lives), `/readyz` (503 unless ready); 404 elsewhere."""
+    """Answer `/metrics`, `/healthz` (200 while the process lives), `/readyz` (503 unless ready); 404 elsewhere.
+
+    `/metrics` is in the format that the `Accept` header prefers: Prometheus text, or OpenMetrics, which alone has
+    exemplars; compressed if the caller takes that.
+    """
     metrics_app = make_wsgi_app(registry)
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        match environ["PATH_INFO"]:
-            case "/metrics":
-                body: Iterable[bytes] = metrics_app(environ, start_response)
-                return body
-            case "/healthz":
+        match environ["PATH_INFO"], environ["REQUEST_METHOD"]:
+            case "/metrics", "GET":
+                try:
+                    body: Iterable[bytes] = metrics_app(environ, start_response)
+                except Exception:  # whichever metric it is, probes and the next scrape must be answered
+                    log.exception("metrics cannot be told")
+                    status, text = "500 Internal Server Error", "the log says why"
+                else:
+                    return body
+            case (("/metrics" | "/healthz" | "/readyz"), method) if method not in {"GET", "HEAD"}:
+                status, text = "405 Method Not Allowed", "use GET"
+            case (("/metrics" | "/healthz"), _):
                 status, text = "200 OK", "alive"
-            case "/readyz":
+            case "/readyz", _:
                 status, text = ("200 OK", "ready") if is_ready() else ("503 Service Unavailable", "not ready")
             case _:
                 status, text = "404 Not Found", "try /metrics, /healthz or /readyz"
-        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-        return [f"{text}\n".encode()]
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8"), *_ALLOW.get(status, ())])
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [f"{text}\n".encode()]
 
     return app
 
@@ -90,6 +107,27 @@ class HttpServer:
 class _WsgiServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     address_family = AF_INET
+    request_queue_size = _MAX_CONNECTIONS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._room = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread was started that would release it
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
         log.warning("http request failed", exc_info=True)

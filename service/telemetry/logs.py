@@ -1,16 +1,23 @@
 """Structured logs on standard error: JSON lines for machines, coloured lines for people.
 
-Every record carries what is bound to its request (`structlog.contextvars`). Texts, tokens and secrets are never
-logged; tracebacks come without local variables, which would hold them.
+Every record carries what is bound to its request (`structlog.contextvars`). Texts and tokens are not logged unless
+`include_texts` says so, secrets never. So tracebacks come without local variables; those of a request, of asyncio and
+of gRPC without the messages of exceptions too, as these may quote what a caller sent.
 """
 
 import logging
 import sys
+import traceback
+from collections.abc import Iterator
 from typing import Literal, TextIO
 
 import structlog
 from pydantic import BaseModel, ConfigDict
-from structlog.typing import Processor
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
+
+_WITHHELD = "(message withheld: logs.include_texts is off)"
+_LOGGERS_OF_REQUESTS = ("asyncio", "grpc")
+"""Libraries that report whatever exception a request raised."""
 
 
 class LogSettings(BaseModel):
@@ -23,6 +30,10 @@ class LogSettings(BaseModel):
 
     format: Literal["auto", "json", "console"] = "auto"
     """`json` lines, `console` for people, or `auto`: console on a terminal, JSON elsewhere."""
+
+    include_texts: bool = False
+    """Dangerous: write the texts of callers, their translations and the messages of unexpected errors, which may quote
+    them, into the log. For a fault that cannot be found otherwise, and not with other people's texts."""
 
 
 def configure_logs(settings: LogSettings, *, stream: TextIO | None = None) -> None:
@@ -43,11 +54,16 @@ def configure_logs(settings: LogSettings, *, stream: TextIO | None = None) -> No
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
     )
+    withholding = () if settings.include_texts else (_withhold_texts,)
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder()],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_rendering(settings, stream)],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *withholding,
+                *_rendering(settings, stream),
+            ],
         )
     )
     logging.basicConfig(handlers=[handler], level=settings.level.upper(), force=True)
@@ -62,3 +78,38 @@ def _rendering(settings: LogSettings, stream: TextIO) -> list[Processor]:
             )
         ]
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+
+
+def _withhold_texts(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Take from a record what may quote a request: messages of exceptions, and what asyncio tells of its tasks."""
+    is_of_library = str(event.get("logger", "")).partition(".")[0] in _LOGGERS_OF_REQUESTS
+    if is_of_library:  # asyncio appends the arguments of callbacks and, on lines of their own, results of tasks
+        event["event"] = str(event["event"]).partition("\n")[0].partition("(")[0]
+    if is_of_library or "request_id" in event:
+        exc_info = event.pop("exc_info", None)
+        error = _error_of(exc_info)
+        if error is not None:
+            event["exception"] = "\n".join(_traceback_without_messages(error))
+    return event
+
+
+def _error_of(exc_info: "bool | BaseException | ExcInfo | None") -> BaseException | None:
+    match exc_info:
+        case BaseException():
+            return exc_info
+        case (_, BaseException() as error, _):
+            return error
+        case None | False:
+            return None
+    return sys.exc_info()[1]
+
+
+def _traceback_without_messages(error: BaseException) -> Iterator[str]:
+    """Yield what is known of an exception and those that led to it, the last one first."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield f"{type(cause).__module__}.{type(cause).__qualname__}: {_WITHHELD}"
+        yield from (line.rstrip("\n") for line in traceback.format_tb(cause.__traceback__))
+        cause = cause.__cause__ or cause.__context__

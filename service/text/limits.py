@@ -1,5 +1,6 @@
 """What one request may hold: the limits an operator sets, the caps the interface promises, the checks."""
 
+import math
 from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,6 +27,9 @@ of all of them are in memory until the answer is made."""
 MAX_ATTENTION_TOKENS = {AttentionDetail.AVERAGED: 4096, AttentionDetail.ALL_HEADS: 512}
 """Likewise of a request that gets the attention itself; an answer stays within a few megabytes."""
 
+MAX_DOCUMENT_CHARACTERS = 2**28
+"""Of a document, whatever the settings: positions in the translation, which may be longer, fit 32 bits."""
+
 EXTRA_TARGET_TOKENS = 50
 """What a target may have more than its source if the caller sets no limit, as in section 6.1 of Vaswani et al. 2017."""
 
@@ -51,6 +55,14 @@ class TranslationLimits(BaseModel):
     max_request_source_tokens: int = Field(default=65_536, ge=1)
     """Most source tokens of all texts of a request together, EOS of each sentence counted. Keep it below
     what the queue takes, too."""
+
+    max_document_characters: int = Field(default=1_000_000, ge=1, le=MAX_DOCUMENT_CHARACTERS)
+    """Most characters of a document, whose memory on the server is a few times its size. A message holds up to 4 bytes
+    a character, so `grpc.max_message_bytes` may have to grow with it."""
+
+    document_window_segments: int = Field(default=64, ge=1, le=1024)
+    """Sentences of a document that are in the queue or decoded at a time, parts of overlong ones counted; finished
+    ones that wait for an earlier one, or for a slow reader, are among them."""
 
 
 class TranslationDefaults(BaseModel):
@@ -87,6 +99,17 @@ def check_texts(texts: Sequence[str], limits: TranslationLimits) -> None:
         raise InvalidFieldError("texts", f"{num_characters} characters", limit)
 
 
+def check_document(text: str, limits: TranslationLimits) -> None:
+    """Refuse a document that is empty, too long or no Unicode.
+
+    Raises:
+        InvalidFieldError: naming `text`.
+    """
+    if not 1 <= len(text) <= limits.max_document_characters:
+        raise InvalidFieldError("text", f"{len(text)} characters", f"1 to {limits.max_document_characters} characters")
+    _check_unicode("text", text)
+
+
 def check_segments(segments: Sequence[Segment], limits: TranslationLimits) -> None:
     """Refuse a request whose texts came apart into too much.
 
@@ -117,22 +140,36 @@ def check_prefixes(request: TranslationRequest) -> None:
         _check_unicode(field, prefix)
 
 
-def check_attention(options: TranslationOptions, segments: Sequence[Segment]) -> None:
+def check_attention(options: TranslationOptions, segments: Sequence[Segment], *, field: str = "texts") -> None:
     """Refuse more attention than an answer should hold.
 
+    Args:
+        options: of the request.
+        segments: of all that is answered at once.
+        field: what holds them.
+
     Raises:
-        InvalidFieldError: naming `texts`.
+        InvalidFieldError: naming the field.
     """
+    num_tokens = sum(len(segment.source_ids) for segment in segments)
+    num_hypotheses = max((segment.search.num_hypotheses for segment in segments), default=1)
+    for name, limit in _attention_limits(options).items():
+        if num_tokens * num_hypotheses > limit:
+            value = f"{num_tokens} source tokens times {num_hypotheses} hypotheses"
+            raise InvalidFieldError(field, value, f"at most {limit} with options.{name}")
+
+
+def max_attention_tokens(options: TranslationOptions) -> float:
+    """Return how many source tokens times hypotheses may be in memory with their attention; infinite without any."""
+    return min(_attention_limits(options).values(), default=math.inf)
+
+
+def _attention_limits(options: TranslationOptions) -> dict[str, int]:
     limits = {"return_alignment": MAX_ALIGNED_TOKENS} if options.return_alignment else {}
     if options.return_attention in MAX_ATTENTION_TOKENS:
         name = f"return_attention {options.return_attention.name}"
         limits[name] = MAX_ATTENTION_TOKENS[options.return_attention]
-    num_tokens = sum(len(segment.source_ids) for segment in segments)
-    num_hypotheses = max((segment.search.num_hypotheses for segment in segments), default=1)
-    for name, limit in limits.items():
-        if num_tokens * num_hypotheses > limit:
-            value = f"{num_tokens} source tokens times {num_hypotheses} hypotheses"
-            raise InvalidFieldError("texts", value, f"at most {limit} with options.{name}")
+    return limits
 
 
 def _check_unicode(field: str, text: str) -> None:

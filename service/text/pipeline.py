@@ -2,9 +2,9 @@
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import Protocol
 
 import numpy as np
@@ -29,7 +29,8 @@ from service.text.alignment import Offset, Weights, align, alignment_layer, head
 from service.text.findings import sentence_warnings
 from service.text.limits import EXTRA_TARGET_TOKENS
 from service.text.options import segment_seed
-from service.text.segmentation import Joined, filler_between, join, split_overlong, split_sentences, trim
+from service.text.plan import DocumentPiece, TextPart, TextPlan, document_pieces
+from service.text.segmentation import Joined, filler_between, iterate_sentences, join, split_overlong, trim
 
 
 class Tokenizer(Protocol):
@@ -78,33 +79,6 @@ class TextModel(Protocol):
         """Longest target it gives, EOS counted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextPart:
-    """A piece of a text that is decoded as one segment."""
-
-    span: Span
-    segment: Segment
-    sentence_index: int
-    """Parts of one sentence follow each other and share it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextPlan:
-    """What is decoded of one text."""
-
-    text: str
-    parts: tuple[TextPart, ...]
-
-    @property
-    def spans(self) -> list[Span]:
-        """Where the parts are in the text."""
-        return [part.span for part in self.parts]
-
-    def sentences(self) -> list[list[TextPart]]:
-        """Return the parts of each sentence."""
-        return [list(parts) for _, parts in groupby(self.parts, key=lambda part: part.sentence_index)]
-
-
 class TextPipeline:
     """The text side of one request: before the queue and after it."""
 
@@ -126,26 +100,50 @@ class TextPipeline:
             InvalidFieldError: naming a text that the model cannot take or the prefix that leaves no room.
         """
         return [
-            TextPlan(text=text, parts=tuple(self._parts(text, index))) for index, text in enumerate(self._request.texts)
+            TextPlan(text=text, parts=tuple(chain.from_iterable(self._sentences(text, index, f"texts[{index}]"))))
+            for index, text in enumerate(self._request.texts)
         ]
+
+    def pieces(self) -> Iterator[DocumentPiece]:
+        """Yield the only text piece by piece, split and tokenized as far as it is asked for.
+
+        With `assemble_piece`, what comes out is what `plan` and `assemble` make of the text.
+
+        Raises:
+            InvalidFieldError: naming `text`, if the model cannot take a sentence, or the prefix that leaves no room.
+        """
+        (text,) = self._request.texts
+        return document_pieces(text, self._sentences(text, 0, "text"), filler=self._filler)
+
+    def assemble_piece(self, piece: DocumentPiece, results: Sequence[SegmentResult]) -> Translation | None:
+        """Detokenize and join the sentence of a piece; spans are those in its own text. None if it has none."""
+        return self._translation(piece.plan, results) if piece.plan else None
 
     def assemble(self, plans: Sequence[TextPlan], results: Sequence[SegmentResult]) -> tuple[Translation, ...]:
         """Detokenize and join; `results` has one for each part of all plans, in order."""
         remaining = iter(results)
         return tuple(self._translation(plan, list(islice(remaining, len(plan.parts)))) for plan in plans)
 
-    def _parts(self, text: str, text_index: int) -> Iterator[TextPart]:
-        sentences = (
-            split_sentences(text, language=self._request.source_language)
+    def _sentences(self, text: str, text_index: int, field: str) -> Iterator[list[TextPart]]:
+        """Yield the parts of each sentence in which the tokenizer sees anything; `field` names the text in errors."""
+        spans = (
+            iterate_sentences(text, language=self._request.source_language)
             if self._options.split_sentences
-            else trim(text)
+            else iter(trim(text))
         )
-        encoded = (self._encoded(text, sentence, f"texts[{text_index}]") for sentence in sentences)
+        encoded = (self._encoded(text, span, field) for span in spans)
         visible = filter(None, ([(span, ids) for span, ids in parts if ids] for parts in encoded))
-        numbered = ((index, span, ids) for index, parts in enumerate(visible) for span, ids in parts)
-        for segment_index, (sentence_index, span, ids) in enumerate(numbered):
-            segment = self._segment(ids, text_index, segment_index)
-            yield TextPart(span=span, segment=segment, sentence_index=sentence_index)
+        num_segments = 0
+        for sentence_index, parts in enumerate(visible):
+            yield [
+                TextPart(
+                    span=span,
+                    segment=self._segment(ids, text_index, num_segments + index),
+                    sentence_index=sentence_index,
+                )
+                for index, (span, ids) in enumerate(parts)
+            ]
+            num_segments += len(parts)
 
     def _encoded(self, text: str, sentence: Span, field: str) -> list[tuple[Span, list[int]]]:
         """Return the parts of a sentence that fit the model, nearly always one, with their token ids."""

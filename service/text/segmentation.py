@@ -8,8 +8,9 @@ splitting decides, `join` of the untranslated sentences is the text.
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import sentencex
 
@@ -22,6 +23,10 @@ SentenceSplitter = Callable[[str, str], list[str]]
 
 _WINDOW_CHARACTERS = 2048
 """What the library sees at once: its time grows with the square of a line (4 s for 100,000 mixed characters)."""
+
+MAX_SENTENCE_CHARACTERS = 10_000
+"""Where a sentence without an end is cut, behind white space if there is any near: no sentence is longer than a text
+may be by default, and what a line of any length takes to be read is bounded."""
 
 _WHITE_SPACE = "".join(char for char in map(chr, range(0x3001)) if char.isspace())  # U+3000 is the last
 _INVISIBLE = "\xad\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
@@ -50,10 +55,25 @@ _LIBRARY_TEXT = {ord(char): " " for char in _WHITE_SPACE if not char.isascii()} 
 _WORD_CHARACTER = re.compile(r"[^\W_]")
 _LIST_MARKER = re.compile(r"\s*(?:[-*+•‣◦▪●○·–—]|\(?\d{1,3}\)|\(?[A-Za-z]\))\s+")
 _NUMBERED = re.compile(r"\s*\d{1,3}\.\s+")
+
+_BREAKS = "\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
+"""What `str.splitlines` ends a line at, for a set of characters in a pattern."""
+
+_LINE = re.compile(f"[^{_BREAKS}]*(?:\r\n|[{_BREAKS}])|[^{_BREAKS}]+")
+_NUMBERED_LINE = re.compile(rf"(?:\A|(?<=[{_BREAKS}]))[^\S{_BREAKS}]*\d{{1,3}}\.\s")
+"""Begins wherever a line matches `_NUMBERED`."""
 _BARE_NUMBER = re.compile(r"\(?\d{1,3}[.)]")
 
 _CLAUSE_END = re.compile(r"[,;:.!?…)\]»”–—](?=\s)|[、。，；：！？]")
 _SPACE = re.compile(r"\s+")
+
+_OPEN_END = {
+    "de": re.compile(r"\b(?:der|die|das|den|dem|des|am|ab|bis|im|seit|vom|zum|zur) \d{1,2}\.\s+\Z", re.IGNORECASE),
+    "fr": re.compile(r"\b(?:M|MM|Mmes?|Mlles?|Me|Mgr|Drs?|Prs?|Stes?|St)\.\s+\Z"),
+}
+"""What ends no sentence though the library says so, by language: German ordinals, French titles."""
+
+_OPEN_END_CHARACTERS = 40  # more than the longest of these, and what is searched of a sentence
 
 _UNSPACED_LANGUAGES = frozenset({"bo", "dz", "ja", "km", "lo", "my", "th", "yue", "zh"})
 """Primary subtags of languages that write sentences without a space between them."""
@@ -69,35 +89,37 @@ class Joined:
 
 
 def split_sentences(text: str, *, language: str, splitter: SentenceSplitter = sentencex.segment) -> list[Span]:
-    """Return the sentences of a text; none if nothing in it can be translated.
+    """Return what `iterate_sentences` yields."""
+    return list(iterate_sentences(text, language=language, splitter=splitter))
+
+
+def iterate_sentences(text: str, *, language: str, splitter: SentenceSplitter = sentencex.segment) -> Iterator[Span]:
+    """Yield the sentences of a text, looking no further than needed; none if nothing in it can be translated.
 
     Lines never merge: every line break of `str.splitlines` ends a sentence. A span begins and ends with a visible
     character and holds at least one letter or digit. A number with a full stop that begins a line, as in `1. Mai`,
-    is a list marker only if another line of the text begins so.
+    is a list marker only if another line of the text begins so. A sentence is cut when it reaches
+    `MAX_SENTENCE_CHARACTERS`.
 
     Args:
-        text: any string, lone surrogates included.
+        text: any string, lone surrogates included; of any length.
         language: BCP-47 tag; its primary subtag picks the rules. Unknown ones get those of the library's fallback.
         splitter: splits one line; where its sentences do not add up to the line, the line stays whole.
     """
-    lines = text.splitlines(keepends=True)
-    has_numbers = sum(1 for line in lines if _NUMBERED.match(line)) > 1
-    library_text = text.translate(_LIBRARY_TEXT)
+    has_numbers = len(list(islice(_NUMBERED_LINE.finditer(text), 2))) > 1
     subtag = language.partition("-")[0].lower()
-    spans: list[Span] = []
-    line_start = 0
-    for line in lines:
-        line_end = line_start + len(line)
+    for match in _LINE.finditer(text):
+        line = match[0]
         if not _WORD_CHARACTER.search(line):
-            line_start = line_end
             continue
         marker = _LIST_MARKER.match(line) or (_NUMBERED.match(line) if has_numbers else None)
-        start = line_start + (marker.end() if marker else 0)
-        for length in _sentence_lengths(library_text[start:line_end], subtag, splitter):
-            spans.extend(trim(text, Span(start=start, end=start + length)))
+        marker_end = marker.end() if marker else 0
+        start = match.start() + marker_end
+        for length in _sentence_lengths(line[marker_end:], subtag, splitter):
+            for span in trim(text, Span(start=start, end=start + length)):
+                if not _BARE_NUMBER.fullmatch(text, span.start, span.end):
+                    yield span
             start += length
-        line_start = line_end
-    return [span for span in spans if not _BARE_NUMBER.fullmatch(text, span.start, span.end)]
 
 
 def trim(text: str, span: Span | None = None) -> list[Span]:
@@ -172,17 +194,41 @@ def _sentence_lengths(line: str, subtag: str, splitter: SentenceSplitter) -> Ite
     window_start = 0
     while window_start < len(line):
         window = line[window_start : window_start + _WINDOW_CHARACTERS]
-        lengths = _checked_lengths(window, subtag, splitter)
+        lengths = _checked_lengths(window.translate(_LIBRARY_TEXT), subtag, splitter)
         if window_start + len(window) < len(line):
             lengths.pop()  # may go on behind the window
         for length in lengths:
             window_start += length
-            yield window_start - start
+            yield from _cut_lengths(line, start, window_start)
             start = window_start
         if not lengths:  # inside one sentence, or at its very end: look again with both sides in view
             window_start += len(window) // 2
-    if start < len(line):
-        yield len(line) - start
+        if window_start - start >= MAX_SENTENCE_CHARACTERS:
+            length = _last_cut(line[start : start + MAX_SENTENCE_CHARACTERS])
+            yield length
+            start = window_start = start + length
+    yield from _cut_lengths(line, start, len(line))
+
+
+def _cut_lengths(line: str, start: int, end: int) -> Iterator[int]:
+    """Yield the length of a sentence, or those of its parts if it is too long."""
+    while end - start > MAX_SENTENCE_CHARACTERS:
+        length = _last_cut(line[start : start + MAX_SENTENCE_CHARACTERS])
+        yield length
+        start += length
+    if start < end:
+        yield end - start
+
+
+def _last_cut(piece: str) -> int:
+    """Return where to end a sentence that does not end by itself: behind the last white space, or anywhere."""
+    near_end = max(1, len(piece) - _WINDOW_CHARACTERS)
+    space = next(reversed([match.end() for match in _SPACE.finditer(piece, near_end)]), len(piece))
+    return next((cut for cut in range(space, near_end, -1) if not _parts_character(piece, cut)), len(piece))
+
+
+def _parts_character(piece: str, cut: int) -> bool:
+    return cut < len(piece) and _is_inside_character(piece, cut)
 
 
 def _checked_lengths(window: str, subtag: str, splitter: SentenceSplitter) -> list[int]:
@@ -198,7 +244,19 @@ def _checked_lengths(window: str, subtag: str, splitter: SentenceSplitter) -> li
     if "".join(sentences) != window:
         log.warning("sentence splitter lost text", extra={"language": subtag})
         return [len(window)]
-    return [len(sentence) for sentence in sentences if sentence]
+    return list(_joined_lengths(filter(None, sentences), _OPEN_END.get(subtag)))
+
+
+def _joined_lengths(sentences: Iterable[str], open_end: re.Pattern[str] | None) -> Iterator[int]:
+    """Yield the lengths of sentences; one that is known not to have ended there goes on with the next."""
+    length = 0
+    for sentence in sentences:
+        length += len(sentence)
+        if not (open_end and open_end.search(sentence[-_OPEN_END_CHARACTERS:])):
+            yield length
+            length = 0
+    if length:
+        yield length
 
 
 def _matched(pattern: re.Pattern[str], text: str) -> int:

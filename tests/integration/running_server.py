@@ -18,9 +18,10 @@ from prometheus_client import CollectorRegistry
 
 from service.app import App, Ports
 from service.bundle import open_bundle
-from service.config import Settings, load_settings
+from service.config import Settings, load_settings, settings_of_model
 from service.decoding.step_model import StepModel
-from service.models import ModelLoader, ModelParts
+from service.models.model import ModelLoader, ModelParts
+from service.models.serving import SERVING_NAME, ServingSettings
 from service.runtime.onnx_model import OnnxStepModel
 from service.scheduling.scheduler import Scheduler
 from service.telemetry.metrics import Metrics
@@ -28,16 +29,22 @@ from service.text.tokenizer import open_tokenizer
 from tests.fakes import GATE_TIMEOUT_S, ManualClock, WrappedModel
 
 PATIENCE_S = 30.0  # only reached by a test that would otherwise hang
+_LOOK_EACH_S = 0.001
 
 
 class HaltableModel(WrappedModel):
     """Decodes as another model does, but not while it is halted."""
 
-    def __init__(self, inner: StepModel) -> None:
+    def __init__(self, inner: StepModel, clock: ManualClock) -> None:
         super().__init__(inner)
+        self.step_s = 0.0
+        """What a step takes on the server's clock."""
+        self._clock = clock
         self._may_step = threading.Event()
         self._may_step.set()
         self._arrived = threading.Semaphore(0)
+        self.num_batches = 0
+        """Batches that were made, one for each decoding thread that has decoded."""
 
     def halt(self) -> None:
         """Let no step begin from now on."""
@@ -53,9 +60,12 @@ class HaltableModel(WrappedModel):
 
     def before(self, operation: str, num_segments: int) -> None:
         """Stand still if halted."""
+        self.num_batches += operation == "new_batch"
         if operation == "step" and not self._may_step.is_set():
             self._arrived.release()
             assert self._may_step.wait(GATE_TIMEOUT_S), "the test never resumed"
+        if operation == "step" and self.step_s:
+            self._clock.advance(self.step_s)
 
 
 class RunningServer:
@@ -133,14 +143,15 @@ class RunningServer:
             return response.status, response.read().decode()
 
     def _loader(self, settings: Settings) -> ModelLoader:
-        def load(directory: Path) -> ModelParts:
+        def load(directory: Path, serving: ServingSettings) -> ModelParts:
+            own = settings_of_model(settings, serving, origin=directory.parent / SERVING_NAME)
             bundle = open_bundle(directory)
-            network = OnnxStepModel(bundle, settings.runtime)
-            model, placement = HaltableModel(network), network.placement
+            network = OnnxStepModel(bundle, own.runtime)
+            model, placement = HaltableModel(network, self.clock), network.placement
             self.models.append(model)
             return ModelParts(
                 tokenizer=open_tokenizer(bundle),
-                scheduler=Scheduler(model, settings.scheduling.on(placement.device), self.metrics, self.clock),
+                scheduler=Scheduler(model, own.scheduling.on(placement.device), self.metrics, self.clock),
                 precision=placement.precision,
                 device=placement.device,
                 weights_bytes=network.weights_bytes,
@@ -177,10 +188,14 @@ def request(*texts: str, **fields: Any) -> pb.TranslateRequest:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds, looking each time the event loop comes round."""
+    """Wait until something holds, looking again and again.
+
+    Between two looks the interpreter is left to the threads of the server for real: an event loop that only ever polls
+    takes its lock back before any of them wakes up.
+    """
     async with asyncio.timeout(PATIENCE_S):
         while not holds():
-            await asyncio.sleep(0)
+            await asyncio.sleep(_LOOK_EACH_S)
 
 
 class Refusal:

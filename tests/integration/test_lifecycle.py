@@ -57,9 +57,10 @@ async def test_once_warm_the_server_is_ready(starting: RunningServer) -> None:
     assert starting.sample("mt_ready") == 1
 
 
-async def test_every_model_translates_once_before_the_server_is_ready(tiny_models: Path) -> None:
+async def test_every_model_translates_before_the_server_is_ready(tiny_models: Path) -> None:
     async with running_server(tiny_models) as server:
-        assert server.sample("mt_segments_total", outcome="ok") == 2
+        assert [model.num_batches for model in server.models] == [1, 1]
+        assert server.sample("mt_decoder_steps_total") > 0
 
 
 async def test_a_watcher_is_told_of_every_change(starting: RunningServer) -> None:

@@ -1,29 +1,16 @@
 """The real process, as an operator runs it, and the commands on the caller's side."""
 
 import io
-import os
 import signal
 import socket
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc
 import pytest
-from dragoman.v1 import translation_pb2 as pb
-from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
 from service.__main__ import main
-from service.cli.server_process import Ports, ServerProcess, ServerProcessError
-
-CHECKOUT = Path(__file__).resolve().parents[2]
-START_S = STOP_S = 60.0  # only reached by a test that would otherwise fail anyway
-
-
-def process(*flags: str, **environment: str) -> ServerProcess:
-    """The stubs may not be installed where the tests run, so their folder is named."""
-    python_path = os.pathsep.join([str(CHECKOUT / "proto"), os.environ.get("PYTHONPATH", "")])
-    return ServerProcess(*flags, environment={"PYTHONPATH": python_path, **environment})
+from service.cli.server_process import Ports, ServerProcessError
+from tests.integration.real_process import CHECKOUT, START_S, STOP_S, process
 
 
 @pytest.fixture(scope="module")
@@ -206,46 +193,3 @@ def test_the_reference_is_a_table(topic: str, row: str, capsys: pytest.CaptureFi
     assert main(["reference", topic]) == 0
 
     assert row in capsys.readouterr().out.splitlines()
-
-
-def begin(channel: grpc.Channel, *, num_sentences: int) -> grpc.Future:
-    """Begin a call that keeps one decoding thread busy for long, and return it once the server works on it."""
-    text = "A man rides a bicycle. " * num_sentences
-    options = pb.DecodingOptions(beam_size=16, min_target_tokens=60, max_target_tokens=63)
-    request = pb.TranslateRequest(texts=[text], source_language="en", target_language="de", options=options)
-    return pb_grpc.TranslationServiceStub(channel).Translate.future(request)
-
-
-def wait_until_in_flight(ports: Ports) -> None:
-    sample = 'mt_requests_in_flight{method="Translate"} 1.0'
-    while sample not in urllib.request.urlopen(f"http://127.0.0.1:{ports.http_port}/metrics").read().decode():
-        pass
-
-
-def test_a_call_under_way_is_answered_before_the_process_ends(tiny_model: Path) -> None:
-    with process("--models", str(tiny_model)) as server:
-        ports = server.wait_until_ready(timeout_s=START_S)
-        with grpc.insecure_channel(f"127.0.0.1:{ports.grpc_port}") as channel:
-            call = begin(channel, num_sentences=50)
-            wait_until_in_flight(ports)
-
-            server.send(signal.SIGTERM)
-
-            assert len(call.result().translations[0].sentences) == 50
-            assert server.wait(timeout_s=STOP_S) == 0
-
-
-def test_a_second_signal_stops_at_once(tiny_model: Path) -> None:
-    one_by_one = {"DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS": "1", "DRAGOMAN_SCHEDULING__MAX_BATCH_SEGMENTS": "1"}
-    with process("--models", str(tiny_model), **one_by_one) as server:
-        ports = server.wait_until_ready(timeout_s=START_S)
-        with grpc.insecure_channel(f"127.0.0.1:{ports.grpc_port}") as channel:
-            call = begin(channel, num_sentences=400)
-            wait_until_in_flight(ports)
-            server.send(signal.SIGTERM)
-            server.wait_for("draining", timeout_s=STOP_S)
-
-            server.send(signal.SIGTERM)
-
-            assert call.exception().code() is grpc.StatusCode.UNAVAILABLE
-            assert server.wait(timeout_s=STOP_S) == 1

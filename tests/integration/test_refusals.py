@@ -113,16 +113,6 @@ async def test_a_format_that_is_not_implemented_is_refused_by_name(server: Runni
     assert (error.code, error.reason, error.fields) == ("UNIMPLEMENTED", "UNSUPPORTED_FIELD", ["options.format"])
 
 
-async def test_a_stream_that_is_not_implemented_is_refused_by_name(server: RunningServer) -> None:
-    document = server.translation.TranslateDocument(pb.TranslateDocumentRequest(text="a"))
-    stream = server.translation.TranslateStream(iter([request("a")]))
-
-    errors = [await refusal(anext(aiter(call))) for call in (document, stream)]
-
-    assert [error.fields for error in errors] == [["TranslateDocument"], ["TranslateStream"]]
-    assert {error.code for error in errors} == {"UNIMPLEMENTED"}
-
-
 async def test_a_method_that_does_not_exist_is_unimplemented(server: RunningServer) -> None:
     error = await refused_bytes(server, b"", "/dragoman.v1.TranslationService/Transmogrify")
 

@@ -115,3 +115,12 @@ def test_a_wider_beam_gives_more_hypotheses_best_first(client: TranslationClient
     assert len({hypothesis.text for hypothesis in translation.hypotheses}) > 1
     assert scores == sorted(scores, reverse=True)
     assert len(scores) == 5
+
+
+def test_the_sentences_of_a_document_add_up_to_the_translation_of_its_text(client: TranslationClient) -> None:
+    text = "Dr. Smith has two dogs.  He likes them.\n\n- Where is Tom?\r\n- At home...\n"
+
+    sentences = list(client.translate_document(text, source_language="en", target_language="de"))
+
+    assert "".join(sentence.text for sentence in sentences) == translate(client, text)[0].text
+    assert len(sentences) == 4

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from export.graph.mixed import ProductKind
 from service.datatypes import Hypothesis, SamplingConfig, SearchConfig, Segment
 from service.decoding.engine import EndedSegment, Engine
 from service.decoding.step_model import StepModel
@@ -23,11 +24,13 @@ class Arrival:
     is_cancelled_at: int | None
 
 
-@pytest.fixture(scope="module", params=["fp32", "int8", "int8, measured scales"])
+@pytest.fixture(scope="module", params=["fp32", "int8", "int8, measured scales", *ProductKind])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StepModel:
-    precision, _, is_calibrated = request.param.partition(", ")
+    """Return graphs of a precision, or int8 ones with measured scales that keep a kind of products in floats."""
+    kept = frozenset([request.param]) & frozenset(ProductKind)
+    precision, _, scales = "int8, measured scales".partition(", ") if kept else request.param.partition(", ")
     directory = tmp_path_factory.mktemp("bundle") / "tiny"
-    bundle = build_tiny_bundle(directory, precisions=(precision,), is_calibrated=bool(is_calibrated))
+    bundle = build_tiny_bundle(directory, precisions=(precision,), is_calibrated=bool(scales), kept=kept)
     return OnnxStepModel(bundle, RuntimeSettings(precision=precision, device="cpu"))
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from export.__main__ import main
+from export.graph.mixed import ProductKind
 from export.graph.verify import Check
 from export.importers.bundle import read_ranges
 from service.bundle import file_entry, load_manifest, open_bundle
@@ -97,6 +98,37 @@ def test_a_bundle_is_verified_against_its_checkpoint(
 
     assert status == 0, capsys.readouterr()
     assert "ONNX fp32 = PyTorch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ProductKind)
+def test_a_bundle_that_keeps_products_in_floats_is_verified(
+    run_folder: Path, tmp_path: Path, data: Path, kind: ProductKind, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--precisions", "int8", "--calibration", str(data), "--keep-fp32", kind)
+    bundled = _bundle(run_folder, tmp_path / "bundle", *flags)
+
+    status = _verify(tmp_path / "bundle", run_folder, data)
+
+    assert (bundled, status) == (0, 0), capsys.readouterr()
+    assert "ONNX int8, alone = beside others" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("kinds", "precisions", "told"),
+    [
+        ("encoder,softmax", "int8", "'encoder,softmax': expected some of vocabulary, feed-forward, "),
+        ("encoder,", "int8", "'encoder,': expected some of vocabulary, feed-forward, "),
+        ("encoder", "fp32,fp16", "'encoder': expected nothing without int8 among the precisions"),
+    ],
+)
+def test_products_that_cannot_be_kept_in_floats_are_refused(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kinds: str, precisions: str, told: str
+) -> None:
+    status = _bundle(run_folder, tmp_path / "bundle", "--precisions", precisions, "--keep-fp32", kinds)
+
+    assert status == 1
+    assert f"--keep-fp32 is {told}" in capsys.readouterr().err
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_another_checkpoint_is_not_what_a_bundle_was_made_from(

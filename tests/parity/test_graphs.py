@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 import torch
 
+from export.graph.mixed import ProductKind
 from export.graph.verify import score_at_once, score_cached, score_exported
 from export.model.transformer import Transformer
 from service.bundle import Bundle, layer_names
@@ -135,6 +136,15 @@ def test_integer_graphs_stay_close(pair: Pair, seed: int) -> None:
 
         assert error.max() < _INT8_TOLERANCE
         assert error.mean() < _INT8_MEAN_TOLERANCE
+
+
+def test_integer_graphs_that_keep_every_product_in_floats_score_as_pytorch_does(tmp_path: Path) -> None:
+    kept = frozenset({ProductKind.ENCODER, ProductKind.DECODER})
+    bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",), kept=kept)
+    pair = Pair(reference=tiny_model(len(tiny_vocabulary())), bundle=bundle)
+
+    for found, expected in _walk(pair, pair.graphs("int8"), seed=0):
+        np.testing.assert_allclose(found, expected, atol=_FLOAT_TOLERANCE, rtol=0)
 
 
 def test_all_ways_to_score_a_given_translation_agree(pair: Pair) -> None:

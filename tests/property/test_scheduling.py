@@ -1,6 +1,7 @@
-"""Budgets are kept whatever waits, and every admitted segment is answered once whatever happens."""
+"""Budgets and bounds are kept whatever waits, and every admitted segment is answered once whatever happens."""
 
 import random
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -10,8 +11,10 @@ from prometheus_client import CollectorRegistry
 
 from service.datatypes import Priority, Segment, SegmentResult
 from service.errors import DeadlineExceededError, EngineError, OverloadedError
-from service.scheduling.admission import AdmissionQueue, PendingSegment, ServiceRate
+from service.scheduling.admission import AdmissionQueue
 from service.scheduling.batching import BatchBudget, BatchLoad, fair_share, next_joiners
+from service.scheduling.forecast import Forecast
+from service.scheduling.pending import PendingSegment
 from service.scheduling.scheduler import Scheduler
 from service.scheduling.settings import SchedulingSettings
 from service.telemetry.metrics import Metrics
@@ -29,6 +32,8 @@ PENDING = st.builds(
     PendingSegment,
     segment=SEGMENTS,
     priority=st.sampled_from(Priority),
+    caller=st.sampled_from(["", "a", "b"]),
+    work=st.integers(1, 20),
     admitted_at_s=st.just(0.0),
     deadline_s=st.integers(1, 20).map(float),
     future=st.builds(Future),
@@ -69,27 +74,97 @@ def test_while_something_waits_a_thread_is_below_its_share(running: list[int], n
     assert min(running) < share
 
 
-@given(st.lists(st.tuples(PENDING, st.sampled_from(["admit", "remove", "expire"])), max_size=40))
-def test_the_queue_counts_what_it_holds(actions: list[tuple[PendingSegment, str]]) -> None:
-    queue = AdmissionQueue(max_segments=8, max_tokens=60, bulk_patience_s=1.0)
-    held: list[PendingSegment] = []
-    for now_s, (pending, action) in enumerate(actions):
-        if action == "expire":
-            expired = queue.pop_expired(float(now_s))
-            assert set(expired) == {other for other in held if other.deadline_s <= now_s}
-            held = [other for other in held if other not in expired]
-        elif action == "remove" and held:
-            queue.remove(held.pop())
-        elif action == "admit" and pending not in held:
-            try:
-                queue.admit([pending], rate=ServiceRate(num_threads=1))
-                held.append(pending)
-            except OverloadedError:
-                assert len(held) == 8 or sum(other.num_source_tokens for other in [*held, pending]) > 60
+class BoundedQueue:
+    """A queue and what should be in it."""
 
+    MAX_SEGMENTS, MAX_WORK, MAX_SHARE = 8, 60, 0.5
+
+    def __init__(self) -> None:
+        self.queue = AdmissionQueue(
+            max_segments=self.MAX_SEGMENTS,
+            max_work=self.MAX_WORK,
+            bulk_patience_s=1.0,
+            max_caller_share=self.MAX_SHARE,
+        )
+        self.held: list[PendingSegment] = []
+        self.forecast = Forecast(num_threads=1, max_batch_segments=4, max_batch_rows=16)
+
+    def act(self, now_s: float, group: Sequence[PendingSegment], action: str) -> None:
+        """Do one thing that may happen to a queue."""
+        if action == "admit":
+            self._admit(group)
+        elif action == "expire":
+            expired = self.queue.pop_expired(now_s)
+            assert set(expired) == {other for other in self.held if other.deadline_s <= now_s}
+            self.held = [other for other in self.held if other not in expired]
+        elif self.held and action == "drop":
+            assert self.queue.drop(self.held.pop())
+        elif self.held and action == "serve":
+            (first,) = self.queue.peek(now_s, limit=1)
+            self.queue.serve(first)
+            self.held.remove(first)
+
+    def _admit(self, group: Sequence[PendingSegment]) -> None:
+        caller = group[0].caller
+        own = [other for other in self.held if other.caller == caller]
+        is_overfull = len(self.held) + len(group) > self.MAX_SEGMENTS or (
+            self.held and work_of([*self.held, *group]) > self.MAX_WORK
+        )
+        is_greedy = (
+            caller
+            and own
+            and (
+                len(own) + len(group) > self.MAX_SEGMENTS * self.MAX_SHARE
+                or work_of([*own, *group]) > self.MAX_WORK * self.MAX_SHARE
+            )
+        )
+        try:
+            self.queue.admit(group, forecast=self.forecast)
+        except OverloadedError:
+            assert is_overfull or is_greedy
+        else:
+            assert not is_overfull
+            assert not is_greedy
+            self.held += group
+
+
+def work_of(group: Sequence[PendingSegment]) -> int:
+    return sum(pending.work for pending in group)
+
+
+def same_request(group: list[PendingSegment]) -> list[PendingSegment]:
+    """Return segments with the caller and the priority of the first."""
+    first = group[0]
+    return [
+        PendingSegment(
+            segment=pending.segment,
+            priority=first.priority,
+            caller=first.caller,
+            work=pending.work,
+            admitted_at_s=0.0,
+            deadline_s=pending.deadline_s,
+        )
+        for pending in group
+    ]
+
+
+GROUPS = st.lists(PENDING, min_size=1, max_size=5).map(same_request)
+
+
+@given(st.lists(st.tuples(GROUPS, st.sampled_from(["admit", "admit", "drop", "expire", "serve"])), max_size=40))
+def test_the_queue_counts_what_it_holds_and_refuses_what_exceeds_its_bounds(
+    actions: list[tuple[list[PendingSegment], str]],
+) -> None:
+    bounded = BoundedQueue()
+    queue = bounded.queue
+    for now_s, (group, action) in enumerate(actions):
+        bounded.act(float(now_s), group, action)
+
+        held = bounded.held
         assert set(queue.peek(0.0, limit=100)) == set(held)
-        assert queue.num_segments == len(held)
+        assert queue.num_segments == len(held) <= BoundedQueue.MAX_SEGMENTS
         assert queue.num_tokens == sum(other.num_source_tokens for other in held)
+        assert queue.work == work_of(held)
 
 
 @dataclass
@@ -121,8 +196,15 @@ def act(scheduler: Scheduler, clock: ManualClock, action: tuple[object, ...], an
     match action:
         case ("submit", list() as segments, Priority() as priority, timeout_s):
             deadline_s = clock() + timeout_s if isinstance(timeout_s, int) else None
-            for future in scheduler.submit(segments, priority=priority, deadline_s=deadline_s):
-                answers.watch(future)
+            try:
+                futures = scheduler.submit(
+                    segments, priority=priority, deadline_s=deadline_s, caller=f"{len(segments)}"
+                )
+            except DeadlineExceededError:
+                assert timeout_s == 0
+            else:
+                for future in futures:
+                    answers.watch(future)
         case ("cancel", int() as index) if index < len(answers.counts):
             list(answers.counts)[index].cancel()
         case ("advance", int() as seconds):

@@ -11,7 +11,12 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def settings_file(tmp_path: Path) -> Path:
     path = tmp_path / "service.toml"
-    path.write_text('[grpc]\nport = 1\nhost = "10.0.0.1"\n[scheduling]\nmax_batch_segments = 2\n', encoding="utf-8")
+    path.write_text(
+        '[grpc]\nport = 1\nhost = "10.0.0.1"\n'
+        "[access]\nallow_unauthenticated = true\n"
+        "[scheduling]\nmax_batch_segments = 2\n",
+        encoding="utf-8",
+    )
     return path
 
 
@@ -78,7 +83,7 @@ def refusal(content: str, tmp_path: Path) -> ConfigError:
         ("[grpc]\nprot = 1", "grpc.prot", 1, "a known setting, such as grpc.port"),
         ("[grcp]\nport = 1", "grcp.port", 1, "a known setting, such as grpc.port"),
         ("[logs]\nlevel = 'loud'", "logs.level", "loud", "'debug', 'info', 'warning' or 'error'"),
-        ("port = 1", "port", 1, "to be in one of the tables grpc, http"),
+        ("port = 1", "port", 1, "to be in one of the tables grpc, tls, access"),
         ("[grpc]\nport.number = 1", "grpc.port", {"number": 1}, "a valid integer"),
         ("[limits]\nmax_texts = 0", "limits.max_texts", 0, "greater than or equal to 1"),
     ],
@@ -134,12 +139,19 @@ def test_a_default_timeout_above_the_maximum_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "queue"),
-    [("max_request_sentences", "max_queue_segments"), ("max_request_source_tokens", "max_queue_tokens")],
+    ("limit", "queue", "bound", "shown"),
+    [
+        ("max_request_sentences", "max_queue_segments", 10, "max_queue_segments, which is 10"),
+        ("max_request_source_tokens", "max_queue_work_tokens", 362, "max_queue_work_tokens / 33, which is 362 / 33"),
+    ],
 )
-def test_a_request_within_the_limits_must_fit_into_an_empty_queue(limit: str, queue: str) -> None:
-    with pytest.raises(ConfigError, match=f"'limits.{limit}' is 11.*at most scheduling.{queue}, which is 10"):
-        load_settings(flags={f"limits.{limit}": 11, f"scheduling.{queue}": 10})
+def test_a_request_within_the_limits_must_fit_into_an_empty_queue(
+    limit: str, queue: str, bound: int, shown: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"'limits.{limit}' is 11.*at most scheduling.{shown}"):
+        load_settings(flags={f"limits.{limit}": 11, f"scheduling.{queue}": bound})
+
+    assert load_settings(flags={f"limits.{limit}": 10, f"scheduling.{queue}": bound})
 
 
 def test_every_setting_has_a_variable_that_sets_it() -> None:

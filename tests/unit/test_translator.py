@@ -315,7 +315,7 @@ async def test_answers_may_come_from_another_thread_in_any_order() -> None:
 async def test_a_full_queue_refuses_the_request() -> None:
     class FullQueue(FakeQueue):
         def submit(
-            self, segments: Sequence[Segment], *, deadline_s: float | None, priority: Priority
+            self, segments: Sequence[Segment], *, deadline_s: float | None, priority: Priority, caller: str
         ) -> "list[Future[SegmentResult]]":
             raise OverloadedError(queued=9, limit=10, unit="segments", retry_after_s=1.0)
 

@@ -355,7 +355,7 @@ class Model(_message.Message):
     def __init__(self, name: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[ModelVersion, _Mapping]]] = ...) -> None: ...
 
 class ModelVersion(_message.Message):
-    __slots__ = ("version", "state", "state_message", "is_default", "language_pairs", "precision", "limits", "evaluation_scores", "unsupported_fields")
+    __slots__ = ("version", "state", "state_message", "is_default", "language_pairs", "precision", "limits", "evaluation_scores", "unsupported_fields", "labels")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STATE_MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +365,7 @@ class ModelVersion(_message.Message):
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_SCORES_FIELD_NUMBER: _ClassVar[int]
     UNSUPPORTED_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     version: str
     state: ModelState
     state_message: str
@@ -374,7 +375,8 @@ class ModelVersion(_message.Message):
     limits: ModelLimits
     evaluation_scores: _containers.RepeatedCompositeFieldContainer[EvaluationScore]
     unsupported_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[ModelState, str]] = ..., state_message: _Optional[str] = ..., is_default: _Optional[bool] = ..., language_pairs: _Optional[_Iterable[_Union[LanguagePair, _Mapping]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., evaluation_scores: _Optional[_Iterable[_Union[EvaluationScore, _Mapping]]] = ..., unsupported_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[ModelState, str]] = ..., state_message: _Optional[str] = ..., is_default: _Optional[bool] = ..., language_pairs: _Optional[_Iterable[_Union[LanguagePair, _Mapping]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., evaluation_scores: _Optional[_Iterable[_Union[EvaluationScore, _Mapping]]] = ..., unsupported_fields: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LanguagePair(_message.Message):
     __slots__ = ("source_language", "target_language", "is_default")
@@ -415,3 +417,39 @@ class EvaluationScore(_message.Message):
     value: float
     signature: str
     def __init__(self, metric: _Optional[str] = ..., test_set: _Optional[str] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., value: _Optional[float] = ..., signature: _Optional[str] = ...) -> None: ...
+
+class LoadModelRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class LoadModelResponse(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: Model
+    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
+
+class UnloadModelRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class UnloadModelResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SetModelLabelRequest(_message.Message):
+    __slots__ = ("model", "label")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    label: str
+    def __init__(self, model: _Optional[str] = ..., label: _Optional[str] = ...) -> None: ...
+
+class SetModelLabelResponse(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: Model
+    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...

@@ -317,3 +317,175 @@ class ModelService:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class ModelAdminServiceStub:
+    """Changes what the server translates with, while it serves. Needs a permission of its own.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.LoadModel = channel.unary_unary(
+                '/dragoman.v1.ModelAdminService/LoadModel',
+                request_serializer=dragoman_dot_v1_dot_translation__pb2.LoadModelRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_translation__pb2.LoadModelResponse.FromString,
+                _registered_method=True)
+        self.UnloadModel = channel.unary_unary(
+                '/dragoman.v1.ModelAdminService/UnloadModel',
+                request_serializer=dragoman_dot_v1_dot_translation__pb2.UnloadModelRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_translation__pb2.UnloadModelResponse.FromString,
+                _registered_method=True)
+        self.SetModelLabel = channel.unary_unary(
+                '/dragoman.v1.ModelAdminService/SetModelLabel',
+                request_serializer=dragoman_dot_v1_dot_translation__pb2.SetModelLabelRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_translation__pb2.SetModelLabelResponse.FromString,
+                _registered_method=True)
+
+
+class ModelAdminServiceServicer:
+    """Changes what the server translates with, while it serves. Needs a permission of its own.
+    """
+
+    def LoadModel(self, request, context):
+        """Loads one version of a model from the server's directory of models, and warms it up.
+
+        Answered once the version takes requests; loaded already, it is left alone. NOT_FOUND if the directory has no such
+        version, FAILED_PRECONDITION if it has a broken one: what served before goes on serving.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnloadModel(self, request, context):
+        """Unloads one version of a model: it takes nothing new, answers what it has, and gives back its memory.
+
+        Answered once the memory is free. NOT_FOUND if it is not loaded. Its directory stays; the server does not load it
+        again by itself until it starts anew or the directory changes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetModelLabel(self, request, context):
+        """Sets or removes a label of a model, such as `stable`: `name@label` then names the version it points to.
+
+        Lasts until the server ends. NOT_FOUND if the version is not loaded.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ModelAdminServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'LoadModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadModel,
+                    request_deserializer=dragoman_dot_v1_dot_translation__pb2.LoadModelRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_translation__pb2.LoadModelResponse.SerializeToString,
+            ),
+            'UnloadModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnloadModel,
+                    request_deserializer=dragoman_dot_v1_dot_translation__pb2.UnloadModelRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_translation__pb2.UnloadModelResponse.SerializeToString,
+            ),
+            'SetModelLabel': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetModelLabel,
+                    request_deserializer=dragoman_dot_v1_dot_translation__pb2.SetModelLabelRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_translation__pb2.SetModelLabelResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'dragoman.v1.ModelAdminService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('dragoman.v1.ModelAdminService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class ModelAdminService:
+    """Changes what the server translates with, while it serves. Needs a permission of its own.
+    """
+
+    @staticmethod
+    def LoadModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.ModelAdminService/LoadModel',
+            dragoman_dot_v1_dot_translation__pb2.LoadModelRequest.SerializeToString,
+            dragoman_dot_v1_dot_translation__pb2.LoadModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnloadModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.ModelAdminService/UnloadModel',
+            dragoman_dot_v1_dot_translation__pb2.UnloadModelRequest.SerializeToString,
+            dragoman_dot_v1_dot_translation__pb2.UnloadModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetModelLabel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.ModelAdminService/SetModelLabel',
+            dragoman_dot_v1_dot_translation__pb2.SetModelLabelRequest.SerializeToString,
+            dragoman_dot_v1_dot_translation__pb2.SetModelLabelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

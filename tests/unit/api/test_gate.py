@@ -4,6 +4,7 @@ import pytest
 
 from service.api.gate import Gate
 from service.errors import DrainingError, OverloadedError, StartingError
+from tests.fakes import ManualClock
 
 
 def enter(gate: Gate) -> None:
@@ -59,3 +60,51 @@ async def test_a_gate_that_nobody_entered_is_idle() -> None:
     await asyncio.sleep(0)
 
     assert waiting.done()
+
+
+def retry_after_s(gate: Gate) -> float:
+    """Fill a gate that has one place, and return when the next one shall come back."""
+    with gate.admitted(), pytest.raises(OverloadedError) as refusal:
+        enter(gate)
+    return refusal.value.retry_after_s
+
+
+def test_a_full_gate_says_to_come_back_after_the_time_that_calls_take() -> None:
+    clock = ManualClock()
+    gate = Gate(max_concurrent=1, clock=clock)
+    gate.open()
+    for _ in range(3):
+        with gate.admitted():
+            clock.advance(4.0)
+
+    assert retry_after_s(gate) == 4.0
+
+
+@pytest.mark.parametrize(("stay_s", "expected_s"), [(0.0, 0.1), (1000.0, 10.0)])
+def test_the_time_to_come_back_to_a_full_gate_has_sensible_limits(stay_s: float, expected_s: float) -> None:
+    clock = ManualClock()
+    gate = Gate(max_concurrent=1, clock=clock)
+    gate.open()
+    with gate.admitted():
+        clock.advance(stay_s)
+
+    assert retry_after_s(gate) == expected_s
+
+
+def test_a_gate_that_knows_no_call_yet_names_a_second() -> None:
+    gate = Gate(max_concurrent=1)
+    gate.open()
+
+    assert retry_after_s(gate) == 1.0
+
+
+async def test_whoever_waits_for_the_gate_to_close_is_told_why() -> None:
+    gate = Gate(max_concurrent=1)
+    gate.open()
+    waiting = asyncio.create_task(gate.wait_until_closed())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+
+    gate.close(DrainingError())
+
+    assert isinstance(await waiting, DrainingError)

@@ -37,6 +37,9 @@ class FakeContext:
         self._metadata = metadata
         self._remaining_s = remaining_s
 
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:40000"
+
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return self._metadata
 
@@ -176,6 +179,8 @@ async def test_a_call_is_counted_timed_and_logged_without_its_texts() -> None:
         "method": "Translate",
         "status": "OK",
         "duration_s": 2.0,
+        "caller": "ipv4:127.0.0.1",
+        "peer": "ipv4:127.0.0.1:40000",
         "request_bytes": len(REQUEST),
         "response_bytes": 3,
     }

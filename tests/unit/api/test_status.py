@@ -96,6 +96,12 @@ def test_overload_says_when_to_come_back_in_both_ways() -> None:
     assert dict(given.trailing_metadata)["grpc-retry-pushback-ms"] == "1235"
 
 
+def test_the_pushback_is_never_zero_which_grpc_would_wait_for_in_vain() -> None:
+    given = answer(errors.RateLimitedError(caller="shop", limit=1, unit="requests/s", retry_after_s=0.0))
+
+    assert dict(given.trailing_metadata)["grpc-retry-pushback-ms"] == "1"
+
+
 def test_a_deadline_says_in_which_stage_it_passed() -> None:
     info = detail(answer(errors.DeadlineExceededError("queue")), error_details_pb2.ErrorInfo)
 

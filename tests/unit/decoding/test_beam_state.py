@@ -2,32 +2,8 @@ import numpy as np
 import pytest
 
 from service.datatypes import SearchConfig
-from service.decoding.beam_state import BeamState, History, indices_without
+from service.decoding.beam_state import BeamState, indices_without
 from tests.fakes import BOS
-
-
-def take_step(history: History, step: int, tokens: list[int], parents: list[int]) -> None:
-    width = np.array([tokens])
-    history.record(np.array([step]), width, np.array([parents]), -width.astype(np.float32))
-
-
-def test_a_hypothesis_is_read_back_through_its_parents() -> None:
-    history = History.empty(1, 2)
-    take_step(history, 0, [10, 11], [0, 0])
-    take_step(history, 1, [20, 21], [1, 0])
-    take_step(history, 2, [30, 31], [1, 0])
-
-    assert history.trace(0, row=0, length=3) == ([10, 21, 30], [-10.0, -21.0, -30.0])
-    assert history.trace(0, row=1, length=3) == ([11, 20, 31], [-11.0, -20.0, -31.0])
-    assert history.trace(0, row=1, length=0) == ([], [])
-
-
-def test_a_history_grows_with_its_hypotheses() -> None:
-    history = History.empty(1, 1)
-    for step in range(200):
-        take_step(history, step, [step], [0])
-
-    assert history.trace(0, row=0, length=200)[0] == list(range(200))
 
 
 def test_newcomers_have_one_live_row_holding_bos() -> None:
@@ -45,7 +21,6 @@ def test_a_wider_beam_may_join_a_narrower_batch() -> None:
 
     assert state.widest_beam == 5
     assert state.log_probs.shape == (2, 5)
-    assert state.history.tokens.shape[2] == 5
 
 
 def test_segments_are_kept_in_the_order_given() -> None:

@@ -135,6 +135,7 @@ MODEL_MESSAGE = pb.Model(
                 )
             ],
             unsupported_fields=["options.sampling"],
+            labels=["canary", "stable"],
         )
     ],
 )
@@ -167,6 +168,7 @@ MODEL = Model(
                 ),
             ),
             unsupported_fields=("options.sampling",),
+            labels=("canary", "stable"),
         ),
     ),
 )

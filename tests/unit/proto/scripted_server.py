@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-from google.rpc import status_pb2
+from google.rpc import error_details_pb2, status_pb2
 
 Behaviour = Callable[[Any, Any], Any]
 """What one call does with its request and context."""
@@ -37,7 +37,9 @@ class ReceivedCall:
     metadata: dict[str, str]
 
 
-class ScriptedService(pb_grpc.TranslationServiceServicer, pb_grpc.ModelServiceServicer):
+class ScriptedService(
+    pb_grpc.TranslationServiceServicer, pb_grpc.ModelServiceServicer, pb_grpc.ModelAdminServiceServicer
+):
     """Answers each call with the next behaviour of its script."""
 
     def __init__(self) -> None:
@@ -57,6 +59,15 @@ class ScriptedService(pb_grpc.TranslationServiceServicer, pb_grpc.ModelServiceSe
         return self._play(request, context)
 
     def GetModel(self, request: pb.GetModelRequest, context: Any) -> Any:
+        return self._play(request, context)
+
+    def LoadModel(self, request: pb.LoadModelRequest, context: Any) -> Any:
+        return self._play(request, context)
+
+    def UnloadModel(self, request: pb.UnloadModelRequest, context: Any) -> Any:
+        return self._play(request, context)
+
+    def SetModelLabel(self, request: pb.SetModelLabelRequest, context: Any) -> Any:
         return self._play(request, context)
 
     def _play(self, request: Any, context: Any) -> Any:
@@ -86,6 +97,13 @@ def refuses(code: grpc.StatusCode, *details: Any, pushback_ms: int | None = None
     return refuse
 
 
+def refuses_for(code: grpc.StatusCode, reason: str, *details: Any, pushback_ms: int | None = None) -> Behaviour:
+    """Refuse as `refuses`, with the ErrorInfo that our server adds."""
+    return refuses(
+        code, error_details_pb2.ErrorInfo(reason=reason, domain="dragoman"), *details, pushback_ms=pushback_ms
+    )
+
+
 def document_until(has_left: threading.Event) -> Behaviour:
     """Send one sentence, then none until the caller has left, which sets `has_left`."""
 
@@ -110,12 +128,14 @@ def stream_that_refuses(request_id: str) -> Behaviour:
 
 
 @contextmanager
-def running(service: ScriptedService) -> Iterator[str]:
-    """Serve on a free port and yield the target to connect to."""
+def running(service: ScriptedService, credentials: grpc.ServerCredentials | None = None) -> Iterator[str]:
+    """Serve on a free port, encrypted if there are credentials, and yield the target to connect to."""
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
     pb_grpc.add_TranslationServiceServicer_to_server(service, server)
     pb_grpc.add_ModelServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    pb_grpc.add_ModelAdminServiceServicer_to_server(service, server)
+    address = "127.0.0.1:0"
+    port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
     server.start()
     try:
         yield f"127.0.0.1:{port}"

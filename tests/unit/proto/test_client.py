@@ -28,6 +28,7 @@ from tests.unit.proto.scripted_server import (
     answers,
     document_until,
     refuses,
+    refuses_for,
     stream_that_refuses,
 )
 
@@ -131,7 +132,7 @@ def test_the_pushback_of_an_overloaded_server_replaces_the_backoff(target: str, 
 
 def test_a_server_can_forbid_to_retry(client: TranslationClient, service: ScriptedService) -> None:
     retry = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=2))
-    service.script.append(refuses(grpc.StatusCode.RESOURCE_EXHAUSTED, retry, pushback_ms=-1))
+    service.script.append(refuses_for(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", retry, pushback_ms=-1))
 
     with pytest.raises(OverloadedError) as caught:
         client.translate(["One."], **EN_DE)

@@ -1,8 +1,8 @@
 import pytest
 
 from service.datatypes import Priority
-from service.scheduling.admission import PendingSegment
 from service.scheduling.batching import BatchBudget, BatchLoad, fair_share, next_joiners
+from service.scheduling.pending import PendingSegment
 from tests.fakes import make_segment
 
 BUDGET = BatchBudget(max_segments=4, max_padded_tokens=40, max_rows=16)

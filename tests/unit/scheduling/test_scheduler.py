@@ -13,18 +13,30 @@ from service.errors import DeadlineExceededError, DrainingError, EngineError, Ov
 from service.scheduling.scheduler import Scheduler
 from service.scheduling.settings import SchedulingSettings
 from service.telemetry.metrics import Metrics
-from tests.fakes import FlakyModel, GatedModel, ManualClock, ToyModel, make_segment
+from tests.fakes import FlakyModel, GatedModel, ManualClock, ToyModel, WrappedModel, make_segment
 
 TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang
 ENDLESS = ToyModel(eos_bias=-100.0)
 
 
+class TickingModel(WrappedModel):
+    """A step takes a second of a clock moved by hand."""
+
+    def __init__(self, inner: StepModel, clock: ManualClock) -> None:
+        super().__init__(inner)
+        self._clock = clock
+
+    def before(self, operation: str, num_segments: int) -> None:
+        if operation == "step":
+            self._clock.advance(1.0)
+
+
 class Bench:
     """A running scheduler with one thread unless told otherwise, its gate, its clock and its metrics."""
 
-    def __init__(self, model: StepModel | None = None, **settings: Any) -> None:
+    def __init__(self, model: StepModel | None = None, *, clock: ManualClock | None = None, **settings: Any) -> None:
         self.model = GatedModel(model or ENDLESS)
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
         self.registry = CollectorRegistry()
         self.scheduler = Scheduler(
             self.model,
@@ -34,11 +46,16 @@ class Bench:
         )
 
     def submit(
-        self, *, priority: Priority = Priority.INTERACTIVE, deadline_s: float | None = None, **search: Any
+        self,
+        *,
+        priority: Priority = Priority.INTERACTIVE,
+        deadline_s: float | None = None,
+        caller: str = "",
+        **search: Any,
     ) -> Future[SegmentResult]:
         """Submit one segment."""
         segment = make_segment(7, 8, **search)
-        return self.scheduler.submit([segment], priority=priority, deadline_s=deadline_s)[0]
+        return self.scheduler.submit([segment], priority=priority, deadline_s=deadline_s, caller=caller)[0]
 
     def metric(self, name: str, **labels: str) -> float:
         """Return the value of a metric."""
@@ -212,6 +229,167 @@ def test_a_deadline_may_pass_between_steps(bench: Bench) -> None:
     assert bench.metric("mt_segments_total", outcome="deadline") == 1
 
 
+SIX_STEPS: dict[str, Any] = {"max_target_tokens": 6}
+
+
+@pytest.fixture
+def experienced(benches: list[Bench]) -> Bench:
+    """Return a bench that has seen many segments of six steps, a second each, and stands still with ten that wait."""
+    clock = ManualClock()
+    bench = Bench(TickingModel(ENDLESS, clock), clock=clock, max_batch_segments=1)
+    benches.append(bench)
+    bench.scheduler.start()
+    taught = [bench.submit(**SIX_STEPS) for _ in range(60)]
+    bench.model.let_pass(60 * 6)
+    wait(taught, TIMEOUT_S)
+    for _ in range(60 * 6):
+        bench.model.wait_for_step()
+    bench.submit(**SIX_STEPS)
+    bench.model.wait_for_step()
+    for _ in range(10):
+        bench.submit(**SIX_STEPS)
+    return bench
+
+
+def test_an_answer_that_the_backlog_makes_too_late_is_refused_with_the_time_to_come_back(experienced: Bench) -> None:
+    with pytest.raises(OverloadedError, match="ms of work that the deadline allows") as refusal:
+        experienced.submit(deadline_s=experienced.clock() + 30.0, **SIX_STEPS)
+
+    assert refusal.value.limit == 30_000
+    assert refusal.value.retry_after_s == pytest.approx(11 * 6 + 6 - 30, rel=0.05)
+    assert experienced.metric("mt_rejected_requests_total", reason="deadline") == 1
+    assert experienced.metric("mt_deadline_misses_total", stage="admission") == 1
+    assert experienced.metric("mt_queue_segments") == 10
+
+
+def test_an_answer_that_even_an_idle_server_would_give_too_late_is_refused(experienced: Bench) -> None:
+    with pytest.raises(DeadlineExceededError, match="admission"):
+        experienced.submit(deadline_s=experienced.clock() + 3.0, **SIX_STEPS)
+
+
+def test_an_answer_expected_in_time_is_given_in_time(experienced: Bench) -> None:
+    accepted = experienced.submit(deadline_s=experienced.clock() + 80.0, **SIX_STEPS)
+
+    experienced.model.open()
+
+    assert accepted.result(TIMEOUT_S).num_steps == 6
+
+
+def test_a_new_caller_s_answer_is_expected_after_its_turn_not_after_the_whole_backlog(experienced: Bench) -> None:
+    accepted = experienced.submit(deadline_s=experienced.clock() + 30.0, caller="other", **SIX_STEPS)
+
+    experienced.model.open()
+
+    assert accepted.result(TIMEOUT_S).num_steps == 6
+
+
+def test_after_a_long_silence_nobody_is_refused_for_what_was_learned_before(experienced: Bench) -> None:
+    experienced.clock.advance(11.0)
+
+    assert not experienced.submit(deadline_s=experienced.clock() + 3.0, **SIX_STEPS).done()
+
+
+def test_how_far_an_expectation_was_off_is_recorded(experienced: Bench) -> None:
+    def total(part: str) -> float:
+        name = f"mt_prediction_error_seconds_{part}"
+        return sum(experienced.metric(name, direction=direction) for direction in ("early", "late"))
+
+    count, total_s = total("count"), total("sum")
+    experienced.model.open()
+
+    assert experienced.scheduler.drain(TIMEOUT_S)
+
+    assert total("count") == count + 11
+    assert total("sum") - total_s < 11 * 6
+
+
+def test_a_deadline_that_has_passed_is_refused_at_once(bench: Bench) -> None:
+    with pytest.raises(DeadlineExceededError, match="admission"):
+        bench.submit(deadline_s=0.0)
+
+    assert bench.metric("mt_deadline_misses_total", stage="admission") == 1
+    assert bench.metric("mt_queue_segments") == 0
+
+
+def test_deadlines_are_counted_where_they_pass(bench: Bench) -> None:
+    bench.submit(deadline_s=5.0)
+    bench.model.wait_for_step()
+    bench.submit(deadline_s=5.0)
+
+    bench.clock.advance(5.0)
+    bench.model.open()
+
+    assert bench.scheduler.drain(TIMEOUT_S)
+    assert bench.metric("mt_deadline_misses_total", stage="decode") == 1
+    assert bench.metric("mt_deadline_misses_total", stage="queue") == 1
+
+
+def test_cancellations_are_counted_where_they_happen(bench: Bench) -> None:
+    running = bench.submit()
+    bench.model.wait_for_step()
+    waiting = bench.submit()
+
+    assert waiting.cancel()
+    assert running.cancel()
+
+    assert bench.metric("mt_cancelled_segments_total", stage="queue") == 1
+    assert bench.metric("mt_cancelled_segments_total", stage="decode") == 1
+
+
+def test_one_small_request_does_not_wait_for_another_caller_s_many(benches: list[Bench]) -> None:
+    order: list[str] = []
+    benches.append(bench := Bench(max_batch_segments=1))
+    bench.scheduler.start()
+    bench.submit(max_target_tokens=1)
+    bench.model.wait_for_step()
+    for future in bench.scheduler.submit([make_segment(7, max_target_tokens=1)] * 20, caller="much"):
+        future.add_done_callback(lambda _: order.append("much"))
+    bench.submit(caller="little", max_target_tokens=1).add_done_callback(lambda _: order.append("little"))
+
+    bench.model.open()
+
+    assert bench.scheduler.drain(TIMEOUT_S)
+    assert order.index("little") <= 1
+
+
+def test_a_caller_may_not_fill_the_queue_with_several_requests(benches: list[Bench]) -> None:
+    benches.append(bench := Bench(max_queue_segments=4, max_caller_queue_share=0.5))
+    for _ in range(2):
+        bench.submit(caller="much")
+
+    with pytest.raises(OverloadedError, match="2 of 2 segments of this caller"):
+        bench.submit(caller="much")
+
+    bench.submit(caller="other")
+
+
+def test_what_is_in_the_batches_is_shown_until_the_scheduler_stops(benches: list[Bench]) -> None:
+    benches.append(bench := Bench())
+    bench.scheduler.start()
+    bench.scheduler.submit([make_segment(7, beam_size=3), make_segment(7, 8, beam_size=2)])
+    bench.model.wait_for_step()
+
+    assert bench.metric("mt_batch_live_segments") == 2
+    assert bench.metric("mt_batch_live_rows") == 5
+    bench.model.open()
+    bench.scheduler.stop(TIMEOUT_S)
+    assert bench.metric("mt_batch_live_segments") == bench.metric("mt_batch_live_rows") == 0
+
+
+def test_padding_of_rows_and_sources_is_recorded(benches: list[Bench]) -> None:
+    benches.append(bench := Bench())
+    bench.scheduler.start()
+    bench.model.let_pass()
+    bench.scheduler.submit(
+        [make_segment(7, beam_size=1, max_target_tokens=1), make_segment(7, 8, 9, beam_size=3, max_target_tokens=1)]
+    )
+
+    assert bench.scheduler.drain(TIMEOUT_S)
+
+    assert bench.metric("mt_step_padding_share_sum", part="rows") == pytest.approx(1 - 4 / 6)
+    assert bench.metric("mt_step_padding_share_sum", part="sources") == pytest.approx(1 - 6 / 8)
+
+
 def test_a_segment_without_a_deadline_is_never_given_up(benches: list[Bench]) -> None:
     benches.append(bench := Bench())
     bench.scheduler.start()
@@ -289,8 +467,10 @@ def test_every_metric_of_a_segment_is_recorded(bench: Bench) -> None:
 
     assert bench.scheduler.drain(TIMEOUT_S)
 
-    for stage in ("mt_queue_wait", "mt_encode_duration", "mt_decode_duration"):
+    assert bench.metric("mt_queue_wait_seconds_count", priority="interactive") == 1
+    for stage in ("mt_encode_duration", "mt_decode_duration"):
         assert bench.metric(f"{stage}_seconds_count") == 1
+    assert bench.metric("mt_prediction_error_seconds_count", direction="early") == 1
     assert bench.metric("mt_step_duration_seconds_count") == bench.metric("mt_decoder_steps_total") == 4
     assert bench.metric("mt_batch_padded_tokens_sum") == bench.metric("mt_source_tokens_total") == 3
     assert bench.metric("mt_target_tokens_total") == 4
@@ -305,3 +485,4 @@ def test_the_queue_gauges_of_several_models_add_up() -> None:
         scheduler.submit([make_segment(7)])
 
     assert metrics.registry.get_sample_value("mt_queue_segments") == 2
+    assert metrics.registry.get_sample_value("mt_queue_work_tokens") == 2 * (2 + 4 * 2)

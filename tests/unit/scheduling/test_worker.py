@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from service.datatypes import Priority, StageTimings
 from service.decoding.step_model import StepModel
 from service.errors import DeadlineExceededError, EngineError
-from service.scheduling.admission import PendingSegment
+from service.scheduling.pending import PendingSegment
 from service.scheduling.worker import Worker
 from service.telemetry.metrics import Metrics
 from tests.fakes import FaultyToyModel, FlakyModel, ManualClock, ToyModel, WrappedModel, make_segment

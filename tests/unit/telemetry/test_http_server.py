@@ -1,13 +1,25 @@
+import gzip
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from email.message import Message
 from http.client import HTTPConnection
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.registry import Collector
+from structlog.testing import capture_logs
 
 from service.errors import ConfigError
 from service.telemetry.http_server import HttpServer, HttpSettings, make_app
 from service.telemetry.metrics import Metrics
+
+AS_PROMETHEUS_ASKS = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
 
 
 @pytest.fixture
@@ -75,3 +87,89 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 def test_a_server_that_never_started_can_be_stopped() -> None:
     HttpServer(HttpSettings(port=0), make_app(CollectorRegistry(), lambda: True)).stop()
+
+
+class BrokenCollector(Collector):
+    def collect(self) -> Iterator[Metric]:
+        raise RuntimeError("no figures")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    status: int
+    headers: Message
+    body: bytes
+
+
+def ask(server: HttpServer, method: str, path: str, **headers: str) -> Answer:
+    with closing(HTTPConnection("127.0.0.1", server.port, timeout=10)) as connection:
+        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        response = connection.getresponse()
+        return Answer(status=response.status, headers=response.headers, body=response.read())
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("*/*", "text/plain; version=0.0.4"),
+        ("text/html", "text/plain; version=0.0.4"),
+        ("application/openmetrics-text", "application/openmetrics-text; version="),
+        (
+            AS_PROMETHEUS_ASKS,
+            "application/openmetrics-text; version=1.0.0",
+        ),
+    ],
+)
+def test_metrics_come_in_the_format_that_is_asked_for(server: HttpServer, accept: str, content_type: str) -> None:
+    answer = ask(server, "GET", "/metrics", Accept=accept)
+
+    assert answer.headers["Content-Type"].startswith(content_type)
+    assert answer.body.endswith(b"# EOF\n") is content_type.startswith("application")
+
+
+def test_metrics_are_compressed_for_who_takes_that(server: HttpServer) -> None:
+    answer = ask(server, "GET", "/metrics", Accept_Encoding="gzip")
+
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert b"# TYPE mt_ready gauge" in gzip.decompress(answer.body)
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz"])
+@pytest.mark.parametrize("method", ["POST", "DELETE", "OPTIONS"])
+def test_nothing_can_be_changed_here(server: HttpServer, method: str, path: str) -> None:
+    answer = ask(server, method, path)
+
+    assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+
+
+def test_a_probe_may_ask_for_the_head_only(server: HttpServer) -> None:
+    assert [ask(server, "HEAD", path).status for path in ("/metrics", "/healthz", "/readyz")] == [200, 200, 503]
+    assert ask(server, "HEAD", "/healthz").body == b""
+
+
+def test_a_metric_that_fails_is_logged_and_hurts_neither_probes_nor_the_next_scrape() -> None:
+    registry = CollectorRegistry()
+    broken = BrokenCollector()
+    registry.register(broken)
+    server = HttpServer(HttpSettings(port=0), make_app(registry, lambda: True))
+    server.start()
+
+    with capture_logs() as records:
+        failed = ask(server, "GET", "/metrics")
+    healthy = ask(server, "GET", "/healthz")
+    registry.unregister(broken)
+    repaired = ask(server, "GET", "/metrics")
+    server.stop()
+
+    assert [failed.status, healthy.status, repaired.status] == [500, 200, 200]
+    assert [record["event"] for record in records] == ["metrics cannot be told"]
+
+
+def test_connections_that_say_nothing_cannot_use_up_the_threads(server: HttpServer) -> None:
+    with ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(80)]
+        for connection in idle:
+            connection.settimeout(10)
+
+        assert idle[-1].recv(1) == b""  # one too many: closed at once
+        assert threading.active_count() < 80

@@ -1,3 +1,4 @@
+import asyncio
 import io
 import json
 import logging
@@ -86,3 +87,91 @@ def test_the_console_format_is_for_people(stream: io.StringIO) -> None:
 
     assert "ready" in stream.getvalue()
     assert "port=1" in stream.getvalue()
+
+
+PRIVATE = " ".join(("what", "a", "caller", "sent"))  # so that no line of code, which tracebacks quote, holds it
+
+
+def fail_with_a_chain(text: str) -> None:
+    try:
+        int(text)
+    except ValueError as error:
+        raise RuntimeError(f"could not do {text}") from error
+
+
+def log_a_failure(logger: logging.Logger) -> None:
+    try:
+        fail_with_a_chain(PRIVATE)
+    except RuntimeError:
+        logger.exception("failed")
+
+
+def test_a_failure_in_a_request_is_told_without_the_messages_that_may_quote_it(stream: io.StringIO) -> None:
+    configure_logs(LogSettings(), stream=stream)
+    structlog.contextvars.bind_contextvars(request_id="r1")
+
+    log_a_failure(logging.getLogger("service.a"))
+
+    (record,) = records(stream)
+    told = str(record["exception"])
+    assert told.index("builtins.RuntimeError: (message withheld") < told.index("builtins.ValueError: (message withheld")
+    assert "fail_with_a_chain" in told
+    assert PRIVATE not in stream.getvalue()
+
+
+def test_a_failure_outside_of_requests_keeps_its_message(stream: io.StringIO) -> None:
+    configure_logs(LogSettings(), stream=stream)
+
+    log_a_failure(logging.getLogger("service.a"))
+
+    assert f"could not do {PRIVATE}" in stream.getvalue()
+
+
+@pytest.mark.parametrize("name", ["asyncio", "grpc._cython.cygrpc", "grpc"])
+def test_what_libraries_tell_of_requests_is_withheld_even_outside_of_one(stream: io.StringIO, name: str) -> None:
+    configure_logs(LogSettings(), stream=stream)
+
+    log_a_failure(logging.getLogger(name))
+
+    assert PRIVATE not in stream.getvalue()
+    assert "fail_with_a_chain" in stream.getvalue()
+
+
+async def test_asyncio_does_not_tell_how_a_forgotten_task_failed(stream: io.StringIO) -> None:
+    configure_logs(LogSettings(), stream=stream)
+    loop = asyncio.get_running_loop()
+
+    loop.call_exception_handler(
+        {"message": "Task exception was never retrieved", "exception": ValueError(PRIVATE), "task": PRIVATE}
+    )
+    loop.call_exception_handler({"message": f"Exception in callback deliver({PRIVATE!r}) at app.py:1"})
+
+    assert [record["event"] for record in records(stream)] == [
+        "Task exception was never retrieved",
+        "Exception in callback deliver",
+    ]
+    assert PRIVATE not in stream.getvalue()
+
+
+def test_messages_are_told_when_texts_may_be_logged(stream: io.StringIO) -> None:
+    configure_logs(LogSettings(include_texts=True), stream=stream)
+    structlog.contextvars.bind_contextvars(request_id="r1")
+
+    log_a_failure(logging.getLogger("service.a"))
+
+    assert f"literal for int() with base 10: {PRIVATE!r}" in stream.getvalue()
+
+
+def test_exceptions_that_name_each_other_are_told_once(stream: io.StringIO) -> None:
+    configure_logs(LogSettings(), stream=stream)
+    first, second = ValueError("one"), ValueError("two")
+    first.__cause__, second.__cause__ = second, first
+
+    logging.getLogger("asyncio").error("failed", exc_info=first)
+
+    (record,) = records(stream)
+    assert str(record["exception"]).count("ValueError") == 2
+
+
+def test_texts_are_not_logged_by_default() -> None:
+    assert LogSettings().include_texts is False

@@ -3,7 +3,15 @@ from collections.abc import Callable
 import pytest
 
 from service.datatypes import Span
-from service.text.segmentation import filler_between, join, split_overlong, split_sentences, trim
+from service.text.segmentation import (
+    MAX_SENTENCE_CHARACTERS,
+    filler_between,
+    iterate_sentences,
+    join,
+    split_overlong,
+    split_sentences,
+    trim,
+)
 
 
 def _sentences(text: str, *, language: str = "en") -> list[str]:
@@ -111,8 +119,31 @@ def test_the_library_sees_a_long_line_piece_by_piece() -> None:
 
     spans = split_sentences("word " * 20_000, language="en", splitter=recording)
 
-    assert spans == [Span(start=0, end=99_999)]
+    assert spans == [Span(start=start, end=start + 9_999) for start in range(0, 100_000, 10_000)]
     assert max(seen) < 5_000
+
+
+@pytest.mark.parametrize("text", ["a" * 25_000, "e\u0301" * 12_000, "word " * 5_000, "word " * 1_999 + "end. More."])
+def test_a_sentence_without_an_end_is_cut_between_words_or_else_characters(text: str) -> None:
+    sentences = _sentences(text)
+
+    assert all(len(sentence) <= MAX_SENTENCE_CHARACTERS for sentence in sentences)
+    assert not any(sentence.startswith("\u0301") for sentence in sentences)
+    assert "".join(sentences).replace(" ", "") == text.replace(" ", "")
+    assert {word for sentence in sentences for word in sentence.split()} == set(text.split()) or " " not in text
+
+
+def test_the_first_sentence_of_a_long_text_is_found_without_reading_the_rest() -> None:
+    seen: list[str] = []
+
+    def recording(_language: str, text: str) -> list[str]:
+        seen.append(text)
+        return [text]
+
+    sentences = iterate_sentences("One.\n" + "Two.\n" * 100_000, language="en", splitter=recording)
+
+    assert next(sentences) == Span(start=0, end=4)
+    assert seen == ["One.\n"]
 
 
 def test_sentences_of_a_long_line_are_those_of_short_lines() -> None:

@@ -98,7 +98,7 @@ class FakeQueue:
     priority: Priority | None = None
 
     def submit(
-        self, segments: Sequence[Segment], *, deadline_s: float | None, priority: Priority
+        self, segments: Sequence[Segment], *, deadline_s: float | None, priority: Priority, caller: str
     ) -> "list[Future[SegmentResult]]":
         self.deadline_s, self.priority = deadline_s, priority
         self.segments += segments

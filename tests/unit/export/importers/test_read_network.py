@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from export.graph.mixed import ProductKind
 from export.graph.network import Network, write_graphs
 from export.importers.bundle import read_network, read_ranges
 from service.bundle import FloatType
@@ -37,6 +38,18 @@ def test_weights_read_from_int8_are_quantized_to_the_same_integers_again(
         first, second = _integers(bundle.directory / name), _integers(tmp_path / name)
         assert first.keys() == second.keys()
         assert all((first[key] == second[key]).all() for key in first)
+
+
+def test_weights_that_int8_keeps_in_floats_are_read_as_they_are(tmp_path: Path) -> None:
+    kept = frozenset({ProductKind.ENCODER, ProductKind.VOCABULARY})
+    bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",), kept=kept)
+
+    network = read_network(bundle)
+
+    expected = Network.of(tiny_model(len(tiny_vocabulary()))).weights
+    assert network.weights.keys() == expected.keys()
+    for name in ("embedding.weight", "encoder.layers.1.self_attention.key.weight"):
+        np.testing.assert_array_equal(network.weights[name], expected[name])
 
 
 def test_the_ranges_of_a_calibrated_bundle_are_read_back(tmp_path: Path) -> None:

@@ -1,14 +1,10 @@
-from collections.abc import Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from service.bundle import MANIFEST_NAME, Manifest, graph_tensors
-from service.datatypes import Priority, Segment, SegmentResult
+from service.bundle import MANIFEST_NAME
+from service.datatypes import Priority
 from service.errors import (
     BundleError,
     ConfigError,
@@ -17,120 +13,26 @@ from service.errors import (
     ModelNotFoundError,
     StartingError,
 )
-from service.models import (
-    ModelLoader,
-    ModelParts,
-    ModelRepository,
-    ModelScheduler,
-    ModelSettings,
-    ModelState,
-    language_lookup,
-    version_key,
-)
+from service.models.model import ModelParts, ModelState
+from service.models.serving import ServingSettings
 from service.scheduling.scheduler import Scheduler
 from service.scheduling.settings import SchedulingSettings
 from service.telemetry.metrics import Metrics
-from tests.fakes import ToyModel
+from tests.fakes import ToyModel, make_segment
+from tests.unit.models.model_fakes import (
+    FakeScheduler,
+    load_parts,
+    loaded_repository,
+    make_parts,
+    make_repository,
+    resolved,
+    write_bundle,
+)
 from tests.unit.text.text_fakes import TOKENIZER
-
-_FILE = {"sha256": "0" * 64, "bytes": 1}
-
-
-@dataclass
-class FakeScheduler:
-    """Remembers what was asked of it."""
-
-    drains_in_time: bool = True
-    calls: list[str] = field(default_factory=list)
-
-    def submit(
-        self, segments: Sequence[Segment], *, deadline_s: float | None, priority: Priority
-    ) -> "list[Future[SegmentResult]]":
-        raise NotImplementedError
-
-    def start(self) -> None:
-        self.calls.append("start")
-
-    def drain(self, timeout_s: float) -> bool:
-        self.calls.append(f"drain {timeout_s:g}")
-        return self.drains_in_time
-
-    def stop(self) -> None:
-        self.calls.append("stop")
-
-
-def _parts(scheduler: ModelScheduler | None = None) -> ModelParts:
-    return ModelParts(
-        tokenizer=TOKENIZER,
-        scheduler=scheduler or FakeScheduler(),
-        precision="int8",
-        device="cpu",
-        weights_bytes=1000,
-        cache_bytes=lambda: 64,
-    )
-
-
-def _load(_: Path) -> ModelParts:
-    return _parts()
-
-
-def _write_bundle(root: Path, model: str, *, pair: str = "en de", **fields: Any) -> Path:
-    name, version = model.split("/")
-    source_language, target_language = pair.split()
-    manifest = {
-        "schema_version": 1,
-        "name": name,
-        "version": version,
-        "source_language": source_language,
-        "target_language": target_language,
-        "architecture": {
-            "vocabulary_size": 8,
-            "d_model": 4,
-            "num_heads": 2,
-            "ffn_size": 8,
-            "num_encoder_layers": 1,
-            "num_decoder_layers": 1,
-            "norm": "pre",
-        },
-        "special_ids": {"pad": 0, "bos": 1, "eos": 2, "unk": 3},
-        "limits": {"max_source_tokens": 64, "max_target_tokens": 100},
-        "precisions": {"float32": {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}},
-        "default_precision": "float32",
-        "tokenizer": "tokenizer.model",
-        "tensors": graph_tensors(1, "float32").model_dump(),
-        "files": dict.fromkeys(("encoder.onnx", "decoder.onnx", "tokenizer.model"), _FILE),
-        "provenance": {"exporter_version": "1", "checkpoint": "c.pt", "checkpoint_sha256": "0" * 64},
-        "licence": "CC0-1.0",
-        "attribution": "nobody",
-        **fields,
-    }
-    directory = root / name / version
-    directory.mkdir(parents=True)
-    text = Manifest.model_construct(**manifest).model_dump_json(warnings=False)
-    (directory / MANIFEST_NAME).write_text(text, encoding="utf-8")
-    return directory
-
-
-def _repository(root: Path, *, load: ModelLoader = _load, metrics: Metrics | None = None) -> ModelRepository:
-    return ModelRepository(ModelSettings(directory=root), load, metrics or Metrics(CollectorRegistry()))
-
-
-def _loaded(root: Path, *models: str, **pairs: str) -> ModelRepository:
-    """Return a repository of `name/version` bundles; `pairs` gives the languages of a name."""
-    for model in models:
-        _write_bundle(root, model, pair=pairs.get(model.split("/", maxsplit=1)[0], "en de"))
-    repository = _repository(root)
-    repository.load_all()
-    return repository
-
-
-def _resolved(repository: ModelRepository, model: str = "", source: str = "en", target: str = "de") -> str:
-    found = repository.resolve(model, source, target)
-    return f"{found.name}/{found.version}"
 
 
 def test_a_loaded_model_is_started_and_knows_its_limits(tmp_path: Path) -> None:
-    model = _loaded(tmp_path, "tiny/1").resolve("tiny/1", "en", "de")
+    model = loaded_repository(tmp_path, "tiny/1").resolve("tiny/1", "en", "de")
 
     assert isinstance(model.scheduler, FakeScheduler)
     assert model.scheduler.calls == ["start"]
@@ -140,10 +42,10 @@ def test_a_loaded_model_is_started_and_knows_its_limits(tmp_path: Path) -> None:
 
 
 def test_loaded_models_are_in_the_metrics(tmp_path: Path) -> None:
-    _write_bundle(tmp_path, "tiny/1")
+    write_bundle(tmp_path, "tiny/1")
     registry = CollectorRegistry()
 
-    _repository(tmp_path, metrics=Metrics(registry)).load_all()
+    make_repository(tmp_path, metrics=Metrics(registry)).load_all()
 
     labels = {"model": "tiny", "version": "1"}
     assert registry.get_sample_value("mt_model_info", {**labels, "precision": "int8", "device": "cpu"}) == 1
@@ -152,9 +54,9 @@ def test_loaded_models_are_in_the_metrics(tmp_path: Path) -> None:
 
 
 def test_a_stopped_model_has_no_memory_in_the_metrics(tmp_path: Path) -> None:
-    _write_bundle(tmp_path, "tiny/1")
+    write_bundle(tmp_path, "tiny/1")
     registry = CollectorRegistry()
-    repository = _repository(tmp_path, metrics=Metrics(registry))
+    repository = make_repository(tmp_path, metrics=Metrics(registry))
     repository.load_all()
 
     repository.stop()
@@ -164,36 +66,36 @@ def test_a_stopped_model_has_no_memory_in_the_metrics(tmp_path: Path) -> None:
 
 
 def test_the_latest_version_is_the_default(tmp_path: Path) -> None:
-    repository = _loaded(tmp_path, "tiny/9", "tiny/10", "tiny/2")
+    repository = loaded_repository(tmp_path, "tiny/9", "tiny/10", "tiny/2")
 
-    assert _resolved(repository) == "tiny/10"
-    assert _resolved(repository, "tiny") == "tiny/10"
-    assert _resolved(repository, "tiny/9") == "tiny/9"
+    assert resolved(repository) == "tiny/10"
+    assert resolved(repository, "tiny") == "tiny/10"
+    assert resolved(repository, "tiny/9") == "tiny/9"
 
 
 def test_the_first_name_in_the_alphabet_is_the_default_of_a_pair(tmp_path: Path) -> None:
-    repository = _loaded(tmp_path, "beta/3", "alpha/1", "alpha/2", "aardvark/1", aardvark="fr de")
+    repository = loaded_repository(tmp_path, "beta/3", "alpha/1", "alpha/2", "aardvark/1", aardvark="fr de")
 
-    assert _resolved(repository) == "alpha/2"
-    assert _resolved(repository, source="fr") == "aardvark/1"
+    assert resolved(repository) == "alpha/2"
+    assert resolved(repository, source="fr") == "aardvark/1"
 
 
 @pytest.mark.parametrize(
     ("source", "target"), [("EN", "de"), ("en-GB", "de-AT-1996"), ("en-Latn-x-foo", "DE"), ("en-u-ca-buddhist", "de")]
 )
 def test_language_tags_fall_back_to_shorter_ones(tmp_path: Path, source: str, target: str) -> None:
-    assert _resolved(_loaded(tmp_path, "tiny/1"), source=source, target=target) == "tiny/1"
+    assert resolved(loaded_repository(tmp_path, "tiny/1"), source=source, target=target) == "tiny/1"
 
 
 def test_the_closest_language_tag_wins(tmp_path: Path) -> None:
-    repository = _loaded(tmp_path, "american/1", "british/1", british="en-GB de")
+    repository = loaded_repository(tmp_path, "american/1", "british/1", british="en-GB de")
 
-    assert _resolved(repository, source="en-gb") == "british/1"
-    assert _resolved(repository, source="en-AU") == "american/1"
+    assert resolved(repository, source="en-gb") == "british/1"
+    assert resolved(repository, source="en-AU") == "american/1"
 
 
 def test_a_longer_tag_never_answers_a_shorter_one(tmp_path: Path) -> None:
-    repository = _loaded(tmp_path, "brazilian/1", brazilian="pt-BR de")
+    repository = loaded_repository(tmp_path, "brazilian/1", brazilian="pt-BR de")
 
     with pytest.raises(ModelNotFoundError, match="available: pt-br to de"):
         repository.resolve("", "pt", "de")
@@ -212,7 +114,7 @@ def test_a_longer_tag_never_answers_a_shorter_one(tmp_path: Path) -> None:
 def test_what_is_not_served_is_named_with_all_that_is(
     tmp_path: Path, model: str, source: str, target: str, message: str
 ) -> None:
-    repository = _loaded(tmp_path, "tiny/1", "tiny/2", "big/1", big="fr en")
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2", "big/1", big="fr en")
 
     with pytest.raises(ModelNotFoundError) as caught:
         repository.resolve(model, source, target)
@@ -234,7 +136,7 @@ def test_what_is_not_served_is_named_with_all_that_is(
     ],
 )
 def test_malformed_names_and_tags_are_invalid(tmp_path: Path, model: str, source: str, target: str, field: str) -> None:
-    repository = _loaded(tmp_path, "tiny/1")
+    repository = loaded_repository(tmp_path, "tiny/1")
 
     with pytest.raises(InvalidFieldError) as caught:
         repository.resolve(model, source, target)
@@ -243,7 +145,7 @@ def test_malformed_names_and_tags_are_invalid(tmp_path: Path, model: str, source
 
 
 def test_models_are_listed_by_name_the_latest_version_first(tmp_path: Path) -> None:
-    repository = _loaded(tmp_path, "tiny/9", "big/1", "tiny/10", "wide/1", wide="fr de")
+    repository = loaded_repository(tmp_path, "tiny/9", "big/1", "tiny/10", "wide/1", wide="fr de")
 
     listed = [(m.name, m.version, m.is_default, m.is_pair_default) for m in repository.list_models()]
 
@@ -257,7 +159,7 @@ def test_models_are_listed_by_name_the_latest_version_first(tmp_path: Path) -> N
 
 
 def test_a_model_is_got_by_name_or_by_name_and_version(tmp_path: Path) -> None:
-    repository = _loaded(tmp_path, "tiny/1", "tiny/2", "big/1")
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2", "big/1")
 
     assert [model.version for model in repository.get_model("tiny")] == ["2", "1"]
     assert [model.version for model in repository.get_model("tiny/1")] == ["1"]
@@ -270,14 +172,14 @@ def test_a_model_is_got_by_name_or_by_name_and_version(tmp_path: Path) -> None:
 def test_models_are_loading_until_all_their_parts_are_there(tmp_path: Path) -> None:
     seen: list[ModelState] = []
 
-    def load(directory: Path) -> ModelParts:
+    def load(directory: Path, serving: ServingSettings) -> ModelParts:
         seen.append(repository.list_models()[0].state)
         with pytest.raises(StartingError):
             repository.resolve("", "en", "de")
-        return _load(directory)
+        return load_parts(directory, serving)
 
-    _write_bundle(tmp_path, "tiny/1")
-    repository = _repository(tmp_path, load=load)
+    write_bundle(tmp_path, "tiny/1")
+    repository = make_repository(tmp_path, load=load)
     repository.load_all()
 
     assert seen == [ModelState.LOADING]
@@ -288,9 +190,9 @@ def test_models_are_loading_until_all_their_parts_are_there(tmp_path: Path) -> N
 def test_draining_refuses_new_requests_and_says_whether_all_were_answered(tmp_path: Path, drains_in_time: bool) -> None:
     schedulers = [FakeScheduler(), FakeScheduler(drains_in_time=drains_in_time)]
     remaining = iter(schedulers)
-    _write_bundle(tmp_path, "tiny/1")
-    _write_bundle(tmp_path, "tiny/2")
-    repository = _repository(tmp_path, load=lambda _: _parts(next(remaining)))
+    write_bundle(tmp_path, "tiny/1")
+    write_bundle(tmp_path, "tiny/2")
+    repository = make_repository(tmp_path, load=lambda *_: make_parts(next(remaining)))
     repository.load_all()
 
     assert repository.drain(1.5) is drains_in_time
@@ -303,7 +205,7 @@ def test_draining_refuses_new_requests_and_says_whether_all_were_answered(tmp_pa
 
 
 def test_stopping_before_anything_is_loaded_does_nothing(tmp_path: Path) -> None:
-    repository = _repository(tmp_path)
+    repository = make_repository(tmp_path)
 
     assert repository.drain(0.0)
     repository.stop()
@@ -312,12 +214,12 @@ def test_stopping_before_anything_is_loaded_does_nothing(tmp_path: Path) -> None
 def test_a_model_that_is_stopped_while_it_loads_never_starts(tmp_path: Path) -> None:
     scheduler = FakeScheduler()
 
-    def load(_: Path) -> ModelParts:
+    def load(directory: Path, serving: ServingSettings) -> ModelParts:
         repository.stop()
-        return _parts(scheduler)
+        return make_parts(scheduler)
 
-    _write_bundle(tmp_path, "tiny/1")
-    repository = _repository(tmp_path, load=load)
+    write_bundle(tmp_path, "tiny/1")
+    repository = make_repository(tmp_path, load=load)
     repository.load_all()
 
     assert scheduler.calls == []
@@ -328,14 +230,14 @@ def test_a_model_that_is_stopped_while_it_loads_never_starts(tmp_path: Path) -> 
 def test_a_bundle_that_cannot_be_loaded_fails_the_start_and_the_others_can_be_stopped(tmp_path: Path) -> None:
     started = FakeScheduler()
 
-    def load(directory: Path) -> ModelParts:
-        if directory.name == "2":
+    def load(directory: Path, serving: ServingSettings) -> ModelParts:
+        if directory.name == "1":
             raise BundleError("encoder.onnx", found=3, expected=4, what="size in bytes")
-        return _parts(started)
+        return make_parts(started)
 
-    _write_bundle(tmp_path, "tiny/1")
-    _write_bundle(tmp_path, "tiny/2")
-    repository = _repository(tmp_path, load=load)
+    write_bundle(tmp_path, "tiny/1")
+    write_bundle(tmp_path, "tiny/2")
+    repository = make_repository(tmp_path, load=load)
 
     with pytest.raises(BundleError, match=r"encoder.onnx: size in bytes is 3, expected 4"):
         repository.load_all()
@@ -345,20 +247,20 @@ def test_a_bundle_that_cannot_be_loaded_fails_the_start_and_the_others_can_be_st
 
 
 def test_a_manifest_that_is_broken_names_its_file(tmp_path: Path) -> None:
-    directory = _write_bundle(tmp_path, "tiny/1")
+    directory = write_bundle(tmp_path, "tiny/1")
     (directory / MANIFEST_NAME).write_text("{", encoding="utf-8")
 
     with pytest.raises(BundleError) as caught:
-        _repository(tmp_path).load_all()
+        make_repository(tmp_path).load_all()
 
     assert caught.value.file == str(directory / MANIFEST_NAME)
 
 
-def test_a_bundle_in_the_wrong_place_is_refused_before_any_is_loaded(tmp_path: Path) -> None:
-    _write_bundle(tmp_path, "tiny/1").rename(tmp_path / "tiny" / "2")
+def test_a_bundle_in_the_wrong_place_is_refused_before_any_isloaded_repository(tmp_path: Path) -> None:
+    write_bundle(tmp_path, "tiny/1").rename(tmp_path / "tiny" / "2")
 
     with pytest.raises(BundleError, match="name and version is tiny/1, expected tiny/2"):
-        _repository(tmp_path).load_all()
+        make_repository(tmp_path).load_all()
 
 
 def test_files_and_hidden_directories_beside_the_models_are_ignored(tmp_path: Path) -> None:
@@ -366,7 +268,7 @@ def test_files_and_hidden_directories_beside_the_models_are_ignored(tmp_path: Pa
     (tmp_path / "..data").mkdir()
     (tmp_path / "lost+found").mkdir()
 
-    repository = _loaded(tmp_path, "tiny/1")
+    repository = loaded_repository(tmp_path, "tiny/1")
 
     assert [model.name for model in repository.list_models()] == ["tiny"]
 
@@ -374,29 +276,18 @@ def test_files_and_hidden_directories_beside_the_models_are_ignored(tmp_path: Pa
 @pytest.mark.parametrize("directory", ["missing", "."])
 def test_a_directory_without_models_fails_the_start(tmp_path: Path, directory: str) -> None:
     with pytest.raises(ConfigError, match=r"models\.directory"):
-        _repository(tmp_path / directory).load_all()
+        make_repository(tmp_path / directory).load_all()
 
 
 def test_a_real_scheduler_is_started_drained_and_stopped(tmp_path: Path) -> None:
     settings = SchedulingSettings(num_decoding_threads=1)
     scheduler = Scheduler(ToyModel(), settings, Metrics(CollectorRegistry()))
-    _write_bundle(tmp_path, "tiny/1")
-    repository = _repository(tmp_path, load=lambda _: _parts(scheduler))
+    write_bundle(tmp_path, "tiny/1")
+    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler))
     repository.load_all()
 
     assert repository.drain(1.0)
     repository.stop()
 
     with pytest.raises(DrainingError):
-        scheduler.submit([], deadline_s=None, priority=Priority.BULK)
-
-
-def test_versions_are_ordered_by_their_numbers() -> None:
-    versions = ["2026.10.1", "1.0", "v2", "2026.9.30", "1.0-rc1", "10", "9", "1.0.1"]
-
-    assert sorted(versions, key=version_key) == ["v2", "1.0", "1.0-rc1", "1.0.1", "9", "10", "2026.9.30", "2026.10.1"]
-
-
-def test_a_language_tag_is_shortened_from_its_end() -> None:
-    assert language_lookup("source_language", "zh-Hant-TW") == ["zh-hant-tw", "zh-hant", "zh"]
-    assert language_lookup("source_language", "de-x-foo") == ["de-x-foo", "de"]
+        scheduler.submit([make_segment(4)], deadline_s=None, priority=Priority.BULK)

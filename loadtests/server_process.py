@@ -1,0 +1,113 @@
+"""The server under test: a process of its own, known by its ports, its memory and what it exposes over HTTP.
+
+Its log goes to a file, so that whoever measures spends no time on reading it.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+_CHECKOUT: Final = Path(__file__).resolve().parents[1]
+_POLL_S: Final = 0.05
+_STOP_TIMEOUT_S: Final = 60.0
+_BYTES_PER_MB: Final = 1024 * 1024
+
+
+class ServerError(Exception):
+    """The server did not start, or ended when it should not have."""
+
+
+class ServerProcess:
+    """`python -m service serve` on free ports of this machine; killed on exit if it still runs."""
+
+    def __init__(self, log: Path, *flags: str, environment: Mapping[str, str] | None = None) -> None:
+        """Start it with further flags and settings, `environment` among them; its log replaces an older one."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._log_path = log
+        command = [sys.executable, "-m", "service", "serve", "--grpc-port", "0", "--http-port", "0", *flags]
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+        with log.open("wb") as stream:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                command, cwd=_CHECKOUT, env={**inherited, **(environment or {})}, stderr=stream
+            )
+        self._grpc_port = self._http_port = 0
+
+    def wait_until_ready(self, *, timeout_s: float) -> None:
+        """Return once it takes calls.
+
+        Raises:
+            ServerError: if it ends before, or the time runs out; the message has the end of its log.
+        """
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s and self._process.poll() is None:
+            events = {record.get("event"): record for record in self._records()}
+            if "ready" in events:
+                self._grpc_port = events["listening"]["grpc_port"]
+                self._http_port = events["listening"]["http_port"]
+                return
+            time.sleep(_POLL_S)
+        raise ServerError(f"the server is not ready; it said:\n{self._log_path.read_text(encoding='utf-8')[-2000:]}")
+
+    @property
+    def target(self) -> str:
+        """Address of gRPC."""
+        return f"127.0.0.1:{self._grpc_port}"
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def rss_mb(self) -> float:
+        """Return its resident memory in MiB.
+
+        Raises:
+            ServerError: if it has ended.
+        """
+        try:
+            fields = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()
+        except OSError as error:
+            raise ServerError("the server has ended") from error
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") / _BYTES_PER_MB
+
+    def samples(self) -> dict[str, float]:
+        """Return every metric that it exposes, by name with labels."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._http_port}/metrics", timeout=10) as response:
+            lines = response.read().decode().splitlines()
+        pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, _, value in pairs}
+
+    def stop(self) -> int:
+        """Let it drain; return its exit code.
+
+        Raises:
+            ServerError: if it does not end in time.
+        """
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise ServerError(f"the server still runs {_STOP_TIMEOUT_S:g} s after SIGTERM") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        for line in self._log_path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line.startswith("{") and line.endswith("\n"):  # the last one may be half written
+                yield json.loads(line)

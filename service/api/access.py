@@ -1,0 +1,178 @@
+"""Who calls, and whether they may: by API key, by client certificate, or anybody where the settings allow that."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+from dragoman.v1 import translation_pb2 as pb
+
+from service.api.allowances import Allowances
+from service.api.caller import peer_name
+from service.api.callers import Caller, Callers, Permission, parse_callers
+from service.api.settings import AccessSettings
+from service.api.watched_files import WatchedFiles
+from service.errors import ConfigError, PermissionDeniedError, UnauthenticatedError
+from service.telemetry.metrics import Metrics
+
+_SETTING = "access.callers_file"
+_AUTHORIZATION = "authorization"
+_SCHEME = "bearer"
+_MAX_NAME_CHARACTERS = 128
+
+_COMMON_NAME = "x509_common_name"
+_ALTERNATIVE_NAMES = "x509_subject_alternative_name"
+
+_NEEDED: Mapping[str, Permission | None] = {
+    pb.DESCRIPTOR.services_by_name["TranslationService"].full_name: Permission.TRANSLATE,
+    pb.DESCRIPTOR.services_by_name["ModelService"].full_name: None,
+}
+"""What the methods of a service need; those of any other, ModelAdminService among them, need the most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What a call shows of who makes it."""
+
+    peer: str
+    """Host it comes from."""
+
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    """Values of its `authorization` metadata."""
+
+    certificate_names: tuple[str, ...] = ()
+    """Common name, then alternative names, of the certificate that TLS has verified; empty without one."""
+
+
+class Access:
+    """Admits calls; decides who they are served as."""
+
+    def __init__(
+        self,
+        settings: AccessSettings,
+        metrics: Metrics,
+        *,
+        asks_certificates: bool = False,
+        is_exposed: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read the callers file, if there is one.
+
+        Args:
+            settings: of access.
+            metrics: where failed reloads are counted.
+            asks_certificates: whether TLS lets nobody in without a certificate.
+            is_exposed: whether other machines can connect: nobody unknown manages models then.
+            clock: of the limits.
+
+        Raises:
+            ConfigError: if the file cannot be read or is no good.
+        """
+        self._settings = settings
+        self._asks_certificates = asks_certificates
+        self._is_exposed = is_exposed
+        self._allowances = Allowances(clock)
+        self._callers = _watched(settings.callers_file, metrics) if settings.callers_file else None
+
+    def admit(self, method: str, context: grpc.aio.ServicerContext) -> str:
+        """Return the name of who makes a call that may be made, and count it against the caller's limit.
+
+        Args:
+            method: `/package.Service/Method`.
+            context: of the call.
+
+        Raises:
+            UnauthenticatedError: if nobody knows the caller.
+            PermissionDeniedError: if the caller may not call this method.
+            RateLimitedError: if it has called too often.
+        """
+        caller = self._identify(credentials(context))
+        needed = _NEEDED.get(method.strip("/").partition("/")[0], Permission.ADMIN)
+        if needed is not None and needed not in caller.permissions:
+            raise PermissionDeniedError(caller=caller.name, permission=needed.value)
+        self._allowances.take_request(caller)
+        return caller.name
+
+    def check_known(self, context: grpc.aio.ServicerContext) -> None:
+        """Do nothing if the caller is somebody the server lets in for whatever purpose; else UnauthenticatedError."""
+        self._identify(credentials(context))
+
+    @contextlib.contextmanager
+    def tokens_taken(self, caller_name: str, num_tokens: int) -> Iterator[None]:
+        """Count source tokens against the caller's limit, but not if what they are for fails inside.
+
+        Raises:
+            RateLimitedError: if they are too many.
+        """
+        caller = self._callers.value.named(caller_name) if self._callers else None
+        with self._allowances.tokens_taken(caller, num_tokens) if caller else contextlib.nullcontext():
+            yield
+
+    async def watch(self) -> None:
+        """Look for changes of the callers file for ever."""
+        if self._callers:
+            await self._callers.watch(self._settings.reload_interval_s)
+
+    def _identify(self, shown: Credentials) -> Caller:
+        if self._callers is not None:
+            return _listed(self._callers.value, shown)
+        if self._asks_certificates:
+            return _certified(shown)
+        permissions = {Permission.TRANSLATE} if self._is_exposed else set(Permission)
+        return _unlisted(shown.peer, permissions)
+
+
+def credentials(context: grpc.aio.ServicerContext) -> Credentials:
+    """Return what a call shows."""
+    shown: Mapping[str, Iterable[bytes]] = context.auth_context()
+    names = (*shown.get(_COMMON_NAME, ()), *shown.get(_ALTERNATIVE_NAMES, ()))
+    return Credentials(
+        peer=peer_name(context.peer()),
+        api_keys=tuple(str(value) for key, value in context.invocation_metadata() or () if key == _AUTHORIZATION),
+        certificate_names=tuple(name.decode("utf-8", "replace") for name in names),
+    )
+
+
+def _watched(path: Path, metrics: Metrics) -> WatchedFiles[Callers]:
+    def make(contents: Mapping[str, bytes]) -> Callers:
+        try:
+            return parse_callers(contents[_SETTING])
+        except ValueError as error:
+            raise ConfigError(_SETTING, str(path), f"a list of callers ({error})") from None
+
+    return WatchedFiles({_SETTING: path}, make, fail=metrics.callers_reload_failures.inc)
+
+
+def _listed(callers: Callers, shown: Credentials) -> Caller:
+    """Find a caller in the file: by key if it sends one, else by certificate."""
+    if shown.api_keys:
+        caller = callers.with_key(_api_key(shown.api_keys))
+        if caller is None:
+            raise UnauthenticatedError("the API key is not known here")
+        return caller
+    caller = callers.with_certificate(shown.certificate_names)
+    if caller is None:
+        certificate = " and the client certificate names no known caller" if shown.certificate_names else ""
+        raise UnauthenticatedError(f"there is no API key in the metadata `authorization: Bearer KEY`{certificate}")
+    return caller
+
+
+def _api_key(values: tuple[str, ...]) -> str:
+    scheme, _, key = values[0].strip().partition(" ")
+    if len(values) > 1 or scheme.lower() != _SCHEME or not key.strip():
+        raise UnauthenticatedError("the metadata `authorization` must be one value, `Bearer KEY`")
+    return key.strip()
+
+
+def _certified(shown: Credentials) -> Caller:
+    """Take a caller by the name that a trusted authority gave it."""
+    name = next((name for name in shown.certificate_names if name), "")
+    if not name:
+        raise UnauthenticatedError("the client certificate has neither a common nor an alternative name")
+    return _unlisted(name[:_MAX_NAME_CHARACTERS], {Permission.TRANSLATE})
+
+
+def _unlisted(name: str, permissions: Iterable[Permission]) -> Caller:
+    return Caller.model_construct(name=name, permissions=frozenset(permissions))

@@ -1,0 +1,131 @@
+"""Who may call: the callers file, with the keys, certificates, permissions and limits of each.
+
+[[caller]]
+name = "shop"
+keys = ["3f9a5c0d1e2b:8f4e..."]     # one line of `python -m service keys new`; two while a key is replaced
+certificates = ["shop.example.com"]  # common or alternative name of a client certificate, instead of a key
+permissions = ["translate"]          # and "admin" for who may load and unload models
+requests_per_s = 50
+tokens_per_min = 200000
+"""
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from service.api.api_keys import StoredKey, key_id, parse_stored
+
+_Identifier = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class Permission(StrEnum):
+    """What a caller may do; telling what models there are needs none of them."""
+
+    TRANSLATE = "translate"
+    ADMIN = "admin"
+    """Load and unload models."""
+
+
+class Limits(BaseModel):
+    """How much a caller may ask for; None: as much as the server can."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    requests_per_s: float | None = Field(default=None, gt=0, le=1e6)
+    """RPCs, with a burst of one second's, at least one."""
+
+    tokens_per_min: float | None = Field(default=None, gt=0, le=1e9)
+    """Source tokens, with a burst of one minute's."""
+
+
+class Caller(Limits):
+    """One entry of the file."""
+
+    # No colon, slash or space: a name is never mistaken for the address of a caller who has none.
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$")
+    keys: tuple[_Identifier, ...] = Field(default=(), max_length=16)
+    certificates: tuple[_Identifier, ...] = Field(default=(), max_length=16)
+    permissions: frozenset[Permission] = Field(min_length=1)
+
+    @property
+    def limits(self) -> Limits:
+        """Its limits alone."""
+        return Limits(requests_per_s=self.requests_per_s, tokens_per_min=self.tokens_per_min)
+
+    @model_validator(mode="after")
+    def _can_be_recognized(self) -> Self:
+        if not self.keys and not self.certificates:
+            raise ValueError("must have keys or certificates")
+        for position, entry in enumerate(self.keys):
+            try:
+                parse_stored(entry)
+            except ValueError as error:
+                raise ValueError(f"keys[{position}] {error}") from error
+        return self
+
+
+class _CallersFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    caller: tuple[Caller, ...] = Field(min_length=1, max_length=10_000)
+
+
+class Callers:
+    """Finds a caller by what it shows."""
+
+    def __init__(self, callers: Sequence[Caller]) -> None:
+        """Take callers whose names, keys and certificates differ; ValueError names the first two that do not."""
+        _check_distinct("name", (caller.name for caller in callers))
+        keys = [(parse_stored(entry), caller) for caller in callers for entry in caller.keys]
+        _check_distinct("key id", (stored.key_id for stored, _ in keys))
+        _check_distinct("certificate", (name for caller in callers for name in caller.certificates))
+        self._by_name = {caller.name: caller for caller in callers}
+        self._by_key_id: dict[str, tuple[StoredKey, Caller]] = {stored.key_id: (stored, by) for stored, by in keys}
+        self._by_certificate = {name: caller for caller in callers for name in caller.certificates}
+
+    def with_key(self, key: str) -> Caller | None:
+        """Return whose key this is, if anybody's."""
+        stored, caller = self._by_key_id.get(key_id(key), (None, None))
+        return caller if stored is not None and stored.matches(key) else None
+
+    def with_certificate(self, names: Iterable[str]) -> Caller | None:
+        """Return whom a certificate with these names speaks for, if anybody; the first name that is listed decides."""
+        return next((self._by_certificate[name] for name in names if name in self._by_certificate), None)
+
+    def named(self, name: str) -> Caller | None:
+        """Return a caller by name, if there is one."""
+        return self._by_name.get(name)
+
+
+def parse_callers(content: bytes) -> Callers:
+    """Return who a callers file lets in.
+
+    Raises:
+        ValueError: names the entry and field that is wrong, without its value.
+    """
+    try:
+        tables = tomllib.loads(content.decode("utf-8"))
+    except ValueError as error:  # neither UTF-8 nor TOML; of the former, Python would show what it found
+        reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise ValueError(f"no TOML: {reason}") from None
+    try:
+        return Callers(_CallersFile.model_validate(tables).caller)
+    except ValidationError as error:
+        raise ValueError(_described(error)) from None  # pydantic's own message shows the values
+
+
+def _described(error: ValidationError) -> str:
+    found = error.errors(include_input=False, include_url=False)[0]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"]).removeprefix(".")
+    return f"{path}: {found['msg'].removeprefix('Value error, ')}"
+
+
+def _check_distinct(what: str, values: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for value in values:
+        if value in seen:
+            raise ValueError(f"{what} {value!r} is there twice")
+        seen.add(value)

@@ -1,0 +1,70 @@
+"""Names of models: `name`, `name/version`, `name@label`, and the order of versions."""
+
+import re
+from dataclasses import dataclass
+
+from service.errors import InvalidFieldError
+
+MAX_LABEL_CHARACTERS = 64
+"""Longest label."""
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_PLAIN = _PLAIN_NAME.pattern
+_REFERENCE = re.compile(rf"({_PLAIN})(?:/({_PLAIN})|@({_PLAIN}))?")
+_SHOWN_CHARACTERS = 40  # of a value that is not even well-formed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReference:
+    """What a caller calls a model."""
+
+    name: str
+    version: str | None = None
+    label: str | None = None
+    """At most one of version and label is given."""
+
+
+def parse_reference(model: str) -> ModelReference:
+    """Read `name`, `name/version` or `name@label`; InvalidFieldError if it is none of them."""
+    match = _REFERENCE.fullmatch(model)
+    if match is None:
+        raise _invalid("model", model, "`name`, `name/version` or `name@label`")
+    return ModelReference(name=match[1], version=match[2], label=match[3])
+
+
+def parse_version(model: str) -> tuple[str, str]:
+    """Read `name/version`; InvalidFieldError if it is anything else."""
+    match = _REFERENCE.fullmatch(model)
+    if match is None or match[2] is None:
+        raise _invalid("model", model, "`name/version`")
+    return match[1], match[2]
+
+
+def is_plain_name(name: str) -> bool:
+    """Say whether a name can be that of a model, a version or a label."""
+    return _PLAIN_NAME.fullmatch(name) is not None
+
+
+def check_label(label: str) -> None:
+    """Raise InvalidFieldError if this cannot be a label."""
+    if not is_plain_name(label) or len(label) > MAX_LABEL_CHARACTERS:
+        raise _invalid("label", label, f"1 to {MAX_LABEL_CHARACTERS} letters, digits, `.`, `_` and `-`")
+
+
+def full_name(name: str, version: str) -> str:
+    """Return `name/version`."""
+    return f"{name}/{version}"
+
+
+def version_key(version: str) -> tuple[list[tuple[bool, int, str]], str]:
+    """Return what versions are ordered by: numbers as numbers, so 10 follows 9 and 2026.10.1 follows 2026.9.30.
+
+    Letters come before numbers and what is longer follows what it begins with, so 1.0-rc1 follows 1.0: this is not
+    semantic versioning.
+    """
+    pieces = re.findall(r"\d+|[A-Za-z]+", version)
+    return [(piece.isdigit(), int(piece) if piece.isdigit() else 0, piece) for piece in pieces], version
+
+
+def _invalid(field: str, value: str, expected: str) -> InvalidFieldError:
+    return InvalidFieldError(field, repr(value[:_SHOWN_CHARACTERS]), expected)

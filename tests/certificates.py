@@ -1,0 +1,77 @@
+"""Certificate files for tests, made on the spot."""
+
+import datetime as dt
+from pathlib import Path
+
+import grpc
+import trustme
+
+NAME = "localhost"
+
+
+class Authority:
+    """Signs certificates; each of them has a key of its own."""
+
+    def __init__(self) -> None:
+        self._ca = trustme.CA()
+
+    @property
+    def certificate(self) -> bytes:
+        """The authority's own, as PEM."""
+        return self._ca.cert_pem.bytes()
+
+    def write(self, path: Path) -> Path:
+        """Write the authority's own certificate; return its path."""
+        path.write_bytes(self.certificate)
+        return path
+
+    def sign(
+        self, *names: str, common_name: str | None = None, not_after: dt.datetime | None = None
+    ) -> trustme.LeafCert:
+        """Return a certificate for names."""
+        return self._ca.issue_cert(*names, common_name=common_name, not_after=not_after)
+
+    def channel(self, port: int, client: trustme.LeafCert | None = None) -> grpc.aio.Channel:
+        """Return a connection of its own to a server on this machine that must show a certificate of this authority.
+
+        Args:
+            port: of the server.
+            client: what the client shows.
+        """
+        key, chain = (key_pem(client), chain_pem(client)) if client else (None, None)
+        return grpc.aio.secure_channel(
+            f"{NAME}:{port}", grpc.ssl_channel_credentials(self.certificate, key, chain), options=OWN_CONNECTION
+        )
+
+
+OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+"""Channels to one address share a connection otherwise."""
+
+
+def key_pem(certificate: trustme.LeafCert) -> bytes:
+    """Return its private key."""
+    return certificate.private_key_pem.bytes()
+
+
+def chain_pem(certificate: trustme.LeafCert) -> bytes:
+    """Return the certificate and those that sign it."""
+    return b"".join(blob.bytes() for blob in certificate.cert_chain_pems)
+
+
+class ServerFiles:
+    """The files of a server's certificate and key."""
+
+    def __init__(self, directory: Path, certificate: trustme.LeafCert) -> None:
+        self.certificate = directory / "server.crt"
+        self.key = directory / "server.key"
+        self.replace(certificate)
+
+    def replace(self, certificate: trustme.LeafCert) -> None:
+        """Write another pair."""
+        self.key.write_bytes(key_pem(certificate))
+        self.certificate.write_bytes(chain_pem(certificate))
+
+    @property
+    def settings(self) -> dict[str, Path]:
+        """What makes a server of the tests use them."""
+        return {"tls__certificate_file": self.certificate, "tls__private_key_file": self.key}

@@ -1,0 +1,344 @@
+"""API keys over a real socket: who comes in, what they may do, how much, and what never shows."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from structlog.testing import capture_logs
+
+from service.api.api_keys import new_key, store
+from service.cli.server_process import ServerProcess
+from service.errors import ConfigError
+from tests.certificates import NAME, Authority, ServerFiles
+from tests.integration.running_server import (
+    PATIENCE_S,
+    RunningServer,
+    listening_server,
+    refusal,
+    request,
+    running_server,
+    until,
+)
+
+SHOP, OPS, SLOW, SMALL, STRANGER = (new_key() for _ in range(5))
+REFUSED = ("UNAUTHENTICATED", "UNAUTHENTICATED")
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - reached on loopback here
+CONFIDENTIAL = "The admiral meets nobody."
+
+
+def entry(name: str, key: str, *permissions: str, **limits: float) -> str:
+    lines = [f'name = "{name}"', f'keys = ["{store(key)}"]', f"permissions = {list(permissions)}"]
+    return "\n".join(["[[caller]]", *lines, *(f"{limit} = {value}" for limit, value in limits.items()), ""])
+
+
+CALLERS = "".join(
+    [
+        entry("shop", SHOP, "translate"),
+        entry("ops", OPS, "admin"),
+        entry("slow", SLOW, "translate", requests_per_s=0.5),
+        entry("small", SMALL, "translate", tokens_per_min=60),
+    ]
+)
+
+
+@pytest.fixture
+def callers_file(tmp_path: Path) -> Path:
+    path = tmp_path / "callers.toml"
+    path.write_text(CALLERS, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+async def guarded(tiny_model: Path, callers_file: Path) -> AsyncIterator[RunningServer]:
+    """A server that asks for keys."""
+    async with running_server(tiny_model, access__callers_file=callers_file, access__reload_interval_s=0.01) as server:
+        yield server
+
+
+def bearer(key: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {key}"),)
+
+
+def translate(server: RunningServer, key: str | None, *texts: str) -> Any:
+    metadata = bearer(key) if key else ()
+    return server.translation.Translate(request(*(texts or ("A man.",))), metadata=metadata, timeout=PATIENCE_S)
+
+
+def list_models(server: RunningServer, key: str | None) -> Any:
+    return server.model_service.ListModels(pb.ListModelsRequest(), metadata=bearer(key) if key else ())
+
+
+def unload(server: RunningServer, key: str | None) -> Any:
+    stub = pb_grpc.ModelAdminServiceStub(server.channel)
+    return stub.UnloadModel(pb.UnloadModelRequest(model="missing/1"), metadata=bearer(key) if key else ())
+
+
+async def services(server: RunningServer, key: str | None) -> list[str]:
+    stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+    requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+    call = stub.ServerReflectionInfo(requests, metadata=bearer(key) if key else ())
+    return [service.name async for answer in call for service in answer.list_services_response.service]
+
+
+async def test_a_known_key_translates_and_names_the_caller(guarded: RunningServer) -> None:
+    with capture_logs() as records:
+        response = await translate(guarded, SHOP)
+
+    assert len(response.translations) == 1
+    (record,) = [record for record in records if record["event"] == "request"]
+    assert record["caller"] == "shop"
+
+
+async def test_without_a_key_a_call_is_refused_with_what_is_missing(guarded: RunningServer) -> None:
+    error = await refusal(translate(guarded, None))
+
+    assert (error.code, error.reason) == REFUSED
+    assert "authorization: Bearer KEY" in error.message
+    assert guarded.sample("mt_rejected_requests_total", reason="unauthenticated") == 1
+
+
+@pytest.mark.parametrize("key", [STRANGER, SHOP[:-1], SHOP + "x", SHOP.upper(), "x", "dgm_", "a b"])
+async def test_a_key_that_is_not_quite_right_is_refused_and_not_repeated(guarded: RunningServer, key: str) -> None:
+    error = await refusal(translate(guarded, key))
+
+    assert (error.code, error.reason) == REFUSED
+    assert error.message == "authentication failed: the API key is not known here"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (("authorization", SHOP),),
+        (("authorization", f"Basic {SHOP}"),),
+        (("authorization", "Bearer"),),
+        (("authorization", "Bearer "),),
+        (("authorization", ""),),
+        (*bearer(STRANGER), *bearer(SHOP)),
+        (*bearer(SHOP), *bearer(SHOP)),
+    ],
+)
+async def test_metadata_of_another_form_are_refused(
+    guarded: RunningServer, metadata: tuple[tuple[str, str], ...]
+) -> None:
+    error = await refusal(guarded.translation.Translate(request("A man."), metadata=metadata))
+
+    assert (error.code, error.reason) == REFUSED
+    assert "must be one value, `Bearer KEY`" in error.message
+    assert SHOP not in str(error.trailing)
+
+
+async def test_the_word_bearer_may_be_spelled_in_any_case(guarded: RunningServer) -> None:
+    await guarded.translation.Translate(request("A man."), metadata=(("authorization", f"bearer  {SHOP} "),))
+
+
+async def test_a_call_without_a_key_is_refused_before_its_message_is_parsed(guarded: RunningServer) -> None:
+    call = guarded.channel.unary_unary("/dragoman.v1.TranslationService/Translate")
+
+    assert (await refusal(call(b"\xff"))).code == "UNAUTHENTICATED"
+
+
+@pytest.mark.parametrize("key", [None, STRANGER])
+async def test_streams_are_refused_like_other_calls(guarded: RunningServer, key: str | None) -> None:
+    metadata = bearer(key) if key else ()
+    document = guarded.translation.TranslateDocument(pb.TranslateDocumentRequest(text="a"), metadata=metadata)
+    stream = guarded.translation.TranslateStream(iter([request("a")]), metadata=metadata)
+
+    errors = [await refusal(anext(aiter(call))) for call in (document, stream)]
+
+    assert [(error.code, error.reason) for error in errors] == [REFUSED, REFUSED]
+
+
+async def test_managing_models_takes_another_permission_than_translating(guarded: RunningServer) -> None:
+    error = await refusal(unload(guarded, SHOP))
+    assert (error.code, error.reason) == ("PERMISSION_DENIED", "PERMISSION_DENIED")
+    assert error.message == "caller 'shop' has no permission 'admin'"
+
+    assert (await refusal(unload(guarded, OPS))).code not in {"PERMISSION_DENIED", "UNAUTHENTICATED"}
+    assert (await refusal(translate(guarded, OPS))).code == "PERMISSION_DENIED"
+    assert (await refusal(unload(guarded, None))).code == "UNAUTHENTICATED"
+
+
+async def test_any_known_key_may_ask_for_the_models(guarded: RunningServer) -> None:
+    for key in (SHOP, OPS):
+        assert (await list_models(guarded, key)).models
+
+    assert (await refusal(list_models(guarded, None))).code == "UNAUTHENTICATED"
+
+
+async def test_probes_need_no_key(guarded: RunningServer) -> None:
+    answer = await health_pb2_grpc.HealthStub(guarded.channel).Check(health_pb2.HealthCheckRequest())
+
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_reflection_needs_a_key_of_any_kind(guarded: RunningServer) -> None:
+    assert "dragoman.v1.TranslationService" in await services(guarded, OPS)
+
+    assert (await refusal(services(guarded, None))).code == "UNAUTHENTICATED"
+    assert (await refusal(services(guarded, STRANGER))).code == "UNAUTHENTICATED"
+
+
+async def test_without_a_callers_file_on_loopback_nobody_needs_a_key(server: RunningServer) -> None:
+    await translate(server, None)
+    await translate(server, STRANGER)
+
+    assert (await refusal(unload(server, None))).code not in {"PERMISSION_DENIED", "UNAUTHENTICATED"}
+    assert await services(server, None)
+
+
+async def test_whom_nobody_knows_does_not_manage_models_beyond_this_machine(tiny_model: Path) -> None:
+    async with running_server(tiny_model, grpc__host=EVERYWHERE, access__allow_unauthenticated=True) as server:
+        await translate(server, None)
+
+        assert (await refusal(unload(server, None))).code == "PERMISSION_DENIED"
+
+
+async def test_requests_beyond_the_limit_are_told_when_to_come_back(guarded: RunningServer) -> None:
+    await translate(guarded, SLOW)
+
+    error = await refusal(translate(guarded, SLOW))
+
+    assert (error.code, error.reason, error.retry_delay_ms) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED", 2000)
+    assert error.message == "caller 'slow' is limited to 0.5 requests/s; retry in 2.0 s"
+    assert error.trailing["grpc-retry-pushback-ms"] == "2000"
+    assert guarded.sample("mt_rejected_requests_total", reason="rate_limited") == 1
+
+    guarded.clock.advance(2.0)
+    await translate(guarded, SLOW)
+
+
+async def test_the_limit_of_one_caller_is_no_matter_of_another(guarded: RunningServer) -> None:
+    await translate(guarded, SLOW)
+    await refusal(translate(guarded, SLOW))
+
+    await translate(guarded, SHOP)
+
+
+async def test_tokens_beyond_the_limit_are_refused_before_anything_is_queued(guarded: RunningServer) -> None:
+    first = await translate(guarded, SMALL, *["A man."] * 30)
+    num_segments = guarded.sample("mt_segments_total", outcome="ok")
+    assert first.num_source_tokens > 60
+
+    error = await refusal(translate(guarded, SMALL))
+
+    assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED")
+    assert "caller 'small' is limited to 60 source tokens/min" in error.message
+    assert guarded.sample("mt_segments_total", outcome="ok") == num_segments
+    assert guarded.sample("mt_rejected_requests_total", reason="rate_limited") == 1
+
+    guarded.clock.advance(error.retry_delay_ms / 1000)
+    await translate(guarded, SMALL)
+
+
+async def test_what_the_queue_refuses_is_not_counted_against_the_caller(tiny_model: Path, callers_file: Path) -> None:
+    small_queue = {"limits__max_request_sentences": 30, "scheduling__max_queue_segments": 30}
+    async with running_server(tiny_model, access__callers_file=callers_file, **small_queue) as server:
+        server.model.halt()
+        decoded = asyncio.ensure_future(translate(server, SHOP))
+        await server.model.halted_step()
+        waiting = asyncio.ensure_future(translate(server, SHOP, *["A man."] * 20))
+        await server.until_sample(20, "mt_queue_segments")
+
+        assert (await refusal(translate(server, SMALL, *["A man."] * 30))).reason == "OVERLOADED"
+
+        server.model.resume()
+        await asyncio.gather(decoded, waiting)
+        await translate(server, SMALL, *["A man."] * 30)
+
+
+async def test_a_new_key_is_known_and_a_removed_one_is_not_without_a_restart(
+    guarded: RunningServer, callers_file: Path
+) -> None:
+    callers_file.write_text(entry("shop", STRANGER, "translate"), encoding="utf-8")
+
+    await until_translated(guarded, STRANGER)
+
+    assert (await refusal(translate(guarded, SHOP))).code == "UNAUTHENTICATED"
+
+
+async def until_translated(server: RunningServer, key: str) -> None:
+    """Try until the server has read its file again."""
+    for _ in range(1000):
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await translate(server, key)
+            return
+    raise AssertionError("never let in")
+
+
+@pytest.mark.parametrize("broken", ["", "[[caller", CALLERS.replace("translate", "fly"), "\x00"])
+async def test_a_broken_new_file_keeps_the_old_keys_and_is_counted_and_logged(
+    guarded: RunningServer, callers_file: Path, broken: str
+) -> None:
+    with capture_logs() as records:
+        callers_file.write_text(broken, encoding="utf-8")
+        await guarded.until_sample(1, "mt_callers_reload_failures_total")
+        await until(lambda: any("no good" in record["event"] for record in records))
+
+    await translate(guarded, SHOP)
+
+
+async def test_what_a_caller_has_used_is_not_forgotten_when_the_file_is_read_again(
+    guarded: RunningServer, callers_file: Path
+) -> None:
+    await translate(guarded, SLOW)
+
+    callers_file.write_text(CALLERS + entry("new", STRANGER, "translate"), encoding="utf-8")
+    await until_translated(guarded, STRANGER)
+
+    assert (await refusal(translate(guarded, SLOW))).reason == "RATE_LIMITED"
+
+
+async def test_a_server_does_not_start_with_a_file_that_is_no_good(tiny_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"access.callers_file.*No such file"):
+        async with listening_server(tiny_model, access__callers_file=tmp_path / "missing"):
+            pass
+
+
+async def test_a_certificate_that_the_file_names_takes_the_place_of_a_key(tiny_model: Path, tmp_path: Path) -> None:
+    authority = Authority()
+    files = ServerFiles(tmp_path, authority.sign(NAME))
+    callers = tmp_path / "callers.toml"
+    listed = '[[caller]]\nname = "ops"\ncertificates = ["ops.example.com"]\npermissions = ["admin", "translate"]\n'
+    callers.write_text(CALLERS.replace("ops", "o") + listed, encoding="utf-8")
+    settings = {**files.settings, "tls__client_ca_file": authority.write(tmp_path / "ca.crt")}
+
+    async with running_server(tiny_model, **settings, access__callers_file=callers) as server:
+        async with authority.channel(server.port, authority.sign("ops.example.com", common_name="x")) as channel:
+            await pb_grpc.TranslationServiceStub(channel).Translate(request("A man."))
+            admin = pb_grpc.ModelAdminServiceStub(channel)
+            error = await refusal(admin.UnloadModel(pb.UnloadModelRequest(model="missing/1")))
+            assert error.code not in {"PERMISSION_DENIED", "UNAUTHENTICATED"}
+        async with authority.channel(server.port, authority.sign("other.example.com")) as channel:
+            stub = pb_grpc.TranslationServiceStub(channel)
+            error = await refusal(stub.Translate(request("A man.")))
+            assert (error.code, error.reason) == REFUSED
+            await stub.Translate(request("A man."), metadata=bearer(SHOP))
+
+
+async def test_neither_keys_nor_texts_are_logged(callers_file: Path, tiny_model: Path) -> None:
+    flags = ("--models", str(tiny_model))
+    environment = {"DRAGOMAN_ACCESS__CALLERS_FILE": str(callers_file), "DRAGOMAN_LOGS__LEVEL": "debug"}
+    with ServerProcess(*flags, environment=environment) as process:
+        ports = await asyncio.to_thread(process.wait_until_ready, timeout_s=PATIENCE_S * 4)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{ports.grpc_port}") as channel:
+            stub = pb_grpc.TranslationServiceStub(channel)
+            for metadata in (bearer(SHOP), bearer(STRANGER), bearer(OPS), (("authorization", SHOP),)):
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await stub.Translate(request(CONFIDENTIAL), metadata=metadata)
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await stub.Translate(request(CONFIDENTIAL, model=CONFIDENTIAL), metadata=bearer(SHOP))
+        callers_file.write_text(SHOP, encoding="utf-8")
+
+    assert process.log.count('"event": "request"') == 5
+    assert '"caller": "shop"' in process.log
+    leaked = [secret for secret in (SHOP, STRANGER, OPS, CONFIDENTIAL, "admiral") if secret in process.log]
+    assert not leaked
+    assert not [secret for secret in (SHOP, STRANGER, OPS) if secret.split("_", 2)[2] in process.log]

@@ -1,0 +1,94 @@
+"""Callers who leave: whenever they do, their work is dropped, and nothing of it stays in queue, batch or counts."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import grpc
+import pytest
+
+from loadtests.cancellations.plan import Method
+from loadtests.cancellations.soak import soak
+from loadtests.server_process import ServerProcess
+from tests.integration.real_process import CHECKOUT, START_S
+from tests.integration.running_server import RunningServer, running_server
+
+NUM_CALLS = 600
+GAUGES = ("mt_queue_segments", "mt_queue_tokens")
+
+
+async def until_nothing_is_left(server: RunningServer) -> None:
+    """Wait until the queue is empty; whoever comes next must be alone in the batch."""
+    await server.until_sample(0, "mt_requests_in_flight", method="Translate")
+    for gauge in GAUGES:
+        await server.until_sample(0, gauge)
+    assert (await server.translate("A man.")).translations  # takes more steps than the one in which somebody left
+    num_before, steps_before = server.sample("mt_batch_segments_sum"), server.sample("mt_batch_segments_count")
+    assert (await server.translate("A man.")).translations
+    num_steps = server.sample("mt_batch_segments_count") - steps_before
+    assert num_steps > 0
+    assert server.sample("mt_batch_segments_sum") - num_before == num_steps
+
+
+async def test_a_caller_who_leaves_while_waiting_frees_the_place_at_once(tiny_model: Path) -> None:
+    async with running_server(tiny_model, scheduling__max_batch_segments=1) as server:
+        server.model.halt()
+        decoding = asyncio.ensure_future(server.translate("A man."))
+        await server.model.halted_step()
+        waiting = server.translate("A man. " * 5)
+        await server.until_sample(5, "mt_queue_segments")
+
+        waiting.cancel()
+
+        await server.until_sample(0, "mt_queue_segments")
+        assert server.sample("mt_queue_tokens") == 0
+        server.model.resume()
+        assert (await decoding).translations
+
+
+async def test_a_caller_who_leaves_while_decoding_leaves_the_batch_after_the_step(server: RunningServer) -> None:
+    server.model.halt()
+    call = server.translate("A man. " * 5)
+    await server.model.halted_step()
+
+    call.cancel()
+    await server.until_sample(5, "mt_segments_total", outcome="cancelled")
+    server.model.resume()
+
+    await until_nothing_is_left(server)
+
+
+async def test_callers_who_leave_at_any_moment_are_each_counted_once(server: RunningServer) -> None:
+    generator = random.Random(1)  # noqa: S311 - not for secrets
+
+    async def leave() -> grpc.StatusCode:
+        call = server.translate("A man. " * 3)
+        for _ in range(generator.choice((0, 1, 5, 20, 80, 300))):
+            await asyncio.sleep(0)
+        call.cancel()
+        return await call.code()
+
+    codes = [code for _ in range(10) for code in await asyncio.gather(*(leave() for _ in range(20)))]
+
+    assert set(codes) <= {grpc.StatusCode.CANCELLED, grpc.StatusCode.OK}
+    assert grpc.StatusCode.CANCELLED in codes
+    await until_nothing_is_left(server)
+    assert server.sample("mt_segments_total", outcome="error") == 0
+
+
+@pytest.mark.parametrize("method", list(Method), ids=lambda method: method.value)
+def test_the_process_answers_who_stays_and_forgets_who_leaves(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
+    with ServerProcess(tmp_path / "server.log", "--models", str(tiny_model)) as server:
+        server.wait_until_ready(timeout_s=START_S)
+
+        result = soak(server, [method], num_calls=NUM_CALLS, num_warm_up=50, num_callers=16, seed=1)
+
+        assert server.stop() == 0
+    assert result.unanswered == []
+    assert result.left == {}
+    assert sum(result.ends.values()) == result.num_calls == NUM_CALLS + 50
+    assert set(result.ends) == {"CANCELLED", "OK"}
+    assert "Traceback" not in (tmp_path / "server.log").read_text(encoding="utf-8")

@@ -1,0 +1,212 @@
+"""Each limit of a connection, reached over a real socket."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+
+from tests.certificates import OWN_CONNECTION
+from tests.integration.running_server import PATIENCE_S, RunningServer, refusal, request, running_server
+
+
+def channel(server: RunningServer, *options: tuple[str, Any]) -> grpc.aio.Channel:
+    """A connection of its own."""
+    return grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=(*OWN_CONNECTION, *options))
+
+
+async def translate(channel: grpc.aio.Channel, **call: Any) -> Any:
+    return await pb_grpc.TranslationServiceStub(channel).Translate(request("A man."), timeout=PATIENCE_S, **call)
+
+
+async def leaves(channel: grpc.aio.Channel, state: grpc.ChannelConnectivity) -> None:
+    """Wait until a channel is in another state."""
+    async with asyncio.timeout(PATIENCE_S):
+        await channel.wait_for_state_change(state)
+
+
+async def test_metadata_that_are_too_large_are_refused_by_size(tiny_model: Path) -> None:
+    async with running_server(tiny_model, grpc__max_metadata_bytes=2048) as server, channel(server) as connection:
+        await translate(connection, metadata=(("x-note", "a" * 1000),))
+
+        error = await refusal(translate(connection, metadata=(("x-note", "a" * 2000),)))
+
+        assert error.code == "RESOURCE_EXHAUSTED"
+        assert "metadata size exceeds hard limit" in error.message
+        await translate(connection)
+
+
+async def test_a_message_that_is_too_large_is_refused_and_the_connection_goes_on(tiny_model: Path) -> None:
+    async with running_server(tiny_model, grpc__max_message_bytes=1024) as server, channel(server) as connection:
+        stub = pb_grpc.TranslationServiceStub(connection)
+
+        error = await refusal(stub.Translate(request("a" * 2000)))
+
+        assert error.code == "RESOURCE_EXHAUSTED"
+        assert "1024" in error.message
+        await translate(connection)
+
+
+async def test_a_call_too_many_on_a_connection_waits_in_the_client_and_other_connections_go_on(
+    tiny_model: Path,
+) -> None:
+    async with running_server(tiny_model, grpc__max_connection_streams=2) as server:
+        server.model.halt()
+        async with channel(server) as full, channel(server) as other:
+            await pb_grpc.ModelServiceStub(full).ListModels(pb.ListModelsRequest())  # has learned the limit by now
+            admitted = [asyncio.ensure_future(translate(full)) for _ in range(2)]
+            await server.until_sample(2, "mt_requests_in_flight", method="Translate")
+
+            error = await refusal(pb_grpc.ModelServiceStub(full).ListModels(pb.ListModelsRequest(), timeout=0.5))
+            await pb_grpc.ModelServiceStub(other).ListModels(pb.ListModelsRequest(), timeout=PATIENCE_S)
+
+            assert error.code == "DEADLINE_EXCEEDED"
+            assert server.sample("mt_requests_total", method="ListModels", status="OK") == 2
+            server.model.resume()
+            await asyncio.gather(*admitted)
+
+
+async def test_a_connection_too_many_is_closed_and_there_is_room_once_another_leaves(tiny_model: Path) -> None:
+    async with running_server(tiny_model, grpc__max_connections=2) as server:
+        async with channel(server) as first:
+            await translate(first)
+            async with channel(server) as second:
+                await translate(second)
+
+                async with channel(server) as third:
+                    error = await refusal(translate(third))
+
+                assert error.code == "UNAVAILABLE"
+                await translate(first)
+
+        async with channel(server) as fourth:
+            await translate(fourth, wait_for_ready=True)
+
+
+async def test_a_connection_without_calls_is_closed(tiny_model: Path) -> None:
+    async with running_server(tiny_model, grpc__max_connection_idle_s=0.5) as server, channel(server) as connection:
+        await translate(connection)
+
+        await leaves(connection, grpc.ChannelConnectivity.READY)
+
+        await translate(connection)  # opens another
+
+
+async def test_a_connection_of_age_is_closed_after_its_calls(tiny_model: Path) -> None:
+    async with running_server(tiny_model, grpc__max_connection_age_s=0.5) as server, channel(server) as connection:
+        server.model.halt()
+        call = asyncio.ensure_future(translate(connection))
+        await server.until_sample(1, "mt_requests_in_flight", method="Translate")
+
+        await leaves(connection, grpc.ChannelConnectivity.READY)
+        server.model.resume()
+
+        assert len((await call).translations) == 1
+
+
+async def test_a_client_that_pings_too_often_is_disconnected(tiny_model: Path) -> None:
+    pings = (
+        ("grpc.keepalive_time_ms", 50),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.keepalive_permit_without_calls", 1),
+    )
+    async with running_server(tiny_model, grpc__min_ping_interval_s=60) as server, channel(server, *pings) as nuisance:
+        server.model.halt()
+
+        error = await refusal(translate(nuisance))
+
+        assert error.code == "UNAVAILABLE"
+        assert "too_many_pings" in error.message.lower() or "too many pings" in error.message.lower()
+        server.model.resume()
+
+
+async def test_a_client_that_pings_as_often_as_it_may_is_served(tiny_model: Path) -> None:
+    pings = (("grpc.keepalive_time_ms", 100), ("grpc.http2.max_pings_without_data", 0))
+    async with running_server(tiny_model, grpc__min_ping_interval_s=0) as server, channel(server, *pings) as connection:
+        server.model.halt()
+        call = asyncio.ensure_future(translate(connection))
+        await server.model.halted_step()
+
+        await asyncio.wait((call,), timeout=1.0)  # ten pings; there is nothing to wait for
+
+        assert not call.done()
+        server.model.resume()
+        await call
+
+
+class Wire:
+    """Carries bytes between a client and a server, until it is cut without a word."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._is_whole = asyncio.Event()
+        self._is_whole.set()
+        self._carriers: list[asyncio.Task[None]] = []
+
+    def cut(self) -> None:
+        """Carry nothing from now on, and tell neither end."""
+        self._is_whole.clear()
+
+    @contextlib.asynccontextmanager
+    async def laid(self) -> AsyncIterator[int]:
+        """Lay it; return the port at which it begins."""
+        server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        async with server:
+            yield server.sockets[0].getsockname()[1]
+            for carrier in self._carriers:
+                carrier.cancel()
+            await asyncio.gather(*self._carriers, return_exceptions=True)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._carriers += [
+            asyncio.create_task(self._carry(reader, far_writer)),
+            asyncio.create_task(self._carry(far_reader, writer)),
+        ]
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            while content := await reader.read(4096):
+                await self._is_whole.wait()
+                writer.write(content)
+
+
+async def test_the_calls_of_a_client_that_is_gone_without_a_word_are_cancelled(tiny_model: Path) -> None:
+    keepalive = {"grpc__keepalive_interval_s": 0.2, "grpc__keepalive_timeout_s": 0.2}
+    async with running_server(tiny_model, **keepalive) as server:
+        wire = Wire(server.port)
+        server.model.halt()
+        async with wire.laid() as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as connection:
+            call = asyncio.ensure_future(refusal(translate(connection)))
+            await server.model.halted_step()
+
+            wire.cut()
+
+            await server.until_sample(1, "mt_requests_total", method="Translate", status="CANCELLED")
+            server.model.resume()
+            call.cancel()
+
+
+async def test_a_connection_that_never_speaks_is_closed(tiny_model: Path) -> None:
+    async with running_server(tiny_model, grpc__handshake_timeout_s=0.2) as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as silent:
+            silent.settimeout(PATIENCE_S)
+
+            def read_to_the_end() -> bytes:
+                content = b""
+                while part := silent.recv(4096):
+                    content += part
+                return content
+
+            await asyncio.to_thread(read_to_the_end)  # ends only when the server closes
+
+
+async def test_a_socket_of_this_machine_can_be_listened_on(tiny_model: Path, tmp_path: Path) -> None:
+    address = f"unix:{tmp_path / 'dragoman.sock'}"
+    async with running_server(tiny_model, grpc__host=address), grpc.aio.insecure_channel(address) as connection:
+        assert len((await translate(connection)).translations) == 1

@@ -1,0 +1,155 @@
+"""A caller's deadline over the whole way: admission, queue, steps; and what happens when the caller is gone."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+
+from tests.integration.cable import Cable
+from tests.integration.running_server import RunningServer, refusal, request, running_server
+
+STEP_S = 1.0
+TEXT = "A man."
+OPTIONS = pb.DecodingOptions(max_target_tokens=4)
+PATIENT_S = 3000.0
+TRANSIT_S = 2.0
+"""Of a deadline, what may pass on a real clock before the server sees the call, whose own clock stands still."""
+NUM_LESSONS = 40
+"""Sentences after which the server knows how long it takes."""
+
+
+@contextlib.asynccontextmanager
+async def experienced_server(models: Path) -> AsyncIterator[RunningServer]:
+    """Run a server whose steps take a second of its clock, and that has answered many requests, one at a time."""
+    async with running_server(
+        models, scheduling__max_batch_segments=1, grpc__default_timeout_s=PATIENT_S, grpc__max_timeout_s=PATIENT_S
+    ) as server:
+        server.model.step_s = STEP_S
+        await translate(server, *[TEXT] * NUM_LESSONS)
+        yield server
+
+
+@pytest.fixture
+async def experienced(tiny_model: Path) -> AsyncIterator[RunningServer]:
+    async with experienced_server(tiny_model) as server:
+        yield server
+
+
+def translate(server: RunningServer, *texts: str, timeout_s: float | None = None) -> Any:
+    """Begin a call of four steps a text."""
+    return server.translate(*texts, timeout_s=timeout_s, options=OPTIONS)
+
+
+async def seconds_of_one(server: RunningServer) -> float:
+    """Return what one sentence takes on the server's clock."""
+    began_s = server.clock()
+    await translate(server, TEXT)
+    return server.clock() - began_s
+
+
+async def behind_others(server: RunningServer, *, num_waiting: int) -> list["asyncio.Future[Any]"]:
+    """Let calls pile up behind one that stands still; return them all."""
+    server.model.halt()
+    calls = [asyncio.ensure_future(translate(server, TEXT))]
+    await server.model.halted_step()
+    calls += [asyncio.ensure_future(translate(server, TEXT)) for _ in range(num_waiting)]
+    await server.until_sample(num_waiting, "mt_queue_segments")
+    return calls
+
+
+async def test_a_short_deadline_behind_a_backlog_is_refused_at_once_and_a_generous_one_is_kept(
+    experienced: RunningServer,
+) -> None:
+    one_s = await seconds_of_one(experienced)
+    calls = await behind_others(experienced, num_waiting=10)
+
+    error = await refusal(translate(experienced, TEXT, timeout_s=4 * one_s))
+    generous = asyncio.ensure_future(translate(experienced, TEXT, timeout_s=20 * one_s))
+    await experienced.until_sample(11, "mt_queue_segments")
+    experienced.model.resume()
+
+    assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
+    assert "ms of work that the deadline allows" in error.message
+    assert 4 * one_s <= error.retry_delay_ms / 1000 <= 12 * one_s
+    assert error.trailing["grpc-retry-pushback-ms"] == str(error.retry_delay_ms)
+    assert experienced.sample("mt_rejected_requests_total", reason="deadline") == 1
+    assert (await generous).translations
+    assert all([(await call).translations for call in calls])
+
+
+async def test_who_comes_back_when_told_is_accepted(experienced: RunningServer) -> None:
+    one_s = await seconds_of_one(experienced)
+    calls = await behind_others(experienced, num_waiting=10)
+    error = await refusal(translate(experienced, TEXT, timeout_s=4 * one_s))
+    began_s = experienced.clock()
+    experienced.model.resume()
+
+    await asyncio.sleep(began_s + error.retry_delay_ms / 1000 - experienced.clock())
+
+    assert (await translate(experienced, TEXT, timeout_s=4 * one_s + TRANSIT_S)).translations
+    await asyncio.gather(*calls)
+
+
+async def test_a_deadline_that_even_an_idle_server_cannot_keep_is_refused_at_admission(
+    experienced: RunningServer,
+) -> None:
+    one_s = await seconds_of_one(experienced)
+
+    error = await refusal(translate(experienced, *[TEXT] * 10, timeout_s=4 * one_s))
+
+    assert (error.code, error.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED")
+    assert "admission" in error.message
+    assert experienced.sample("mt_deadline_misses_total", stage="admission") == 10
+
+
+async def test_a_deadline_that_passes_while_decoding_frees_the_batch(experienced: RunningServer) -> None:
+    one_s = await seconds_of_one(experienced)
+    experienced.model.halt()
+    call = asyncio.ensure_future(refusal(translate(experienced, TEXT, timeout_s=3 * one_s + TRANSIT_S)))
+    await experienced.model.halted_step()
+
+    experienced.clock.advance(4 * one_s + TRANSIT_S)
+    experienced.model.resume()
+
+    assert "decode" in (await call).message
+    await experienced.until_sample(0, "mt_batch_live_rows")
+    assert experienced.sample("mt_deadline_misses_total", stage="decode") == 1
+
+
+async def test_a_new_server_refuses_nobody_for_a_short_deadline(tiny_model: Path) -> None:
+    async with running_server(tiny_model, scheduling__max_batch_segments=1) as server:
+        await behind_others(server, num_waiting=10)
+
+        hurried = asyncio.ensure_future(translate(server, TEXT, timeout_s=20))
+        await server.until_sample(11, "mt_queue_segments")
+        server.model.resume()
+
+        assert (await hurried).translations
+
+
+async def test_a_connection_that_breaks_frees_queue_and_batch(tiny_model: Path) -> None:
+    async with running_server(tiny_model, scheduling__max_batch_segments=1) as server, Cable(server.port) as cable:
+        stub = pb_grpc.TranslationServiceStub(cable.channel)
+        server.model.halt()
+        calls = [asyncio.ensure_future(stub.Translate(request(TEXT, options=OPTIONS)))]
+        await server.model.halted_step()
+        calls.append(asyncio.ensure_future(stub.Translate(request(TEXT, options=OPTIONS))))
+        await server.until_sample(1, "mt_queue_segments")
+
+        cable.cut()
+
+        await server.until_sample(1, "mt_cancelled_segments_total", stage="decode")
+        await server.until_sample(1, "mt_cancelled_segments_total", stage="queue")
+        await server.until_sample(0, "mt_queue_segments")
+        server.model.resume()
+        await server.until_sample(0, "mt_batch_live_segments")
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call
+        assert (await server.translate(TEXT)).translations

@@ -1,0 +1,191 @@
+"""SIGTERM, as an operator sends it: the real process with calls under way, idle connections and impatient operators."""
+
+import queue
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_status import rpc_status
+
+from service.cli.server_process import Ports, ServerProcess
+from tests.integration.real_process import (
+    CALL_S,
+    LONG_OPTIONS,
+    ONE_BY_ONE,
+    START_S,
+    STOP_S,
+    begin,
+    connect,
+    get,
+    long_request,
+    long_text,
+    process,
+    wait_for_sample,
+    wait_until_in_flight,
+)
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@contextmanager
+def ready_server(models: Path, **environment: str) -> Iterator[tuple[ServerProcess, Ports]]:
+    with process("--models", str(models), **environment) as server:
+        yield server, server.wait_until_ready(timeout_s=START_S)
+
+
+def drain(server: ServerProcess) -> None:
+    """Send SIGTERM and wait until the server has heard it."""
+    server.send(signal.SIGTERM)
+    server.wait_for("draining", timeout_s=STOP_S)
+
+
+def watch_health(channel: grpc.Channel) -> Any:
+    return health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
+
+
+@contextmanager
+def held() -> Iterator["queue.SimpleQueue[pb.TranslateRequest | None]"]:
+    """What a stream sends; it is not half-closed before the test is over."""
+    requests: queue.SimpleQueue[pb.TranslateRequest | None] = queue.SimpleQueue()
+    try:
+        yield requests
+    finally:
+        requests.put(None)
+
+
+def named_request(name: str, *, num_sentences: int) -> pb.TranslateRequest:
+    request = long_request(num_sentences)
+    request.request_id = name
+    return request
+
+
+def reason(error: grpc.RpcError) -> tuple[str, str]:
+    """Status and reason of a failed call."""
+    (info,) = [detail.value for detail in rpc_status.from_call(error).details]
+    return error.code().name, "DRAINING" if b"DRAINING" in info else str(info)
+
+
+def test_a_call_under_way_is_answered_before_the_process_ends(tiny_model: Path) -> None:
+    with ready_server(tiny_model) as (server, ports), connect(ports) as channel:
+        call = begin(channel, num_sentences=20)
+        wait_until_in_flight(ports)
+
+        server.send(signal.SIGTERM)
+
+        assert len(call.result().translations[0].sentences) == 20
+        assert server.wait(timeout_s=STOP_S) == 0
+
+
+def test_while_it_answers_what_it_has_the_server_sends_everybody_else_away(tiny_model: Path) -> None:
+    patient = {**ONE_BY_ONE, "DRAGOMAN_GRPC__DRAIN_TIMEOUT_S": "240"}
+    with ready_server(tiny_model, **patient) as (server, ports), connect(ports) as channel:
+        watcher = watch_health(channel)
+        seen = [next(watcher).status]
+        call = begin(channel, num_sentences=20)
+        wait_until_in_flight(ports)
+
+        drain(server)
+
+        seen.append(next(watcher).status)
+        with pytest.raises(grpc.RpcError) as refused:
+            pb_grpc.TranslationServiceStub(channel).Translate(long_request(1))
+        assert reason(refused.value) == ("UNAVAILABLE", "DRAINING")
+        assert [get(ports, path)[0] for path in ("/readyz", "/healthz")] == [503, 200]
+        assert seen == [SERVING, NOT_SERVING]
+        assert not call.done()
+        assert len(call.result().translations[0].sentences) == 20
+        assert server.wait(timeout_s=STOP_S) == 0
+
+
+def test_idle_connections_and_watchers_do_not_hold_up_the_end(tiny_model: Path) -> None:
+    with ready_server(tiny_model) as (server, ports), ExitStack() as stack:
+        channels = [stack.enter_context(connect(ports)) for _ in range(8)]
+        for channel in channels:
+            grpc.channel_ready_future(channel).result(timeout=START_S)
+        assert next(watch_health(channels[0])).status == SERVING
+        stack.enter_context(socket.create_connection(("127.0.0.1", ports.http_port)))  # says nothing
+
+        server.send(signal.SIGTERM)
+
+        assert server.wait(timeout_s=STOP_S) == 0
+        assert "timed out" not in server.log
+
+
+def test_when_the_time_to_drain_is_over_the_rest_is_told_so_and_the_exit_code_is_1(tiny_model: Path) -> None:
+    impatient = {**ONE_BY_ONE, "DRAGOMAN_GRPC__DRAIN_TIMEOUT_S": "0.05"}
+    with ready_server(tiny_model, **impatient) as (server, ports), connect(ports) as channel:
+        call = begin(channel, num_sentences=400)
+        wait_until_in_flight(ports)
+
+        server.send(signal.SIGTERM)
+
+        assert reason(call.exception()) == ("UNAVAILABLE", "DRAINING")
+        assert server.wait(timeout_s=STOP_S) == 1
+        assert "drain timed out" in server.log
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_second_signal_stops_at_once_and_the_exit_code_is_1(tiny_model: Path, second: signal.Signals) -> None:
+    with ready_server(tiny_model, **ONE_BY_ONE) as (server, ports), connect(ports) as channel:
+        call = begin(channel, num_sentences=400)
+        wait_until_in_flight(ports)
+        drain(server)
+
+        server.send(second)
+
+        assert reason(call.exception()) == ("UNAVAILABLE", "DRAINING")
+        assert server.wait(timeout_s=STOP_S) == 1
+        assert "timed out" not in server.log
+
+
+def test_a_document_under_way_arrives_whole(tiny_model: Path) -> None:
+    with ready_server(tiny_model, **ONE_BY_ONE) as (server, ports), connect(ports) as channel:
+        request = pb.TranslateDocumentRequest(
+            text=long_text(20), source_language="en", target_language="de", options=LONG_OPTIONS
+        )
+        document = pb_grpc.TranslationServiceStub(channel).TranslateDocument(request, timeout=CALL_S)
+        first = next(document)
+
+        drain(server)
+
+        assert [sentence.index for sentence in (first, *document)] == list(range(20))
+        assert document.code() is grpc.StatusCode.OK
+        assert server.wait(timeout_s=STOP_S) == 0
+
+
+def test_a_stream_whose_caller_would_go_on_is_answered_so_far_and_then_ended(tiny_model: Path) -> None:
+    with ready_server(tiny_model, **ONE_BY_ONE) as (server, ports), connect(ports) as channel, held() as requests:
+        for number in range(3):
+            requests.put(named_request(f"r-{number}", num_sentences=4))
+        stream = pb_grpc.TranslationServiceStub(channel).TranslateStream(iter(requests.get, None), timeout=CALL_S)
+        answers = [next(stream)]
+
+        drain(server)
+
+        with pytest.raises(grpc.RpcError) as ended:
+            answers.extend(stream)  # keeps what comes before the error
+        assert reason(ended.value) == ("UNAVAILABLE", "DRAINING")
+        assert {answer.request_id for answer in answers} == {"r-0", "r-1", "r-2"}
+        assert [len(answer.translations[0].sentences) for answer in answers] == [4] * 3
+        assert server.wait(timeout_s=STOP_S) == 0
+
+
+def test_a_stream_on_which_nothing_happens_does_not_hold_up_the_end(tiny_model: Path) -> None:
+    with ready_server(tiny_model) as (server, ports), connect(ports) as channel, held() as requests:
+        stream = pb_grpc.TranslationServiceStub(channel).TranslateStream(iter(requests.get, None), timeout=CALL_S)
+        wait_for_sample(ports, "mt_open_streams 1.0")
+
+        server.send(signal.SIGTERM)
+
+        assert reason(stream.exception()) == ("UNAVAILABLE", "DRAINING")
+        assert server.wait(timeout_s=STOP_S) == 0
+        assert "timed out" not in server.log

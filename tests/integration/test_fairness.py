@@ -1,0 +1,73 @@
+"""Callers next to each other: nobody starves another, over the real server."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+
+from tests.integration.cable import Cable
+from tests.integration.running_server import RunningServer, refusal, request, running_server
+
+TEXT = "A man."
+OTHER_HOST = "127.0.0.2"
+ONE_STEP = pb.DecodingOptions(max_target_tokens=1)
+MANY = 30
+SMALL_QUEUE = {
+    "scheduling__max_queue_segments": 4,
+    "limits__max_request_sentences": 4,
+    "scheduling__max_batch_segments": 1,
+}
+
+
+async def halted_with_backlog(server: RunningServer, *, num_waiting: int) -> list["asyncio.Future[Any]"]:
+    """Let one request be decoded, but stand still, and many sentences of one request wait."""
+    server.model.halt()
+    running = asyncio.ensure_future(server.translate(TEXT, options=ONE_STEP))
+    await server.model.halted_step()
+    waiting = asyncio.ensure_future(server.translate(*[TEXT] * num_waiting, options=ONE_STEP))
+    await server.until_sample(num_waiting, "mt_queue_segments")
+    return [running, waiting]
+
+
+@pytest.mark.parametrize("priority", [pb.PRIORITY_INTERACTIVE, pb.PRIORITY_BULK])
+async def test_a_small_request_does_not_wait_for_the_many_segments_of_another(
+    tiny_model: Path, priority: pb.Priority
+) -> None:
+    async with (
+        running_server(tiny_model, scheduling__max_batch_segments=1) as server,
+        Cable(server.port, from_address=OTHER_HOST) as cable,
+    ):
+        other = pb_grpc.TranslationServiceStub(cable.channel)
+        calls = await halted_with_backlog(server, num_waiting=MANY)
+        calls.append(asyncio.ensure_future(server.translate(*[TEXT] * MANY, options=ONE_STEP, priority=priority)))
+        await server.until_sample(2 * MANY, "mt_queue_segments")
+        small = asyncio.ensure_future(other.Translate(request(TEXT, options=ONE_STEP)))
+        await server.until_sample(2 * MANY + 1, "mt_queue_segments")
+
+        server.model.resume()
+
+        await small
+        assert server.sample("mt_queue_segments") > MANY
+        await asyncio.gather(*calls)
+
+
+async def test_one_caller_cannot_keep_others_out_of_the_queue(tiny_model: Path) -> None:
+    async with (
+        running_server(tiny_model, **SMALL_QUEUE) as server,
+        Cable(server.port, from_address=OTHER_HOST) as cable,
+    ):
+        other = pb_grpc.TranslationServiceStub(cable.channel)
+        calls = await halted_with_backlog(server, num_waiting=2)
+
+        error = await refusal(server.translate(TEXT, options=ONE_STEP))
+        calls.append(asyncio.ensure_future(other.Translate(request(TEXT, options=ONE_STEP))))
+        await server.until_sample(3, "mt_queue_segments")
+        server.model.resume()
+
+        assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
+        assert "2 of 2 segments of this caller" in error.message
+        assert error.retry_delay_ms > 0
+        assert all([(await call).translations for call in calls])

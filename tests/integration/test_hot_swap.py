@@ -1,0 +1,191 @@
+"""Versions that come and go under load: nobody notices but by the version in the answer."""
+
+import asyncio
+import gc
+import json
+import os
+import shutil
+import weakref
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+
+from service.bundle import MANIFEST_NAME
+from service.models.serving import SERVING_NAME
+from tests.integration.running_server import RunningServer, refusal, running_server, until
+from tests.tiny_bundle import build_tiny_bundle
+
+NUM_SWAPS = 20
+NUM_CALLERS = 4
+NUM_WARMING_SWAPS = 4  # until allocators have what they keep
+MAX_GROWTH_BYTES = 24 << 20  # measured: a tiny model that stays costs 2.5 MB, so 20 that leak take 50 MB
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bundles that can be copied to a server: two networks that differ."""
+    directory = tmp_path_factory.mktemp("bundles")
+    for seed in (1, 2):
+        build_tiny_bundle(directory / str(seed), version=str(seed), precisions=("fp32",), seed=seed)
+    return directory
+
+
+@pytest.fixture
+def models(bundles: Path, tmp_path: Path) -> Path:
+    """A directory of models that keeps the newest only, with tiny/1."""
+    (tmp_path / "models" / "tiny").mkdir(parents=True)
+    (tmp_path / "models" / "tiny" / SERVING_NAME).write_text('versions = "latest:1"\n', encoding="utf-8")
+    bring(bundles, tmp_path / "models", "1")
+    return tmp_path / "models"
+
+
+@pytest.fixture
+async def server(models: Path) -> AsyncIterator[RunningServer]:
+    """A server that looks at the directory only when it is told to, or by calls."""
+    async with running_server(models, models__poll_interval_s=0, models__settle_s=0) as server:
+        yield server
+
+
+def bring(bundles: Path, models: Path, version: str) -> None:
+    """Let a version appear as a whole, by a rename."""
+    hidden = models / "tiny" / f".{version}"
+    shutil.copytree(bundles / str(1 + int(version) % 2), hidden)
+    manifest = json.loads((hidden / MANIFEST_NAME).read_text(encoding="utf-8"))
+    (hidden / MANIFEST_NAME).write_text(json.dumps({**manifest, "version": version}), encoding="utf-8")
+    hidden.rename(models / "tiny" / version)
+
+
+async def states(server: RunningServer) -> dict[str, pb.ModelVersion]:
+    listed = await server.model_service.ListModels(pb.ListModelsRequest())
+    return {version.version: version for model in listed.models for version in model.versions}
+
+
+async def answered_version(server: RunningServer, text: str = "A man.") -> str:
+    version: str = (await server.translate(text, model="tiny")).model_version
+    return version
+
+
+async def keep_translating(server: RunningServer, answers: list[str], is_over: asyncio.Event) -> None:
+    """Translate one text after the other until it is over; any failure ends the test."""
+    while not is_over.is_set():
+        answers.append(await answered_version(server, f"Number {len(answers)}."))
+
+
+async def swap(server: RunningServer, bundles: Path, models: Path, version: int) -> None:
+    """Bring a version and wait until it is the only one."""
+    bring(bundles, models, str(version))
+    await asyncio.to_thread(server.app._models.refresh)
+    assert await answered_version(server) == str(version)
+    await until(lambda: server.sample("mt_model_state", model="tiny", version=str(version - 1), state="draining") == 0)
+    shutil.rmtree(models / "tiny" / str(version - 1))
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def test_twenty_swaps_under_load_fail_no_request_and_keep_no_memory(
+    server: RunningServer, bundles: Path, models: Path
+) -> None:
+    answers: list[str] = []
+    is_over = asyncio.Event()
+    callers = [asyncio.ensure_future(keep_translating(server, answers, is_over)) for _ in range(NUM_CALLERS)]
+    for version in range(2, NUM_WARMING_SWAPS + 2):
+        await swap(server, bundles, models, version)
+    server.models.clear()
+    gc.collect()
+    before_bytes = resident_bytes()
+
+    for version in range(NUM_WARMING_SWAPS + 2, NUM_WARMING_SWAPS + NUM_SWAPS + 2):
+        await swap(server, bundles, models, version)
+        server.models.clear()
+    is_over.set()
+    await asyncio.gather(*callers)
+
+    last = NUM_WARMING_SWAPS + NUM_SWAPS + 1
+    assert set(answers) <= {str(version) for version in range(1, last + 1)}
+    assert len(set(answers)) > NUM_SWAPS // 2
+    assert resident_bytes() - before_bytes < MAX_GROWTH_BYTES
+    assert list(await states(server)) == [str(last)]
+    assert server.sample("mt_model_swaps_total", model="tiny") == last - 1
+    assert server.sample("mt_queue_segments") == server.sample("mt_queue_tokens") == 0
+    assert server.sample("mt_model_load_failures_total", model="tiny") == 0
+    failed = [s for f in server.metrics.registry.collect() for s in f.samples if s.name == "mt_requests_total"]
+    assert {sample.labels["status"] for sample in failed} == {"OK"}
+
+
+async def test_sessions_and_tokenizer_of_an_unloaded_version_are_freed(
+    server: RunningServer, bundles: Path, models: Path
+) -> None:
+    await answered_version(server)
+    resolved = server.app._models.resolve("tiny", "en", "de")
+    network = server.model.inner
+    left: list[weakref.ref[Any]] = [
+        weakref.ref(resolved),
+        weakref.ref(resolved.scheduler),
+        weakref.ref(resolved.tokenizer),
+    ]
+    left += [weakref.ref(network), weakref.ref(network._sessions.encoder)]  # type: ignore[attr-defined]
+    del resolved, network
+    server.models.clear()
+
+    await swap(server, bundles, models, 2)
+
+    await until(lambda: all(reference() is None for reference in left))
+
+
+async def test_requests_on_their_way_are_answered_by_the_version_they_came_to(
+    server: RunningServer, bundles: Path, models: Path
+) -> None:
+    old = server.model
+    old.halt()
+    waiting = [asyncio.ensure_future(answered_version(server, f"Number {number}.")) for number in range(8)]
+    await old.halted_step()
+    bring(bundles, models, "2")
+
+    await asyncio.to_thread(server.app._models.refresh)
+
+    assert await answered_version(server) == "2"  # while the old one stands still
+    assert (await states(server))["1"].state == pb.MODEL_STATE_DRAINING
+    assert not any(call.done() for call in waiting)
+    old.resume()
+    assert set(await asyncio.gather(*waiting)) == {"1"}
+    await until(lambda: server.sample("mt_model_state", model="tiny", version="1", state="draining") == 0)
+
+
+async def test_a_broken_bundle_leaves_the_old_version_serving(
+    server: RunningServer, bundles: Path, models: Path
+) -> None:
+    bring(bundles, models, "2")
+    graph = next((models / "tiny" / "2").glob("*.onnx"))
+    graph.write_bytes(graph.read_bytes()[:-1])
+
+    await asyncio.to_thread(server.app._models.refresh)
+
+    assert await answered_version(server) == "1"
+    broken = (await states(server))["2"]
+    assert broken.state == pb.MODEL_STATE_FAILED
+    assert graph.name in broken.state_message
+    assert server.sample("mt_model_load_failures_total", model="tiny") == 1
+    error = await refusal(server.translate("A man.", model="tiny/2"))
+    assert (error.code, error.reason) == ("FAILED_PRECONDITION", "MODEL_STATE")
+
+
+async def test_the_directory_is_watched(bundles: Path, models: Path) -> None:
+    async with running_server(models, models__poll_interval_s=0.01) as server:
+        bring(bundles, models, "2")
+
+        await until(lambda: server.sample("mt_model_state", model="tiny", version="2", state="ready") == 1)
+
+        assert await answered_version(server) == "2"
+
+
+async def test_every_decoding_thread_is_warm_before_requests_are_taken(models: Path) -> None:
+    settings = {"scheduling__num_decoding_threads": 3, "models__poll_interval_s": 0}
+    async with running_server(models, **settings) as server:
+        assert server.model.num_batches == 3
+        assert server.sample("mt_segments_total", outcome="ok") == 0

@@ -1,0 +1,172 @@
+"""ModelService and ModelAdminService over the wire: load, label, unload, and what is refused."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+
+from service.__main__ import main
+from service.models.serving import SERVING_NAME
+from tests.integration.running_server import RunningServer, listening_server, refusal, running_server
+from tests.tiny_bundle import build_tiny_bundle
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with tiny/1, tiny/2, of which the first is served, and back/1 from German to English."""
+    directory = tmp_path_factory.mktemp("models")
+    for name in ("tiny", "back"):
+        (directory / name).mkdir()
+    for version in ("1", "2"):
+        build_tiny_bundle(directory / "tiny" / version, version=version)
+    build_tiny_bundle(
+        directory / "back" / "1", name="back", source_language="de", target_language="en", precisions=("fp32",)
+    )
+    serving = 'versions = ["1"]\n[labels]\nstable = "1"\n[runtime]\nprecision = "fp32"\n'
+    (directory / "tiny" / SERVING_NAME).write_text(serving, encoding="utf-8")
+    return directory
+
+
+@pytest.fixture
+async def server(models: Path) -> AsyncIterator[RunningServer]:
+    """A server that follows no directory."""
+    async with running_server(models, models__poll_interval_s=0) as server:
+        yield server
+
+
+def admin(server: RunningServer) -> Any:
+    return pb_grpc.ModelAdminServiceStub(server.channel)
+
+
+async def answered(server: RunningServer, model: str) -> str:
+    response = await server.translate("A man.", model=model)
+    return f"{response.model_name}/{response.model_version}"
+
+
+async def test_models_are_listed_with_languages_state_precision_and_labels(server: RunningServer) -> None:
+    listed = (await server.model_service.ListModels(pb.ListModelsRequest())).models
+
+    assert [model.name for model in listed] == ["back", "tiny"]
+    (version,) = listed[1].versions
+    assert (version.state, version.precision) == (pb.MODEL_STATE_READY, pb.PRECISION_FLOAT32)
+    assert (version.labels, version.is_default) == (["stable"], True)
+    (pair,) = version.language_pairs
+    assert (pair.source_language, pair.target_language, pair.is_default) == ("en", "de", True)
+    assert (version.limits.max_source_tokens, version.limits.max_texts) == (64, 128)
+
+
+async def test_a_version_is_loaded_labelled_and_unloaded_while_the_server_serves(server: RunningServer) -> None:
+    loaded = await admin(server).LoadModel(pb.LoadModelRequest(model="tiny/2"))
+    assert [version.version for version in loaded.model.versions] == ["2"]
+    assert loaded.model.versions[0].state == pb.MODEL_STATE_READY
+    assert await answered(server, "tiny") == "tiny/2"
+    assert await answered(server, "tiny@stable") == "tiny/1"
+
+    labelled = await admin(server).SetModelLabel(pb.SetModelLabelRequest(model="tiny/2", label="stable"))
+    assert {version.version: version.labels for version in labelled.model.versions} == {"2": ["stable"], "1": []}
+    assert await answered(server, "tiny@stable") == "tiny/2"
+
+    await admin(server).UnloadModel(pb.UnloadModelRequest(model="tiny/2"))
+    error = await refusal(server.translate("A man.", model="tiny/2"))
+    assert (error.code, error.reason) == ("NOT_FOUND", "MODEL_NOT_FOUND")
+
+
+async def test_a_model_is_got_by_its_label(server: RunningServer) -> None:
+    response = await server.model_service.GetModel(pb.GetModelRequest(model="tiny@stable"))
+
+    assert [version.version for version in response.model.versions] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model": "tiny@canary"}, "model: tiny@canary is not served here; available: tiny@stable"),
+        ({"model": "huge"}, "model: huge is not served here; available: back/1, tiny/1"),
+        ({"model": "tiny/2"}, "model: tiny/2 is not served here; available: back/1, tiny/1"),
+        ({"source_language": "fr"}, "fr to de is not served here; available: de to en, en to de"),
+    ],
+)
+async def test_what_is_not_served_is_not_found_and_what_is_is_listed(
+    server: RunningServer, fields: dict[str, Any], message: str
+) -> None:
+    error = await refusal(server.translate("A man.", **fields))
+
+    assert (error.code, error.reason) == ("NOT_FOUND", "MODEL_NOT_FOUND")
+    assert message in error.message
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "code", "field"),
+    [
+        ("LoadModel", {"model": ""}, "INVALID_ARGUMENT", "model"),
+        ("LoadModel", {"model": "tiny"}, "INVALID_ARGUMENT", "model"),
+        ("LoadModel", {"model": "../etc/1"}, "INVALID_ARGUMENT", "model"),
+        ("LoadModel", {"model": "x" * 129}, "INVALID_ARGUMENT", "model"),
+        ("LoadModel", {"model": "tiny/3"}, "NOT_FOUND", "model"),
+        ("UnloadModel", {"model": "tiny@stable"}, "INVALID_ARGUMENT", "model"),
+        ("UnloadModel", {"model": "tiny/2"}, "NOT_FOUND", "model"),
+        ("SetModelLabel", {"model": "tiny/1", "label": ""}, "INVALID_ARGUMENT", "label"),
+        ("SetModelLabel", {"model": "tiny/1", "label": "x" * 65}, "INVALID_ARGUMENT", "label"),
+        ("SetModelLabel", {"model": "tiny@stable", "label": "x"}, "INVALID_ARGUMENT", "model"),
+        ("SetModelLabel", {"model": "tiny/2", "label": "x"}, "NOT_FOUND", "model"),
+    ],
+)
+async def test_a_bad_request_is_refused_with_its_field(
+    server: RunningServer, method: str, fields: dict[str, str], code: str, field: str
+) -> None:
+    message = getattr(pb, f"{method}Request")(**fields)
+
+    error = await refusal(getattr(admin(server), method)(message))
+
+    assert (error.code, error.fields) == (code, [field])
+
+
+async def test_a_broken_version_fails_to_load_and_says_why(models: Path, server: RunningServer) -> None:
+    (models / "tiny" / "9").mkdir()
+    try:
+        error = await refusal(admin(server).LoadModel(pb.LoadModelRequest(model="tiny/9")))
+    finally:
+        (models / "tiny" / "9").rmdir()
+
+    assert (error.code, error.reason) == ("FAILED_PRECONDITION", "MODEL_STATE")
+    assert "manifest.json" in error.message
+    assert await answered(server, "tiny") == "tiny/1"
+
+
+async def test_a_bad_setting_of_a_model_fails_its_load(models: Path, server: RunningServer) -> None:
+    serving = models / "tiny" / SERVING_NAME
+    before = serving.read_text(encoding="utf-8")
+    serving.write_text("[scheduling]\nmax_batch_segments = 0\n", encoding="utf-8")
+    try:
+        error = await refusal(admin(server).LoadModel(pb.LoadModelRequest(model="tiny/2")))
+    finally:
+        serving.write_text(before, encoding="utf-8")
+
+    assert error.reason == "MODEL_STATE"
+    assert "serving.toml: scheduling.max_batch_segments" in error.message
+
+
+async def test_models_can_be_changed_before_the_server_takes_requests(models: Path) -> None:
+    async with listening_server(models, models__poll_interval_s=0) as server:
+        error = await refusal(admin(server).UnloadModel(pb.UnloadModelRequest(model="tiny/1")))
+
+        assert error.code == "NOT_FOUND"
+
+
+async def test_the_command_line_loads_labels_and_unloads(
+    server: RunningServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def run(*arguments: str) -> str:
+        flags = ("models", "--target", f"localhost:{server.port}")
+        assert await asyncio.to_thread(main, [*flags, *arguments]) == 0
+        return capsys.readouterr().out
+
+    assert "tiny/2  en-de  float32  ready\n" in await run("load", "tiny/2")
+    assert "tiny/1  @blue  @stable" in await run("label", "tiny/1", "blue")
+    assert "tiny/1  @blue  @stable  en-de  float32  ready\n" in await run()
+    assert "@blue" not in await run("label", "tiny", "blue", "--remove")
+    assert (await run("unload", "tiny/2")).endswith("tiny/2  unloaded\n")  # after lines of the server's log

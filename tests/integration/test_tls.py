@@ -1,0 +1,224 @@
+"""Encryption and client certificates, over real sockets, with certificates made here."""
+
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+from cryptography import x509
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from structlog.testing import capture_logs
+
+from service.errors import ConfigError
+from tests.certificates import NAME, OWN_CONNECTION, Authority, ServerFiles, chain_pem
+from tests.integration.running_server import PATIENCE_S, RunningServer, refusal, request, running_server, until
+
+FAST = {"tls__reload_interval_s": 0.01}
+FAILURES = "mt_certificate_reload_failures_total"
+EXPIRY = "mt_certificate_expiry_timestamp_seconds"
+
+
+@pytest.fixture
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture
+def files(tmp_path: Path, authority: Authority) -> ServerFiles:
+    return ServerFiles(tmp_path, authority.sign(NAME))
+
+
+@pytest.fixture
+async def encrypted(tiny_model: Path, files: ServerFiles) -> AsyncIterator[RunningServer]:
+    """A server with TLS."""
+    async with running_server(tiny_model, **files.settings, **FAST) as server:
+        yield server
+
+
+@pytest.fixture
+async def mutual(
+    tiny_model: Path, files: ServerFiles, authority: Authority, tmp_path: Path
+) -> AsyncIterator[RunningServer]:
+    """A server with TLS that asks for certificates."""
+    ca = authority.write(tmp_path / "clients.crt")
+    async with running_server(tiny_model, **files.settings, **FAST, tls__client_ca_file=ca) as server:
+        yield server
+
+
+async def translate(channel: grpc.aio.Channel) -> Any:
+    async with channel:
+        return await pb_grpc.TranslationServiceStub(channel).Translate(request("A man."), timeout=PATIENCE_S)
+
+
+def shown_certificate(server: RunningServer) -> x509.Certificate:
+    """What a new connection gets to see."""
+    pem = ssl.get_server_certificate(("127.0.0.1", server.port), timeout=PATIENCE_S)
+    return x509.load_pem_x509_certificate(pem.encode())
+
+
+def leaf(certificate: trustme.LeafCert) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(chain_pem(certificate))
+
+
+async def until_shown(server: RunningServer, certificate: trustme.LeafCert) -> None:
+    async with contextlib.AsyncExitStack():
+        await until(lambda: shown_certificate(server) == leaf(certificate))
+
+
+async def test_with_a_certificate_calls_are_encrypted(encrypted: RunningServer, authority: Authority) -> None:
+    response = await translate(authority.channel(encrypted.port))
+
+    assert len(response.translations) == 1
+
+
+async def test_plain_text_is_refused_where_there_is_tls(encrypted: RunningServer) -> None:
+    channel = grpc.aio.insecure_channel(f"127.0.0.1:{encrypted.port}", options=OWN_CONNECTION)
+
+    assert (await refusal(translate(channel))).code == "UNAVAILABLE"
+
+
+async def test_a_client_that_trusts_another_authority_does_not_talk(encrypted: RunningServer) -> None:
+    error = await refusal(translate(Authority().channel(encrypted.port)))
+
+    assert error.code == "UNAVAILABLE"
+
+
+async def test_a_certificate_that_is_replaced_is_shown_to_new_connections_and_old_ones_go_on(
+    encrypted: RunningServer, authority: Authority, files: ServerFiles
+) -> None:
+    async with authority.channel(encrypted.port) as old:
+        stub = pb_grpc.ModelServiceStub(old)
+        await stub.ListModels(pb.ListModelsRequest())
+        renewed = authority.sign(NAME)
+
+        files.replace(renewed)
+        await until_shown(encrypted, renewed)
+
+        await stub.ListModels(pb.ListModelsRequest())
+    await translate(authority.channel(encrypted.port))
+    assert encrypted.sample(EXPIRY, certificate="server") == leaf(renewed).not_valid_after_utc.timestamp()
+
+
+@pytest.mark.parametrize("broken", [b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nAAAA\n"])
+async def test_a_broken_new_certificate_keeps_the_old_one_and_is_counted_and_logged_once(
+    encrypted: RunningServer, authority: Authority, files: ServerFiles, broken: bytes
+) -> None:
+    before = shown_certificate(encrypted)
+
+    with capture_logs() as records:
+        files.certificate.write_bytes(broken)
+        await encrypted.until_sample(1, FAILURES)
+
+    assert [record["log_level"] for record in records if "no good" in record["event"]] == ["error"]
+    assert shown_certificate(encrypted) == before
+    await translate(authority.channel(encrypted.port))
+
+
+async def test_a_key_of_another_certificate_is_not_used_until_both_fit(
+    encrypted: RunningServer, authority: Authority, files: ServerFiles
+) -> None:
+    before, renewed = shown_certificate(encrypted), authority.sign(NAME)
+
+    files.certificate.write_bytes(chain_pem(renewed))
+    await encrypted.until_sample(1, FAILURES)
+    assert shown_certificate(encrypted) == before
+
+    files.replace(renewed)
+    await until_shown(encrypted, renewed)
+
+
+async def test_files_that_vanish_and_come_back_are_read_again(
+    encrypted: RunningServer, authority: Authority, files: ServerFiles
+) -> None:
+    files.key.unlink()
+    await encrypted.until_sample(1, FAILURES)
+
+    renewed = authority.sign(NAME)
+    files.replace(renewed)
+
+    await until_shown(encrypted, renewed)
+
+
+async def test_the_time_a_certificate_expires_is_a_metric(encrypted: RunningServer) -> None:
+    expiry_s = shown_certificate(encrypted).not_valid_after_utc.timestamp()
+
+    assert encrypted.sample(EXPIRY, certificate="server") == expiry_s
+    assert encrypted.sample(FAILURES) == 0
+
+
+async def test_without_tls_there_is_no_time_to_watch(server: RunningServer) -> None:
+    assert server.metrics.registry.get_sample_value(EXPIRY, {"certificate": "server"}) is None
+
+
+async def test_a_client_certificate_names_the_caller(mutual: RunningServer, authority: Authority) -> None:
+    with capture_logs() as records:
+        await translate(authority.channel(mutual.port, authority.sign("shop.example.com", common_name="shop")))
+
+    (record,) = [record for record in records if record["event"] == "request"]
+    assert record["caller"] == "shop"
+
+
+async def test_a_client_certificate_without_a_common_name_goes_by_its_alternative_name(
+    mutual: RunningServer, authority: Authority
+) -> None:
+    with capture_logs() as records:
+        await translate(authority.channel(mutual.port, authority.sign("shop.example.com")))
+
+    (record,) = [record for record in records if record["event"] == "request"]
+    assert record["caller"] == "shop.example.com"
+
+
+async def test_a_client_without_a_certificate_is_refused(mutual: RunningServer, authority: Authority) -> None:
+    assert (await refusal(translate(authority.channel(mutual.port)))).code == "UNAVAILABLE"
+
+
+async def test_a_client_with_a_foreign_certificate_is_refused(mutual: RunningServer, authority: Authority) -> None:
+    foreign = Authority().sign("shop.example.com", common_name="shop")
+
+    error = await refusal(translate(authority.channel(mutual.port, foreign)))
+
+    assert error.code == "UNAVAILABLE"
+
+
+async def test_a_client_authority_that_is_replaced_decides_who_comes_in(
+    mutual: RunningServer, authority: Authority, tmp_path: Path
+) -> None:
+    other = Authority()
+    assert mutual.sample(EXPIRY, certificate="client_ca") > 0
+
+    other.write(tmp_path / "clients.crt")
+    accepted = await until_accepted(authority, other.sign("shop"), mutual)
+
+    assert len(accepted.translations) == 1
+    assert (await refusal(translate(authority.channel(mutual.port, authority.sign("shop"))))).code == "UNAVAILABLE"
+
+
+async def until_accepted(authority: Authority, client: trustme.LeafCert, server: RunningServer) -> Any:
+    """Try until the server has read its files again."""
+    for _ in range(1000):
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            return await translate(authority.channel(server.port, client))
+    raise AssertionError("never accepted")
+
+
+async def test_a_client_certificate_alone_does_not_manage_models(mutual: RunningServer, authority: Authority) -> None:
+    async with authority.channel(mutual.port, authority.sign("shop", common_name="shop")) as channel:
+        error = await refusal(pb_grpc.ModelAdminServiceStub(channel).UnloadModel(pb.UnloadModelRequest(model="tiny/1")))
+
+    assert (error.code, error.reason) == ("PERMISSION_DENIED", "PERMISSION_DENIED")
+    assert error.message == "caller 'shop' has no permission 'admin'"
+
+
+async def test_a_server_does_not_start_with_a_key_of_another_certificate(
+    tiny_model: Path, files: ServerFiles, authority: Authority
+) -> None:
+    files.certificate.write_bytes(chain_pem(authority.sign(NAME)))
+
+    with pytest.raises(ConfigError, match=r"tls.private_key_file.*expected the key of .*server\.crt"):
+        async with running_server(tiny_model, **files.settings):
+            pass

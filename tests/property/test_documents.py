@@ -1,0 +1,84 @@
+"""A document translates as the same text does in one request, however it is cut into windows."""
+
+import asyncio
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from service.datatypes import SamplingOptions, TranslatedSentence, Translation, TranslationOptions, TranslationRequest
+from service.documents import DocumentTranslator
+from service.telemetry.metrics import Metrics
+from service.text.limits import TranslationLimits
+from service.text.segmentation import split_sentences
+from service.translator import Translator
+from tests.property.test_text_segmentation import LANGUAGES, TEXTS
+from tests.unit.text.text_fakes import FakeModel, FakeQueue, echo, shout
+
+_TEXTS = TEXTS.filter(lambda text: text and not any(0xD800 <= ord(char) < 0xE000 for char in text))
+_OPTIONS = st.sampled_from(
+    [
+        {},
+        {"num_hypotheses": 2},
+        {"return_alignment": True, "return_scores": True, "return_tokens": True},
+        {"sampling": SamplingOptions(seed=3), "num_hypotheses": 2},
+        {"target_prefix": "x"},
+    ]
+)
+_PAIRS = st.tuples(LANGUAGES, st.sampled_from(["de", "zh"]))
+_METRICS = Metrics(CollectorRegistry())  # one for all examples: making them takes longer than an example
+
+
+def _request(text: str, pair: tuple[str, str], options: dict[str, Any]) -> TranslationRequest:
+    return TranslationRequest(
+        texts=(text,), source_language=pair[0], target_language=pair[1], options=TranslationOptions(**options)
+    )
+
+
+def _document(request: TranslationRequest, queue: FakeQueue, *, window: int, longest: int) -> list[TranslatedSentence]:
+    limits = TranslationLimits(document_window_segments=window)
+    model = FakeModel(queue, max_source_tokens=longest)
+    documents = DocumentTranslator(model, metrics=_METRICS, limits=limits)
+
+    async def read() -> list[TranslatedSentence]:
+        return [sentence async for sentence in documents.translate(request, deadline_s=None)]
+
+    return asyncio.run(read())
+
+
+def _text(request: TranslationRequest, queue: FakeQueue, *, longest: int) -> Translation:
+    translator = Translator(FakeModel(queue, max_source_tokens=longest), metrics=_METRICS)
+    return asyncio.run(translator.translate(request, deadline_s=None)).translations[0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(_TEXTS, _PAIRS, _OPTIONS, st.integers(1, 5), st.integers(3, 40))
+def test_a_document_and_a_text_agree(
+    text: str, pair: tuple[str, str], options: dict[str, Any], window: int, longest: int
+) -> None:
+    request = _request(text, pair, options)
+    queue, other = FakeQueue(shout), FakeQueue(shout)
+
+    sentences = _document(request, queue, window=window, longest=longest)
+
+    whole = _text(request, other, longest=longest)
+    translated = [sentence for sentence in sentences if sentence.sentence]
+    assert "".join(sentence.text for sentence in sentences) == whole.hypotheses[0].text
+    assert tuple(sentence.sentence for sentence in translated) == whole.sentences
+    assert queue.segments == other.segments  # with prefixes and seeds
+    links = [link.source for sentence in translated for link in sentence.hypotheses[0].alignment]
+    assert links == [link.source for link in whole.hypotheses[0].alignment]
+
+
+@settings(max_examples=200, deadline=None)
+@given(_TEXTS, LANGUAGES, st.integers(1, 5))
+def test_what_is_between_sentences_is_copied_verbatim(text: str, language: str, window: int) -> None:
+    request = _request(text, (language, language), {})
+
+    sentences = _document(request, FakeQueue(echo), window=window, longest=64)
+
+    assert "".join(sentence.text for sentence in sentences) == text
+    places = [sentence.sentence.source for sentence in sentences if sentence.sentence]
+    assert places == [sentence.sentence.target for sentence in sentences if sentence.sentence]
+    assert places == split_sentences(text, language=language)

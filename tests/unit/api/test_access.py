@@ -1,0 +1,91 @@
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from service.api.access import Access, credentials
+from service.api.api_keys import new_key, store
+from service.api.settings import AccessSettings
+from service.errors import PermissionDeniedError, UnauthenticatedError
+from service.telemetry.metrics import Metrics
+
+KEY = new_key()
+TRANSLATE = "/dragoman.v1.TranslationService/Translate"
+LIST_MODELS = "/dragoman.v1.ModelService/ListModels"
+UNLOAD = "/dragoman.v1.ModelAdminService/UnloadModel"
+UNHEARD_OF = "/dragoman.v1.NewService/Explode"
+
+
+def call(*authorization: str, names: dict[str, list[bytes]] | None = None) -> Any:
+    return SimpleNamespace(
+        peer=lambda: "ipv4:10.0.0.7:5000",
+        invocation_metadata=lambda: tuple(("authorization", value) for value in authorization),
+        auth_context=lambda: names or {},
+    )
+
+
+def access(callers_file: Path | None = None, *, asks_certificates: bool = False, is_exposed: bool = False) -> Access:
+    settings, metrics = AccessSettings(callers_file=callers_file), Metrics(CollectorRegistry())
+    return Access(settings, metrics, asks_certificates=asks_certificates, is_exposed=is_exposed)
+
+
+@pytest.fixture
+def callers_file(tmp_path: Path) -> Path:
+    path = tmp_path / "callers.toml"
+    path.write_text(f'[[caller]]\nname = "shop"\nkeys = ["{store(KEY)}"]\npermissions = ["translate"]\n')
+    return path
+
+
+def test_without_anything_set_callers_go_by_their_host_and_may_do_everything() -> None:
+    assert {access().admit(method, call()) for method in (TRANSLATE, LIST_MODELS, UNLOAD)} == {"ipv4:10.0.0.7"}
+
+
+def test_beyond_this_machine_whom_nobody_knows_may_translate_only() -> None:
+    exposed = access(is_exposed=True)
+
+    assert exposed.admit(TRANSLATE, call()) == exposed.admit(LIST_MODELS, call()) == "ipv4:10.0.0.7"
+    with pytest.raises(PermissionDeniedError, match="caller 'ipv4:10\\.0\\.0\\.7' has no permission 'admin'"):
+        exposed.admit(UNLOAD, call())
+
+
+def test_a_service_that_nobody_thought_of_needs_the_most(callers_file: Path) -> None:
+    with pytest.raises(PermissionDeniedError):
+        access(callers_file).admit(UNHEARD_OF, call(f"Bearer {KEY}"))
+
+
+def test_a_wrong_key_is_not_made_good_by_a_certificate(tmp_path: Path) -> None:
+    path = tmp_path / "callers.toml"
+    path.write_text('[[caller]]\nname = "ops"\ncertificates = ["ops"]\npermissions = ["translate"]\n')
+    names = {"x509_common_name": [b"ops"]}
+    listed = access(path, asks_certificates=True)
+
+    assert listed.admit(TRANSLATE, call(names=names)) == "ops"
+    with pytest.raises(UnauthenticatedError):
+        listed.admit(TRANSLATE, call(f"Bearer {KEY}", names=names))
+
+
+@pytest.mark.parametrize("names", [{}, {"x509_common_name": [b""]}])
+def test_a_certificate_without_any_name_is_nobodys(names: dict[str, list[bytes]]) -> None:
+    with pytest.raises(UnauthenticatedError, match="neither a common nor an alternative name"):
+        access(asks_certificates=True).admit(TRANSLATE, call(names=names))
+
+
+def test_a_name_in_a_certificate_is_taken_up_to_a_length() -> None:
+    name = access(asks_certificates=True).admit(TRANSLATE, call(names={"x509_common_name": [b"\xff" + b"a" * 500]}))
+
+    assert len(name) == 128
+
+
+def test_credentials_do_not_show_the_key() -> None:
+    shown = credentials(call(f"Bearer {KEY}"))
+
+    assert shown.api_keys == (f"Bearer {KEY}",)
+    assert KEY not in repr(shown)
+
+
+def test_tokens_of_whom_nobody_listed_are_not_counted(callers_file: Path) -> None:
+    for some in (access(), access(callers_file)):
+        with some.tokens_taken("ipv4:10.0.0.7", 10**9):
+            pass

@@ -1,0 +1,78 @@
+import pytest
+
+from service.api.api_keys import new_key, store
+from service.api.callers import Permission, parse_callers
+
+KEY, OTHER_KEY, UNKNOWN_KEY = new_key(), new_key(), new_key()
+STORED = str(store(KEY))
+NAMED = '[[caller]]\nname = "shop"\n'
+SHOP = f'{NAMED}keys = ["{STORED}"]\npermissions = ["translate"]\n'
+OPS = '[[caller]]\nname = "ops"\ncertificates = ["ops.example.com", "ops"]\npermissions = ["admin", "translate"]\n'
+
+
+def problem(content: str | bytes) -> str:
+    with pytest.raises(ValueError, match=r".") as caught:
+        parse_callers(content if isinstance(content, bytes) else content.encode())
+    return str(caught.value)
+
+
+def test_a_caller_is_found_by_its_key_and_by_no_other() -> None:
+    callers = parse_callers(SHOP.encode())
+
+    found = callers.with_key(KEY)
+
+    assert found is not None
+    assert (found.name, found.permissions) == ("shop", frozenset({Permission.TRANSLATE}))
+    assert callers.with_key(UNKNOWN_KEY) is None
+    assert callers.with_key(KEY + "x") is None
+    assert callers.with_key("") is None
+
+
+def test_while_a_key_is_replaced_both_name_the_caller() -> None:
+    both = SHOP.replace(f'"{STORED}"', f'"{STORED}", "{store(OTHER_KEY)}"')
+
+    callers = parse_callers(both.encode())
+
+    assert callers.with_key(KEY) is callers.with_key(OTHER_KEY) is callers.named("shop")
+
+
+def test_a_caller_is_found_by_any_name_of_its_certificate() -> None:
+    callers = parse_callers((SHOP + OPS).encode())
+
+    assert callers.with_certificate(("nobody", "ops")) is callers.named("ops")
+    assert callers.with_certificate(("nobody",)) is None
+    assert callers.with_certificate(()) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "caller: Field required"),
+        ("caller = []", "caller: Tuple should have at least 1 item"),
+        ("[[caller]\n", "no TOML"),
+        (b"\xff", "no TOML: not UTF-8"),
+        (SHOP + "color = 1", "caller[0].color: Extra inputs are not permitted"),
+        (SHOP.replace("shop", "sh op"), "caller[0].name: String should match pattern"),
+        (SHOP.replace("shop", "ipv4:10.0.0.7"), "caller[0].name: String should match pattern"),
+        (SHOP.replace("translate", "fly"), "caller[0].permissions[0]: Input should be 'translate' or 'admin'"),
+        (SHOP.replace('"translate"', ""), "caller[0].permissions: Frozenset should have at least 1 item"),
+        (f'{NAMED}permissions = ["admin"]', "caller[0]: must have keys or certificates"),
+        (SHOP + "requests_per_s = 0", "caller[0].requests_per_s: Input should be greater than 0"),
+        (SHOP + "requests_per_s = nan", "caller[0].requests_per_s: Input should be a finite number"),
+        (SHOP + "requests_per_s = 1e7", "caller[0].requests_per_s: Input should be less than or equal to 1000000"),
+        (SHOP + "tokens_per_min = inf", "caller[0].tokens_per_min: Input should be a finite number"),
+        (SHOP + "tokens_per_min = -1", "caller[0].tokens_per_min: Input should be greater than 0"),
+        (SHOP + OPS + OPS, "name 'ops' is there twice"),
+        (SHOP + SHOP.replace("shop", "shop2"), f"key id '{STORED[:12]}' is there twice"),
+        (OPS + OPS.replace('"ops"\n', '"ops2"\n'), "certificate 'ops.example.com' is there twice"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_named(content: str | bytes, expected: str) -> None:
+    assert expected in problem(content)
+
+
+def test_a_key_in_place_of_its_hash_is_refused_and_not_shown() -> None:
+    found = problem(SHOP.replace(STORED, KEY))
+
+    assert "caller[0]: keys[0] must be ID:SHA256" in found
+    assert KEY not in found

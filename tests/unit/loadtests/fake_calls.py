@@ -1,0 +1,57 @@
+"""Finished calls, as gRPC hands them over, and records of calls."""
+
+from typing import Any
+
+import grpc
+
+from loadtests.overload.calls import CallRecord
+from loadtests.wire import Outcome
+from service.api import status
+from service.errors import DragomanError
+
+
+class EndedCall:
+    """A call that is done: as the server's own table of statuses answers an error, or well."""
+
+    def __init__(self, error: DragomanError | None = None, *, code: grpc.StatusCode = grpc.StatusCode.OK) -> None:
+        answer = None if error is None else status.answer(error)
+        self._code = code if answer is None else answer.code
+        self._message = "" if answer is None else answer.message
+        self.trailing: Any = () if answer is None else answer.trailing_metadata
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._message
+
+    def trailing_metadata(self) -> Any:
+        return tuple(_Metadatum(key, value) for key, value in self.trailing)
+
+
+class _Metadatum(tuple[str, Any]):
+    """A pair whose halves have names, as gRPC's have."""
+
+    __slots__ = ()
+
+    def __new__(cls, key: str, value: Any) -> "_Metadatum":
+        return super().__new__(cls, (key, value))
+
+    @property
+    def key(self) -> str:
+        return self[0]
+
+    @property
+    def value(self) -> Any:
+        return self[1]
+
+
+def record(outcome: Outcome, *, planned_s: float = 0.0, lag_s: float = 0.0, latency_s: float = 0.01) -> CallRecord:
+    """A call that took so long from when it was planned."""
+    return CallRecord(
+        planned_s=planned_s,
+        sent_s=planned_s + lag_s,
+        ended_s=planned_s + latency_s,
+        outcome=outcome,
+        status=outcome.name,
+    )

@@ -1,0 +1,311 @@
+"""How versions come and go on demand."""
+
+import gc
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from service.errors import (
+    DrainingError,
+    EngineError,
+    InvalidFieldError,
+    ModelNotFoundError,
+    ModelStateError,
+    StartingError,
+)
+from service.models.model import LoadedModel, ModelParts
+from service.models.repository import MAX_LABELS
+from service.models.serving import ServingSettings
+from service.telemetry.metrics import Metrics
+from tests.unit.models.model_fakes import (
+    FakeScheduler,
+    load_parts,
+    loaded_repository,
+    make_parts,
+    make_repository,
+    resolved,
+    states,
+    until,
+    write_bundle,
+    write_serving,
+)
+
+
+def test_a_model_is_warm_before_it_is_started_and_answers(tmp_path: Path) -> None:
+    seen: list[tuple[list[str], str]] = []
+
+    def warm_up(model: LoadedModel) -> None:
+        assert isinstance(model.scheduler, FakeScheduler)
+        seen.append((list(model.scheduler.calls), states(repository)[model.full_name]))
+
+    write_bundle(tmp_path, "tiny/1")
+    repository = make_repository(tmp_path, warm_up=warm_up)
+    repository.load_all()
+
+    assert seen == [([], "loading")]
+    assert states(repository) == {"tiny/1": "ready"}
+
+
+def test_a_model_that_cannot_translate_fails_and_the_old_one_answers(tmp_path: Path) -> None:
+    def warm_up(model: LoadedModel) -> None:
+        if model.version == "2":
+            raise EngineError("decoding failed")
+
+    write_bundle(tmp_path, "tiny/1")
+    repository = make_repository(tmp_path, warm_up=warm_up)
+    repository.load_all()
+    write_bundle(tmp_path, "tiny/2")
+
+    with pytest.raises(ModelStateError, match="tiny/2 could not be loaded: decoding failed"):
+        repository.load("tiny/2")
+
+    assert states(repository) == {"tiny/2": "failed", "tiny/1": "ready"}
+    assert resolved(repository, "tiny") == "tiny/1"
+
+
+def test_while_a_version_is_loaded_the_old_one_answers(tmp_path: Path) -> None:
+    may_load = threading.Event()
+
+    def load(directory: Path, serving: ServingSettings) -> ModelParts:
+        assert directory.name == "1" or may_load.wait(30)
+        return load_parts(directory, serving)
+
+    write_bundle(tmp_path, "tiny/1")
+    repository = make_repository(tmp_path, load=load)
+    repository.load_all()
+    write_bundle(tmp_path, "tiny/2")
+    with ThreadPoolExecutor(2) as pool:
+        loads = [pool.submit(repository.load, "tiny/2") for _ in range(2)]  # the second waits for the first
+        until(lambda: states(repository).get("tiny/2") == "loading")
+
+        assert resolved(repository, "tiny") == "tiny/1"
+        with pytest.raises(StartingError):
+            resolved(repository, "tiny/2")
+        with pytest.raises(ModelStateError, match="is being loaded"):
+            repository.unload("tiny/2")
+        may_load.set()
+
+        assert [load.result()[0].is_default for load in loads] == [True, True]
+    assert resolved(repository, "tiny") == "tiny/2"
+
+
+def test_loading_what_is_loaded_changes_nothing(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1")
+    before = repository.resolve("tiny", "en", "de")
+
+    repository.load("tiny/1")
+
+    assert repository.resolve("tiny", "en", "de") is before
+
+
+def test_who_holds_a_model_can_use_it_until_they_let_go(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
+    model = repository.resolve("tiny/2", "en", "de")
+    scheduler = model.scheduler
+    assert isinstance(scheduler, FakeScheduler)
+    with ThreadPoolExecutor(1) as pool:
+        unload = pool.submit(repository.unload, "tiny/2")
+        until(lambda: states(repository)["tiny/2"] == "draining")
+
+        assert resolved(repository, "tiny") == "tiny/1"
+        with pytest.raises(DrainingError):
+            resolved(repository, "tiny/2")
+        with pytest.raises(ModelStateError, match="is being unloaded"):
+            repository.load("tiny/2")
+        assert scheduler.calls == ["start"]
+        del model
+
+        unload.result(timeout=30)
+    assert scheduler.calls == ["start", "drain", "stop"]
+    assert states(repository) == {"tiny/1": "ready"}
+
+
+def test_whoever_holds_a_model_too_long_is_not_waited_for(tmp_path: Path) -> None:
+    write_bundle(tmp_path, "tiny/1")
+    repository = make_repository(tmp_path, unload_timeout_s=0)
+    repository.load_all()
+    model = repository.resolve("tiny", "en", "de")
+
+    repository.unload("tiny/1")
+
+    assert isinstance(model.scheduler, FakeScheduler)
+    assert model.scheduler.calls == ["start", "drain 0", "stop"]
+
+
+def test_stopping_does_not_wait_for_those_who_hold_a_model(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
+    model = repository.resolve("tiny/2", "en", "de")
+    with ThreadPoolExecutor(1) as pool:
+        unload = pool.submit(repository.unload, "tiny/2")
+        until(lambda: states(repository)["tiny/2"] == "draining")
+
+        repository.stop()
+
+        unload.result(timeout=30)
+    assert isinstance(model.scheduler, FakeScheduler)
+    assert "stop" in model.scheduler.calls
+    with pytest.raises(DrainingError):
+        repository.load("tiny/2")
+
+
+def test_nothing_keeps_an_unloaded_model_in_memory(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
+    model = repository.resolve("tiny/2", "en", "de")
+    left = weakref.ref(model), weakref.ref(model.scheduler)
+    del model
+    gc.disable()
+    try:
+        repository.unload("tiny/2")
+
+        assert [reference() for reference in left] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_a_model_that_failed_requests_held_is_freed_by_the_collector(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
+
+    def fail() -> None:
+        model = repository.resolve("tiny/2", "en", "de")
+        error = EngineError("as in a request")
+        try:
+            raise error  # whose traceback knows this frame, which knows it
+        except EngineError:
+            assert model
+
+    fail()
+    repository.unload("tiny/2")
+
+    assert states(repository) == {"tiny/1": "ready"}
+
+
+def test_the_metrics_tell_the_state_of_each_version_while_it_is_there(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    write_bundle(tmp_path, "tiny/1")
+    write_bundle(tmp_path, "tiny/2")
+    repository = make_repository(tmp_path, metrics=Metrics(registry))
+    repository.load_all()
+
+    def sample(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, labels)
+
+    assert sample("mt_model_state", model="tiny", version="2", state="ready") == 1
+    assert sample("mt_model_state", model="tiny", version="2", state="loading") == 0
+    assert sample("mt_model_load_duration_seconds_count") == 2
+    assert not sample("mt_model_swaps_total", model="tiny")
+
+    repository.unload("tiny/2")
+
+    assert sample("mt_model_swaps_total", model="tiny") == 1
+    for family in registry.collect():
+        assert not [one for one in family.samples if one.labels.get("version") == "2"]
+
+
+def test_a_version_that_is_not_there_cannot_be_loaded(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1")
+
+    with pytest.raises(ModelNotFoundError, match="tiny/2 is not served here; available: tiny/1"):
+        repository.load("tiny/2")
+    with pytest.raises(InvalidFieldError, match="`name/version`"):
+        repository.load("../tiny")
+
+
+@pytest.mark.parametrize("model", ["tiny/2", "other/1"])
+def test_what_is_not_loaded_cannot_be_unloaded(tmp_path: Path, model: str) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1")
+
+    with pytest.raises(ModelNotFoundError, match="available: tiny/1"):
+        repository.unload(model)
+
+
+def test_the_last_version_of_a_name_may_go(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1", "big/1")
+
+    repository.unload("tiny/1")
+
+    with pytest.raises(ModelNotFoundError, match="tiny is not served here; available: big/1"):
+        resolved(repository, "tiny")
+    assert resolved(repository) == "big/1"
+
+
+def test_a_label_names_a_version_and_can_be_moved_and_removed(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
+
+    repository.set_label("tiny/1", "stable")
+    assert resolved(repository, "tiny@stable") == "tiny/1"
+    assert [status.labels for status in repository.get_model("tiny@stable")] == [("stable",)]
+    repository.set_label("tiny/2", "stable")
+    repository.set_label("tiny/1", "canary")
+    assert resolved(repository, "tiny@stable") == "tiny/2"
+    repository.set_label("tiny", "stable")
+
+    with pytest.raises(ModelNotFoundError, match="tiny@stable is not served here; available: tiny@canary"):
+        resolved(repository, "tiny@stable")
+
+
+def test_a_label_of_what_is_unloaded_says_so(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
+    repository.set_label("tiny/2", "stable")
+
+    repository.unload("tiny/2")
+
+    with pytest.raises(ModelNotFoundError, match="tiny@stable, which is tiny/2, is not served here"):
+        resolved(repository, "tiny@stable")
+
+
+def test_a_name_whose_default_is_not_loaded_says_so(tmp_path: Path) -> None:
+    write_serving(tmp_path, "tiny", 'default_version = "1"')
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
+    repository.unload("tiny/1")
+
+    for model in ("tiny", ""):
+        with pytest.raises(ModelStateError, match="its default version is 1, which is not loaded"):
+            resolved(repository, model)
+
+
+@pytest.mark.parametrize("model", ["tiny/3", "other", "other/1"])
+def test_only_what_is_there_gets_a_label(tmp_path: Path, model: str) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1")
+
+    with pytest.raises(ModelNotFoundError, match="available: tiny/1"):
+        repository.set_label(model, "stable")
+
+
+def test_a_version_that_is_not_ready_gets_no_label(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1")
+    (tmp_path / "tiny" / "2").mkdir()
+    with pytest.raises(ModelStateError):
+        repository.load("tiny/2")
+
+    with pytest.raises(ModelStateError, match="tiny/2 is failed"):
+        repository.set_label("tiny/2", "stable")
+
+
+def test_a_model_has_a_limited_number_of_labels(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1")
+    for number in range(MAX_LABELS):
+        repository.set_label("tiny/1", f"label-{number}")
+
+    with pytest.raises(InvalidFieldError, match="one of the 100 labels"):
+        repository.set_label("tiny/1", "another")
+
+
+def test_what_is_unloaded_twice_at_once_is_unloaded_once(tmp_path: Path) -> None:
+    scheduler = FakeScheduler()
+    scheduler.may_drain.clear()
+    write_bundle(tmp_path, "tiny/1")
+    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler))
+    repository.load_all()
+    with ThreadPoolExecutor(2) as pool:
+        unloads = [pool.submit(repository.unload, "tiny/1") for _ in range(2)]
+        until(lambda: states(repository) == {"tiny/1": "draining"})
+        scheduler.may_drain.set()
+
+        outcomes = [unload.exception(timeout=30) for unload in unloads]
+
+    assert scheduler.calls.count("stop") == 1
+    assert all(outcome is None or isinstance(outcome, ModelNotFoundError) for outcome in outcomes)

@@ -1,0 +1,110 @@
+from pathlib import Path
+
+import pytest
+
+from service.config import Settings, settings_of_model
+from service.errors import ConfigError
+from service.models.serving import SERVING_NAME, ServingSettings, read_serving
+
+FULL = """
+versions = ["1", "2"]
+default_version = "@stable"
+
+[labels]
+stable = "1"
+canary = "2"
+
+[scheduling]
+max_batch_segments = 8
+
+[runtime]
+precision = "int8"
+"""
+
+
+def read(directory: Path, text: str) -> ServingSettings:
+    (directory / SERVING_NAME).write_text(text, encoding="utf-8")
+    return read_serving(directory)
+
+
+def test_without_a_file_all_versions_are_served_and_the_latest_is_the_default(tmp_path: Path) -> None:
+    assert read_serving(tmp_path) == ServingSettings(versions="all", default_version="latest")
+
+
+def test_every_key_arrives(tmp_path: Path) -> None:
+    serving = read(tmp_path, FULL)
+
+    assert serving.versions == ("1", "2")
+    assert (serving.default_version, serving.labels) == ("@stable", {"stable": "1", "canary": "2"})
+    assert serving.overrides == {"scheduling": {"max_batch_segments": 8}, "runtime": {"precision": "int8"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value", "expected"),
+    [
+        ('version = "all"', "version", "all", "one of the keys versions, default_version, labels, scheduling, runtime"),
+        ('versions = "latest:0"', "versions", "latest:0", "`all`, `latest:N` with N from 1 to 100, or a list"),
+        ('versions = "latest:101"', "versions", "latest:101", "`latest:N` with N from 1 to 100"),
+        ("versions = []", "versions", [], "a list of 1 to 100 versions"),
+        ("versions = [1]", "versions", [1], "a list of 1 to 100 versions"),
+        ('versions = ["../1"]', "versions", ["../1"], "a list of 1 to 100 versions"),
+        ("default_version = 3", "default_version", 3, "a valid string"),
+        ('default_version = "a/b"', "default_version", "a/b", "`latest`, a version, or `@` and a label"),
+        ('[labels]\n"a b" = "1"', "labels.a b", "a b", "a label of 1 to 64 letters"),
+        ('[labels]\nstable = "1/2"', "labels.stable", "1/2", "a version: letters"),
+        ("scheduling = 3", "scheduling", 3, "a valid dictionary"),
+        ("versions = ", "models.directory", None, "TOML"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_file_and_its_limit(
+    tmp_path: Path, text: str, key: str, value: object, expected: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text)
+
+    assert str(tmp_path / SERVING_NAME) in str(caught.value)
+    assert key in caught.value.setting
+    assert value in (None, caught.value.value)
+    assert expected in caught.value.expected
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / SERVING_NAME).mkdir()
+
+    with pytest.raises(ConfigError, match="a readable file"):
+        read_serving(tmp_path)
+
+
+def test_a_model_is_loaded_with_its_own_settings_in_place_of_those_of_the_server() -> None:
+    serving = ServingSettings(scheduling={"max_batch_segments": 8}, runtime={"precision": "int8"})
+
+    merged = settings_of_model(Settings(), serving, origin=Path("serving.toml"))
+
+    assert (merged.scheduling.max_batch_segments, merged.runtime.precision) == (8, "int8")
+    assert merged.scheduling.max_batch_rows == Settings().scheduling.max_batch_rows
+    assert merged.model_copy(update={"scheduling": Settings().scheduling, "runtime": Settings().runtime}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("serving", "setting", "value", "expected"),
+    [
+        (
+            {"scheduling": {"max_batch_segments": 0}},
+            "serving.toml: scheduling.max_batch_segments",
+            0,
+            "greater than or equal to 1",
+        ),
+        ({"scheduling": {"threads": 2}}, "serving.toml: scheduling.threads", 2, "scheduling.num_decoding_threads"),
+        ({"runtime": {"device": "tpu"}}, "serving.toml: runtime.device", "tpu", "'auto', 'cpu' or 'cuda'"),
+        ({"scheduling": {"max_queue_segments": 1}}, "with serving.toml", 2048, "at most scheduling.max_queue_segments"),
+    ],
+)
+def test_a_bad_setting_of_a_model_is_named_with_its_file(
+    serving: dict[str, object], setting: str, value: object, expected: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings_of_model(Settings(), ServingSettings.model_validate(serving), origin=Path("serving.toml"))
+
+    assert setting in caught.value.setting
+    assert caught.value.value == value
+    assert expected in caught.value.expected

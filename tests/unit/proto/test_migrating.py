@@ -1,0 +1,44 @@
+"""The migration page names nothing that is not there, and its examples run."""
+
+import re
+from pathlib import Path
+
+import pytest
+from dragoman import errors
+from dragoman.client import TranslationClient
+from dragoman.v1 import translation_pb2 as pb
+
+from tests.unit.proto.samples import RESPONSE
+from tests.unit.proto.scripted_server import ScriptedService, answers
+
+PAGE = (Path(__file__).parents[3] / "proto" / "MIGRATING.md").read_text()
+EXAMPLES = [code for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "dragoman" in code]
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`options\.(\w+)`", PAGE))))
+def test_every_option_it_names_is_one(path: str) -> None:
+    assert path in pb.DecodingOptions.DESCRIPTOR.fields_by_name
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(\w+Error)`", PAGE))))
+def test_every_error_it_names_is_one(name: str) -> None:
+    assert issubclass(getattr(errors, name), errors.DragomanError)
+
+
+@pytest.mark.parametrize("name", ["translate", "translate_document", "translate_stream", "list_models"])
+def test_every_method_it_names_is_one(name: str) -> None:
+    assert f"`{name}`" in PAGE
+    assert callable(getattr(TranslationClient, name))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=["google", "deepl"])
+def test_its_examples_run(
+    target: str, service: ScriptedService, capsys: pytest.CaptureFixture[str], example: str
+) -> None:
+    service.script.append(answers(RESPONSE))
+    here = example.replace("dragoman.example:50051", target).replace(", tls=TlsOptions()", "")
+
+    exec(here, {"KEY": "key"})  # noqa: S102 - our own page
+
+    assert capsys.readouterr().out == "Hallo.\n"
+    assert service.calls[0].metadata["authorization"] == "Bearer key"

@@ -1,0 +1,50 @@
+from service.scheduling.headroom import Headroom
+
+
+def test_few_answers_say_nothing() -> None:
+    headroom = Headroom()
+    for _ in range(15):
+        headroom.record(predicted_s=1.0, actual_s=1.5)
+
+    assert headroom.factor == 1.0
+
+    headroom.record(predicted_s=1.0, actual_s=1.5)
+
+    assert headroom.factor == 1.5
+
+
+def test_the_slowest_of_the_latest_answers_counts_until_it_is_forgotten() -> None:
+    headroom = Headroom()
+    headroom.record(predicted_s=1.0, actual_s=1.8)
+    for _ in range(127):
+        headroom.record(predicted_s=1.0, actual_s=0.9)
+
+    assert headroom.factor == 1.8
+
+    headroom.record(predicted_s=1.0, actual_s=1.1)
+
+    assert headroom.factor == 1.1
+
+
+def test_answers_earlier_than_forecast_make_no_forecast_shorter() -> None:
+    headroom = Headroom()
+    for _ in range(20):
+        headroom.record(predicted_s=2.0, actual_s=0.5)
+
+    assert headroom.factor == 1.0
+
+
+def test_a_stall_does_not_keep_everybody_out() -> None:
+    headroom = Headroom()
+    for _ in range(20):
+        headroom.record(predicted_s=1.0, actual_s=60.0)
+
+    assert headroom.factor == 2.0
+
+
+def test_short_forecasts_are_not_looked_at() -> None:
+    headroom = Headroom()
+    for _ in range(20):
+        headroom.record(predicted_s=0.01, actual_s=0.05)
+
+    assert headroom.factor == 1.0

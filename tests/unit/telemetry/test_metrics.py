@@ -1,0 +1,85 @@
+import re
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from service.telemetry.metrics import Metrics, observe_process
+
+CATALOGUE = [metric for metric in vars(Metrics(CollectorRegistry())).values() if isinstance(metric, MetricWrapperBase)]
+NOT_BASE_UNITS = {"ms", "milliseconds", "us", "microseconds", "minutes", "hours", "kb", "mb", "kib", "mib", "percent"}
+UNBOUNDED = {"request_id", "caller", "peer", "client", "user", "key", "language", "source_language", "target_language"}
+"""Names of labels whose values anyone could make up."""
+
+every_metric = pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric._name)
+
+
+@every_metric
+def test_a_metric_is_named_by_the_rules(metric: MetricWrapperBase) -> None:
+    words = metric._name.split("_")
+
+    assert re.fullmatch(r"mt(_[a-z0-9]+)+", metric._name)
+    assert not NOT_BASE_UNITS & set(words)
+    assert not ({"count", "sum", "bucket", "total"} & set(words[-1:]))
+    assert metric._type not in words
+
+
+@every_metric
+def test_a_metric_explains_itself_in_one_sentence(metric: MetricWrapperBase) -> None:
+    assert re.fullmatch(r"[A-Z0-9][^\n]*\.", metric._documentation)
+
+
+@every_metric
+def test_times_are_seconds_and_times_of_work_have_buckets(metric: MetricWrapperBase) -> None:
+    words = metric._name.split("_")
+
+    assert not {"duration", "wait", "latency"} & set(words) or words[-1] == "seconds"
+    assert metric._type != "summary"
+
+
+@every_metric
+def test_labels_are_few_and_nobody_can_make_up_their_values(metric: MetricWrapperBase) -> None:
+    assert len(metric._labelnames) <= 4
+    assert not UNBOUNDED & set(metric._labelnames)
+
+
+def test_no_two_attributes_are_one_metric_and_no_two_metrics_share_a_name() -> None:
+    names = [metric._name for metric in CATALOGUE]
+
+    assert sorted(names) == sorted(set(names))
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+    observe_process(registry)
+    metrics.requests.labels("Translate", "OK").inc()
+    metrics.request_seconds.labels("Translate").observe(0.1, {"trace_id": "0" * 32})
+    return registry
+
+
+def test_counters_end_in_total_in_both_formats_and_nothing_else_does(registry: CollectorRegistry) -> None:
+    text = generate_latest(registry).decode()
+    openmetrics = generate_openmetrics(registry).decode()  # type: ignore[no-untyped-call]
+
+    strict = text_string_to_metric_families(openmetrics)  # type: ignore[no-untyped-call]
+    for exposition in (parse_text(text), strict):
+        for family in exposition:
+            assert {sample.name.endswith("_total") for sample in family.samples} <= {family.type == "counter"}
+            assert family.documentation
+
+
+def test_there_is_no_time_of_creation_beside_each_series(registry: CollectorRegistry) -> None:
+    assert b"_created" not in generate_latest(registry)
+
+
+def test_the_build_and_the_process_are_told(registry: CollectorRegistry) -> None:
+    exposition = generate_latest(registry).decode()
+
+    assert re.search(r'^mt_build_info\{onnxruntime="[0-9.]+",version="[^"]+"\} 1.0$', exposition, re.MULTILINE)
+    for name in ("process_resident_memory_bytes", "process_open_fds", "python_info", "python_gc_collections_total"):
+        assert f"# HELP {name} " in exposition

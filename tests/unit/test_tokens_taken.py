@@ -1,0 +1,129 @@
+"""What a request or a document costs its caller, and when."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from service.api.allowances import Allowances
+from service.api.callers import Caller, Permission
+from service.datatypes import TranslationRequest
+from service.documents import DocumentTranslator
+from service.errors import OverloadedError, RateLimitedError
+from service.telemetry.metrics import Metrics
+from service.text.limits import TranslationLimits
+from service.translator import Translator
+from tests.fakes import ManualClock
+from tests.unit.text.text_fakes import FakeModel, FakeQueue
+
+PER_MIN = 6.0
+
+
+class Account:
+    """Of one caller, with what it was asked for."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self._allowances = Allowances(clock)
+        self._caller = Caller(
+            name="shop", certificates=("shop",), permissions=frozenset(Permission), tokens_per_min=PER_MIN
+        )
+
+    @contextmanager
+    def tokens_taken(self, caller: str, num_tokens: int) -> Iterator[None]:
+        self.asked.append((caller, num_tokens))
+        with self._allowances.tokens_taken(self._caller, num_tokens):
+            yield
+
+
+class FullQueue(FakeQueue):
+    def submit(self, segments: Any, **_: Any) -> Any:
+        raise OverloadedError(queued=1, limit=1, unit="segments", retry_after_s=1.0)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def account(clock: ManualClock) -> Account:
+    return Account(clock)
+
+
+def request(text: str) -> TranslationRequest:
+    return TranslationRequest(texts=(text,), source_language="en", target_language="de", model="toy")
+
+
+def translator(queue: FakeQueue, account: Account, clock: ManualClock) -> Translator:
+    metrics = Metrics(CollectorRegistry())
+    return Translator(FakeModel(queue), metrics=metrics, clock=clock, tokens_taken=account.tokens_taken)
+
+
+async def test_a_request_costs_the_source_tokens_that_its_reply_tells(account: Account, clock: ManualClock) -> None:
+    result = await translator(FakeQueue(), account, clock).translate(
+        request("One two. Three."), deadline_s=None, caller="shop"
+    )
+
+    assert account.asked == [("shop", result.num_source_tokens)]
+    assert result.num_source_tokens > 0
+
+
+async def test_a_request_beyond_the_limit_is_not_queued(account: Account, clock: ManualClock) -> None:
+    queue = FakeQueue()
+    one = translator(queue, account, clock)
+    await one.translate(request("One two three four five six seven."), deadline_s=None, caller="shop")
+    num_queued = len(queue.segments)
+
+    with pytest.raises(RateLimitedError):
+        await one.translate(request("One."), deadline_s=None, caller="shop")
+
+    assert len(queue.segments) == num_queued
+
+
+async def test_what_the_queue_refuses_costs_nothing(account: Account, clock: ManualClock) -> None:
+    with pytest.raises(OverloadedError):
+        await translator(FullQueue(), account, clock).translate(request("One two three."), deadline_s=None)
+
+    await translator(FakeQueue(), account, clock).translate(request("One two three."), deadline_s=None)
+
+
+async def test_a_document_beyond_the_limit_goes_on_at_the_rate_of_the_limit(
+    account: Account, clock: ManualClock
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(delay: float) -> None:
+        slept.append(delay)
+        clock.advance(delay)
+
+    documents = DocumentTranslator(
+        FakeModel(FakeQueue()),
+        metrics=Metrics(CollectorRegistry()),
+        limits=TranslationLimits(document_window_segments=1),
+        clock=clock,
+        sleep=sleep,
+        tokens_taken=account.tokens_taken,
+    )
+    sentences = documents.translate(request("One. Two. Three. Four. Five. Six."), deadline_s=None, caller="shop")
+
+    assert len([sentence.text async for sentence in sentences]) == 6
+    assert sum(slept) > 0
+
+
+async def test_a_document_is_refused_if_not_even_its_first_sentence_is_allowed(
+    account: Account, clock: ManualClock
+) -> None:
+    with account.tokens_taken("shop", 100):
+        pass
+    documents = DocumentTranslator(
+        FakeModel(FakeQueue()),
+        metrics=Metrics(CollectorRegistry()),
+        clock=clock,
+        tokens_taken=account.tokens_taken,
+    )
+
+    with pytest.raises(RateLimitedError):
+        await anext(documents.translate(request("One."), deadline_s=None, caller="shop"))
