@@ -1,6 +1,7 @@
 """Composition root: builds every part once, starts, warms up, drains, stops."""
 
 import asyncio
+import gc
 import signal
 import sys
 import time
@@ -38,9 +39,9 @@ from service.translator import Translator
 log = structlog.get_logger(__name__)
 
 _MAX_FLUSH_S = 5.0  # for traces that are not sent yet, after everything is answered
-_SWITCH_INTERVAL_S = 0.0005
-"""How long the thread that takes calls waits at most for Python's lock; with the usual 5 ms, several times for each
-call, refusals come late while every core decodes."""
+_SWITCH_INTERVAL_S = 0.002
+"""After how long a thread that wants Python's lock makes another give it up. With the usual 5 ms, several times for
+each call, refusals come late while every core decodes; with much less, threads do little but hand it over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +214,7 @@ async def serve(settings: Settings) -> bool:
     app = App(settings, metrics=metrics, load=onnx_loader(settings, metrics))
     try:
         await app.start()
+        gc.freeze()  # what was imported stays: looking through it again and again would stop everybody for that time
         return await _unless(stop, _serve_until(drain, app))
     finally:
         await app.stop()

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from service.bundle import Manifest
 from service.datatypes import (
     Priority,
+    SearchConfig,
     Segment,
     SegmentResult,
     StageTimings,
@@ -65,12 +66,24 @@ def unlimited_tokens(caller: str, num_tokens: int) -> AbstractContextManager[Non
 class SegmentQueue(Protocol):
     """Where segments wait to be decoded."""
 
+    def refuse_early(
+        self, num_characters: int, search: SearchConfig, *, deadline_s: float | None, priority: Priority, caller: str
+    ) -> None:
+        """Refuse a request of so many characters if there is no point in looking at its texts; else do nothing."""
+
     def submit(
-        self, segments: Sequence[Segment], *, deadline_s: float | None, priority: Priority, caller: str
+        self,
+        segments: Sequence[Segment],
+        *,
+        num_characters: int = 0,
+        deadline_s: float | None,
+        priority: Priority,
+        caller: str,
     ) -> Sequence[concurrent.futures.Future[SegmentResult]]:
         """Admit all segments or none; return one future each, in order. A cancelled future frees its place.
 
-        Callers, told apart by name, share the queue fairly.
+        Callers, told apart by name, share the queue fairly. From `num_characters`, of the texts that the segments are
+        all of, the queue learns what texts come to.
         """
 
 
@@ -149,6 +162,10 @@ class Translator:
         """
         current_facts().add_texts(request.texts)
         model, pipeline = self._pipeline(request)
+        num_characters = sum(map(len, request.texts))
+        model.scheduler.refuse_early(
+            num_characters, pipeline.search, deadline_s=deadline_s, priority=request.priority, caller=caller
+        )
         plans, split_s = await self._timed("text.split", pipeline, pipeline.plan)
         segments = [part.segment for plan in plans for part in plan.parts]
         check_segments(segments, self._limits)
@@ -156,7 +173,13 @@ class Translator:
         submitted_s = self._clock()
         with self._tokens_taken(caller, sum(len(segment.source_ids) for segment in segments)):
             futures = (
-                model.scheduler.submit(segments, deadline_s=deadline_s, priority=request.priority, caller=caller)
+                model.scheduler.submit(
+                    segments,
+                    num_characters=num_characters,
+                    deadline_s=deadline_s,
+                    priority=request.priority,
+                    caller=caller,
+                )
                 if segments
                 else ()
             )

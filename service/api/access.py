@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import grpc
@@ -21,6 +22,8 @@ _SETTING = "access.callers_file"
 _AUTHORIZATION = "authorization"
 _SCHEME = "bearer"
 _MAX_NAME_CHARACTERS = 128
+_NUM_REMEMBERED = 1024  # callers that no file lists
+_TRANSLATE_ONLY = frozenset({Permission.TRANSLATE})
 
 _COMMON_NAME = "x509_common_name"
 _ALTERNATIVE_NAMES = "x509_subject_alternative_name"
@@ -120,8 +123,7 @@ class Access:
             return _listed(self._callers.value, shown)
         if self._asks_certificates:
             return _certified(shown)
-        permissions = {Permission.TRANSLATE} if self._is_exposed else set(Permission)
-        return _unlisted(shown.peer, permissions)
+        return _unlisted(shown.peer, _TRANSLATE_ONLY if self._is_exposed else frozenset(Permission))
 
 
 def credentials(context: grpc.aio.ServicerContext) -> Credentials:
@@ -171,8 +173,9 @@ def _certified(shown: Credentials) -> Caller:
     name = next((name for name in shown.certificate_names if name), "")
     if not name:
         raise UnauthenticatedError("the client certificate has neither a common nor an alternative name")
-    return _unlisted(name[:_MAX_NAME_CHARACTERS], {Permission.TRANSLATE})
+    return _unlisted(name[:_MAX_NAME_CHARACTERS], _TRANSLATE_ONLY)
 
 
-def _unlisted(name: str, permissions: Iterable[Permission]) -> Caller:
-    return Caller.model_construct(name=name, permissions=frozenset(permissions))
+@lru_cache(maxsize=_NUM_REMEMBERED)
+def _unlisted(name: str, permissions: frozenset[Permission]) -> Caller:
+    return Caller.model_construct(name=name, permissions=permissions)

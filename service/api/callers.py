@@ -12,6 +12,7 @@ tokens_per_min = 200000
 import tomllib
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -50,7 +51,7 @@ class Caller(Limits):
     certificates: tuple[_Identifier, ...] = Field(default=(), max_length=16)
     permissions: frozenset[Permission] = Field(min_length=1)
 
-    @property
+    @cached_property
     def limits(self) -> Limits:
         """Its limits alone."""
         return Limits(requests_per_s=self.requests_per_s, tokens_per_min=self.tokens_per_min)

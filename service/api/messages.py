@@ -5,6 +5,7 @@ Ranges that a setting or a model decides are checked by `service.translator`.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from itertools import groupby
 
 from dragoman.v1 import translation_pb2 as pb
@@ -66,6 +67,9 @@ _PRECISIONS: Mapping[str, pb.Precision] = {
 }
 
 
+_NO_OPTIONS = datatypes.TranslationOptions()
+
+
 def from_translate_request(message: pb.TranslateRequest) -> datatypes.TranslationRequest:
     """Return what the caller asks for.
 
@@ -104,7 +108,7 @@ def _from_request(
         source_language=message.source_language,
         target_language=message.target_language,
         model=message.model,
-        options=_from_options(message.options),
+        options=_from_options(message.options) if message.HasField("options") else _NO_OPTIONS,
         target_prefixes=target_prefixes,
         priority=_PRIORITIES[_known("priority", message.priority, pb.Priority)],
         request_id=message.request_id,
@@ -156,9 +160,14 @@ def _from_sampling(message: pb.SamplingOptions) -> datatypes.SamplingOptions:
 
 def _known(field: str, number: int, enum: EnumTypeWrapper) -> int:
     """Return an enum number that the contract lists; proto3 lets any other pass."""
-    if number not in enum.values():
+    if number not in _numbers(enum):
         raise InvalidFieldError(field, number, f"one of {', '.join(enum.keys())}")
     return number
+
+
+@cache
+def _numbers(enum: EnumTypeWrapper) -> frozenset[int]:
+    return frozenset(enum.values())
 
 
 def _check_length(field: str, name: str, *, at_least: int, at_most: int) -> None:

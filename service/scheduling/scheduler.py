@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from service.cores import num_cores
-from service.datatypes import Priority, Segment, SegmentResult
+from service.datatypes import Priority, SearchConfig, Segment, SegmentResult
 from service.decoding.engine import check_segment
 from service.decoding.step_model import StepModel
 from service.errors import DeadlineExceededError, DrainingError, OverloadedError
@@ -23,6 +23,7 @@ from service.scheduling.forecast import Backlog, Demand, Forecast
 from service.scheduling.headroom import Headroom
 from service.scheduling.pending import PendingSegment
 from service.scheduling.settings import SchedulingSettings
+from service.scheduling.text_sizes import TextSizes
 from service.scheduling.thread_priority import lower_priority
 from service.scheduling.turn import Turn
 from service.scheduling.warm_up import warm_up
@@ -30,6 +31,7 @@ from service.scheduling.worker import Worker
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import current_trace
 
+_OVERLOAD_LASTS_S = 1.0  # after a request was refused that was known in full
 _LOOKAHEAD = 4  # batches' worth of waiting segments from which joiners of similar length are chosen
 
 
@@ -42,6 +44,11 @@ class _Arrival:
     caller: str
     now_s: float
     deadline_s: float
+
+    @property
+    def allowed_s(self) -> float:
+        """Time left for it."""
+        return self.deadline_s - self.now_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +93,8 @@ class Scheduler:
             max_batch_segments=settings.max_batch_segments,
             max_batch_rows=settings.max_batch_rows,
         )
+        self._text_sizes = TextSizes()
+        self._overloaded_at_s = -math.inf
         self._unanswered: set[PendingSegment] = set()
         self._predictions: dict[PendingSegment, _Prediction] = {}  # of each request, by its last segment
         self._recorded_segments = self._recorded_tokens = self._recorded_work = 0
@@ -116,10 +125,41 @@ class Scheduler:
         for thread in self._threads:
             thread.start()
 
+    def refuse_early(
+        self, num_characters: int, search: SearchConfig, *, deadline_s: float | None, priority: Priority, caller: str
+    ) -> None:
+        """Refuse a request before its texts are split and tokenized, if `submit` would most likely refuse it then.
+
+        Text work is much of what a refusal costs, and a server that is asked for many times what it can do must not
+        spend itself on it. What the texts would become is guessed from their length, so nobody is refused by it unless
+        the queue refuses requests that are known in full, too; and nobody for being too large for their deadline.
+
+        Args:
+            num_characters: of all texts.
+            search: of their segments.
+            deadline_s: as for `submit`, like the others.
+            priority: its own.
+            caller: its own.
+
+        Raises:
+            OverloadedError: as `submit`.
+            DrainingError: as `submit`.
+        """
+        with self._lock:
+            if self._clock() - self._overloaded_at_s > _OVERLOAD_LASTS_S or not self._queue.num_segments:
+                return
+            segments = self._text_sizes.stand_ins(num_characters, search)
+            if not segments:
+                return
+            arrival = self._arrival(segments, deadline_s=deadline_s, priority=priority, caller=caller)
+            if self._forecast.finish_in_s(arrival.demand, Backlog()) <= arrival.allowed_s:
+                self._predict(arrival)
+
     def submit(
         self,
         segments: Sequence[Segment],
         *,
+        num_characters: int = 0,
         deadline_s: float | None = None,
         priority: Priority = Priority.INTERACTIVE,
         caller: str = "",
@@ -131,6 +171,7 @@ class Scheduler:
 
         Args:
             segments: what to decode, each acceptable to the model.
+            num_characters: of the texts that they are all of; 0: unknown.
             deadline_s: on the scheduler's clock; None: never given up.
             priority: interactive segments are served before bulk ones.
             caller: name of who asks.
@@ -149,15 +190,14 @@ class Scheduler:
             check_segment(segment, self._model)
         if not segments:
             return []
-        arrival = _Arrival(
-            demand=self._forecast.demand(segments),
-            priority=priority,
-            caller=caller,
-            now_s=self._clock(),
-            deadline_s=math.inf if deadline_s is None else deadline_s,
-        )
+        arrival = self._arrival(segments, deadline_s=deadline_s, priority=priority, caller=caller)
         with self._lock:
-            self._predict(arrival)  # a refusal costs little: nothing is made before it
+            self._text_sizes.learn(num_characters, segments)
+            try:
+                self._predict(arrival)  # a refusal costs little: nothing is made before it
+            except OverloadedError:
+                self._overloaded_at_s = arrival.now_s
+                raise
         return self._admit(arrival, self._pending(segments, arrival))
 
     def drain(self, timeout_s: float) -> bool:
@@ -177,6 +217,17 @@ class Scheduler:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(timeout_s)
+
+    def _arrival(
+        self, segments: Sequence[Segment], *, deadline_s: float | None, priority: Priority, caller: str
+    ) -> _Arrival:
+        return _Arrival(
+            demand=self._forecast.demand(segments),
+            priority=priority,
+            caller=caller,
+            now_s=self._clock(),
+            deadline_s=math.inf if deadline_s is None else deadline_s,
+        )
 
     def _pending(self, segments: Sequence[Segment], arrival: _Arrival) -> list[PendingSegment]:
         exemplar = current_trace().exemplar
@@ -213,12 +264,13 @@ class Scheduler:
             raise DrainingError
         demand = arrival.demand
         predicted_s = self._forecast.finish_in_s(demand, self._backlog(arrival))
-        needed_s = predicted_s * self._headroom.factor
-        allowed_s = arrival.deadline_s - arrival.now_s
+        alone_s = self._forecast.finish_in_s(demand, Backlog())
+        needed_s = alone_s + (predicted_s - alone_s) * self._headroom.factor
+        allowed_s = arrival.allowed_s
         if allowed_s <= 0 or (needed_s > allowed_s and self._forecast.is_convincing(arrival.now_s)):
             self._metrics.rejected_requests.labels("deadline").inc()
             self._metrics.deadline_misses.labels("admission").inc(demand.num_segments)
-            raise self._too_late(demand, needed_s=needed_s, allowed_s=allowed_s)
+            raise self._too_late(alone_s=alone_s, needed_s=needed_s, allowed_s=allowed_s)
         try:
             self._queue.check_room(
                 num_segments=demand.num_segments, work=demand.work, caller=arrival.caller, forecast=self._forecast
@@ -237,16 +289,16 @@ class Scheduler:
         )
 
     def _too_late(
-        self, demand: Demand, *, needed_s: float, allowed_s: float
+        self, *, alone_s: float, needed_s: float, allowed_s: float
     ) -> DeadlineExceededError | OverloadedError:
         """Return what to tell a caller whose deadline cannot be kept: if it may be once less waits, when that is."""
-        if allowed_s <= 0 or self._forecast.finish_in_s(demand, Backlog()) > allowed_s:
+        if allowed_s <= 0 or alone_s > allowed_s:
             return DeadlineExceededError("admission")
         return OverloadedError(
             queued=math.ceil(needed_s * 1000),
             limit=math.floor(allowed_s * 1000),
             unit="ms of work that the deadline allows",
-            retry_after_s=self._forecast.retry_after_s(excess_s=needed_s - allowed_s),
+            retry_after_s=self._forecast.retry_after_s(excess_s=(needed_s - allowed_s) / self._headroom.factor),
         )
 
     def _decode(self, worker: Worker) -> None:

@@ -86,11 +86,12 @@ class TextPipeline:
         num_characters = sum(map(len, request.texts))
         self.cost_characters = num_characters * (search.num_hypotheses if request.options.wants_attention else 1)
         """Size of the work, as if it were that of plain texts of so many characters."""
+        self.search = search
+        """What the search of every segment obeys, but for its own limit, prefix and seed."""
         self._request = request
         self._options = request.options
         self._model = model
         self._tokenizer = model.tokenizer
-        self._search = search
         self._filler = filler_between(request.source_language, request.target_language)
 
     def plan(self) -> list[TextPlan]:
@@ -168,13 +169,13 @@ class TextPipeline:
         source_ids = (*token_ids, self._tokenizer.eos_id)
         field, prefix = self._prefix(text_index) if segment_index == 0 else ("", ())
         max_target_tokens = self._options.max_target_tokens or min(
-            max(max(len(source_ids), len(prefix)) + EXTRA_TARGET_TOKENS, self._search.min_target_tokens + 1),
+            max(max(len(source_ids), len(prefix)) + EXTRA_TARGET_TOKENS, self.search.min_target_tokens + 1),
             self._model.max_target_tokens,
         )
         if len(prefix) >= max_target_tokens:
             limit = f"fewer than {max_target_tokens} tokens, the most that the translation may have"
             raise InvalidFieldError(field, f"{len(prefix)} tokens long", limit)
-        search = replace(self._search, max_target_tokens=max_target_tokens, target_prefix=prefix)
+        search = replace(self.search, max_target_tokens=max_target_tokens, target_prefix=prefix)
         if search.sampling:
             seed = segment_seed(search.sampling.seed, text_index=text_index, segment_index=segment_index)
             search = replace(search, sampling=replace(search.sampling, seed=seed))
@@ -197,7 +198,7 @@ class TextPipeline:
         rows = [result.hypotheses for result in results]
         chosen = [
             [row[index] for row, index in zip(rows, indices, strict=True)]
-            for indices in best_combinations(rows, count=self._search.num_hypotheses)
+            for indices in best_combinations(rows, count=self.search.num_hypotheses)
         ]
         decode = cache(self._target)  # most combinations share most of their hypotheses
         joined = [

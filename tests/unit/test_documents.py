@@ -180,7 +180,7 @@ async def test_closing_it_cancels_what_is_under_way() -> None:
 async def test_cancelling_whoever_waits_cancels_what_is_under_way() -> None:
     model = FakeModel(FakeQueue(lambda _: None))
     task = asyncio.create_task(_sentences(model, _request("One. Two.")))
-    while not model.scheduler.futures:
+    while not (model.scheduler.futures or task.done()):
         await asyncio.sleep(0)
 
     task.cancel()

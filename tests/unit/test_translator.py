@@ -65,7 +65,7 @@ def _translator(model: FakeModel, **arguments: Any) -> Translator:
 async def _pending(model: FakeModel, *texts: str) -> "asyncio.Task[Any]":
     """Start a translation and let it come to where it waits for its segments."""
     task = asyncio.create_task(_translator(model).translate(_request(*texts), deadline_s=None))
-    while not model.scheduler.futures:
+    while not (model.scheduler.futures or task.done()):
         await asyncio.sleep(0)
     return task
 
@@ -315,12 +315,30 @@ async def test_answers_may_come_from_another_thread_in_any_order() -> None:
 async def test_a_full_queue_refuses_the_request() -> None:
     class FullQueue(FakeQueue):
         def submit(
-            self, segments: Sequence[Segment], *, deadline_s: float | None, priority: Priority, caller: str
+            self,
+            segments: Sequence[Segment],
+            *,
+            num_characters: int = 0,
+            deadline_s: float | None,
+            priority: Priority,
+            caller: str,
         ) -> "list[Future[SegmentResult]]":
             raise OverloadedError(queued=9, limit=10, unit="segments", retry_after_s=1.0)
 
     with pytest.raises(OverloadedError):
         await _translator(FakeModel(FullQueue())).translate(_request("One."), deadline_s=None)
+
+
+async def test_who_is_refused_early_is_not_tokenized() -> None:
+    class UntouchedTokenizer(CharacterTokenizer):
+        def encode(self, text: str) -> list[int]:
+            raise AssertionError(f"tokenized {text}")
+
+    error = OverloadedError(queued=9, limit=10, unit="segments", retry_after_s=1.0)
+    model = FakeModel(FakeQueue(refusal=error), tokenizer=UntouchedTokenizer())
+
+    with pytest.raises(OverloadedError):
+        await _translator(model).translate(_request("One."), deadline_s=None)
 
 
 async def test_timings_are_those_of_the_slowest_segment_and_all_text_work() -> None:

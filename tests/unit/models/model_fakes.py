@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from service.bundle import MANIFEST_NAME, Manifest, file_entry, graph_tensors
-from service.datatypes import Priority, Segment, SegmentResult
+from service.datatypes import Priority, SearchConfig, Segment, SegmentResult
 from service.models.model import LoadedModel, ModelLoader, ModelParts, ModelScheduler
 from service.models.repository import ModelRepository
 from service.models.serving import SERVING_NAME, ServingSettings
@@ -35,8 +35,19 @@ class FakeScheduler:
     def __post_init__(self) -> None:
         self.may_drain.set()
 
+    def refuse_early(
+        self, num_characters: int, search: SearchConfig, *, deadline_s: float | None, priority: Priority, caller: str
+    ) -> None:
+        raise NotImplementedError
+
     def submit(
-        self, segments: Sequence[Segment], *, deadline_s: float | None, priority: Priority, caller: str
+        self,
+        segments: Sequence[Segment],
+        *,
+        num_characters: int = 0,
+        deadline_s: float | None,
+        priority: Priority,
+        caller: str,
     ) -> "list[Future[SegmentResult]]":
         raise NotImplementedError
 

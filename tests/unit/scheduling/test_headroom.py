@@ -1,16 +1,18 @@
 from service.scheduling.headroom import Headroom
 
+LEAST = 1.5
+
 
 def test_few_answers_say_nothing() -> None:
     headroom = Headroom()
     for _ in range(15):
-        headroom.record(predicted_s=1.0, actual_s=1.5)
+        headroom.record(predicted_s=1.0, actual_s=1.75)
 
-    assert headroom.factor == 1.0
+    assert headroom.factor == LEAST
 
-    headroom.record(predicted_s=1.0, actual_s=1.5)
+    headroom.record(predicted_s=1.0, actual_s=1.75)
 
-    assert headroom.factor == 1.5
+    assert headroom.factor == 1.75
 
 
 def test_the_slowest_of_the_latest_answers_counts_until_it_is_forgotten() -> None:
@@ -21,17 +23,17 @@ def test_the_slowest_of_the_latest_answers_counts_until_it_is_forgotten() -> Non
 
     assert headroom.factor == 1.8
 
-    headroom.record(predicted_s=1.0, actual_s=1.1)
+    headroom.record(predicted_s=1.0, actual_s=1.6)
 
-    assert headroom.factor == 1.1
+    assert headroom.factor == 1.6
 
 
-def test_answers_earlier_than_forecast_make_no_forecast_shorter() -> None:
+def test_answers_earlier_than_forecast_take_no_room_away() -> None:
     headroom = Headroom()
     for _ in range(20):
         headroom.record(predicted_s=2.0, actual_s=0.5)
 
-    assert headroom.factor == 1.0
+    assert headroom.factor == LEAST
 
 
 def test_a_stall_does_not_keep_everybody_out() -> None:
@@ -47,4 +49,4 @@ def test_short_forecasts_are_not_looked_at() -> None:
     for _ in range(20):
         headroom.record(predicted_s=0.01, actual_s=0.05)
 
-    assert headroom.factor == 1.0
+    assert headroom.factor == LEAST

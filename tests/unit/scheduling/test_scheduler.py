@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from service.datatypes import Priority, SegmentResult
+from service.datatypes import Priority, SearchConfig, SegmentResult
 from service.decoding.step_model import StepModel
 from service.errors import DeadlineExceededError, DrainingError, EngineError, OverloadedError
 from service.scheduling.scheduler import Scheduler
@@ -17,6 +17,7 @@ from tests.fakes import FlakyModel, GatedModel, ManualClock, ToyModel, WrappedMo
 
 TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang
 ENDLESS = ToyModel(eos_bias=-100.0)
+NUM_CHARACTERS = 6  # of the text of every segment of the bench
 
 
 class TickingModel(WrappedModel):
@@ -55,7 +56,10 @@ class Bench:
     ) -> Future[SegmentResult]:
         """Submit one segment."""
         segment = make_segment(7, 8, **search)
-        return self.scheduler.submit([segment], priority=priority, deadline_s=deadline_s, caller=caller)[0]
+        (future,) = self.scheduler.submit(
+            [segment], num_characters=NUM_CHARACTERS, priority=priority, deadline_s=deadline_s, caller=caller
+        )
+        return future
 
     def metric(self, name: str, **labels: str) -> float:
         """Return the value of a metric."""
@@ -230,6 +234,10 @@ def test_a_deadline_may_pass_between_steps(bench: Bench) -> None:
 
 
 SIX_STEPS: dict[str, Any] = {"max_target_tokens": 6}
+ALONE_S = 6.0
+WAIT_S = 11 * 6.0  # for the ten that wait, and their own turn in the only place
+HEADROOM = 1.5
+ENOUGH_S = ALONE_S + HEADROOM * WAIT_S + 5.0
 
 
 @pytest.fixture
@@ -256,7 +264,7 @@ def test_an_answer_that_the_backlog_makes_too_late_is_refused_with_the_time_to_c
         experienced.submit(deadline_s=experienced.clock() + 30.0, **SIX_STEPS)
 
     assert refusal.value.limit == 30_000
-    assert refusal.value.retry_after_s == pytest.approx(11 * 6 + 6 - 30, rel=0.05)
+    assert refusal.value.retry_after_s == pytest.approx(WAIT_S - (30 - ALONE_S) / HEADROOM, rel=0.05)
     assert experienced.metric("mt_rejected_requests_total", reason="deadline") == 1
     assert experienced.metric("mt_deadline_misses_total", stage="admission") == 1
     assert experienced.metric("mt_queue_segments") == 10
@@ -267,8 +275,71 @@ def test_an_answer_that_even_an_idle_server_would_give_too_late_is_refused(exper
         experienced.submit(deadline_s=experienced.clock() + 3.0, **SIX_STEPS)
 
 
+def refuse_early(bench: Bench, *, within_s: float) -> None:
+    """Ask to be admitted with a text like those of the others."""
+    bench.scheduler.refuse_early(
+        NUM_CHARACTERS,
+        SearchConfig(**SIX_STEPS),
+        deadline_s=bench.clock() + within_s,
+        priority=Priority.INTERACTIVE,
+        caller="",
+    )
+
+
+@pytest.fixture
+def refusing(experienced: Bench) -> Bench:
+    """Return the experienced bench just after it has refused a request known in full."""
+    with pytest.raises(OverloadedError):
+        experienced.submit(deadline_s=experienced.clock() + 30.0, **SIX_STEPS)
+    return experienced
+
+
+def test_who_would_be_refused_as_others_were_is_refused_before_the_texts_are_looked_at(refusing: Bench) -> None:
+    with pytest.raises(OverloadedError, match="ms of work that the deadline allows") as refusal:
+        refuse_early(refusing, within_s=30.0)
+
+    assert refusal.value.retry_after_s == pytest.approx(WAIT_S - (30 - ALONE_S) / HEADROOM, rel=0.05)
+    assert refusing.metric("mt_rejected_requests_total", reason="deadline") == 2
+
+
+def test_who_has_time_enough_is_not_refused_by_a_guess(refusing: Bench) -> None:
+    refuse_early(refusing, within_s=ENOUGH_S)
+
+
+def test_who_has_too_little_time_for_its_own_texts_is_not_told_so_by_a_guess(refusing: Bench) -> None:
+    refuse_early(refusing, within_s=3.0)
+
+
+def test_nobody_is_refused_by_a_guess_unless_others_are_refused(experienced: Bench) -> None:
+    refuse_early(experienced, within_s=30.0)
+
+
+def test_nobody_is_refused_by_a_guess_long_after_others_were_refused(refusing: Bench) -> None:
+    refusing.clock.advance(1.5)
+
+    refuse_early(refusing, within_s=30.0)
+
+
+def test_there_must_be_time_for_a_wait_that_takes_longer_than_expected(experienced: Bench) -> None:
+    with pytest.raises(OverloadedError):
+        experienced.submit(deadline_s=experienced.clock() + WAIT_S + ALONE_S + 10.0, **SIX_STEPS)
+
+
+def test_who_need_not_wait_needs_no_time_to_spare(benches: list[Bench]) -> None:
+    clock = ManualClock()
+    benches.append(bench := Bench(TickingModel(ENDLESS, clock), clock=clock))
+    bench.scheduler.start()
+    bench.model.open()
+    for _ in range(40):
+        bench.submit(**SIX_STEPS).result(TIMEOUT_S)
+
+    accepted = bench.submit(deadline_s=clock() + ALONE_S + 0.5, **SIX_STEPS)
+
+    assert accepted.result(TIMEOUT_S).num_steps == 6
+
+
 def test_an_answer_expected_in_time_is_given_in_time(experienced: Bench) -> None:
-    accepted = experienced.submit(deadline_s=experienced.clock() + 80.0, **SIX_STEPS)
+    accepted = experienced.submit(deadline_s=experienced.clock() + ENOUGH_S, **SIX_STEPS)
 
     experienced.model.open()
 

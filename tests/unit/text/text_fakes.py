@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.bundle import GraphFiles, Manifest
-from service.datatypes import Hypothesis, Priority, Segment, SegmentResult, StageTimings
+from service.datatypes import Hypothesis, Priority, SearchConfig, Segment, SegmentResult, StageTimings
 
 EOS = 2
 FIRST_CHARACTER = 4
@@ -96,9 +96,23 @@ class FakeQueue:
     futures: list["Future[SegmentResult]"] = field(default_factory=list)
     deadline_s: float | None = None
     priority: Priority | None = None
+    refusal: Exception | None = None
+    """Raised before any text is looked at."""
+
+    def refuse_early(
+        self, num_characters: int, search: SearchConfig, *, deadline_s: float | None, priority: Priority, caller: str
+    ) -> None:
+        if self.refusal:
+            raise self.refusal
 
     def submit(
-        self, segments: Sequence[Segment], *, deadline_s: float | None, priority: Priority, caller: str
+        self,
+        segments: Sequence[Segment],
+        *,
+        num_characters: int = 0,
+        deadline_s: float | None,
+        priority: Priority,
+        caller: str,
     ) -> "list[Future[SegmentResult]]":
         self.deadline_s, self.priority = deadline_s, priority
         self.segments += segments
