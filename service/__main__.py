@@ -1,21 +1,29 @@
-"""`python -m service serve | translate | models | demo | keys | reference`."""
+"""`python -m service serve | translate | models | demo | keys | probe | reference`."""
 
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
-from service.cli import demo, keys, models, reference, serve, translate
+_COMMANDS = ("serve", "translate", "models", "demo", "keys", "probe", "reference")
+"""Each is a module of `service.cli`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code: 0 done, 1 failed, 2 called or configured wrongly."""
+    words = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="python -m service", description="Dragoman: neural machine translation.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (serve, translate, models, demo, keys, reference):
-        command.add_parser(commands)
-    parsed = parser.parse_args(arguments)
+    for name in _needed(words):
+        import_module(f"service.cli.{name}").add_parser(commands)
+    parsed = parser.parse_args(words)
     exit_code: int = parsed.run(parsed)
     return exit_code
+
+
+def _needed(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the commands to import: the one that is called, as most of the others take ten times as long to load."""
+    return (words[0],) if words and words[0] in _COMMANDS else _COMMANDS
 
 
 if __name__ == "__main__":

@@ -211,6 +211,18 @@ class Metrics:
             "mt_build_info", "1, with the versions of what runs.", ("version", "onnxruntime"), registry=registry
         )
         self.build_info.labels(_version("dragoman"), _version("onnxruntime", "onnxruntime-gpu")).set(1)
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """Show what has not been counted yet: of a series that appears with its first count, `rate` never sees it."""
+        for counter, values in (
+            (self.rejected_requests, ("overloaded", "deadline", "draining")),
+            (self.deadline_misses, ("admission", "queue", "decode")),
+            (self.segments, ("ok", "error", "deadline", "cancelled")),
+            (self.cancelled_segments, ("queue", "decode")),
+        ):
+            for value in values:
+                counter.labels(value)
 
     def _stage(self, name: str, documentation: str) -> Histogram:
         return Histogram(name, documentation, buckets=_LATENCY_BUCKETS, registry=self.registry)

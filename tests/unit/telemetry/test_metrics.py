@@ -83,3 +83,13 @@ def test_the_build_and_the_process_are_told(registry: CollectorRegistry) -> None
     assert re.search(r'^mt_build_info\{onnxruntime="[0-9.]+",version="[^"]+"\} 1.0$', exposition, re.MULTILINE)
     for name in ("process_resident_memory_bytes", "process_open_fds", "python_info", "python_gc_collections_total"):
         assert f"# HELP {name} " in exposition
+
+
+@pytest.mark.parametrize("name", ["rejected_requests", "deadline_misses", "segments", "cancelled_segments"])
+def test_what_alerts_go_by_is_shown_before_it_is_counted(name: str) -> None:
+    metrics = Metrics(CollectorRegistry())
+
+    samples = [sample.value for family in getattr(metrics, name).collect() for sample in family.samples]
+
+    assert samples
+    assert not any(samples[::2])  # counts; between them, when they began

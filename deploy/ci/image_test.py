@@ -1,0 +1,313 @@
+"""Does the image do what it promises? `python -m deploy.ci.image_test`, called by `deploy/ci/image_test.sh`.
+
+Takes the engine and the image from the environment: DOCKER_HOST, DRAGOMAN_DOCKER, DRAGOMAN_IMAGE. One line for each
+check; the first that fails ends it with exit code 1, after the log of the container. What it starts it removes.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.client import TranslationClient
+from dragoman.credentials import TlsOptions
+from dragoman.errors import UnauthenticatedError
+from dragoman.results import TranslationResult
+
+from deploy.ci.container import WAIT_S, CheckError, Container, Engine
+from deploy.ci.server_secrets import write_secrets
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_LOCK = _REPOSITORY / "deploy" / "image" / "cpu.lock"
+_SBOM = "/usr/share/sbom/dragoman.cdx.json"
+_FIRST_LAYER = "COPY /opt/venv"
+"""The instruction above the base; see the Dockerfile."""
+
+_OPEN = ("--env", "DRAGOMAN_ACCESS__ALLOW_UNAUTHENTICATED=true")
+_TMPFS = ("--tmpfs", "/tmp:rw,noexec,nosuid,size=16m")  # noqa: S108 - of the container
+_RESTRICTED = (
+    "--read-only",
+    *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "65532:65532"),
+    *("--memory", "1g", "--pids-limit", "128"),
+)
+"""What Kubernetes' `restricted` standard asks for, and limits."""
+
+_OTHER_USER = ("--user", "1000650000:0")
+"""As platforms choose that give each project numbers of its own."""
+
+_NO_SHELL = tuple(
+    word
+    for shell in ("dash", "bash")
+    for word in ("--mount", f"type=bind,source=/dev/null,target=/usr/bin/{shell},readonly")
+)
+"""Nothing can run a shell then, `/bin/sh` among them."""
+
+_TEXT = "The weather is nice today."
+_TRANSLATED_WORD = "Wetter"
+_LONG_TEXTS = ["A man rides a bicycle through the old town while two dogs run behind him. " * 12] * 64
+"""Keeps two cores busy for seconds."""
+
+_GRACE_S = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the image may take."""
+
+    size_mb: float
+    """Beyond the base, unpacked, in 10**6 bytes."""
+
+    healthy_s: float
+    """From `docker run` to healthy."""
+
+
+class ImageTest:
+    """The checks, in the order in which they are run."""
+
+    def __init__(self, engine: Engine, limits: Limits) -> None:
+        """Start nothing yet."""
+        self._engine = engine
+        self._limits = limits
+        self._network = f"dragoman-test-{uuid.uuid4().hex[:8]}"
+
+    def run(self) -> None:
+        """Run all checks; CheckError at the first that fails."""
+        self._check_size()
+        self._check_configuration()
+        self._check_bill_of_materials()
+        self._check_bytecode()
+        self._engine.call("network", "create", self._network)
+        try:
+            self._check_refusal_without_access_rule()
+            with self._running(*_OPEN, *_RESTRICTED, *_TMPFS, *_NO_SHELL) as container:
+                self._check_start(container)
+                self._check_translation(container)
+                self._check_nothing_is_written(container)
+                self._check_drain(container)
+            with self._running(*_OPEN, *_RESTRICTED, *_OTHER_USER, "--restart", "on-failure") as container:
+                self._check_restart(container)
+            with tempfile.TemporaryDirectory() as directory:
+                self._check_keys_and_tls(Path(directory))
+        finally:
+            self._engine.call("network", "rm", self._network, is_checked=False)
+
+    @contextlib.contextmanager
+    def _running(self, *options: str) -> Iterator[Container]:
+        """Run the image; remove the container at the end, after its log if a check failed."""
+        name = f"{self._network}-{uuid.uuid4().hex[:4]}"
+        published = ("--publish", "127.0.0.1::50051", "--publish", "127.0.0.1::9464")
+        words = ("--detach", "--name", name, "--network", self._network, *published, *options)
+        started_s = time.monotonic()
+        try:
+            self._engine.call("run", *words, self._engine.image)
+            yield Container(engine=self._engine, name=name, started_s=started_s)
+        except BaseException:
+            log = self._engine.call("logs", "--tail", "40", name, is_checked=False)
+            print(log.stdout + log.stderr, file=sys.stderr)
+            raise
+        finally:
+            self._engine.call("rm", "--force", name, is_checked=False)
+
+    def _check_size(self) -> None:
+        history = self._engine.call(
+            "history", "--human=false", "--no-trunc", "--format", "{{.Size}} {{.CreatedBy}}", self._engine.image
+        )
+        size_bytes = 0
+        for line in history.stdout.splitlines():
+            layer_bytes, _, instruction = line.partition(" ")
+            size_bytes += int(layer_bytes)
+            if instruction.startswith(_FIRST_LAYER):
+                break
+        else:
+            raise CheckError(f"no layer of the image begins with {_FIRST_LAYER!r}")
+        size_mb = size_bytes / 1e6
+        _require(
+            size_mb <= self._limits.size_mb, f"{size_mb:.0f} MB beyond the base (at most {self._limits.size_mb:g})"
+        )
+
+    def _check_configuration(self) -> None:
+        config = self._engine.inspect(self._engine.image)["Config"]
+        user, command, probe = config["User"], config["Entrypoint"], config["Healthcheck"]["Test"]
+        _require(re.fullmatch(r"[1-9]\d*:[1-9]\d*", user) is not None, f"runs as user {user}, a number and not root")
+        _require(Path(command[0]).name == "python", f"starts {command} without a shell")
+        _require(probe[0] == "CMD", f"is asked for its health by {probe} without a shell")
+        labels = {
+            name: config["Labels"].get(f"org.opencontainers.image.{name}", "")
+            for name in ("version", "revision", "source", "licenses")
+        }
+        _require(all(labels.values()) and labels["version"] != "unknown", f"is labelled {labels}")
+
+    def _check_bill_of_materials(self) -> None:
+        name = self._engine.call("create", self._engine.image).stdout.strip()
+        try:
+            command = [self._engine.client, "cp", f"{name}:{_SBOM}", "-"]
+            copied = subprocess.run(command, capture_output=True, check=True)  # noqa: S603
+        finally:
+            self._engine.call("rm", name)
+        with tarfile.open(fileobj=io.BytesIO(copied.stdout)) as archive:
+            document = json.load(archive.extractfile(Path(_SBOM).name) or io.BytesIO())
+        found = {(_normal(part["name"]), part["version"]) for part in document["components"]}
+        pinned = {
+            (_normal(name), version) for name, version in re.findall(r"^([\w.-]+)==([\w.]+)", _LOCK.read_text(), re.M)
+        }
+        _require(
+            document["bomFormat"] == "CycloneDX" and found == pinned,
+            f"names {len(found)} packages, exactly those of {_LOCK.name}, in {document['bomFormat']}",
+        )
+        names = {name for name, _ in found}
+        _require("onnxruntime" in names and "torch" not in names, "names onnxruntime and no torch")
+
+    def _check_bytecode(self) -> None:
+        python = ("--entrypoint", "/opt/venv/bin/python", self._engine.image)
+        finished = self._engine.call("run", "--rm", "--network", "none", *python, "-v", "-c", "import service.app")
+        loaded = re.findall(r"^# code object from '", finished.stderr, re.MULTILINE)
+        compiled = re.findall(r"^# code object from (/.*)$", finished.stderr, re.MULTILINE)
+        promise = f"takes the bytecode of {len(loaded)} modules as it is"
+        _require(bool(loaded) and not compiled, f"{promise}; compiled at the start: {', '.join(compiled) or 'none'}")
+
+    def _check_refusal_without_access_rule(self) -> None:
+        with self._running(*_RESTRICTED) as container:
+            container.wait_for(lambda: container.state["Status"] == "exited", "refusing to start", timeout_s=20)
+            exit_code, log = container.state["ExitCode"], self._engine.call("logs", container.name).stderr
+        is_refused = exit_code == 2 and "access.allow_unauthenticated" in log
+        _require(is_refused, f"does not start before it is told who may call (exit code {exit_code})")
+
+    def _check_start(self, container: Container) -> None:
+        serving_s = container.wait_for(container.is_serving, "serving")
+        healthy_s = container.wait_for(container.is_healthy, "healthy")
+        _require(
+            healthy_s <= self._limits.healthy_s,
+            f"serves after {serving_s:.1f} s, is healthy after {healthy_s:.1f} s (at most {self._limits.healthy_s:g})",
+        )
+
+    def _check_translation(self, container: Container) -> None:
+        command = [sys.executable, "-m", "service", "translate", "--target", container.address(50051), _TEXT]
+        finished = subprocess.run(command, cwd=_REPOSITORY, capture_output=True, text=True, check=False)  # noqa: S603
+        printed = finished.stdout.strip()
+        _require(_TRANSLATED_WORD in printed, f"translates {_TEXT!r}: {printed or finished.stderr!r}")
+        requests = container.metric("mt_requests_total")
+        _require(requests == 1, f"counts {requests:g} request in /metrics")
+        usage = self._engine.call(
+            "stats", "--no-stream", "--format", "{{.MemUsage}}, {{.PIDs}} threads", container.name
+        )
+        print(f"      uses {usage.stdout.strip()}")
+
+    def _check_nothing_is_written(self, container: Container) -> None:
+        log = self._engine.call("logs", container.name)
+        lines = (log.stdout + log.stderr).splitlines()
+        _require(bool(lines) and all(_is_json(line) for line in lines), "logs one JSON object a line and nothing else")
+        tmp = self._engine.call(
+            "exec", container.name, "/opt/venv/bin/python", "-c", "import os; print(os.listdir('/tmp'))"
+        )
+        _require(tmp.stdout.strip() == "[]", "writes nothing, not even to /tmp")
+
+    def _check_drain(self, container: Container) -> None:
+        answers: list[tuple[float, TranslationResult]] = []
+
+        def call() -> None:
+            with TranslationClient(container.address(50051), timeout_s=WAIT_S) as client:
+                result = client.translate(_LONG_TEXTS, source_language="en", target_language="de")
+                answers.append((time.monotonic(), result))
+
+        caller = threading.Thread(target=call)
+        caller.start()
+        container.wait_for(lambda: container.metric("mt_batch_live_segments") > 0, "decoding")
+        stopped_s = time.monotonic()
+        self._engine.call("stop", "--time", str(_GRACE_S), container.name)
+        caller.join(WAIT_S)
+        took_s = time.monotonic() - stopped_s
+        _require(bool(answers) and answers[0][0] > stopped_s, "answers the call that was in flight when SIGTERM came")
+        _require(all(part.text for part in answers[0][1]), f"answers all {len(_LONG_TEXTS)} texts of it")
+        state = container.state
+        _require(state["ExitCode"] == 0 and not state["OOMKilled"], f"ends {took_s:.1f} s after SIGTERM, exit code 0")
+
+    def _check_restart(self, container: Container) -> None:
+        container.wait_for(container.is_serving, "serving")
+        first = container.state["Pid"]
+        kill = ("--pid", "host", "--user", "0", "--network", "none", "--entrypoint", "/opt/venv/bin/python")
+        self._engine.call("run", "--rm", *kill, self._engine.image, "-c", f"import os; os.kill({first}, 9)")
+        killed_s = time.monotonic()
+        container.wait_for(lambda: container.state["Pid"] not in {0, first}, "started again")
+        container.wait_for(container.is_serving, "serving again")
+        container.wait_for(container.is_healthy, "healthy again")
+        restarts = self._engine.inspect(container.name)["RestartCount"]
+        _require(restarts == 1, f"is started again after SIGKILL, healthy {time.monotonic() - killed_s:.1f} s later")
+        translation = _translation(container.address(50051), None, None)
+        _require(_TRANSLATED_WORD in translation, "translates again")
+
+    def _check_keys_and_tls(self, directory: Path) -> None:
+        certificate, key = write_secrets(directory)
+        variables = {
+            "TLS__CERTIFICATE_FILE": "server.crt",
+            "TLS__PRIVATE_KEY_FILE": "server.key",
+            "ACCESS__CALLERS_FILE": "callers.toml",
+        }
+        given = [word for name, file in variables.items() for word in ("--env", f"DRAGOMAN_{name}=/run/secrets/{file}")]
+        mount = ("--mount", f"type=bind,source={directory},target=/run/secrets,readonly")
+        with self._running(*_RESTRICTED, *mount, *given) as container:
+            container.wait_for(container.is_healthy, "healthy")
+            target = f"localhost:{container.address(50051).rpartition(':')[2]}"
+            tls = TlsOptions(ca=certificate)
+            _require(_TRANSLATED_WORD in _translation(target, tls, key), "with TLS, translates for who has a key")
+            try:
+                answer = _translation(target, tls, None)
+            except UnauthenticatedError:
+                answer = ""
+            _require(not answer, "with TLS, is healthy too, and refuses who has no key")
+
+
+def main() -> int:
+    """Run all checks; return 0 if the image keeps its promises."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--max-size", type=float, default=450.0, metavar="MB", help="beyond the base (%(default)g)")
+    parser.add_argument("--max-start", type=float, default=5.0, metavar="S", help="until healthy (%(default)g)")
+    arguments = parser.parse_args()
+    engine = Engine(client=os.environ["DRAGOMAN_DOCKER"], image=os.environ["DRAGOMAN_IMAGE"])
+    print(f"image {engine.image}:")
+    try:
+        ImageTest(engine, Limits(size_mb=arguments.max_size, healthy_s=arguments.max_start)).run()
+    except CheckError as error:
+        print(f"FAIL  {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _require(is_kept: bool, promise: str) -> None:
+    if not is_kept:
+        raise CheckError(f"the image should be so, but is not: {promise}")
+    print(f"ok    {promise}", flush=True)
+
+
+def _translation(target: str, tls: TlsOptions | None, api_key: str | None) -> str:
+    with TranslationClient(target, api_key=api_key, tls=tls) as client:
+        (translation,) = client.translate([_TEXT], source_language="en", target_language="de")
+    return translation.text
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _normal(name: str) -> str:
+    """Return the name of a package as PyPI compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Build the image with docker, or podman where there is no docker: deploy/image/build.sh [cpu|gpu] [TAG] [FLAG ...]
+#
+# FLAGs go to `build`, such as --build-arg BASE_IMAGE=registry.example/python:3.11. Version, revision and source become
+# labels. $DRAGOMAN_DOCKER names another client.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+find_client() {
+    local candidate
+    for candidate in "${DRAGOMAN_DOCKER:-}" docker podman; do
+        if [ -n "$candidate" ] && command -v "$candidate"; then
+            return
+        fi
+    done
+    echo "neither docker nor podman is installed; install one of them, or name a client in DRAGOMAN_DOCKER" >&2
+    return 1
+}
+
+version() {
+    sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml | head -n 1
+}
+
+# Of the commit; the mark tells that the image holds more than it.
+revision() {
+    local commit
+    commit=$(git rev-parse HEAD 2>/dev/null) || { echo unknown; return; }
+    [ -z "$(git status --porcelain)" ] || commit+=-modified
+    echo "$commit"
+}
+
+# Where this checkout is from, without the credentials that its address may hold.
+origin() {
+    local address
+    address=$(git config --get remote.origin.url) || { echo unknown; return; }
+    if [[ $address =~ ^([a-z+]+://)[^/@]*@(.*)$ ]]; then
+        address=${BASH_REMATCH[1]}${BASH_REMATCH[2]}
+    fi
+    echo "$address"
+}
+
+variant=${1:-cpu}
+tag=${2:-dragoman:$variant}
+shift "$(($# < 2 ? $# : 2))"
+case $variant in
+cpu | gpu) ;;
+*)
+    echo "there is no variant '$variant'; take cpu or gpu" >&2
+    exit 2
+    ;;
+esac
+
+client=$(find_client)
+# podman's own image format has no health check.
+case $client in
+*podman) set -- --format docker "$@" ;;
+esac
+exec env DOCKER_BUILDKIT=1 "$client" build --build-arg "VARIANT=$variant" --build-arg "VERSION=$(version)" \
+    --build-arg "REVISION=$(revision)" --build-arg "SOURCE=$(origin)" --tag "$tag" "$@" .

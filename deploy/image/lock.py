@@ -1,0 +1,66 @@
+"""Pin what goes into the image, hashes included: `python deploy/image/lock.py`, or `make lock`.
+
+Writes, beside this file, `cpu.lock` and `gpu.lock`: what `pyproject.toml` asks for to serve, with ONNX Runtime for the
+one or the other; and `tools.lock`: what the build of the image uses and does not keep. Needs `uv`. Versions that are
+pinned already stay unless `--upgrade` is given.
+"""
+
+import argparse
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).resolve().parent
+_PYPROJECT = _HERE.parents[1] / "pyproject.toml"
+
+_PYTHON_VERSION = "3.11"
+_PLATFORM = "x86_64-manylinux_2_28"
+_SBOM_TOOL = "cyclonedx-bom>=7.5,<8"
+_RUNTIMES = {"cpu": "onnxruntime", "gpu": "onnxruntime-gpu[cuda,cudnn]"}
+"""By variant. The extras name the CUDA libraries that ONNX Runtime opens."""
+
+
+def requirements() -> dict[str, list[str]]:
+    """Return what each lock file pins, by its name without suffix."""
+    declared: dict[str, Any] = tomllib.loads(_PYPROJECT.read_text(encoding="utf-8"))
+    project = declared["project"]
+    serving = [*project["dependencies"], *project["optional-dependencies"]["serve"]]
+    variants = {variant: [_with_runtime(line, runtime) for line in serving] for variant, runtime in _RUNTIMES.items()}
+    return {**variants, "tools": [*declared["build-system"]["requires"], _SBOM_TOOL]}
+
+
+def main() -> int:
+    """Write all lock files; return the exit code of the first `uv` that fails, else 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--upgrade", action="store_true", help="take the newest versions that pyproject.toml allows")
+    arguments = parser.parse_args()
+    for name, lines in requirements().items():
+        exit_code = _compile(lines, _HERE / f"{name}.lock", is_upgrade=arguments.upgrade)
+        if exit_code != 0:
+            return exit_code
+    return 0
+
+
+def _with_runtime(requirement: str, runtime: str) -> str:
+    name = "onnxruntime"
+    return runtime + requirement.removeprefix(name) if requirement.startswith(name) else requirement
+
+
+def _compile(lines: list[str], lock: Path, *, is_upgrade: bool) -> int:
+    """Resolve and write one file; uv says what is wrong."""
+    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--generate-hashes", "--no-annotate"]
+    options = ["--python-version", _PYTHON_VERSION, "--python-platform", _PLATFORM, "--only-binary", ":all:"]
+    heading = ["--custom-compile-command", "make lock", "--output-file", str(lock)]
+    finished = subprocess.run(  # noqa: S603 - uv, with the words above
+        [*command, *options, *heading, *(["--upgrade"] if is_upgrade else []), "-"],
+        input="\n".join(lines),
+        text=True,
+        check=False,
+    )
+    return finished.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""`probe`: is a server fit to take calls? For the health check of a container, so it starts fast and imports little."""
+
+import argparse
+import http.client
+import os
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from dragoman.credentials import TlsOptions
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+_CHANNEL_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),  # what this machine reaches the world by must not stand between it and itself
+    ("grpc.enable_retries", 0),
+)
+
+_DESCRIPTION = """\
+Asks grpc.health.v1 whether a server takes calls, for health checks: exit code 0 if it serves, 1 if it does not, cannot
+be reached or does not answer in time; standard error says which.
+
+Without --target it asks the server of this machine, which it finds by the settings in the environment and in the file
+that DRAGOMAN_CONFIG names. If that has TLS and no flag says whom to trust, it asks /readyz of its HTTP port instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnServer:
+    """Where the server of this machine listens."""
+
+    grpc_address: str
+    http_address: str
+    has_tls: bool
+    """Of its gRPC port; the HTTP port has none."""
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command and its flags."""
+    parser = commands.add_parser(
+        "probe",
+        help="ask whether a server takes calls, for health checks",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--target", metavar="HOST:PORT", help="the server; default: that of this machine")
+    parser.add_argument("--service", default="", metavar="NAME", help="one gRPC service; default: the whole server")
+    parser.add_argument("--timeout", type=float, default=2.0, metavar="S", help="for the answer, in s (%(default)s)")
+    tls = parser.add_argument_group("for a server with TLS; the files are PEM")
+    tls.add_argument("--tls", action="store_true", help="encrypt; implied by the flags below")
+    tls.add_argument("--ca-file", type=Path, metavar="FILE", help="whom to trust; default: the public authorities")
+    tls.add_argument("--certificate-file", type=Path, metavar="FILE", help="who we are, for mutual TLS")
+    tls.add_argument("--private-key-file", type=Path, metavar="FILE", help="belongs to --certificate-file")
+    tls.add_argument("--server-name", metavar="NAME", help="that the certificate holds; default: the host of --target")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask once; return the exit code."""
+    try:
+        tls = _tls(arguments)
+        own = None if arguments.target else own_server(os.environ)
+        if own and own.has_tls and tls is None:
+            fault = _fault_over_http(own.http_address, timeout_s=arguments.timeout)
+        else:
+            target = own.grpc_address if own else arguments.target
+            fault = _fault_over_grpc(target, tls, service=arguments.service, timeout_s=arguments.timeout)
+    except (OSError, ValueError) as error:
+        fault = str(error)
+    if fault is None:
+        return 0
+    print(f"dragoman: {fault}", file=sys.stderr)
+    return 1
+
+
+def own_server(environment: Mapping[str, str]) -> OwnServer:
+    """Read where the server of this machine listens, by its settings; flags of `serve` are not seen.
+
+    The settings are taken as they are: the server checks them, and to import what it checks them with takes longer
+    than all the rest.
+
+    Raises:
+        OSError: if the settings file cannot be read.
+        ValueError: if it is not TOML.
+    """
+    path = environment.get("DRAGOMAN_CONFIG")
+    tables = tomllib.loads(Path(path).read_text(encoding="utf-8")) if path else {}
+
+    def setting(section: str, name: str, default: object) -> str:
+        in_file = tables.get(section, {}).get(name, default)
+        return environment.get(f"DRAGOMAN_{section}__{name}".upper(), str(in_file))
+
+    def address(section: str, default_port: int) -> str:
+        return f"{_reachable(setting(section, 'host', '127.0.0.1'))}:{setting(section, 'port', default_port)}"
+
+    return OwnServer(
+        grpc_address=address("grpc", 50051),
+        http_address=address("http", 9464),
+        has_tls=bool(setting("tls", "certificate_file", "")),
+    )
+
+
+def _reachable(host: str) -> str:
+    """Return the address by which this machine reaches its own server."""
+    own = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104 - listens there already
+    return f"[{own}]" if ":" in own and not own.startswith("[") else own
+
+
+def _tls(arguments: argparse.Namespace) -> TlsOptions | None:
+    files = (arguments.ca_file, arguments.certificate_file, arguments.private_key_file, arguments.server_name)
+    if not arguments.tls and not any(files):
+        return None
+    ca, certificate, private_key, server_name = files
+    return TlsOptions(ca=ca, certificate=certificate, private_key=private_key, server_name=server_name)
+
+
+def _fault_over_grpc(target: str, tls: TlsOptions | None, *, service: str, timeout_s: float) -> str | None:
+    """Return why calls are not taken, None if they are."""
+    try:
+        with _channel(target, tls) as channel:
+            request = health_pb2.HealthCheckRequest(service=service)
+            response = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s)
+    except grpc.RpcError as error:
+        return f"{target}: {_described(error)}"
+    if response.status == health_pb2.HealthCheckResponse.SERVING:
+        return None
+    return f"{target} is {health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)}"
+
+
+def _channel(target: str, tls: TlsOptions | None) -> grpc.Channel:
+    if tls is None:
+        return grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+    name = () if tls.server_name is None else (("grpc.ssl_target_name_override", tls.server_name),)
+    return grpc.secure_channel(target, tls.credentials(), options=(*_CHANNEL_OPTIONS, *name))
+
+
+def _described(error: grpc.RpcError) -> str:
+    """Say why there is no answer."""
+    details = str(error.details())
+    is_hung_up = error.code() is grpc.StatusCode.UNAVAILABLE and "refused" not in details
+    hint = "; a server with TLS needs --tls, --ca-file or what else it asks for" if is_hung_up else ""
+    return f"{error.code().name}: {details}{hint}"
+
+
+def _fault_over_http(address: str, *, timeout_s: float) -> str | None:
+    """Return why calls are not taken, None if they are."""
+    connection = http.client.HTTPConnection(address, timeout=timeout_s)
+    try:
+        connection.request("GET", "/readyz")
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        return f"http://{address}/readyz: {error}"
+    finally:
+        connection.close()
+    return None if status == http.client.OK else f"http://{address}/readyz: {status} {http.client.responses[status]}"
