@@ -8,9 +8,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 TEXT ?= The weather is nice today.
 TARGET ?= localhost:50051
 MODE ?= full
+VARIANT ?= cpu
+TAG ?= dragoman:$(VARIANT)
+export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve translate bench overload cancellations test check format proto buf clean
+.PHONY: help demo serve translate bench overload cancellations image image-test lock dashboards watching-test envoy-test compose-test test check format proto buf clean
 
 help: ## Show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -36,6 +39,27 @@ overload: $(VENV)/.bench ## Offer the server ten times its capacity for a minute
 cancellations: $(VENV)/.bench ## Make 50,000 calls whose callers leave at any moment: does anything of them stay?
 	@$(BIN)/python -m loadtests.cancellations
 
+image: ## Build the container image with docker or podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
+	@deploy/image/build.sh "$(VARIANT)" "$(TAG)"
+
+image-test: $(VENV)/.serve ## Build the image with an engine of its own and try it as a restricted pod runs it
+	@deploy/ci/image_test.sh
+
+lock: $(VENV)/.dev ## Pin what goes into the image, hashes included: make lock [UPGRADE=1]
+	@$(BIN)/python deploy/image/lock.py $(if $(UPGRADE),--upgrade)
+
+dashboards: $(VENV)/.dev ## Write Grafana's dashboards from deploy/grafana/*.py
+	@$(BIN)/python -m deploy.grafana
+
+watching-test: $(VENV)/.dev ## Run Prometheus, Alertmanager, Envoy and two replicas: does every panel and alert work?
+	@$(BIN)/python -m deploy.ci.watching_test
+
+envoy-test: $(VENV)/.serve ## Kill, drain and upgrade replicas behind Envoy under load: does a call fail?
+	@$(BIN)/python -m deploy.ci.envoy_test
+
+compose-test: $(VENV)/.serve ## Run docker-compose.yml for real, as far as images can be had
+	@deploy/ci/compose_test.sh
+
 test: check ## Everything CI runs: make check, then all tests
 	$(BIN)/python -m pytest
 
@@ -45,6 +69,7 @@ check: $(VENV)/.dev buf ## Format, lint, strict types, import contracts, generat
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
+	$(BIN)/python -m deploy.grafana --check
 
 format: $(VENV)/.dev ## Format the code and apply the safe fixes of the linter
 	$(BIN)/ruff format .
@@ -57,7 +82,8 @@ proto: $(VENV)/.dev ## Regenerate the Python stubs from the .proto and accept th
 buf: $(VENV)/.dev ## Lint the .proto and refuse wire-breaking changes (needs npm)
 	@$(BIN)/python proto/lint.py
 
-clean: ## Remove the virtual environment and caches
+clean: ## Remove the virtual environment, caches and what runs under build/
+	@[ ! -d build/engine ] || deploy/ci/engine.sh clean
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
 
 $(VENV)/bin/python:

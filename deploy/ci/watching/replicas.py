@@ -1,0 +1,139 @@
+"""The two replicas that are watched: one behind Envoy whose queue is small, one that speaks TLS."""
+
+import datetime as dt
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import trustme
+
+from deploy.ci.watching.shipped import DEPLOY
+from service.cli.server_process import Ports, ServerProcess
+
+_MODEL: Final = "en-de"
+_LIFETIME: Final = dt.timedelta(days=30)
+_START_TIMEOUT_S: Final = 90.0
+_LIMITED_REQUESTS_PER_S: Final = 0.5
+_MOST_WORK_OF_A_TOKEN: Final = 33  # beams times steps, and the token itself; a request within the limits must fit
+_MAX_SENTENCES: Final = 96
+_MAX_TOKENS: Final = 4096
+_SETTINGS: Final = {
+    "DRAGOMAN_MODELS__POLL_INTERVAL_S": "1",
+    "DRAGOMAN_MODELS__SETTLE_S": "1",
+    "DRAGOMAN_ACCESS__RELOAD_INTERVAL_S": "1",
+    "DRAGOMAN_TLS__RELOAD_INTERVAL_S": "1",
+    "DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS": "1",
+    # Small, so that a few callers overload it.
+    "DRAGOMAN_SCHEDULING__MAX_QUEUE_SEGMENTS": str(_MAX_SENTENCES),
+    "DRAGOMAN_SCHEDULING__MAX_QUEUE_WORK_TOKENS": str(_MAX_TOKENS * _MOST_WORK_OF_A_TOKEN),
+    "DRAGOMAN_LIMITS__MAX_REQUEST_SENTENCES": str(_MAX_SENTENCES),
+    "DRAGOMAN_LIMITS__MAX_REQUEST_SOURCE_TOKENS": str(_MAX_TOKENS),
+    "DRAGOMAN_TRACING__SAMPLE_RATIO": "1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """API keys of the callers that the replicas know."""
+
+    api_key: str
+    limited_key: str
+    """Of one who may call rarely."""
+
+
+class WatchedReplica:
+    """A server with a directory of models and a callers file of its own."""
+
+    def __init__(self, name: str, folder: Path, *, callers: str, tracing: str, has_tls: bool) -> None:
+        """Prepare its files; nothing runs yet.
+
+        Args:
+            name: for its files.
+            folder: where they are.
+            callers: who may call.
+            tracing: the collector's endpoint.
+            has_tls: whether it shows a certificate.
+        """
+        self._models = folder / f"models-{name}"
+        self._callers = folder / f"callers-{name}.toml"
+        self._callers.write_text(callers, encoding="utf-8")
+        shutil.rmtree(self._models, ignore_errors=True)
+        shutil.copytree(DEPLOY / "models", self._models)
+        (self._models / _MODEL / "serving.toml").write_text('versions = "latest:1"\n', encoding="utf-8")
+        self._certificate, self._private_key = folder / f"{name}.crt", folder / f"{name}.key"
+        self._authority = trustme.CA()
+        self._tracing = tracing
+        self._has_tls = has_tls
+        if has_tls:
+            leaf = self._authority.issue_cert("localhost", not_after=dt.datetime.now(dt.UTC) + _LIFETIME)
+            leaf.private_key_pem.write_to_path(str(self._private_key))
+            self._certificate.write_bytes(b"".join(pem.bytes() for pem in leaf.cert_chain_pems))
+
+    @property
+    def authority(self) -> bytes:
+        """Whom a client must trust, as PEM."""
+        return self._authority.cert_pem.bytes()
+
+    def process(self) -> ServerProcess:
+        """Start it."""
+        return ServerProcess("--models", str(self._models), environment={**_SETTINGS, **self._own_settings()})
+
+    def swap(self, version: str) -> None:
+        """Give it the model under another version, as an operator does."""
+        self._bring(version, is_broken=False)
+
+    def break_model(self, version: str) -> None:
+        """Give it a version whose weights lack their end."""
+        self._bring(version, is_broken=True)
+
+    def break_callers(self) -> None:
+        """Make its callers file no good."""
+        self._callers.write_text("[[caller]]\n", encoding="utf-8")
+
+    def break_certificate(self) -> None:
+        """Make its certificate no good."""
+        self._certificate.write_text("no certificate\n", encoding="utf-8")
+
+    def _own_settings(self) -> Mapping[str, str]:
+        tls = {"CERTIFICATE_FILE": self._certificate, "PRIVATE_KEY_FILE": self._private_key} if self._has_tls else {}
+        return {
+            "DRAGOMAN_ACCESS__CALLERS_FILE": str(self._callers),
+            "DRAGOMAN_TRACING__ENDPOINT": self._tracing,
+            **{f"DRAGOMAN_TLS__{name}": str(path) for name, path in tls.items()},
+        }
+
+    def _bring(self, version: str, *, is_broken: bool) -> None:
+        family = self._models / _MODEL
+        hidden = family / f".{version}"
+        shutil.copytree(DEPLOY / "models" / _MODEL / "1", hidden)
+        manifest = json.loads((hidden / "manifest.json").read_text(encoding="utf-8"))
+        (hidden / "manifest.json").write_text(json.dumps({**manifest, "version": version}), encoding="utf-8")
+        if is_broken:
+            weights = next(hidden.glob("weights.*.bin"))
+            weights.write_bytes(weights.read_bytes()[:-1])
+        hidden.rename(family / version)
+
+
+def wait_for(server: ServerProcess) -> Ports:
+    """Return the ports of a server once it takes calls."""
+    return server.wait_until_ready(timeout_s=_START_TIMEOUT_S)
+
+
+def make_callers() -> tuple[Keys, str]:
+    """Return new keys, and the callers file that knows them."""
+    (api_key, entry), (limited_key, limited_entry) = (
+        _new_key("everybody"),
+        _new_key("limited", "--requests-per-s", str(_LIMITED_REQUESTS_PER_S)),
+    )
+    return Keys(api_key=api_key, limited_key=limited_key), f"{entry}\n{limited_entry}"
+
+
+def _new_key(*arguments: str) -> tuple[str, str]:
+    command = [sys.executable, "-m", "service", "keys", "new", *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=DEPLOY.parent)  # noqa: S603
+    return done.stdout.strip(), done.stderr[done.stderr.index("[[caller]]") :]

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Health check of Envoy's container: it is ready, and at least one replica behind it is healthy. Needs bash alone, as
+# Envoy's image has neither curl nor wget.
+set -euo pipefail
+
+filter='^cluster\.dragoman\.membership_healthy$'
+exec 3<>/dev/tcp/127.0.0.1/9901
+printf 'GET /stats/prometheus?filter=%s HTTP/1.1\r\nHost: envoy\r\nConnection: close\r\n\r\n' "$filter" >&3
+while read -r line <&3; do
+    if [[ $line =~ ^envoy_cluster_membership_healthy\{.*\}\ [1-9] ]]; then
+        exit 0
+    fi
+done
+echo "no replica is healthy" >&2
+exit 1

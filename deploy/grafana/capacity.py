@@ -1,0 +1,221 @@
+"""Is there enough of it: what waits, what is promised, what is offered, what a replica uses."""
+
+from typing import Final
+
+from deploy.grafana.dashboard import Dashboard, Row
+from deploy.grafana.panels import ORANGE, RED, Query, Stat, TimeSeries
+from deploy.grafana.queries import INTERVAL, increase, of, of_job, quantile, rate, total
+
+_ANSWERED: Final = 'status="OK"'
+_LATE: Final = 'direction="late"'
+_PEAK: Final = f"max_over_time({of_job('job:mt_source_tokens:rate5m')}[1d])"
+_BUSY: Final = (
+    f"{rate(of('mt_step_duration_seconds_sum'), 'instance')} + {rate(of('mt_encode_duration_seconds_sum'), 'instance')}"
+)
+_CPU: Final = rate(of("process_cpu_seconds_total"))
+
+_NOW: Final = Row(
+    title="Now",
+    panels=(
+        Stat(
+            title="Headroom",
+            description="How far the source tokens of the last 5 minutes are below the best 5 minutes of the last day. "
+            "It says something only if the service was busy once that day.",
+            queries=(Query(expr=f"min(1 - {of_job('job:mt_source_tokens:rate5m')} / {_PEAK})"),),
+            unit="percentunit",
+            width=6,
+        ),
+        Stat(
+            title="Best 5 minutes of the last day",
+            description="Source tokens a second, all replicas together.",
+            queries=(Query(expr=f"sum({_PEAK})"),),
+            decimals=0,
+            width=6,
+        ),
+        Stat(
+            title="Calls refused for overload",
+            description="Share of the last 5 minutes.",
+            queries=(Query(expr=f"max({of_job('job:mt_refused_requests:ratio_rate5m')})"),),
+            unit="percentunit",
+            thresholds=((0.01, ORANGE), (0.05, RED)),
+            width=6,
+        ),
+        Stat(
+            title="Segments late after admission",
+            description="Share of the last 5 minutes: work begun for nothing.",
+            queries=(Query(expr=f"max({of_job('job:mt_deadline_misses:ratio_rate5m')})"),),
+            unit="percentunit",
+            thresholds=((0.001, ORANGE), (0.01, RED)),
+            width=6,
+        ),
+    ),
+)
+
+_BACKLOG: Final = Row(
+    title="What waits",
+    panels=(
+        TimeSeries(
+            title="Backlog",
+            description="Work tokens of what waits: source tokens, and beam size times expected decoder steps. "
+            "`scheduling.max_queue_work_tokens` is the limit of a model on a replica.",
+            queries=(Query(expr=total(of("mt_queue_work_tokens"), "instance"), legend="{{instance}}"),),
+            is_stacked=True,
+        ),
+        TimeSeries(
+            title="Segments that wait",
+            description="`scheduling.max_queue_segments` is the limit of a model on a replica.",
+            queries=(Query(expr=total(of("mt_queue_segments"), "instance"), legend="{{instance}}"),),
+            is_stacked=True,
+        ),
+        TimeSeries(
+            title="Backlog in seconds",
+            description="Source tokens that wait, at the speed of the moment. Dashed: where the alert speaks.",
+            queries=(
+                Query(
+                    expr=f"{total(of('mt_queue_tokens'), 'instance')} "
+                    f"/ {rate(of('mt_source_tokens_total'), 'instance')}",
+                    legend="{{instance}}",
+                ),
+            ),
+            unit="s",
+            thresholds=((30.0, RED),),
+        ),
+        TimeSeries(
+            title="Wait in the queue",
+            description="Of segments until their encoder run began, by priority.",
+            queries=tuple(
+                Query(
+                    expr=quantile(q, "mt_queue_wait_seconds", "priority"),
+                    legend=f"{{{{priority}}}}, {q:.0%} within",
+                    has_exemplars=True,
+                )
+                for q in (0.5, 0.9, 0.99)
+            ),
+            unit="s",
+        ),
+        TimeSeries(
+            title="Error of predictions",
+            description="How far off it was at admission when a request would be decoded. Late ones make callers miss "
+            "their deadlines, early ones make the service refuse what it could have done.",
+            queries=tuple(
+                Query(
+                    expr=quantile(q, "mt_prediction_error_seconds", "direction"),
+                    legend=f"{{{{direction}}}}, {q:.0%} within",
+                )
+                for q in (0.5, 0.9)
+            ),
+            unit="s",
+        ),
+        TimeSeries(
+            title="Predictions that were late",
+            description="Share of the requests decoded later than predicted.",
+            queries=(
+                Query(
+                    expr=f"{rate(of('mt_prediction_error_seconds_count', _LATE))} "
+                    f"/ {rate(of('mt_prediction_error_seconds_count'))}",
+                    legend="late",
+                ),
+            ),
+            unit="percentunit",
+            most=1.0,
+        ),
+    ),
+)
+
+_OFFERED: Final = Row(
+    title="What is offered, what is done",
+    panels=(
+        TimeSeries(
+            title="Calls offered and answered",
+            description="A second. Between the lines: refused, failed or left.",
+            queries=(
+                Query(expr=rate(of("mt_requests_total")), legend="offered"),
+                Query(expr=rate(of("mt_requests_total", _ANSWERED)), legend="answered"),
+            ),
+            unit="reqps",
+        ),
+        TimeSeries(
+            title="Source tokens offered and answered",
+            description="A second. Offered is an estimate: refused calls are never tokenized, so they are counted as "
+            "long as answered ones.",
+            queries=(
+                Query(
+                    expr=f"{rate(of('mt_source_tokens_total'))} * {rate(of('mt_requests_total'))} "
+                    f"/ {rate(of('mt_requests_total', _ANSWERED))}",
+                    legend="offered",
+                ),
+                Query(expr=rate(of("mt_source_tokens_total")), legend="answered"),
+            ),
+        ),
+        TimeSeries(
+            title="Source tokens against the best of the day",
+            description="Five-minute rates of all replicas together.",
+            queries=(
+                Query(expr=of_job("job:mt_source_tokens:rate5m"), legend="{{job}}"),
+                Query(expr=_PEAK, legend="{{job}}, best of the last day"),
+            ),
+        ),
+    ),
+)
+
+_PROCESS: Final = Row(
+    title="What a replica uses",
+    panels=(
+        TimeSeries(
+            title="CPU cores in use",
+            description="Of the process.",
+            queries=(Query(expr=f"rate({of('process_cpu_seconds_total')}{INTERVAL})", legend="{{instance}}"),),
+        ),
+        TimeSeries(
+            title="Decoding threads at work",
+            description="On average: seconds of encoder runs and decoder steps in a second. As many as there are "
+            "decoding threads: no more to be had from this replica.",
+            queries=(Query(expr=_BUSY, legend="{{instance}}"),),
+        ),
+        TimeSeries(
+            title="Source tokens of a CPU second",
+            description="What a core achieves; more where batches are fuller.",
+            queries=(Query(expr=f"{rate(of('mt_source_tokens_total'))} / {_CPU}", legend="tokens"),),
+        ),
+        TimeSeries(
+            title="Memory",
+            description="Resident memory of the process; mapped weights are part of it once they are read.",
+            queries=(Query(expr=of("process_resident_memory_bytes"), legend="{{instance}}"),),
+            unit="bytes",
+        ),
+        TimeSeries(
+            title="Open files and connections",
+            description="Share of what the process may open.",
+            queries=(Query(expr=f"{of('process_open_fds')} / {of('process_max_fds')}", legend="{{instance}}"),),
+            unit="percentunit",
+            thresholds=((0.8, RED),),
+        ),
+        TimeSeries(
+            title="Uptime",
+            description="Since the start of the process.",
+            queries=(Query(expr=f"time() - {of('process_start_time_seconds')}", legend="{{instance}}"),),
+            unit="s",
+        ),
+        TimeSeries(
+            title="Garbage collections",
+            description="Of Python, in an interval of the panel, by generation.",
+            queries=(
+                Query(
+                    expr=increase(of("python_gc_collections_total"), "generation"), legend="generation {{generation}}"
+                ),
+            ),
+        ),
+        TimeSeries(
+            title="Spans of traces",
+            description="A second, by whether the collector took them; empty without tracing.",
+            queries=(Query(expr=rate(of("mt_trace_spans_total"), "outcome"), legend="{{outcome}}"),),
+        ),
+    ),
+)
+
+DASHBOARD: Final = Dashboard(
+    name="capacity",
+    title="Capacity",
+    description="What waits, what is promised, what is offered, what a replica uses.",
+    rows=(_NOW, _BACKLOG, _OFFERED, _PROCESS),
+)

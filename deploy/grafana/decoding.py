@@ -1,0 +1,150 @@
+"""What the decoding threads do: how full batches are, how much of a step is padding, how fast tokens come."""
+
+from typing import Final
+
+from deploy.grafana.dashboard import Dashboard, Row
+from deploy.grafana.panels import ORANGE, Query, TimeSeries
+from deploy.grafana.queries import increase, mean, of, of_model, quantile, rate, total
+
+_BATCHES: Final = Row(
+    title="Batches",
+    panels=(
+        TimeSeries(
+            title="Live segments",
+            description="Segments in the batches of all decoding threads of a replica.",
+            queries=(Query(expr=total(of("mt_batch_live_segments"), "instance"), legend="{{instance}}"),),
+        ),
+        TimeSeries(
+            title="Beam slots in use",
+            description="Beams of those segments: the rows that a decoder step has to compute.",
+            queries=(Query(expr=total(of("mt_batch_live_rows"), "instance"), legend="{{instance}}"),),
+        ),
+        TimeSeries(
+            title="Segments of a step",
+            description="How many segments share a decoder step.",
+            queries=(
+                Query(expr=mean("mt_batch_segments"), legend="mean"),
+                Query(expr=quantile(0.9, "mt_batch_segments"), legend="90% of steps at most"),
+            ),
+        ),
+        TimeSeries(
+            title="Padding",
+            description="Mean share of a step that is computed for nothing: rows beyond the beams of narrower "
+            "segments, source positions beyond the ends of shorter ones.",
+            queries=(Query(expr=mean("mt_step_padding_share", "part"), legend="{{part}}"),),
+            unit="percentunit",
+            most=1.0,
+            thresholds=((0.5, ORANGE),),
+        ),
+        TimeSeries(
+            title="Padded tokens of a batch",
+            description="Segments times the longest source, each time that segments join.",
+            queries=tuple(
+                Query(expr=quantile(q, "mt_batch_padded_tokens"), legend=f"{q:.0%} at most") for q in (0.5, 0.95)
+            ),
+        ),
+        TimeSeries(
+            title="Cache",
+            description="Keys and values kept by the decoding threads of a model, room for more segments included.",
+            queries=(
+                Query(
+                    expr=total(of_model("mt_kv_cache_bytes"), "instance", "model", "version"),
+                    legend="{{model}}/{{version}} on {{instance}}",
+                ),
+            ),
+            unit="bytes",
+            is_stacked=True,
+        ),
+    ),
+)
+
+_SPEED: Final = Row(
+    title="Speed",
+    panels=(
+        TimeSeries(
+            title="Tokens",
+            description="A second: source tokens of answered segments, target tokens of their best hypotheses.",
+            queries=(
+                Query(expr=rate(of("mt_source_tokens_total")), legend="source"),
+                Query(expr=rate(of("mt_target_tokens_total")), legend="target"),
+            ),
+        ),
+        TimeSeries(
+            title="Decoder steps",
+            description="A second, of all threads of a replica.",
+            queries=(Query(expr=rate(of("mt_decoder_steps_total"), "instance"), legend="{{instance}}"),),
+        ),
+        TimeSeries(
+            title="Target tokens of a step",
+            description="How much a step achieves: more where batches are fuller.",
+            queries=(
+                Query(
+                    expr=f"{rate(of('mt_target_tokens_total'), 'instance')} "
+                    f"/ {rate(of('mt_decoder_steps_total'), 'instance')}",
+                    legend="{{instance}}",
+                ),
+            ),
+        ),
+        TimeSeries(
+            title="Duration of a step",
+            description="One decoder step of a whole batch.",
+            queries=tuple(
+                Query(expr=quantile(q, "mt_step_duration_seconds"), legend=f"{q:.0%} within") for q in (0.5, 0.95, 0.99)
+            ),
+            unit="s",
+        ),
+        TimeSeries(
+            title="Encoder run",
+            description="Of the segments that join together; points lead to traces.",
+            queries=tuple(
+                Query(expr=quantile(q, "mt_encode_duration_seconds"), legend=f"{q:.0%} within", has_exemplars=True)
+                for q in (0.5, 0.95)
+            ),
+            unit="s",
+        ),
+        TimeSeries(
+            title="Search of a segment",
+            description="After its encoder run; points lead to traces.",
+            queries=tuple(
+                Query(expr=quantile(q, "mt_decode_duration_seconds"), legend=f"{q:.0%} within", has_exemplars=True)
+                for q in (0.5, 0.95)
+            ),
+            unit="s",
+        ),
+    ),
+)
+
+_RESULTS: Final = Row(
+    title="Results",
+    panels=(
+        TimeSeries(
+            title="Segments by outcome",
+            description="Admitted segments a second, by how they ended.",
+            queries=(Query(expr=rate(of("mt_segments_total"), "outcome"), legend="{{outcome}}"),),
+            is_stacked=True,
+        ),
+        TimeSeries(
+            title="Length of translations",
+            description="Target tokens for each source token. After a jump with a new model, look at its words.",
+            queries=tuple(
+                Query(expr=quantile(q, "mt_length_ratio"), legend=f"{q:.0%} at most") for q in (0.05, 0.5, 0.95)
+            ),
+        ),
+        TimeSeries(
+            title="Second searches and defects",
+            description="Segments decoded again by which result was returned, and the defects found in the first one; "
+            "in an interval of the panel.",
+            queries=(
+                Query(expr=increase(of("mt_guard_outcomes_total"), "outcome"), legend="second search {{outcome}}"),
+                Query(expr=increase(of("mt_guard_defects_total"), "kind"), legend="{{kind}}"),
+            ),
+        ),
+    ),
+)
+
+DASHBOARD: Final = Dashboard(
+    name="decoding",
+    title="Decoding",
+    description="How full batches are, how much of a step is padding, how fast tokens come.",
+    rows=(_BATCHES, _SPEED, _RESULTS),
+)

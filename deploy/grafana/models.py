@@ -1,0 +1,160 @@
+"""Which models are there, in which state; what came, went or failed; the files that are read again."""
+
+from typing import Final
+
+from deploy.grafana.dashboard import Dashboard, Row
+from deploy.grafana.panels import BLUE, GREEN, ORANGE, RED, Query, Stat, StateTimeline, Table, TimeSeries
+from deploy.grafana.queries import of, of_model, total
+
+_STATES: Final = {1: ("loading", BLUE), 2: ("ready", GREEN), 3: ("draining", ORANGE), 4: ("failed", RED)}
+
+
+def _in_state(state: str) -> str:
+    return of_model("mt_model_state", f'state="{state}"')
+
+
+_STATE: Final = " or ".join(f"{value} * ({_in_state(name)} == 1)" for value, (name, _) in _STATES.items())
+_LOADS: Final = "mt_model_load_duration_seconds"
+
+_THERE: Final = Row(
+    title="What is there",
+    panels=(
+        Stat(
+            title="Versions ready",
+            description="On all chosen replicas together.",
+            queries=(Query(expr=total(_in_state("ready"))),),
+        ),
+        Stat(
+            title="Versions failed",
+            description="That could not be loaded and are still there.",
+            queries=(Query(expr=total(_in_state("failed"))),),
+            thresholds=((1.0, RED),),
+        ),
+        Table(
+            title="Loaded models",
+            description="With the precision and device that they run on.",
+            queries=(Query(expr=of_model("mt_model_info")),),
+            columns=("instance", "model", "version", "precision", "device"),
+            width=10,
+        ),
+        Table(
+            title="Builds",
+            description="Which versions of the service and of ONNX Runtime run.",
+            queries=(Query(expr=of("mt_build_info")),),
+            columns=("instance", "version", "onnxruntime"),
+            width=6,
+        ),
+        StateTimeline(
+            title="State of each version",
+            description="Only the newest ready one that is wanted answers requests that name the model alone.",
+            queries=(
+                Query(
+                    expr=f"max by (instance, model, version) ({_STATE})",
+                    legend="{{model}}/{{version}} on {{instance}}",
+                ),
+            ),
+            states=_STATES,
+            width=16,
+        ),
+        TimeSeries(
+            title="Replicas that serve a version",
+            description="Lines of one model side by side for long: replicas disagree.",
+            queries=(
+                Query(
+                    expr=f"count by (model, version) ({_in_state('ready')} == 1)",
+                    legend="{{model}}/{{version}}",
+                ),
+            ),
+        ),
+    ),
+)
+
+_CHANGES: Final = Row(
+    title="What comes and goes",
+    panels=(
+        TimeSeries(
+            title="Loads",
+            description="Versions that were loaded and warmed up since the start of each replica.",
+            queries=(Query(expr=total(of(f"{_LOADS}_count"), "instance"), legend="{{instance}}"),),
+        ),
+        TimeSeries(
+            title="Duration of a load",
+            description="Until the version took requests; mean since the start of each replica.",
+            queries=(
+                Query(
+                    expr=f"{total(of(f'{_LOADS}_sum'), 'instance')} / {total(of(f'{_LOADS}_count'), 'instance')}",
+                    legend="{{instance}}",
+                ),
+            ),
+            unit="s",
+        ),
+        TimeSeries(
+            title="Swaps and failures",
+            description="Since the start of each replica: how often requests that name a model alone went to another "
+            "version from then on, and how often a version could not be loaded.",
+            queries=(
+                Query(expr=total(of_model("mt_model_swaps_total"), "model"), legend="swaps of {{model}}"),
+                Query(
+                    expr=total(of_model("mt_model_load_failures_total"), "model"), legend="failed loads of {{model}}"
+                ),
+            ),
+        ),
+        TimeSeries(
+            title="Weights",
+            description="Files of graphs and weights of what is loaded; they are mapped, not copied.",
+            queries=(
+                Query(
+                    expr=total(of_model("mt_model_weights_bytes"), "instance", "model", "version"),
+                    legend="{{model}}/{{version}} on {{instance}}",
+                ),
+            ),
+            unit="bytes",
+            is_stacked=True,
+        ),
+        TimeSeries(
+            title="Cache",
+            description="Keys and values kept for each version, room for more segments included.",
+            queries=(
+                Query(
+                    expr=total(of_model("mt_kv_cache_bytes"), "instance", "model", "version"),
+                    legend="{{model}}/{{version}} on {{instance}}",
+                ),
+            ),
+            unit="bytes",
+            is_stacked=True,
+        ),
+    ),
+)
+
+_FILES: Final = Row(
+    title="Files that are read again",
+    panels=(
+        TimeSeries(
+            title="Certificates",
+            description="Time until the first certificate of each file expires; empty without TLS.",
+            queries=(
+                Query(
+                    expr=f"{of('mt_certificate_expiry_timestamp_seconds')} - time()",
+                    legend="{{certificate}} on {{instance}}",
+                ),
+            ),
+            unit="s",
+            least=None,
+        ),
+        TimeSeries(
+            title="Changes that were no good",
+            description="Since the start of each replica: what was read before stays in use.",
+            queries=(
+                Query(expr=of("mt_certificate_reload_failures_total"), legend="certificates on {{instance}}"),
+                Query(expr=of("mt_callers_reload_failures_total"), legend="callers on {{instance}}"),
+            ),
+        ),
+    ),
+)
+
+DASHBOARD: Final = Dashboard(
+    name="models",
+    title="Models",
+    description="Which models are there, in which state; what came, went or failed.",
+    rows=(_THERE, _CHANGES, _FILES),
+)

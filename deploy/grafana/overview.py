@@ -1,0 +1,263 @@
+"""The first page to look at: traffic, errors, latency by stage, saturation."""
+
+from typing import Final
+
+from deploy.grafana.dashboard import Dashboard, Row
+from deploy.grafana.panels import ORANGE, RED, Heatmap, Query, Stat, TimeSeries
+from deploy.grafana.queries import INTERVAL, increase, of, of_job, quantile, rate, total
+
+_STAGES: Final = {
+    "text": "mt_text_duration_seconds",
+    "queue": "mt_queue_wait_seconds",
+    "encode": "mt_encode_duration_seconds",
+    "decode": "mt_decode_duration_seconds",
+}
+_TRANSLATE: Final = 'method="Translate"'
+_FAILED_SHARES: Final = ((0.005, ORANGE), (0.072, RED))
+_CLUSTER: Final = '{envoy_cluster_name="dragoman"}'
+_LISTENER: Final = '{envoy_http_conn_manager_prefix="grpc"}'
+
+_NOW: Final = Row(
+    title="Now",
+    panels=(
+        Stat(
+            title="Replicas that take calls",
+            description="Ready ones among those chosen. Red: none.",
+            queries=(Query(expr=f"{total(of('mt_ready'))} or vector(0)"),),
+        ),
+        Stat(
+            title="Calls",
+            description="A second, whatever became of them; each request of a stream counts.",
+            queries=(Query(expr=rate(of("mt_requests_total"))),),
+            unit="reqps",
+        ),
+        Stat(
+            title="Failed calls",
+            description="Share of the last 5 minutes that failed by the service's fault or for overload. "
+            "The objective is 0.5 %; from 7.2 % on somebody is woken.",
+            queries=(Query(expr=f"max({of_job('job:mt_request_failures:ratio_rate5m')})"),),
+            unit="percentunit",
+            thresholds=_FAILED_SHARES,
+        ),
+        Stat(
+            title="Translate, 95th percentile",
+            description="Time from the first byte of a call to its status. 99 % shall take at most 2.5 s.",
+            queries=(Query(expr=quantile(0.95, "mt_request_duration_seconds", labels=_TRANSLATE)),),
+            unit="s",
+            thresholds=((1.0, ORANGE), (2.5, RED)),
+        ),
+        Stat(
+            title="Work that waits",
+            description="How long what waits takes at the speed of the last two minutes.",
+            queries=(Query(expr=f"max({of_job('job:mt_backlog_seconds:ratio_rate2m')})"),),
+            unit="s",
+            thresholds=((5.0, ORANGE), (30.0, RED)),
+        ),
+        Stat(
+            title="Alerts that fire",
+            description="Warnings and critical ones; what they mean and what to do is in deploy/watching.md.",
+            queries=(Query(expr='count(ALERTS{job=~"$job", alertstate="firing", severity!="info"}) or vector(0)'),),
+            thresholds=((1.0, RED),),
+        ),
+    ),
+)
+
+_TRAFFIC: Final = Row(
+    title="Traffic",
+    panels=(
+        TimeSeries(
+            title="Calls by method",
+            description="A second. A stream is counted request by request.",
+            queries=(Query(expr=rate(of("mt_requests_total"), "method"), legend="{{method}}"),),
+            unit="reqps",
+            is_stacked=True,
+        ),
+        TimeSeries(
+            title="Calls by replica",
+            description="A second. Lines far apart: the balancer or long-lived connections spread calls badly.",
+            queries=(Query(expr=rate(of("mt_requests_total"), "instance"), legend="{{instance}}"),),
+            unit="reqps",
+        ),
+        TimeSeries(
+            title="Calls and streams under way",
+            description="RPCs being answered, and open calls of TranslateStream.",
+            queries=(
+                Query(expr=total(of("mt_requests_in_flight"), "method"), legend="{{method}}"),
+                Query(expr=total(of("mt_open_streams")), legend="open streams"),
+            ),
+        ),
+    ),
+)
+
+_ERRORS: Final = Row(
+    title="Errors",
+    panels=(
+        TimeSeries(
+            title="Calls by status",
+            description="A second. CANCELLED, INVALID_ARGUMENT, NOT_FOUND and UNAUTHENTICATED are the callers' own.",
+            queries=(Query(expr=rate(of("mt_requests_total"), "status"), legend="{{status}}"),),
+            unit="reqps",
+            is_stacked=True,
+        ),
+        TimeSeries(
+            title="Share that failed",
+            description="By the service's fault or for overload; callers above a limit of their own are not counted. "
+            "Dashed: the objective, and the share at which the fast burn alert speaks.",
+            queries=(
+                Query(expr=of_job("job:mt_request_failures:ratio_rate5m"), legend="{{job}}, 5 minutes"),
+                Query(expr=of_job("job:mt_request_failures:ratio_rate1h"), legend="{{job}}, an hour"),
+            ),
+            unit="percentunit",
+            thresholds=_FAILED_SHARES,
+        ),
+        TimeSeries(
+            title="Refused before the queue",
+            description="Requests a second by reason: `overloaded` the queue is full, `deadline` the answer would come "
+            "too late, the others are what the caller is told.",
+            queries=(Query(expr=rate(of("mt_rejected_requests_total"), "reason"), legend="{{reason}}"),),
+            unit="reqps",
+            is_stacked=True,
+        ),
+        TimeSeries(
+            title="Segments that missed their deadline",
+            description="A second by stage. Those of `admission` were refused at once; the others were work lost.",
+            queries=(Query(expr=rate(of("mt_deadline_misses_total"), "stage"), legend="{{stage}}"),),
+        ),
+        TimeSeries(
+            title="Segments whose caller left",
+            description="A second, by where they were.",
+            queries=(Query(expr=rate(of("mt_cancelled_segments_total"), "stage"), legend="{{stage}}"),),
+        ),
+        TimeSeries(
+            title="Warnings in replies",
+            description="By kind, in an interval of the panel.",
+            queries=(Query(expr=increase(of("mt_translation_warnings_total"), "kind"), legend="{{kind}}"),),
+        ),
+    ),
+)
+
+_LATENCY: Final = Row(
+    title="Latency",
+    panels=(
+        TimeSeries(
+            title="Translate",
+            description="Time from first byte to status; points lead to traces. Dashed: the objective.",
+            queries=tuple(
+                Query(
+                    expr=quantile(q, "mt_request_duration_seconds", labels=_TRANSLATE),
+                    legend=f"{q:.0%} of calls within",
+                    has_exemplars=True,
+                )
+                for q in (0.5, 0.95, 0.99)
+            ),
+            unit="s",
+            thresholds=((2.5, RED),),
+        ),
+        TimeSeries(
+            title="By stage, 95th percentile",
+            description="Text work of a request; wait, encoder run and search of a segment.",
+            queries=tuple(
+                Query(expr=quantile(0.95, metric), legend=stage, has_exemplars=True)
+                for stage, metric in _STAGES.items()
+            ),
+            unit="s",
+        ),
+        TimeSeries(
+            title="Seconds of each stage in a second",
+            description="Where the time goes: all that segments and requests spend in a stage, together.",
+            queries=tuple(Query(expr=rate(of(f"{metric}_sum")), legend=stage) for stage, metric in _STAGES.items()),
+            unit="s",
+            is_stacked=True,
+        ),
+        Heatmap(
+            title="Translate, distribution",
+            description="Calls a second in each class of duration.",
+            queries=(
+                Query(
+                    expr=rate(of("mt_request_duration_seconds_bucket", _TRANSLATE), "le"),
+                    legend="{{le}}",
+                    has_exemplars=True,
+                ),
+            ),
+            unit="s",
+            width=16,
+        ),
+        TimeSeries(
+            title="First sentence of a document",
+            description="Time from the start of a document until its first sentence is finished.",
+            queries=tuple(
+                Query(
+                    expr=quantile(q, "mt_first_sentence_seconds"),
+                    legend=f"{q:.0%} of documents within",
+                    has_exemplars=True,
+                )
+                for q in (0.5, 0.95)
+            ),
+            unit="s",
+        ),
+    ),
+)
+
+_SATURATION: Final = Row(
+    title="Saturation",
+    panels=(
+        TimeSeries(
+            title="Wait in the queue, 90th percentile",
+            description="Of segments, until their encoder run began. Dashed: where the alert speaks (interactive).",
+            queries=(
+                Query(
+                    expr=quantile(0.9, "mt_queue_wait_seconds", "priority"), legend="{{priority}}", has_exemplars=True
+                ),
+            ),
+            unit="s",
+            thresholds=((1.0, RED),),
+        ),
+        TimeSeries(
+            title="Work that waits",
+            description="Seconds that it takes at the speed of the last two minutes. Dashed: where the alert speaks.",
+            queries=(Query(expr=of_job("job:mt_backlog_seconds:ratio_rate2m"), legend="{{job}}"),),
+            unit="s",
+            thresholds=((30.0, RED),),
+        ),
+        TimeSeries(
+            title="CPU cores in use",
+            description="Of each replica's process.",
+            queries=(Query(expr=f"rate({of('process_cpu_seconds_total')}{INTERVAL})", legend="{{instance}}"),),
+        ),
+    ),
+)
+
+_BALANCER: Final = Row(
+    title="Balancer (Envoy)",
+    panels=(
+        TimeSeries(
+            title="Replicas that Envoy gives calls to",
+            description="Healthy ones, and all that DNS names; empty where callers reach the replicas without Envoy.",
+            queries=(
+                Query(expr=f"envoy_cluster_membership_healthy{_CLUSTER}", legend="healthy, {{instance}}"),
+                Query(expr=f"envoy_cluster_membership_total{_CLUSTER}", legend="all, {{instance}}"),
+            ),
+        ),
+        TimeSeries(
+            title="Attempts and repeated attempts",
+            description="Calls a second that Envoy gave to a replica, and those that it repeated at another one.",
+            queries=(
+                Query(expr=f"sum(rate(envoy_cluster_upstream_rq_total{_CLUSTER}{INTERVAL}))", legend="attempts"),
+                Query(expr=f"sum(rate(envoy_cluster_upstream_rq_retry{_CLUSTER}{INTERVAL}))", legend="repeated"),
+            ),
+            unit="reqps",
+        ),
+        TimeSeries(
+            title="Connections of callers",
+            description="Open ones, by Envoy.",
+            queries=(Query(expr=f"envoy_http_downstream_cx_active{_LISTENER}", legend="{{instance}}"),),
+        ),
+    ),
+)
+
+DASHBOARD: Final = Dashboard(
+    name="overview",
+    title="Overview",
+    description="Traffic, errors, latency and saturation of all replicas.",
+    rows=(_NOW, _TRAFFIC, _ERRORS, _LATENCY, _SATURATION, _BALANCER),
+)
