@@ -1,0 +1,11 @@
+# Locust with what its users need to speak gRPC; `docker compose run --rm load` mounts loadtests/ beside it.
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+FROM ${BASE_IMAGE}
+COPY pyproject.toml README.md LICENSE /build/
+COPY proto/dragoman /build/proto/dragoman
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-compile '/build[load]' && rm -rf /build
+WORKDIR /opt/load
+ENV PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/opt/load PYTHONUNBUFFERED=1
+USER 65532:65532
+ENTRYPOINT ["/opt/venv/bin/locust"]
