@@ -140,9 +140,9 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--texts",
         type=_count,
-        default=8,
+        default=16,
         metavar="N",
-        help="sentences of a call, at least (8); more if the "
+        help="sentences of a call, at least (16); more if the "
         f"generator would have to send over {_MAX_CALLS_PER_S:g} calls a second",
     )
     add("--callers", type=_count, default=16, metavar="N", help="calls at a time while the capacity is measured (16)")

@@ -5,8 +5,8 @@ from collections import deque
 _NUM_REMEMBERED = 128
 _NUM_CONVINCING = 16  # fewer say nothing
 _LEAST_PREDICTED_S = 0.1  # shorter forecasts are not looked at: such waits may take many times as long without harm
-_MIN_FACTOR = 1.5  # refusals cost, too: when calls begin to come faster than they are answered, answers slow down
-_MAX_FACTOR = 2.0  # whatever a stall did, or nobody with a deadline would be let in after it
+_MIN_FACTOR = 2.5  # refusals cost, too: when calls begin to come faster than they are answered, answers slow down
+_MAX_FACTOR = 4.0  # whatever a stall did, or nobody with a deadline would be let in after it
 
 
 class Headroom:
@@ -23,7 +23,7 @@ class Headroom:
 
     @property
     def factor(self) -> float:
-        """What to multiply the forecast of a wait by, 1.5 to 2; 1.5 until something is known."""
+        """What to multiply the forecast of a wait by, 2.5 to 4; 2.5 until something is known."""
         return self._factor
 
     def record(self, *, predicted_s: float, actual_s: float) -> None:

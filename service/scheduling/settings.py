@@ -56,7 +56,7 @@ class SchedulingSettings(BaseModel):
         "process on the CPU, one on a GPU.",
     )
     decoding_niceness: int = Field(
-        default=5,
+        default=15,
         ge=0,
         le=19,
         description="How far decoding threads stand back behind the thread that takes and refuses calls, in steps of "

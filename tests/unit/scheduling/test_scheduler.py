@@ -236,7 +236,7 @@ def test_a_deadline_may_pass_between_steps(bench: Bench) -> None:
 SIX_STEPS: dict[str, Any] = {"max_target_tokens": 6}
 ALONE_S = 6.0
 WAIT_S = 11 * 6.0  # for the ten that wait, and their own turn in the only place
-HEADROOM = 1.5
+HEADROOM = 2.5
 ENOUGH_S = ALONE_S + HEADROOM * WAIT_S + 5.0
 
 
@@ -347,7 +347,7 @@ def test_an_answer_expected_in_time_is_given_in_time(experienced: Bench) -> None
 
 
 def test_a_new_caller_s_answer_is_expected_after_its_turn_not_after_the_whole_backlog(experienced: Bench) -> None:
-    accepted = experienced.submit(deadline_s=experienced.clock() + 30.0, caller="other", **SIX_STEPS)
+    accepted = experienced.submit(deadline_s=experienced.clock() + 40.0, caller="other", **SIX_STEPS)
 
     experienced.model.open()
 
