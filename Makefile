@@ -13,7 +13,7 @@ TAG ?= dragoman:$(VARIANT)
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve translate bench overload cancellations image image-test lock dashboards watching-test envoy-test compose-test test check format proto buf clean
+.PHONY: help demo serve translate bench overload cancellations image image-test lock dashboards watching-test envoy-test compose-test manifests kube-play rules test check format proto buf clean
 
 help: ## Show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -59,6 +59,15 @@ envoy-test: $(VENV)/.serve ## Kill, drain and upgrade replicas behind Envoy unde
 
 compose-test: $(VENV)/.serve ## Run docker-compose.yml for real, as far as images can be had
 	@deploy/ci/compose_test.sh
+
+manifests: $(VENV)/.dev ## Render every overlay and component for Kubernetes and check them strictly, without a cluster
+	@$(BIN)/python deploy/ci/manifests_test.py
+
+kube-play: $(VENV)/.dev ## Run the rendered Deployment with podman, under its own security context (needs root)
+	@deploy/ci/kube_play_test.sh
+
+rules: $(VENV)/.dev ## Put the rules of deploy/prometheus into the PrometheusRule for Kubernetes
+	@$(BIN)/python deploy/kubernetes/render_rules.py
 
 test: check ## Everything CI runs: make check, then all tests
 	$(BIN)/python -m pytest
