@@ -17,16 +17,25 @@ Client = TypeVar("Client", TranslationClient, ModelAdminClient)
 """Who calls."""
 
 
-def add_target_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare where the server is, how long to wait, and who asks."""
-    parser.add_argument("--target", default=DEFAULT_TARGET, metavar="HOST:PORT", help="the server (%(default)s)")
-    parser.add_argument("--timeout", type=float, metavar="S", help="deadline in seconds (30; 300 to change models)")
+def add_target_flags(parser: argparse.ArgumentParser, *, are_again: bool = False) -> None:
+    """Declare where the server is, how long to wait, and who asks.
+
+    Args:
+        parser: of the command.
+        are_again: the command around this one takes them, too; then only those given here count instead.
+    """
+
+    def add(group: Any, *names: str, default: object = None, **options: Any) -> None:
+        group.add_argument(*names, default=argparse.SUPPRESS if are_again else default, **options)
+
+    add(parser, "--target", default=DEFAULT_TARGET, metavar="HOST:PORT", help=f"the server ({DEFAULT_TARGET})")
+    add(parser, "--timeout", type=float, metavar="S", help="deadline in seconds (30; 300 to change models)")
     access = parser.add_argument_group("for a server that asks who calls; all files but that of the key are PEM")
-    access.add_argument("--api-key-file", type=Path, metavar="FILE", help="holds the API key")
-    access.add_argument("--tls", action="store_true", help="encrypt; implied by the flags below")
-    access.add_argument("--ca-file", type=Path, metavar="FILE", help="whom to trust; default: the public authorities")
-    access.add_argument("--certificate-file", type=Path, metavar="FILE", help="who we are, for mutual TLS")
-    access.add_argument("--private-key-file", type=Path, metavar="FILE", help="belongs to --certificate-file")
+    add(access, "--api-key-file", type=Path, metavar="FILE", help="holds the API key")
+    add(access, "--tls", default=False, action="store_true", help="encrypt; implied by the flags below")
+    add(access, "--ca-file", type=Path, metavar="FILE", help="whom to trust; default: the public authorities")
+    add(access, "--certificate-file", type=Path, metavar="FILE", help="who we are, for mutual TLS")
+    add(access, "--private-key-file", type=Path, metavar="FILE", help="belongs to --certificate-file")
 
 
 def call(arguments: argparse.Namespace, use: Callable[[TranslationClient], None]) -> int:
