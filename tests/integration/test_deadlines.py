@@ -12,7 +12,7 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
 from tests.integration.cable import Cable
-from tests.integration.running_server import RunningServer, refusal, request, running_server
+from tests.integration.running_server import RunningServer, refusal, request, running_server, until
 
 STEP_S = 1.0
 TEXT = "A man."
@@ -70,7 +70,7 @@ async def test_a_short_deadline_behind_a_backlog_is_refused_at_once_and_a_genero
     calls = await behind_others(experienced, num_waiting=10)
 
     error = await refusal(translate(experienced, TEXT, timeout_s=4 * one_s))
-    generous = asyncio.ensure_future(translate(experienced, TEXT, timeout_s=20 * one_s))
+    generous = asyncio.ensure_future(translate(experienced, TEXT, timeout_s=40 * one_s))
     await experienced.until_sample(11, "mt_queue_segments")
     experienced.model.resume()
 
@@ -90,9 +90,10 @@ async def test_who_comes_back_when_told_is_accepted(experienced: RunningServer) 
     began_s = experienced.clock()
     experienced.model.resume()
 
-    await asyncio.sleep(began_s + error.retry_delay_ms / 1000 - experienced.clock())
+    await until(lambda: experienced.clock() - began_s >= error.retry_delay_ms / 1000)
 
-    assert (await translate(experienced, TEXT, timeout_s=4 * one_s + TRANSIT_S)).translations
+    a_turn_s = 2.5 * one_s  # with its headroom: what waits counts whole until its turn begins
+    assert (await translate(experienced, TEXT, timeout_s=4 * one_s + a_turn_s + TRANSIT_S)).translations
     await asyncio.gather(*calls)
 
 
@@ -111,10 +112,10 @@ async def test_a_deadline_that_even_an_idle_server_cannot_keep_is_refused_at_adm
 async def test_a_deadline_that_passes_while_decoding_frees_the_batch(experienced: RunningServer) -> None:
     one_s = await seconds_of_one(experienced)
     experienced.model.halt()
-    call = asyncio.ensure_future(refusal(translate(experienced, TEXT, timeout_s=3 * one_s + TRANSIT_S)))
+    call = asyncio.ensure_future(refusal(translate(experienced, TEXT, timeout_s=5 * one_s + TRANSIT_S)))
     await experienced.model.halted_step()
 
-    experienced.clock.advance(4 * one_s + TRANSIT_S)
+    experienced.clock.advance(6 * one_s + TRANSIT_S)
     experienced.model.resume()
 
     assert "decode" in (await call).message
