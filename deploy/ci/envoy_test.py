@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from deploy.ci.api_keys import Keys, make_callers
 from deploy.ci.callers import Callers, Tally
 from deploy.ci.envoy_checks import CheckError, Checks
 from deploy.ci.envoy_process import (
@@ -44,14 +44,6 @@ _NUM_DOCUMENT_CALLERS: Final = 2
 _HEALTHY_TIMEOUT_S: Final = 30.0
 _NEW_VERSION: Final = "2"
 _LIMITED_REQUESTS_PER_S: Final = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
-    """API keys of the two callers that the replicas know."""
-
-    api_key: str
-    limited_key: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,7 +101,8 @@ def _run(binary: Path, directory: Path, *, steady_s: float) -> tuple[Tally, Outc
     config.write_text(local_config(SHIPPED_CONFIG.read_text(encoding="utf-8"), addresses), encoding="utf-8")
     validate(binary, SHIPPED_CONFIG)
     validate(binary, config)
-    keys = _make_keys(directory / "callers.toml")
+    keys, entries = make_callers(limited_requests_per_s=_LIMITED_REQUESTS_PER_S)
+    (directory / "callers.toml").write_text(entries, encoding="utf-8")
     replicas = [
         Replica(name, port, directory=directory, callers=directory / "callers.toml")
         for name, port in zip("ab", replica_ports, strict=True)
@@ -173,23 +166,6 @@ def _line(tally: Tally, outcome: Outcome, *, duration_s: float) -> str:
         f" killed={outcome.killed} interrupted={outcome.interrupted} drained={outcome.drained}"
         f" upgraded={outcome.upgraded} p99_ms={tally.p99_ms():.0f} seconds={duration_s:.0f}"
     )
-
-
-def _make_keys(callers: Path) -> Keys:
-    """Write the file of callers; return their keys."""
-    (api_key, entry), (limited_key, limited_entry) = (
-        _new_key("everybody"),
-        _new_key("limited", "--requests-per-s", str(_LIMITED_REQUESTS_PER_S)),
-    )
-    callers.write_text(f"{entry}\n{limited_entry}", encoding="utf-8")
-    return Keys(api_key=api_key, limited_key=limited_key)
-
-
-def _new_key(*arguments: str) -> tuple[str, str]:
-    """Make a key as an operator does; return it and the entry for the file of callers."""
-    command = [sys.executable, "-m", "service", "keys", "new", *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own module
-    return done.stdout.strip(), done.stderr[done.stderr.index("[[caller]]") :]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,5 @@
 """Replicas of the server that come back on the port they had: killed, drained, given another version of the model."""
 
-import json
 import os
 import shutil
 import signal
@@ -9,12 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from deploy.ci.model_versions import MODELS, bring_version
 from loadtests.server_process import ServerProcess
 
-MODELS: Final = Path(__file__).resolve().parents[1] / "models"
-"""What ships."""
-
-_MODEL: Final = "en-de"
 _READY_TIMEOUT_S: Final = 60.0
 _LOAD_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.05
@@ -93,12 +89,7 @@ class Replica:
         Raises:
             ReplicaError: if it never loads it.
         """
-        family = self._models / _MODEL
-        hidden, final = family / f".{version}", family / version
-        shutil.copytree(family / "1", hidden)
-        manifest = json.loads((hidden / "manifest.json").read_text(encoding="utf-8"))
-        (hidden / "manifest.json").write_text(json.dumps({**manifest, "version": version}), encoding="utf-8")
-        hidden.rename(final)
+        bring_version(self._models, version)
         until_s = time.monotonic() + _LOAD_TIMEOUT_S
         while not self._sum("mt_model_state", f'state="ready",version="{version}"'):
             if time.monotonic() > until_s:

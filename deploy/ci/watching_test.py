@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from deploy.ci.api_keys import Keys, make_callers
 from deploy.ci.envoy_process import (
     SHIPPED_CONFIG,
     Addresses,
@@ -27,7 +28,7 @@ from deploy.ci.watching.daemon import Daemon, DaemonError
 from deploy.ci.watching.load import Load
 from deploy.ci.watching.prometheus import Prometheus, QueryError
 from deploy.ci.watching.receiver import Receiver
-from deploy.ci.watching.replicas import Keys, WatchedReplica, make_callers, wait_for
+from deploy.ci.watching.replicas import WatchedReplica, wait_for
 from deploy.ci.watching.tools import Tools, ToolsMissingError, unpacked_tools
 from service.cli.server_process import Ports, ServerProcessError
 
@@ -45,6 +46,7 @@ exit codes: 0 all of it held, or the programs cannot be had here (the line begin
 wrongly"""
 
 _ALERT: Final = "DragomanRefusingCalls"
+_LIMITED_REQUESTS_PER_S: Final = 0.5
 _RATE_INTERVAL: Final = "15s"
 _READY_TIMEOUT_S: Final = 30.0
 _ALERT_TIMEOUT_S: Final = 60.0
@@ -145,7 +147,7 @@ def _check_files(tools: Tools) -> None:
 
 def _start(stack: ExitStack, tools: Tools, envoy: Path, folder: Path) -> Stage:
     """Start everything, each ended by the stack."""
-    keys, callers = make_callers()
+    keys, callers = make_callers(limited_requests_per_s=_LIMITED_REQUESTS_PER_S)
     prometheus_port, alertmanager_port, grpc_port, operators_port, admin_port, nobody = free_ports(6)
     replicas = [
         WatchedReplica(name, folder, callers=callers, tracing=f"http://127.0.0.1:{nobody}", has_tls=has_tls)

@@ -4,7 +4,8 @@ from typing import Final
 
 from deploy.grafana.dashboard import Dashboard, Row
 from deploy.grafana.panels import ORANGE, Query, TimeSeries
-from deploy.grafana.queries import increase, mean, of, of_model, quantile, rate, total
+from deploy.grafana.queries import increase, mean, of, quantile, rate, total
+from deploy.grafana.versions import bytes_of_versions
 
 _BATCHES: Final = Row(
     title="Batches",
@@ -43,17 +44,10 @@ _BATCHES: Final = Row(
                 Query(expr=quantile(q, "mt_batch_padded_tokens"), legend=f"{q:.0%} at most") for q in (0.5, 0.95)
             ),
         ),
-        TimeSeries(
-            title="Cache",
+        bytes_of_versions(
+            "Cache",
+            "mt_kv_cache_bytes",
             description="Keys and values kept by the decoding threads of a model, room for more segments included.",
-            queries=(
-                Query(
-                    expr=total(of_model("mt_kv_cache_bytes"), "instance", "model", "version"),
-                    legend="{{model}}/{{version}} on {{instance}}",
-                ),
-            ),
-            unit="bytes",
-            is_stacked=True,
         ),
     ),
 )

@@ -5,6 +5,7 @@ from typing import Final
 from deploy.grafana.dashboard import Dashboard, Row
 from deploy.grafana.panels import BLUE, GREEN, ORANGE, RED, Query, Stat, StateTimeline, Table, TimeSeries
 from deploy.grafana.queries import of, of_model, total
+from deploy.grafana.versions import bytes_of_versions
 
 _STATES: Final = {1: ("loading", BLUE), 2: ("ready", GREEN), 3: ("draining", ORANGE), 4: ("failed", RED)}
 
@@ -99,29 +100,15 @@ _CHANGES: Final = Row(
                 ),
             ),
         ),
-        TimeSeries(
-            title="Weights",
+        bytes_of_versions(
+            "Weights",
+            "mt_model_weights_bytes",
             description="Files of graphs and weights of what is loaded; they are mapped, not copied.",
-            queries=(
-                Query(
-                    expr=total(of_model("mt_model_weights_bytes"), "instance", "model", "version"),
-                    legend="{{model}}/{{version}} on {{instance}}",
-                ),
-            ),
-            unit="bytes",
-            is_stacked=True,
         ),
-        TimeSeries(
-            title="Cache",
+        bytes_of_versions(
+            "Cache",
+            "mt_kv_cache_bytes",
             description="Keys and values kept for each version, room for more segments included.",
-            queries=(
-                Query(
-                    expr=total(of_model("mt_kv_cache_bytes"), "instance", "model", "version"),
-                    legend="{{model}}/{{version}} on {{instance}}",
-                ),
-            ),
-            unit="bytes",
-            is_stacked=True,
         ),
     ),
 )

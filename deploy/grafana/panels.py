@@ -1,5 +1,6 @@
 """Panels: what is asked, how it is drawn, and both as the JSON that Grafana reads."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,7 +37,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
+class Panel(ABC):
     """What every kind of panel has; its subclasses draw."""
 
     title: str
@@ -71,11 +72,13 @@ class Panel:
             **self._extras(),
         }
 
+    @abstractmethod
     def _type(self) -> str:
-        raise NotImplementedError
+        """Return Grafana's name of the kind."""
 
+    @abstractmethod
     def _options(self) -> Json:
-        raise NotImplementedError
+        """Return what is drawn how."""
 
     def _form(self) -> str:
         return "time_series"

@@ -16,7 +16,7 @@ from dragoman.enums import Priority
 from dragoman.errors import DragomanError
 from dragoman.requests import DecodingOptions, TranslationRequest
 
-from deploy.ci.watching.replicas import Keys
+from deploy.ci.api_keys import Keys
 from loadtests.sentences import sample
 
 _UNTIRED: Final = ChannelSettings(retry=RetrySettings(max_attempts=1))

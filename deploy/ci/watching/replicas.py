@@ -1,24 +1,18 @@
 """The two replicas that are watched: one behind Envoy whose queue is small, one that speaks TLS."""
 
 import datetime as dt
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import trustme
 
-from deploy.ci.watching.shipped import DEPLOY
+from deploy.ci.model_versions import MODEL, MODELS, bring_version
 from service.cli.server_process import Ports, ServerProcess
 
-_MODEL: Final = "en-de"
 _LIFETIME: Final = dt.timedelta(days=30)
 _START_TIMEOUT_S: Final = 90.0
-_LIMITED_REQUESTS_PER_S: Final = 0.5
 _MOST_WORK_OF_A_TOKEN: Final = 33  # beams times steps, and the token itself; a request within the limits must fit
 _MAX_SENTENCES: Final = 96
 _MAX_TOKENS: Final = 4096
@@ -35,15 +29,6 @@ _SETTINGS: Final = {
     "DRAGOMAN_LIMITS__MAX_REQUEST_SOURCE_TOKENS": str(_MAX_TOKENS),
     "DRAGOMAN_TRACING__SAMPLE_RATIO": "1",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
-    """API keys of the callers that the replicas know."""
-
-    api_key: str
-    limited_key: str
-    """Of one who may call rarely."""
 
 
 class WatchedReplica:
@@ -63,8 +48,8 @@ class WatchedReplica:
         self._callers = folder / f"callers-{name}.toml"
         self._callers.write_text(callers, encoding="utf-8")
         shutil.rmtree(self._models, ignore_errors=True)
-        shutil.copytree(DEPLOY / "models", self._models)
-        (self._models / _MODEL / "serving.toml").write_text('versions = "latest:1"\n', encoding="utf-8")
+        shutil.copytree(MODELS, self._models)
+        (self._models / MODEL / "serving.toml").write_text('versions = "latest:1"\n', encoding="utf-8")
         self._certificate, self._private_key = folder / f"{name}.crt", folder / f"{name}.key"
         self._authority = trustme.CA()
         self._tracing = tracing
@@ -85,11 +70,11 @@ class WatchedReplica:
 
     def swap(self, version: str) -> None:
         """Give it the model under another version, as an operator does."""
-        self._bring(version, is_broken=False)
+        bring_version(self._models, version)
 
     def break_model(self, version: str) -> None:
         """Give it a version whose weights lack their end."""
-        self._bring(version, is_broken=True)
+        bring_version(self._models, version, is_broken=True)
 
     def break_callers(self) -> None:
         """Make its callers file no good."""
@@ -107,33 +92,7 @@ class WatchedReplica:
             **{f"DRAGOMAN_TLS__{name}": str(path) for name, path in tls.items()},
         }
 
-    def _bring(self, version: str, *, is_broken: bool) -> None:
-        family = self._models / _MODEL
-        hidden = family / f".{version}"
-        shutil.copytree(DEPLOY / "models" / _MODEL / "1", hidden)
-        manifest = json.loads((hidden / "manifest.json").read_text(encoding="utf-8"))
-        (hidden / "manifest.json").write_text(json.dumps({**manifest, "version": version}), encoding="utf-8")
-        if is_broken:
-            weights = next(hidden.glob("weights.*.bin"))
-            weights.write_bytes(weights.read_bytes()[:-1])
-        hidden.rename(family / version)
-
 
 def wait_for(server: ServerProcess) -> Ports:
     """Return the ports of a server once it takes calls."""
     return server.wait_until_ready(timeout_s=_START_TIMEOUT_S)
-
-
-def make_callers() -> tuple[Keys, str]:
-    """Return new keys, and the callers file that knows them."""
-    (api_key, entry), (limited_key, limited_entry) = (
-        _new_key("everybody"),
-        _new_key("limited", "--requests-per-s", str(_LIMITED_REQUESTS_PER_S)),
-    )
-    return Keys(api_key=api_key, limited_key=limited_key), f"{entry}\n{limited_entry}"
-
-
-def _new_key(*arguments: str) -> tuple[str, str]:
-    command = [sys.executable, "-m", "service", "keys", "new", *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=DEPLOY.parent)  # noqa: S603
-    return done.stdout.strip(), done.stderr[done.stderr.index("[[caller]]") :]
