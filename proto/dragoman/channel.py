@@ -10,8 +10,12 @@ import grpc
 from dragoman.credentials import TlsOptions, is_local
 from dragoman.v1 import translation_pb2 as pb
 
-RETRYABLE_CODES = ("UNAVAILABLE", "RESOURCE_EXHAUSTED")
-"""Statuses after which the same request may succeed. Translating has no side effects, so retrying is always safe."""
+RETRYABLE_CODES = ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED")
+"""Statuses after which the same request may succeed. Translating has no side effects, so retrying is always safe.
+
+CANCELLED is among them because gRPC's server answers so a call that arrives at the moment in which it closes its port
+(grpc/grpc#41785). A call that its own caller cancels is not repeated: it ends before any status can arrive.
+"""
 
 _ADMIN_SERVICE = "ModelAdminService"
 

@@ -166,7 +166,7 @@ def test_envoy_repeats_what_nobody_has_answered_and_nothing_that_was_refused_for
 
     retry_on = set(everything_else["route"]["retry_policy"]["retry_on"].split(","))
 
-    assert retry_on == {"connect-failure", "refused-stream", "reset", "unavailable"}
+    assert retry_on == {"connect-failure", "refused-stream", "reset", "unavailable", "cancelled"}
     assert "route" not in admin
 
 

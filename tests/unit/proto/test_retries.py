@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2
 from tests.unit.proto.samples import RESPONSE, RESULT
 from tests.unit.proto.scripted_server import EN_DE, ScriptedService, answers, refuses, refuses_for
 
-RETRYABLE = [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE]
+RETRYABLE = [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED]
 TEN_MINUTES_MS = 600_000
 EAGER = RetrySettings(max_attempts=4, initial_backoff_s=0.01, max_backoff_s=0.01)
 PATIENT = RetrySettings(max_attempts=4, initial_backoff_s=600.0, max_backoff_s=600.0)
