@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import signal
-import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from service.models.watcher import Watcher
 from service.runtime.onnx_model import OnnxStepModel
 from service.scheduling.scheduler import Scheduler
 from service.telemetry.http_server import HttpServer, make_app
+from service.telemetry.log_stream import LogStream
 from service.telemetry.metrics import Metrics, observe_process
 from service.telemetry.tracing import start_tracing
 from service.text.tokenizer import open_tokenizer
@@ -39,9 +39,6 @@ from service.translator import Translator
 log = structlog.get_logger(__name__)
 
 _MAX_FLUSH_S = 5.0  # for traces that are not sent yet, after everything is answered
-_SWITCH_INTERVAL_S = 0.002
-"""After how long a thread that wants Python's lock makes another give it up. With the usual 5 ms, several times for
-each call, refusals come late while every core decodes; with much less, threads do little but hand it over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,8 +193,12 @@ class App:
         self._metrics.ready.set(is_ready)
 
 
-async def serve(settings: Settings) -> bool:
+async def serve(settings: Settings, log_stream: LogStream) -> bool:
     """Serve until SIGTERM or SIGINT, then drain; a second signal stops at once.
+
+    Args:
+        settings: of all parts.
+        log_stream: where the log goes; what it loses is counted.
 
     Returns:
         True if every admitted call was answered.
@@ -207,10 +208,10 @@ async def serve(settings: Settings) -> bool:
         BundleError: if a model cannot be loaded.
         EngineError: if a model cannot translate.
     """
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     drain, stop = _events_of_signals()
     metrics = Metrics(CollectorRegistry())
     observe_process(metrics.registry)
+    log_stream.count_lost(metrics.lost_log_lines.inc)
     app = App(settings, metrics=metrics, load=onnx_loader(settings, metrics))
     try:
         await app.start()

@@ -10,6 +10,7 @@ from typing import Any
 from service import app
 from service.config import CONFIG_VARIABLE, load_settings
 from service.errors import ConfigError, DragomanError
+from service.telemetry.log_stream import LogStream
 from service.telemetry.logs import configure_logs
 
 _DESCRIPTION = """\
@@ -50,8 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     }
     try:
         settings = load_settings(file=arguments.config, environment=os.environ, flags=flags)
-        configure_logs(settings.logs)
-        is_drained = asyncio.run(app.serve(settings))
+        stream = LogStream(sys.stderr.fileno())
+        configure_logs(settings.logs, stream=stream)
+        is_drained = asyncio.run(app.serve(settings, stream))
     except ConfigError as error:
         print(f"dragoman: {error}", file=sys.stderr)
         return 2

@@ -9,7 +9,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Iterator
-from typing import Literal, TextIO
+from typing import Literal, Protocol
 
 import structlog
 from pydantic import BaseModel, ConfigDict
@@ -36,9 +36,21 @@ class LogSettings(BaseModel):
     them, into the log. For a fault that cannot be found otherwise, and not with other people's texts."""
 
 
-def configure_logs(settings: LogSettings, *, stream: TextIO | None = None) -> None:
-    """Route structlog and the standard library's loggers to one handler on `stream` (default: standard error)."""
-    stream = stream or sys.stderr
+class LineStream(Protocol):
+    """What lines are written to: a `LogStream`, or any text file."""
+
+    def write(self, text: str, /) -> int:
+        """Take a line, its end included."""
+
+    def flush(self) -> None:
+        """Keep nothing back."""
+
+    def isatty(self) -> bool:
+        """Whether people look at it."""
+
+
+def configure_logs(settings: LogSettings, *, stream: LineStream) -> None:
+    """Route structlog and the standard library's loggers to one handler on `stream`."""
     rendering = _rendering(settings, stream)
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -65,7 +77,7 @@ def configure_logs(settings: LogSettings, *, stream: TextIO | None = None) -> No
 class _StreamLogger:
     """Writes finished lines; what structlog calls a logger."""
 
-    def __init__(self, stream: TextIO, name: str = "") -> None:
+    def __init__(self, stream: LineStream, name: str = "") -> None:
         self._stream = stream
         self.name = name
 
@@ -77,7 +89,7 @@ class _StreamLogger:
     debug = info = warning = error = critical = exception = msg
 
 
-def _rendering(settings: LogSettings, stream: TextIO) -> list[Processor]:
+def _rendering(settings: LogSettings, stream: LineStream) -> list[Processor]:
     for_people = stream.isatty() if settings.format == "auto" else settings.format == "console"
     if for_people:
         return [

@@ -207,6 +207,11 @@ class Metrics:
             ("outcome",),
             registry=registry,
         )
+        self.lost_log_lines = Counter(
+            "mt_lost_log_lines",
+            "Lines of the log that could not be written: the disk is full, or whoever reads the log does not.",
+            registry=registry,
+        )
         self.build_info = Gauge(
             "mt_build_info", "1, with the versions of what runs.", ("version", "onnxruntime"), registry=registry
         )

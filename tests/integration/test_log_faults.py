@@ -1,0 +1,75 @@
+"""The real process with a log that cannot be written: calls are answered all the same, and it ends well."""
+
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+
+from tests.integration.real_process import CHECKOUT, START_S, STOP_S
+from tests.integration.running_server import request
+
+NUM_CALLS = 40  # some 400 bytes of log each
+PIPE_BYTES = 4096
+
+
+@contextmanager
+def server(models: Path, stderr: int) -> Iterator[tuple[subprocess.Popen[bytes], pb_grpc.TranslationServiceStub]]:
+    """On a socket whose name is known beforehand, as its log does not tell a port."""
+    with tempfile.TemporaryDirectory(prefix="log-") as directory:
+        address = f"unix:{directory}/s"
+        python_path = os.pathsep.join([str(CHECKOUT / "proto"), os.environ.get("PYTHONPATH", "")])
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service", "serve", "--models", str(models), "--http-port", "0"],
+            cwd=CHECKOUT,
+            env={**os.environ, "PYTHONPATH": python_path, "DRAGOMAN_GRPC__HOST": address},
+            stderr=stderr,
+        )
+        try:
+            with grpc.insecure_channel(address) as channel:
+                yield process, pb_grpc.TranslationServiceStub(channel)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def translate(stub: pb_grpc.TranslationServiceStub) -> pb.TranslateResponse:
+    answer: pb.TranslateResponse = stub.Translate(request("A man."), timeout=START_S, wait_for_ready=True)
+    return answer
+
+
+@contextmanager
+def full_disk() -> Iterator[int]:
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    yield descriptor
+    os.close(descriptor)
+
+
+@contextmanager
+def pipe_that_nobody_reads() -> Iterator[int]:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    yield writer
+    os.close(writer)
+    os.close(reader)
+
+
+@pytest.mark.parametrize("log", [full_disk, pipe_that_nobody_reads], ids=lambda log: log.__name__)
+def test_a_log_that_cannot_be_written_stops_no_call_and_no_drain(
+    tiny_model: Path, log: Callable[[], AbstractContextManager[int]]
+) -> None:
+    with log() as stderr, server(tiny_model, stderr) as (process, stub):
+        answers = [translate(stub) for _ in range(NUM_CALLS)]
+
+        process.terminate()
+
+        assert all(len(answer.translations) == 1 for answer in answers)
+        assert process.wait(STOP_S) == 0
