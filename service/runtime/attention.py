@@ -1,4 +1,4 @@
-"""The attention graph of a model: loaded when first asked for, then shared by all threads."""
+"""The attention graph of a model: loaded once, shared by all threads."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from service.decoding.step_model import FloatArray
 
 
 class CrossAttention:
-    """Tells with which weights given targets were chosen; costs nothing until it is asked."""
+    """Tells with which weights given targets were chosen."""
 
     def __init__(self, load: Callable[[], onnxruntime.InferenceSession], *, num_layers: int, bos_id: int) -> None:
         """Load nothing yet.
@@ -27,6 +27,14 @@ class CrossAttention:
         self._bos_id = bos_id
         self._lock = threading.Lock()
         self._session: onnxruntime.InferenceSession | None = None
+
+    def open(self) -> None:
+        """Load the graph now, not when first asked: by then the directory of the bundle may be gone.
+
+        Raises:
+            BundleError: as `weights`.
+        """
+        self._opened()
 
     def weights(self, target_ids: Sequence[int], cross: Mapping[str, FloatArray]) -> FloatArray:
         """Return the weights with which the tokens of one target look at its source.

@@ -50,7 +50,7 @@ class Sessions:
     """The same graph with more threads in a run, for the only running batch; None if it would gain nothing."""
 
     attention: CrossAttention
-    """Not loaded before it is asked."""
+    """Loaded already if the bundle has the graph."""
 
     to_device: Callable[[NDArray[Any]], onnxruntime.OrtValue]
     """Makes an array something a session can be bound to."""
@@ -93,15 +93,19 @@ def open_sessions(
     opener = _Opener(bundle=bundle, settings=settings, placement=placement)
     encoder_path, decoder_path = bundle.graph_paths(placement.precision)
     tensors = manifest.tensors[placement.precision]
+    attention = CrossAttention(
+        opener.open_attention,
+        num_layers=manifest.architecture.num_decoder_layers,
+        bos_id=manifest.special_ids.bos,
+    )
+    encoder, decoder = opener.open(encoder_path, tensors.encoder), opener.open(decoder_path, tensors.decoder)
+    if manifest.precisions[placement.precision].attention is not None:
+        attention.open()
     return Sessions(
-        encoder=opener.open(encoder_path, tensors.encoder),
-        decoder=opener.open(decoder_path, tensors.decoder),
+        encoder=encoder,
+        decoder=decoder,
         lone_decoder=opener.open_lone(decoder_path, tensors.decoder),
-        attention=CrossAttention(
-            opener.open_attention,
-            num_layers=manifest.architecture.num_decoder_layers,
-            bos_id=manifest.special_ids.bos,
-        ),
+        attention=attention,
         to_device=partial(
             onnxruntime.OrtValue.ortvalue_from_numpy,
             device_type=placement.device,
@@ -187,7 +191,7 @@ class _Opener:
         device, weights = self.placement.device, self.bundle.manifest.precisions[self.placement.precision].weights
         _check_external_files(path, weights)
         options = session_options(self.settings, num_lone_threads=num_lone_threads)
-        session = _load(path, options, providers(device, self.settings))
+        session = _load(path, options, providers(device, self.settings), weights=weights)
         session.disable_fallback()  # a failing run must fail, not go on elsewhere
         check_device(device, session.get_providers())
         _check_tensors(path, "inputs", session.get_inputs(), tensors.inputs)
@@ -202,8 +206,18 @@ class _Opener:
         return self.open(path, attention_tensors(num_layers, float_type))
 
 
-def _load(path: Path, options: onnxruntime.SessionOptions, providers: Sequence[Any]) -> onnxruntime.InferenceSession:
+def _load(
+    path: Path, options: onnxruntime.SessionOptions, providers: Sequence[Any], *, weights: str | None
+) -> onnxruntime.InferenceSession:
+    """Return a session that needs no file any more.
+
+    Left to itself, ONNX Runtime maps the file of weights into memory; if that is cut off in place, or written over, a
+    run reads other weights or ends the process (SIGBUS). Given the content it copies what it needs.
+    """
     try:
+        content = (path.parent / weights).read_bytes() if weights else b""  # must live until the session is there
+        if weights:
+            options.add_external_initializers_from_files_in_memory([weights], [content], [len(content)])
         return onnxruntime.InferenceSession(path, options, providers=providers)
     except Exception as error:  # its exception classes share no base of their own
         raise _damaged(path, error) from error

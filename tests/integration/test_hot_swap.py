@@ -157,6 +157,16 @@ async def test_requests_on_their_way_are_answered_by_the_version_they_came_to(
     await until(lambda: server.sample("mt_model_state", model="tiny", version="1", state="draining") == 0)
 
 
+async def test_a_version_whose_directory_is_gone_answers_with_everything_it_has(
+    server: RunningServer, models: Path
+) -> None:
+    shutil.rmtree(models / "tiny" / "1")  # as the operator does whose new version serves while this one finishes
+
+    answer = await server.translate("A man.", options=pb.DecodingOptions(return_alignment=True))
+
+    assert answer.translations[0].hypotheses[0].alignment
+
+
 async def test_a_broken_bundle_leaves_the_old_version_serving(
     server: RunningServer, bundles: Path, models: Path
 ) -> None:

@@ -168,18 +168,23 @@ def test_a_bundle_without_the_graph_serves_and_says_so_when_asked(pair: Pair) ->
         batch.cross_attention(0, _TARGETS[0])
 
 
-def test_the_graph_is_loaded_when_it_is_first_asked_for(pair: Pair, tmp_path: Path) -> None:
+def test_the_graph_is_there_though_its_file_is_gone(pair: Pair, tmp_path: Path) -> None:
     directory = tmp_path / "bundle"
-    shutil.copytree(pair.bundle.directory, directory, ignore=shutil.ignore_patterns("attention.*"))
-    bundle = Bundle(directory=directory, manifest=pair.bundle.manifest)
-    batch = OnnxStepModel(bundle, RuntimeSettings(device="cpu")).new_batch()
+    shutil.copytree(pair.bundle.directory, directory)
+    model = OnnxStepModel(Bundle(directory=directory, manifest=pair.bundle.manifest), RuntimeSettings(device="cpu"))
+    shutil.rmtree(directory)
+    batch = model.new_batch()
     batch.start(_SOURCES)
 
-    with pytest.raises(BundleError, match=r"attention\.int8\.onnx: graph is .*No such file"):
-        batch.cross_attention(0, _TARGETS[0])
-    shutil.copy(pair.bundle.attention_path("int8"), directory)
-
     assert batch.cross_attention(0, _TARGETS[0]).shape == (2, 2, 3, 4)
+
+
+def test_a_graph_that_is_missing_is_named_before_anybody_asks(pair: Pair, tmp_path: Path) -> None:
+    directory = tmp_path / "bundle"
+    shutil.copytree(pair.bundle.directory, directory, ignore=shutil.ignore_patterns("attention.*"))
+
+    with pytest.raises(BundleError, match=r"attention\.int8\.onnx: graph is .*No such file"):
+        OnnxStepModel(Bundle(directory=directory, manifest=pair.bundle.manifest), RuntimeSettings(device="cpu"))
 
 
 def test_threads_share_the_graph(pair: Pair) -> None:

@@ -161,3 +161,10 @@ def test_the_threads_of_a_lone_batch_wait_awake_until_its_run_ends() -> None:
     assert options.intra_op_num_threads == 4
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
     assert options.get_session_config_entry("session.force_spinning_stop") == "1"
+
+
+def test_no_file_of_a_loaded_model_is_mapped_so_none_that_is_cut_off_ends_the_process(bundle: Bundle) -> None:
+    sessions = open_sessions(bundle, RuntimeSettings())
+
+    assert sessions.weights_bytes > 0
+    assert str(bundle.directory) not in Path("/proc/self/maps").read_text(encoding="utf-8")
