@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import grpc
 import structlog
+from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import DecodeError, Message
 
 from service.api import messages, status
@@ -23,6 +24,7 @@ from service.api.access import Access
 from service.api.caller import current_caller, peer_name, set_caller
 from service.api.gate import Gate
 from service.api.streams import RequestStream, Respond, ResponseStream, StreamedRequest
+from service.api.unreadable import readable_id
 from service.errors import InvalidFieldError, RateLimitedError, RequestError
 from service.telemetry.metrics import Metrics
 from service.telemetry.request_facts import RequestFacts, set_current_facts
@@ -147,9 +149,9 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
 
             def received(raw_request: bytes) -> StreamedRequest:
                 call.request_bytes += len(raw_request)
-                message = _parsed(raw_request, handler.request_deserializer)
+                message, problem = _parsed_or_named(raw_request, handler.request_deserializer)
                 answered = partial(self._answer_one, method, context, message, len(raw_request))
-                return StreamedRequest(message=message, answered=answered)
+                return StreamedRequest(message=message, answered=answered, problem=problem)
 
             async def respond() -> None:
                 try:
@@ -290,6 +292,16 @@ def _parsed(raw_request: bytes, deserialize: Callable[[bytes], Message]) -> Mess
         return deserialize(raw_request)
     except DecodeError as error:
         raise InvalidFieldError("request", "no valid protobuf message", "one, with all texts in UTF-8") from error
+
+
+def _parsed_or_named(
+    raw_request: bytes, deserialize: Callable[[bytes], Message]
+) -> tuple[Message, InvalidFieldError | None]:
+    """Return a request, or its name alone and what is wrong with it."""
+    try:
+        return _parsed(raw_request, deserialize), None
+    except InvalidFieldError as problem:
+        return pb.TranslateRequest(request_id=readable_id(raw_request)), problem
 
 
 def _name_request(request: Any, call: _Call) -> None:

@@ -23,7 +23,6 @@ async def answer_all(
         max_unanswered: how many are under way before no more are read.
 
     Raises:
-        InvalidFieldError: if a message is no request.
         DragomanError: why the server takes no more requests, once those under way are answered.
     """
     await _Multiplexer(stream, answer, max_unanswered).run()
@@ -79,8 +78,9 @@ class _Multiplexer:
         if request is None:
             self._is_half_closed = True
         else:
-            task = asyncio.create_task(self._answered(request, self._problem(request.message.request_id)))
-            self._under_way[task] = request.message.request_id
+            request_id = request.message.request_id
+            task = asyncio.create_task(self._answered(request, request.problem or self._problem(request_id)))
+            self._under_way[task] = request_id
 
     async def _answered(self, request: StreamedRequest, problem: InvalidFieldError | None) -> bytes:
         async def respond() -> Message:

@@ -15,7 +15,7 @@ import grpc
 from google.protobuf.message import Message
 
 from service.api.gate import Gate
-from service.errors import DragomanError
+from service.errors import DragomanError, InvalidFieldError
 
 _Result = TypeVar("_Result")
 
@@ -66,6 +66,9 @@ class StreamedRequest:
     """Answers it as if it were a call of its own, counted and logged; returns the serialized response, which tells
     the error if there was one."""
 
+    problem: InvalidFieldError | None = None
+    """What is wrong if its bytes are no request; `message` has only the id then, if that can be read."""
+
 
 class RequestStream(ResponseStream):
     """Receives the requests of a call, too."""
@@ -78,7 +81,7 @@ class RequestStream(ResponseStream):
         Args:
             context: of the call; it has no codecs.
             gate: tells when the server takes no more requests.
-            received: makes a request of its bytes, or raises an error of the tree.
+            received: makes a request of its bytes, whatever they are.
         """
         super().__init__(context)
         self._gate = gate

@@ -210,3 +210,16 @@ async def test_a_socket_of_this_machine_can_be_listened_on(tiny_model: Path, tmp
     address = f"unix:{tmp_path / 'dragoman.sock'}"
     async with running_server(tiny_model, grpc__host=address), grpc.aio.insecure_channel(address) as connection:
         assert len((await translate(connection)).translations) == 1
+
+
+async def test_a_client_that_never_agrees_to_the_settings_is_disconnected(tiny_model: Path) -> None:
+    """Until it does, gRPC takes far more metadata from it than is allowed."""
+    async with running_server(tiny_model, grpc__handshake_timeout_s=0.5) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # and empty settings
+
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.read(-1)  # up to the end of the connection
+
+        writer.close()
+        assert (await server.translate("A man.")).translations

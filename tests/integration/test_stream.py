@@ -117,13 +117,26 @@ async def test_an_id_may_come_again_only_once_it_is_answered(server: RunningServ
     assert await stream.code() is grpc.StatusCode.OK
 
 
-async def test_bytes_that_are_no_message_end_the_call(server: RunningServer) -> None:
+@pytest.mark.parametrize(
+    ("message", "request_id"),
+    [(b"\x3a\x02r1\x0a\x02\xff\xfe", "r1"), (b"\x0a\x02\xff\xfe", ""), (b"\x3a\x02r1\x0a\x7fshort", ""), (b"\xff", "")],
+    ids=["invalid UTF-8 in a text", "invalid UTF-8 without an id", "cut off", "no protobuf"],
+)
+async def test_bytes_that_are_no_message_fail_alone_under_their_id_if_it_can_be_read(
+    server: RunningServer, message: bytes, request_id: str
+) -> None:
     stream = server.channel.stream_stream(f"/dragoman.v1.TranslationService/{METHOD}")()
-    await stream.write(b"\x0a\x02\xff\xfe")
+    for raw_request in (numbered(0).SerializeToString(), message, numbered(2).SerializeToString()):
+        await stream.write(raw_request)
+    await stream.done_writing()
 
-    error = await refusal(the_end_of(stream))
+    answers = {one.request_id: one for one in [pb.TranslateResponse.FromString(raw) async for raw in stream]}
 
-    assert (error.code, error.reason, error.fields) == ("INVALID_ARGUMENT", "INVALID_FIELD", ["request"])
+    assert await stream.code() is grpc.StatusCode.OK
+    assert set(answers) == {"r0", request_id, "r2"}
+    assert reason_and_fields(answers[request_id]) == ("INVALID_FIELD", ["request"])
+    assert answers["r0"].translations
+    assert answers["r2"].translations
 
 
 async def test_no_more_requests_are_read_than_may_be_unanswered(tiny_model: Path) -> None:

@@ -79,7 +79,8 @@ class TranslationServiceServicer:
         """Translates requests as they come over one call and answers each as soon as it is finished, in any order.
 
         `request_id` pairs answers with requests: it is required here and differs from that of every request of the call
-        that is still unanswered. A request that fails is answered with `TranslateResponse.error`, and the call goes on.
+        that is still unanswered. A request that fails is answered with `TranslateResponse.error`, and the call goes on;
+        so it does after bytes that are no request, whose id is in the answer if it can be read.
         The server stops reading while too many requests are unanswered (a server setting). Once the caller has
         half-closed, the call ends with OK after the last answer. The deadline is that of the whole call.
         """
