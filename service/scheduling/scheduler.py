@@ -18,11 +18,13 @@ from service.decoding.engine import check_segment
 from service.decoding.step_model import StepModel
 from service.errors import DeadlineExceededError, DrainingError, OverloadedError
 from service.scheduling.admission import AdmissionQueue
+from service.scheduling.answers import Answers
 from service.scheduling.batching import BatchBudget, fair_share, next_joiners
 from service.scheduling.forecast import Backlog, Demand, Forecast
 from service.scheduling.headroom import Headroom
 from service.scheduling.pending import PendingSegment
 from service.scheduling.settings import SchedulingSettings
+from service.scheduling.switch_interval import SwitchInterval
 from service.scheduling.text_sizes import TextSizes
 from service.scheduling.thread_priority import lower_priority
 from service.scheduling.turn import Turn
@@ -31,6 +33,7 @@ from service.scheduling.worker import Worker
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import current_trace
 
+_SWITCH_INTERVAL = SwitchInterval()  # of the process, whose models share Python's lock
 _OVERLOAD_LASTS_S = 1.0  # after a request was refused that was known in full
 _LOOKAHEAD = 4  # batches' worth of waiting segments from which joiners of similar length are chosen
 
@@ -103,7 +106,10 @@ class Scheduler:
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)  # something waits, or the threads shall end
         self._quiet = threading.Condition(self._lock)  # everything is answered
-        self._workers = [Worker(model, metrics=metrics, clock=clock) for _ in range(num_threads)]
+        self._answers = Answers()
+        self._workers = [
+            Worker(model, metrics=metrics, clock=clock, answer=self._answers.give) for _ in range(num_threads)
+        ]
         self._threads = [
             threading.Thread(target=self._decode, args=(worker,), name=f"decode-{index}", daemon=True)
             for index, worker in enumerate(self._workers)
@@ -153,7 +159,7 @@ class Scheduler:
                 return
             arrival = self._arrival(segments, deadline_s=deadline_s, priority=priority, caller=caller)
             if self._forecast.finish_in_s(arrival.demand, Backlog()) <= arrival.allowed_s:
-                self._predict(arrival)
+                self._predict_or_note(arrival)
 
     def submit(
         self,
@@ -194,7 +200,7 @@ class Scheduler:
         with self._lock:
             self._text_sizes.learn(num_characters, segments)
             try:
-                self._predict(arrival)  # a refusal costs little: nothing is made before it
+                self._predict_or_note(arrival)  # a refusal costs little: nothing is made before it
             except OverloadedError:
                 self._overloaded_at_s = arrival.now_s
                 raise
@@ -217,6 +223,7 @@ class Scheduler:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(timeout_s)
+        self._answers.stop(timeout_s)
 
     def _arrival(
         self, segments: Sequence[Segment], *, deadline_s: float | None, priority: Priority, caller: str
@@ -255,7 +262,16 @@ class Scheduler:
             self._predictions[group[-1]] = _Prediction(needed_s=predicted_s, knows_rate=self._forecast.knows_rate)
             self._record_queue()
             self._work.notify(len(group))
+        _SWITCH_INTERVAL.note_admission(arrival.now_s)
         return [pending.future for pending in group]
+
+    def _predict_or_note(self, arrival: _Arrival) -> float:
+        """Do as `_predict`, and have decoding yield to refusals from the first one on."""
+        try:
+            return self._predict(arrival)
+        except OverloadedError:
+            _SWITCH_INTERVAL.note_refusal(arrival.now_s)
+            raise
 
     def _predict(self, arrival: _Arrival) -> float:
         """Return the seconds until a request is answered; refuse it if that is too late, or without room for it."""
@@ -315,17 +331,19 @@ class Scheduler:
             self._work.wait_for(lambda: self._is_stopping or worker.num_segments or self._queue.num_segments)
             if self._is_stopping:
                 return False
+            if not self._queue.num_segments:
+                return True
             now_s = self._clock()
             expired = self._queue.pop_expired(now_s)
-            worker.hand_over(self._pop_joiners(worker, now_s))
+            if joiners := self._pop_joiners(worker, now_s):
+                worker.hand_over(joiners)
             self._record_queue()
         for pending in expired:
             pending.fail(DeadlineExceededError("queue"))
         return True
 
     def _pop_joiners(self, worker: Worker, now_s: float) -> list[PendingSegment]:
-        if not self._queue.num_segments:
-            return []
+        """Take those who join the batch of a worker now out of the queue."""
         share = fair_share(
             num_waiting=self._queue.num_segments,
             num_running=sum(other.num_segments for other in self._workers),
@@ -350,6 +368,8 @@ class Scheduler:
     def _is_backlogged(self, worker: Worker) -> bool:
         """Say whether the batch of a worker is as large as it may be, and more waits."""
         with self._lock:
+            if not self._queue.num_segments:
+                return False
             waiting = self._queue.peek(self._clock(), limit=1)
         budget = self._budget(self._settings.max_batch_segments)
         return bool(waiting) and not budget.allows(worker.load().plus(waiting[0].segment))
@@ -395,6 +415,8 @@ class Scheduler:
     def _record_queue(self) -> None:
         """Move the gauges by what changed: the schedulers of several models share them."""
         num_segments, num_tokens, work = self._queue.num_segments, self._queue.num_tokens, self._queue.work
+        if num_segments == self._recorded_segments:  # nobody has come or gone
+            return
         self._metrics.queue_segments.inc(num_segments - self._recorded_segments)
         self._metrics.queue_tokens.inc(num_tokens - self._recorded_tokens)
         self._metrics.queue_work_tokens.inc(work - self._recorded_work)

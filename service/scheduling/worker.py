@@ -15,6 +15,9 @@ from service.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
+Answer = Callable[[PendingSegment, SegmentResult], object]
+"""Gives a segment its result."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSegment:
@@ -33,10 +36,23 @@ class Worker:
     `EngineError`, and the next turn begins with a fresh one.
     """
 
-    def __init__(self, model: StepModel, *, metrics: Metrics, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, model: StepModel, *, metrics: Metrics, clock: Callable[[], float], answer: Answer = PendingSegment.answer
+    ) -> None:
+        """Begin without segments.
+
+        Args:
+            model: decodes them.
+            metrics: told of what is done.
+            clock: of the scheduler, in seconds.
+            answer: gives results to those who wait for them, at once or soon.
+        """
         self._model = model
         self._metrics = metrics
+        self._row_padding = metrics.step_padding_share.labels("rows")
+        self._source_padding = metrics.step_padding_share.labels("sources")
         self._clock = clock
+        self._give = answer
         self._engine: Engine | None = None  # made when needed: making it may fail like any other use of the model
         self._joiners: list[PendingSegment] = []
         self._running: dict[int, RunningSegment] = {}
@@ -141,7 +157,7 @@ class Worker:
         self._turn.num_steps += ended.num_steps
         if not running.pending.future.done():
             self._count(running.pending, result)  # before the answer, so that who has it finds it in the figures
-            running.pending.answer(result)
+            self._give(running.pending, result)
 
     def _count(self, pending: PendingSegment, result: SegmentResult) -> None:
         num_target_tokens = len(result.hypotheses[0].token_ids)
@@ -158,11 +174,13 @@ class Worker:
             self._metrics.guard_defects.labels(kind=defect.kind.value).inc()
 
     def _record_padding(self, load: BatchLoad, *, num_rows: int) -> None:
-        self._metrics.step_padding_share.labels("rows").observe(1 - min(load.live_rows, num_rows) / num_rows)
-        self._metrics.step_padding_share.labels("sources").observe(1 - load.source_tokens / load.padded_tokens)
+        self._row_padding.observe(1 - min(load.live_rows, num_rows) / num_rows)
+        self._source_padding.observe(1 - load.source_tokens / load.padded_tokens)
 
     def _show(self, load: BatchLoad) -> None:
         """Move the gauges by what changed."""
+        if load is self._shown:
+            return
         self._metrics.batch_live_segments.inc(load.num_segments - self._shown.num_segments)
         self._metrics.batch_live_rows.inc(load.live_rows - self._shown.live_rows)
         self._shown = load
