@@ -8,12 +8,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 TEXT ?= The weather is nice today.
 TARGET ?= localhost:50051
 MODE ?= full
+PROFILE ?= sentence
+RATE ?= 10
 VARIANT ?= cpu
 TAG ?= dragoman:$(VARIANT)
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve translate bench overload cancellations image image-test lock dashboards watching-test envoy-test compose-test manifests kube-play rules test check format proto buf clean
+.PHONY: help demo serve translate bench peers-load loadtest capacity capacity-base overload cancellations soak chaos bad-inputs image image-test lock dashboards watching-test envoy-test compose-test manifests kube-play rules test check format proto buf clean
 
 help: ## Show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -33,11 +35,35 @@ bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch on t
 	@test $(MODE) = short || $(BIN)/python -m loadtests.peers overhead
 	@test $(MODE) = short || $(BIN)/python -m loadtests.peers server
 
+peers-load: $(VENV)/.bench ## Same calls to servers over CTranslate2 and Transformers: latency, capacity: make peers-load [MODE=short]
+	@$(BIN)/python -m loadtests.peers load --mode $(MODE)
+
+loadtest: $(VENV)/.load ## Offer calls and tell latency on one page: make loadtest [PROFILE=chat] [RATE=20] [SLO="p95<400ms"] [MODE=short]
+	@$(BIN)/python -m loadtests.loadtest --mode $(MODE) --profile "$(PROFILE)" --rate "$(RATE)" \
+		$(if $(TARGET_SERVER),--target "$(TARGET_SERVER)") $(if $(SLO),--slo "$(SLO)") $(if $(BASELINE),--baseline "$(BASELINE)")
+
+capacity: $(VENV)/.load ## Find the rate that the server bears, and draw latency against load: make capacity [SLO="p95<1s"] [MODE=short]
+	@$(BIN)/python -m loadtests.capacity --mode $(MODE) --profile "$(PROFILE)" \
+		$(if $(TARGET_SERVER),--target "$(TARGET_SERVER)") $(if $(SLO),--slo "$(SLO)")
+
+capacity-base: $(VENV)/.bench ## The same for Transformer-base with random weights
+	@flags=$$($(BIN)/python -m loadtests.peers prepare --model base) && $(BIN)/python -m loadtests.capacity \
+		--mode $(MODE) --slo "$(or $(SLO),p95<3s,goodput>99%)" --title "Transformer-base" --output build/capacity-base $$flags
+
 overload: $(VENV)/.bench ## Offer the server ten times its capacity for a minute: does it say no early and usefully?
 	@$(BIN)/python -m loadtests.overload
 
 cancellations: $(VENV)/.bench ## Make 50,000 calls whose callers leave at any moment: does anything of them stay?
 	@$(BIN)/python -m loadtests.cancellations
+
+soak: $(VENV)/.bench ## Everything at once for half an hour: does anything leak, is anything lost? make soak [MODE=short]
+	@$(BIN)/python -m loadtests.soak --mode $(MODE)
+
+chaos: $(VENV)/.bench bad-inputs ## Break one thing after the other in a running server: does anybody else notice? make chaos [MODE=short]
+	@$(BIN)/python -m loadtests.chaos --mode $(MODE)
+
+bad-inputs: $(VENV)/.bench ## Send 20,000 inputs that nobody should send: is each answered as it should be? make bad-inputs [MODE=short]
+	@$(BIN)/python -m loadtests.bad_inputs --mode $(MODE)
 
 image: ## Build the container image with docker or podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
 	@deploy/image/build.sh "$(VARIANT)" "$(TAG)"
@@ -110,7 +136,12 @@ $(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
 	@$(PIP) --editable '.[bench]'
 	@touch $@ $(VENV)/.serve
 
+$(VENV)/.load: pyproject.toml | $(VENV)/bin/python
+	@echo "installing what the load tests need ..."
+	@$(PIP) --editable '.[serve,load]'
+	@touch $@ $(VENV)/.serve
+
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 	@echo "installing what training, export and the checks need ..."
 	@$(PIP) --editable '.[dev]'
-	@touch $@ $(VENV)/.serve $(VENV)/.bench
+	@touch $@ $(VENV)/.serve $(VENV)/.bench $(VENV)/.load

@@ -1,100 +1,103 @@
-"""What Locust's users do: translate over one connection each, with a short pause between calls.
+"""Locust's users: they call the methods of a server over gRPC, as often as answers come back, or by a schedule.
 
-locust --headless --locustfile loadtests/locustfile.py --host localhost:50051 --users 10 --run-time 30s
+locust --headless -f loadtests/locustfile.py --host localhost:50051 --users 10 --run-time 30s
+locust --headless -f loadtests/locustfile.py --host localhost:50051 --arrivals poisson --rate 20 --run-time 30s
 
-DRAGOMAN_API_KEY is sent along where the server asks for a key. A call counts as failed if its status is not OK, and so
-does a refusal for load: it is what a caller would see.
+The first is a closed loop: each user waits for an answer before the next call. The second is an open loop: calls are
+sent when they are due, whatever became of those before, and their latency counts from then. DRAGOMAN_API_KEY is sent
+along where the server asks for a key. A call counts as failed if its status is not OK, and so does a refusal for load:
+it is what a caller would see.
+
+Locust explains itself before it looks at this file; `python -m loadtests.locustfile` lists these flags too.
+`python -m loadtests.loadtest` makes a page of such a run.
 """
 
-import itertools
-import os
+import random
+import sys
 import time
-from collections.abc import Iterable
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
-import grpc
+import gevent
 import grpc.experimental.gevent
-from locust import User, between
+from locust import User, events
+from locust.argument_parser import get_parser
+from locust.exception import StopUser
 
-from loadtests import wire
-
-# From here on, gRPC waits as gevent does: without it the first call would stop all users.
-grpc.experimental.gevent.init_gevent()
-
-_TIMEOUT_S: Final = 30.0
-_SEEDS: Final = itertools.count()
-"""Each user sends texts of its own."""
+from loadtests.flags import add_workload_flags
+from loadtests.session import CLOSED, TEXTS_FLAG, Session
 
 
-class TranslatingUser(User):  # type: ignore[misc]  # locust is not installed where types are checked
-    """Mostly short requests, now and then a document or a stream."""
-
-    wait_time = between(0.05, 0.2)
-
-    def on_start(self) -> None:
-        """Connect."""
-        if not self.host:
-            raise ValueError("name the server: --host HOST:PORT")
-        key = os.environ.get("DRAGOMAN_API_KEY")
-        self._metadata = (("authorization", f"Bearer {key}"),) if key else ()
-        self._channel = grpc.insecure_channel(self.host, options=[("grpc.use_local_subchannel_pool", 1)])
-        self._translate: Any = self._channel.unary_unary(wire.TRANSLATE)
-        self._document: Any = self._channel.unary_stream(wire.TRANSLATE_DOCUMENT)
-        self._stream: Any = self._channel.stream_stream(wire.TRANSLATE_STREAM)
-        self._requests = wire.Requests(next(_SEEDS))
-        self._num_calls = 0
-
-    def on_stop(self) -> None:
-        """Disconnect."""
-        self._channel.close()
-
-    def translate(self) -> None:
-        """Two sentences."""
-        self._measure("Translate", lambda number: [self._answer(number)])
-
-    def translate_document(self) -> None:
-        """Six sentences, one by one."""
-        self._measure(
-            "TranslateDocument",
-            lambda number: self._document(self._requests.document(number), timeout=_TIMEOUT_S, metadata=self._metadata),
-        )
-
-    def translate_stream(self) -> None:
-        """Three requests over one call."""
-        self._measure(
-            "TranslateStream",
-            lambda number: self._stream(
-                iter(self._requests.stream(number)), timeout=_TIMEOUT_S, metadata=self._metadata
-            ),
-        )
-
-    tasks: ClassVar = {translate: 8, translate_document: 1, translate_stream: 1}
-
-    def _answer(self, number: int) -> bytes:
-        answer: bytes = self._translate(self._requests.unary(number), timeout=_TIMEOUT_S, metadata=self._metadata)
-        return answer
-
-    def _measure(self, name: str, call: Any) -> None:
-        """Make a call and tell Locust how long it took, how much came back, and its error if it failed."""
-        self._num_calls += 1
-        began_s = time.perf_counter()
-        num_bytes, error = _received(lambda: call(self._num_calls))
-        self.environment.events.request.fire(
-            request_type="grpc",
-            name=name,
-            response_time=(time.perf_counter() - began_s) * 1000,
-            response_length=num_bytes,
-            exception=error,
-            context={},
-        )
+def add_flags(parser: Any, **_: Any) -> None:
+    """Declare what Locust's own flags do not say."""
+    group = parser.add_argument_group("Dragoman options", "What is called, and when.")
+    add = group.add_argument
+    add(
+        "--arrivals",
+        default=CLOSED,
+        metavar="KIND",
+        help="closed: each user waits for an answer before the next call; "
+        "or an open loop: poisson, constant, burst[:every=S,size=N], ramp[:from=N,to=N], trace:FILE (closed)",
+    )
+    add("--rate", type=float, default=1.0, metavar="N", help="calls a second of an open loop, of all processes (1)")
+    add("--duration", type=float, metavar="S", help="in which calls are made; the run ends with the last (--run-time)")
+    add("--warm-up", type=float, default=0.0, metavar="S", help="before it, at the same rate (0)")
+    add(
+        "--pause",
+        type=float,
+        default=0.1,
+        metavar="S",
+        help="mean pause between two calls of a user, closed loop (0.1)",
+    )
+    add("--seed", type=int, default=1, metavar="N", help="of arrivals and texts (1)")
+    add("--ca", metavar="FILE", help="certificate of the authority that signed the server's (no encryption)")
+    add("--records", metavar="DIR", help="gets every call of each process as JSON lines")
+    add_workload_flags(group, profile_flag=TEXTS_FLAG)
 
 
-def _received(call: Any) -> tuple[int, Exception | None]:
-    num_bytes = 0
+def join(environment: Any, **_: Any) -> None:
+    """Take part in the run, now that this process knows its role."""
+    # From here on, gRPC waits as gevent does: without it the first call would stop all users. Not earlier, as processes
+    # are forked before.
+    grpc.experimental.gevent.init_gevent()
+    if not environment.host and not environment.parsed_options.worker:
+        sys.exit("name the server: --host HOST:PORT")
     try:
-        answers: Iterable[bytes] = call()
-        for answer in answers:
-            num_bytes += len(answer)
-    except grpc.RpcError as error:
-        return num_bytes, RuntimeError(f"{error.code().name}: {error.details()}")
-    return num_bytes, None
+        session = Session(environment, gevent.spawn)
+    except ValueError as error:
+        sys.exit(f"locustfile: {error}")
+    TranslatingUser.session = session
+    environment.events.test_start.add_listener(lambda **_: gevent.spawn(session.prepare))
+    environment.events.quitting.add_listener(lambda **_: session.write())
+
+
+class TranslatingUser(User):  # type: ignore[misc]  # locust is not looked at where types are checked
+    """Makes the next call of its process: of an open loop when it is due, else when the one before has ended."""
+
+    session: Session
+
+    def call(self) -> None:
+        """Make one call, or begin it."""
+        due = self.session.next_call()
+        if due is None:
+            raise StopUser
+        planned, planned_s = due
+        if not self.session.is_open_loop:
+            self.session.make(planned, planned_s)
+            return
+        while (left_s := planned_s - time.monotonic()) > 0:
+            gevent.sleep(left_s)
+        gevent.spawn(self.session.make, planned, planned_s)
+
+    tasks: ClassVar = [call]
+
+    def wait_time(self) -> float:
+        """Return how long a user of a closed loop waits before the next call."""
+        mean_s: float = 0.0 if self.session.is_open_loop else self.environment.parsed_options.pause
+        return random.uniform(0.5, 1.5) * mean_s
+
+
+events.init_command_line_parser.add_listener(add_flags)
+events.init.add_listener(join)
+
+if __name__ == "__main__":
+    get_parser().print_help()

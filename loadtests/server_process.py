@@ -9,16 +9,18 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+
+from loadtests.sampling import scrape
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
 _POLL_S: Final = 0.05
 _STOP_TIMEOUT_S: Final = 60.0
 _BYTES_PER_MB: Final = 1024 * 1024
+_SERVE: Final = ("service", "serve", "--grpc-port", "0", "--http-port", "0")
 
 
 class ServerError(Exception):
@@ -28,11 +30,25 @@ class ServerError(Exception):
 class ServerProcess:
     """`python -m service serve` on free ports of this machine; killed on exit if it still runs."""
 
-    def __init__(self, log: Path, *flags: str, environment: Mapping[str, str] | None = None) -> None:
-        """Start it with further flags and settings, `environment` among them; its log replaces an older one."""
+    def __init__(
+        self,
+        log: Path,
+        *flags: str,
+        environment: Mapping[str, str] | None = None,
+        module: Sequence[str] = _SERVE,
+    ) -> None:
+        """Start it with further flags and settings, `environment` among them; its log replaces an older one.
+
+        Args:
+            log: where its log goes.
+            flags: of the command.
+            environment: beside this process's own, settings apart.
+            module: what to run instead, with the arguments ahead of the flags: another server that logs `listening`
+                with its `grpc_port`, and then `ready`.
+        """
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log_path = log
-        command = [sys.executable, "-m", "service", "serve", "--grpc-port", "0", "--http-port", "0", *flags]
+        command = [sys.executable, "-m", *module, *flags]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
         with log.open("wb") as stream:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
@@ -51,7 +67,7 @@ class ServerProcess:
             events = {record.get("event"): record for record in self._records()}
             if "ready" in events:
                 self._grpc_port = events["listening"]["grpc_port"]
-                self._http_port = events["listening"]["http_port"]
+                self._http_port = events["listening"].get("http_port", 0)
                 return
             time.sleep(_POLL_S)
         raise ServerError(f"the server is not ready; it said:\n{self._log_path.read_text(encoding='utf-8')[-2000:]}")
@@ -62,9 +78,19 @@ class ServerProcess:
         return f"127.0.0.1:{self._grpc_port}"
 
     @property
+    def metrics_url(self) -> str:
+        """Where it exposes its metrics."""
+        return f"http://127.0.0.1:{self._http_port}/metrics"
+
+    @property
     def pid(self) -> int:
         """Of the process."""
         return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """What it ended with, negative for a signal; None while it runs."""
+        return self._process.poll()
 
     def rss_mb(self) -> float:
         """Return its resident memory in MiB.
@@ -80,10 +106,7 @@ class ServerProcess:
 
     def samples(self) -> dict[str, float]:
         """Return every metric that it exposes, by name with labels."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._http_port}/metrics", timeout=10) as response:
-            lines = response.read().decode().splitlines()
-        pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
-        return {name: float(value) for name, _, value in pairs}
+        return scrape(self.metrics_url)
 
     def stop(self) -> int:
         """Let it drain; return its exit code.

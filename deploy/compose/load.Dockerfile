@@ -4,7 +4,7 @@ FROM ${BASE_IMAGE}
 COPY pyproject.toml README.md LICENSE /build/
 COPY proto/dragoman /build/proto/dragoman
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-compile '/build[load]' && rm -rf /build
+    python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-compile '/build[locust]' && rm -rf /build
 WORKDIR /opt/load
 ENV PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/opt/load PYTHONUNBUFFERED=1
 USER 65532:65532

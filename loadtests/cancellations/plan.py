@@ -53,15 +53,21 @@ class PlannedCall:
 def planned_calls(methods: Sequence[Method], count: int, seed: int) -> Iterator[PlannedCall]:
     """Yield so many calls, the methods in turn."""
     generator = random.Random(seed)
-    moments, weights = list(_WEIGHTS), list(_WEIGHTS.values())
     for index in range(count):
-        (moment,) = generator.choices(moments, weights)
+        moment, delay_share = draw_moment(generator)
         yield PlannedCall(
             method=methods[index % len(methods)],
             moment=moment,
-            delay_share=_delay_share(moment, generator),
+            delay_share=delay_share,
             half_closes=moment is Moment.NEVER or generator.random() < 0.5,
         )
+
+
+def draw_moment(generator: random.Random, *, may_stay: bool = True) -> tuple[Moment, float]:
+    """Return when a caller leaves: the moment, and the time as a share of the usual one."""
+    weights = {moment: weight for moment, weight in _WEIGHTS.items() if may_stay or moment is not Moment.NEVER}
+    (moment,) = generator.choices(list(weights), list(weights.values()))
+    return moment, _delay_share(moment, generator)
 
 
 def _delay_share(moment: Moment, generator: random.Random) -> float:

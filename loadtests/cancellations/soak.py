@@ -1,6 +1,5 @@
 """The soak: callers side by side, the server's memory meanwhile, and what is left when all have gone."""
 
-import math
 import threading
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ import grpc
 from loadtests import wire
 from loadtests.cancellations.callers import Caller
 from loadtests.cancellations.plan import Method, PlannedCall, planned_calls
+from loadtests.rest import wait_for_rest
 from loadtests.server_process import ServerProcess
 
 _NUM_CHANNELS: Final = 4
@@ -25,9 +25,6 @@ _SETTLE_TIMEOUT_S: Final = 30.0
 _SAMPLE_EACH_S: Final = 0.25
 _WINDOW: Final = 0.1
 """Share of the samples, at each end, whose medians are compared."""
-_GAUGES: Final = ("mt_requests_in_flight", "mt_open_streams", "mt_queue_segments", "mt_queue_tokens", "mt_batch_live")
-_STEPS: Final = "mt_decoder_steps_total"
-"""Grows as long as anything is in a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +63,7 @@ def soak(
             began_s = time.monotonic()
             _run(callers, planned_calls(methods, num_calls, seed))
             elapsed_s = time.monotonic() - began_s
-            left = _left(server)
+            left = wait_for_rest(server, timeout_s=_SETTLE_TIMEOUT_S)
     return SoakResult(
         num_calls=num_calls + num_warm_up,
         ends=dict(sum((caller.ends for caller in callers), Counter())),
@@ -129,18 +126,3 @@ def _run(callers: Sequence[Caller], plan: Iterator[PlannedCall]) -> None:
 
     with ThreadPoolExecutor(len(callers)) as pool:
         list(pool.map(make_calls, callers))
-
-
-def _left(server: ServerProcess) -> dict[str, float]:
-    """Return what is not at rest soon after the last caller has left: gauges that are not 0, steps still run."""
-    until_s = time.monotonic() + _SETTLE_TIMEOUT_S
-    num_steps = math.nan
-    while True:
-        samples = server.samples()
-        left = {name: value for name, value in samples.items() if name.startswith(_GAUGES) and value}
-        if samples[_STEPS] != num_steps:
-            left[_STEPS] = samples[_STEPS] - num_steps
-        if not left or time.monotonic() > until_s:
-            return left
-        num_steps = samples[_STEPS]
-        time.sleep(_SAMPLE_EACH_S)

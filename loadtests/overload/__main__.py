@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadtests import wire
+from loadtests.arrivals import Poisson
 from loadtests.overload import report
-from loadtests.overload.arrivals import poisson_arrivals, texts_per_call
 from loadtests.overload.calls import Caller
 from loadtests.overload.phases import closed_loop, open_loop
+from loadtests.overload.sizes import texts_per_call
 from loadtests.overload.verdict import Promises, broken_promises, summarize
 from loadtests.server_process import ServerError, ServerProcess
 
@@ -67,7 +68,7 @@ def _storm(server: ServerProcess, options: argparse.Namespace) -> report.Storm:
     offered_per_s = options.factor * texts_per_s
     size = texts_per_call(offered_per_s, at_least=options.texts, at_most=_MAX_TEXTS, max_calls_per_s=_MAX_CALLS_PER_S)
     duration_s = _SHORT_S if options.short else options.duration
-    arrivals = poisson_arrivals(offered_per_s / size, duration_s, options.seed)
+    arrivals = Poisson(offered_per_s / size).times(duration_s, options.seed)
     memory: list[tuple[float, float]] = []
     before_mb = server.rss_mb()
     with Caller(server.target, wire.translate_requests(options.seed, count=_NUM_REQUESTS, texts=size)) as caller:

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -11,32 +10,10 @@ from typing import Any, Final, Self
 import grpc
 
 from loadtests import wire
+from loadtests.records import CallRecord
 
 _NUM_CHANNELS: Final = 4
 """Connections; each has its own thread in the client."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRecord:
-    """One call; times in seconds on the generator's clock."""
-
-    planned_s: float
-    """When it should have been sent. Waiting is counted from here, or a slow generator would hide it."""
-
-    sent_s: float
-    ended_s: float
-    outcome: wire.Outcome
-    status: str
-
-    @property
-    def latency_s(self) -> float:
-        """What a caller who came as planned has waited."""
-        return self.ended_s - self.planned_s
-
-    @property
-    def lag_s(self) -> float:
-        """How late the generator was."""
-        return self.sent_s - self.planned_s
 
 
 class Caller:
@@ -55,7 +32,7 @@ class Caller:
         """Begin a call whose deadline counts from when it should have been sent."""
         index, self._num_sent = self._num_sent, self._num_sent + 1
         method = self._methods[index % len(self._methods)]
-        sent_s = time.perf_counter()
+        sent_s = time.monotonic()
         call = method.future(self._requests[index % len(self._requests)], timeout=timeout_s - (sent_s - planned_s))
         call.add_done_callback(partial(self._note, planned_s, sent_s))
 
@@ -87,7 +64,7 @@ class Caller:
             channel.close()
 
     def _note(self, planned_s: float, sent_s: float, call: Any) -> None:
-        ended_s = time.perf_counter()
+        ended_s = time.monotonic()
         outcome, status = wire.outcome(call)
         record = CallRecord(planned_s=planned_s, sent_s=sent_s, ended_s=ended_s, outcome=outcome, status=status)
         with self._all_ended:

@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from loadtests.overload.calls import Caller, CallRecord
+from loadtests.overload.calls import Caller
+from loadtests.records import CallRecord
 from loadtests.wire import Outcome
 
 _PATIENT_S: Final = 60.0
@@ -18,9 +19,9 @@ def closed_loop(caller: Caller, *, num_open: int, warm_up_s: float, duration_s: 
         TimeoutError: if the server stops answering.
         RuntimeError: if a call fails.
     """
-    began_s = time.perf_counter()
+    began_s = time.monotonic()
     until_s = began_s + warm_up_s + duration_s
-    while (now_s := time.perf_counter()) < until_s:
+    while (now_s := time.monotonic()) < until_s:
         caller.send(now_s, timeout_s=_PATIENT_S)
         if not caller.wait_below(num_open, _PATIENT_S):
             raise TimeoutError(f"the server has not answered for {_PATIENT_S:g} s")
@@ -43,14 +44,14 @@ def open_loop(
         each_s: how often to call `tick`.
         tick: called with the seconds since the start.
     """
-    began_s = time.perf_counter()
+    began_s = time.monotonic()
     next_tick_s = 0.0
     for arrival_s in arrivals:
         if arrival_s >= next_tick_s:
-            tick(time.perf_counter() - began_s)
+            tick(time.monotonic() - began_s)
             next_tick_s += each_s
-        time.sleep(max(0.0, began_s + arrival_s - time.perf_counter()))
+        time.sleep(max(0.0, began_s + arrival_s - time.monotonic()))
         caller.send(began_s + arrival_s, timeout_s=timeout_s)
     records = caller.wait(timeout_s + _PATIENT_S)
-    tick(time.perf_counter() - began_s)
+    tick(time.monotonic() - began_s)
     return began_s, records

@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from loadtests.overload.calls import CallRecord
 from loadtests.overload.verdict import Summary
+from loadtests.records import CallRecord
 from loadtests.wire import Outcome
 
 _COLOURS = {

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from loadtests.overload.calls import CallRecord
-from loadtests.peers.figures import percentile
+from loadtests.figures import percentile
+from loadtests.records import CallRecord
+from loadtests.summary import MAX_GENERATOR_LAG_P99_MS
 from loadtests.wire import Outcome
 
 
@@ -45,7 +46,7 @@ class Promises:
     min_goodput: float = 0.5
     """The generator and the refusals take their share of the cores."""
 
-    max_generator_lag_p99_ms: float = 25.0
+    max_generator_lag_p99_ms: float = MAX_GENERATOR_LAG_P99_MS
     """Beyond it, the generator was measured and not the server."""
 
 

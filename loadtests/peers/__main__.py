@@ -1,4 +1,4 @@
-"""`python -m loadtests.peers bench | table | overhead | server`: speed on this machine, beside other systems."""
+"""`python -m loadtests.peers COMMAND`: speed on this machine, beside other systems."""
 
 import argparse
 import importlib
@@ -14,7 +14,7 @@ from loadtests.peers.model_files import ModelFiles
 from service.cli.server_process import ServerProcessError
 from service.errors import DragomanError
 
-_COMMANDS = ("bench", "table", "overhead", "server")
+_COMMANDS = ("bench", "table", "overhead", "server", "serve", "load", "prepare")
 """Each a module of this package."""
 
 
@@ -25,7 +25,8 @@ def main(arguments: list[str]) -> int:
         return 0
     parser = argparse.ArgumentParser(prog="python -m loadtests.peers", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name in _COMMANDS:  # imported now: a worker needs nothing of them
+    named = [name for name in arguments[:1] if name in _COMMANDS]
+    for name in named or _COMMANDS:  # imported now: a worker needs nothing of them, a server of another system little
         importlib.import_module(f"loadtests.peers.{name}").add_parser(commands)
     parsed = parser.parse_args(arguments)
     try:

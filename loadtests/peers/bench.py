@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from loadtests.machine import describe_machine
 from loadtests.peers.cases import Case, Mode, base_cases, selected, shipped_cases
 from loadtests.peers.comparison import CaseResult, Pairing, Plan, compare
 from loadtests.peers.lines import duel_line
-from loadtests.peers.machine import describe_machine
 from loadtests.peers.model_files import ModelFiles
 from loadtests.peers.plots import write_plots
 from loadtests.peers.record import RESULTS_NAME, record_of, write_record

@@ -67,3 +67,12 @@ def sample(values: Sequence[_T], size: int) -> list[_T]:
     if len(values) <= size:
         return list(values)
     return [values[index * len(values) // size] for index in range(size)]
+
+
+def whole_sentences(texts: Sequence[str]) -> list[str]:
+    """Return the texts that the service decodes as they are: one sentence, nothing to cut off."""
+    return [
+        text
+        for text in texts
+        if [text[span.start : span.end] for span in split_sentences(text, language="en")] == [text]
+    ]

@@ -1,7 +1,6 @@
 """`server`: how much of the engine's throughput is left when callers come through gRPC, queue and text pipeline."""
 
 import argparse
-import shutil
 import signal
 import time
 from collections.abc import Sequence
@@ -19,15 +18,14 @@ from export.corpus.vocabulary import EOS_ID
 from loadtests.peers.cases import fixed_length, random_sources
 from loadtests.peers.lines import line
 from loadtests.peers.model_files import ModelFiles
-from loadtests.peers.sentences import DATA_VARIABLE, sentence_sets
+from loadtests.peers.sentences import DATA_VARIABLE, sentence_sets, whole_sentences
 from loadtests.peers.systems import SearchOptions, SystemSettings
 from loadtests.peers.text import TextPipeline
 from loadtests.peers.workers import Task, Worker
-from loadtests.peers.workspace import MODELS, made_up_word, prepare_model
+from loadtests.peers.workspace import MODELS, made_up_word, prepare_model, served_models
 from service.cli.server_process import ServerProcess
 from service.cores import num_cores
 from service.text.limits import EXTRA_TARGET_TOKENS
-from service.text.segmentation import split_sentences
 
 _ALPHA: Final = 0.6
 _BATCH_SIZE: Final = 16
@@ -124,7 +122,7 @@ def _real(files: ModelFiles, data: Path | None) -> Workload:
     return Workload(
         model="shipped",
         files=files,
-        texts=_whole_sentences(sentence_sets(data, size=_NUM_SENTENCES)[0].texts),
+        texts=whole_sentences(sentence_sets(data, size=_NUM_SENTENCES)[0].texts),
         search=SearchOptions(length_penalty_alpha=_ALPHA, extra_target_tokens=EXTRA_TARGET_TOKENS),
         options=DecodingOptions(length_penalty=_ALPHA),
     )
@@ -134,7 +132,7 @@ def _measure(workload: Workload, arguments: argparse.Namespace) -> tuple[list[Th
     """Return the throughput through the server and of the engine alone, measured in turn."""
     worker, served, offline = Worker(workload.files), list[Throughput](), list[Throughput]()
     task, requests = workload.offline_task(), workload.requests(arguments.texts)
-    with ServerProcess("--models", str(_served_models(workload.files))) as server:
+    with ServerProcess("--models", str(served_models(workload.files))) as server:
         port = server.wait_until_ready(timeout_s=_TIMEOUT_S).grpc_port
         for _ in range(1 + arguments.repetitions):  # the first one warms up
             served.append(_ask(port, requests, workload.options, arguments.clients))
@@ -162,24 +160,6 @@ def _line(
         "tokens": f"{served[-1].num_target_tokens}/{offline[-1].num_target_tokens}",
     }
     return line("server", fields)
-
-
-def _whole_sentences(texts: Sequence[str]) -> list[str]:
-    """Return the texts that the service decodes as they are: one sentence, nothing to cut off."""
-    return [
-        text
-        for text in texts
-        if [text[span.start : span.end] for span in split_sentences(text, language="en")] == [text]
-    ]
-
-
-def _served_models(files: ModelFiles) -> Path:
-    """Return a directory of models that holds this one alone."""
-    directory = files.directory / "served"
-    manifest = files.open().manifest
-    shutil.rmtree(directory, ignore_errors=True)
-    shutil.copytree(files.bundle_path, directory / manifest.name / manifest.version)
-    return directory
 
 
 def _ask(port: int, requests: Sequence[Sequence[str]], options: DecodingOptions, num_clients: int) -> Throughput:

@@ -20,6 +20,7 @@ from export.graph.network import Network
 from export.importers.bundle import read_network
 from export.model.config import PRESETS
 from export.model.transformer import Transformer
+from loadtests.peers.ending import end_by_itself
 from loadtests.peers.model_files import ModelFiles
 from loadtests.peers.systems import Precision
 from service.bundle import Bundle, Limits, Provenance, open_bundle
@@ -33,29 +34,44 @@ PRECISIONS: Final[tuple[Precision, ...]] = ("fp32", "int8")
 _PREFERRED_PRECISIONS: Final = ("fp32", "fp16", "int8")
 """Whose weights are taken from a bundle that exists already: the first that it has."""
 
-_BASE_VOCABULARY_SIZE: Final = 32_000
+BASE_VOCABULARY_SIZE: Final = 32_000
+"""Of Transformer-base."""
+
 _SHIPPED: Final = Path(__file__).resolve().parents[2] / "deploy" / "models" / "en-de" / "1"
 _SEED: Final = 20170612
 _CALIBRATION_PAIRS: Final = 32
 _LIMITS: Final = Limits(max_source_tokens=256, max_target_tokens=256)
 
 
-def prepare_model(directory: Path, model: str) -> ModelFiles:
-    """Write one of `MODELS` for every system that runs here; CTranslate2's only if it is installed."""
-    files = prepare_base(directory) if model == "base" else prepare_bundle(directory, open_bundle(_SHIPPED))
+def prepare_model(directory: Path, model: str, *, ends: bool = False) -> ModelFiles:
+    """Write one of `MODELS` for every system that runs here; CTranslate2's only if it is installed.
+
+    Args:
+        directory: where to, in place of what is there.
+        model: which one.
+        ends: see `prepare_base`.
+    """
+    files = prepare_base(directory, ends=ends) if model == "base" else prepare_bundle(directory, open_bundle(_SHIPPED))
     if find_spec("ctranslate2"):
         importlib.import_module("loadtests.peers.ctranslate2_model").convert(network_of(files), files.ctranslate2_path)
     return files
 
 
-def prepare_base(directory: Path) -> ModelFiles:
-    """Write Transformer-base with random weights of a fixed seed; it says nothing, at the cost of one that does."""
-    config = replace(PRESETS["base"], vocabulary_size=_BASE_VOCABULARY_SIZE, norm="post")
+def prepare_base(directory: Path, *, ends: bool = False) -> ModelFiles:
+    """Write Transformer-base with random weights of a fixed seed; it says nothing, at the cost of one that does.
+
+    Args:
+        directory: where to, in place of what is there.
+        ends: whether targets end by themselves, at different lengths, and not only at a limit.
+    """
+    config = replace(PRESETS["base"], vocabulary_size=BASE_VOCABULARY_SIZE, norm="post")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
         model = Transformer(config).eval()
+    if ends:
+        end_by_itself(model)
     network = Network.of(model, measure_ranges(model, _made_up_pairs(config.vocabulary_size)))
-    return write_model(directory, network, made_up_vocabulary(_BASE_VOCABULARY_SIZE), _LIMITS)
+    return write_model(directory, network, made_up_vocabulary(BASE_VOCABULARY_SIZE), _LIMITS)
 
 
 def _made_up_pairs(vocabulary_size: int) -> list[tuple[list[int], list[int]]]:
@@ -95,6 +111,15 @@ def write_model(directory: Path, network: Network, vocabulary: Vocabulary, limit
     )
     write_bundle(files.bundle_path, network, vocabulary, description)
     return files
+
+
+def served_models(files: ModelFiles) -> Path:
+    """Return a directory of models that holds this one alone."""
+    directory = files.directory / "served"
+    manifest = files.open().manifest
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(files.bundle_path, directory / manifest.name / manifest.version)
+    return directory
 
 
 @functools.cache

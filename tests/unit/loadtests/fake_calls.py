@@ -1,10 +1,12 @@
 """Finished calls, as gRPC hands them over, and records of calls."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
 
-from loadtests.overload.calls import CallRecord
+from loadtests.records import CallRecord
+from loadtests.summary import Summary, summarize
 from loadtests.wire import Outcome
 from service.api import status
 from service.errors import DragomanError
@@ -55,3 +57,12 @@ def record(outcome: Outcome, *, planned_s: float = 0.0, lag_s: float = 0.0, late
         outcome=outcome,
         status=outcome.name,
     )
+
+
+def summary_of(
+    *, latencies_s: Sequence[float] = (), num_errors: int = 0, num_rejected: int = 0, lag_s: float = 0.0
+) -> Summary:
+    """The figures of ten seconds in which so many calls were answered after so long."""
+    answered = [record(Outcome.ANSWERED, latency_s=latency_s, lag_s=lag_s) for latency_s in latencies_s]
+    others = [record(Outcome.ERROR)] * num_errors + [record(Outcome.REJECTED)] * num_rejected
+    return summarize([*answered, *others], duration_s=10.0)

@@ -23,7 +23,7 @@ def storm() -> report.Storm:
 def test_the_line_has_the_promises_first() -> None:
     line = report.line(storm().summary)
 
-    assert line.startswith("overload rejected_p99_ms=10.0 accepted_late=3 errors_other=3 rss_growth_mb=2.0 offered=12 ")
+    assert line.startswith("overload rejected_p99_ms=10.0 accepted_late=3 errors_other=3 rss_growth_mb=2.0 offered=15 ")
 
 
 def test_a_figure_that_does_not_exist_is_called_none() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from loadtests.machine import describe_machine
 from loadtests.peers.__main__ import main
 from loadtests.peers.cases import Case, fixed_length, random_sources
 from loadtests.peers.comparison import Pairing, Plan, compare
-from loadtests.peers.machine import describe_machine
 from loadtests.peers.plots import write_plots
 from loadtests.peers.record import RESULTS_NAME, record_of, write_record
 from loadtests.peers.table import markdown_table, render

@@ -1,15 +1,26 @@
 """What a figure depends on besides the code: processor, instruction sets, versions, date."""
 
 import datetime as dt
+import math
+import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from service.cores import num_cores
-
 _CPU_INFO = Path("/proc/cpuinfo")
-_PACKAGES = ("dragoman", "onnxruntime", "numpy", "ctranslate2", "transformers", "torch", "sacrebleu")
+_CONTROL_GROUP = Path("/sys/fs/cgroup")
+_PACKAGES = (
+    "dragoman",
+    "onnxruntime",
+    "numpy",
+    "grpcio",
+    "locust",
+    "ctranslate2",
+    "transformers",
+    "torch",
+    "sacrebleu",
+)
 _INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 
 
@@ -25,6 +36,23 @@ def describe_machine() -> dict[str, Any]:
         "versions": {name: _version(name) for name in _PACKAGES},
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     }
+
+
+def num_cores(*, control_group: Path = _CONTROL_GROUP) -> int:
+    """Return how many cores a process here can keep busy: those it may run on, or fewer if its container has a quota.
+
+    Counted as the service counts them, which a load test must not import.
+    """
+    cores: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            quota, period = " ".join((control_group / name).read_text() for name in names).split()
+            if quota not in {"max", "-1"}:
+                cores = min(cores, int(quota) / int(period))
+                break
+        except (OSError, ValueError, ZeroDivisionError):
+            continue
+    return max(1, math.ceil(cores))
 
 
 def _cpu_info() -> dict[str, str]:

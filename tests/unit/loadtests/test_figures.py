@@ -1,6 +1,6 @@
 import pytest
 
-from loadtests.peers.figures import Spread, percentile, share_of_equal
+from loadtests.figures import Spread, percentile, share_of_equal
 
 
 def test_a_spread_keeps_the_middle_and_both_ends() -> None:

@@ -1,0 +1,307 @@
+"""When calls arrive: a schedule made beforehand, so that no call waits for what became of those before it.
+
+As text, on command lines: `poisson`, `constant`, `burst`, `burst:every=5,size=20`, `ramp`, `ramp:from=1,to=20`,
+`trace:FILE`, `trace:FILE,speed=2`.
+"""
+
+import json
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final, Protocol
+
+KINDS: Final = ("poisson", "constant", "burst", "ramp", "trace")
+"""What the text of arrivals begins with."""
+
+MAX_RATE_PER_S: Final = 100_000.0
+"""Beyond it nothing could send the calls, and the schedule would fill the memory."""
+
+_DEFAULT_EVERY_S: Final = 5.0
+
+
+class Arrivals(Protocol):
+    """One way in which calls arrive."""
+
+    @property
+    def rate_per_s(self) -> float:
+        """Calls a second in the long run."""
+
+    @property
+    def text(self) -> str:
+        """What `parse_arrivals` makes the same of, given the rate."""
+
+    @property
+    def methods(self) -> Sequence[str | None]:
+        """Names of the methods called, in the order of the times; None, or none left: whatever the workload draws."""
+
+    def times(self, duration_s: float, seed: int) -> list[float]:
+        """Return when calls arrive: seconds from the start, ascending, each at least 0 and below the duration.
+
+        Raises:
+            ValueError: if the duration is not above 0.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson:
+    """Callers who know nothing of each other: exponential gaps."""
+
+    rate_per_s: float
+
+    methods: ClassVar[Sequence[str | None]] = ()
+
+    @property
+    def text(self) -> str:
+        """Its name."""
+        return "poisson"
+
+    def times(self, duration_s: float, seed: int) -> list[float]:
+        """Return random times; the same for the same seed."""
+        _require_duration(duration_s)
+        return list(_below(duration_s, _poisson(self.rate_per_s, random.Random(seed))))
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Equal gaps; the first call comes at once."""
+
+    rate_per_s: float
+
+    methods: ClassVar[Sequence[str | None]] = ()
+
+    @property
+    def text(self) -> str:
+        """Its name."""
+        return "constant"
+
+    def times(self, duration_s: float, seed: int) -> list[float]:  # noqa: ARG002 - nothing is random here
+        """Return one time for each whole gap."""
+        _require_duration(duration_s)
+        count = math.ceil(duration_s * self.rate_per_s)
+        return list(_below(duration_s, (index / self.rate_per_s for index in range(count))))
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Many calls in the same moment, again and again; the rest of the rate arrives at random in between."""
+
+    rate_per_s: float
+    every_s: float
+    size: int
+    """Calls of each burst; the first burst comes after half of `every_s`."""
+
+    methods: ClassVar[Sequence[str | None]] = ()
+
+    @property
+    def text(self) -> str:
+        """Its name, and both settings."""
+        return f"burst:every={self.every_s!r},size={self.size}"
+
+    def times(self, duration_s: float, seed: int) -> list[float]:
+        """Return bursts and what is between them."""
+        _require_duration(duration_s)
+        num_bursts = max(0, math.ceil(duration_s / self.every_s - 0.5))
+        bursts = ((index + 0.5) * self.every_s for index in range(num_bursts) for _ in range(self.size))
+        rest_per_s = self.rate_per_s - self.size / self.every_s
+        rest = _poisson(rest_per_s, random.Random(seed)) if rest_per_s > 1e-9 else iter(())
+        return sorted([*_below(duration_s, bursts), *_below(duration_s, rest)])
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """At random, more and more (or fewer and fewer): the rate goes evenly from one figure to another."""
+
+    from_per_s: float
+    to_per_s: float
+
+    methods: ClassVar[Sequence[str | None]] = ()
+
+    @property
+    def rate_per_s(self) -> float:
+        """The mean of both."""
+        return (self.from_per_s + self.to_per_s) / 2
+
+    @property
+    def text(self) -> str:
+        """Its name, and both ends."""
+        return f"ramp:from={self.from_per_s!r},to={self.to_per_s!r}"
+
+    def times(self, duration_s: float, seed: int) -> list[float]:
+        """Return random times: those of a steady rate of 1, moved to where as many are expected."""
+        _require_duration(duration_s)
+        expected = self.rate_per_s * duration_s
+        return list(
+            _below(
+                duration_s,
+                (self._when(count, duration_s) for count in _below(expected, _poisson(1.0, random.Random(seed)))),
+            )
+        )
+
+    def _when(self, count: float, duration_s: float) -> float:
+        """Return the time until which so many calls are expected."""
+        slope = (self.to_per_s - self.from_per_s) / duration_s
+        root = math.sqrt(max(0.0, self.from_per_s**2 + 2 * slope * count))
+        return 2 * count / (self.from_per_s + root)  # the stable form of (root - from) / slope; holds for slope 0 too
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What was recorded somewhere, replayed."""
+
+    offsets_s: tuple[float, ...]
+    """Ascending, the first at 0."""
+
+    methods: Sequence[str | None] = ()
+    path: Path = Path()
+    speed: float = 1.0
+    """How many times as fast as recorded; the offsets have been divided by it."""
+
+    @property
+    def rate_per_s(self) -> float:
+        """Calls by the time between the first and the last."""
+        return len(self.offsets_s) / max(self.offsets_s[-1], 1.0)
+
+    @property
+    def text(self) -> str:
+        """Its name, the file and the speed."""
+        return f"trace:{self.path.absolute()},speed={self.speed!r}"
+
+    def times(self, duration_s: float, seed: int) -> list[float]:  # noqa: ARG002 - nothing is random here
+        """Return the offsets that lie within the duration."""
+        _require_duration(duration_s)
+        return list(_below(duration_s, iter(self.offsets_s)))
+
+
+def parse_arrivals(text: str, *, rate_per_s: float) -> Arrivals:
+    """Return the arrivals that a text names.
+
+    Args:
+        text: one of `KINDS`, and behind a colon its settings, as in the description of this module.
+        rate_per_s: calls a second in the long run; a trace, and a ramp that names both ends, have their own.
+
+    Raises:
+        ValueError: if the text or the rate makes no sense, or a trace cannot be read; the message says what to change.
+    """
+    kind, _, settings = text.partition(":")
+    if kind not in KINDS:
+        raise ValueError(f"arrivals {text!r}: expected one of {', '.join(KINDS)}, such as burst:every=5,size=20")
+    if kind == "trace":
+        return _trace(settings)
+    _require_rate(rate_per_s)
+    match kind:
+        case "burst":
+            return _burst(_numbers(text, settings, known=("every", "size")), rate_per_s)
+        case "ramp":
+            return _ramp(_numbers(text, settings, known=("from", "to")), rate_per_s)
+        case _:
+            _numbers(text, settings, known=())
+            return Poisson(rate_per_s) if kind == "poisson" else Constant(rate_per_s)
+
+
+def _burst(numbers: Mapping[str, float], rate_per_s: float) -> Burst:
+    every_s = numbers.get("every", _DEFAULT_EVERY_S)
+    size = numbers.get("size", float(max(1, math.floor(rate_per_s * every_s))))
+    if every_s <= 0 or size < 1 or not size.is_integer():
+        raise ValueError(
+            f"burst: every={every_s:g}, size={size:g}: expected seconds above 0 and a whole number of calls"
+        )
+    if size / every_s > rate_per_s * (1 + 1e-9):
+        raise ValueError(
+            f"burst: {size:g} calls every {every_s:g} s are {size / every_s:g} a second, more than the rate of "
+            f"{rate_per_s:g}: raise the rate, or make bursts smaller or rarer"
+        )
+    return Burst(rate_per_s, every_s, int(size))
+
+
+def _ramp(numbers: Mapping[str, float], rate_per_s: float) -> Ramp:
+    from_per_s = numbers.get("from", max(0.0, 2 * rate_per_s - numbers.get("to", 2 * rate_per_s)))
+    to_per_s = numbers.get("to", max(0.0, 2 * rate_per_s - from_per_s))
+    if min(from_per_s, to_per_s) < 0 or max(from_per_s, to_per_s) > MAX_RATE_PER_S or from_per_s + to_per_s <= 0:
+        raise ValueError(f"ramp: from={from_per_s:g}, to={to_per_s:g}: expected rates of 0 or more, one above 0")
+    return Ramp(from_per_s, to_per_s)
+
+
+def _trace(settings: str) -> Trace:
+    name, _, speed_setting = settings.partition(",speed=")
+    speed = _numbers(f"trace:{settings}", f"speed={speed_setting or 1}", known=("speed",))["speed"]
+    if not name or speed <= 0:
+        raise ValueError(f"arrivals trace:{settings}: expected trace:FILE or trace:FILE,speed=N with N above 0")
+    try:
+        lines = Path(name).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"trace {name}: cannot be read: {error}") from error
+    calls = sorted(
+        (_call(name, number, line) for number, line in enumerate(lines, 1) if line.strip()), key=lambda call: call[0]
+    )
+    if not calls:
+        raise ValueError(f"trace {name}: has no line; expected an offset in seconds in each")
+    first_s = calls[0][0]
+    has_methods = any(method for _, method in calls)
+    return Trace(
+        tuple((offset_s - first_s) / speed for offset_s, _ in calls),
+        tuple(method for _, method in calls) if has_methods else (),
+        Path(name),
+        speed,
+    )
+
+
+def _call(name: str, number: int, line: str) -> tuple[float, str | None]:
+    """Return offset and method of a line: a bare number, or an object with `offset_s` and optionally `method`."""
+    try:
+        value = json.loads(line)
+        offset, method = (value["offset_s"], value.get("method")) if isinstance(value, dict) else (value, None)
+        offset_s = float(offset)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"trace {name}, line {number}: {line[:60]!r}: expected seconds, or "
+            '{"offset_s": 1.5, "method": "Translate"}'
+        ) from error
+    if not math.isfinite(offset_s) or not isinstance(method, str | None):
+        raise ValueError(
+            f"trace {name}, line {number}: {line[:60]!r}: expected a finite number and the name of a method"
+        )
+    return offset_s, method
+
+
+def _numbers(text: str, settings: str, *, known: Sequence[str]) -> dict[str, float]:
+    """Return `name=number,...` as numbers."""
+    numbers = {}
+    for part in settings.split(",") if settings else ():
+        name, _, value = part.partition("=")
+        if name not in known:
+            raise ValueError(f"arrivals {text!r}: {part!r} is no setting; known: {', '.join(known) or 'none'}")
+        try:
+            numbers[name] = float(value)
+        except ValueError as error:
+            raise ValueError(f"arrivals {text!r}: {part!r}: expected a number") from error
+        if not math.isfinite(numbers[name]):
+            raise ValueError(f"arrivals {text!r}: {part!r}: expected a finite number")
+    return numbers
+
+
+def _poisson(rate_per_s: float, generator: random.Random) -> Iterator[float]:
+    """Yield times without end."""
+    at_s = 0.0
+    while True:
+        at_s += generator.expovariate(rate_per_s)
+        yield at_s
+
+
+def _below(limit: float, times: Iterator[float]) -> Iterator[float]:
+    """Yield ascending times up to the first that is not below the limit."""
+    for at_s in times:
+        if at_s >= limit:
+            return
+        yield at_s
+
+
+def _require_duration(duration_s: float) -> None:
+    if not 0 < duration_s < math.inf:
+        raise ValueError(f"no arrivals within {duration_s} s: expected a duration above 0")
+
+
+def _require_rate(rate_per_s: float) -> None:
+    if not 0 < rate_per_s <= MAX_RATE_PER_S:
+        raise ValueError(f"no arrivals at {rate_per_s} calls/s: expected a rate above 0, at most {MAX_RATE_PER_S:g}")

@@ -1,0 +1,1 @@
+"""What can go wrong, one module for each place in which it does."""

@@ -1,0 +1,130 @@
+"""Makes things go wrong inside the server that is tested; the server itself knows nothing of it.
+
+Python imports this at its start if the folder is on PYTHONPATH, so the server is started by the very command that
+operators use. It takes the places at which the process meets the world, and leaves the service's own code alone:
+
+- `onnxruntime.InferenceSession` is one whose runs can be made to raise, to be cut off by ONNX Runtime, or to hang;
+- the descriptor of standard error can be pointed elsewhere, as by a log collector that hangs or a disk that is full.
+
+Orders come over a Unix socket, one JSON object each, and are answered by one.
+"""
+
+import collections
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+SOCKET_VARIABLE: Final = "CHAOS_SOCKET"
+_STDERR: Final = 2
+_MAX_ORDER_BYTES: Final = 4096
+
+Order = dict[str, Any]
+
+
+class Runs:
+    """The faults that the next runs of ONNX Runtime meet, in order."""
+
+    def __init__(self) -> None:
+        self._armed: dict[str, collections.deque[Order]] = {"encoder": collections.deque(), "step": collections.deque()}
+
+    def arm(self, order: Order) -> Order:
+        """Let the next run of the encoder or of a decoder step meet a fault."""
+        self._armed[order["where"]].append(order)
+        return {}
+
+    def count(self, _: Order) -> Order:
+        """Tell how many faults nothing has met yet."""
+        return {"num_armed": sum(map(len, self._armed.values()))}
+
+    def meet(self, where: str, run: Callable[[Any], Any], options: Any) -> Any:
+        """Run, with the fault that is due if there is one."""
+        try:
+            order = self._armed[where].popleft()
+        except IndexError:
+            return run(options)
+        match order["kind"]:
+            case "hang":
+                time.sleep(order["seconds"])
+            case "cut-off":  # ONNX Runtime fails of itself, in the middle of its graph
+                options = _runtime().RunOptions()
+                options.terminate = True
+        result = run(options)
+        if order["kind"] == "raise":
+            raise MemoryError("made to fail after the run, with the caches written")
+        return result
+
+
+class Stderr:
+    """Where the process's standard error goes."""
+
+    def __init__(self) -> None:
+        self._own = os.dup(_STDERR)
+
+    def redirect(self, order: Order) -> Order:
+        """Write to a path from now on; without one, where it was written in the beginning."""
+        if order["path"] is None:
+            os.dup2(self._own, _STDERR)
+            return {}
+        descriptor = os.open(order["path"], os.O_WRONLY)
+        os.dup2(descriptor, _STDERR)
+        os.close(descriptor)
+        return {}
+
+
+def tell_time(_: Order) -> Order:
+    """Tell what this process takes for the time."""
+    return {"time_s": time.time()}
+
+
+def _runtime() -> Any:
+    import onnxruntime  # noqa: PLC0415 - not before somebody needs it: other Python processes may inherit the variable
+
+    return onnxruntime
+
+
+def _take_sessions(runs: Runs) -> None:
+    runtime = _runtime()
+
+    class Session(runtime.InferenceSession):  # type: ignore[misc,name-defined]
+        """A session whose runs can be told to fail."""
+
+        def run(self, outputs: Any, inputs: Any, run_options: Any = None) -> Any:
+            return runs.meet("encoder", lambda options: super(Session, self).run(outputs, inputs, options), run_options)
+
+        def run_with_iobinding(self, binding: Any, run_options: Any = None) -> Any:
+            return runs.meet(
+                "step", lambda options: super(Session, self).run_with_iobinding(binding, options), run_options
+            )
+
+    runtime.InferenceSession = Session
+
+
+def _obey(listening: socket.socket, orders: dict[str, Callable[[Order], Order]]) -> None:
+    while True:
+        connection, _ = listening.accept()
+        with connection:
+            while message := connection.recv(_MAX_ORDER_BYTES):
+                order = json.loads(message)
+                try:
+                    answer = orders[order["do"]](order)
+                except Exception as error:  # noqa: BLE001 - whoever gave the order is told
+                    answer = {"error": repr(error)}
+                connection.send(json.dumps(answer).encode())
+
+
+def _begin(path: str) -> None:
+    runs, stderr = Runs(), Stderr()
+    _take_sessions(runs)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(path)
+    listening.listen()
+    orders = {"arm": runs.arm, "count": runs.count, "log": stderr.redirect, "time": tell_time}
+    threading.Thread(target=_obey, args=(listening, orders), name="chaos", daemon=True).start()
+
+
+if SOCKET_VARIABLE in os.environ:
+    _begin(os.environ.pop(SOCKET_VARIABLE))

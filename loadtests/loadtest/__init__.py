@@ -1,0 +1,1 @@
+"""`make loadtest`: one load offered to one server, judged, and told on one page."""

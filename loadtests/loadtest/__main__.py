@@ -1,0 +1,200 @@
+"""`python -m loadtests.loadtest`: offer a load, judge it, and leave a page, JSON and every call behind."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from loadtests.arrivals import parse_arrivals
+from loadtests.flags import add_workload_flags, workload_of
+from loadtests.load import Load, LoadError, LoadResult, offer
+from loadtests.loadtest import page
+from loadtests.loadtest.baseline import Baseline, BaselineError, Change, parse_share, read_baseline, table
+from loadtests.loadtest.run import Run, as_json, command_line, line, series_of, server_facts, settings_of
+from loadtests.loadtest.verdict import broken_promises
+from loadtests.machine import describe_machine
+from loadtests.server_process import ServerError
+from loadtests.session import CLOSED
+from loadtests.slo import GRAMMAR, Slo, parse_slo
+from loadtests.summary import MAX_GENERATOR_LAG_P99_MS
+from loadtests.target import add_server_flags, open_target
+
+_DESCRIPTION: Final = """\
+Offers calls to a server and tells what became of them. Without --target it starts one on free ports of this machine,
+with the model that ships; a server that runs elsewhere is named by --target HOST:PORT, and by --metrics-url if what
+it exposes shall be on the page. DRAGOMAN_API_KEY is sent along where it asks for a key.
+
+Calls arrive at moments that are fixed beforehand, whatever became of those before, and all times count from the moment
+at which a call should have been sent: a server that stalls cannot hide it. A generator that was late itself is told
+apart: its lag is printed, and beyond --max-lag the run does not count. `--arrivals closed --users N` is the usual
+closed loop instead, whose users wait for their answers.
+
+Arrivals: poisson; constant; burst:every=S,size=N (of the rate, so many come at once so often); ramp:from=N,to=N;
+trace:FILE[,speed=N] (an offset in seconds a line, or {"offset_s": 1.5, "method": "Translate"}).
+
+Percentiles are of the calls that the server took (answered or late); refusals and errors are figures of their own, so
+an objective had better bound them too.
+
+OUTPUT gets loadtest.html (one file, nothing else needed), loadtest.json (for --baseline), calls.jsonl (every call),
+and the logs of Locust and of the server.
+
+exit codes: 0 all held; 1 objective or baseline broken, generator late, or the server failed; 2 called wrongly"""
+
+_NAME: Final = "loadtest"
+_DURATIONS: Final = {"full": (60.0, 10.0), "short": (10.0, 3.0)}
+"""Seconds by mode: measured, to warm up."""
+_SHORT_MAX_LAG_MS: Final = 100.0
+"""So few calls have hardly a p99, and the short form is for machines that do something else besides."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the test; return the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        load, slo, baseline = _load(options), _slo(options), _baseline(options)
+        if baseline is not None:
+            baseline.require_same(settings_of(load))
+    except (ValueError, OSError, BaselineError) as error:
+        parser.error(str(error))
+    try:
+        with open_target(options) as target:
+            result = offer(
+                target.address, load, directory=options.output, metrics_url=target.metrics_url, ca=options.ca
+            )
+            exit_code = target.stop()
+        run = _run(load, result, options.slo or "")
+    except (ServerError, LoadError, ValueError) as error:
+        print(f"loadtests.loadtest: {error}", file=sys.stderr)
+        return 1
+    changes = [] if baseline is None else baseline.changes(run.figures)
+    if baseline is not None and (sentence := baseline.differing_machine(run.machine)):
+        print(f"loadtests.loadtest: {sentence}", file=sys.stderr)
+    broken = broken_promises(
+        run.summary, changes, slo=slo, max_regression=options.max_regression, max_lag_ms=_max_lag_ms(options)
+    )
+    run = replace(run, broken=[*([f"the server ended with {exit_code}"] if exit_code else []), *broken])
+    _write(options.output, run, changes)
+    _print(run, changes)
+    return 1 if run.broken else 0
+
+
+def _run(load: Load, result: LoadResult, slo: str) -> Run:
+    """Return everything about a run but its verdict."""
+    return Run(
+        load=load,
+        result=result,
+        summary=result.summary(),
+        series=series_of(result),
+        machine=describe_machine(),
+        command=command_line(),
+        server=server_facts(result.samples[-1].values if result.samples else {}),
+        slo=slo,
+        broken=(),
+    )
+
+
+def _max_lag_ms(options: argparse.Namespace) -> float:
+    usual_ms = _SHORT_MAX_LAG_MS if options.mode == "short" else MAX_GENERATOR_LAG_P99_MS
+    return usual_ms if options.max_lag is None else float(options.max_lag)
+
+
+def _print(run: Run, changes: Sequence[Change]) -> None:
+    if changes:
+        print(table(changes))
+    for sentence in run.broken:
+        print(f"broken: {sentence}", file=sys.stderr)
+    print(line(run))
+
+
+def _write(directory: Path, run: Run, changes: Sequence[Change]) -> None:
+    text = json.dumps(as_json(run), indent=1, allow_nan=False)
+    (directory / f"{_NAME}.json").write_text(text + "\n", encoding="utf-8")
+    (directory / f"{_NAME}.html").write_text(page.render(run, changes), encoding="utf-8")
+
+
+def _load(options: argparse.Namespace) -> Load:
+    """Return what is offered.
+
+    Raises:
+        ValueError: naming what must be changed.
+    """
+    duration_s, warm_up_s = _DURATIONS[options.mode]
+    is_closed = options.arrivals == CLOSED
+    return Load(
+        workload=workload_of(options),
+        arrivals=None if is_closed else parse_arrivals(options.arrivals, rate_per_s=options.rate),
+        num_users=options.users,
+        duration_s=duration_s if options.duration is None else options.duration,
+        warm_up_s=warm_up_s if options.warm_up is None else options.warm_up,
+        seed=options.seed,
+        num_processes=options.processes,
+    )
+
+
+def _slo(options: argparse.Namespace) -> Slo | None:
+    return parse_slo(options.slo) if options.slo else None
+
+
+def _baseline(options: argparse.Namespace) -> Baseline | None:
+    return read_baseline(options.baseline) if options.baseline else None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.loadtest",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    server = parser.add_argument_group("the server")
+    add_server_flags(server)
+    server.add_argument("--ca", type=Path, metavar="FILE", help="certificate of the authority that signed its own: TLS")
+
+    when = parser.add_argument_group("when calls come")
+    when.add_argument("--arrivals", default="poisson", metavar="KIND", help="as above, or closed (poisson)")
+    when.add_argument("--rate", type=float, default=10.0, metavar="N", help="calls a second, by all processes (10)")
+    when.add_argument("--users", type=int, default=8, metavar="N", help="of the closed loop (8)")
+    when.add_argument(
+        "--mode", choices=_DURATIONS, default="full", help="short: 10 s after 3; full: 60 s after 10 (full)"
+    )
+    when.add_argument("--duration", type=float, metavar="S", help="seconds that are measured, in place of the mode's")
+    when.add_argument("--warm-up", type=float, metavar="S", help="seconds before them, in place of the mode's")
+    when.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="that send; each can send some 300 a second (1)"
+    )
+    when.add_argument("--seed", type=int, default=1, metavar="N", help="of moments and texts (1)")
+
+    add_workload_flags(parser.add_argument_group("what they ask for"), profile_flag="--profile")
+
+    judged = parser.add_argument_group("what must hold")
+    judged.add_argument("--slo", metavar="BOUNDS", help=GRAMMAR.replace("%", "%%"))
+    judged.add_argument("--baseline", type=Path, metavar="JSON", help="loadtest.json of a run of the same load")
+    judged.add_argument(
+        "--max-regression",
+        type=_share,
+        default=0.1,
+        metavar="SHARE",
+        help="by which p50, p95, goodput and tokens_per_s may be worse than the baseline's (10%%)",
+    )
+    judged.add_argument(
+        "--max-lag",
+        type=float,
+        metavar="MS",
+        help=f"of the generator, p99 ({MAX_GENERATOR_LAG_P99_MS:g}; short: {_SHORT_MAX_LAG_MS:g})",
+    )
+    parser.add_argument("--output", type=Path, default=Path("build/loadtest"), metavar="DIR", help="(build/loadtest)")
+    return parser
+
+
+def _share(text: str) -> float:
+    try:
+        return parse_share(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

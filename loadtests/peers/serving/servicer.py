@@ -1,0 +1,157 @@
+"""Translate of dragoman.v1 over a batcher, with our own text pipeline around it; all else is UNIMPLEMENTED."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import grpc
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+
+from loadtests.peers.serving.batcher import Answer, DynamicBatcher
+from loadtests.peers.systems import SearchOptions
+from service.api import messages, status
+from service.bundle import Bundle
+from service.datatypes import (
+    Hypothesis,
+    SearchConfig,
+    Segment,
+    SegmentResult,
+    StageTimings,
+    TranslationOptions,
+    TranslationRequest,
+    TranslationResult,
+)
+from service.errors import DragomanError, ModelNotFoundError, UnsupportedFieldError
+from service.text.limits import EXTRA_TARGET_TOKENS, TranslationDefaults, TranslationLimits, check_texts
+from service.text.options import check_target_limit, search_config
+from service.text.pipeline import TextPipeline
+from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
+
+_SUPPORTED = ("beam_size", "length_penalty_alpha", "min_target_tokens", "max_target_tokens", "has_guard")
+"""What a request may choose; there is no guard here, so that is as if it found nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedText:
+    """What the text pipeline must know of the model."""
+
+    tokenizer: SentencePieceTokenizer
+    max_source_tokens: int
+    max_target_tokens: int
+
+
+class PeerServicer(pb_grpc.TranslationServiceServicer):
+    """dragoman.v1.TranslationService, of which it implements the call of load tests."""
+
+    def __init__(self, bundle: Bundle, batcher: DynamicBatcher) -> None:
+        """Take tokenizer, names and limits from the bundle."""
+        self._manifest = bundle.manifest
+        limits = self._manifest.limits
+        self._text = ServedText(
+            tokenizer=open_tokenizer(bundle),
+            max_source_tokens=limits.max_source_tokens,
+            max_target_tokens=limits.max_target_tokens,
+        )
+        self._batcher = batcher
+        self._limits, self._defaults = TranslationLimits(), TranslationDefaults()
+
+    async def Translate(  # noqa: N802
+        self, request: pb.TranslateRequest, context: grpc.aio.ServicerContext
+    ) -> pb.TranslateResponse:
+        """Translate all texts of the request; errors are told as the service does."""
+        try:
+            result = await self._translated(messages.from_translate_request(request))
+        except DragomanError as error:
+            await _abort(context, error)
+        return messages.to_translate_response(result, request_id=request.request_id)
+
+    async def _translated(self, request: TranslationRequest) -> TranslationResult:
+        began_s = time.monotonic()
+        pipeline, options = self._prepared(request)
+        plans = pipeline.plan()
+        segments = [part.segment for plan in plans for part in plan.parts]
+        split_s = time.monotonic() - began_s
+        answers = await self._batcher.translate([segment.source_ids for segment in segments], options)
+        ended_s = time.monotonic()
+        results = [_result(answer, self._text.tokenizer.eos_id) for answer in answers]
+        translations = pipeline.assemble(plans, results)
+        return TranslationResult(
+            translations=translations,
+            model_name=self._manifest.name,
+            model_version=self._manifest.version,
+            timings=_timings(answers, text_s=split_s + time.monotonic() - ended_s),
+            num_source_tokens=_num_source_tokens(segments),
+            num_target_tokens=sum(len(answer.output.token_ids) for answer in answers),
+        )
+
+    def _prepared(self, request: TranslationRequest) -> tuple[TextPipeline, SearchOptions]:
+        """Check a request as the service does; return its text side and what the system is asked for.
+
+        Raises:
+            RequestError: if the caller must change the request.
+        """
+        check_texts(request.texts, self._limits)
+        _check_supported(request)
+        known = f"{self._manifest.source_language}-{self._manifest.target_language}"
+        if f"{request.source_language}-{request.target_language}" != known:
+            raise ModelNotFoundError("source_language", "the language pair", (known,))
+        name = f"{self._manifest.name}/{self._manifest.version}"
+        check_target_limit(request.options, limit=self._text.max_target_tokens, model=name)
+        search = search_config(request.options, self._defaults)
+        return TextPipeline(request, model=self._text, search=search), self._search_options(request.options, search)
+
+    def _search_options(self, options: TranslationOptions, search: SearchConfig) -> SearchOptions:
+        has_limit = options.max_target_tokens is not None
+        return SearchOptions(
+            beam_size=search.beam_size,
+            min_target_tokens=search.min_target_tokens,
+            max_target_tokens=search.max_target_tokens if has_limit else self._text.max_target_tokens,
+            extra_target_tokens=None if has_limit else EXTRA_TARGET_TOKENS,
+            length_penalty_alpha=search.length_penalty_alpha,
+        )
+
+
+def _check_supported(request: TranslationRequest) -> None:
+    """Refuse what the systems behind are not asked for; nothing is ignored.
+
+    Raises:
+        UnsupportedFieldError: if the request chooses anything of the kind.
+    """
+    chosen = {name: getattr(request.options, name) for name in _SUPPORTED}
+    if request.options != replace(TranslationOptions(), **chosen):
+        raise UnsupportedFieldError("options")
+    if any(request.target_prefixes):
+        raise UnsupportedFieldError("target_prefixes")
+
+
+def _result(answer: Answer, eos_id: int) -> SegmentResult:
+    token_ids, score = answer.output.token_ids, answer.output.score
+    best = Hypothesis(
+        token_ids=token_ids,
+        token_log_probs=(),
+        log_prob=score,
+        score=score,
+        is_finished=token_ids[-1:] == (eos_id,),
+    )
+    return SegmentResult(hypotheses=(best,), num_steps=len(token_ids), timings=StageTimings())
+
+
+def _timings(answers: Sequence[Answer], *, text_s: float) -> StageTimings:
+    return StageTimings(
+        queue_s=max((answer.queue_s for answer in answers), default=0.0),
+        decode_s=max((answer.translate_s for answer in answers), default=0.0),
+        text_s=text_s,
+    )
+
+
+def _num_source_tokens(segments: Sequence[Segment]) -> int:
+    return sum(len(segment.source_ids) for segment in segments)
+
+
+async def _abort(context: grpc.aio.ServicerContext, error: DragomanError) -> NoReturn:
+    answer = status.answer(error)
+    context.set_trailing_metadata(answer.trailing_metadata)
+    await context.abort(answer.code, answer.message)
+    raise error  # abort has raised already

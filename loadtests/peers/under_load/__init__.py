@@ -1,0 +1,1 @@
+"""Two servers under the same load, one after the other: which answers sooner, and which bears more?"""

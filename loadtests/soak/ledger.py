@@ -1,0 +1,139 @@
+"""What the clients noted against what the server counted: each call exactly once. Pure.
+
+Every call, and every request of a stream, has an id of its own that the server repeats in its access log. So each is
+compared by itself; and the sums by method and status are compared with the server's counters.
+
+A caller who is told a status by the server knows how the call was counted. One who leaves, or whose own clock ends the
+call, does not: the server may not have seen it, may have ended it as cancelled or late, or may have answered into the
+void. Which of these can be depends on how the call was meant to end (`abandoned`); nothing else is allowed for.
+"""
+
+import enum
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+UNSEEN: Final = "UNSEEN"
+"""In place of a status: the server has not counted the call."""
+
+MethodAndStatus = tuple[str, str]
+"""Labels of `mt_requests_total`."""
+
+
+class Ending(enum.Enum):
+    """How a call is meant to end."""
+
+    STAYS = "stays"
+    """Its caller waits for the answer; a refusal is one."""
+
+    LEAVES = "leaves"
+    """Its caller cancels it."""
+
+    DISCONNECTS = "disconnects"
+    """Its caller closes the connection."""
+
+    HURRIES = "hurries"
+    """Its deadline is short."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One call, or one request of a stream, as its client knows it."""
+
+    request_id: str
+    method: str
+    possible: frozenset[str]
+    """Statuses that the server may have counted it with, UNSEEN among them; one alone is certain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """One call, or one request of a stream, as the server has logged and counted it."""
+
+    request_id: str
+    method: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """What does not agree, a sentence each; all empty if everything does."""
+
+    twice: Sequence[str]
+    """Calls that the server has ended more than once."""
+
+    differing: Sequence[str]
+    """Calls that one side knows otherwise than the other, or not at all."""
+
+    miscounted: Sequence[str]
+    """Methods and statuses of which the counter does not fit the log, or what the clients know."""
+
+    difference: int
+    """Calls that `differing` and `miscounted` are about."""
+
+
+def abandoned(ending: Ending, answer: str) -> frozenset[str]:
+    """Return how the server may have counted a request that its caller gave up before the server's word came.
+
+    Args:
+        ending: how the caller meant it to end.
+        answer: the status with which the server answers it if there is time: OK, or that of its refusal.
+    """
+    possible = {UNSEEN, "CANCELLED", answer}
+    if ending is Ending.HURRIES:
+        possible |= hurried(answer)
+    return frozenset(possible)
+
+
+def hurried(answer: str) -> frozenset[str]:
+    """Return the statuses that the server may answer a request with whose deadline is short."""
+    return frozenset({answer, "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})  # the last: refused, it would come too late
+
+
+def balance(entries: Iterable[Entry], logged: Iterable[Logged], counted: Mapping[MethodAndStatus, int]) -> Balance:
+    """Compare the clients' notes with the server's log and counters, all of the same time."""
+    entries, lines = list(entries), list(logged)
+    noted = {entry.request_id: entry for entry in entries}
+    num_lines = Counter(line.request_id for line in lines)
+    twice = [f"{request_id} was ended {count} times" for request_id, count in num_lines.items() if count > 1]
+    differing = _differing(noted, {line.request_id: line for line in lines})
+    sums = Counter((line.method, line.status) for line in lines)
+    miscounted, num_miscounted = _miscounted(entries, sums, counted)
+    return Balance(twice=twice, differing=differing, miscounted=miscounted, difference=len(differing) + num_miscounted)
+
+
+def _differing(noted: Mapping[str, Entry], ended: Mapping[str, Logged]) -> list[str]:
+    sentences = []
+    for request_id in noted.keys() | ended.keys():
+        entry, line = noted.get(request_id), ended.get(request_id)
+        status = line.status if line else UNSEEN
+        if entry is None:
+            sentences.append(f"{request_id}: no client made it, the server ended it with {status}")
+        elif status not in entry.possible or (line and line.method != entry.method):
+            expected = " or ".join(sorted(entry.possible))
+            sentences.append(f"{entry.method} {request_id}: expected {expected}, the server says {status}")
+    return sorted(sentences)
+
+
+def _miscounted(
+    entries: Iterable[Entry], logged: Mapping[MethodAndStatus, int], counted: Mapping[MethodAndStatus, int]
+) -> tuple[list[str], int]:
+    """Compare each counter with the log, which it must equal, and with what the clients know, which bounds it."""
+    certain, possible = Counter[MethodAndStatus](), Counter[MethodAndStatus]()
+    for entry in entries:
+        pairs = [(entry.method, status) for status in entry.possible - {UNSEEN}]
+        possible.update(pairs)
+        if len(entry.possible) == 1:
+            certain.update(pairs)
+    sentences, difference = [], 0
+    for pair in sorted(counted.keys() | logged.keys() | certain.keys()):
+        count = counted.get(pair, 0)
+        excess = max(abs(count - logged.get(pair, 0)), certain[pair] - count, count - possible[pair])
+        if excess > 0:
+            difference += excess
+            bounds = f"{certain[pair]} to {possible[pair]}"
+            sentences.append(
+                f"{' '.join(pair)}: the server counted {count} and logged {logged.get(pair, 0)}, the clients {bounds}"
+            )
+    return sentences, difference

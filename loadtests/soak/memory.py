@@ -1,0 +1,84 @@
+"""Whether memory grows: a robust slope through the lows of a noisy curve, and how sure it is. Pure."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+_S_PER_H: Final = 3600.0
+_Z: Final = 1.959964
+"""Quantile of the normal distribution for a confidence of 95 %, on both sides."""
+_MIN_WINDOWS: Final = 6
+"""Fewer have no interval of 95 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """How memory changes, in MiB per hour."""
+
+    slope: float
+    """The median of the slopes between any two windows."""
+
+    lowest: float
+    """With a confidence of 95 % the true slope is between this and `highest`."""
+
+    highest: float
+
+    @property
+    def noise(self) -> float:
+        """How far the slope may be off: half of the interval."""
+        return (self.highest - self.lowest) / 2
+
+
+def lows(samples: Sequence[tuple[float, float]], *, num_windows: int) -> list[tuple[float, float]]:
+    """Return the smallest value of each window of time, and when it was.
+
+    A version that is loaded beside another, or a large document, takes memory for a while and gives it back: what stays
+    is seen in the lows.
+
+    Args:
+        samples: (seconds, value), ascending.
+        num_windows: of equal length; those without a sample are left out.
+    """
+    if not samples:
+        return []
+    began_s, span_s = samples[0][0], samples[-1][0] - samples[0][0]
+    windows: list[list[tuple[float, float]]] = [[] for _ in range(num_windows)]
+    for sample in samples:
+        index = int(num_windows * (sample[0] - began_s) / span_s) if span_s else 0
+        windows[min(index, num_windows - 1)].append(sample)
+    return [min(window, key=lambda sample: sample[1]) for window in windows if window]
+
+
+def trend(points: Sequence[tuple[float, float]]) -> Trend:
+    """Return the Theil-Sen slope of (seconds, MiB), with its interval of 95 %.
+
+    The interval is that of Sen 1968 (doi:10.1080/01621459.1968.10480934), from the variance of Kendall's statistic: it
+    assumes nothing of how the noise is distributed, and up to 29 % of the points may be anywhere.
+
+    Raises:
+        ValueError: if there are fewer than 6 points, or two at the same time.
+    """
+    count = len(points)
+    if count < _MIN_WINDOWS:
+        raise ValueError(f"no trend of {count} points; expected {_MIN_WINDOWS} or more")
+    slopes = sorted((y2 - y1) / (x2 - x1) * _S_PER_H for (x1, y1), (x2, y2) in itertools.combinations(points, 2))
+    spread = _Z * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    lowest = max(0, round((len(slopes) - spread) / 2))
+    highest = min(len(slopes) - 1, round((len(slopes) + spread) / 2))
+    return Trend(slope=median(slopes), lowest=slopes[lowest], highest=slopes[highest])
+
+
+def broken_promises(found: Trend, *, max_slope: float) -> list[str]:
+    """Return a sentence if memory grows faster than this (MiB per hour), or too unevenly to tell."""
+    between = f"with 95 % confidence between {found.lowest:.1f} and {found.highest:.1f} MB/h"
+    if found.lowest > max_slope:
+        return [f"memory grows by {found.slope:.1f} MB/h, {between}: more than {max_slope:.1f}"]
+    if found.noise > max_slope:
+        advice = "look at the curve or run longer"
+        return [
+            f"memory changes by {found.slope:.1f} MB/h, {between}: too uneven to judge by {max_slope:.1f}, {advice}"
+        ]
+    return []

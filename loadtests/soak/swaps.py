@@ -1,0 +1,171 @@
+"""Hot swaps all along: an operator who brings one version after the other, by the folder and by calls."""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dragoman.v1 import translation_pb2 as pb
+from google.protobuf.message import Message
+
+from loadtests.soak.book import Book, Ended
+from loadtests.soak.callers import REQUEST_ID_KEY, connect, seen_unary
+from loadtests.soak.ledger import UNSEEN, Entry
+from loadtests.soak.plan import LABEL
+from loadtests.soak.versions import Versions
+
+_TIMEOUT_S: Final = 60.0
+"""Of each call, and of what is waited for."""
+
+_POLL_S: Final = 0.2
+_BROKEN: Final = 1_000_000
+"""Added to the number of a version that cannot be loaded."""
+_ADMIN: Final = "/dragoman.v1.ModelAdminService/"
+_MODELS: Final = "/dragoman.v1.ModelService/"
+
+
+class SwapError(RuntimeError):
+    """A version did not come or go as it should have."""
+
+
+class Operator:
+    """Swaps versions, one after the other; every call is noted like that of any other caller."""
+
+    def __init__(self, target: str, versions: Versions, book: Book, *, name: str) -> None:
+        """Connect; version 1 of `versions` is loaded. `name` begins the ids of the calls."""
+        self._channel = connect(target)
+        self._versions = versions
+        self._book = book
+        self._name = name
+        self._numbers = itertools.count()
+        self._version = 1
+        self.num_swaps = 0
+        self.num_broken = 0
+        """Versions brought that cannot be loaded."""
+
+    def begin(self) -> None:
+        """Let the label point to the first version."""
+        self._label(self._version)
+
+    def load_again(self, count: int) -> None:
+        """Ask so many times at once for the version that is loaded: nothing comes of it."""
+        request = pb.LoadModelRequest(model=self._versions.full_name(self._version))
+        calls = [self._begin(f"{_ADMIN}LoadModel", request) for _ in range(count)]
+        for call in calls:
+            self._end(call, expected="OK")
+
+    def swap(self) -> None:
+        """Bring the next version and let the former go: by calls, by the folder, or after one that is broken.
+
+        Raises:
+            SwapError: if something does not come about.
+        """
+        way = self.num_swaps % 3
+        if way == 2:
+            self._bring_broken()
+        old, new = self._version, self._version + 1
+        self._versions.bring(new)
+        if way == 1:
+            self._wait(lambda states: states.get(str(new)) == pb.MODEL_STATE_READY, f"version {new} is ready")
+        else:
+            self._call(f"{_ADMIN}LoadModel", pb.LoadModelRequest(model=self._versions.full_name(new)))
+        self._label(new)
+        if way == 0:
+            self._call(f"{_ADMIN}UnloadModel", pb.UnloadModelRequest(model=self._versions.full_name(old)))
+        self._versions.remove(old)
+        self._wait(lambda states: str(old) not in states, f"version {old} is gone")
+        self._version = new
+        self.num_swaps += 1
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._channel.close()
+
+    def _bring_broken(self) -> None:
+        broken = _BROKEN + self._version
+        self._versions.bring(broken, is_broken=True)
+        name = self._versions.full_name(broken)
+        self.num_broken += 1
+        self._call(f"{_ADMIN}LoadModel", pb.LoadModelRequest(model=name), expected="FAILED_PRECONDITION")
+        self._versions.remove(broken)
+        self._wait(lambda states: str(broken) not in states, f"{name}, which is broken, is gone")
+
+    def _label(self, version: int) -> None:
+        request = pb.SetModelLabelRequest(model=self._versions.full_name(version), label=LABEL)
+        self._call(f"{_ADMIN}SetModelLabel", request)
+
+    def _wait(self, holds: Callable[[dict[str, Any]], bool], what: str) -> None:
+        until_s = time.monotonic() + _TIMEOUT_S
+        while True:
+            response = pb.GetModelResponse.FromString(
+                self._call(f"{_MODELS}GetModel", pb.GetModelRequest(model=self._versions.name))
+            )
+            states = {version.version: version.state for version in response.model.versions}
+            if holds(states):
+                return
+            if time.monotonic() > until_s:
+                raise SwapError(f"not within {_TIMEOUT_S:g} s: {what}; there are {sorted(states)}")
+            time.sleep(_POLL_S)
+
+    def _call(self, path: str, request: Message, *, expected: str = "OK") -> bytes:
+        """Make a call and note it; return the answer, empty if a refusal was expected."""
+        return self._end(self._begin(path, request), expected=expected)
+
+    def _begin(self, path: str, request: Message) -> "_Call":
+        request_id = f"{self._name}-{next(self._numbers)}"
+        call = self._channel.unary_unary(path).future(
+            request.SerializeToString(), timeout=_TIMEOUT_S, metadata=((REQUEST_ID_KEY, request_id),)
+        )
+        return _Call(method=path.rpartition("/")[2], request_id=request_id, call=call)
+
+    def _end(self, begun: "_Call", *, expected: str) -> bytes:
+        ended = seen_unary(begun.call)
+        possible = frozenset({ended.status}) if ended.is_of_server else frozenset({ended.status, UNSEEN})
+        told = f"{begun.method} {begun.request_id}: {ended.status} instead of {expected}: {ended.details}"
+        entry = Entry(request_id=begun.request_id, method=begun.method, possible=possible)
+        errors = [told] if ended.status != expected else []
+        self._book.note(Ended(kind=f"swap {begun.method}", status=ended.status, entries=[entry], errors=errors))
+        if errors:
+            raise SwapError(told)
+        return ended.messages[0] if ended.messages else b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A call under way."""
+
+    method: str
+    request_id: str
+    call: Any
+
+
+class Swapping:
+    """Swaps from a thread of its own as long as it is entered; an error is noted and ends it."""
+
+    def __init__(self, operator: Operator, book: Book, *, each_s: float) -> None:
+        """Begin a swap each so many seconds, or as soon as the last is done."""
+        self._operator = operator
+        self._book = book
+        self._each_s = each_s
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._swap, name="swaps", daemon=True)
+
+    def __enter__(self) -> "Swapping":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _swap(self) -> None:
+        next_s = time.monotonic()
+        while not self._is_over.wait(max(0.0, next_s - time.monotonic())):
+            next_s += self._each_s
+            try:
+                self._operator.swap()
+            except (SwapError, OSError) as error:
+                self._book.complain([f"a swap failed: {error}"])
+                return

@@ -1,0 +1,276 @@
+"""What callers ask for: which texts, of which method, how decoded, how urgent, how patient. Pure, given a seed."""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from dragoman.v1 import translation_pb2 as pb
+from google.protobuf import json_format
+
+from loadtests.texts import Profile, Texts, read_texts
+from loadtests.wire import Method
+
+_REQUESTS_OF_A_STREAM: Final = 3
+_MAX_TEXTS: Final = 128
+_LABEL: Final = "loadtest"
+"""What `SetModelLabel` sets; a label of its own, so that nobody's requests go elsewhere."""
+
+_PRIORITIES: Final = {"interactive": pb.PRIORITY_INTERACTIVE, "bulk": pb.PRIORITY_BULK}
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Mix(Generic[_T]):
+    """Values and how often each is drawn; empty: nothing is drawn."""
+
+    shares: tuple[tuple[_T, float], ...] = ()
+    """Only their proportion counts."""
+
+    def draw(self, generator: random.Random) -> _T | None:
+        """Return one of the values; None if there are none."""
+        if not self.shares:
+            return None
+        (value,) = generator.choices([value for value, _ in self.shares], [share for _, share in self.shares])
+        return value
+
+    @property
+    def values(self) -> tuple[_T, ...]:
+        """All that may be drawn."""
+        return tuple(value for value, share in self.shares if share)
+
+
+def parse_mix(text: str, parse: Callable[[str], _T]) -> Mix[_T]:
+    """Return a mix from `value=share,...`; a share of 1 need not be written.
+
+    Args:
+        text: on a command line.
+        parse: makes a value of its text; a ValueError says that it is none.
+
+    Raises:
+        ValueError: if a part is no value, or a share is not above 0.
+    """
+    shares = []
+    for part in text.split(","):
+        name, _, share = part.partition("=")
+        value = parse(name)
+        weight = float(share or 1)
+        if not 0 < weight < 1e9:
+            raise ValueError(f"{part}: expected a share above 0")
+        shares.append((value, weight))
+    return Mix(tuple(shares))
+
+
+def format_mix(mix: Mix[Any]) -> str:
+    """Return the text of a mix."""
+    return ",".join(f"{value.value if isinstance(value, Method) else value}={share!r}" for value, share in mix.shares)
+
+
+def parse_priority(text: str) -> str:
+    """Return the name of a priority.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if text not in _PRIORITIES:
+        raise ValueError(f"{text}: expected {' or '.join(_PRIORITIES)}")
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Calls, by what is drawn for each."""
+
+    profile: Profile = Profile.SENTENCE
+    data: Path | None = None
+    """Directory of test sets, as `loadtests.texts.read_texts` takes it."""
+
+    lines: Path | None = None
+    """File of texts, for `Profile.LINES`."""
+
+    texts_per_call: int = 1
+    """Of `Translate`, and of each request of a stream; 1 to 128."""
+
+    methods: Mix[Method] = field(default_factory=Mix)
+    """Empty: `TranslateDocument` for documents, `Translate` for all else."""
+
+    beams: Mix[int] = field(default_factory=Mix)
+    """Beam sizes; empty: the server's default."""
+
+    priorities: Mix[str] = field(default_factory=Mix)
+    """`interactive`, `bulk`; empty: the server's default."""
+
+    deadline_s: float = 10.0
+    """Of each call, counted from when it should be sent."""
+
+    leaving: float = 0.0
+    """Share of callers who leave before the answer, 0 to 1."""
+
+    leave_within_s: float = 0.5
+    """They leave at a random moment, this long after they came at most."""
+
+    source_language: str = "en"
+    target_language: str = "de"
+    model: str = ""
+    """As requests name it; empty: the default of the languages."""
+
+    admin_model: str = ""
+    """`name/version` that `LoadModel` and `SetModelLabel` are about, which are called only if it is given."""
+
+    options: str = ""
+    """Further `DecodingOptions` of each request as JSON, such as `{"maxTargetTokens": 32}`."""
+
+    def __post_init__(self) -> None:
+        """Check what a type cannot say.
+
+        Raises:
+            ValueError: naming the field and what it must be.
+        """
+        checks = {
+            f"texts_per_call {self.texts_per_call}: expected 1 to {_MAX_TEXTS}": 1 <= self.texts_per_call <= _MAX_TEXTS,
+            f"deadline {self.deadline_s:g}: expected seconds above 0, up to 86400": 0 < self.deadline_s <= 86_400,
+            f"leaving {self.leaving:g}: expected a share from 0 to 1": 0 <= self.leaving <= 1,
+            f"leave_within {self.leave_within_s:g}: expected seconds from 0 to 86400": 0
+            <= self.leave_within_s
+            <= 86_400,
+            "the profile lines and a file of texts need each other": (self.lines is not None)
+            == (self.profile is Profile.LINES),
+            "LoadModel and SetModelLabel need the name/version of a model (admin model)": bool(self.admin_model)
+            or not any(method.needs_admin for method in self.methods.values),
+            "GetModel needs the name of a model": bool(self.model) or Method.GET_MODEL not in self.methods.values,
+        }
+        for sentence, holds in checks.items():
+            if not holds:
+                raise ValueError(sentence)
+        self.decoding_options()
+
+    def decoding_options(self) -> pb.DecodingOptions:
+        """Return the options that all requests share.
+
+        Raises:
+            ValueError: if `options` are none.
+        """
+        try:
+            return json_format.Parse(self.options or "{}", pb.DecodingOptions())
+        except json_format.ParseError as error:
+            raise ValueError(f"options {self.options!r}: no DecodingOptions as JSON: {error}") from error
+
+    def calls(self, seed: int) -> "Calls":
+        """Return the calls, endless, the same for the same seed; reads the texts.
+
+        Raises:
+            ValueError: as `read_texts`; OSError likewise.
+        """
+        return Calls(self, read_texts(self.data, lines=self.lines), seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCall:
+    """One call, ready to be sent."""
+
+    method: Method
+    messages: tuple[bytes, ...]
+    """What is sent: one request, but for a stream of them."""
+
+    timeout_s: float
+    """From when it should be sent."""
+
+    leave_after_s: float | None
+    """When its caller leaves, from when it should be sent; None: the caller waits for the answer."""
+
+    profile: str
+    """Of the texts; empty if there are none."""
+
+    num_texts: int
+
+
+class Calls:
+    """The calls of a workload. Each depends on the seed and its own number alone, so that any process can make any."""
+
+    def __init__(self, workload: Workload, texts: Texts, seed: int) -> None:
+        self._workload = workload
+        self._texts = texts
+        self._seed = seed
+        self._options = workload.decoding_options()
+
+    def __iter__(self) -> Iterator[PlannedCall]:
+        """Yield all, without end."""
+        return map(self.call, itertools.count())
+
+    def call(self, number: int, *, method: str | None = None) -> PlannedCall:
+        """Return one call.
+
+        Args:
+            number: 0 or more.
+            method: to be called whatever the workload would draw.
+
+        Raises:
+            ValueError: if that is no method.
+        """
+        generator = random.Random(f"{self._seed}/{number}")
+        workload = self._workload
+        profile, text = self._texts.draw(workload.profile, generator)
+        usual = Method.TRANSLATE_DOCUMENT if profile is Profile.DOCUMENT else Method.TRANSLATE
+        chosen = Method(method) if method else workload.methods.draw(generator) or usual
+        leaves = generator.random() < workload.leaving
+        leave_after_s = generator.uniform(0.0, workload.leave_within_s)
+        messages, num_texts = self._messages(chosen, profile, text, generator)
+        return PlannedCall(
+            method=chosen,
+            messages=tuple(message.SerializeToString() for message in messages),
+            timeout_s=workload.deadline_s,
+            leave_after_s=leave_after_s if leaves else None,
+            profile=profile.value if chosen.translates else "",
+            num_texts=num_texts,
+        )
+
+    def _messages(self, method: Method, profile: Profile, text: str, generator: random.Random) -> tuple[list[Any], int]:
+        """Return what is sent, and how many texts that has in all."""
+        if not method.translates:
+            return [self._question(method)], 0
+        if method is Method.TRANSLATE_DOCUMENT:
+            return [pb.TranslateDocumentRequest(text=text, **self._common(generator))], 1
+        count, size = _REQUESTS_OF_A_STREAM if method is Method.TRANSLATE_STREAM else 1, self._workload.texts_per_call
+        texts = [text, *(self._texts.draw(profile, generator)[1] for _ in range(count * size - 1))]
+        requests = [
+            pb.TranslateRequest(texts=texts[first : first + size], **self._common(generator))
+            for first in range(0, len(texts), size)
+        ]
+        if method is Method.TRANSLATE_STREAM:
+            for index, request in enumerate(requests):
+                request.request_id = f"r-{index}"
+        return requests, len(texts)
+
+    def _question(self, method: Method) -> Any:
+        """Return the request of a method without text."""
+        match method:
+            case Method.GET_MODEL:
+                return pb.GetModelRequest(model=self._workload.model)
+            case Method.LOAD_MODEL:
+                return pb.LoadModelRequest(model=self._workload.admin_model)
+            case Method.SET_MODEL_LABEL:
+                return pb.SetModelLabelRequest(model=self._workload.admin_model, label=_LABEL)
+            case _:
+                return pb.ListModelsRequest()  # empty, as the request for the health of the whole server is
+
+    def _common(self, generator: random.Random) -> dict[str, Any]:
+        """Return the fields that a request and a document share."""
+        workload = self._workload
+        options = pb.DecodingOptions()
+        options.CopyFrom(self._options)
+        beam = workload.beams.draw(generator)
+        if beam is not None:
+            options.beam_size = beam
+        priority = workload.priorities.draw(generator)
+        fields: dict[str, Any] = {"priority": _PRIORITIES[priority]} if priority else {}
+        if options.ByteSize():
+            fields["options"] = options
+        return {
+            **fields,
+            "source_language": workload.source_language,
+            "target_language": workload.target_language,
+            "model": workload.model,
+        }

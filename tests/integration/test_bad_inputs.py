@@ -1,0 +1,44 @@
+"""A few bad inputs of every kind against the server as a process, with a model that says nonsense."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loadtests.bad_inputs.__main__ import main
+from loadtests.bad_inputs.kinds import KINDS
+from tests.integration.real_process import CHECKOUT
+
+NUM_INPUTS = 2 * len(KINDS)
+
+
+def test_every_kind_is_answered_as_it_should_be(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
+
+    flags = ["--mode", "short", "--count", str(NUM_INPUTS), "--models", str(tiny_model), "--output", str(tmp_path)]
+    exit_code = main(flags)
+
+    printed = capsys.readouterr()
+    assert "broken" not in printed.err
+    assert exit_code == 0
+    assert printed.out.splitlines()[-1].startswith(f"bad_inputs inputs={NUM_INPUTS} kinds={len(KINDS)} ")
+    summary = json.loads((tmp_path / "bad_inputs.json").read_text(encoding="utf-8"))["summary"]
+    assert (summary["internal"], summary["hangs"], summary["lost"]) == (0, 0, 0)
+    assert summary["ok"] > 0
+    assert summary["refused"] > 0
+
+
+def test_one_input_is_shown_and_sent_again(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
+
+    flags = ["--only", "bad-utf8", "--index", "3", "--models", str(tiny_model), "--output", str(tmp_path)]
+    exit_code = main(flags)
+
+    printed = capsys.readouterr()
+    assert exit_code == 0
+    assert "expected: INVALID_ARGUMENT" in printed.out
+    assert "answered: INVALID_ARGUMENT after" in printed.out

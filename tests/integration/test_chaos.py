@@ -1,0 +1,66 @@
+"""The chaos test itself: what it finds where nothing is broken, and where something is."""
+
+import dataclasses
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from loadtests.chaos.fault import Fault, Stage
+from loadtests.chaos.limits import Limits
+from loadtests.chaos.plan import all_faults, chosen
+from loadtests.chaos.run import Run, run_faults
+from loadtests.chaos.scale import SHORT
+from loadtests.chaos.verdict import broken_promises
+from tests.integration.real_process import CHECKOUT, START_S
+
+SCALE = dataclasses.replace(SHORT, num_failing_runs=1, num_logged_calls=30)
+ANY_TIME = Limits(max_bystander_s=START_S, max_check_s=START_S, max_recovery_s=START_S)
+"""How fast a server is says nothing on a machine that tests share."""
+
+
+@pytest.fixture(autouse=True)
+def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
+
+
+def run(faults: list[Fault], models: Path, output: Path) -> Run:
+    unhurried = [dataclasses.replace(fault, limits=ANY_TIME) for fault in faults]
+    return run_faults(unhurried, SCALE, output=output, models=models, report=lambda _: None)
+
+
+def test_faults_within_the_process_hit_nobody_else(tiny_model: Path, tmp_path: Path) -> None:
+    names = ["step-raises", "onnx-runtime", "log-disk-full"]
+    faults = chosen(all_faults(SCALE, output=tmp_path, compiler=None), names)
+
+    found = run(faults, tiny_model, tmp_path)
+
+    assert {result.fault: broken_promises(result) for result in found.results} == {fault.name: [] for fault in faults}
+    assert list(found.exit_codes) == [0]
+
+
+def test_a_server_that_ends_is_told_and_the_next_fault_gets_another(tiny_model: Path, tmp_path: Path) -> None:
+    def kill(stage: Stage) -> str:
+        os.kill(stage.venue.server.pid, signal.SIGKILL)
+        stage.bystanders.wait_for_answers()
+        return "nowhere"
+
+    def leave_alone(stage: Stage) -> str:
+        stage.require(stage.samples("mt_ready") == 1, "the server is not ready")
+        return "mt_ready"
+
+    found = run(
+        [
+            Fault(name="killed", summary="", run=kill),
+            Fault(name="left-alone", summary="", run=leave_alone),
+        ],
+        tiny_model,
+        tmp_path,
+    )
+
+    killed, left_alone = found.results
+    assert "the server has ended with -9" in broken_promises(killed)
+    assert {error.status for error in killed.errors} == {"UNAVAILABLE"}
+    assert broken_promises(left_alone) == []
+    assert list(found.exit_codes) == [-9, 0]

@@ -1,0 +1,179 @@
+"""The load generator as a process of its own, against the real server and against one that stalls."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtests.arrivals import Constant, Poisson
+from loadtests.load import Load, LoadError, offer
+from loadtests.loadtest.__main__ import main
+from loadtests.records import read_records
+from loadtests.server_process import ServerProcess
+from loadtests.texts import Profile
+from loadtests.wire import Method, Outcome
+from loadtests.workload import Mix, Workload
+from tests.integration.fake_translator import ANSWER, fake_translator
+from tests.integration.real_process import CHECKOUT, START_S
+
+PATIENCE_S = 30.0  # only reached by a test that would otherwise fail anyway
+PYTHON_PATH = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "proto"), os.environ.get("PYTHONPATH", "")])
+"""The stubs may not be installed where the tests run."""
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that is ready."""
+    log = tmp_path_factory.mktemp("server") / "server.log"
+    settings = {"PYTHONPATH": PYTHON_PATH, "DRAGOMAN_ACCESS__ALLOW_UNAUTHENTICATED": "true"}
+    with ServerProcess(log, "--models", str(tiny_model), environment=settings) as server:
+        server.wait_until_ready(timeout_s=START_S)
+        yield server
+
+
+def counted(server: ServerProcess) -> Counter[str]:
+    """What the server has answered so far, by method and status."""
+    calls: Counter[str] = Counter()
+    for name, value in server.samples().items():
+        if name.startswith("mt_requests_total{"):
+            labels = dict(pair.split("=") for pair in name.partition("{")[2].rstrip("}").split(","))
+            calls[f"{labels['method']} {labels['status']}".replace('"', "")] += int(value)
+    return calls
+
+
+def test_the_ledger_of_all_processes_is_what_the_server_counted(server: ServerProcess, tmp_path: Path) -> None:
+    methods = (
+        Method.TRANSLATE,
+        Method.TRANSLATE_DOCUMENT,
+        Method.TRANSLATE_STREAM,
+        Method.LIST_MODELS,
+        Method.GET_MODEL,
+    )
+    workload = Workload(
+        profile=Profile.CHAT,
+        methods=Mix(tuple((method, 1.0) for method in methods)),
+        model="tiny",
+        deadline_s=PATIENCE_S,
+        options='{"maxTargetTokens": 8}',
+    )
+    load = Load(workload=workload, arrivals=Poisson(40.0), warm_up_s=0.5, duration_s=1.5, num_processes=2)
+    before = counted(server)
+
+    result = offer(server.target, load, directory=tmp_path, metrics_url=server.metrics_url, pids=[server.pid])
+
+    everything = [*result.warm_up_records, *result.records]
+    ledger: Counter[str] = Counter()
+    for record in everything:  # each request of a stream counts as a call of its own
+        ledger[f"{record.method} {record.status}"] += record.num_texts if record.method == "TranslateStream" else 1
+    assert ledger == counted(server) - before
+    assert {record.method for record in everything} == {method.value for method in methods}
+    assert read_records(tmp_path / "calls.jsonl") == everything
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["calls.jsonl", "locust.log"]
+    # Both processes kept one schedule, and none of its calls was lost or made twice.
+    planned = [record.planned_s - result.began_s for record in result.records]
+    assert planned == pytest.approx(Poisson(40.0).times(1.5, seed=1), abs=1e-6)
+    assert result.summary().tokens_per_s > 0
+    assert result.generator_cpu_s > 0
+    assert result.samples[-1].total("mt_requests_total") > 0
+    assert result.samples[-1].total("process_cpu_seconds_total") > 0
+
+
+def test_a_server_that_stalls_cannot_hide_it(tmp_path: Path) -> None:
+    """It answers nobody before the last of twenty calls, one every 50 ms, has come: the first has waited that long."""
+    num_calls, all_arrived = 20, threading.Event()
+    lock, count = threading.Lock(), [0]
+
+    def stall(*_: Any) -> bytes:
+        with lock:
+            count[0] += 1
+            if count[0] == num_calls:
+                all_arrived.set()
+        assert all_arrived.wait(PATIENCE_S)
+        return ANSWER.SerializeToString()
+
+    load = Load(workload=Workload(deadline_s=PATIENCE_S), arrivals=Constant(20.0), duration_s=1.0)
+    with fake_translator({"Translate": stall}, num_threads=num_calls) as target:
+        result = offer(target, load, directory=tmp_path)
+
+    assert [record.outcome for record in result.records] == [Outcome.ANSWERED] * num_calls
+    assert result.records[0].latency_s >= 0.94
+    latency = result.summary().latency
+    assert latency is not None
+    assert latency.p50_ms >= 440
+
+
+def test_users_of_a_closed_loop_wait_for_their_answers(server: ServerProcess, tmp_path: Path) -> None:
+    workload = Workload(profile=Profile.CHAT, options='{"maxTargetTokens": 8}')
+    load = Load(workload=workload, arrivals=None, num_users=3, duration_s=1.0)
+
+    result = offer(server.target, load, directory=tmp_path)
+
+    events = [(record.sent_s, 1) for record in result.records] + [(record.ended_s, -1) for record in result.records]
+    open_calls, most = 0, 0
+    for _, change in sorted(events):
+        open_calls += change
+        most = max(most, open_calls)
+    assert 1 <= most <= 3
+    assert len(result.records) > 3
+
+
+def test_a_load_that_cannot_be_offered_is_an_error_that_says_why(tmp_path: Path) -> None:
+    load = Load(workload=Workload(data=tmp_path), arrivals=Constant(1.0), duration_s=0.1)
+
+    with (
+        fake_translator({}) as target,
+        pytest.raises(LoadError, match=r"Locust ended with 1(?s:.*)expected tatoeba-en-de"),
+    ):
+        offer(target, load, directory=tmp_path / "output")
+
+
+def test_the_command_judges_a_server_and_leaves_a_page(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", PYTHON_PATH)
+    flags = {"--profile": "chat", "--rate": "20", "--duration": "1", "--warm-up": "0.3", "--max-lag": "1e6"}
+    given = [part for flag in flags.items() for part in flag]
+
+    exit_code = main(
+        [*given, "--model-dir", str(tiny_model), "--slo", "errors<1%,p50<0.001ms", "--output", str(tmp_path)]
+    )
+
+    output = capsys.readouterr()
+    assert exit_code == 1
+    assert "broken: p50 is " in output.err
+    assert output.out.startswith("loadtest profile=chat rate=20 p50_ms=")
+    kept = json.loads((tmp_path / "loadtest.json").read_text(encoding="utf-8"))
+    assert kept["figures"]["errors"] == 0
+    assert kept["figures"]["server_memory_mb_max"] > 10
+    assert any("tiny" in fact for fact in kept["server"])
+    assert "p50 is " in (tmp_path / "loadtest.html").read_text(encoding="utf-8")
+
+
+def test_locust_runs_as_the_compose_file_runs_it(server: ServerProcess) -> None:
+    command = [sys.executable, "-m", "locust", "--headless", f"--locustfile={CHECKOUT}/loadtests/locustfile.py"]
+    flags = [f"--host={server.target}", "--users=2", "--spawn-rate=5", "--run-time=1s", "--stop-timeout=30s"]
+    environment = {**os.environ, "PYTHONPATH": PYTHON_PATH}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, env=environment, check=False, timeout=60
+        )
+
+    ran = run(*flags, "--only-summary", "--texts=chat")
+
+    assert ran.returncode == 0, ran.stderr
+    assert "Translate" in ran.stderr + ran.stdout
+
+
+def test_the_locustfile_explains_its_flags() -> None:
+    command = [sys.executable, "-m", "loadtests.locustfile"]
+    explained = subprocess.run(command, capture_output=True, text=True, cwd=CHECKOUT, check=True, timeout=60).stdout
+
+    assert all(flag in explained for flag in ("--users", "--arrivals", "--rate", "--texts", "--leaving", "--deadline"))

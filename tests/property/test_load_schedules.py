@@ -1,0 +1,144 @@
+"""What holds for every schedule of calls, and for every objective."""
+
+import itertools
+import math
+import operator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtests.arrivals import Arrivals, Burst, Constant, Poisson, Ramp, Trace, parse_arrivals
+from loadtests.schedule import make_schedule
+from loadtests.slo import Bound, Slo, parse_slo
+from tests.unit.loadtests.fake_calls import summary_of
+
+_RATES = st.floats(0.1, 200.0)
+_DURATIONS = st.floats(0.01, 30.0)
+_SEEDS = st.integers(0, 2**32)
+_SETTINGS = st.tuples(_RATES, st.floats(0.01, 20.0), st.floats(0.01, 1.0))
+
+
+def _burst(settings: tuple[float, float, float]) -> Burst:
+    rate_per_s, every_s, share = settings
+    return Burst(max(rate_per_s, 1 / every_s), every_s, max(1, math.floor(share * rate_per_s * every_s)))
+
+
+_ARRIVALS: st.SearchStrategy[Arrivals] = st.one_of(
+    _RATES.map(Poisson),
+    _RATES.map(Constant),
+    _SETTINGS.map(_burst),
+    st.tuples(_RATES, st.floats(0.0, 200.0)).map(lambda ends: Ramp(*ends)),
+    st.tuples(st.floats(0.0, 200.0), _RATES).map(lambda ends: Ramp(*ends)),
+    st.lists(st.floats(0.0, 60.0), min_size=1).map(lambda offsets: Trace(tuple(sorted([0.0, *offsets])))),
+)
+
+
+@given(_ARRIVALS, _DURATIONS, _SEEDS)
+def test_times_ascend_and_lie_within_the_duration(arrivals: Arrivals, duration_s: float, seed: int) -> None:
+    times = arrivals.times(duration_s, seed)
+
+    assert times == sorted(times)
+    assert all(0 <= at_s < duration_s for at_s in times)
+
+
+@given(_ARRIVALS, _DURATIONS, _SEEDS)
+def test_the_same_seed_gives_the_same_times(arrivals: Arrivals, duration_s: float, seed: int) -> None:
+    assert arrivals.times(duration_s, seed) == arrivals.times(duration_s, seed)
+
+
+@given(_ARRIVALS.filter(lambda arrivals: not isinstance(arrivals, Trace)), _SEEDS)
+def test_as_many_calls_come_as_the_rate_promises(arrivals: Arrivals, seed: int) -> None:
+    duration_s = 500 / arrivals.rate_per_s
+    if isinstance(arrivals, Burst):
+        duration_s = arrivals.every_s * math.ceil(duration_s / arrivals.every_s)  # whole bursts
+    expected = arrivals.rate_per_s * duration_s
+
+    count = len(arrivals.times(duration_s, seed))
+
+    # A Poisson count deviates by its root; 6 of these are met once in 10^9 times. A burst may lie across the end.
+    slack = arrivals.size if isinstance(arrivals, Burst) else 1
+    assert abs(count - expected) <= 6 * math.sqrt(expected) + slack
+
+
+@given(_ARRIVALS.filter(lambda arrivals: not isinstance(arrivals, Trace)), _DURATIONS, _SEEDS)
+def test_the_text_of_arrivals_names_the_same_arrivals(arrivals: Arrivals, duration_s: float, seed: int) -> None:
+    parsed = parse_arrivals(arrivals.text, rate_per_s=arrivals.rate_per_s)
+
+    assert parsed.times(duration_s, seed) == arrivals.times(duration_s, seed)
+
+
+@given(_ARRIVALS, st.floats(0.0, 5.0), _DURATIONS, _SEEDS, st.integers(1, 5))
+def test_the_shares_of_all_processes_are_the_schedule(
+    arrivals: Arrivals, warm_up_s: float, duration_s: float, seed: int, count: int
+) -> None:
+    schedule = make_schedule(arrivals, warm_up_s=warm_up_s, duration_s=duration_s, seed=seed)
+
+    shares = [schedule[index::count] for index in range(count)]
+
+    assert sorted(itertools.chain(*shares), key=lambda arrival: arrival.number) == schedule
+    assert [arrival.number for arrival in schedule] == list(range(len(schedule)))
+    assert all(first.offset_s <= second.offset_s for first, second in itertools.pairwise(schedule))
+
+
+_UNITS = {"p50": ("ms", "s"), "max": ("ms", "s"), "errors": ("%",), "late": ("%",), "goodput": ("%", "/s")}
+_BOUNDS = st.sampled_from([(figure, unit) for figure, units in _UNITS.items() for unit in units]).flatmap(
+    lambda pair: st.builds(
+        Bound,
+        figure=st.just(pair[0]),
+        comparison=st.sampled_from(["<", "<=", ">", ">="]),
+        limit=st.floats(0, 1e6),
+        unit=st.just(pair[1]),
+    )
+)
+_COMPARE: dict[str, Any] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+@given(st.lists(_BOUNDS, min_size=1, max_size=5))
+def test_an_objective_is_what_its_text_says(bounds: list[Bound]) -> None:
+    slo = Slo(tuple(bounds))
+
+    assert parse_slo(str(slo)) == slo
+
+
+@given(_BOUNDS, st.floats(0.0, 100.0), st.integers(1, 100), st.integers(0, 100))
+def test_a_bound_is_broken_exactly_if_its_figure_is_not_as_it_says(
+    bound: Bound, latency_s: float, answered: int, errors: int
+) -> None:
+    summary = summary_of(latencies_s=[latency_s] * answered, num_errors=errors)
+    figures = {
+        ("p50", "ms"): 1000 * latency_s,
+        ("p50", "s"): latency_s,
+        ("max", "ms"): 1000 * latency_s,
+        ("max", "s"): latency_s,
+        ("errors", "%"): 100 * errors / (answered + errors),
+        ("late", "%"): 0.0,
+        ("goodput", "%"): 100 * answered / (answered + errors),
+        ("goodput", "/s"): answered / 10,
+    }
+    figure = figures[bound.figure, bound.unit]
+    if figure == pytest.approx(bound.limit):
+        return  # the last bit of a division is nobody's promise
+
+    assert bool(Slo((bound,)).broken(summary)) is not _COMPARE[bound.comparison](figure, bound.limit)
+
+
+@given(st.text(max_size=30))
+def test_no_text_is_anything_but_an_objective_or_refused(text: str) -> None:
+    try:
+        slo = parse_slo(text)
+    except ValueError:
+        return
+
+    assert parse_slo(str(slo)) == slo
+
+
+@given(st.sampled_from(["burst:", "ramp:", "poisson", "trace:", ""]), st.text(max_size=20))
+def test_no_text_is_anything_but_arrivals_or_refused(start: str, rest: str) -> None:
+    try:
+        arrivals = parse_arrivals(start + rest, rate_per_s=1.0)
+    except ValueError:
+        return
+
+    assert all(0 <= at_s < 1 for at_s in arrivals.times(1.0, seed=1))

@@ -1,0 +1,82 @@
+"""A run as a load test keeps it, made up."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from loadtests.arrivals import Poisson
+from loadtests.load import Load, LoadResult
+from loadtests.loadtest.run import Run, series_of, server_facts
+from loadtests.records import CallRecord
+from loadtests.sampling import Sample
+from loadtests.wire import Outcome
+from loadtests.workload import Workload
+
+BEGAN_S = 100.0
+MACHINE: dict[str, Any] = {
+    "cpu": "Abacus <1>",
+    "cores": 2,
+    "instruction_sets": ["avx2"],
+    "python": "3.11",
+    "versions": {"dragoman": "0.1.0", "torch": None},
+    "date": "2026-11-21T12:00:00+00:00",
+}
+
+
+def answered(offset_s: float, latency_s: float) -> CallRecord:
+    planned_s = BEGAN_S + offset_s
+    stages: dict[str, Any] = dict.fromkeys(("queue_s", "encode_s", "decode_s", "text_s"), latency_s / 5)
+    return CallRecord(
+        planned_s=planned_s,
+        sent_s=planned_s + 0.001,
+        ended_s=planned_s + latency_s,
+        profile="sentence",
+        outcome=Outcome.ANSWERED,
+        status="OK",
+        num_texts=1,
+        num_source_tokens=10,
+        num_target_tokens=12,
+        **stages,
+    )
+
+
+def sample(offset_s: float) -> Sample:
+    """Of a server that is ever more busy: three tokens, half a core and a MiB more each second."""
+    values = {
+        "mt_queue_segments": offset_s,
+        "mt_batch_live_segments": 2.0,
+        "mt_batch_live_rows": 8.0,
+        "mt_batch_segments_sum": 30.0 * offset_s,
+        "mt_batch_segments_count": 10.0 * offset_s,
+        "mt_target_tokens_total": 3.0 * offset_s,
+        "process_cpu_seconds_total": 0.5 * offset_s,
+        "process_resident_memory_bytes": 2.0**20 * (100 + offset_s),
+        'mt_build_info{onnxruntime="1.31",version="0.1.0"}': 1.0,
+    }
+    return Sample(at_s=BEGAN_S + offset_s, values=values)
+
+
+def run_of(
+    records: Sequence[CallRecord] = (), *, samples: Sequence[Sample] = (), slo: str = "", broken: Sequence[str] = ()
+) -> Run:
+    """Ten seconds of one call a second, if no others are given."""
+    given = records or [answered(index, 0.1 * (index + 1)) for index in range(10)]
+    result = LoadResult(
+        records=given,
+        warm_up_records=[],
+        samples=samples,
+        began_s=BEGAN_S,
+        duration_s=10.0,
+        generator_cpu_s=0.5,
+    )
+    return Run(
+        load=Load(workload=Workload(data=Path("/data")), arrivals=Poisson(1.0), duration_s=10.0),
+        result=result,
+        summary=result.summary(),
+        series=series_of(result),
+        machine=MACHINE,
+        command="python -m loadtests.loadtest --rate 1",
+        server=server_facts(samples[-1].values if samples else {}),
+        slo=slo,
+        broken=broken,
+    )

@@ -1,0 +1,97 @@
+import json
+import re
+from html.parser import HTMLParser
+
+from loadtests.loadtest import page
+from loadtests.loadtest.baseline import Change
+from loadtests.loadtest.run import as_json, line
+from loadtests.wire import Outcome
+from tests.unit.loadtests.fake_calls import record
+from tests.unit.loadtests.loadtest.fake_runs import BEGAN_S, answered, run_of, sample
+
+SAMPLES = [sample(float(second)) for second in range(11)]
+
+
+class _Addresses(HTMLParser):
+    """Collects everything that a page could load, and its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.tags: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.addresses += [value or "" for name, value in attrs if name in {"src", "href", "srcset", "data", "action"}]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(text: str) -> _Addresses:
+    parser = _Addresses()
+    parser.feed(text)
+    return parser
+
+
+def test_the_page_needs_nothing_but_itself() -> None:
+    text = page.render(run_of(samples=SAMPLES))
+
+    parsed = read(text)
+    assert len(parsed.addresses) == 10
+    assert all(address.startswith("data:image/svg+xml;base64,") for address in parsed.addresses)
+    assert not parsed.tags & {"script", "link", "iframe", "object", "base"}
+    assert not re.search(r"url\(|@import", text)
+
+
+def test_the_page_says_machine_versions_command_date_and_figures() -> None:
+    parsed = read(page.render(run_of(samples=SAMPLES, slo="p95<2s")))
+
+    for fact in (
+        "Abacus <1>, 2 cores (avx2)",
+        "Python 3.11, dragoman 0.1.0",
+        "2026-11-21T12:00:00+00:00",
+        "python -m loadtests.loadtest --rate 1",
+        'onnxruntime="1.31",version="0.1.0"',
+        "the objective p95<2s was held",
+        "batch_segments_mean",
+        "Translate OK",
+    ):
+        assert fact in parsed.text
+
+
+def test_what_was_broken_and_what_changed_is_on_the_page() -> None:
+    changes = [Change(name="p95_ms", before=100.0, now=125.0)]
+
+    text = read(page.render(run_of(slo="p95<1ms", broken=["p95 is <too> late"]), changes)).text
+
+    assert "p95 is <too> late" in text
+    assert "+25.0%" in text
+    assert "was held" not in text
+
+
+def test_a_run_in_which_nothing_was_answered_has_a_page_too() -> None:
+    run = run_of([record(Outcome.ERROR, planned_s=BEGAN_S + 1), record(Outcome.REJECTED, planned_s=BEGAN_S + 2)])
+
+    assert "none" in read(page.render(run)).text
+    assert line(run).startswith("loadtest profile=sentence rate=1 p50_ms=none p95_ms=none")
+
+
+def test_a_run_is_kept_as_strict_json() -> None:
+    kept = json.loads(json.dumps(as_json(run_of(samples=SAMPLES)), allow_nan=False))
+
+    assert kept["figures"]["p50_ms"] == 500.0
+    assert kept["figures"]["server_cores"] == 0.5
+    assert kept["figures"]["generator_cores"] == 0.05
+    assert kept["settings"]["rate_per_s"] == 1.0
+    assert {series["name"] for series in kept["series"]} >= {"queue", "offered", "decode p95", "memory"}
+
+
+def test_the_line_has_what_a_script_wants() -> None:
+    records = [*(answered(index, 0.1) for index in range(8)), record(Outcome.REJECTED, planned_s=BEGAN_S)]
+
+    assert line(run_of(records)) == (
+        "loadtest profile=sentence rate=1 p50_ms=100.0 p95_ms=100.0 p99_ms=100.0 max_ms=100.0 goodput=0.8889 "
+        "rejected=0.1111 errors=0.0000 tokens_per_s=10 generator_lag_p99_ms=1.0"
+    )

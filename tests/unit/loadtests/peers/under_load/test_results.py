@@ -1,0 +1,113 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+
+from loadtests.capacity.contender import find_capacities
+from loadtests.peers.record import write_record
+from loadtests.peers.under_load.agreement import agreement
+from loadtests.peers.under_load.lines import rivalry_lines, trial_line
+from loadtests.peers.under_load.plots import write_picture
+from loadtests.peers.under_load.record import record_of
+from loadtests.peers.under_load.results import Agreement, Rivalry, Trial, reached
+from loadtests.peers.under_load.rounds import Plan, Side, measure_load
+from loadtests.slo import parse_slo
+from tests.unit.loadtests.capacity.fake_contender import FakeContender
+
+_AGREEMENT = Agreement(num_texts=100, identical=0.7, bleu=78.0, tokens_ratio=0.99)
+_PLAN = Plan(run_s=10.0, probe_s=10.0, trial_s=10.0, num_repetitions=2, loads=(0.3, 0.9), resolution=0.01)
+
+
+@pytest.fixture
+def rivalry() -> Rivalry:
+    contenders: dict[Side, FakeContender] = {
+        "ours": FakeContender("ours", [], capacity_per_s=160.0, service_s=0.05),
+        "theirs": FakeContender("theirs", [], capacity_per_s=100.0, service_s=0.1),
+    }
+    capacities = find_capacities(contenders, parse_slo("p95<1s"), _PLAN.search, note=lambda *_: None)
+    return Rivalry(
+        model="shipped",
+        peer="ctranslate2",
+        objective="p95<1s",
+        settings="2x1,b32,w0",
+        trials=(Trial(settings="2x1,b32,w0", runs=(), closed_loop_per_s=100.0),),
+        agreement=_AGREEMENT,
+        our_capacity=capacities["ours"],
+        their_capacity=capacities["theirs"],
+        points=tuple(measure_load(contenders, load, capacities["theirs"].per_s, _PLAN) for load in _PLAN.loads),
+    )
+
+
+def test_a_line_for_each_load_is_what_scripts_read(rivalry: Rivalry) -> None:
+    lines = list(rivalry_lines(rivalry))
+
+    assert lines[0] == (
+        "peers agreement=yes vs=ctranslate2 model=shipped identical=0.70 bleu=78.0 tokens_ratio=0.990 texts=100"
+    )
+    assert lines[1].startswith("peers capacity_ratio=1.6")
+    assert lines[2].startswith("peers load=30% vs=ctranslate2 model=shipped p50_ratio=0.50 p95_ratio=0.50")
+    assert lines[3].endswith("repetitions=2 targets=p50:reached,p95:reached,capacity:reached")
+
+
+def test_missed_targets_are_said(rivalry: Rivalry) -> None:
+    (point, _) = rivalry.points
+    slower = replace(rivalry, our_capacity=rivalry.their_capacity)
+    later = replace(point, ours=point.theirs)
+
+    assert reached(point, slower) == {"p50": True, "p95": True, "capacity": False}
+    assert reached(later, rivalry) == {"p50": False, "p95": False, "capacity": True}
+    assert "targets=p50:missed,p95:missed,capacity:missed" in list(rivalry_lines(replace(slower, points=(later,))))[-1]
+
+
+def test_a_trial_says_what_it_came_to(rivalry: Rivalry) -> None:
+    trial = Trial(settings="2x1,b8,w5", runs=rivalry.points[0].theirs)
+
+    assert trial_line(trial, peer="ctranslate2", model="base").startswith(
+        "peers trial=2x1,b8,w5 vs=ctranslate2 model=base p95_ms=100.0/100.0 rate="
+    )
+
+
+def test_the_record_holds_every_run_and_the_verdict(rivalry: Rivalry, tmp_path: Path) -> None:
+    write_record(tmp_path / "load.json", record_of([rivalry], {"cores": 2}, "python -m loadtests.peers load"))
+
+    (read,) = json.loads((tmp_path / "load.json").read_text())["rivalries"]
+    assert [len(point["ours"]) for point in read["points"]] == [2, 2]
+    assert read["points"][0]["reached"] == {"p50": True, "p95": True, "capacity": True}
+    assert read["trials"][0]["settings"] == "2x1,b32,w0"
+    assert len(read["their_capacity"]["probes"]) == len(rivalry.their_capacity.probes)
+
+
+def test_the_picture_is_drawn_of_one_and_of_many(rivalry: Rivalry, tmp_path: Path) -> None:
+    for number in (1, 2):
+        write_picture(tmp_path / f"{number}.png", [rivalry, replace(rivalry, model="base")][:number])
+
+        assert (tmp_path / f"{number}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def _answers(*texts: str, num_tokens: int = 10) -> list[pb.TranslateResponse]:
+    return [
+        pb.TranslateResponse(
+            translations=[pb.Translation(hypotheses=[pb.Hypothesis(text=text)])], num_target_tokens=num_tokens
+        )
+        for text in texts
+    ]
+
+
+def test_the_same_answers_agree() -> None:
+    texts = ["Das Wetter ist heute sehr schön.", "Zwei Hunde spielen im tiefen Schnee."]
+
+    found = agreement(_answers(*texts), _answers(*texts), has_meaning=True)
+
+    assert found.holds
+    assert (found.identical, found.tokens_ratio) == (1.0, 1.0)
+    assert found.bleu == pytest.approx(100.0)
+
+
+def test_other_words_or_other_lengths_do_not_agree() -> None:
+    ours, theirs = ["Das Wetter ist heute sehr schön."], ["Zwei Hunde spielen im tiefen Schnee."]
+
+    assert not agreement(_answers(*ours), _answers(*theirs), has_meaning=True).holds
+    assert agreement(_answers(*ours), _answers(*theirs), has_meaning=False).holds
+    assert not agreement(_answers(*ours, num_tokens=12), _answers(*theirs), has_meaning=False).holds

@@ -1,0 +1,62 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from loadtests.peers.serving.settings import BatchingSettings
+from loadtests.peers.under_load.rounds import Plan, Side, best_settings, measure_load, tune
+from tests.unit.loadtests.capacity.fake_contender import FakeContender
+
+_PLAN = Plan(run_s=10.0, probe_s=10.0, trial_s=10.0, num_repetitions=3, loads=(0.6,))
+_Log = list[tuple[str, float, int]]
+
+
+def _contenders(log: _Log) -> dict[Side, FakeContender]:
+    return {
+        "ours": FakeContender("ours", log, capacity_per_s=150.0, service_s=0.02),
+        "theirs": FakeContender("theirs", log, capacity_per_s=100.0, service_s=0.05),
+    }
+
+
+def test_both_get_the_same_arrivals_in_turn_forwards_and_backwards() -> None:
+    log: _Log = []
+
+    point = measure_load(_contenders(log), 0.6, 100.0, _PLAN)
+
+    assert log == [
+        ("ours", 60.0, 1),
+        ("theirs", 60.0, 1),
+        ("theirs", 60.0, 2),
+        ("ours", 60.0, 2),
+        ("ours", 60.0, 3),
+        ("theirs", 60.0, 3),
+    ]
+    assert [point.p50_ratio, point.p95_ratio] == pytest.approx([0.4, 0.4])
+
+
+def test_the_rival_is_set_up_as_it_does_best() -> None:
+    @contextmanager
+    def start(settings: BatchingSettings) -> Iterator[FakeContender]:
+        capacity_per_s = 100.0 if settings.num_streams == 2 else 50.0
+        service_s = 0.02 + settings.max_wait_s + abs(settings.max_batch_size - 16) / 1000
+        yield FakeContender(settings.name, [], capacity_per_s=capacity_per_s, service_s=service_s)
+
+    trials = list(tune(start, "ctranslate2", _PLAN, num_cores=2))
+
+    assert best_settings(trials).name == "2x1,b16,w0"
+    names = [trial.settings for trial in trials if trial.runs]
+    assert len(names) == len(set(names)) == 7
+    assert [trial.closed_loop_per_s for trial in trials[:2]] == [100.0, 50.0]
+
+
+def test_transformers_has_one_stream_only() -> None:
+    asked = []
+
+    @contextmanager
+    def start(settings: BatchingSettings) -> Iterator[FakeContender]:
+        asked.append(settings)
+        yield FakeContender(settings.name, [], capacity_per_s=10.0, service_s=0.1)
+
+    list(tune(start, "transformers", _PLAN, num_cores=4))
+
+    assert {(settings.num_streams, settings.num_threads) for settings in asked} == {(1, 4)}

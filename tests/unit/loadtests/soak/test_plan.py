@@ -1,0 +1,118 @@
+import itertools
+import random
+from collections import Counter
+
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+
+from loadtests.cancellations.plan import Moment
+from loadtests.sentences import SENTENCES
+from loadtests.soak.ledger import Ending
+from loadtests.soak.options import KINDS, draw_options
+from loadtests.soak.plan import PlannedCall, planned_calls
+from loadtests.soak.refusals import REFUSALS, draw_refusal, draw_refusal_in_stream
+from loadtests.texts import Texts
+from loadtests.wire import Method
+
+TEXTS = Texts(SENTENCES, origin="built-in sentences")
+PROBES = [b"first", b"second"]
+
+
+def calls(count: int, *, seed: int = 1, prefix: str = "p") -> list[PlannedCall]:
+    return list(itertools.islice(planned_calls(TEXTS, PROBES, model="en-de", prefix=prefix, seed=seed), count))
+
+
+@pytest.fixture(scope="module")
+def many() -> list[PlannedCall]:
+    return calls(2000)
+
+
+def test_a_plan_is_the_same_for_the_same_seed() -> None:
+    assert calls(100) == calls(100)
+    assert calls(100) != calls(100, seed=2)
+
+
+def test_every_request_has_an_id_of_its_own(many: list[PlannedCall]) -> None:
+    ids = [call.request_id for call in many]
+    for call in many:
+        if call.method is Method.TRANSLATE_STREAM:
+            ids += [pb.TranslateRequest.FromString(raw).request_id for raw in call.raw]
+
+    assert len(set(ids)) == len(ids)
+    assert all(request_id.startswith("p-") for request_id in ids)
+
+
+def test_every_method_meets_every_ending_at_every_moment(many: list[PlannedCall]) -> None:
+    leaving = {Ending.LEAVES, Ending.DISCONNECTS}
+    moments = {(call.method, call.ending, call.moment) for call in many if call.ending in leaving}
+
+    assert {(call.method, call.ending) for call in many} == set(itertools.product(_translating(), Ending))
+    assert moments == set(itertools.product(_translating(), leaving, set(Moment) - {Moment.NEVER}))
+
+
+def test_most_callers_stay_and_all_others_know_when_they_go(many: list[PlannedCall]) -> None:
+    staying = [call for call in many if call.ending is Ending.STAYS]
+
+    assert len(staying) > len(many) / 2
+    assert {(call.moment, call.share, call.half_closes) for call in staying} == {(Moment.NEVER, 0.0, True)}
+    hurrying = [call.share for call in many if call.ending is Ending.HURRIES]
+    assert min(hurrying) < 0.05
+    assert 0.5 < max(hurrying) <= 1
+
+
+def test_texts_are_from_nothing_to_long(many: list[PlannedCall]) -> None:
+    sizes = [
+        len(pb.TranslateDocumentRequest.FromString(call.raw[0]).text)
+        for call in many
+        if call.method is Method.TRANSLATE_DOCUMENT and call.kind == "usual"
+    ]
+    texts = [
+        text
+        for call in many
+        if call.method is Method.TRANSLATE and call.kind == "usual"
+        for text in pb.TranslateRequest.FromString(call.raw[0]).texts
+    ]
+
+    assert min(sizes) == 1
+    assert max(sizes) > 10_000
+    assert "" in texts
+    assert any(text and " " not in text for text in texts)
+    assert max(map(len, texts)) > 300
+
+
+def test_requests_differ_in_model_priority_and_options(many: list[PlannedCall]) -> None:
+    requests = [
+        pb.TranslateRequest.FromString(call.raw[0])
+        for call in many
+        if call.method is Method.TRANSLATE and call.kind == "usual"
+    ]
+
+    assert {request.model for request in requests} == {"", "en-de", "en-de@stable"}
+    assert {request.priority for request in requests} == {pb.PRIORITY_UNSPECIFIED, pb.PRIORITY_BULK}
+    fields = {field.name for request in requests for field, _ in request.options.ListFields()}
+    assert {"beam_size", "sampling", "target_prefix", "return_alignment", "repetition_guard"} <= fields
+
+
+def test_probes_are_asked_as_they_are(many: list[PlannedCall]) -> None:
+    probes = [(call.probe, call.raw) for call in many if call.kind == "probe"]
+
+    assert {(0, (b"first",)), (1, (b"second",))} == set(probes)
+
+
+def test_a_stream_knows_which_of_its_requests_are_refused(many: list[PlannedCall]) -> None:
+    statuses = Counter(status for call in many if call.method is Method.TRANSLATE_STREAM for status in call.answers)
+
+    assert statuses["OK"] > statuses["INVALID_ARGUMENT"] > 0
+    assert statuses["NOT_FOUND"] > 0
+
+
+def test_every_way_to_decode_and_every_refusal_is_drawn() -> None:
+    generator = random.Random(1)  # noqa: S311 - not for secrets
+
+    assert {draw_options(generator)[0] for _ in range(500)} == set(KINDS)
+    assert {draw_refusal(generator).name for _ in range(1000)} == {refusal.name for refusal in REFUSALS}
+    assert all(draw_refusal_in_stream(generator).method is Method.TRANSLATE for _ in range(100))
+
+
+def _translating() -> set[Method]:
+    return {Method.TRANSLATE, Method.TRANSLATE_DOCUMENT, Method.TRANSLATE_STREAM}

@@ -1,0 +1,44 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from loadtests.soak.versions import Versions
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    directory = tmp_path / "shipped"
+    directory.mkdir()
+    (directory / "manifest.json").write_text(json.dumps({"name": "m", "version": "1", "licence": "CC0"}))
+    (directory / "weights.bin").write_bytes(b"weights")
+    return directory
+
+
+def test_a_version_has_the_files_of_the_bundle_and_a_manifest_of_its_own(tmp_path: Path, bundle: Path) -> None:
+    versions = Versions(tmp_path / "models", bundle)
+
+    versions.bring(7)
+
+    assert versions.full_name(7) == "m/7"
+    manifest = json.loads((tmp_path / "models" / "m" / "7" / "manifest.json").read_text())
+    assert manifest == {"name": "m", "version": "7", "licence": "CC0"}
+    assert (tmp_path / "models" / "m" / "7" / "weights.bin").read_bytes() == b"weights"
+    assert json.loads((bundle / "manifest.json").read_text())["version"] == "1"
+
+
+def test_a_broken_version_lacks_the_end_of_its_weights_and_the_bundle_does_not(tmp_path: Path, bundle: Path) -> None:
+    Versions(tmp_path / "models", bundle).bring(7, is_broken=True)
+
+    assert (tmp_path / "models" / "m" / "7" / "weights.bin").read_bytes() == b"weight"
+    assert (bundle / "weights.bin").read_bytes() == b"weights"
+
+
+def test_a_version_that_is_removed_leaves_nothing(tmp_path: Path, bundle: Path) -> None:
+    versions = Versions(tmp_path / "models", bundle)
+    versions.bring(7)
+
+    versions.remove(7)
+
+    assert list((tmp_path / "models" / "m").iterdir()) == []
+    assert (bundle / "weights.bin").read_bytes() == b"weights"

@@ -1,0 +1,97 @@
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from loadtests.arrivals import Constant, Poisson, Ramp, parse_arrivals
+
+
+def test_random_arrivals_have_exponential_gaps() -> None:
+    arrivals = Poisson(100.0).times(60.0, seed=1)
+
+    gaps = [later - earlier for earlier, later in itertools.pairwise(arrivals)]
+    assert sum(gap < 0.0025 for gap in gaps) / len(gaps) == pytest.approx(0.22, abs=0.03)  # 1 - exp(-1/4)
+    assert arrivals != Poisson(100.0).times(60.0, seed=2)
+
+
+def test_constant_arrivals_have_equal_gaps() -> None:
+    assert Constant(4.0).times(1.0, seed=1) == [0.0, 0.25, 0.5, 0.75]
+
+
+def test_bursts_come_at_once_and_the_rest_in_between() -> None:
+    times = parse_arrivals("burst:every=5,size=20", rate_per_s=10.0).times(20.0, seed=1)
+
+    assert [at_s for at_s, count in Counter(times).items() if count > 1] == [2.5, 7.5, 12.5, 17.5]
+    assert Counter(times)[2.5] == 20
+    assert len(times) == pytest.approx(200, abs=50)
+
+
+def test_a_burst_without_settings_takes_the_whole_rate() -> None:
+    assert Counter(parse_arrivals("burst", rate_per_s=2.0).times(10.0, seed=1)) == {2.5: 10, 7.5: 10}
+
+
+def test_a_ramp_goes_from_one_rate_to_the_other() -> None:
+    times = Ramp(1.0, 19.0).times(200.0, seed=1)
+
+    quarters = Counter(int(at_s // 50) for at_s in times)
+    assert [quarters[index] for index in range(4)] == pytest.approx([162, 388, 612, 838], rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"), [("ramp", (0.0, 20.0)), ("ramp:to=15", (5.0, 15.0)), ("ramp:from=20,to=1", (20.0, 1.0))]
+)
+def test_a_ramp_that_names_not_both_ends_has_the_mean_that_was_asked_for(text: str, ends: tuple[float, float]) -> None:
+    assert parse_arrivals(text, rate_per_s=10.0) == Ramp(*ends)
+
+
+def test_a_trace_is_replayed_from_its_first_call_on(tmp_path: Path) -> None:
+    trace = tmp_path / "trace, of Monday.jsonl"
+    trace.write_text('{"offset_s": 102.0, "method": "ListModels"}\n100.5\n\n{"offset_s": 101}\n200\n', encoding="utf-8")
+
+    arrivals = parse_arrivals(f"trace:{trace},speed=2", rate_per_s=1.0)
+
+    assert arrivals.times(10.0, seed=1) == [0.0, 0.25, 0.75]
+    assert arrivals.methods == (None, None, "ListModels", None)
+    assert parse_arrivals(arrivals.text, rate_per_s=1.0).times(10.0, seed=1) == [0.0, 0.25, 0.75]
+
+
+@pytest.mark.parametrize("line", ["soon", "[1]", '{"at": 1}', "NaN", '{"offset_s": 1, "method": 2}'])
+def test_a_line_of_a_trace_that_is_no_call_is_named(tmp_path: Path, line: str) -> None:
+    trace = tmp_path / "trace.txt"
+    trace.write_text(f"1\n{line}\n", encoding="utf-8")
+
+    with pytest.raises(ValueError, match=r"trace\.txt, line 2"):
+        parse_arrivals(f"trace:{trace}", rate_per_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("uniform", "expected one of poisson, constant, burst, ramp, trace"),
+        ("poisson:rate=1", "is no setting; known: none"),
+        ("burst:size=many", "expected a number"),
+        ("burst:every=1,size=11", "11 a second, more than the rate of 10"),
+        ("burst:size=1.5", "a whole number of calls"),
+        ("ramp:from=-1,to=2", "expected rates of 0 or more"),
+        ("ramp:from=0,to=0", "one above 0"),
+        ("ramp:to=inf", "a finite number"),
+        ("trace:", "expected trace:FILE"),
+        ("trace:missing.txt", "cannot be read"),
+    ],
+)
+def test_arrivals_that_make_no_sense_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_arrivals(text, rate_per_s=10.0)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf"), 1e6])
+def test_no_rate_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match="no arrivals at"):
+        parse_arrivals("poisson", rate_per_s=rate)
+
+
+@pytest.mark.parametrize("duration", [0.0, -1.0, float("nan"), float("inf")])
+def test_no_time_is_refused(duration: float) -> None:
+    with pytest.raises(ValueError, match="no arrivals within"):
+        Poisson(1.0).times(duration, seed=1)

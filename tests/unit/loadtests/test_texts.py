@@ -1,0 +1,114 @@
+import gzip
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loadtests.texts import Profile, Texts, prose_sentences, read_texts
+
+SHORT, LONG = "A short one.", "This one is a sentence that has more than forty-five characters."
+GENERATOR = random.Random(1)  # noqa: S311 - draws texts
+
+
+def texts() -> Texts:
+    return Texts([SHORT, LONG, "Another rather short one.", LONG.replace("This", "That")], origin="made up")
+
+
+@pytest.mark.parametrize(
+    ("profile", "shortest", "longest"),
+    [
+        (Profile.CHAT, 1, 44),
+        (Profile.SENTENCE, 45, 300),
+        (Profile.PARAGRAPH, 400, 500),
+        (Profile.DOCUMENT, 3000, 3200),
+    ],
+)
+@pytest.mark.parametrize("origin", [texts, read_texts])
+def test_a_profile_is_a_length(origin: Callable[[], Texts], profile: Profile, shortest: int, longest: int) -> None:
+    source = origin()
+
+    drawn = [source.draw(profile, GENERATOR) for _ in range(20)]
+
+    assert {kind for kind, _ in drawn} == {profile}
+    assert all(shortest <= len(text) for _, text in drawn)
+    assert sum(len(text) <= longest for _, text in drawn) >= 10  # the last sentence may be a long one
+
+
+def test_a_mixture_says_what_each_text_is() -> None:
+    kinds = [texts().draw(Profile.MIXED, GENERATOR)[0] for _ in range(400)]
+
+    assert kinds.count(Profile.CHAT) / 400 == pytest.approx(0.5, abs=0.1)
+    assert set(kinds) == {Profile.CHAT, Profile.SENTENCE, Profile.PARAGRAPH, Profile.DOCUMENT}
+
+
+def test_test_sets_are_read_source_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "newstest2013-en-de").mkdir()
+    with gzip.open(tmp_path / "newstest2013-en-de" / "test.tsv.gz", "wt", encoding="utf-8") as stream:
+        stream.write(f"{SHORT}\tEin kurzer.\n{LONG}\tEin langer.\n")
+
+    for source in (read_texts(tmp_path), _read_by_environment(tmp_path, monkeypatch)):
+        assert source.origin == "newstest2013-en-de"
+        assert source.draw(Profile.CHAT, GENERATOR) == (Profile.CHAT, SHORT)
+
+
+def _read_by_environment(path: Path, monkeypatch: pytest.MonkeyPatch) -> Texts:
+    monkeypatch.setenv("DRAGOMAN_DATA", str(path))
+    return read_texts()
+
+
+def test_without_test_sets_the_repository_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DRAGOMAN_DATA", raising=False)
+
+    assert read_texts().origin == "the repository's documents"
+
+
+def test_a_directory_without_test_sets_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"expected tatoeba-en-de.test\.tsv\.gz"):
+        read_texts(tmp_path)
+
+
+def test_a_file_of_texts_is_read_by_the_line(tmp_path: Path) -> None:
+    (tmp_path / "texts").write_text("w1 w2\n\nw1 w2\n", encoding="utf-8")
+
+    assert read_texts(lines=tmp_path / "texts").draw(Profile.LINES, GENERATOR) == (Profile.LINES, "w1 w2")
+
+
+def test_an_empty_file_of_texts_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "texts").write_text("\n", encoding="utf-8")
+
+    with pytest.raises(ValueError, match="no text in it"):
+        read_texts(lines=tmp_path / "texts")
+
+
+def test_sentences_of_one_length_only_are_too_few() -> None:
+    with pytest.raises(ValueError, match="too few sentences"):
+        Texts([SHORT], origin="made up")
+
+
+def test_prose_is_what_is_neither_heading_nor_list_nor_table_nor_code() -> None:
+    markdown = """# A heading.
+
+First sentence with **bold** and a [link](https://example.com). Second
+sentence, `code` in it.
+
+- An item of a list.
+
+```sh
+Not this. Nor this.
+
+Nor this either.
+```
+
+| A | table. |
+
+    Indented code.
+
+Last one!
+"""
+
+    assert list(prose_sentences(markdown)) == [
+        "First sentence with bold and a link.",
+        "Second sentence, code in it.",
+        "Last one!",
+    ]

@@ -1,0 +1,134 @@
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+
+from loadtests.texts import Profile
+from loadtests.wire import Method
+from loadtests.workload import Mix, PlannedCall, Workload, parse_mix, parse_priority
+
+
+def calls(workload: Workload, count: int = 200, *, seed: int = 1) -> list[PlannedCall]:
+    return list(itertools.islice(workload.calls(seed), count))
+
+
+def request(call: PlannedCall) -> pb.TranslateRequest:
+    return pb.TranslateRequest.FromString(call.messages[0])
+
+
+def test_calls_are_the_same_for_the_same_seed_whoever_makes_them() -> None:
+    workload = Workload(profile=Profile.MIXED, leaving=0.5)
+
+    assert calls(workload) == calls(workload) != calls(workload, seed=2)
+    assert workload.calls(1).call(123) == calls(workload)[123]
+
+
+def test_by_default_one_sentence_is_translated_with_the_servers_defaults() -> None:
+    (call,) = calls(Workload(), 1)
+
+    assert (call.method, call.num_texts, call.leave_after_s, call.profile) == (Method.TRANSLATE, 1, None, "sentence")
+    assert not request(call).HasField("options")
+    assert request(call).priority == pb.PRIORITY_UNSPECIFIED
+
+
+def test_documents_are_asked_of_the_method_for_documents() -> None:
+    methods = {(call.profile, call.method) for call in calls(Workload(profile=Profile.MIXED))}
+
+    assert ("document", Method.TRANSLATE_DOCUMENT) in methods
+    assert {method for profile, method in methods if profile != "document"} == {Method.TRANSLATE}
+
+
+def test_methods_beams_and_priorities_are_drawn_by_their_shares() -> None:
+    workload = Workload(
+        methods=Mix(((Method.TRANSLATE, 3.0), (Method.LIST_MODELS, 1.0))),
+        beams=Mix(((4, 1.0), (1, 1.0))),
+        priorities=Mix((("bulk", 1.0),)),
+    )
+
+    drawn = calls(workload, 400)
+
+    assert Counter(call.method for call in drawn)[Method.LIST_MODELS] == pytest.approx(100, abs=35)
+    requests = [request(call) for call in drawn if call.method is Method.TRANSLATE]
+    assert Counter(one.options.beam_size for one in requests)[1] == pytest.approx(150, abs=40)
+    assert {one.priority for one in requests} == {pb.PRIORITY_BULK}
+
+
+def test_a_stream_has_three_requests_with_names_and_texts_of_their_own() -> None:
+    (call,) = calls(Workload(methods=Mix(((Method.TRANSLATE_STREAM, 1.0),)), texts_per_call=2), 1)
+
+    sent = [pb.TranslateRequest.FromString(message) for message in call.messages]
+    assert [one.request_id for one in sent] == ["r-0", "r-1", "r-2"]
+    assert [len(one.texts) for one in sent] == [2, 2, 2]
+    assert call.num_texts == 6
+    assert len({text for one in sent for text in one.texts}) > 1
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (Method.GET_MODEL, pb.GetModelRequest(model="en-de")),
+        (Method.LIST_MODELS, pb.ListModelsRequest()),
+        (Method.LOAD_MODEL, pb.LoadModelRequest(model="en-de/1")),
+        (Method.SET_MODEL_LABEL, pb.SetModelLabelRequest(model="en-de/1", label="loadtest")),
+    ],
+)
+def test_methods_without_text_have_none(method: Method, expected: pb.GetModelRequest) -> None:
+    workload = Workload(methods=Mix(((method, 1.0),)), model="en-de", admin_model="en-de/1")
+
+    (call,) = calls(workload, 1)
+
+    assert type(expected).FromString(call.messages[0]) == expected
+    assert (call.num_texts, call.profile) == (0, "")
+
+
+def test_some_callers_leave_within_the_time_given() -> None:
+    leaving = [call.leave_after_s for call in calls(Workload(leaving=0.25, leave_within_s=2.0), 400)]
+
+    times = [after_s for after_s in leaving if after_s is not None]
+    assert len(times) == pytest.approx(100, abs=35)
+    assert 0 <= min(times) < 1 < max(times) <= 2
+
+
+def test_options_are_those_of_the_contract() -> None:
+    (call,) = calls(Workload(options='{"maxTargetTokens": 32, "repetitionGuard": false}', beams=Mix(((2, 1.0),))), 1)
+
+    options = request(call).options
+    assert (options.max_target_tokens, options.repetition_guard, options.beam_size) == (32, False, 2)
+
+
+def test_a_method_that_a_trace_names_is_called() -> None:
+    assert Workload().calls(1).call(0, method="ListModels").method is Method.LIST_MODELS
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"texts_per_call": 0}, "texts_per_call 0: expected 1 to 128"),
+        ({"deadline_s": 0.0}, "deadline 0: expected seconds above 0"),
+        ({"deadline_s": float("nan")}, "deadline nan"),
+        ({"leaving": 1.5}, "leaving 1.5: expected a share"),
+        ({"leave_within_s": -1.0}, "leave_within -1"),
+        ({"lines": Path("texts")}, "need each other"),
+        ({"profile": Profile.LINES}, "need each other"),
+        ({"methods": Mix(((Method.LOAD_MODEL, 1.0),))}, "need the name/version"),
+        ({"methods": Mix(((Method.GET_MODEL, 1.0),))}, "GetModel needs the name"),
+        ({"options": "{"}, "no DecodingOptions as JSON"),
+        ({"options": '{"beam": 1}'}, "no DecodingOptions as JSON"),
+        ({"options": "1"}, "no DecodingOptions as JSON"),
+    ],
+)
+def test_a_workload_that_makes_no_sense_is_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Workload(**settings)  # type: ignore[arg-type]
+
+
+def test_a_mix_needs_no_shares() -> None:
+    assert parse_mix("interactive=9,bulk", parse_priority) == Mix((("interactive", 9.0), ("bulk", 1.0)))
+
+
+@pytest.mark.parametrize("text", ["", "urgent", "bulk=0", "bulk=-1", "bulk=x", "bulk=nan", "bulk,,"])
+def test_a_mix_of_something_else_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|could not convert"):
+        parse_mix(text, parse_priority)
