@@ -18,7 +18,6 @@ from service.decoding.engine import check_segment
 from service.decoding.step_model import StepModel
 from service.errors import DeadlineExceededError, DrainingError, OverloadedError
 from service.scheduling.admission import AdmissionQueue
-from service.scheduling.answers import Answers
 from service.scheduling.batching import BatchBudget, fair_share, next_joiners
 from service.scheduling.forecast import Backlog, Demand, Forecast
 from service.scheduling.headroom import Headroom
@@ -106,10 +105,7 @@ class Scheduler:
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)  # something waits, or the threads shall end
         self._quiet = threading.Condition(self._lock)  # everything is answered
-        self._answers = Answers()
-        self._workers = [
-            Worker(model, metrics=metrics, clock=clock, answer=self._answers.give) for _ in range(num_threads)
-        ]
+        self._workers = [Worker(model, metrics=metrics, clock=clock) for _ in range(num_threads)]
         self._threads = [
             threading.Thread(target=self._decode, args=(worker,), name=f"decode-{index}", daemon=True)
             for index, worker in enumerate(self._workers)
@@ -223,7 +219,6 @@ class Scheduler:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(timeout_s)
-        self._answers.stop(timeout_s)
 
     def _arrival(
         self, segments: Sequence[Segment], *, deadline_s: float | None, priority: Priority, caller: str

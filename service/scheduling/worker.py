@@ -15,9 +15,6 @@ from service.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-Answer = Callable[[PendingSegment, SegmentResult], object]
-"""Gives a segment its result."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSegment:
@@ -36,23 +33,12 @@ class Worker:
     `EngineError`, and the next turn begins with a fresh one.
     """
 
-    def __init__(
-        self, model: StepModel, *, metrics: Metrics, clock: Callable[[], float], answer: Answer = PendingSegment.answer
-    ) -> None:
-        """Begin without segments.
-
-        Args:
-            model: decodes them.
-            metrics: told of what is done.
-            clock: of the scheduler, in seconds.
-            answer: gives results to those who wait for them, at once or soon.
-        """
+    def __init__(self, model: StepModel, *, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._model = model
         self._metrics = metrics
         self._row_padding = metrics.step_padding_share.labels("rows")
         self._source_padding = metrics.step_padding_share.labels("sources")
         self._clock = clock
-        self._give = answer
         self._engine: Engine | None = None  # made when needed: making it may fail like any other use of the model
         self._joiners: list[PendingSegment] = []
         self._running: dict[int, RunningSegment] = {}
@@ -157,7 +143,7 @@ class Worker:
         self._turn.num_steps += ended.num_steps
         if not running.pending.future.done():
             self._count(running.pending, result)  # before the answer, so that who has it finds it in the figures
-            self._give(running.pending, result)
+            running.pending.answer(result)
 
     def _count(self, pending: PendingSegment, result: SegmentResult) -> None:
         num_target_tokens = len(result.hypotheses[0].token_ids)
