@@ -71,14 +71,22 @@ def trend(points: Sequence[tuple[float, float]]) -> Trend:
     return Trend(slope=median(slopes), lowest=slopes[lowest], highest=slopes[highest])
 
 
-def broken_promises(found: Trend, *, max_slope: float) -> list[str]:
-    """Return a sentence if memory grows faster than this (MiB per hour), or too unevenly to tell."""
-    between = f"with 95 % confidence between {found.lowest:.1f} and {found.highest:.1f} MB/h"
-    if found.lowest > max_slope:
-        return [f"memory grows by {found.slope:.1f} MB/h, {between}: more than {max_slope:.1f}"]
-    if found.noise > max_slope:
-        advice = "look at the curve or run longer"
-        return [
-            f"memory changes by {found.slope:.1f} MB/h, {between}: too uneven to judge by {max_slope:.1f}, {advice}"
-        ]
-    return []
+def growth(found: Trend, *, max_slope: float) -> str | None:
+    """Return a sentence if memory grows faster than this, in MiB per hour, with a confidence of 95 %."""
+    if found.lowest <= max_slope:
+        return None
+    return f"memory grows by {found.slope:.1f} MB/h, {_between(found)}: more than {max_slope:.1f}"
+
+
+def doubt(found: Trend, *, max_slope: float) -> str | None:
+    """Return a sentence if memory changes too unevenly to be held to this limit, in MiB per hour."""
+    if found.noise <= max_slope:
+        return None
+    return (
+        f"memory changes by {found.slope:.1f} MB/h, {_between(found)}: too uneven to judge by {max_slope:.1f}, look at "
+        "the curve or run longer"
+    )
+
+
+def _between(found: Trend) -> str:
+    return f"with 95 % confidence between {found.lowest:.1f} and {found.highest:.1f} MB/h"

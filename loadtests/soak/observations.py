@@ -37,6 +37,9 @@ class Settings:
 
     seed: int
 
+    must_be_sure_of_memory: bool = True
+    """Whether memory that is too uneven to be judged breaks the promise; a short run can only show that it grows."""
+
     @property
     def max_slope(self) -> float:
         """The same in MiB per hour."""

@@ -107,11 +107,18 @@ def broken_promises(summary: Summary, settings: Settings) -> list[str]:
     if summary.trend is None:
         broken.append("too short to tell whether memory grows")
     else:
-        broken += memory.broken_promises(summary.trend, max_slope=settings.max_slope)
+        growth = memory.growth(summary.trend, max_slope=settings.max_slope)
+        unsure = memory_doubt(summary, settings) if settings.must_be_sure_of_memory else None
+        broken += [sentence for sentence in (growth, unsure) if sentence][:1]
     missed = [status for status in _ENDS if not summary.ends.get(status)]
     if missed or not summary.num_swaps:
         broken.append(f"not everything was met, run longer: {summary.num_swaps} swaps, no call ended with {missed}")
     return broken
+
+
+def memory_doubt(summary: Summary, settings: Settings) -> str | None:
+    """Return a sentence if memory changed too unevenly to be judged."""
+    return None if summary.trend is None else memory.doubt(summary.trend, max_slope=settings.max_slope)
 
 
 def judged_lows(samples: Sequence[Sample], settings: Settings) -> list[tuple[float, float]]:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from loadtests.soak.book import Book
 from loadtests.soak.ledger import Logged
 from loadtests.soak.observations import Observations
 from loadtests.soak.run import counted_requests
-from loadtests.soak.verdict import broken_promises, judged_lows, summarize
+from loadtests.soak.verdict import broken_promises, judged_lows, memory_doubt, summarize
 from tests.unit.loadtests.soak.fake_soak import ENDS, SETTINGS, book, footprint, idle, observations, samples
 
 LINES = tuple(Logged(request_id=status, method="Translate", status=status) for status in ENDS)
@@ -29,6 +30,19 @@ def test_a_soak_in_which_everything_held_keeps_every_promise() -> None:
 
 def test_the_limit_of_the_slope_is_the_growth_over_the_time_that_is_judged() -> None:
     assert SETTINGS.max_slope == 480.0
+
+
+def test_memory_too_uneven_to_judge_breaks_the_promise_of_long_runs_only() -> None:
+    levels = (0, 300, 40, 390, 10, 210, 350, 90, 260, 150, 5, 310, 120, 240, 380, 60)
+    uneven = [replace(sample, footprint=footprint(250.0 + levels[int(sample.at_s) // 12])) for sample in samples()]
+    summary = summarize(observations(samples=uneven), book(), log(), SETTINGS)
+
+    (sentence,) = broken_promises(summary, SETTINGS)
+    in_short = broken_promises(summary, replace(SETTINGS, must_be_sure_of_memory=False))
+
+    assert "too uneven to judge" in sentence
+    assert memory_doubt(summary, SETTINGS) == sentence
+    assert in_short == []
 
 
 def test_memory_is_judged_under_load_and_after_the_warm_up_only() -> None:
