@@ -47,8 +47,9 @@ capacity: $(VENV)/.load ## Find the rate that the server bears, and draw latency
 		$(if $(TARGET_SERVER),--target "$(TARGET_SERVER)") $(if $(SLO),--slo "$(SLO)")
 
 capacity-base: $(VENV)/.bench ## The same for Transformer-base with random weights
-	@flags=$$($(BIN)/python -m loadtests.peers prepare --model base) && $(BIN)/python -m loadtests.capacity \
-		--mode $(MODE) --slo "$(or $(SLO),p95<3s,goodput>99%)" --title "Transformer-base" --output build/capacity-base $$flags
+	@flags=$$($(BIN)/python -m loadtests.peers prepare --model base) && eval "set -- $$flags" && \
+		$(BIN)/python -m loadtests.capacity --mode $(MODE) --slo "$(if $(SLO),$(SLO),p95<3s,goodput>99%)" \
+		--title "Transformer-base" --output build/capacity-base "$$@"
 
 overload: $(VENV)/.bench ## Offer the server ten times its capacity for a minute: does it say no early and usefully?
 	@$(BIN)/python -m loadtests.overload

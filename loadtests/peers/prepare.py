@@ -15,7 +15,7 @@ _DESCRIPTION: Final = """\
 Writes a model as `load` compares it, and sentences for it, and prints the flags by which `python -m loadtests.capacity`
 and `python -m loadtests.loadtest` serve the one and send the other:
 
-    python -m loadtests.capacity $(python -m loadtests.peers prepare --model base)"""
+    eval "python -m loadtests.capacity $(python -m loadtests.peers prepare --model base)\""""
 
 
 def add_parser(commands: Any) -> None:
