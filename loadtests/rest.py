@@ -30,13 +30,18 @@ def held_segments(samples: Mapping[str, float]) -> dict[str, float]:
     return _above_zero(samples, _SEGMENTS)
 
 
+def work_left(samples: Mapping[str, float]) -> dict[str, float]:
+    """Return the gauges of calls and segments that are not 0: nobody's, once nobody asks."""
+    return {**open_calls(samples), **held_segments(samples)}
+
+
 def wait_for_rest(server: ServerProcess, *, timeout_s: float) -> dict[str, float]:
     """Return what is not at rest soon after the last caller has left: gauges that are not 0, steps still run."""
     until_s = time.monotonic() + timeout_s
     num_steps = math.nan
     while True:
         samples = server.samples()
-        left = {**open_calls(samples), **held_segments(samples)}
+        left = work_left(samples)
         if samples[_STEPS] != num_steps:
             left[_STEPS] = samples[_STEPS] - num_steps
         if not left or time.monotonic() > until_s:

@@ -12,20 +12,12 @@ from loadtests.chaos.scale import Scale
 from loadtests.chaos.venue import Venue
 from loadtests.chaos.verdict import TrialResult
 from loadtests.footprint import Footprint, footprint
+from loadtests.rest import work_left
 from loadtests.server_process import ServerError, ServerProcess
 
 _RECOVERY_TIMEOUT_S: Final = 30.0
 _SETTLE_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.05
-_GAUGES: Final = (
-    "mt_requests_in_flight",
-    "mt_open_streams",
-    "mt_queue_segments",
-    "mt_queue_tokens",
-    "mt_queue_work_tokens",
-    "mt_batch_live",
-)
-"""What must be 0 when nobody asks."""
 
 
 def run_trial(fault: Fault, venue: Venue, scale: Scale, questions: Sequence[Question]) -> TrialResult:
@@ -107,7 +99,7 @@ def _left(server: ServerProcess) -> dict[str, float]:
     until_s = time.monotonic() + _SETTLE_TIMEOUT_S
     while True:
         samples = server.samples()
-        left = {name: value for name, value in samples.items() if name.startswith(_GAUGES) and value}
+        left = work_left(samples)
         if samples.get("mt_ready") != 1:
             left["mt_ready"] = samples.get("mt_ready", 0.0)
         if not left or time.monotonic() > until_s:

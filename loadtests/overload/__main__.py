@@ -13,6 +13,7 @@ from loadtests.overload.calls import Caller
 from loadtests.overload.phases import closed_loop, open_loop
 from loadtests.overload.sizes import texts_per_call
 from loadtests.overload.verdict import Promises, broken_promises, summarize
+from loadtests.rest import work_left
 from loadtests.server_process import ServerError, ServerProcess
 
 _DESCRIPTION: Final = """\
@@ -40,8 +41,6 @@ _MAX_TEXTS: Final = 128
 _START_TIMEOUT_S: Final = 120.0
 _MEMORY_EACH_S: Final = 0.5
 _MAX_FLAG: Final = 3600.0
-_GAUGES: Final = ("mt_requests_in_flight", "mt_open_streams", "mt_queue_segments", "mt_queue_tokens", "mt_batch_live")
-"""What must be 0 when nobody asks."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -112,7 +111,7 @@ def _require_recovery(server: ServerProcess, options: argparse.Namespace) -> Non
     """
     with Caller(server.target, wire.translate_requests(options.seed, count=1, texts=1)) as caller:
         closed_loop(caller, num_open=1, warm_up_s=0.0, duration_s=0.1)
-    left = {name: value for name, value in server.samples().items() if name.startswith(_GAUGES) and value}
+    left = work_left(server.samples())
     if left:
         raise ServerError(f"work is left after the storm: {left}")
 
