@@ -1,19 +1,21 @@
-"""What a process takes of its machine: memory, threads, open files; read from /proc."""
+"""What a server takes of its machine: memory, threads, open files of all its processes; read from /proc."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from loadtests.processes import process_tree
+
 _BYTES_PER_MB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """One look at a process."""
+    """One look at the processes of a server, added up."""
 
     rss_mb: float
-    """Resident memory in MiB."""
+    """Resident memory in MiB; what processes share counts for each."""
 
     num_threads: int
     num_fds: int
@@ -21,11 +23,20 @@ class Footprint:
 
 
 def footprint(pid: int) -> Footprint:
-    """Look at a process.
+    """Look at a process and those that it has started.
 
     Raises:
-        OSError: if it has ended, or is somebody else's.
+        OSError: if one has ended, or is somebody else's.
     """
+    each = [_footprint(one) for one in process_tree(pid)]
+    return Footprint(
+        rss_mb=sum(one.rss_mb for one in each),
+        num_threads=sum(one.num_threads for one in each),
+        num_fds=sum(one.num_fds for one in each),
+    )
+
+
+def _footprint(pid: int) -> Footprint:
     process = Path(f"/proc/{pid}")
     pages = int((process / "statm").read_text(encoding="ascii").split()[1])
     return Footprint(

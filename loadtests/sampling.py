@@ -11,8 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from loadtests.processes import process_tree
+
 CPU_SECONDS: Final = "process_cpu_seconds_total"
 RESIDENT_BYTES: Final = "process_resident_memory_bytes"
+_IN_DECODING_PROCESSES: Final = {
+    CPU_SECONDS: "mt_decoding_process_cpu_seconds_total",
+    RESIDENT_BYTES: "mt_decoding_process_resident_memory_bytes",
+}
+"""What a server exposes of the processes that it has started, by what it exposes of itself."""
 
 _EACH_S: Final = 1.0
 _TIMEOUT_S: Final = 5.0
@@ -89,7 +96,7 @@ class Sampler:
 
 
 def scrape(url: str) -> dict[str, float]:
-    """Return every metric that an address exposes, by name with labels.
+    """Return every metric that an address exposes, as `parse_metrics` does.
 
     Raises:
         OSError: if it does not answer.
@@ -98,15 +105,23 @@ def scrape(url: str) -> dict[str, float]:
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url}: expected http://HOST:PORT/metrics")
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:  # noqa: S310 - its scheme is checked above
-        lines = response.read().decode().splitlines()
-    pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
-    return {name: float(value) for name, _, value in pairs}
+        return parse_metrics(response.read().decode())
+
+
+def parse_metrics(exposed: str) -> dict[str, float]:
+    """Return metrics of Prometheus's text format, by name with labels; those of the process are of all processes."""
+    pairs = (line.rpartition(" ") for line in exposed.splitlines() if line and not line.startswith("#"))
+    values = {name: float(value) for name, _, value in pairs}
+    for name, decoding in _IN_DECODING_PROCESSES.items():
+        if name in values:
+            values[name] += sum(value for series, value in values.items() if series.partition("{")[0] == decoding)
+    return values
 
 
 def _of_processes(pids: Sequence[int]) -> dict[str, float]:
-    """Return processor time and memory of processes together, named as a server exposes its own."""
+    """Return processor time and memory of processes and their descendants, named as a server exposes its own."""
     cpu_s = resident_bytes = 0.0
-    for pid in pids:
+    for pid in (below for first in pids for below in process_tree(first)):
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         cpu_s += (int(fields[11]) + int(fields[12])) / _TICKS_PER_S  # utime and stime, fields 14 and 15 of proc(5)
         resident_bytes += int(fields[21]) * _PAGE_BYTES

@@ -14,12 +14,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from loadtests.footprint import footprint
 from loadtests.sampling import scrape
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
 _POLL_S: Final = 0.05
 _STOP_TIMEOUT_S: Final = 60.0
-_BYTES_PER_MB: Final = 1024 * 1024
 _SERVE: Final = ("service", "serve", "--grpc-port", "0", "--http-port", "0")
 
 
@@ -93,16 +93,15 @@ class ServerProcess:
         return self._process.poll()
 
     def rss_mb(self) -> float:
-        """Return its resident memory in MiB.
+        """Return the resident memory of its processes in MiB.
 
         Raises:
             ServerError: if it has ended.
         """
         try:
-            fields = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()
+            return footprint(self.pid).rss_mb
         except OSError as error:
             raise ServerError("the server has ended") from error
-        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") / _BYTES_PER_MB
 
     def samples(self) -> dict[str, float]:
         """Return every metric that it exposes, by name with labels."""

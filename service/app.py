@@ -19,15 +19,17 @@ from service.api.exposure import is_loopback
 from service.api.server import GrpcServer
 from service.api.servicer import ModelServicer, TranslationServicer
 from service.api.tls import TlsIdentityFiles
-from service.bundle import open_bundle
+from service.bundle import Bundle, open_bundle
 from service.config import Settings, settings_of_model
 from service.documents import DocumentTranslator
+from service.hosting.hosted_batches import HostedBatches
 from service.models.model import ModelLoader, ModelParts
 from service.models.repository import ModelRepository
 from service.models.serving import SERVING_NAME, ServingSettings
 from service.models.warm_up import warm_up
 from service.models.watcher import Watcher
 from service.runtime.onnx_model import OnnxStepModel
+from service.scheduling.local_batch import LocalBatches
 from service.scheduling.scheduler import Scheduler
 from service.telemetry.http_server import HttpServer, make_app
 from service.telemetry.log_stream import LogStream
@@ -55,19 +57,40 @@ def onnx_loader(settings: Settings, metrics: Metrics) -> ModelLoader:
     def load(directory: Path, serving: ServingSettings) -> ModelParts:
         own = settings_of_model(settings, serving, origin=directory.parent / SERVING_NAME)
         bundle = open_bundle(directory)
-        tokenizer = open_tokenizer(bundle)
-        model = OnnxStepModel(bundle, own.runtime)
-        placement = model.placement
-        return ModelParts(
-            tokenizer=tokenizer,
-            scheduler=Scheduler(model, own.scheduling.on(placement.device), metrics),
-            precision=placement.precision,
-            device=placement.device,
-            weights_bytes=model.weights_bytes,
-            cache_bytes=lambda: model.cache_bytes,
-        )
+        parts = _hosted_parts if own.runtime.isolation == "process" else _local_parts
+        return parts(bundle, own, metrics)
 
     return load
+
+
+def _hosted_parts(bundle: Bundle, settings: Settings, metrics: Metrics) -> ModelParts:
+    tokenizer = open_tokenizer(bundle)
+    niceness = settings.scheduling.decoding_niceness
+    batches = HostedBatches(bundle, settings.runtime, niceness=niceness, metrics=metrics)
+    placement = batches.placement
+    return ModelParts(
+        tokenizer=tokenizer,
+        scheduler=Scheduler(batches, settings.scheduling.on(placement.device), metrics),
+        precision=placement.precision,
+        device=placement.device,
+        weights_bytes=batches.weights_bytes,
+        cache_bytes=lambda: batches.cache_bytes,
+        process_bytes=lambda: batches.resident_bytes,
+    )
+
+
+def _local_parts(bundle: Bundle, settings: Settings, metrics: Metrics) -> ModelParts:
+    tokenizer = open_tokenizer(bundle)
+    model = OnnxStepModel(bundle, settings.runtime)
+    placement = model.placement
+    return ModelParts(
+        tokenizer=tokenizer,
+        scheduler=Scheduler(LocalBatches(model), settings.scheduling.on(placement.device), metrics),
+        precision=placement.precision,
+        device=placement.device,
+        weights_bytes=model.weights_bytes,
+        cache_bytes=lambda: model.cache_bytes,
+    )
 
 
 class App:

@@ -21,9 +21,21 @@
 `service.api.status` maps each class to a gRPC status; nothing else does.
 """
 
+from typing import Any
+
 
 class DragomanError(Exception):
-    """Root of the tree."""
+    """Root of the tree; all of it can be pickled, whatever its constructors take."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Say how to make an equal one, without its constructor."""
+        return _restored, (type(self), self.args, vars(self))
+
+
+def _restored(kind: type[DragomanError], args: tuple[object, ...], fields: dict[str, object]) -> DragomanError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(fields)
+    return error
 
 
 class ConfigError(DragomanError):

@@ -4,7 +4,7 @@ from typing import Final
 
 from deploy.grafana.dashboard import Dashboard, Row
 from deploy.grafana.panels import ORANGE, RED, Query, Stat, TimeSeries
-from deploy.grafana.queries import INTERVAL, increase, of, of_job, quantile, rate, total
+from deploy.grafana.queries import cpu_cores, increase, memory, of, of_job, of_model, quantile, rate, total
 
 _ANSWERED: Final = 'status="OK"'
 _LATE: Final = 'direction="late"'
@@ -12,7 +12,6 @@ _PEAK: Final = f"max_over_time({of_job('job:mt_source_tokens:rate5m')}[1d])"
 _BUSY: Final = (
     f"{rate(of('mt_step_duration_seconds_sum'), 'instance')} + {rate(of('mt_encode_duration_seconds_sum'), 'instance')}"
 )
-_CPU: Final = rate(of("process_cpu_seconds_total"))
 
 _NOW: Final = Row(
     title="Now",
@@ -163,8 +162,8 @@ _PROCESS: Final = Row(
     panels=(
         TimeSeries(
             title="CPU cores in use",
-            description="Of the process.",
-            queries=(Query(expr=f"rate({of('process_cpu_seconds_total')}{INTERVAL})", legend="{{instance}}"),),
+            description="Of the process that answers calls and of those that decode, together.",
+            queries=(Query(expr=cpu_cores("instance"), legend="{{instance}}"),),
         ),
         TimeSeries(
             title="Decoding threads at work",
@@ -175,30 +174,37 @@ _PROCESS: Final = Row(
         TimeSeries(
             title="Source tokens of a CPU second",
             description="What a core achieves; more where batches are fuller.",
-            queries=(Query(expr=f"{rate(of('mt_source_tokens_total'))} / {_CPU}", legend="tokens"),),
+            queries=(Query(expr=f"{rate(of('mt_source_tokens_total'))} / ({cpu_cores()})", legend="tokens"),),
         ),
         TimeSeries(
             title="Memory",
-            description="Resident memory of the process; mapped weights are part of it once they are read.",
-            queries=(Query(expr=of("process_resident_memory_bytes"), legend="{{instance}}"),),
+            description="Resident memory of all processes of a replica, and the part of each that decodes, by what it "
+            "decodes with; at 0 it has ended. Mapped weights are part of it once they are read.",
+            queries=(
+                Query(expr=memory("instance"), legend="{{instance}}"),
+                Query(
+                    expr=of_model("mt_decoding_process_resident_memory_bytes"),
+                    legend="{{model}}/{{version}} on {{instance}}",
+                ),
+            ),
             unit="bytes",
         ),
         TimeSeries(
             title="Open files and connections",
-            description="Share of what the process may open.",
+            description="Share of what the process that answers calls may open.",
             queries=(Query(expr=f"{of('process_open_fds')} / {of('process_max_fds')}", legend="{{instance}}"),),
             unit="percentunit",
             thresholds=((0.8, RED),),
         ),
         TimeSeries(
             title="Uptime",
-            description="Since the start of the process.",
+            description="Since the start of the process that answers calls.",
             queries=(Query(expr=f"time() - {of('process_start_time_seconds')}", legend="{{instance}}"),),
             unit="s",
         ),
         TimeSeries(
             title="Garbage collections",
-            description="Of Python, in an interval of the panel, by generation.",
+            description="Of Python in the process that answers calls, in an interval of the panel, by generation.",
             queries=(
                 Query(
                     expr=increase(of("python_gc_collections_total"), "generation"), legend="generation {{generation}}"

@@ -4,7 +4,7 @@ from typing import Final
 
 from deploy.grafana.dashboard import Dashboard, Row
 from deploy.grafana.panels import ORANGE, RED, Heatmap, Query, Stat, TimeSeries
-from deploy.grafana.queries import INTERVAL, increase, of, of_job, quantile, rate, total
+from deploy.grafana.queries import INTERVAL, cpu_cores, increase, of, of_job, quantile, rate, total
 
 _STAGES: Final = {
     "text": "mt_text_duration_seconds",
@@ -122,16 +122,28 @@ _ERRORS: Final = Row(
             title="Segments that missed their deadline",
             description="A second by stage. Those of `admission` were refused at once; the others were work lost.",
             queries=(Query(expr=rate(of("mt_deadline_misses_total"), "stage"), legend="{{stage}}"),),
+            width=6,
         ),
         TimeSeries(
             title="Segments whose caller left",
             description="A second, by where they were.",
             queries=(Query(expr=rate(of("mt_cancelled_segments_total"), "stage"), legend="{{stage}}"),),
+            width=6,
         ),
         TimeSeries(
             title="Warnings in replies",
             description="By kind, in an interval of the panel.",
             queries=(Query(expr=increase(of("mt_translation_warnings_total"), "kind"), legend="{{kind}}"),),
+            width=6,
+        ),
+        TimeSeries(
+            title="Restarts of decoding processes",
+            description="In an interval of the panel. Each had ended by itself: killed for memory, or crashed. The "
+            "segments in its batches failed with INTERNAL.",
+            queries=(
+                Query(expr=increase(of("mt_decoding_process_restarts_total"), "instance"), legend="{{instance}}"),
+            ),
+            width=6,
         ),
     ),
 )
@@ -221,8 +233,8 @@ _SATURATION: Final = Row(
         ),
         TimeSeries(
             title="CPU cores in use",
-            description="Of each replica's process.",
-            queries=(Query(expr=f"rate({of('process_cpu_seconds_total')}{INTERVAL})", legend="{{instance}}"),),
+            description="Of each replica, its decoding processes included.",
+            queries=(Query(expr=cpu_cores("instance"), legend="{{instance}}"),),
         ),
     ),
 )

@@ -38,6 +38,20 @@ def increase(series: str, *by: str) -> str:
     return f"sum{_by(by)} (increase({series}{INTERVAL}))"
 
 
+def cpu_cores(*by: str) -> str:
+    """Add up the cores that servers use: their own processes and those that decode for them."""
+    return _with_decoding(
+        rate(of("process_cpu_seconds_total"), *by), rate(of("mt_decoding_process_cpu_seconds_total"), *by)
+    )
+
+
+def memory(*by: str) -> str:
+    """Add up the resident memory of servers: their own processes and those that decode for them."""
+    return _with_decoding(
+        total(of("process_resident_memory_bytes"), *by), total(of("mt_decoding_process_resident_memory_bytes"), *by)
+    )
+
+
 def mean(histogram: str, *by: str) -> str:
     """Return the mean of what a histogram observed."""
     return f"{rate(of(f'{histogram}_sum'), *by)} / {rate(of(f'{histogram}_count'), *by)}"
@@ -46,6 +60,11 @@ def mean(histogram: str, *by: str) -> str:
 def quantile(q: float, histogram: str, *by: str, labels: str = "") -> str:
     """Return a quantile of what a histogram observed."""
     return f"histogram_quantile({q:g}, {rate(of(f'{histogram}_bucket', labels), *by, 'le')})"
+
+
+def _with_decoding(own: str, decoding: str) -> str:
+    """Add what decoding processes use, where there are any: a sum with nothing would be nothing."""
+    return f"{own} + ({decoding} or 0 * {own})"
 
 
 def _selected(metric: str, *matchers: str) -> str:

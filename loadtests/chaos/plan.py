@@ -25,6 +25,7 @@ def all_faults(scale: Scale, *, output: Path, compiler: str | None) -> list[Faul
         logs.DISK_FULL,
         logs.PIPE_BLOCKED,
         process.stopping(scale.stop_s),
+        process.DECODING_KILLED,
         readers.NEVER_READ,
         connections.DROPPED,
         connections.SLOW,

@@ -10,7 +10,7 @@ from service.decoding.beam_state import BeamState, indices_without
 from service.decoding.candidates import num_candidates
 from service.decoding.constraints import CandidateRules, SearchPlan, TargetRules
 from service.decoding.second_search import Answer, SearchEnd, SecondSearches
-from service.decoding.step_model import StepModel, VocabularySpec
+from service.decoding.step_model import SegmentLimits, StepModel, VocabularySpec
 
 _MAX_ALPHA = 10.0  # beyond any use; keeps penalties finite at any length
 _MIN_TEMPERATURE = 1e-4  # beyond any use; keeps quotients finite
@@ -52,7 +52,7 @@ class StepReport:
     """K of the step: rows of each segment, dead ones counted."""
 
 
-def check_segment(segment: Segment, model: StepModel) -> None:
+def check_segment(segment: Segment, model: SegmentLimits) -> None:
     """Check what the engine relies on; the translator has turned bad input away before.
 
     Raises:

@@ -87,8 +87,8 @@ class StepBatch(Protocol):
         """Forget every segment but those at the given indices, which become 0, 1, ... in the order given."""
 
 
-class StepModel(Protocol):
-    """A network that can be stepped; safe to share between threads, each with its own batches."""
+class SegmentLimits(Protocol):
+    """What a network can take."""
 
     @property
     def vocabulary(self) -> VocabularySpec:
@@ -101,6 +101,10 @@ class StepModel(Protocol):
     @property
     def max_target_tokens(self) -> int:
         """Longest target it can hold, EOS counted."""
+
+
+class StepModel(SegmentLimits, Protocol):
+    """A network that can be stepped; safe to share between threads, each with its own batches."""
 
     def new_batch(self) -> StepBatch:
         """Return an empty running batch."""

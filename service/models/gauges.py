@@ -14,6 +14,7 @@ class ModelGauges:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._infos: dict[str, tuple[str, ...]] = {}  # `name/version` to the labels of its info
+        self._in_own_process: set[str] = set()
 
     def show_state(self, entry: Entry) -> None:
         """Show the state that a version is in."""
@@ -27,6 +28,10 @@ class ModelGauges:
         self._metrics.model_info.labels(*labels).set(1)
         self._metrics.model_weights_bytes.labels(entry.name, entry.version).set(parts.weights_bytes)
         self._metrics.kv_cache_bytes.labels(entry.name, entry.version).set_function(parts.cache_bytes)
+        if parts.process_bytes is not None:
+            gauge = self._metrics.decoding_process_memory_bytes.labels(entry.name, entry.version)
+            gauge.set_function(parts.process_bytes)
+            self._in_own_process.add(entry.full_name)
 
     def hide_parts(self, entry: Entry) -> None:
         """Take out what was shown of its parts."""
@@ -36,6 +41,9 @@ class ModelGauges:
         self._metrics.model_info.remove(*labels)
         for gauge in (self._metrics.model_weights_bytes, self._metrics.kv_cache_bytes):
             gauge.remove(entry.name, entry.version)
+        if entry.full_name in self._in_own_process:
+            self._in_own_process.remove(entry.full_name)
+            self._metrics.decoding_process_memory_bytes.remove(entry.name, entry.version)
 
     def hide(self, entry: Entry) -> None:
         """Take out all that was shown of a version that is gone."""

@@ -90,8 +90,15 @@ class Lifecycle:
         self._shelf.update(entry)
         parts = self._load(entry.directory, serving)
         model = _loaded(entry, manifest, parts)
-        self._warm_up(model)
-        if self._shelf.publish(entry, model, parts):
+        try:
+            self._warm_up(model)
+            is_published = self._shelf.publish(entry, model, parts)
+        except BaseException:
+            parts.scheduler.stop()
+            raise
+        if not is_published:
+            parts.scheduler.stop()
+        else:
             duration_s = time.monotonic() - began_s
             self._shelf.count_load(duration_s)
             facts = {"precision": parts.precision, "device": parts.device, "load_s": round(duration_s, 3)}

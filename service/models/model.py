@@ -66,6 +66,9 @@ class ModelParts:
     cache_bytes: Callable[[], int]
     """Tells how many bytes the caches of its decoding threads take now; asked by any thread."""
 
+    process_bytes: Callable[[], int] | None = None
+    """Likewise, of the memory of the process that decodes; None if that is the server's own."""
+
 
 ModelLoader = Callable[[Path, ServingSettings], ModelParts]
 """Makes a bundle directory into a model, with the settings of its name; raises BundleError or ConfigError."""

@@ -15,6 +15,7 @@ from service.runtime.kv_pool import SegmentBuffers, SlotTable, fitting_length, r
 from service.runtime.session import Sessions, open_sessions
 from service.runtime.settings import RuntimeSettings
 from service.runtime.step_binding import StepBinding, StepShape
+from service.runtime.vocabulary import vocabulary_of
 
 _SOURCE_BUCKET = 8
 """Source positions of the cross-attention buffers are added so many at a time, so that these are seldom moved."""
@@ -62,9 +63,7 @@ class OnnxStepModel:
     @property
     def vocabulary(self) -> VocabularySpec:
         """Size and special ids."""
-        ids = self._manifest.special_ids
-        size = self._manifest.architecture.vocabulary_size
-        return VocabularySpec(size=size, pad_id=ids.pad, bos_id=ids.bos, eos_id=ids.eos, unk_id=ids.unk)
+        return vocabulary_of(self._manifest)
 
     @property
     def max_source_tokens(self) -> int:

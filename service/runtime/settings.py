@@ -45,6 +45,15 @@ class RuntimeSettings(BaseModel):
         ),
     ] = False
 
+    isolation: Annotated[
+        Literal["process", "none"],
+        Field(
+            description="Where networks run. `process`: a process for each version of a model, so that decoding and "
+            "calls do not wait for each other's turn in Python, and a crash of the runtime costs the segments in its "
+            "batches and not the server. `none`: the server's own process, which takes less memory."
+        ),
+    ] = "process"
+
     num_intra_op_threads: Annotated[
         int,
         Field(

@@ -15,9 +15,9 @@ from functools import partial
 from service.cores import num_cores
 from service.datatypes import Priority, SearchConfig, Segment, SegmentResult
 from service.decoding.engine import check_segment
-from service.decoding.step_model import StepModel
 from service.errors import DeadlineExceededError, DrainingError, OverloadedError
 from service.scheduling.admission import AdmissionQueue
+from service.scheduling.batch import BatchSource
 from service.scheduling.batching import BatchBudget, fair_share, next_joiners
 from service.scheduling.forecast import Backlog, Demand, Forecast
 from service.scheduling.headroom import Headroom
@@ -25,7 +25,6 @@ from service.scheduling.pending import PendingSegment
 from service.scheduling.settings import SchedulingSettings
 from service.scheduling.switch_interval import SwitchInterval
 from service.scheduling.text_sizes import TextSizes
-from service.scheduling.thread_priority import lower_priority
 from service.scheduling.turn import Turn
 from service.scheduling.warm_up import warm_up
 from service.scheduling.worker import Worker
@@ -73,12 +72,12 @@ class Scheduler:
 
     def __init__(
         self,
-        model: StepModel,
+        batches: BatchSource,
         settings: SchedulingSettings,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._model = model
+        self._batches = batches
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
@@ -103,9 +102,10 @@ class Scheduler:
         self._is_draining = False
         self._is_stopping = False
         self._lock = threading.RLock()
+        self._closing = threading.Lock()  # several may stop it at once
         self._work = threading.Condition(self._lock)  # something waits, or the threads shall end
         self._quiet = threading.Condition(self._lock)  # everything is answered
-        self._workers = [Worker(model, metrics=metrics, clock=clock) for _ in range(num_threads)]
+        self._workers = [Worker(batches.new_batch(clock), metrics=metrics, clock=clock) for _ in range(num_threads)]
         self._threads = [
             threading.Thread(target=self._decode, args=(worker,), name=f"decode-{index}", daemon=True)
             for index, worker in enumerate(self._workers)
@@ -119,7 +119,7 @@ class Scheduler:
             ValueError: if the model or the search cannot take a segment.
         """
         for segment in segments:
-            check_segment(segment, self._model)
+            check_segment(segment, self._batches)
         return warm_up(self._workers, segments, clock=self._clock)
 
     def start(self) -> None:
@@ -189,7 +189,7 @@ class Scheduler:
             ValueError: if the model or the search cannot take a segment.
         """
         for segment in segments:
-            check_segment(segment, self._model)
+            check_segment(segment, self._batches)
         if not segments:
             return []
         arrival = self._arrival(segments, deadline_s=deadline_s, priority=priority, caller=caller)
@@ -216,9 +216,15 @@ class Scheduler:
             self._work.notify_all()
         for pending in left:
             pending.fail(DrainingError())
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(timeout_s)
+        for worker in self._workers:
+            worker.wake()
+        with self._closing:
+            for thread in self._threads:
+                if thread.ident is not None:
+                    thread.join(timeout_s)
+            for worker in self._workers:
+                worker.close()
+            self._batches.close()
 
     def _arrival(
         self, segments: Sequence[Segment], *, deadline_s: float | None, priority: Priority, caller: str
@@ -257,6 +263,8 @@ class Scheduler:
             self._predictions[group[-1]] = _Prediction(needed_s=predicted_s, knows_rate=self._forecast.knows_rate)
             self._record_queue()
             self._work.notify(len(group))
+        for worker in self._workers:
+            worker.wake()
         _SWITCH_INTERVAL.note_admission(arrival.now_s)
         return [pending.future for pending in group]
 
@@ -314,11 +322,10 @@ class Scheduler:
 
     def _decode(self, worker: Worker) -> None:
         """Run a decoding thread until the scheduler stops."""
-        lower_priority(self._settings.decoding_niceness)
+        worker.adopt_thread(niceness=self._settings.decoding_niceness)
         while self._hand_over(worker):
             is_backlogged = self._is_backlogged(worker)
-            self._learn(worker.turn(), is_backlogged=is_backlogged)
-        worker.close()
+            self._learn(worker.exchange(), is_backlogged=is_backlogged)
 
     def _hand_over(self, worker: Worker) -> bool:
         """Give a worker its next joiners, waiting while there is nothing to do at all; False once stopping."""
@@ -403,9 +410,10 @@ class Scheduler:
             direction = "late" if error_s > 0 else "early"
             self._metrics.prediction_error_seconds.labels(direction).observe(abs(error_s))
 
-    def _learn(self, turn: Turn, *, is_backlogged: bool) -> None:
+    def _learn(self, turns: Sequence[Turn], *, is_backlogged: bool) -> None:
         with self._lock:
-            self._forecast.learn(turn, is_backlogged=is_backlogged, now_s=self._clock())
+            for turn in turns:
+                self._forecast.learn(turn, is_backlogged=is_backlogged, now_s=self._clock())
 
     def _record_queue(self) -> None:
         """Move the gauges by what changed: the schedulers of several models share them."""

@@ -45,5 +45,5 @@ def _decode(worker: Worker, segments: Sequence[Segment], *, clock: Callable[[], 
     ]
     worker.hand_over(group)
     while worker.num_segments:
-        worker.turn()
+        worker.exchange()
     return [pending.future.result() for pending in group]

@@ -1,13 +1,13 @@
-"""What one decoding thread does in one turn: start newcomers, step, answer, release."""
+"""What one decoding thread does for its batch: hand over newcomers, answer who has ended, forget who has gone."""
 
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from service.datatypes import GuardReport, SegmentResult, StageTimings
-from service.decoding.engine import EndedSegment, Engine
-from service.decoding.step_model import StepModel
+from service.decoding.engine import EndedSegment
 from service.errors import DeadlineExceededError, EngineError
+from service.scheduling.batch import Batch, Newcomer, Orders
 from service.scheduling.batching import BatchLoad
 from service.scheduling.pending import PendingSegment
 from service.scheduling.turn import Turn
@@ -16,35 +16,33 @@ from service.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RunningSegment:
     """A segment in the batch and what is known of its time."""
 
     pending: PendingSegment
-    queue_s: float
-    encode_s: float
-    decode_began_s: float
+    queue_s: float = 0.0
+    encode_s: float = 0.0
+    decode_began_s: float = 0.0
 
 
 class Worker:
-    """A batch and the callers who wait for it; all but `num_segments` belongs to one thread.
+    """A batch and the callers who wait for it; all but `num_segments` and `wake` belongs to one thread.
 
-    Whatever the model does, every segment handed over is answered: an exception fails those in the batch with
-    `EngineError`, and the next turn begins with a fresh one.
+    Whatever becomes of the batch, every segment handed over is answered: a fault fails those in it with `EngineError`.
     """
 
-    def __init__(self, model: StepModel, *, metrics: Metrics, clock: Callable[[], float]) -> None:
-        self._model = model
+    def __init__(self, batch: Batch, *, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self._batch = batch
         self._metrics = metrics
         self._row_padding = metrics.step_padding_share.labels("rows")
         self._source_padding = metrics.step_padding_share.labels("sources")
         self._clock = clock
-        self._engine: Engine | None = None  # made when needed: making it may fail like any other use of the model
+        self._next_key = 0
         self._joiners: list[PendingSegment] = []
         self._running: dict[int, RunningSegment] = {}
         self._load: BatchLoad | None = None  # None: somebody has come or gone
         self._shown = BatchLoad()  # what the gauges hold of this batch
-        self._turn = Turn()
 
     @property
     def num_segments(self) -> int:
@@ -58,89 +56,114 @@ class Worker:
         return self._load
 
     def hand_over(self, joiners: Sequence[PendingSegment]) -> None:
-        """Give it segments to start in its next turn."""
+        """Give it segments that join with the next exchange."""
         self._joiners += joiners
         self._load = None
 
-    def turn(self) -> Turn:
-        """Start newcomers, take one step, answer who has ended, release who is cancelled or late."""
-        began_s = self._clock()
-        self._turn = Turn()
-        try:
-            self._start()
-            if self._running:
-                self._step()
-                self._release()
-        except Exception:  # one bad batch must strand neither its callers nor the decoding thread
-            log.exception("batch failed", extra={"segments": self.num_segments})
-            self._fail_all()
+    def adopt_thread(self, *, niceness: int) -> None:
+        """Prepare the calling thread, which will do all exchanges from now on."""
+        self._batch.adopt_thread(niceness=niceness)
+
+    def wake(self) -> None:
+        """Let an exchange that waits return; any thread may call it."""
+        if self.num_segments:
+            self._batch.wake()
+
+    def exchange(self) -> Sequence[Turn]:
+        """Let newcomers join and forget who has gone, then answer who has ended; return what the batch did."""
+        turns: Sequence[Turn] = ()
+        orders = self._orders()
+        if orders or self._running:
+            try:
+                turns = self._batch.exchange(orders)
+            except EngineError as error:
+                self._fail(list(self._running), str(error))
+        for turn in turns:
+            self._take_in(turn)
         self._show(self.load())
-        self._turn.busy_s = self._clock() - began_s
-        return self._turn
+        return turns
 
     def close(self) -> None:
-        """Take this batch out of the gauges, which the workers of several models share."""
+        """Free the batch and take it out of the gauges, which the workers of several models share."""
+        self._batch.close()
         self._show(BatchLoad())
 
     def _pending(self) -> list[PendingSegment]:
         return [*(running.pending for running in self._running.values()), *self._joiners]
 
-    def _require_engine(self) -> Engine:
-        if self._engine is None:
-            self._engine = Engine(self._model)
-        return self._engine
-
-    def _start(self) -> None:
-        """Encode the newcomers that still want an answer."""
-        joiners = [pending for pending in self._joiners if not pending.future.done()]
-        if joiners:
-            began_s = self._clock()
-            handles = self._require_engine().start([pending.segment for pending in joiners])
-            ended_s = self._clock()
-            for handle, pending in zip(handles, joiners, strict=True):
-                queue_s = began_s - pending.admitted_at_s
-                self._running[handle] = RunningSegment(
-                    pending=pending, queue_s=queue_s, encode_s=ended_s - began_s, decode_began_s=ended_s
-                )
-                self._metrics.queue_wait_seconds.labels(pending.priority.value).observe(queue_s, pending.exemplar)
-            self._metrics.encode_seconds.observe(ended_s - began_s, joiners[0].exemplar)
-            self._turn.num_encoded_tokens = sum(pending.num_source_tokens for pending in joiners)
-            self._turn.encode_s = ended_s - began_s
-        if len(joiners) < len(self._joiners):
+    def _orders(self) -> Orders:
+        """Return what the batch must be told: of those who still want an answer, and of those who do not."""
+        dropped = tuple(key for key, running in self._running.items() if running.pending.future.done())
+        for key in dropped:
+            del self._running[key]
+        newcomers = tuple(self._named(pending) for pending in self._joiners if not pending.future.done())
+        if dropped or len(newcomers) < len(self._joiners):
             self._load = None
         self._joiners = []
-        if joiners:
+        if newcomers:
             load = self.load()
             self._metrics.batch_padded_tokens.observe(load.padded_tokens)
             self._show(load)
+        return Orders(newcomers=newcomers, dropped=dropped)
 
-    def _step(self) -> None:
-        load = self.load()
-        began_s = self._clock()
-        report = self._require_engine().step()
-        now_s = self._clock()
-        self._turn.num_rows, self._turn.step_s = load.live_rows, now_s - began_s
-        self._record_padding(load, num_rows=report.num_segments * report.num_rows)
-        self._metrics.step_seconds.observe(now_s - began_s)
+    def _named(self, pending: PendingSegment) -> Newcomer:
+        key = self._next_key
+        self._next_key += 1
+        self._running[key] = RunningSegment(pending=pending)
+        return Newcomer(key=key, segment=pending.segment, deadline_s=pending.deadline_s)
+
+    def _take_in(self, turn: Turn) -> None:
+        if turn.newcomers:
+            self._note_start(turn)
+        if turn.num_rows:
+            self._record_step(turn)
+        for ended in turn.ended:
+            self._answer(ended, turn.step_ended_s)
+        for key in turn.late:
+            if running := self._left(key):
+                running.pending.fail(DeadlineExceededError("decode"))
+        if turn.fault:
+            self._fail(turn.lost, turn.fault)
+
+    def _left(self, key: int) -> RunningSegment | None:
+        """Return one who is no longer in the batch; None if nobody waits for him any more."""
+        self._load = None
+        return self._running.pop(key, None)
+
+    def _note_start(self, turn: Turn) -> None:
+        """Note the times of newcomers who were encoded."""
+        exemplar = None
+        for running in filter(None, map(self._running.get, turn.newcomers)):
+            pending = running.pending
+            running.queue_s = turn.encode_began_s - pending.admitted_at_s
+            running.encode_s = turn.encode_s
+            running.decode_began_s = turn.encode_began_s + turn.encode_s
+            self._metrics.queue_wait_seconds.labels(pending.priority.value).observe(running.queue_s, pending.exemplar)
+            exemplar = exemplar or pending.exemplar
+        self._metrics.encode_seconds.observe(turn.encode_s, exemplar)
+
+    def _record_step(self, turn: Turn) -> None:
+        load = turn.load
+        self._metrics.step_seconds.observe(turn.step_s)
         self._metrics.steps.inc()
-        self._metrics.batch_segments.observe(report.num_segments)
-        for ended in report.ended:
-            self._answer(ended, self._running[ended.handle], now_s)
-            del self._running[ended.handle]
-            self._load = None
+        self._metrics.batch_segments.observe(load.num_segments)
+        self._row_padding.observe(1 - min(load.live_rows, turn.step_rows) / turn.step_rows)
+        self._source_padding.observe(1 - load.source_tokens / load.padded_tokens)
 
-    def _answer(self, ended: EndedSegment, running: RunningSegment, now_s: float) -> None:
+    def _answer(self, ended: EndedSegment, now_s: float) -> None:
+        running = self._left(ended.handle)
+        if running is None:
+            return
         if not ended.hypotheses:
             log.error("the network gave no possible continuation", extra={"steps": ended.num_steps})
             running.pending.fail(EngineError("decoding failed"))
             return
-        decode_s = now_s - running.decode_began_s
-        timings = StageTimings(queue_s=running.queue_s, encode_s=running.encode_s, decode_s=decode_s)
+        timings = StageTimings(
+            queue_s=running.queue_s, encode_s=running.encode_s, decode_s=now_s - running.decode_began_s
+        )
         result = SegmentResult(
             hypotheses=ended.hypotheses, num_steps=ended.num_steps, timings=timings, guard=ended.guard
         )
-        self._turn.num_tokens += running.pending.num_source_tokens
-        self._turn.num_steps += ended.num_steps
         if not running.pending.future.done():
             self._count(running.pending, result)  # before the answer, so that who has it finds it in the figures
             running.pending.answer(result)
@@ -159,10 +182,6 @@ class Worker:
         for defect in guard.found:
             self._metrics.guard_defects.labels(kind=defect.kind.value).inc()
 
-    def _record_padding(self, load: BatchLoad, *, num_rows: int) -> None:
-        self._row_padding.observe(1 - min(load.live_rows, num_rows) / num_rows)
-        self._source_padding.observe(1 - load.source_tokens / load.padded_tokens)
-
     def _show(self, load: BatchLoad) -> None:
         """Move the gauges by what changed."""
         if load is self._shown:
@@ -171,21 +190,9 @@ class Worker:
         self._metrics.batch_live_rows.inc(load.live_rows - self._shown.live_rows)
         self._shown = load
 
-    def _release(self) -> None:
-        """Stop decoding for callers who have cancelled or whose deadline has passed."""
-        now_s = self._clock()
-        for running in self._running.values():
-            if running.pending.deadline_s <= now_s:
-                running.pending.fail(DeadlineExceededError("decode"))
-        gone = [handle for handle, running in self._running.items() if running.pending.future.done()]
-        if gone:
-            self._require_engine().drop(gone)
-            self._load = None
-        for handle in gone:
-            del self._running[handle]
-
-    def _fail_all(self) -> None:
-        """Fail everything in the batch and forget the engine, whose state is unknown."""
-        for pending in self._pending():
-            pending.fail(EngineError("decoding failed"))
-        self._joiners, self._running, self._engine, self._load = [], {}, None, None
+    def _fail(self, keys: Sequence[int], fault: str) -> None:
+        """Fail those who were in a batch that is lost."""
+        log.error("batch failed", extra={"segments": len(keys), "fault": fault})
+        for key in keys:
+            if running := self._left(key):
+                running.pending.fail(EngineError("decoding failed"))

@@ -163,6 +163,22 @@ class Metrics:
             ("model", "version"),
             registry=registry,
         )
+        self.decoding_process_memory_bytes = Gauge(
+            "mt_decoding_process_resident_memory_bytes",
+            "Resident memory of the process that decodes for a model, if it has one of its own.",
+            ("model", "version"),
+            registry=registry,
+        )
+        self.decoding_process_cpu_seconds = Counter(
+            "mt_decoding_process_cpu_seconds",
+            "CPU time of the processes that decode, user and system; `process_cpu_seconds_total` is without it.",
+            registry=registry,
+        )
+        self.decoding_process_restarts = Counter(
+            "mt_decoding_process_restarts",
+            "Times that a process which decodes had ended by itself and was started again.",
+            registry=registry,
+        )
         self.certificate_expiry_seconds = Gauge(
             "mt_certificate_expiry_timestamp_seconds",
             "Unix time at which the first certificate of a file in use expires: server, client_ca.",

@@ -23,6 +23,7 @@ from service.decoding.step_model import StepModel
 from service.models.model import ModelLoader, ModelParts
 from service.models.serving import SERVING_NAME, ServingSettings
 from service.runtime.onnx_model import OnnxStepModel
+from service.scheduling.local_batch import LocalBatches
 from service.scheduling.scheduler import Scheduler
 from service.telemetry.metrics import Metrics
 from service.text.tokenizer import open_tokenizer
@@ -151,7 +152,7 @@ class RunningServer:
             self.models.append(model)
             return ModelParts(
                 tokenizer=open_tokenizer(bundle),
-                scheduler=Scheduler(model, own.scheduling.on(placement.device), self.metrics, self.clock),
+                scheduler=Scheduler(LocalBatches(model), own.scheduling.on(placement.device), self.metrics, self.clock),
                 precision=placement.precision,
                 device=placement.device,
                 weights_bytes=network.weights_bytes,

@@ -14,6 +14,7 @@ from service.errors import DeadlineExceededError, EngineError, OverloadedError
 from service.scheduling.admission import AdmissionQueue
 from service.scheduling.batching import BatchBudget, BatchLoad, fair_share, next_joiners
 from service.scheduling.forecast import Forecast
+from service.scheduling.local_batch import LocalBatches
 from service.scheduling.pending import PendingSegment
 from service.scheduling.scheduler import Scheduler
 from service.scheduling.settings import SchedulingSettings
@@ -226,7 +227,7 @@ def test_each_admitted_segment_is_answered_once(
     metrics = Metrics(CollectorRegistry())
     model = FlakyModel(ToyModel(), lambda _: rng.random() < failure_rate)
     options = SchedulingSettings(num_decoding_threads=num_threads, max_batch_segments=4, max_queue_segments=10**6)
-    scheduler = Scheduler(model, options, metrics, clock=clock)
+    scheduler = Scheduler(LocalBatches(model), options, metrics, clock=clock)
     scheduler.start()
 
     for action in actions:

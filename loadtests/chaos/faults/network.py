@@ -10,15 +10,14 @@ from loadtests.chaos.agent import Agent, Where
 from loadtests.chaos.bystanders import judged
 from loadtests.chaos.calls import Client, Reply
 from loadtests.chaos.fault import Fault, Stage
+from loadtests.chaos.faults.told import FAILED_REQUESTS, require_all_told
 from loadtests.chaos.limits import Limits
 from loadtests.chaos.venue import NUM_DECODING_THREADS
 
-_FAILED_REQUESTS: Final = 'mt_requests_total{method="Translate",status="INTERNAL"}'
 _FAILED_SEGMENTS: Final = 'mt_segments_total{outcome="error"}'
 """A text may be several segments, if it is too long for the model; so more of them than requests may fail."""
 
 _WHERE: Final[tuple[Where, ...]] = ("encoder", "step")
-_POLL_S: Final = 0.05
 _MET_TIMEOUT_S: Final = 10.0
 _NUM_VICTIMS: Final = 4
 _DEADLINES_PASSED: Final = 'mt_requests_total{method="Translate",status="DEADLINE_EXCEEDED"}'
@@ -31,7 +30,7 @@ _DISPATCH_S: Final = 2.0
 
 def _fail_runs(arm: Callable[[Agent, Where], None], stage: Stage) -> str:
     """Let runs fail one after the other, while others are decoded; whoever was in the batch is told INTERNAL."""
-    requests_before, segments_before = stage.samples(_FAILED_REQUESTS), stage.samples(_FAILED_SEGMENTS)
+    requests_before, segments_before = stage.samples(FAILED_REQUESTS), stage.samples(_FAILED_SEGMENTS)
     own: list[Reply] = []
     for _ in range(stage.scale.num_failing_runs):
         for where in _WHERE:
@@ -40,17 +39,7 @@ def _fail_runs(arm: Callable[[Agent, Where], None], stage: Stage) -> str:
             stage.venue.agent.wait_until_met(_MET_TIMEOUT_S)
     stage.bystanders.wait_for_answers()
     stage.hits.update(reply.status for reply in own if reply.status != "OK")
-    until_s = time.monotonic() + _MET_TIMEOUT_S
-    while True:  # a reply may be on its way when it is counted, or counted when it has arrived
-        num_failed = round(stage.samples(_FAILED_REQUESTS) - requests_before)
-        others = [reply for reply in stage.bystanders.translations if reply.status == "INTERNAL"]
-        num_told = stage.hits["INTERNAL"] + len(others)
-        if num_told == num_failed or time.monotonic() > until_s:
-            break
-        time.sleep(_POLL_S)
-    stage.require(set(stage.hits) <= {"INTERNAL"}, f"callers in a batch that failed were told {dict(stage.hits)}")
-    stage.require(num_told > 0, "nobody was told that the network failed")
-    stage.require(num_told == num_failed, f"{num_told} callers were told INTERNAL, but {num_failed} requests failed")
+    num_failed = require_all_told(stage, requests_before)
     num_segments = round(stage.samples(_FAILED_SEGMENTS) - segments_before)
     stage.require(num_segments >= num_failed, f"{num_failed} requests failed, but only {num_segments} segments")
     return f"mt_segments_total{{error}}{num_segments:+d}"

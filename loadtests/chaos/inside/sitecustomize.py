@@ -1,21 +1,23 @@
 """Makes things go wrong inside the server that is tested; the server itself knows nothing of it.
 
 Python imports this at its start if the folder is on PYTHONPATH, so the server is started by the very command that
-operators use. It takes the places at which the process meets the world, and leaves the service's own code alone:
+operators use, and the processes that it starts import it, too. It takes the places at which a process meets the world,
+and leaves the service's own code alone:
 
 - `onnxruntime.InferenceSession` is one whose runs can be made to raise, to be cut off by ONNX Runtime, or to hang;
 - the descriptor of standard error can be pointed elsewhere, as by a log collector that hangs or a disk that is full.
 
-Orders come over a Unix socket, one JSON object each, and are answered by one.
+Orders come over a Unix socket, one JSON object each, and are answered by one; the server's first process listens.
+Faults that runs are to meet wait as files beside the socket, where any of its processes finds them.
 """
 
-import collections
 import json
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 SOCKET_VARIABLE: Final = "CHAOS_SOCKET"
@@ -26,25 +28,28 @@ Order = dict[str, Any]
 
 
 class Runs:
-    """The faults that the next runs of ONNX Runtime meet, in order."""
+    """The faults that the next runs of ONNX Runtime meet, in order, whichever process they are in."""
 
-    def __init__(self) -> None:
-        self._armed: dict[str, collections.deque[Order]] = {"encoder": collections.deque(), "step": collections.deque()}
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._next_number = 0
 
     def arm(self, order: Order) -> Order:
         """Let the next run of the encoder or of a decoder step meet a fault."""
-        self._armed[order["where"]].append(order)
+        unseen = self._folder / "unfinished"
+        unseen.write_text(json.dumps(order), encoding="utf-8")
+        unseen.rename(self._folder / f"{order['where']}-{self._next_number:06}")
+        self._next_number += 1
         return {}
 
     def count(self, _: Order) -> Order:
         """Tell how many faults nothing has met yet."""
-        return {"num_armed": sum(map(len, self._armed.values()))}
+        return {"num_armed": sum(1 for _ in self._folder.iterdir())}
 
     def meet(self, where: str, run: Callable[[Any], Any], options: Any) -> Any:
         """Run, with the fault that is due if there is one."""
-        try:
-            order = self._armed[where].popleft()
-        except IndexError:
+        order = self._taken(where)
+        if order is None:
             return run(options)
         match order["kind"]:
             case "hang":
@@ -56,6 +61,17 @@ class Runs:
         if order["kind"] == "raise":
             raise MemoryError("made to fail after the run, with the caches written")
         return result
+
+    def _taken(self, where: str) -> Order | None:
+        for path in sorted(self._folder.glob(f"{where}-*")):
+            try:
+                content = path.read_text(encoding="utf-8")
+                path.unlink()
+            except FileNotFoundError:  # another run has met it
+                continue
+            order: Order = json.loads(content)
+            return order
+        return None
 
 
 class Stderr:
@@ -117,8 +133,13 @@ def _obey(listening: socket.socket, orders: dict[str, Callable[[Order], Order]])
 
 
 def _begin(path: str) -> None:
-    runs, stderr = Runs(), Stderr()
+    folder = Path(f"{path}.armed")
+    is_first = not folder.exists()
+    folder.mkdir(exist_ok=True)
+    runs, stderr = Runs(folder), Stderr()
     _take_sessions(runs)
+    if not is_first:
+        return
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(path)
     listening.listen()
@@ -127,4 +148,4 @@ def _begin(path: str) -> None:
 
 
 if SOCKET_VARIABLE in os.environ:
-    _begin(os.environ.pop(SOCKET_VARIABLE))
+    _begin(os.environ[SOCKET_VARIABLE])

@@ -15,6 +15,7 @@ from service.errors import (
 )
 from service.models.model import ModelParts, ModelState
 from service.models.serving import ServingSettings
+from service.scheduling.local_batch import LocalBatches
 from service.scheduling.scheduler import Scheduler
 from service.scheduling.settings import SchedulingSettings
 from service.telemetry.metrics import Metrics
@@ -281,7 +282,7 @@ def test_a_directory_without_models_fails_the_start(tmp_path: Path, directory: s
 
 def test_a_real_scheduler_is_started_drained_and_stopped(tmp_path: Path) -> None:
     settings = SchedulingSettings(num_decoding_threads=1)
-    scheduler = Scheduler(ToyModel(), settings, Metrics(CollectorRegistry()))
+    scheduler = Scheduler(LocalBatches(ToyModel()), settings, Metrics(CollectorRegistry()))
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler))
     repository.load_all()

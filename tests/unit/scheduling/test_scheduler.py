@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from service.datatypes import Priority, SearchConfig, SegmentResult
 from service.decoding.step_model import StepModel
 from service.errors import DeadlineExceededError, DrainingError, EngineError, OverloadedError
+from service.scheduling.local_batch import LocalBatches
 from service.scheduling.scheduler import Scheduler
 from service.scheduling.settings import SchedulingSettings
 from service.telemetry.metrics import Metrics
@@ -40,7 +41,7 @@ class Bench:
         self.clock = clock or ManualClock()
         self.registry = CollectorRegistry()
         self.scheduler = Scheduler(
-            self.model,
+            LocalBatches(self.model),
             SchedulingSettings(**{"num_decoding_threads": 1, **settings}),
             Metrics(self.registry),
             clock=self.clock,
@@ -550,7 +551,7 @@ def test_every_metric_of_a_segment_is_recorded(bench: Bench) -> None:
 
 def test_the_queue_gauges_of_several_models_add_up() -> None:
     metrics = Metrics(CollectorRegistry())
-    schedulers = [Scheduler(ENDLESS, SchedulingSettings(), metrics) for _ in range(2)]
+    schedulers = [Scheduler(LocalBatches(ENDLESS), SchedulingSettings(), metrics) for _ in range(2)]
 
     for scheduler in schedulers:
         scheduler.submit([make_segment(7)])

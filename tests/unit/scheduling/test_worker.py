@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry
 from service.datatypes import Priority, StageTimings
 from service.decoding.step_model import StepModel
 from service.errors import DeadlineExceededError, EngineError
+from service.scheduling.local_batch import LocalBatch
 from service.scheduling.pending import PendingSegment
 from service.scheduling.worker import Worker
 from service.telemetry.metrics import Metrics
@@ -26,7 +27,8 @@ class SlowModel(WrappedModel):
 
 
 def make_worker(model: StepModel, clock: ManualClock | None = None) -> Worker:
-    return Worker(model, metrics=Metrics(CollectorRegistry()), clock=clock or ManualClock())
+    clock = clock or ManualClock()
+    return Worker(LocalBatch(model, clock), metrics=Metrics(CollectorRegistry()), clock=clock)
 
 
 def make_pending(*, deadline_s: float = 100.0, **search: Any) -> PendingSegment:
@@ -39,7 +41,7 @@ def test_a_segment_is_answered_with_the_times_it_took() -> None:
     worker, pending = make_worker(SlowModel(ENDLESS, clock), clock), make_pending(max_target_tokens=4)
     worker.hand_over([pending])
 
-    turns = [worker.turn() for _ in range(4)]
+    turns = [turn for _ in range(4) for turn in worker.exchange()]
 
     result = pending.future.result(timeout=0)
     assert result.num_steps == 4
@@ -52,13 +54,13 @@ def test_a_newcomer_joins_the_segments_that_run() -> None:
     worker = make_worker(ENDLESS)
     first, second = make_pending(max_target_tokens=3), make_pending(max_target_tokens=3)
     worker.hand_over([first])
-    worker.turn()
+    worker.exchange()
 
     worker.hand_over([second])
-    worker.turn()
+    worker.exchange()
 
     assert worker.num_segments == 2
-    worker.turn()
+    worker.exchange()
     assert first.future.done()
     assert not second.future.done()
 
@@ -66,10 +68,10 @@ def test_a_newcomer_joins_the_segments_that_run() -> None:
 def test_a_cancelled_segment_leaves_after_the_step() -> None:
     worker, pending = make_worker(ENDLESS), make_pending()
     worker.hand_over([pending])
-    worker.turn()
+    worker.exchange()
 
     pending.future.cancel()
-    worker.turn()
+    worker.exchange()
 
     assert worker.num_segments == 0
 
@@ -79,7 +81,7 @@ def test_a_segment_cancelled_before_its_start_is_not_encoded() -> None:
     worker.hand_over([pending])
 
     pending.future.cancel()
-    worker.turn()
+    worker.exchange()
 
     assert worker.num_segments == 0
 
@@ -90,9 +92,9 @@ def test_a_deadline_that_passes_between_steps_ends_the_search() -> None:
     hurried, patient = make_pending(deadline_s=4.0), make_pending()
     worker.hand_over([hurried, patient])
 
-    worker.turn()
+    worker.exchange()
     assert not hurried.future.done()
-    worker.turn()
+    worker.exchange()
 
     with pytest.raises(DeadlineExceededError, match="decode"):
         hurried.future.result(timeout=0)
@@ -107,11 +109,11 @@ def test_a_model_that_raises_fails_its_batch_and_the_next_one_starts_afresh(oper
     other = make_pending()
     worker.hand_over([broken, other])
     while worker.num_segments:
-        worker.turn()
+        worker.exchange()
 
     worker.hand_over([whole])
-    worker.turn()
-    worker.turn()
+    worker.exchange()
+    worker.exchange()
 
     assert isinstance(other.future.exception(timeout=0), EngineError)
     assert broken.future.done()
@@ -120,13 +122,14 @@ def test_a_model_that_raises_fails_its_batch_and_the_next_one_starts_afresh(oper
 
 def test_what_the_guard_did_is_answered_and_counted() -> None:
     metrics = Metrics(CollectorRegistry())
-    worker = Worker(FaultyToyModel(num_words=40), metrics=metrics, clock=ManualClock())
+    clock = ManualClock()
+    worker = Worker(LocalBatch(FaultyToyModel(num_words=40), clock), metrics=metrics, clock=clock)
     segment = make_segment(FaultyToyModel.LOOPER, 20, max_target_tokens=40, has_guard=True)
     pending = PendingSegment(segment=segment, priority=Priority.INTERACTIVE, admitted_at_s=0.0, deadline_s=100.0)
     worker.hand_over([pending, make_pending()])
 
     while worker.num_segments:
-        worker.turn()
+        worker.exchange()
 
     guard = pending.future.result(timeout=0).guard
     assert guard is not None

@@ -1,0 +1,156 @@
+"""A batch behind a connection decodes as one at hand, and whatever becomes of the connection, all are answered."""
+
+import random
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from service.datatypes import Segment, SegmentResult
+from service.errors import DeadlineExceededError, EngineError
+from service.hosting.batch_server import merged
+from service.scheduling.batch import BatchSource, Newcomer, Orders
+from service.scheduling.local_batch import LocalBatches
+from service.scheduling.scheduler import Scheduler
+from service.scheduling.settings import SchedulingSettings
+from service.telemetry.metrics import Metrics
+from tests.fakes import FlakyModel, ToyModel, make_segment
+from tests.hosted_in_threads import TIMEOUT_S, ThreadedBatches
+
+MODEL = ToyModel()
+
+SEGMENTS = st.builds(
+    lambda words, beam_size, limit: make_segment(
+        *words, beam_size=beam_size, num_hypotheses=beam_size, max_target_tokens=limit
+    ),
+    st.lists(st.integers(4, 8), max_size=8),
+    st.integers(1, 4),
+    st.integers(1, 12),
+)
+ACTIONS = st.one_of(
+    st.tuples(st.just("submit"), st.lists(SEGMENTS, min_size=1, max_size=5), st.sampled_from([None, None, 0.001, 60])),
+    st.tuples(st.just("cancel"), st.integers(0, 30)),
+    st.tuples(st.just("die"), st.none()),
+    st.tuples(st.just("wait"), st.integers(0, 30)),
+)
+
+
+def make_scheduler(batches: BatchSource, metrics: Metrics, *, num_threads: int) -> Scheduler:
+    options = SchedulingSettings(num_decoding_threads=num_threads, max_batch_segments=3, max_queue_segments=10**6)
+    scheduler = Scheduler(batches, options, metrics)
+    scheduler.start()
+    return scheduler
+
+
+def found(segments: Sequence[Segment], batches: BatchSource, *, num_threads: int) -> list[object]:
+    """Return what is found for segments, without the times it took."""
+    scheduler = make_scheduler(batches, Metrics(CollectorRegistry()), num_threads=num_threads)
+    try:
+        results = [future.result(TIMEOUT_S) for future in scheduler.submit(segments)]
+    finally:
+        scheduler.stop(TIMEOUT_S)
+    return [(result.hypotheses, result.num_steps, result.guard) for result in results]
+
+
+@settings(max_examples=60)
+@given(st.lists(SEGMENTS, max_size=12), st.integers(1, 3))
+def test_hosted_batches_give_the_results_of_local_ones(segments: list[Segment], num_threads: int) -> None:
+    hosted = ThreadedBatches(MODEL)
+
+    results = found(segments, hosted, num_threads=num_threads)
+
+    hosted.close()
+    assert results == found(segments, LocalBatches(MODEL), num_threads=1)
+
+
+def act(scheduler: Scheduler, batches: ThreadedBatches, action: tuple[object, ...], answers: "Answers") -> None:
+    """Do one thing that a caller may do, or that may happen to the process."""
+    match action:
+        case ("submit", list() as segments, timeout_s):
+            deadline_s = time.monotonic() + timeout_s if isinstance(timeout_s, int | float) else None
+            try:
+                futures = scheduler.submit(segments, deadline_s=deadline_s)
+            except DeadlineExceededError:
+                return
+            for future in futures:
+                answers.watch(future)
+        case ("cancel", int() as index) if index < len(answers.counts):
+            list(answers.counts)[index].cancel()
+        case ("wait", int() as index) if index < len(answers.counts):
+            future = list(answers.counts)[index]
+            if not future.cancelled():
+                future.exception(TIMEOUT_S)
+        case ("die", None):
+            batches.die()
+
+
+class Answers:
+    """Counts how often each future is answered."""
+
+    def __init__(self) -> None:
+        self.counts: dict[Future[SegmentResult], int] = {}
+
+    def watch(self, future: "Future[SegmentResult]") -> None:
+        self.counts[future] = 0
+        future.add_done_callback(self._count)
+
+    def _count(self, future: "Future[SegmentResult]") -> None:
+        self.counts[future] += 1
+
+
+@settings(max_examples=120)
+@given(
+    st.lists(ACTIONS, max_size=25),
+    st.integers(1, 3),
+    st.sampled_from([0.0, 0.0, 0.05, 0.3]),
+    st.booleans(),
+    st.integers(),
+)
+def test_each_segment_gets_one_answer_whoever_leaves_and_however_often_the_connection_ends(
+    actions: list[tuple[object, ...]], num_threads: int, failure_rate: float, drains: bool, seed: int
+) -> None:
+    rng, metrics, answers = random.Random(seed), Metrics(CollectorRegistry()), Answers()  # noqa: S311
+    batches = ThreadedBatches(FlakyModel(MODEL, lambda _: rng.random() < failure_rate))
+    scheduler = make_scheduler(batches, metrics, num_threads=num_threads)
+
+    for action in actions:
+        act(scheduler, batches, action, answers)
+    assert not drains or scheduler.drain(TIMEOUT_S)
+    scheduler.stop(TIMEOUT_S)
+
+    batches.close()
+    assert all(count == 1 for count in answers.counts.values())
+    assert metrics.registry.get_sample_value("mt_batch_live_segments") == 0
+    if drains:
+        errors = [future.exception(0) for future in answers.counts if not future.cancelled()]
+        assert all(isinstance(error, DeadlineExceededError | EngineError | None) for error in errors)
+        is_sound = not failure_rate and all(name != "die" for name, *_ in actions)
+        assert not is_sound or not any(isinstance(error, EngineError) for error in errors)
+
+
+ORDERS = st.lists(
+    st.tuples(st.lists(st.integers(0, 9), max_size=3), st.lists(st.integers(0, 9), max_size=3)), max_size=5
+)
+
+
+@given(ORDERS)
+def test_merged_orders_start_who_would_be_left_after_giving_them_one_by_one(
+    given_keys: list[tuple[list[int], list[int]]],
+) -> None:
+    left: list[int] = []
+    orders = []
+    seen: set[int] = set()
+    for joining, dropped in given_keys:
+        fresh = [key for key in dict.fromkeys(joining) if key not in seen]
+        known = [key for key in dropped if key in seen]
+        seen.update(fresh)
+        left = [key for key in left if key not in known] + fresh
+        newcomers = tuple(Newcomer(key=key, segment=make_segment(4), deadline_s=0.0) for key in fresh)
+        orders.append(Orders(newcomers=newcomers, dropped=tuple(known)))
+
+    whole = merged(orders)
+
+    assert [newcomer.key for newcomer in whole.newcomers] == left
