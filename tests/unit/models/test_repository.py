@@ -9,11 +9,12 @@ from service.errors import (
     BundleError,
     ConfigError,
     DrainingError,
+    EngineError,
     InvalidFieldError,
     ModelNotFoundError,
     StartingError,
 )
-from service.models.model import ModelParts, ModelState
+from service.models.model import LoadedModel, ModelParts, ModelState
 from service.models.serving import ServingSettings
 from service.scheduling.local_batch import LocalBatches
 from service.scheduling.scheduler import Scheduler
@@ -223,9 +224,24 @@ def test_a_model_that_is_stopped_while_it_loads_never_starts(tmp_path: Path) -> 
     repository = make_repository(tmp_path, load=load)
     repository.load_all()
 
-    assert scheduler.calls == []
+    assert scheduler.calls == ["stop"]
     with pytest.raises(DrainingError):
         repository.resolve("", "en", "de")
+
+
+def test_a_model_that_cannot_translate_is_ended(tmp_path: Path) -> None:
+    scheduler = FakeScheduler()
+
+    def fail(model: LoadedModel) -> None:
+        raise EngineError("decoding failed")
+
+    write_bundle(tmp_path, "tiny/1")
+    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler), warm_up=fail)
+
+    with pytest.raises(EngineError):
+        repository.load_all()
+
+    assert scheduler.calls == ["stop"]
 
 
 def test_a_bundle_that_cannot_be_loaded_fails_the_start_and_the_others_can_be_stopped(tmp_path: Path) -> None:
