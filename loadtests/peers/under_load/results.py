@@ -69,9 +69,10 @@ class Agreement:
         return (self.bleu is None or self.bleu >= _MIN_BLEU) and abs(self.tokens_ratio - 1) <= _MAX_TOKENS_APART
 
 
-_MIN_BLEU: Final = 60.0
+_MIN_BLEU: Final = 50.0
 """Rounding to int8, which each system does in its own way, changes a word or more of a third of the sentences (78 BLEU
-between both, for the model that ships)."""
+between both on test sets, for the model that ships), and of more where it is unsure: 60 to 67 BLEU on sentences of this
+repository's documents, which are nothing like what it was trained on."""
 
 _MAX_TOKENS_APART: Final = 0.1
 """Whoever says a tenth more has a tenth more to do."""
