@@ -40,6 +40,7 @@ class BatchServer:
         self._usage = usage
         self._orders: SimpleQueue[Orders | None] = SimpleQueue()  # None: there will be no more
         self._turns: list[Turn] = []
+        self._is_asked = False
         self._reported_at_s = 0.0
 
     def run(self) -> None:
@@ -72,7 +73,10 @@ class BatchServer:
             self._orders.put(None)
 
     def _next_orders(self) -> Orders | None:
-        """Return all orders given so far as one, waiting for some if nobody is in the batch; None after the last."""
+        """Return all orders given so far as one, waiting for some if nobody is in the batch; None after the last.
+
+        Empty ones among them ask for a report after this turn.
+        """
         given = []
         try:
             given.append(self._orders.get(block=not self._batch.num_segments))
@@ -81,12 +85,13 @@ class BatchServer:
         except Empty:
             pass
         orders = [one for one in given if one is not None]
+        self._is_asked = not all(orders)
         return merged(orders) if len(orders) == len(given) else None
 
     def _is_due(self) -> bool:
         turn = self._turns[-1]
         is_news = bool(turn.ended or turn.late or turn.fault) or not self._batch.num_segments
-        return is_news or self._clock() - self._reported_at_s >= _REPORT_INTERVAL_S
+        return is_news or self._is_asked or self._clock() - self._reported_at_s >= _REPORT_INTERVAL_S
 
     def _report(self) -> None:
         usage = self._usage

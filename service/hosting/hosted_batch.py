@@ -35,11 +35,13 @@ class HostedBatch:
         self._wakes, self._waker = socket.socketpair()  # objects: a closed one is never taken for another file
         self._waker.setblocking(False)
         self._is_woken = False
+        self._is_interrupted = False
+        self._has_asked = False  # for a report that has not come yet
         self._poll = select.poll()
         self._poll.register(self._wakes, select.POLLIN)
 
     def exchange(self, orders: Orders) -> Sequence[Turn]:
-        """Send orders, if there are any, and return what the batch reports; nothing if woken before it does.
+        """Send orders, if there are any, and return what the batch reports; nothing if interrupted before it does.
 
         Raises:
             EngineError: if the process has ended, with all who were in the batch.
@@ -52,11 +54,15 @@ class HostedBatch:
             raise EngineError("the decoding process has ended") from error
 
     def wake(self) -> None:
-        """Let an exchange that waits return."""
+        """Let an exchange that waits ask for a report, which comes with the end of the step."""
         if not self._is_woken:
             self._is_woken = True
-            with contextlib.suppress(OSError):  # full, which wakes as well, or closed
-                self._waker.send(b"\0")
+            self._signal()
+
+    def interrupt(self) -> None:
+        """Let exchanges return at once from now on."""
+        self._is_interrupted = True
+        self._signal()
 
     def adopt_thread(self, *, niceness: int) -> None:
         """Do nothing: it is another thread that decodes."""
@@ -66,6 +72,10 @@ class HostedBatch:
         self._disconnect()
         self._wakes.close()
         self._waker.close()
+
+    def _signal(self) -> None:
+        with contextlib.suppress(OSError):  # full, which wakes as well, or closed
+            self._waker.send(b"\0")
 
     def _send(self, orders: Orders) -> None:
         if not orders:
@@ -83,15 +93,18 @@ class HostedBatch:
         return any(events & select.POLLHUP for _, events in self._poll.poll(0))
 
     def _reports(self) -> list[Report]:
-        """Return what has come, waiting for it or for somebody who wakes."""
+        """Return what has come, waiting for it."""
         if self._connection is None:
             raise EOFError
         reports: list[Report] = []
         timeout_ms = None
-        while events := dict(self._poll.poll(timeout_ms)):
+        while not self._is_interrupted and (events := dict(self._poll.poll(timeout_ms))):
             if self._wakes.fileno() in events:
                 self._wakes.recv(_MAX_WAKES)
-                self._is_woken = False  # only now: who comes from here on is seen by whoever called
+                self._is_woken = False  # only now: of whoever comes from here on the next wake tells
+                if not self._has_asked:
+                    self._has_asked = True
+                    self._connection.send(Orders())
             if self._connection.fileno() in events:
                 try:
                     reports.append(self._taken_in(self._connection.recv()))
@@ -104,6 +117,7 @@ class HostedBatch:
 
     def _taken_in(self, report: Report) -> Report:
         self._note(report)
+        self._has_asked = False
         for turn in report.turns:
             self._keys.difference_update(turn.late, turn.lost, (ended.handle for ended in turn.ended))
         return report
@@ -113,4 +127,5 @@ class HostedBatch:
             self._poll.unregister(self._connection.fileno())
             self._connection.close()
         self._connection = None
+        self._has_asked = False
         self._keys.clear()

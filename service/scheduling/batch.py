@@ -37,10 +37,10 @@ class Orders:
 
 
 class Batch(Protocol):
-    """One thread at a time may use it; `wake` is for all others."""
+    """One thread at a time may use it; `wake` and `interrupt` are for all others."""
 
     def exchange(self, orders: Orders) -> Sequence[Turn]:
-        """Give orders and return what was done since the last exchange: a step at least, or nothing if woken.
+        """Give orders and return what was done since the last exchange: a step at least, or nothing if interrupted.
 
         Not called without orders while nobody is in the batch, as nothing would ever be done.
 
@@ -49,7 +49,13 @@ class Batch(Protocol):
         """
 
     def wake(self) -> None:
-        """Let an exchange that waits return: there may be orders to give."""
+        """Let an exchange that waits return after the step that is being taken: there may be orders to give.
+
+        Not before: whoever comes while a batch is in a step that takes long is better off in another one.
+        """
+
+    def interrupt(self) -> None:
+        """Let exchanges return at once from now on: all is over."""
 
     def adopt_thread(self, *, niceness: int) -> None:
         """Prepare the calling thread, which will do all exchanges from now on.

@@ -56,7 +56,10 @@ class LocalBatch:
         return turn
 
     def wake(self) -> None:
-        """Do nothing: an exchange never waits."""
+        """Do nothing: an exchange is a step."""
+
+    def interrupt(self) -> None:
+        """Do nothing: nothing interrupts a step."""
 
     def adopt_thread(self, *, niceness: int) -> None:
         """Let the calling thread stand back: it is the one that decodes."""

@@ -217,7 +217,7 @@ class Scheduler:
         for pending in left:
             pending.fail(DrainingError())
         for worker in self._workers:
-            worker.wake()
+            worker.interrupt()
         with self._closing:
             for thread in self._threads:
                 if thread.ident is not None:

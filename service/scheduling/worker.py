@@ -27,9 +27,10 @@ class RunningSegment:
 
 
 class Worker:
-    """A batch and the callers who wait for it; all but `num_segments` and `wake` belongs to one thread.
+    """A batch and the callers who wait for it.
 
-    Whatever becomes of the batch, every segment handed over is answered: a fault fails those in it with `EngineError`.
+    One thread at a time may use it, but any may ask for `num_segments`, `wake` and `interrupt` it. Whatever becomes of
+    the batch, every segment handed over is answered: a fault fails those in it with `EngineError`.
     """
 
     def __init__(self, batch: Batch, *, metrics: Metrics, clock: Callable[[], float]) -> None:
@@ -65,9 +66,13 @@ class Worker:
         self._batch.adopt_thread(niceness=niceness)
 
     def wake(self) -> None:
-        """Let an exchange that waits return; any thread may call it."""
+        """Let an exchange that waits return after the step that is being taken; any thread may call it."""
         if self.num_segments:
             self._batch.wake()
+
+    def interrupt(self) -> None:
+        """Let exchanges return at once from now on, if they can; any thread may call it."""
+        self._batch.interrupt()
 
     def exchange(self) -> Sequence[Turn]:
         """Let newcomers join and forget who has gone, then answer who has ended; return what the batch did."""

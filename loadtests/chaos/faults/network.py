@@ -24,6 +24,8 @@ _DEADLINES_PASSED: Final = 'mt_requests_total{method="Translate",status="DEADLIN
 _HANG_MARGIN_S: Final = 0.5
 _SHORT_DEADLINE_S: Final = 0.3
 _DEADLINE_SLACK_S: Final = 0.5
+_HANDED_OVER_S: Final = 0.1
+"""Whoever was handed to the thread in the very moment in which its step began waits with those who are in it."""
 _DISPATCH_S: Final = 2.0
 """What a bystander may wait beyond the hang itself."""
 
@@ -66,6 +68,7 @@ def _hang(stage: Stage) -> str:
     missed_before = stage.samples(_DEADLINES_PASSED)
     hang_s = stage.scale.hang_s
     _let_hang(stage, num_threads=1)
+    time.sleep(_HANDED_OVER_S)
     others = _ask_for(stage, hang_s - _HANG_MARGIN_S, timeout_s=hang_s)
     told = {reply.status for reply in others}
     stage.require(told == {"OK"}, f"while one of {NUM_DECODING_THREADS} threads hung, callers were told {told}")
