@@ -29,6 +29,7 @@ from service.models.serving import SERVING_NAME, ServingSettings
 from service.models.warm_up import warm_up
 from service.models.watcher import Watcher
 from service.runtime.onnx_model import OnnxStepModel
+from service.scheduling.batch import BatchSource
 from service.scheduling.local_batch import LocalBatches
 from service.scheduling.scheduler import Scheduler
 from service.telemetry.http_server import HttpServer, make_app
@@ -57,40 +58,31 @@ def onnx_loader(settings: Settings, metrics: Metrics) -> ModelLoader:
     def load(directory: Path, serving: ServingSettings) -> ModelParts:
         own = settings_of_model(settings, serving, origin=directory.parent / SERVING_NAME)
         bundle = open_bundle(directory)
-        parts = _hosted_parts if own.runtime.isolation == "process" else _local_parts
-        return parts(bundle, own, metrics)
+        tokenizer = open_tokenizer(bundle)
+        network, batches = _hosted(bundle, own, metrics) if own.runtime.isolation == "process" else _local(bundle, own)
+        placement = network.placement
+        return ModelParts(
+            tokenizer=tokenizer,
+            scheduler=Scheduler(batches, own.scheduling.on(placement.device), metrics),
+            precision=placement.precision,
+            device=placement.device,
+            weights_bytes=network.weights_bytes,
+            cache_bytes=lambda: network.cache_bytes,
+            process_bytes=(lambda: network.resident_bytes) if isinstance(network, HostedBatches) else None,
+        )
 
     return load
 
 
-def _hosted_parts(bundle: Bundle, settings: Settings, metrics: Metrics) -> ModelParts:
-    tokenizer = open_tokenizer(bundle)
+def _hosted(bundle: Bundle, settings: Settings, metrics: Metrics) -> tuple[HostedBatches, BatchSource]:
     niceness = settings.scheduling.decoding_niceness
-    batches = HostedBatches(bundle, settings.runtime, niceness=niceness, metrics=metrics)
-    placement = batches.placement
-    return ModelParts(
-        tokenizer=tokenizer,
-        scheduler=Scheduler(batches, settings.scheduling.on(placement.device), metrics),
-        precision=placement.precision,
-        device=placement.device,
-        weights_bytes=batches.weights_bytes,
-        cache_bytes=lambda: batches.cache_bytes,
-        process_bytes=lambda: batches.resident_bytes,
-    )
+    hosted = HostedBatches(bundle, settings.runtime, niceness=niceness, metrics=metrics)
+    return hosted, hosted
 
 
-def _local_parts(bundle: Bundle, settings: Settings, metrics: Metrics) -> ModelParts:
-    tokenizer = open_tokenizer(bundle)
+def _local(bundle: Bundle, settings: Settings) -> tuple[OnnxStepModel, BatchSource]:
     model = OnnxStepModel(bundle, settings.runtime)
-    placement = model.placement
-    return ModelParts(
-        tokenizer=tokenizer,
-        scheduler=Scheduler(LocalBatches(model), settings.scheduling.on(placement.device), metrics),
-        precision=placement.precision,
-        device=placement.device,
-        weights_bytes=model.weights_bytes,
-        cache_bytes=lambda: model.cache_bytes,
-    )
+    return model, LocalBatches(model)
 
 
 class App:

@@ -12,14 +12,14 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from service.bundle import Bundle
-from service.decoding.step_model import VocabularySpec
 from service.errors import DragomanError, EngineError
 from service.hosting.hosted_batch import HostedBatch
 from service.hosting.messages import LoadOrder, Report
 from service.hosting.process import DecodingProcess
+from service.models.names import full_name
 from service.runtime.device import Placement
+from service.runtime.manifest_limits import ManifestLimits
 from service.runtime.settings import RuntimeSettings
-from service.runtime.vocabulary import vocabulary_of
 from service.scheduling.batch import Clock
 from service.telemetry.metrics import Metrics
 
@@ -29,7 +29,7 @@ _SOUND_AGE_S: Final = 10.0
 """A process that ends sooner is started again only when somebody needs it: it may end as soon the next time."""
 
 
-class HostedBatches:
+class HostedBatches(ManifestLimits):
     """A decoding process, started again whenever it has ended, and the batches in it; any thread may use it."""
 
     def __init__(self, bundle: Bundle, settings: RuntimeSettings, *, niceness: int, metrics: Metrics) -> None:
@@ -40,7 +40,7 @@ class HostedBatches:
             ConfigError: if the settings ask for what this machine or ONNX Runtime cannot do.
             EngineError: if the process ends before it has loaded the network.
         """
-        self._manifest = bundle.manifest
+        super().__init__(bundle.manifest)
         self._metrics = metrics
         self._order = LoadOrder(
             directory=bundle.directory,
@@ -63,21 +63,6 @@ class HostedBatches:
     def weights_bytes(self) -> int:
         """Size of the files that hold graphs and weights of the precision."""
         return self._process.weights_bytes
-
-    @property
-    def vocabulary(self) -> VocabularySpec:
-        """Size and special ids."""
-        return vocabulary_of(self._manifest)
-
-    @property
-    def max_source_tokens(self) -> int:
-        """Longest source it takes, EOS counted."""
-        return self._manifest.limits.max_source_tokens
-
-    @property
-    def max_target_tokens(self) -> int:
-        """Longest target it can hold, EOS counted."""
-        return self._manifest.limits.max_target_tokens
 
     @property
     def resident_bytes(self) -> int:
@@ -133,7 +118,7 @@ class HostedBatches:
             raise EngineError(str(error)) from error
         self.cache_bytes = 0
         self._metrics.decoding_process_restarts.inc()
-        model = f"{self._manifest.name}/{self._manifest.version}"
+        model = full_name(self._manifest.name, self._manifest.version)
         log.warning("decoding process started again", extra={"model": model, "pid": self._process.pid})
 
     def _note(self, report: Report) -> None:

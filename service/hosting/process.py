@@ -17,6 +17,7 @@ from typing import Any, Final
 from service.errors import EngineError
 from service.hosting.log_forwarding import log_here
 from service.hosting.messages import Connect, Loaded, LoadOrder, NotLoaded
+from service.models.names import full_name
 from service.runtime.device import Placement
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class DecodingProcess:
             ConfigError: if the settings ask for what this machine or ONNX Runtime cannot do.
             EngineError: if it ends before it has loaded, or loading fails otherwise.
         """
-        self._model = f"{order.directory.parent.name}/{order.directory.name}"
+        self._model = full_name(order.directory.parent.name, order.directory.name)
         self._on_end = on_end
         self._is_closed = False
         self._began_s = time.monotonic()

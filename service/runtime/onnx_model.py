@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.bundle import Bundle, Manifest, layer_names
-from service.decoding.step_model import FloatArray, IntArray, StepOutput, VocabularySpec
+from service.decoding.step_model import FloatArray, IntArray, StepOutput
 from service.runtime.device import Placement
 from service.runtime.kv_pool import SegmentBuffers, SlotTable, fitting_length, round_up
+from service.runtime.manifest_limits import ManifestLimits
 from service.runtime.session import Sessions, open_sessions
 from service.runtime.settings import RuntimeSettings
 from service.runtime.step_binding import StepBinding, StepShape
-from service.runtime.vocabulary import vocabulary_of
 
 _SOURCE_BUCKET = 8
 """Source positions of the cross-attention buffers are added so many at a time, so that these are seldom moved."""
@@ -29,7 +29,7 @@ _ENCODER_TOKENS = 192
 stay in a core's cache: measured, twice as many take up to 1.5 times as long a token."""
 
 
-class OnnxStepModel:
+class OnnxStepModel(ManifestLimits):
     """A network run by ONNX Runtime; safe to share between threads, each with its own batches."""
 
     def __init__(self, bundle: Bundle, settings: RuntimeSettings) -> None:
@@ -39,7 +39,7 @@ class OnnxStepModel:
             BundleError: if a graph does not fit the manifest, or the precision asked for is not there.
             ConfigError: if the settings ask for what this machine or ONNX Runtime cannot do.
         """
-        self._manifest = bundle.manifest
+        super().__init__(bundle.manifest)
         self._sessions = open_sessions(bundle, settings)
         self._batches: weakref.WeakSet[OnnxStepBatch] = weakref.WeakSet()
         self._lock = threading.Lock()  # of the set
@@ -59,21 +59,6 @@ class OnnxStepModel:
         """Bytes that the caches of all batches take now, room for segments to come included."""
         with self._lock:
             return sum(batch.cache_bytes for batch in self._batches)
-
-    @property
-    def vocabulary(self) -> VocabularySpec:
-        """Size and special ids."""
-        return vocabulary_of(self._manifest)
-
-    @property
-    def max_source_tokens(self) -> int:
-        """Longest source it takes, EOS counted."""
-        return self._manifest.limits.max_source_tokens
-
-    @property
-    def max_target_tokens(self) -> int:
-        """Longest target it can hold, EOS counted."""
-        return self._manifest.limits.max_target_tokens
 
     def new_batch(self) -> "OnnxStepBatch":
         """Return an empty running batch."""
