@@ -160,7 +160,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
                     call.response_bytes = stream.num_bytes
 
             stream = RequestStream(context, self._gate, received)
-            await self._answer(call, context, respond)
+            await self._answer(call, context, respond, stream.before_refusal)
 
         return grpc.stream_stream_rpc_method_handler(answer)  # no codecs: bytes in, bytes out
 
@@ -210,7 +210,11 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         )
 
     async def _answer(
-        self, call: _Call, context: grpc.aio.ServicerContext, respond: Callable[[], Awaitable[_Response]]
+        self,
+        call: _Call,
+        context: grpc.aio.ServicerContext,
+        respond: Callable[[], Awaitable[_Response]],
+        before_refusal: Callable[[], Awaitable[None]] | None = None,
     ) -> _Response:
         with self._observed(call):  # the figures are complete before the caller sees the status
             try:
@@ -225,6 +229,8 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
                 call.status = grpc.StatusCode.OK.name
                 context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
                 return response
+        if before_refusal is not None:
+            await before_refusal()
         await context.abort(answer.code, answer.message, (*answer.trailing_metadata, (REQUEST_ID_KEY, call.request_id)))
         raise AssertionError("abort returned")
 

@@ -8,6 +8,7 @@ from grpc_reflection.v1alpha import reflection
 
 from service.api import status
 from service.api.access import Access
+from service.api.streams import wait_for_first_message
 from service.errors import UnauthenticatedError
 
 
@@ -26,15 +27,16 @@ class ReflectionGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
             return handler
 
         async def answer(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-            await self._check(context)
+            await self._check(requests, context)
             async for response in handler.stream_stream(requests, context):
                 yield response
 
         return grpc.stream_stream_rpc_method_handler(answer, handler.request_deserializer, handler.response_serializer)
 
-    async def _check(self, context: grpc.aio.ServicerContext) -> None:
+    async def _check(self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> None:
         try:
             self._access.check_known(context)
         except UnauthenticatedError as error:
             refusal = status.answer(error)
+            await wait_for_first_message(anext(requests))
             await context.abort(refusal.code, refusal.message, refusal.trailing_metadata)

@@ -19,6 +19,8 @@ from service.errors import DragomanError, InvalidFieldError
 
 _Result = TypeVar("_Result")
 
+_FIRST_MESSAGE_PATIENCE_S = 0.2
+
 Respond = Callable[[], Awaitable[Message]]
 """Answers a request, or raises an error of the tree."""
 
@@ -86,20 +88,38 @@ class RequestStream(ResponseStream):
         super().__init__(context)
         self._gate = gate
         self._received = received
+        self._has_begun = False
         self.num_requests = 0
         """Received so far."""
 
     async def read(self) -> StreamedRequest | None:
         """Return the next request; None once the caller has half-closed. Not to be cancelled."""
+        self._has_begun = True
         raw_request = await self._context.read()
         if raw_request is grpc.aio.EOF:
             return None
         self.num_requests += 1
         return self._received(raw_request)
 
+    async def before_refusal(self) -> None:
+        """Prepare the refusal of the call; see `wait_for_first_message`."""
+        if not self._has_begun:
+            await wait_for_first_message(self._context.read())
+
     async def refusal(self) -> DragomanError:
         """Wait until the server takes no more requests; return why."""
         return await self._gate.wait_until_closed()
+
+
+async def wait_for_first_message(receiving: Awaitable[Any]) -> None:
+    """Take, and drop, the message with which a caller opens a stream that is about to be refused.
+
+    A client of `grpc.aio` that is still sending when the status comes reports INTERNAL in its place
+    (grpc/grpc#36066). One who sends nothing is waited for only briefly.
+    """
+    task = asyncio.ensure_future(receiving)
+    task.add_done_callback(look_at_error)
+    await asyncio.wait((task,), timeout=_FIRST_MESSAGE_PATIENCE_S)
 
 
 async def _undisturbed(operation: Coroutine[Any, Any, _Result]) -> _Result:
