@@ -20,6 +20,7 @@ from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import DecodeError, Message
 
 from service.api import messages, status
+from service.api.aborts import freed_when_aborted
 from service.api.access import Access
 from service.api.caller import current_caller, peer_name, set_caller
 from service.api.gate import Gate
@@ -114,7 +115,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
             call.request_bytes = len(raw_request)
             return await self._answer(call, context, respond)
 
-        return grpc.unary_unary_rpc_method_handler(answer)  # no codecs: bytes in, bytes out
+        return grpc.unary_unary_rpc_method_handler(freed_when_aborted(answer))  # no codecs: bytes in, bytes out
 
     def _wrap_stream(self, method: str, handler: Any) -> Any:
         wrap = self._wrap_requests if handler.request_streaming else self._wrap_responses
@@ -138,7 +139,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
             call.request_bytes = len(raw_request)
             await self._answer(call, context, respond)
 
-        return grpc.unary_stream_rpc_method_handler(answer)  # no codecs: bytes in, bytes out
+        return grpc.unary_stream_rpc_method_handler(freed_when_aborted(answer))  # no codecs: bytes in, bytes out
 
     def _wrap_requests(self, method: str, handler: Any) -> Any:
         """Many requests, each answered as if it were a call of its own."""
@@ -162,7 +163,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
             stream = RequestStream(context, self._gate, received)
             await self._answer(call, context, respond, stream.before_refusal)
 
-        return grpc.stream_stream_rpc_method_handler(answer)  # no codecs: bytes in, bytes out
+        return grpc.stream_stream_rpc_method_handler(freed_when_aborted(answer))  # no codecs: bytes in, bytes out
 
     async def _answer_one(
         self, method: str, context: grpc.aio.ServicerContext, request: Any, num_bytes: int, respond: Respond

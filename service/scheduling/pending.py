@@ -7,7 +7,7 @@ from service.datatypes import Priority, Segment, SegmentResult
 from service.errors import DragomanError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
 class PendingSegment:
     """An admitted segment and the place where its one answer goes; equal only to itself."""
 

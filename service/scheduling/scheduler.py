@@ -7,6 +7,7 @@ is answered (an answer runs the caller's callbacks).
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -252,7 +253,8 @@ class Scheduler:
             for segment, work in zip(segments, arrival.demand.works, strict=True)
         ]
         for pending in group:
-            pending.future.add_done_callback(partial(self._forget, pending))
+            # weakly, or each segment and its future would keep one another until the garbage collector comes
+            pending.future.add_done_callback(partial(self._forget, weakref.ref(pending)))
         return group
 
     def _admit(self, arrival: _Arrival, group: Sequence[PendingSegment]) -> "list[Future[SegmentResult]]":
@@ -263,7 +265,8 @@ class Scheduler:
             self._predictions[group[-1]] = _Prediction(needed_s=predicted_s, knows_rate=self._forecast.knows_rate)
             self._record_queue()
             self._work.notify(len(group))
-        for worker in self._workers:
+            takers = [worker for worker in self._workers if worker.num_segments < self._num_places()]
+        for worker in takers:
             worker.wake()
         _SWITCH_INTERVAL.note_admission(arrival.now_s)
         return [pending.future for pending in group]
@@ -346,12 +349,7 @@ class Scheduler:
 
     def _pop_joiners(self, worker: Worker, now_s: float) -> list[PendingSegment]:
         """Take those who join the batch of a worker now out of the queue."""
-        share = fair_share(
-            num_waiting=self._queue.num_segments,
-            num_running=sum(other.num_segments for other in self._workers),
-            num_threads=len(self._workers),
-        )
-        num_places = min(self._settings.max_batch_segments, share)
+        num_places = self._num_places()
         if worker.num_segments >= num_places:
             return []
         waiting = self._queue.peek(now_s, limit=_LOOKAHEAD * self._settings.max_batch_segments)
@@ -359,6 +357,15 @@ class Scheduler:
         for pending in joiners:
             self._queue.serve(pending)
         return joiners
+
+    def _num_places(self) -> int:
+        """Return how many segments a worker may have as things are."""
+        share = fair_share(
+            num_waiting=self._queue.num_segments,
+            num_running=sum(worker.num_segments for worker in self._workers),
+            num_threads=len(self._workers),
+        )
+        return min(self._settings.max_batch_segments, share)
 
     def _budget(self, num_places: int) -> BatchBudget:
         return BatchBudget(
@@ -376,10 +383,13 @@ class Scheduler:
         budget = self._budget(self._settings.max_batch_segments)
         return bool(waiting) and not budget.allows(worker.load().plus(waiting[0].segment))
 
-    def _forget(self, pending: PendingSegment, future: "Future[SegmentResult]") -> None:
+    def _forget(self, reference: "weakref.ref[PendingSegment]", future: "Future[SegmentResult]") -> None:
         """Free what an answered or cancelled segment holds; runs once for each, in whatever thread answers it."""
         if future.cancelled():
             future.set_running_or_notify_cancel()  # wakes those who wait on the future with others
+        pending = reference()
+        if pending is None:  # never admitted: until it is answered, `_unanswered` keeps it
+            return
         with self._lock:
             was_waiting = self._queue.drop(pending)
             self._unanswered.discard(pending)

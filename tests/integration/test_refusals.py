@@ -4,7 +4,8 @@ import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
-from tests.integration.running_server import Refusal, RunningServer, refusal, request, running_server
+from tests.integration.running_server import Refusal, RunningServer, refusal, request, running_server, until
+from tests.without_gc import num_alive, without_gc
 
 ALL_HEADS = pb.DecodingOptions(return_attention=pb.ATTENTION_DETAIL_ALL_HEADS)
 REFUSING = pb.DecodingOptions(long_sentences=pb.LONG_SENTENCE_POLICY_REFUSE)
@@ -17,6 +18,20 @@ async def refused(server: RunningServer, message: pb.TranslateRequest) -> Refusa
 
 async def refused_bytes(server: RunningServer, message: bytes, method: str = TRANSLATE) -> Refusal:
     return await refusal(server.channel.unary_unary(method)(message))
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_refused_call_is_freed_without_the_garbage_collector(server: RunningServer, *, is_stream: bool) -> None:
+    document = pb.TranslateDocumentRequest()  # without languages
+    with without_gc():
+        before = num_alive(grpc.aio.AbortError)
+        for _ in range(3):
+            if is_stream:
+                await refusal(anext(aiter(server.translation.TranslateDocument(document))))
+            else:
+                await refused(server, request())
+
+        await until(lambda: num_alive(grpc.aio.AbortError) <= before + 1)  # gRPC keeps its last call
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,14 @@ from prometheus_client import CollectorRegistry
 from service.datatypes import Priority, SearchConfig, SegmentResult
 from service.decoding.step_model import StepModel
 from service.errors import DeadlineExceededError, DrainingError, EngineError, OverloadedError
-from service.scheduling.local_batch import LocalBatches
+from service.scheduling.batch import Clock
+from service.scheduling.local_batch import LocalBatch, LocalBatches
+from service.scheduling.pending import PendingSegment
 from service.scheduling.scheduler import Scheduler
 from service.scheduling.settings import SchedulingSettings
 from service.telemetry.metrics import Metrics
 from tests.fakes import FlakyModel, GatedModel, ManualClock, ToyModel, WrappedModel, make_segment
+from tests.without_gc import num_alive, without_gc
 
 TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang
 ENDLESS = ToyModel(eos_bias=-100.0)
@@ -33,6 +36,19 @@ class TickingModel(WrappedModel):
             self._clock.advance(1.0)
 
 
+class WakeCountingBatches(LocalBatches):
+    """Notes how many segments a batch has when it is woken."""
+
+    def __init__(self, model: StepModel) -> None:
+        super().__init__(model)
+        self.woken: list[int] = []
+
+    def new_batch(self, clock: Clock) -> LocalBatch:
+        batch = super().new_batch(clock)
+        batch.wake = lambda: self.woken.append(batch.num_segments)  # type: ignore[method-assign]
+        return batch
+
+
 class Bench:
     """A running scheduler with one thread unless told otherwise, its gate, its clock and its metrics."""
 
@@ -40,8 +56,9 @@ class Bench:
         self.model = GatedModel(model or ENDLESS)
         self.clock = clock or ManualClock()
         self.registry = CollectorRegistry()
+        self.batches = WakeCountingBatches(self.model)
         self.scheduler = Scheduler(
-            LocalBatches(self.model),
+            self.batches,
             SchedulingSettings(**{"num_decoding_threads": 1, **settings}),
             Metrics(self.registry),
             clock=self.clock,
@@ -91,6 +108,34 @@ def test_a_segment_is_decoded(bench: Bench) -> None:
     result = bench.submit(max_target_tokens=5).result(TIMEOUT_S)
 
     assert len(result.hypotheses[0].token_ids) == result.num_steps == 5
+
+
+def test_what_an_answered_segment_held_is_freed_without_the_garbage_collector(bench: Bench) -> None:
+    bench.model.open()
+    with without_gc():
+        before = num_alive(PendingSegment)
+        for _ in range(3):
+            bench.submit(max_target_tokens=5).result(TIMEOUT_S)
+        bench.scheduler.stop()  # its threads have let go of what they did last
+
+        assert num_alive(PendingSegment) == before
+
+
+def test_who_comes_wakes_only_the_batches_that_have_a_place(benches: list[Bench]) -> None:
+    bench = Bench(num_decoding_threads=2)
+    benches.append(bench)
+    segment = make_segment(7, 8)
+    bench.scheduler.submit([segment] * 3)
+    bench.scheduler.start()
+    bench.model.wait_for_step()
+    bench.model.wait_for_step()
+    assert sorted(bench.model.step_sizes) == [1, 2]
+
+    bench.submit()
+    assert bench.batches.woken == [1]
+
+    bench.submit()
+    assert sorted(bench.batches.woken[1:]) == [1, 2]  # two wait for three places
 
 
 def test_a_full_queue_refuses_at_once(bench: Bench) -> None:
