@@ -73,6 +73,9 @@ class SearchConfig:
     sampling: SamplingConfig | None = None
     """Draw `num_hypotheses` targets at random instead of searching; `beam_size` equals `num_hypotheses` then."""
 
+    stops_early: bool = False
+    """The search ends once `beam_size` hypotheses have finished, whatever those that live may become."""
+
     has_guard: bool = False
     """Watch for loops, copied sources and absurd lengths, and search once more without them; not with sampling."""
 
@@ -222,6 +225,7 @@ class TranslationOptions:
     no_repeat_ngram_size: int | None = None
     repetition_penalty: float | None = None
     coverage_penalty_beta: float | None = None
+    stops_early: bool | None = None
     has_guard: bool | None = None
     sampling: SamplingOptions | None = None
     """None: beam search."""

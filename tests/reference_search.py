@@ -73,14 +73,14 @@ def extensions(model: ToyModel, segment: Segment, candidate: Candidate) -> list[
 
 
 def full_beam_search(model: ToyModel, segment: Segment) -> list[Candidate]:
-    """Return what the textbook search finds, run to the longest target whatever has been found."""
+    """Return what the textbook search finds, run to the longest target whatever has been found if not told to stop."""
     search, live, finished = segment.search, [Candidate((), 0.0)], list[Candidate]()
     for _ in range(search.max_target_tokens):
         found = [extended for candidate in live for extended in extensions(model, segment, candidate)]
         found.sort(key=lambda candidate: -candidate.log_prob)
         finished += [candidate for candidate in found[: search.beam_size] if candidate.is_finished]
         live = [candidate for candidate in found if not candidate.is_finished][: search.beam_size]
-        if search.beam_size == 1 and finished:
+        if (search.beam_size == 1 or search.stops_early) and len(finished) >= search.beam_size:
             break
     finished.sort(key=lambda candidate: -final_score(model, segment, candidate))
     return [*finished, *live][: search.num_hypotheses]

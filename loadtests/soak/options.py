@@ -54,7 +54,9 @@ def _unguarded(_: random.Random) -> pb.DecodingOptions:
 
 def _lengths(generator: random.Random) -> pb.DecodingOptions:
     return pb.DecodingOptions(
-        min_target_tokens=generator.choice((0, 4)), max_target_tokens=generator.choice((5, 20, 50))
+        min_target_tokens=generator.choice((0, 4)),
+        max_target_tokens=generator.choice((5, 20, 50)),
+        early_stopping=generator.choice((False, True)),
     )
 
 

@@ -92,6 +92,10 @@ class DecodingOptions:
     return_attention: AttentionDetail | None = None
     """Return `Hypothesis.attention`, and how much of it; default `NONE`."""
 
+    early_stopping: bool | None = None
+    """End the search of a sentence once `beam_size` hypotheses have finished; default False: once none that lives can
+    be better. Has no effect with `sampling`."""
+
 
 class RequestSettings(TypedDict, total=False):
     """What goes with the text in every request for a translation."""

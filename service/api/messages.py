@@ -136,6 +136,7 @@ def _from_options(message: pb.DecodingOptions) -> datatypes.TranslationOptions:
         no_repeat_ngram_size=message.no_repeat_ngram_size if message.HasField("no_repeat_ngram_size") else None,
         repetition_penalty=message.repetition_penalty if message.HasField("repetition_penalty") else None,
         coverage_penalty_beta=message.coverage_penalty if message.HasField("coverage_penalty") else None,
+        stops_early=message.early_stopping if message.HasField("early_stopping") else None,
         has_guard=message.repetition_guard if message.HasField("repetition_guard") else None,
         sampling=_from_sampling(message.sampling) if message.HasField("sampling") else None,
         target_prefix=message.target_prefix,

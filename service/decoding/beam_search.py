@@ -2,7 +2,8 @@
 
 Of the candidates of a segment, ranked by log-probability, those among the best K that are EOS finish a hypothesis;
 the best K others live on. A search ends when no live hypothesis can still beat the worst finished one it would
-return (an exact bound: ending early never changes the answer), or at its longest target.
+return (an exact bound: ending early never changes the answer), or at its longest target. One that `stops_early` ends
+with the K-th hypothesis that finishes, too, as in the decoders of CTranslate2 (under a length penalty) and fairseq.
 Greedy search (K = 1) ends with the first EOS: that is what the name promises.
 
 Two kinds of segments take no part in the ranking of a step: those whose next token is one of their prefix, and those
@@ -139,6 +140,8 @@ def _survivors(state: BeamState, ranking: Ranking) -> Survivors:
 def find_ended(state: BeamState) -> list[int]:
     """Return the segments whose search is over; one without live rows is over too."""
     is_over = state.log_probs[:, 0] / state.bound_penalties <= state.scores_to_beat
+    if state.members.has_early_stops:
+        is_over |= state.stops_early & (state.num_finished >= state.beam_sizes)
     if state.steps_left <= 0:
         is_over |= state.lengths >= state.max_tokens
     ended: list[int] = is_over.nonzero()[0].tolist()

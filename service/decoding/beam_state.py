@@ -89,6 +89,7 @@ class Membership:
     """[B, K] True at rows that a segment's beam does not have; None if all beams are equally wide."""
 
     has_minimums: bool
+    has_early_stops: bool
     has_prefixes: bool
     has_rules: bool
     drawn: tuple[int, ...]
@@ -108,6 +109,7 @@ class Membership:
             widest_beam=widest_beam,
             is_beyond_beam=None if is_even else np.arange(widest_beam) >= state.beam_sizes[:, None],
             has_minimums=any(search.min_target_tokens for search in searches),
+            has_early_stops=any(search.stops_early for search in searches),
             has_prefixes=any(search.target_prefix for search in searches),
             has_rules=any(rules is not None for rules in state.target_rules),
             drawn=tuple(segment for segment, sampler in enumerate(state.samplers) if sampler is not None),
@@ -141,11 +143,17 @@ class BeamState:
     prefix_lengths: IntArray
     """[B] tokens of `target_prefix`."""
 
+    stops_early: BoolArray
+    """[B]"""
+
     bound_penalties: DoubleArray
     """[B] see `scoring.bound_penalty`."""
 
     scores_to_beat: DoubleArray
     """[B] a hypothesis that finishes later must score higher to be kept: -inf while places are free."""
+
+    num_finished: IntArray
+    """[B] hypotheses that have finished, kept or not."""
 
     lengths: IntArray
     """[B] steps taken, which is the length of every live hypothesis."""
@@ -189,8 +197,10 @@ class BeamState:
             min_tokens=np.array([search.min_target_tokens for search in searches], np.int64),
             max_tokens=np.array([search.max_target_tokens for search in searches], np.int64),
             prefix_lengths=np.array([len(search.target_prefix) for search in searches], np.int64),
+            stops_early=np.array([search.stops_early for search in searches], np.bool_),
             bound_penalties=np.array([bound_penalty(search) for search in searches], np.float64),
             scores_to_beat=np.full(num_segments, -np.inf),
+            num_finished=np.zeros(num_segments, np.int64),
             lengths=np.zeros(num_segments, np.int64),
             log_probs=log_probs,
             tokens=np.full((num_segments, num_rows), bos_id, np.int64),
@@ -283,8 +293,10 @@ _ARRAYS = (
     "min_tokens",
     "max_tokens",
     "prefix_lengths",
+    "stops_early",
     "bound_penalties",
     "scores_to_beat",
+    "num_finished",
     "lengths",
     "log_probs",
     "tokens",

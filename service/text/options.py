@@ -69,6 +69,7 @@ def search_config(
         repetition_penalty=_chosen(options.repetition_penalty, 1.0),
         coverage_penalty_beta=_chosen(options.coverage_penalty_beta, 0.0),
         sampling=_sampling_config(options.sampling, draw_seed) if options.sampling else None,
+        stops_early=_chosen(options.stops_early, defaults.early_stopping),
         has_guard=_chosen(options.has_guard, defaults.repetition_guard) and options.sampling is None,
     )
     _check_search(search)

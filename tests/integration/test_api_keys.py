@@ -156,6 +156,12 @@ async def test_streams_are_refused_like_other_calls(guarded: RunningServer, key:
     assert [(error.code, error.reason) for error in errors] == [REFUSED, REFUSED]
 
 
+async def test_a_stream_on_which_nothing_is_sent_is_refused_all_the_same(guarded: RunningServer) -> None:
+    reflect = reflection_pb2_grpc.ServerReflectionStub(guarded.channel).ServerReflectionInfo
+    for method in (guarded.translation.TranslateStream, reflect):
+        assert (await refusal(method().read())).code == "UNAUTHENTICATED"
+
+
 async def test_managing_models_takes_another_permission_than_translating(guarded: RunningServer) -> None:
     error = await refusal(unload(guarded, SHOP))
     assert (error.code, error.reason) == ("PERMISSION_DENIED", "PERMISSION_DENIED")

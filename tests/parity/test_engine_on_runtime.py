@@ -57,6 +57,7 @@ def searches(draw: st.DrawFn) -> SearchConfig:
         repetition_penalty=draw(st.sampled_from([1.0, 1.0, 1.3])),
         coverage_penalty_beta=draw(st.sampled_from([0.0, 0.0, 0.4])),
         sampling=sampling if is_drawn else None,
+        stops_early=draw(st.booleans()),
         has_guard=not is_drawn and draw(st.booleans()),
     )
 

@@ -117,6 +117,26 @@ def test_stopping_early_never_changes_the_answer(seed: int, alpha: float, beam_s
     assert_same(model, segment, full_beam_search(model, segment))
 
 
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("alpha", [-0.7, 0.0, 0.6, 2.0])
+@pytest.mark.parametrize(("beam_size", "num_hypotheses"), [(1, 1), (2, 1), (4, 1), (4, 4), (7, 3)])
+def test_early_stopping_ends_with_the_last_of_as_many_hypotheses_as_the_beam_is_wide(
+    seed: int, alpha: float, beam_size: int, num_hypotheses: int
+) -> None:
+    model = ToyModel(seed=seed, eos_bias=seed % 3 - 1.0)
+    segment = make_segment(
+        seed,
+        beam_size=beam_size,
+        num_hypotheses=num_hypotheses,
+        length_penalty_alpha=alpha,
+        max_target_tokens=10,
+        stops_early=True,
+        **OPTIONS[(seed + beam_size) % len(OPTIONS)],
+    )
+
+    assert_same(model, segment, full_beam_search(model, segment))
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("num_words", [5, 60])
 @pytest.mark.parametrize("options", OPTIONS)

@@ -53,6 +53,7 @@ def searches(draw: st.DrawFn) -> SearchConfig:
         repetition_penalty=draw(st.sampled_from([1.0, 1.3, 5.0])),
         coverage_penalty_beta=draw(st.sampled_from([0.0, 0.4])),
         sampling=sampling,
+        stops_early=draw(st.booleans()),
         has_guard=sampling is None and draw(st.booleans()),
     )
 

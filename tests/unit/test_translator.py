@@ -196,6 +196,7 @@ async def test_constraints_reach_the_search() -> None:
             repetition_penalty=1.5,
             coverage_penalty_beta=0.25,
             has_guard=False,
+            stops_early=True,
             suppressed_tokens=("x",),
             target_prefix="Ei",
         ),
@@ -207,6 +208,7 @@ async def test_constraints_reach_the_search() -> None:
     assert search.suppressed_ids == set(TOKENIZER.encode("x"))
     assert search.target_prefix == tuple(TOKENIZER.encode("Ei"))
     assert not search.has_guard
+    assert search.stops_early
 
 
 async def _drawn(seed: int | None, *, server_seed: int = 0) -> list[int]:

@@ -29,8 +29,17 @@ from service.text.options import check_target_limit, search_config
 from service.text.pipeline import TextPipeline
 from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 
-_SUPPORTED = ("beam_size", "length_penalty_alpha", "min_target_tokens", "max_target_tokens", "has_guard")
-"""What a request may choose; there is no guard here, so that is as if it found nothing."""
+_SUPPORTED = (
+    "beam_size",
+    "length_penalty_alpha",
+    "min_target_tokens",
+    "max_target_tokens",
+    "stops_early",
+    "has_guard",
+)
+"""What a request may choose. The systems behind stop as they do, whether told or not: CTranslate2, under a length
+penalty, and Transformers with the K-th finished hypothesis. There is no guard here, so that is as if it found nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,7 +113,7 @@ class TranslateRequest(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., model: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., request_id: _Optional[str] = ..., target_prefixes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DecodingOptions(_message.Message):
-    __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "min_target_tokens", "max_target_tokens", "no_repeat_ngram_size", "repetition_penalty", "coverage_penalty", "repetition_guard", "sampling", "target_prefix", "split_sentences", "long_sentences", "format", "return_scores", "return_tokens", "return_alignment", "suppressed_tokens", "return_attention")
+    __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "min_target_tokens", "max_target_tokens", "no_repeat_ngram_size", "repetition_penalty", "coverage_penalty", "repetition_guard", "sampling", "target_prefix", "split_sentences", "long_sentences", "format", "return_scores", "return_tokens", "return_alignment", "suppressed_tokens", "return_attention", "early_stopping")
     BEAM_SIZE_FIELD_NUMBER: _ClassVar[int]
     NUM_HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +133,7 @@ class DecodingOptions(_message.Message):
     RETURN_ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
     SUPPRESSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RETURN_ATTENTION_FIELD_NUMBER: _ClassVar[int]
+    EARLY_STOPPING_FIELD_NUMBER: _ClassVar[int]
     beam_size: int
     num_hypotheses: int
     length_penalty: float
@@ -152,7 +153,8 @@ class DecodingOptions(_message.Message):
     return_alignment: bool
     suppressed_tokens: _containers.RepeatedScalarFieldContainer[str]
     return_attention: AttentionDetail
-    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., min_target_tokens: _Optional[int] = ..., max_target_tokens: _Optional[int] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., repetition_guard: _Optional[bool] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., target_prefix: _Optional[str] = ..., split_sentences: _Optional[bool] = ..., long_sentences: _Optional[_Union[LongSentencePolicy, str]] = ..., format: _Optional[_Union[TextFormat, str]] = ..., return_scores: _Optional[bool] = ..., return_tokens: _Optional[bool] = ..., return_alignment: _Optional[bool] = ..., suppressed_tokens: _Optional[_Iterable[str]] = ..., return_attention: _Optional[_Union[AttentionDetail, str]] = ...) -> None: ...
+    early_stopping: bool
+    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., min_target_tokens: _Optional[int] = ..., max_target_tokens: _Optional[int] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., repetition_guard: _Optional[bool] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., target_prefix: _Optional[str] = ..., split_sentences: _Optional[bool] = ..., long_sentences: _Optional[_Union[LongSentencePolicy, str]] = ..., format: _Optional[_Union[TextFormat, str]] = ..., return_scores: _Optional[bool] = ..., return_tokens: _Optional[bool] = ..., return_alignment: _Optional[bool] = ..., suppressed_tokens: _Optional[_Iterable[str]] = ..., return_attention: _Optional[_Union[AttentionDetail, str]] = ..., early_stopping: _Optional[bool] = ...) -> None: ...
 
 class SamplingOptions(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "seed")

@@ -62,6 +62,7 @@ def test_every_option_arrives() -> None:
         no_repeat_ngram_size=4,
         repetition_penalty=1.25,
         coverage_penalty_beta=0.5,
+        stops_early=True,
         has_guard=False,
         sampling=datatypes.SamplingOptions(top_k=5),
         target_prefix="Ha",
@@ -80,6 +81,7 @@ def test_every_option_arrives() -> None:
         "length_penalty": fields.pop("length_penalty_alpha"),
         "coverage_penalty": fields.pop("coverage_penalty_beta"),
         "repetition_guard": fields.pop("has_guard"),
+        "early_stopping": fields.pop("stops_early"),
         "long_sentences": pb.LONG_SENTENCE_POLICY_REFUSE,
         "return_attention": pb.ATTENTION_DETAIL_ALL_HEADS,
     }
@@ -94,10 +96,11 @@ def test_zero_is_not_absent() -> None:
     assert options.no_repeat_ngram_size == 0
 
 
-def test_a_guard_of_false_is_not_absent() -> None:
-    assert from_options(repetition_guard=False).has_guard is False
-    assert from_options(repetition_guard=True).has_guard is True
-    assert from_options().has_guard is None
+@pytest.mark.parametrize(("field", "option"), [("repetition_guard", "has_guard"), ("early_stopping", "stops_early")])
+def test_a_choice_of_false_is_not_absent(field: str, option: str) -> None:
+    for choice in (False, True):
+        assert getattr(from_options(**{field: choice}), option) is choice
+    assert getattr(from_options(), option) is None
 
 
 @pytest.mark.parametrize("priority", [pb.PRIORITY_UNSPECIFIED, pb.PRIORITY_INTERACTIVE])

@@ -176,12 +176,14 @@ def test_each_segment_of_a_request_has_a_seed_of_its_own() -> None:
     ("choice", "default", "expected"),
     [(None, True, True), (None, False, False), (False, True, False), (True, False, True)],
 )
-def test_the_guard_is_the_callers_choice_or_else_the_operators(
+def test_guard_and_early_stopping_are_the_callers_choice_or_else_the_operators(
     choice: bool | None, default: bool, expected: bool
 ) -> None:
-    defaults = TranslationDefaults(repetition_guard=default)
+    defaults = TranslationDefaults(repetition_guard=default, early_stopping=default)
 
-    assert search_config(TranslationOptions(has_guard=choice), defaults).has_guard is expected
+    search = search_config(TranslationOptions(has_guard=choice, stops_early=choice), defaults)
+
+    assert (search.has_guard, search.stops_early) == (expected, expected)
 
 
 @pytest.mark.parametrize("choice", [None, True])

@@ -14,17 +14,17 @@ def _requests(model: str, directory: Path, count: int) -> list[pb.TranslateReque
     return [pb.TranslateRequest.FromString(call.messages[0]) for call in islice(calls, count)]
 
 
-def test_a_call_is_one_sentence_with_the_defaults_of_the_service(tmp_path: Path) -> None:
+def test_a_call_is_one_sentence_searched_as_far_as_the_rivals_do(tmp_path: Path) -> None:
     for request in _requests("shipped", tmp_path, 20):
         assert len(request.texts) == 1
         assert request.texts[0] in _SENTENCES
-        assert not request.HasField("options")
+        assert request.options == pb.DecodingOptions(early_stopping=True)
 
 
 def test_a_network_that_says_nothing_is_not_watched_for_saying_it_again(tmp_path: Path) -> None:
     (request,) = _requests("base", tmp_path, 1)
 
-    assert request.options == pb.DecodingOptions(repetition_guard=False)
+    assert request.options == pb.DecodingOptions(early_stopping=True, repetition_guard=False)
     assert request.texts[0] in made_up_sentences(_SENTENCES)
 
 
