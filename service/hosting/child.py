@@ -1,8 +1,8 @@
 """The decoding process: loads a network, then serves its batches until the server closes the connection or ends.
 
-    python -m service.hosting.child DESCRIPTOR
+    python -m service.hosting.child DESCRIPTOR DIGEST
 
-Started by the server alone, which hands it its end of a socket.
+Started by the server alone, which hands it its end of a socket and says what it takes the messages to be.
 """
 
 import contextlib
@@ -21,10 +21,12 @@ from service.bundle import open_bundle
 from service.errors import DragomanError, EngineError
 from service.hosting.batch_server import BatchServer
 from service.hosting.log_forwarding import ConnectionHandler
-from service.hosting.messages import Loaded, LoadOrder, NotLoaded
+from service.hosting.messages import Loaded, LoadOrder, NotLoaded, format_digest
 from service.hosting.usage import Usage
 from service.runtime.onnx_model import OnnxStepModel
 from service.scheduling.local_batch import LocalBatch
+
+_OTHER_FILES = "the installed service is not the one that the server was started from: restart the server"
 
 
 def main() -> None:
@@ -38,6 +40,10 @@ def main() -> None:
 
 
 def _serve(control: "Connection[Any, Any]") -> None:
+    if sys.argv[2] != format_digest():
+        control.recv_bytes()  # an order that cannot be read
+        control.send(NotLoaded(error=EngineError(_OTHER_FILES)))
+        return
     order: LoadOrder = control.recv()
     logging.basicConfig(level=order.log_level, handlers=[ConnectionHandler(control)])
     model = _load(order, control)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from service.errors import EngineError
 from service.hosting.log_forwarding import log_here
-from service.hosting.messages import Connect, Loaded, LoadOrder, NotLoaded
+from service.hosting.messages import Connect, Loaded, LoadOrder, NotLoaded, format_digest
 from service.models.names import full_name
 from service.runtime.device import Placement
 
@@ -50,7 +50,7 @@ class DecodingProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - nothing of it comes from outside
-                [sys.executable, "-m", _CHILD, str(theirs.fileno())],
+                [sys.executable, "-m", _CHILD, str(theirs.fileno()), format_digest()],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 pass_fds=(theirs.fileno(),),
                 process_group=0,  # signals to the group are for the server, which answers everybody first

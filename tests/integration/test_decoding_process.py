@@ -3,6 +3,7 @@
 A process that is stopped (SIGSTOP) keeps whoever is in its batch there, so that nothing depends on how fast it is.
 """
 
+import logging
 import os
 import shutil
 import signal
@@ -20,8 +21,13 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
+import service.hosting.process
 from service.cli.server_process import Ports, ServerProcess
+from service.errors import EngineError
+from service.hosting.messages import LoadOrder
+from service.hosting.process import DecodingProcess
 from service.models.serving import SERVING_NAME
+from service.runtime.settings import RuntimeSettings
 from tests.integration.real_process import (
     CALL_S,
     CHECKOUT,
@@ -418,6 +424,18 @@ def test_a_broken_bundle_is_the_same_message_as_without_isolation(
 
     assert hosted == local
     assert hosted[0] != 0
+
+
+def test_a_process_of_other_files_than_the_server_s_says_that_it_must_be_restarted(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service.hosting.process, "format_digest", lambda: "of a server that was started before")
+    order = LoadOrder(
+        directory=tiny_model / "tiny" / "1", settings=RuntimeSettings(), niceness=0, log_level=logging.WARNING
+    )
+
+    with pytest.raises(EngineError, match="restart the server"):
+        DecodingProcess(order, on_end=lambda _: None)
 
 
 def test_a_deadline_that_passes_in_the_middle_of_decoding_frees_the_batch(server: Server) -> None:
