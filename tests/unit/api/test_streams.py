@@ -56,12 +56,21 @@ async def test_a_refusal_does_not_read_beside_what_reads_already() -> None:
 async def test_who_sends_nothing_is_refused_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_FIRST_MESSAGE_PATIENCE_S", 0.001)
 
-    await asyncio.wait_for(stream_of(Caller(None)).before_refusal(), timeout=10)
+    caller = Caller(None)
+
+    await asyncio.wait_for(stream_of(caller).before_refusal(), timeout=10)
+
+    assert caller.num_reads == 1
 
 
 async def test_an_error_while_receiving_is_no_error_of_the_refusal() -> None:
+    was_asked = []
+
     async def broken() -> AsyncIterator[bytes]:
+        was_asked.append(True)
         raise grpc.aio.UsageError("the call is over")
         yield b""
 
     await wait_for_first_message(anext(broken()))
+
+    assert was_asked
