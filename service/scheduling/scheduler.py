@@ -265,7 +265,8 @@ class Scheduler:
             self._predictions[group[-1]] = _Prediction(needed_s=predicted_s, knows_rate=self._forecast.knows_rate)
             self._record_queue()
             self._work.notify(len(group))
-            takers = [worker for worker in self._workers if worker.num_segments < self._num_places()]
+            num_places = self._num_places()
+            takers = [worker for worker in self._workers if worker.num_segments < num_places]
         for worker in takers:
             worker.wake()
         _SWITCH_INTERVAL.note_admission(arrival.now_s)
