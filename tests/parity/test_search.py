@@ -99,19 +99,23 @@ def test_beam_one_is_greedy_search(seed: int, options: dict[str, Any]) -> None:
     assert decode(model, segment)[0].token_ids == greedy_search(model, segment)
 
 
+def searched_segment(seed: int, *, beam_size: int, **search: Any) -> Segment:
+    """Return a segment to be searched under one of the options."""
+    options = OPTIONS[(seed + beam_size) % len(OPTIONS)]
+    return make_segment(seed, beam_size=beam_size, max_target_tokens=10, **search, **options)
+
+
 @pytest.mark.parametrize("seed", range(15))
 @pytest.mark.parametrize("alpha", [-0.7, 0.0, 0.6, 2.0])
 @pytest.mark.parametrize(("beam_size", "num_hypotheses"), [(2, 1), (4, 1), (4, 4), (7, 3)])
 def test_stopping_early_never_changes_the_answer(seed: int, alpha: float, beam_size: int, num_hypotheses: int) -> None:
     model = ToyModel(seed=seed, eos_bias=seed % 3 - 1.0)
-    segment = make_segment(
+    segment = searched_segment(
         seed,
         beam_size=beam_size,
         num_hypotheses=num_hypotheses,
         length_penalty_alpha=alpha,
         min_target_tokens=seed % 4,
-        max_target_tokens=10,
-        **OPTIONS[(seed + beam_size) % len(OPTIONS)],
     )
 
     assert_same(model, segment, full_beam_search(model, segment))
@@ -124,14 +128,8 @@ def test_early_stopping_ends_with_the_last_of_as_many_hypotheses_as_the_beam_is_
     seed: int, alpha: float, beam_size: int, num_hypotheses: int
 ) -> None:
     model = ToyModel(seed=seed, eos_bias=seed % 3 - 1.0)
-    segment = make_segment(
-        seed,
-        beam_size=beam_size,
-        num_hypotheses=num_hypotheses,
-        length_penalty_alpha=alpha,
-        max_target_tokens=10,
-        stops_early=True,
-        **OPTIONS[(seed + beam_size) % len(OPTIONS)],
+    segment = searched_segment(
+        seed, beam_size=beam_size, num_hypotheses=num_hypotheses, length_penalty_alpha=alpha, stops_early=True
     )
 
     assert_same(model, segment, full_beam_search(model, segment))
