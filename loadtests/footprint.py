@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from loadtests.processes import process_tree
+from loadtests.processes import look_at_tree
 
 _BYTES_PER_MB: Final = 1024 * 1024
 
@@ -23,12 +23,12 @@ class Footprint:
 
 
 def footprint(pid: int) -> Footprint:
-    """Look at a process and those that it has started.
+    """Look at a process and those that it has started, as far as they have not ended.
 
     Raises:
-        OSError: if one has ended, or is somebody else's.
+        OSError: if the process itself has ended, or is somebody else's.
     """
-    each = [_footprint(one) for one in process_tree(pid)]
+    each = look_at_tree(pid, _footprint)
     return Footprint(
         rss_mb=sum(one.rss_mb for one in each),
         num_threads=sum(one.num_threads for one in each),

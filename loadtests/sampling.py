@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from loadtests.processes import process_tree
+from loadtests.processes import look_at_tree
 
 CPU_SECONDS: Final = "process_cpu_seconds_total"
 RESIDENT_BYTES: Final = "process_resident_memory_bytes"
@@ -120,9 +120,12 @@ def parse_metrics(exposed: str) -> dict[str, float]:
 
 def _of_processes(pids: Sequence[int]) -> dict[str, float]:
     """Return processor time and memory of processes and their descendants, named as a server exposes its own."""
-    cpu_s = resident_bytes = 0.0
-    for pid in (below for first in pids for below in process_tree(first)):
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        cpu_s += (int(fields[11]) + int(fields[12])) / _TICKS_PER_S  # utime and stime, fields 14 and 15 of proc(5)
-        resident_bytes += int(fields[21]) * _PAGE_BYTES
-    return {CPU_SECONDS: cpu_s, RESIDENT_BYTES: resident_bytes}
+    cpu_s, resident_bytes = zip(*(found for pid in pids for found in look_at_tree(pid, _usage)), strict=True)
+    return {CPU_SECONDS: sum(cpu_s), RESIDENT_BYTES: sum(resident_bytes)}
+
+
+def _usage(pid: int) -> tuple[float, float]:
+    """Return the processor time of a process in seconds, and its resident memory in bytes."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S  # utime and stime, fields 14 and 15 of proc(5)
+    return cpu_s, float(int(fields[21]) * _PAGE_BYTES)
