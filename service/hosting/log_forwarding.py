@@ -12,6 +12,13 @@ class ConnectionHandler(QueueHandler):
     def __init__(self, connection: "Connection[Any, Any]") -> None:
         """Use a connection; while this sends, nobody else may."""
         super().__init__(connection)  # type: ignore[arg-type] # only `enqueue` touches it
+        self.setFormatter(logging.Formatter("%(message)s"))  # level and logger are told beside it
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Return a copy that can be pickled, with nothing in it that the record itself does not have."""
+        prepared: logging.LogRecord = super().prepare(record)
+        del prepared.message  # is `msg` by now
+        return prepared
 
     def enqueue(self, record: logging.LogRecord) -> None:
         """Send a record."""

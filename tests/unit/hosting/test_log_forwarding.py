@@ -48,6 +48,18 @@ def test_a_record_arrives_with_its_name_level_and_message() -> None:
     assert (arrived.name, arrived.levelno, arrived.getMessage()) == (NAME, logging.WARNING, "3 of four")
 
 
+def test_its_message_is_the_same_under_a_root_logger_that_was_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging, "root", logging.RootLogger(logging.WARNING))
+    here, there = Pipe()
+    with here, there:
+        logging.basicConfig(level=logging.INFO, handlers=[ConnectionHandler(there)])
+        logging.root.handle(make_record(logging.INFO, "%d of %s", 3, "four"))
+        arrived = here.recv()
+
+    assert arrived.getMessage() == "3 of four"
+    assert set(vars(arrived)) == set(vars(make_record()))
+
+
 def test_its_further_facts_arrive() -> None:
     record = make_record()
     vars(record).update({"precision": "int8", "load_s": 0.5})
