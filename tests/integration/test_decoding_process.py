@@ -49,6 +49,7 @@ ONE_THREAD = {"DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS": "1"}
 WATCHFUL = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.05", "DRAGOMAN_MODELS__SETTLE_S": "0"}
 UNTOUCHED = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0"}
 RESTARTS = "mt_decoding_process_restarts_total"
+RESIDENT_BYTES = "mt_decoding_process_resident_memory_bytes{"
 
 
 class Server:
@@ -185,14 +186,14 @@ def test_without_isolation_there_are_no_metrics_of_a_process(tiny_model: Path) -
     with ready_server(tiny_model, **LOCAL) as server:
         assert code_name(server.call("A man.")) == "OK"
 
-        assert server.sample("mt_decoding_process_resident_memory_bytes{") == 0
+        assert server.sample(RESIDENT_BYTES) == 0
         assert server.sample("mt_decoding_process_cpu_seconds_total") == 0
 
 
 def test_what_the_process_takes_is_exposed(server: Server) -> None:
     assert code_name(server.call(*SENTENCES)) == "OK"
 
-    assert server.sample("mt_decoding_process_resident_memory_bytes{") > 1 << 20
+    assert server.sample(RESIDENT_BYTES) > 1 << 20
     assert server.sample("mt_decoding_process_cpu_seconds_total") > 0
     assert server.sample("mt_kv_cache_bytes{") > 0
     assert restarts(server) == 0
@@ -230,6 +231,28 @@ def test_calls_that_come_while_a_process_is_started_again_wait_for_it(tiny_model
         calls = [server.call(*SENTENCES) for _ in range(8)]
 
         assert [code_name(call) for call in calls] == ["OK"] * 8
+        assert restarts(server) == 1
+
+
+def test_without_its_bundle_it_is_not_started_again_which_is_seen_and_with_it_the_next_call_starts_it(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(tiny_model, models)
+    bundle, hidden = models / "tiny" / "1", tmp_path / "hidden"
+    with ready_server(models, **UNTOUCHED) as server:
+        bundle.rename(hidden)
+        os.kill(server.child(), signal.SIGKILL)
+        server.running.wait_for("decoding process ended", timeout_s=STOP_S)
+
+        assert [code_name(server.call("A man.")) for _ in range(2)] == ["INTERNAL"] * 2
+        assert server.sample(RESIDENT_BYTES) == 0
+        assert server.children() == []
+
+        hidden.rename(bundle)
+
+        assert code_name(server.call("A man.")) == "OK"
+        assert server.sample(RESIDENT_BYTES) > 1 << 20
         assert restarts(server) == 1
 
 
