@@ -21,6 +21,7 @@ from service.api.servicer import ModelServicer, TranslationServicer
 from service.api.tls import TlsIdentityFiles
 from service.bundle import Bundle, open_bundle
 from service.config import Settings, settings_of_model
+from service.cores import num_cores
 from service.documents import DocumentTranslator
 from service.hosting.hosted_batches import HostedBatches
 from service.models.model import ModelLoader, ModelParts
@@ -37,11 +38,15 @@ from service.telemetry.log_stream import LogStream
 from service.telemetry.metrics import Metrics, observe_process
 from service.telemetry.tracing import start_tracing
 from service.text.tokenizer import open_tokenizer
+from service.thread_pools import started_pool
 from service.translator import Translator
 
 log = structlog.get_logger(__name__)
 
 _MAX_FLUSH_S = 5.0  # for traces that are not sent yet, after everything is answered
+_MORE_THREADS_THAN_CORES = (
+    4  # for what the event loop hands to threads: text work, which computes, and waiting for files
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +229,8 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
         EngineError: if a model cannot translate.
     """
     drain, stop = _events_of_signals()
+    pool = started_pool(num_cores() + _MORE_THREADS_THAN_CORES, name="text")
+    asyncio.get_running_loop().set_default_executor(pool)
     metrics = Metrics(CollectorRegistry())
     observe_process(metrics.registry)
     log_stream.count_lost(metrics.lost_log_lines.inc)

@@ -50,9 +50,6 @@ def _of(name: str, status: str, method: Method, message: Message) -> Refusal:
     return Refusal(name=name, method=method, raw=message.SerializeToString(), status=status, path=method.path)
 
 
-TOO_MANY_SENTENCES: Final = _bad("too many sentences", texts=["No! " * 2400])
-"""Refused only after its text was split, in a thread of the server's."""
-
 _UNARY: Final = (
     _bad("beam of nothing", options=pb.DecodingOptions(beam_size=0)),
     _bad("beam too wide", options=pb.DecodingOptions(beam_size=17)),
@@ -63,7 +60,7 @@ _UNARY: Final = (
     _bad("no texts", texts=[]),
     _bad("too many texts", texts=[_TEXT] * _TOO_MANY_TEXTS),
     _bad("text too long", texts=["x" * _TOO_MANY_CHARACTERS]),
-    TOO_MANY_SENTENCES,
+    _bad("too many sentences", texts=["No! " * 2400]),
     _bad("no language", target_language=""),
     _bad("markup", "UNIMPLEMENTED", options=pb.DecodingOptions(format=pb.TEXT_FORMAT_HTML)),
     _bad("unknown pair", "NOT_FOUND", target_language="tlh"),

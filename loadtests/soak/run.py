@@ -15,7 +15,6 @@ from loadtests.rest import held_segments, open_calls, wait_for_rest
 from loadtests.server_process import ServerProcess
 from loadtests.soak.book import Book
 from loadtests.soak.callers import Caller, UsualTimes
-from loadtests.soak.filling import fill_pools
 from loadtests.soak.ledger import MethodAndStatus
 from loadtests.soak.observations import Idle, Observations, Sample, Settings
 from loadtests.soak.pacing import Pace
@@ -65,7 +64,6 @@ def run(
 
     with closing(Operator(server.target, versions, book, name="swap")) as operator:
         operator.begin()
-        fill_pools(server.target, operator, book)
         swapping = partial(Swapping, operator, book, each_s=settings.swap_each_s)
         with swapping():
             capacity_per_s = crowd.load(plan("c", settings.seed + 1), Pace(None), duration_s=settings.calibration_s)

@@ -49,13 +49,6 @@ class Operator:
         """Let the label point to the first version."""
         self._label(self._version)
 
-    def load_again(self, count: int) -> None:
-        """Ask so many times at once for the version that is loaded: nothing comes of it."""
-        request = pb.LoadModelRequest(model=self._versions.full_name(self._version))
-        calls = [self._begin(f"{_ADMIN}LoadModel", request) for _ in range(count)]
-        for call in calls:
-            self._end(call, expected="OK")
-
     def swap(self) -> None:
         """Bring the next version and let the former go: by calls, by the folder, or after one that is broken.
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 import grpc
@@ -12,6 +11,7 @@ from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from service.api import messages
 from service.models.model import ModelStatus
 from service.text.limits import TranslationLimits
+from service.thread_pools import started_pool
 
 _Result = TypeVar("_Result")
 
@@ -42,7 +42,7 @@ class ModelAdminServicer(pb_grpc.ModelAdminServiceServicer):
         self._models = models
         self._limits = limits
         # Of its own: a call may take minutes, and whoever waits in the event loop's pool waits for text work.
-        self._threads = ThreadPoolExecutor(max_workers=_NUM_THREADS, thread_name_prefix="model-admin")
+        self._threads = started_pool(_NUM_THREADS, name="model-admin")
 
     async def LoadModel(  # noqa: N802
         self,

@@ -1,0 +1,37 @@
+"""A server that is ready has all threads of Python that it will ever have: one more later is one that leaks."""
+
+from pathlib import Path
+
+import grpc
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+
+from tests.integration.real_process import CALL_S, START_S, connect, process
+
+AT_ONCE = 40
+LOAD_AGAIN = pb.LoadModelRequest(model="tiny/1")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells the threads of others")
+
+
+def num_threads(pid: int) -> int:
+    """Those that Python has started; gRPC names its own, and has more or fewer of them as it likes."""
+    named = {task.name: (task / "comm").read_text(encoding="utf-8") for task in Path(f"/proc/{pid}/task").iterdir()}
+    return sum(name == named[str(pid)] for name in named.values())
+
+
+def test_neither_much_text_nor_changes_of_models_at_once_start_a_thread(tiny_model: Path) -> None:
+    much_text = pb.TranslateRequest(texts=["No! " * 2400], source_language="en", target_language="de")
+    with process("--models", str(tiny_model)) as running:
+        ports = running.wait_until_ready(timeout_s=START_S)
+        pid = running._process.pid
+        before = num_threads(pid)
+        with connect(ports) as channel:
+            stub, admin = pb_grpc.TranslationServiceStub(channel), pb_grpc.ModelAdminServiceStub(channel)
+            loads = [admin.LoadModel.future(LOAD_AGAIN, timeout=CALL_S) for _ in range(AT_ONCE)]
+            calls = [stub.Translate.future(much_text, timeout=CALL_S) for _ in range(AT_ONCE)]
+
+            assert {load.code() for load in loads} == {grpc.StatusCode.OK}
+            assert {call.code() for call in calls} == {grpc.StatusCode.INVALID_ARGUMENT}
+
+        assert num_threads(pid) == before
