@@ -44,9 +44,7 @@ from service.translator import Translator
 log = structlog.get_logger(__name__)
 
 _MAX_FLUSH_S = 5.0  # for traces that are not sent yet, after everything is answered
-_MORE_THREADS_THAN_CORES = (
-    4  # for what the event loop hands to threads: text work, which computes, and waiting for files
-)
+_MORE_THREADS_THAN_CORES = 4  # in the event loop's pool: most of its work computes, some waits for files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from dragoman.v1 import translation_pb2 as pb
@@ -104,34 +103,20 @@ class Operator:
 
     def _call(self, path: str, request: Message, *, expected: str = "OK") -> bytes:
         """Make a call and note it; return the answer, empty if a refusal was expected."""
-        return self._end(self._begin(path, request), expected=expected)
-
-    def _begin(self, path: str, request: Message) -> "_Call":
-        request_id = f"{self._name}-{next(self._numbers)}"
-        call = self._channel.unary_unary(path).future(
-            request.SerializeToString(), timeout=_TIMEOUT_S, metadata=((REQUEST_ID_KEY, request_id),)
+        method, request_id = path.rpartition("/")[2], f"{self._name}-{next(self._numbers)}"
+        ended = seen_unary(
+            self._channel.unary_unary(path).future(
+                request.SerializeToString(), timeout=_TIMEOUT_S, metadata=((REQUEST_ID_KEY, request_id),)
+            )
         )
-        return _Call(method=path.rpartition("/")[2], request_id=request_id, call=call)
-
-    def _end(self, begun: "_Call", *, expected: str) -> bytes:
-        ended = seen_unary(begun.call)
         possible = frozenset({ended.status}) if ended.is_of_server else frozenset({ended.status, UNSEEN})
-        told = f"{begun.method} {begun.request_id}: {ended.status} instead of {expected}: {ended.details}"
-        entry = Entry(request_id=begun.request_id, method=begun.method, possible=possible)
+        told = f"{method} {request_id}: {ended.status} instead of {expected}: {ended.details}"
         errors = [told] if ended.status != expected else []
-        self._book.note(Ended(kind=f"swap {begun.method}", status=ended.status, entries=[entry], errors=errors))
+        entry = Entry(request_id=request_id, method=method, possible=possible)
+        self._book.note(Ended(kind=f"swap {method}", status=ended.status, entries=[entry], errors=errors))
         if errors:
             raise SwapError(told)
         return ended.messages[0] if ended.messages else b""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """A call under way."""
-
-    method: str
-    request_id: str
-    call: Any
 
 
 class Swapping:
