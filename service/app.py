@@ -14,32 +14,29 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from service.api.access import Access
-from service.api.admin import ModelAdminServicer
-from service.api.exposure import is_loopback
 from service.api.server import GrpcServer
-from service.api.servicer import ModelServicer, TranslationServicer
+from service.api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
+from service.api.settings import is_loopback
 from service.api.tls import TlsIdentityFiles
 from service.bundle import Bundle, open_bundle
 from service.config import Settings, settings_of_model
-from service.cores import num_cores
-from service.documents import DocumentTranslator
 from service.hosting.hosted_batches import HostedBatches
 from service.models.model import ModelLoader, ModelParts
-from service.models.repository import ModelRepository
+from service.models.repository import ModelRepository, warm_up
 from service.models.serving import SERVING_NAME, ServingSettings
-from service.models.warm_up import warm_up
 from service.models.watcher import Watcher
 from service.runtime.onnx_model import OnnxStepModel
 from service.scheduling.batch import BatchSource
 from service.scheduling.local_batch import LocalBatches
 from service.scheduling.scheduler import Scheduler
 from service.telemetry.http_server import HttpServer, make_app
-from service.telemetry.log_stream import LogStream
+from service.telemetry.logs import LogStream
 from service.telemetry.metrics import Metrics, observe_process
 from service.telemetry.tracing import start_tracing
 from service.text.tokenizer import open_tokenizer
-from service.thread_pools import started_pool
-from service.translator import Translator
+from service.threads import num_cores, started_pool
+from service.translate.document_window import DocumentTranslator
+from service.translate.service import Translator
 
 log = structlog.get_logger(__name__)
 

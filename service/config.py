@@ -15,18 +15,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from service.api.exposure import check_exposure
-from service.api.settings import AccessSettings, GrpcSettings, TlsSettings
+from service.api.settings import AccessSettings, GrpcSettings, TlsSettings, check_exposure
 from service.errors import ConfigError
-from service.models.serving import ServingSettings
-from service.models.settings import ModelSettings
+from service.models.serving import ModelSettings, ServingSettings
 from service.runtime.settings import RuntimeSettings
 from service.scheduling.forecast import MAX_STEPS_PER_SOURCE_TOKEN
 from service.scheduling.settings import SchedulingSettings
 from service.telemetry.http_server import HttpSettings
 from service.telemetry.logs import LogSettings
 from service.telemetry.tracing import TracingSettings
-from service.text.limits import MAX_BEAM_SIZE, TranslationDefaults, TranslationLimits
+from service.translate.options import MAX_BEAM_SIZE, TranslationDefaults, TranslationLimits
 
 ENVIRONMENT_PREFIX = "DRAGOMAN_"
 """Every environment variable that begins so is a setting, `CONFIG_VARIABLE` apart."""

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from service.decoding.engine import EndedSegment
+from service.decoding.running_batch import EndedSegment
 from service.decoding.step_model import StepModel, VocabularySpec
 from service.hosting.batch_server import BatchServer
 from service.hosting.hosted_batch import HostedBatch

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from tqdm import tqdm
 
 from service.datatypes import SearchConfig, Segment
-from service.decoding.engine import Engine
+from service.decoding.running_batch import Engine
 from service.decoding.step_model import StepModel
-from service.text.limits import EXTRA_TARGET_TOKENS
 from service.text.tokenizer import SentencePieceTokenizer
+from service.translate.options import EXTRA_TARGET_TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

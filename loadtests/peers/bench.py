@@ -19,7 +19,7 @@ from loadtests.peers.table import TABLE_NAME, render
 from loadtests.peers.text import TextPipeline
 from loadtests.peers.workers import Workers
 from loadtests.peers.workspace import MODELS, prepare_model
-from service.cores import num_cores
+from service.threads import num_cores
 
 _INT8: Final = Pairing(ours="int8", peer="ctranslate2", theirs="int8")
 _FP32: Final = Pairing(ours="fp32", peer="ctranslate2", theirs="fp32")

@@ -8,7 +8,7 @@ from functools import partial
 from loadtests.peers.model_files import ModelFiles
 from loadtests.peers.systems import Output, SearchOptions, SystemSettings, TokenIds
 from service.datatypes import SearchConfig, Segment
-from service.decoding.engine import Engine
+from service.decoding.running_batch import Engine
 from service.decoding.step_model import StepModel
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings

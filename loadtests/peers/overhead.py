@@ -15,7 +15,7 @@ from loadtests.peers.lines import line
 from loadtests.peers.model_files import ModelFiles
 from loadtests.peers.workspace import MODELS, prepare_model
 from service.datatypes import SearchConfig, Segment
-from service.decoding.engine import Engine
+from service.decoding.running_batch import Engine
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 
-from service.api.allowances import Allowances
-from service.api.caller import peer_name
-from service.api.callers import Caller, Callers, Permission, parse_callers
+from service.api.callers import Caller, Callers, Permission, parse_callers, peer_name
+from service.api.rate_limits import Allowances
 from service.api.settings import AccessSettings
-from service.api.watched_files import WatchedFiles
+from service.api.tls import WatchedFiles
 from service.errors import ConfigError, PermissionDeniedError, UnauthenticatedError
 from service.telemetry.metrics import Metrics
 

@@ -9,15 +9,97 @@ requests_per_s = 50
 tokens_per_min = 200000
 """
 
+import hashlib
+import hmac
+import re
+import secrets
 import tomllib
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from service.api.api_keys import StoredKey, key_id, parse_stored
+_PREFIX = "dgm"  # lets scanners for leaked secrets tell what they found
+_ID_BYTES = 6
+_SECRET_BYTES = 32
+
+_STORED = re.compile(r"(?P<key_id>[0-9a-f]{12}):(?P<digest>[0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredKey:
+    """What the server keeps of a key: enough to recognize it, not enough to send it."""
+
+    key_id: str
+    digest: bytes = field(repr=False)
+    """SHA-256 of the whole key."""
+
+    def matches(self, key: str) -> bool:
+        """Return whether this is the key, in a time that does not tell how much of it is right."""
+        return hmac.compare_digest(self.digest, _digest(key))
+
+    def __str__(self) -> str:
+        """Return the entry of the callers file: `ID:SHA256`."""
+        return f"{self.key_id}:{self.digest.hex()}"
+
+
+def new_key() -> str:
+    """Return a key that nobody has."""
+    return f"{_PREFIX}_{secrets.token_hex(_ID_BYTES)}_{secrets.token_urlsafe(_SECRET_BYTES)}"
+
+
+def store(key: str) -> StoredKey:
+    """Return what to keep of a key that `new_key` made."""
+    return StoredKey(key_id=key_id(key), digest=_digest(key))
+
+
+def parse_stored(entry: str) -> StoredKey:
+    """Return an entry of the callers file.
+
+    Raises:
+        ValueError: if it is none; the message does not show it, as it may be a key.
+    """
+    match = _STORED.fullmatch(entry)
+    if match is None:
+        raise ValueError("must be ID:SHA256, as `python -m service keys new` prints it")
+    return StoredKey(key_id=match["key_id"], digest=bytes.fromhex(match["digest"]))
+
+
+def key_id(key: str) -> str:
+    """Return the public part of a key; empty if it is no key of this server."""
+    prefix, _, rest = key.partition("_")
+    return rest.partition("_")[0] if prefix == _PREFIX else ""
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+_caller: ContextVar[str] = ContextVar("caller", default="")
+
+
+def set_caller(name: str) -> None:
+    """Note who calls; a task of its own runs each RPC."""
+    _caller.set(name)
+
+
+def current_caller() -> str:
+    """Return who calls; empty outside of an RPC."""
+    return _caller.get()
+
+
+def peer_name(peer: str) -> str:
+    """Return the host of a gRPC peer, which all its connections share: `ipv4:10.0.0.7` of `ipv4:10.0.0.7:54321`.
+
+    A peer without a port, such as a Unix socket, is returned whole.
+    """
+    host, _, port = peer.rpartition(":")
+    return host if host and port.isdigit() else peer
+
 
 _Identifier = Annotated[str, Field(min_length=1, max_length=256)]
 

@@ -20,15 +20,14 @@ from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import DecodeError, Message
 
 from service.api import messages, status
-from service.api.aborts import freed_when_aborted
 from service.api.access import Access
-from service.api.caller import current_caller, peer_name, set_caller
-from service.api.gate import Gate
-from service.api.streams import RequestStream, Respond, ResponseStream, StreamedRequest
-from service.api.unreadable import readable_id
+from service.api.callers import current_caller, peer_name, set_caller
+from service.api.rate_limits import Gate
+from service.api.status import freed_when_aborted
+from service.api.streams import RequestStream, Respond, ResponseStream, StreamedRequest, readable_id
 from service.errors import InvalidFieldError, RateLimitedError, RequestError
+from service.telemetry.access_record import RequestFacts, set_current_facts
 from service.telemetry.metrics import Metrics
-from service.telemetry.request_facts import RequestFacts, set_current_facts
 from service.telemetry.tracing import NoTracing, RequestTrace, Tracing, set_current_trace
 
 log = structlog.get_logger(__name__)

@@ -1,7 +1,7 @@
 """Protobuf messages to and from the service's own types: pure functions, both ways.
 
 What only the wire can say is checked here: enum numbers, lengths of names, fields that this server does not implement.
-Ranges that a setting or a model decides are checked by `service.translator`.
+Ranges that a setting or a model decides are checked by `service.translate.service`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,8 +17,7 @@ from service import datatypes
 from service.bundle import Manifest
 from service.errors import InvalidFieldError, UnsupportedFieldError
 from service.models.model import ModelState, ModelStatus
-from service.text.limits import MAX_TARGET_TOKENS, TranslationLimits
-from service.text.options import ATTENTION_FIELDS, tells_attention
+from service.translate.options import ATTENTION_FIELDS, MAX_TARGET_TOKENS, TranslationLimits, tells_attention
 
 UNSUPPORTED_FIELDS = ("options.format",)
 """Paths of request fields that are refused whatever the model, unless they ask for what the server does anyway."""

@@ -3,26 +3,71 @@
 import asyncio
 import logging
 import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any
 
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-from grpc_health.v1 import health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from service.api import health
+from service.api import status
 from service.api.access import Access
-from service.api.admin import ModelAdminServicer
-from service.api.exposure import UNIX_SCHEME
-from service.api.gate import Gate
 from service.api.interceptors import RequestInterceptor
-from service.api.reflection_guard import ReflectionGuard
-from service.api.servicer import ModelServicer, TranslationServicer
-from service.api.settings import GrpcSettings
+from service.api.rate_limits import Gate
+from service.api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
+from service.api.settings import UNIX_SCHEME, GrpcSettings
+from service.api.streams import wait_for_first_message
 from service.api.tls import TlsIdentityFiles
-from service.errors import ConfigError, DrainingError
+from service.errors import ConfigError, DrainingError, UnauthenticatedError
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import Tracing
+
+
+class ReflectionGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Asks callers of reflection who they are, and nobody else."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
+    ) -> Any:  # a grpc.RpcMethodHandler, or None if there is no such method
+        """Return the handler of the method, guarded if it is reflection's."""
+        handler = await continuation(handler_call_details)
+        if handler is None or not handler_call_details.method.startswith(f"/{reflection.SERVICE_NAME}/"):
+            return handler
+
+        async def answer(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+            await self._check(requests, context)
+            async for response in handler.stream_stream(requests, context):
+                yield response
+
+        return grpc.stream_stream_rpc_method_handler(answer, handler.request_deserializer, handler.response_serializer)
+
+    async def _check(self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> None:
+        try:
+            self._access.check_known(context)
+        except UnauthenticatedError as error:
+            refusal = status.answer(error)
+            await wait_for_first_message(anext(requests))
+            await context.abort(refusal.code, refusal.message, refusal.trailing_metadata)
+
+
+class Health:
+    """The status that load balancers ask for; `servicer` answers them."""
+
+    def __init__(self, service_names: Iterable[str]) -> None:
+        self.servicer = health.aio.HealthServicer()
+        self._names = (health.OVERALL_HEALTH, *service_names)
+
+    async def set_serving(self, is_serving: bool) -> None:
+        """Tell every watcher whether new calls are welcome."""
+        statuses = health_pb2.HealthCheckResponse
+        for name in self._names:
+            await self.servicer.set(name, statuses.SERVING if is_serving else statuses.NOT_SERVING)
+
 
 _TRANSLATION_SERVICE: str = pb.DESCRIPTOR.services_by_name["TranslationService"].full_name
 _MODEL_SERVICE: str = pb.DESCRIPTOR.services_by_name["ModelService"].full_name
@@ -77,7 +122,7 @@ class GrpcServer:
         self._tls = tls
         self._watches: list[asyncio.Task[None]] = []
         self._gate = Gate(max_concurrent=settings.max_concurrent_requests)
-        self._health = health.Health(SERVICE_NAMES)
+        self._health = Health(SERVICE_NAMES)
         interceptor = RequestInterceptor(
             SERVICE_NAMES,
             gated_service=_TRANSLATION_SERVICE,

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from service.api.api_keys import new_key, store
-from service.api.callers import Permission, parse_callers
+from service.api.callers import Permission, new_key, parse_callers, store
 
 _DESCRIPTION = """\
 Makes API keys, and checks the file that lists who may call (setting access.callers_file).

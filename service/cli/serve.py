@@ -10,8 +10,7 @@ from typing import Any
 from service import app
 from service.config import CONFIG_VARIABLE, load_settings
 from service.errors import ConfigError, DragomanError
-from service.telemetry.log_stream import LogStream
-from service.telemetry.logs import configure_logs
+from service.telemetry.logs import LogStream, configure_logs
 
 _DESCRIPTION = """\
 Serves every model of a directory over gRPC, and metrics and probes over HTTP.

@@ -10,19 +10,221 @@ Two kinds of segments take no part in the ranking of a step: those whose next to
 whose tokens are drawn at random.
 """
 
+import bisect
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from service.datatypes import Hypothesis, SearchConfig
 from service.decoding.beam_state import BeamState, FinishedHypothesis, Survivors
-from service.decoding.candidates import ranked_candidates
-from service.decoding.chains import advance_chains
 from service.decoding.constraints import BoolArray, CandidateRules
-from service.decoding.finishing import Attend, Finisher
-from service.decoding.scoring import rank, score
+from service.decoding.sampling import Sampler
+from service.decoding.scoring import coverage_penalty, rank, score
 from service.decoding.step_model import DoubleArray, FloatArray, IntArray, StepOutput
+
+Attend = Callable[[int, Sequence[int]], FloatArray]
+"""`StepBatch.cross_attention`"""
+
+
+class Finisher:
+    """Takes the hypotheses that end in one step into the state."""
+
+    def __init__(self, state: BeamState, *, eos_id: int, attend: Attend) -> None:
+        """Begin a step; `attend` is asked for segments with a coverage penalty only."""
+        self._state = state
+        self._eos_id = eos_id
+        self._attend = attend
+
+    def finish(self, segment: int, *, parent: int, log_prob: float, eos_log_prob: float) -> None:
+        """Score the hypothesis of row `parent` with EOS appended, and keep it if it is among the best.
+
+        Args:
+            segment: index into the batch.
+            parent: row that holds the hypothesis so far.
+            log_prob: of the hypothesis, EOS included.
+            eos_log_prob: of EOS alone.
+        """
+        state = self._state
+        state.num_finished[segment] += 1
+        search, length = state.searches[segment], int(state.lengths[segment]) + 1
+        final_score = score(log_prob, length=length, alpha=search.length_penalty_alpha)
+        if search.coverage_penalty_beta > 0:
+            if final_score <= state.scores_to_beat[segment]:
+                return  # coverage only takes it further down: no need to look at the attention
+            final_score += self._coverage_penalty(segment, parent, search.coverage_penalty_beta)
+        hypothesis = FinishedHypothesis(
+            parent=parent, length=length, eos_log_prob=eos_log_prob, log_prob=log_prob, score=final_score
+        )
+        _keep_best(state, segment, hypothesis)
+
+    def _coverage_penalty(self, segment: int, parent: int, beta: float) -> float:
+        state = self._state
+        tokens, _ = state.history.trace(segment, row=parent, length=int(state.lengths[segment]))
+        return coverage_penalty(self._attend(segment, [*tokens, self._eos_id]), beta=beta)
+
+
+def _keep_best(state: BeamState, segment: int, hypothesis: FinishedHypothesis) -> None:
+    """Put a finished hypothesis in its place among those that would be returned."""
+    search, finished = state.searches[segment], state.finished[segment]
+    bisect.insort(finished, hypothesis, key=lambda other: -other.score)
+    del finished[search.num_hypotheses :]
+    if search.beam_size == 1:
+        state.scores_to_beat[segment] = float("inf")  # greedy, or the only chain: the first EOS is the end
+    elif len(finished) == search.num_hypotheses:
+        state.scores_to_beat[segment] = finished[-1].score
+
+
+def num_candidates(state: BeamState, *, rules: CandidateRules) -> int:
+    """C of the next step: what the neediest segment needs to search as if over the whole vocabulary."""
+    most = rules.num_candidates(state.widest_beam)
+    if not state.members.has_rules and not state.members.drawn:
+        return most
+    for segment, (own, sampler) in enumerate(zip(state.target_rules, state.samplers, strict=True)):
+        if own is not None or sampler is not None:
+            most = max(most, num_own_candidates(state, segment, rules=rules))
+    return most
+
+
+def num_own_candidates(state: BeamState, segment: int, *, rules: CandidateRules) -> int:
+    """Return how many candidates one segment needs for itself, whatever its neighbours need."""
+    own, sampler = state.target_rules[segment], state.samplers[segment]
+    if state.lengths[segment] < state.prefix_lengths[segment]:
+        return 1
+    num_taken = sampler.num_choices(rules.vocabulary_size) if sampler else state.searches[segment].beam_size
+    return rules.num_candidates(num_taken + (own.num_lowered if own else 0))
+
+
+def ranked_candidates(state: BeamState, output: StepOutput, *, rules: CandidateRules) -> StepOutput:
+    """Return as many candidates a row as the widest beam needs, after the segments' own rules have lowered some.
+
+    So however many more the model gave because one segment needs them, the others rank no more than without it.
+    """
+    width = rules.num_candidates(state.widest_beam)
+    if output.log_probs.shape[2] == width and not state.members.has_rules:
+        return output
+    log_probs, token_ids = output.log_probs[:, :, :width], output.token_ids[:, :, :width]
+    ruled = [segment for segment, own in enumerate(state.target_rules) if own and not state.samplers[segment]]
+    if ruled:
+        log_probs, token_ids = log_probs.copy(), token_ids.copy()
+    for segment in ruled:
+        num_rows = min(state.num_live(segment), output.log_probs.shape[1])
+        lowered = _lowered(state, segment, output.log_probs[segment, :num_rows], output.token_ids[segment, :num_rows])
+        log_probs[segment, :num_rows], token_ids[segment, :num_rows] = (array[:, :width] for array in lowered)
+    return StepOutput(log_probs=log_probs, token_ids=token_ids)
+
+
+def drawn_candidates(
+    state: BeamState, segment: int, output: StepOutput, *, rules: CandidateRules
+) -> tuple[FloatArray, IntArray]:
+    """Return log-probabilities, descending, and tokens [N, C] that the N live rows of a segment may draw.
+
+    C depends on the segment alone; tokens not allowed have -inf.
+    """
+    rows, width = slice(state.num_live(segment)), num_own_candidates(state, segment, rules=rules)
+    token_ids = output.token_ids[segment, rows, :width]
+    forbids_eos = state.lengths[segment] < state.min_tokens[segment]
+    allowed = rules.apply(
+        StepOutput(log_probs=output.log_probs[None, segment, rows, :width], token_ids=token_ids[None]),
+        forbids_eos=np.array([forbids_eos]),
+    )
+    return _lowered(state, segment, np.fmax(allowed[0], np.float32(-np.inf)), token_ids)
+
+
+def _lowered(state: BeamState, segment: int, log_probs: FloatArray, token_ids: IntArray) -> tuple[FloatArray, IntArray]:
+    """Return candidates [N, C] of a segment's live rows under its own rules, sorted again; ties keep their order."""
+    own = state.target_rules[segment]
+    lowered = own.apply(log_probs, token_ids) if own else log_probs
+    order = (-lowered).argsort(axis=1, kind="stable")
+    return np.take_along_axis(lowered, order, axis=1), np.take_along_axis(token_ids, order, axis=1)
+
+
+def force_token(state: BeamState, survivors: Survivors, segment: int) -> None:
+    """Append the next token of a prefix: nothing is chosen, so nothing is added to the log-probability."""
+    survivors.put(
+        segment,
+        log_probs=np.zeros(1),
+        tokens=np.array([state.searches[segment].target_prefix[state.lengths[segment]]]),
+        parents=np.zeros(1, np.int64),
+        steps=np.zeros(1, np.float32),
+    )
+
+
+def draw_tokens(
+    state: BeamState,
+    survivors: Survivors,
+    segment: int,
+    *,
+    sampler: Sampler,
+    candidates: tuple[FloatArray, IntArray],
+    eos_id: int,
+    finisher: Finisher,
+) -> None:
+    """Append a token drawn at random to every chain of a segment; those that draw EOS finish.
+
+    Args:
+        state: before the step.
+        survivors: of the step; the segment's rows are replaced.
+        segment: index into the batch.
+        sampler: of the segment.
+        candidates: of its live rows, as `drawn_candidates` gives them.
+        eos_id: token that ends a hypothesis.
+        finisher: takes the chains that end.
+    """
+    parents = _parents(state, segment, candidates[0])
+    choices, token_ids = candidates[0][parents], candidates[1][parents]
+    columns = sampler.draw(choices)
+    rows = np.arange(len(parents))
+    tokens, steps = token_ids[rows, columns], choices[rows, columns]
+    log_probs = state.log_probs[segment, parents] + steps
+    is_eos = tokens == eos_id
+    for row in is_eos.nonzero()[0].tolist():
+        finisher.finish(
+            segment, parent=int(parents[row]), log_prob=float(log_probs[row]), eos_log_prob=float(steps[row])
+        )
+    survivors.put(
+        segment, log_probs=log_probs[~is_eos], tokens=tokens[~is_eos], parents=parents[~is_eos], steps=steps[~is_eos]
+    )
+
+
+def _parents(state: BeamState, segment: int, choices: FloatArray) -> IntArray:
+    """Return the row that each chain continues; all begin in the same one. A chain without a possible token dies."""
+    if state.lengths[segment] == state.prefix_lengths[segment]:
+        choices = choices[[0] * state.searches[segment].num_hypotheses]
+        parents = np.zeros(len(choices), np.int64)
+    else:
+        parents = np.arange(len(choices))
+    return parents[np.isfinite(choices[:, 0])]
+
+
+def advance_chains(
+    state: BeamState,
+    survivors: Survivors,
+    output: StepOutput,
+    *,
+    rules: CandidateRules,
+    eos_id: int,
+    finisher: Finisher,
+) -> Survivors:
+    """Return the survivors of a step with the rows of the segments of `BeamState.steered` in place."""
+    forced = state.forced
+    for segment in forced:
+        force_token(state, survivors, segment)
+    for segment, sampler in enumerate(state.samplers):
+        if sampler is not None and segment not in forced:
+            survivors = survivors.widened(state.widest_beam)
+            candidates = drawn_candidates(state, segment, output, rules=rules)
+            draw_tokens(
+                state,
+                survivors,
+                segment,
+                sampler=sampler,
+                candidates=candidates,
+                eos_id=eos_id,
+                finisher=finisher,
+            )
+    return survivors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from service.hosting.messages import Report
 from service.hosting.usage import Usage
 from service.scheduling.batch import Clock, Orders
 from service.scheduling.local_batch import LocalBatch
-from service.scheduling.thread_priority import lower_priority
 from service.scheduling.turn import Turn
+from service.threads import lower_priority
 
 _REPORT_INTERVAL_S: Final = 0.02
 """Most time between two reports of a batch that somebody is in, but for that of a step: so late is it noticed that

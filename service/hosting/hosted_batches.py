@@ -18,7 +18,7 @@ from service.hosting.messages import LoadOrder, Report
 from service.hosting.process import DecodingProcess
 from service.models.names import full_name
 from service.runtime.device import Placement
-from service.runtime.manifest_limits import ManifestLimits
+from service.runtime.model_limits import ManifestLimits
 from service.runtime.settings import RuntimeSettings
 from service.scheduling.batch import Clock
 from service.telemetry.metrics import Metrics

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.datatypes import GuardReport, Hypothesis, SamplingConfig, SearchConfig, Segment
-from service.decoding.engine import EndedSegment
+from service.decoding.running_batch import EndedSegment
 from service.runtime.device import Placement
 from service.runtime.settings import RuntimeSettings
 from service.scheduling.batch import Newcomer, Orders

@@ -11,7 +11,7 @@ from service.datatypes import Segment, SegmentResult
 from service.models.names import full_name
 from service.models.serving import ServingSettings
 from service.text.pipeline import Tokenizer
-from service.translator import SegmentQueue
+from service.translate.service import SegmentQueue
 
 
 class ModelState(enum.Enum):

@@ -8,18 +8,45 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from service.datatypes import TranslationOptions, TranslationRequest
 from service.errors import ConfigError, InvalidFieldError, ModelNotFoundError, ModelStateError
-from service.models.catalogue import Catalogue, Entry
 from service.models.disk import NameOnDisk, named_manifest, names_on_disk
-from service.models.follower import Follower
-from service.models.lifecycle import Lifecycle, WarmUp
+from service.models.lifecycle import Lifecycle, Shelf, WarmUp
 from service.models.model import LoadedModel, ModelLoader, ModelState, ModelStatus
 from service.models.names import check_label, full_name, parse_reference, parse_version, version_key
-from service.models.policy import VersionPolicy
-from service.models.serving import SERVING_NAME, ServingSettings, read_serving
-from service.models.settings import ModelSettings
-from service.models.shelf import Shelf
+from service.models.registry import Catalogue, Entry
+from service.models.serving import SERVING_NAME, ModelSettings, ServingSettings, VersionPolicy, read_serving
+from service.models.watcher import Follower
 from service.telemetry.metrics import Metrics
+from service.text.pipeline import TextPipeline
+from service.translate.options import TranslationDefaults, search_config
+
+_SENTENCE = "1, 2, 3."  # the same in any language
+_TEXTS = (_SENTENCE, f"{_SENTENCE} {_SENTENCE} {_SENTENCE}", ", ".join(str(number) for number in range(1, 25)) + ".")
+"""One sentence, several, and a long one: encoder runs of different lengths, and a batch that shrinks."""
+
+_MAX_TARGET_TOKENS = 24
+"""Enough for every size of step to occur; what a network says to numbers is not worth waiting for."""
+
+
+def warm_up(model: LoadedModel, *, defaults: TranslationDefaults) -> None:
+    """Translate some texts with everything that requests will use: text pipeline, and batch of each decoding thread.
+
+    Raises:
+        EngineError: if the model cannot translate.
+    """
+    options = TranslationOptions(max_target_tokens=min(_MAX_TARGET_TOKENS, model.max_target_tokens))
+    request = TranslationRequest(
+        texts=_TEXTS,
+        source_language=model.manifest.source_language,
+        target_language=model.manifest.target_language,
+        options=options,
+    )
+    pipeline = TextPipeline(request, model=model, search=search_config(options, defaults))
+    plans = pipeline.plan()
+    results = model.scheduler.warm_up([part.segment for plan in plans for part in plan.parts])
+    pipeline.assemble(plans, results)
+
 
 MAX_LABELS = 100
 """Most labels of a model."""

@@ -2,14 +2,35 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from service.errors import ConfigError
-from service.models.names import MAX_LABEL_CHARACTERS, is_plain_name
+from service.models.names import MAX_LABEL_CHARACTERS, is_plain_name, version_key
+
+
+class ModelSettings(BaseModel):
+    """Where the models are, and when they are loaded and unloaded."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    directory: Path = Field(default=Path("deploy/models"))
+    """Holds the bundles as NAME/VERSION/; all of them are loaded, unless NAME/serving.toml says which."""
+
+    poll_interval_s: float = Field(default=5.0, ge=0, le=3600)
+    """Seconds between two looks at the directory, for versions that have come or gone; 0: the server never looks."""
+
+    settle_s: float = Field(default=10.0, ge=0, le=3600)
+    """Seconds for which a bundle that does not fit its checksums must stay unchanged until it counts as broken, not as
+    being copied."""
+
+    unload_timeout_s: float = Field(default=300.0, ge=0, le=3600)
+    """Seconds that the requests of a version get to finish when it is unloaded; what is left then is refused."""
+
 
 SERVING_NAME = "serving.toml"
 """The file of settings of a model, in the directory that holds its versions."""
@@ -122,3 +143,76 @@ def _first_error(path: Path, error: ValidationError) -> ConfigError:
     else:
         expected = found["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return ConfigError(f"{path}: {key}", found["input"], expected)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionPolicy:
+    """What decides over the versions of one model: its settings, and what was changed while the server runs."""
+
+    serving: ServingSettings = field(default_factory=ServingSettings)
+
+    set_labels: Mapping[str, str | None] = field(default_factory=dict)
+    """Labels set while the server runs; None: removed. They win over those of the settings."""
+
+    asked_for: frozenset[str] = frozenset()
+    """Versions loaded on demand that the settings would not load."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Label to version."""
+        merged = {**self.serving.labels, **self.set_labels}
+        return {label: version for label, version in sorted(merged.items()) if version is not None}
+
+    def labels_of(self, version: str) -> tuple[str, ...]:
+        """Return the labels that point to a version, sorted."""
+        return tuple(label for label, labelled in self.labels.items() if labelled == version)
+
+    def wanted(self, versions: Collection[str]) -> frozenset[str]:
+        """Return which of some versions are to be loaded, and to stay so."""
+        return self._by_settings(versions) | (self._pointed_to() | self.asked_for) & frozenset(versions)
+
+    def default(self, versions: Collection[str]) -> str | None:
+        """Return which of some versions answers a request that names none; None if it is not among them."""
+        if self.serving.default_version == LATEST:
+            return max(versions, key=version_key, default=None)
+        pinned = self._pinned()
+        return pinned if pinned in versions else None
+
+    def why_no_default(self) -> str:
+        """Say why no version answers a request that names none, although some could."""
+        pinned = self._pinned()
+        rule = f"its default version is {self.serving.default_version}"
+        return f"{rule}, which is not loaded" if pinned else f"{rule}, a label that no version has"
+
+    def with_label(self, label: str, version: str | None) -> Self:
+        """Return it with a label set, or removed."""
+        return replace(self, set_labels={**self.set_labels, label: version})
+
+    def with_demand(self, version: str, versions: Collection[str]) -> Self:
+        """Return it with a version that was asked for, if it would not stay loaded among `versions` otherwise."""
+        if version in self.wanted(versions):
+            return self
+        return replace(self, asked_for=self.asked_for | {version})
+
+    def without_demand(self, versions: Iterable[str]) -> Self:
+        """Return it as if some versions had never been asked for."""
+        return replace(self, asked_for=self.asked_for - frozenset(versions))
+
+    def _by_settings(self, versions: Collection[str]) -> frozenset[str]:
+        rule = self.serving.versions
+        if rule == "all":
+            return frozenset(versions)
+        if self.serving.num_latest is not None:
+            return frozenset(sorted(versions, key=version_key, reverse=True)[: self.serving.num_latest])
+        return frozenset(rule) & frozenset(versions)
+
+    def _pointed_to(self) -> frozenset[str]:
+        pinned = self._pinned()
+        return frozenset(self.labels.values()) | ({pinned} if pinned else set())
+
+    def _pinned(self) -> str | None:
+        """Return the version that the settings name as the default, by itself or by a label; None if none is named."""
+        default = self.serving.default_version
+        if default.startswith("@"):
+            return self.labels.get(default.removeprefix("@"))
+        return None if default == LATEST else default

@@ -12,7 +12,7 @@ from service.bundle import Bundle, Manifest, layer_names
 from service.decoding.step_model import FloatArray, IntArray, StepOutput
 from service.runtime.device import Placement
 from service.runtime.kv_pool import SegmentBuffers, SlotTable, fitting_length, round_up
-from service.runtime.manifest_limits import ManifestLimits
+from service.runtime.model_limits import ManifestLimits
 from service.runtime.session import Sessions, open_sessions
 from service.runtime.settings import RuntimeSettings
 from service.runtime.step_binding import StepBinding, StepShape

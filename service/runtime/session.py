@@ -2,22 +2,147 @@
 
 import logging
 import platform
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from service.bundle import Bundle, FloatType, GraphTensors, attention_tensors
-from service.cores import num_cores
+from service.bundle import Bundle, FloatType, GraphTensors, attention_tensors, layer_names
+from service.decoding.step_model import FloatArray
 from service.errors import BundleError
-from service.runtime.attention import CrossAttention
 from service.runtime.device import Placement, check_device, choose_placement, cuda_fault, providers
-from service.runtime.external_data import external_files
 from service.runtime.settings import RuntimeSettings
+from service.threads import num_cores
+
+_FIELDS: Mapping[str, Mapping[int, str]] = {
+    "model": {7: "graph", 25: "function"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse tensor"},
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse tensor", 23: "sparse tensor"},
+    "sparse tensor": {1: "tensor", 2: "tensor"},
+    "tensor": {13: "external data"},
+}
+"""By kind of message, which of its fields hold what that may lead to a file name."""
+
+_KEY, _VALUE = 1, 2
+"""Fields of an entry of external data."""
+
+
+def external_files(path: Path) -> frozenset[str]:
+    """Return the names of the files that a graph refers to, as written in it.
+
+    Raises:
+        ValueError: if the file is no protocol buffer.
+    """
+    return frozenset(_locations(memoryview(path.read_bytes()), "model"))
+
+
+def _locations(message: memoryview, kind: str) -> Iterator[str]:
+    for number, value in _fields(message):
+        inner = _FIELDS[kind].get(number)
+        if inner == "external data":
+            entry = {field: bytes(part) for field, part in _fields(value)}
+            if entry.get(_KEY) == b"location":
+                yield entry.get(_VALUE, b"").decode()
+        elif inner is not None:
+            yield from _locations(value, inner)
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yield number and content of every field that is a string or a message, in order."""
+    position = 0
+    while position < len(message):
+        key, position = _varint(message, position)
+        match key & 7:  # the wire type
+            case 0:
+                _, position = _varint(message, position)
+            case 1:
+                position += 8
+            case 2:
+                length, position = _varint(message, position)
+                if position + length > len(message):
+                    raise ValueError("a field is longer than the message it is in")
+                yield key >> 3, message[position : position + length]
+                position += length
+            case 5:
+                position += 4
+            case other:
+                raise ValueError(f"a field has wire type {other}")
+
+
+def _varint(message: memoryview, position: int) -> tuple[int, int]:
+    """Return the number at a position, 7 bits a byte, lowest first, and the position behind it."""
+    number = shift = 0
+    while position < len(message):
+        byte = message[position]
+        number |= (byte & 0x7F) << shift
+        position += 1
+        if byte < 0x80:
+            return number, position
+        shift += 7
+    raise ValueError("a number goes on behind the end of its message")
+
+
+class CrossAttention:
+    """Tells with which weights given targets were chosen."""
+
+    def __init__(self, load: Callable[[], onnxruntime.InferenceSession], *, num_layers: int, bos_id: int) -> None:
+        """Load nothing yet.
+
+        Args:
+            load: opens the graph; called once, or again after it failed.
+            num_layers: of the decoder.
+            bos_id: token that every target begins with.
+        """
+        self._load = load
+        self._outputs = layer_names(("cross_attention",), num_layers)
+        self._inputs = layer_names(("cross_key", "cross_value"), num_layers)[:-1]
+        self._bos_id = bos_id
+        self._lock = threading.Lock()
+        self._session: onnxruntime.InferenceSession | None = None
+
+    def open(self) -> None:
+        """Load the graph now, not when first asked: by then the directory of the bundle may be gone.
+
+        Raises:
+            BundleError: as `weights`.
+        """
+        self._opened()
+
+    def weights(self, target_ids: Sequence[int], cross: Mapping[str, FloatArray]) -> FloatArray:
+        """Return the weights with which the tokens of one target look at its source.
+
+        Args:
+            target_ids: T token ids, at least one, BOS not stored.
+            cross: `cross_key.i` and `cross_value.i` [1, H, S, D] of every decoder layer, without padding.
+
+        Returns:
+            [L, H, T, S]
+
+        Raises:
+            BundleError: if the bundle has no attention graph, or one that does not fit the manifest.
+        """
+        cross_inputs = {name: cross[name] for name in self._inputs}
+        inputs = {
+            "token_ids": np.array([[self._bos_id, *target_ids[:-1]]], dtype=np.int64),
+            "source_lengths": np.array([cross_inputs["cross_key.0"].shape[2]], dtype=np.int32),
+            **cross_inputs,
+        }
+        return np.concatenate(self._opened().run(self._outputs, inputs))
+
+    def _opened(self) -> onnxruntime.InferenceSession:
+        with self._lock:
+            if self._session is None:
+                self._session = self._load()
+            return self._session
+
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from service.decoding.engine import EndedSegment, Engine
+from service.decoding.running_batch import EndedSegment, Engine
 from service.decoding.step_model import StepModel, VocabularySpec
 from service.scheduling.batch import Clock, Newcomer, Orders
 from service.scheduling.batching import BatchLoad
-from service.scheduling.thread_priority import lower_priority
 from service.scheduling.turn import Turn
+from service.threads import lower_priority
 
 _EMPTY: Final = BatchLoad()
 

@@ -13,9 +13,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
-from service.cores import num_cores
 from service.datatypes import Priority, SearchConfig, Segment, SegmentResult
-from service.decoding.engine import check_segment
+from service.decoding.running_batch import check_segment
 from service.errors import DeadlineExceededError, DrainingError, OverloadedError
 from service.scheduling.admission import AdmissionQueue
 from service.scheduling.batch import BatchSource
@@ -24,13 +23,13 @@ from service.scheduling.forecast import Backlog, Demand, Forecast
 from service.scheduling.headroom import Headroom
 from service.scheduling.pending import PendingSegment
 from service.scheduling.settings import SchedulingSettings
-from service.scheduling.switch_interval import SwitchInterval
 from service.scheduling.text_sizes import TextSizes
 from service.scheduling.turn import Turn
 from service.scheduling.warm_up import warm_up
 from service.scheduling.worker import Worker
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import current_trace
+from service.threads import SwitchInterval, num_cores
 
 _SWITCH_INTERVAL = SwitchInterval()  # of the process, whose models share Python's lock
 _OVERLOAD_LASTS_S = 1.0  # after a request was refused that was known in full

@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.cores import num_cores
+from service.threads import num_cores
 
 
 class SchedulingSettings(BaseModel):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from service.decoding.engine import EndedSegment
+from service.decoding.running_batch import EndedSegment
 from service.scheduling.batching import BatchLoad
 
 

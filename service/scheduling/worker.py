@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from service.datatypes import GuardReport, SegmentResult, StageTimings
-from service.decoding.engine import EndedSegment
+from service.decoding.running_batch import EndedSegment
 from service.errors import DeadlineExceededError, EngineError
 from service.scheduling.batch import Batch, Newcomer, Orders
 from service.scheduling.batching import BatchLoad

@@ -1,8 +1,8 @@
 """The text side of one request: split and tokenize before the queue, detokenize and join after it."""
 
 import heapq
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, groupby, islice
 from typing import Protocol
@@ -13,6 +13,9 @@ from service.datatypes import (
     AlignmentLink,
     AttentionDetail,
     CrossAttention,
+    Defect,
+    DefectKind,
+    GuardReport,
     Hypothesis,
     SearchConfig,
     Segment,
@@ -23,14 +26,170 @@ from service.datatypes import (
     Translation,
     TranslationRequest,
     TranslationWarning,
+    WarningKind,
 )
 from service.errors import EngineError, InvalidFieldError
 from service.text.alignment import Offset, Weights, align, alignment_layer, head_average, shifted
-from service.text.findings import sentence_warnings
-from service.text.limits import EXTRA_TARGET_TOKENS
-from service.text.options import segment_seed
-from service.text.plan import DocumentPiece, TextPart, TextPlan, document_pieces
 from service.text.segmentation import Joined, filler_between, iterate_sentences, join, split_overlong, trim
+from service.translate.options import EXTRA_TARGET_TOKENS, segment_seed
+
+WARNING_KINDS: Mapping[DefectKind, WarningKind] = {
+    DefectKind.REPETITION: WarningKind.REPETITION,
+    DefectKind.COPIED_SOURCE: WarningKind.COPIED_SOURCE,
+    DefectKind.LENGTH_RATIO: WarningKind.LENGTH_RATIO,
+}
+"""Every defect is worth a warning, cured or not."""
+
+
+def sentence_warnings(
+    sentence: SentenceAlignment,
+    results: Sequence[SegmentResult],
+    *,
+    sentence_index: int,
+    max_source_tokens: int,
+    max_target_tokens: int,
+) -> Iterator[TranslationWarning]:
+    """Yield what there is to say about one sentence of a translation.
+
+    Args:
+        sentence: as it stands in the best hypothesis.
+        results: of its parts; one, unless it was split.
+        sentence_index: its place in the text.
+        max_source_tokens: what the model takes.
+        max_target_tokens: what the search was allowed.
+    """
+    if sentence.is_split:
+        message = (
+            f"decoded in {len(results)} parts: {sentence.num_source_tokens} source tokens, "
+            f"the model takes {max_source_tokens}"
+        )
+        yield TranslationWarning(kind=WarningKind.SOURCE_SPLIT, message=message, sentence_index=sentence_index)
+    if sentence.is_truncated:
+        message = f"cut off at the limit of {max_target_tokens} target tokens"
+        yield TranslationWarning(kind=WarningKind.TRUNCATED, message=message, sentence_index=sentence_index)
+    for number, result in enumerate(results, start=1):
+        place = f"part {number} of {len(results)}: " if sentence.is_split else ""
+        for kind, message in _findings(result.guard):
+            yield TranslationWarning(kind=kind, message=place + message, sentence_index=sentence_index)
+
+
+def _findings(report: GuardReport | None) -> Iterator[tuple[WarningKind, str]]:
+    """Yield one message for each kind of defect, whether found at first or only after decoding again."""
+    if report is None:
+        return
+    found = {defect.kind: defect for defect in report.found}
+    remaining = {defect.kind: defect for defect in report.remaining}
+    for kind, defect in found.items():
+        outcome = _outcome(remaining.get(kind), is_replaced=report.is_replaced)
+        yield WARNING_KINDS[kind], f"{defect.detail}; {outcome}"
+    for kind, defect in remaining.items():
+        if kind not in found:
+            yield WARNING_KINDS[kind], f"{defect.detail}, since it was decoded again"
+
+
+def _outcome(remaining: Defect | None, *, is_replaced: bool) -> str:
+    if not is_replaced:
+        return "decoding again did not help"
+    return f"decoding again left {remaining.detail}" if remaining else "decoding again cured it"
+
+
+MAX_COPIED_CHARACTERS = 65_536
+"""What one piece of a document copies at most on either side of its sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPart:
+    """A piece of a text that is decoded as one segment."""
+
+    span: Span
+    segment: Segment
+    sentence_index: int
+    """Parts of one sentence follow each other and share it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPlan:
+    """What is decoded of one text."""
+
+    text: str
+    parts: tuple[TextPart, ...]
+
+    @property
+    def spans(self) -> list[Span]:
+        """Where the parts are in the text."""
+        return [part.span for part in self.parts]
+
+    def sentences(self) -> list[list[TextPart]]:
+        """Return the parts of each sentence."""
+        return [list(parts) for _, parts in groupby(self.parts, key=lambda part: part.sentence_index)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentPiece:
+    """One sentence of a document with what is copied around it, or something between sentences."""
+
+    before: str
+    """Copied ahead of the sentence; all there is if there is none."""
+
+    plan: TextPlan | None = None
+    """The sentence alone, spans counted from its first character; None: nothing to translate."""
+
+    start: int = 0
+    """Where the sentence begins in the document."""
+
+    after: str = ""
+    """Copied behind the sentence, if it is the last."""
+
+    @property
+    def segments(self) -> list[Segment]:
+        """What is decoded for it."""
+        return [part.segment for part in self.plan.parts] if self.plan else []
+
+
+def document_pieces(text: str, sentences: Iterable[Sequence[TextPart]], *, filler: str) -> Iterator[DocumentPiece]:
+    """Yield a document in pieces, at least one, each as soon as it is known whether it is the last.
+
+    Args:
+        text: the document.
+        sentences: the parts of each, in order; read as far as needed.
+        filler: set between two sentences that touch; see `filler_between`.
+    """
+    last: DocumentPiece | None = None
+    copied_to = 0
+    for parts in sentences:
+        if last:
+            yield last
+        start, end = parts[0].span.start, parts[-1].span.end
+        chunks = _chunks(text, copied_to, start)
+        yield from (DocumentPiece(before=chunk) for chunk in chunks[:-1])
+        before = chunks[-1] or (filler if last else "")
+        last = DocumentPiece(before=before, plan=_sentence_plan(text[start:end], parts), start=start)
+        copied_to = end
+    *chunks, after = _chunks(text, copied_to, len(text))
+    if last:
+        yield last if chunks else replace(last, after=after)
+    yield from (DocumentPiece(before=chunk) for chunk in chunks)
+    if chunks or not last:
+        yield DocumentPiece(before=after)
+
+
+def _sentence_plan(sentence: str, parts: Sequence[TextPart]) -> TextPlan:
+    start = parts[0].span.start
+    return TextPlan(
+        text=sentence,
+        parts=tuple(
+            replace(part, span=Span(start=part.span.start - start, end=part.span.end - start), sentence_index=0)
+            for part in parts
+        ),
+    )
+
+
+def _chunks(text: str, start: int, end: int) -> list[str]:
+    """Return a range of a text in pieces of at most `MAX_COPIED_CHARACTERS`; one if it is empty."""
+    return [
+        text[begin : min(begin + MAX_COPIED_CHARACTERS, end)]
+        for begin in range(start, max(end, start + 1), MAX_COPIED_CHARACTERS)
+    ]
 
 
 class Tokenizer(Protocol):

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from structlog.testing import capture_logs
 
-from service.api.api_keys import new_key, store
+from service.api.callers import new_key, store
 from service.cli.server_process import ServerProcess
 from service.errors import ConfigError
 from tests.certificates import NAME, Authority, ServerFiles

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from service.bundle import Bundle
 from service.datatypes import Hypothesis, SearchConfig, Segment
-from service.decoding.engine import Engine
+from service.decoding.running_batch import Engine
 from service.decoding.step_model import IntArray, StepBatch, StepModel
 from service.runtime.onnx_model import OnnxStepBatch, OnnxStepModel
 from service.runtime.session import open_sessions

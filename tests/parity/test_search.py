@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.datatypes import Hypothesis, Segment
-from service.decoding.engine import Engine
+from service.decoding.running_batch import Engine
 from tests.fakes import EOS, FIRST_WORD, ToyModel, make_segment
 from tests.reference_search import Candidate, allowed_tokens, exhaustive_search, final_score, full_beam_search
 

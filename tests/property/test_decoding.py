@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.datatypes import SamplingConfig, SearchConfig, Segment
-from service.decoding.engine import EndedSegment, Engine, check_segment
+from service.decoding.running_batch import EndedSegment, Engine, check_segment
 from service.decoding.scoring import bound_penalty, score
 from tests.fakes import EOS, FIRST_WORD, FaultyToyModel
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from service.datatypes import SamplingOptions, TranslatedSentence, Translation, TranslationOptions, TranslationRequest
-from service.documents import DocumentTranslator
 from service.telemetry.metrics import Metrics
-from service.text.limits import TranslationLimits
 from service.text.segmentation import split_sentences
-from service.translator import Translator
+from service.translate.document_window import DocumentTranslator
+from service.translate.options import TranslationLimits
+from service.translate.service import Translator
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS
 from tests.unit.text.text_fakes import FakeModel, FakeQueue, echo, shout
 

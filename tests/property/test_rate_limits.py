@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.api.token_bucket import TokenBucket
+from service.api.rate_limits import TokenBucket
 from tests.fakes import ManualClock
 
 amounts = st.floats(min_value=0.01, max_value=50)

@@ -11,7 +11,7 @@ from service.datatypes import AttentionDetail, Hypothesis, TranslationOptions, T
 from service.decoding.scoring import rank
 from service.telemetry.metrics import Metrics
 from service.text.pipeline import best_combinations
-from service.translator import Translator
+from service.translate.service import Translator
 from tests.unit.text.text_fakes import FakeModel, FakeQueue, echo, make_hypothesis, shout
 
 _TEXTS = st.lists(st.text(st.sampled_from("aB1ß.!,  \n\t-é🎉"), max_size=80), min_size=1, max_size=8)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cores import num_cores
+from service.threads import num_cores
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux tells quotas")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.thread_pools import started_pool
+from service.threads import started_pool
 
 NAME = "tests-pool"
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from service.api.allowances import Allowances
 from service.api.callers import Caller, Permission
+from service.api.rate_limits import Allowances
 from service.datatypes import TranslationRequest
-from service.documents import DocumentTranslator
 from service.errors import OverloadedError, RateLimitedError
 from service.telemetry.metrics import Metrics
-from service.text.limits import TranslationLimits
-from service.translator import Translator
+from service.translate.document_window import DocumentTranslator
+from service.translate.options import TranslationLimits
+from service.translate.service import Translator
 from tests.fakes import ManualClock
 from tests.unit.text.text_fakes import FakeModel, FakeQueue
 

@@ -24,10 +24,16 @@ from service.datatypes import (
     TranslationResult,
 )
 from service.errors import DragomanError, ModelNotFoundError, UnsupportedFieldError
-from service.text.limits import EXTRA_TARGET_TOKENS, TranslationDefaults, TranslationLimits, check_texts
-from service.text.options import check_target_limit, search_config
 from service.text.pipeline import TextPipeline
 from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
+from service.translate.options import (
+    EXTRA_TARGET_TOKENS,
+    TranslationDefaults,
+    TranslationLimits,
+    check_target_limit,
+    check_texts,
+    search_config,
+)
 
 _SUPPORTED = (
     "beam_size",

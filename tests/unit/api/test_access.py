@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from service.api.access import Access, credentials
-from service.api.api_keys import new_key, store
+from service.api.callers import new_key, store
 from service.api.settings import AccessSettings
 from service.errors import PermissionDeniedError, UnauthenticatedError
 from service.telemetry.metrics import Metrics

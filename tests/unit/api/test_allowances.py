@@ -1,7 +1,7 @@
 import pytest
 
-from service.api.allowances import Allowances
 from service.api.callers import Caller, Permission
+from service.api.rate_limits import Allowances
 from service.errors import OverloadedError, RateLimitedError
 from tests.fakes import ManualClock
 

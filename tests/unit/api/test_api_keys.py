@@ -1,6 +1,6 @@
 import pytest
 
-from service.api.api_keys import StoredKey, key_id, new_key, parse_stored, store
+from service.api.callers import StoredKey, key_id, new_key, parse_stored, store
 
 
 def test_a_key_is_recognized_by_what_is_stored_of_it() -> None:

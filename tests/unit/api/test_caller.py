@@ -1,6 +1,6 @@
 import pytest
 
-from service.api.caller import peer_name
+from service.api.callers import peer_name
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 import pytest
 
-from service.api.api_keys import new_key, store
-from service.api.callers import Permission, parse_callers
+from service.api.callers import Permission, new_key, parse_callers, store
 
 KEY, OTHER_KEY, UNKNOWN_KEY = new_key(), new_key(), new_key()
 STORED = str(store(KEY))

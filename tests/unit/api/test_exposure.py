@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from service.api.exposure import is_loopback
+from service.api.settings import is_loopback
 from service.config import load_settings
 from service.errors import ConfigError
 

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from service.api.gate import Gate
+from service.api.rate_limits import Gate
 from service.errors import DrainingError, OverloadedError, StartingError
 from tests.fakes import ManualClock
 

@@ -9,8 +9,8 @@ from dragoman.v1 import translation_pb2 as pb
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from service.api.gate import Gate
 from service.api.interceptors import RequestInterceptor
+from service.api.rate_limits import Gate
 from service.api.status import NEUTRAL_MESSAGE
 from service.errors import DrainingError, InvalidFieldError
 from service.telemetry.metrics import Metrics

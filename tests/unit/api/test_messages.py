@@ -14,7 +14,7 @@ from service.api import messages
 from service.bundle import Limits, Manifest
 from service.errors import InvalidFieldError, RequestError, UnsupportedFieldError
 from service.models.model import ModelState, ModelStatus
-from service.text.limits import TranslationLimits
+from service.translate.options import TranslationLimits
 from tests.unit.text.text_fakes import make_manifest
 
 

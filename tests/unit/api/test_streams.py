@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from service.api import streams
-from service.api.gate import Gate
+from service.api.rate_limits import Gate
 from service.api.streams import RequestStream, StreamedRequest, wait_for_first_message
 
 

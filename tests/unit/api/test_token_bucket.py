@@ -1,6 +1,6 @@
 import pytest
 
-from service.api.token_bucket import TokenBucket
+from service.api.rate_limits import TokenBucket
 from tests.fakes import ManualClock
 
 

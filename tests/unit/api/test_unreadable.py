@@ -1,7 +1,7 @@
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
-from service.api.unreadable import readable_id
+from service.api.streams import readable_id
 
 NAMED = pb.TranslateRequest(request_id="r1").SerializeToString()
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from service.api.watched_files import WatchedFiles
+from service.api.tls import WatchedFiles
 from service.errors import ConfigError
 
 SETTING = "section.file"

@@ -1,6 +1,6 @@
 import numpy as np
 
-from service.decoding.history import History
+from service.decoding.beam_state import History
 
 
 def take_step(history: History, tokens: list[list[int]], parents: list[list[int]]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.datatypes import Hypothesis, SamplingConfig
-from service.decoding.engine import Engine
+from service.decoding.running_batch import Engine
 from service.decoding.sampling import Sampler, remaining_weights
 from tests.fakes import EOS, FIRST_WORD, ToyModel, make_segment
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from service.datatypes import DefectKind, Segment
-from service.decoding.engine import EndedSegment, Engine
+from service.decoding.running_batch import EndedSegment, Engine
 from tests.fakes import EOS, FIRST_WORD, FaultyToyModel, ToyModel, make_segment
 
 MODEL = FaultyToyModel(num_words=40, eos_bias=-1.0)

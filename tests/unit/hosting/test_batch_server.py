@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from service.datatypes import Segment
-from service.decoding.engine import EndedSegment
+from service.decoding.running_batch import EndedSegment
 from service.decoding.step_model import StepModel
 from service.hosting.batch_server import BatchServer, merged
 from service.hosting.messages import Report

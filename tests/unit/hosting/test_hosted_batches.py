@@ -17,9 +17,9 @@ from service.hosting.hosted_batches import HostedBatches
 from service.hosting.messages import Report
 from service.hosting.process import DecodingProcess
 from service.runtime.device import Placement
+from service.runtime.model_limits import vocabulary_of
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
-from service.runtime.vocabulary import vocabulary_of
 from service.scheduling.local_batch import LocalBatch
 from service.telemetry.metrics import Metrics
 from tests.fakes import GatedModel, ManualClock, ToyModel

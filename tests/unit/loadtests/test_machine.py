@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.machine import describe_machine, num_cores
-from service import cores
+from service import threads
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_cores_are_counted_as_the_service_counts_them(tmp_path: Path, files: dic
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
 
-    assert num_cores(control_group=tmp_path) == cores.num_cores(control_group=tmp_path)
+    assert num_cores(control_group=tmp_path) == threads.num_cores(control_group=tmp_path)
 
 
 def test_a_machine_is_described_by_what_figures_depend_on() -> None:

@@ -14,8 +14,7 @@ from service.bundle import MANIFEST_NAME, Manifest, file_entry, graph_tensors
 from service.datatypes import Priority, SearchConfig, Segment, SegmentResult
 from service.models.model import LoadedModel, ModelLoader, ModelParts, ModelScheduler
 from service.models.repository import ModelRepository
-from service.models.serving import SERVING_NAME, ServingSettings
-from service.models.settings import ModelSettings
+from service.models.serving import SERVING_NAME, ModelSettings, ServingSettings
 from service.telemetry.metrics import Metrics
 from tests.fakes import ManualClock
 from tests.unit.text.text_fakes import TOKENIZER

@@ -1,4 +1,4 @@
-from service.models.languages import language_lookup
+from service.models.names import language_lookup
 
 
 def test_a_language_tag_is_shortened_from_its_end() -> None:

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.models.names import version_key
-from service.models.policy import VersionPolicy
-from service.models.serving import ServingSettings
+from service.models.serving import ServingSettings, VersionPolicy
 
 VERSIONS = ("1", "2", "9", "10")
 

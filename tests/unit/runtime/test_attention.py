@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from service.errors import BundleError
-from service.runtime.attention import CrossAttention
+from service.runtime.session import CrossAttention
 
 _CROSS = {
     f"{kind}.{layer}": np.zeros((1, 2, 5, 4), dtype=np.float32)

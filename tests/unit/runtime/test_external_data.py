@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from service.runtime.external_data import external_files
+from service.runtime.session import external_files
 
 
 def _external(name: str, location: str) -> TensorProto:

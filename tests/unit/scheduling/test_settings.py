@@ -1,8 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from service.cores import num_cores
 from service.scheduling.settings import SchedulingSettings
+from service.threads import num_cores
 
 
 def test_every_setting_is_described() -> None:

@@ -9,7 +9,7 @@ import pytest
 import structlog
 from structlog.typing import EventDict
 
-from service.telemetry.log_stream import LogStream
+from service.telemetry.logs import LogStream
 
 PIPE_BYTES = 4096  # the smallest there is
 LINE = "x" * 99 + "\n"

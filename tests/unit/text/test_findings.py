@@ -11,7 +11,7 @@ from service.datatypes import (
     TranslationWarning,
     WarningKind,
 )
-from service.text.findings import WARNING_KINDS, sentence_warnings
+from service.text.pipeline import WARNING_KINDS, sentence_warnings
 from tests.unit.text.text_fakes import make_hypothesis
 
 LOOP = Defect(kind=DefectKind.REPETITION, detail="a run of 3 tokens 12 times in a row")

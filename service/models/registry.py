@@ -1,0 +1,209 @@
+"""What the repository knows at one moment, and which version answers: values and pure functions of them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Self
+
+from service.bundle import Manifest
+from service.errors import DragomanError, DrainingError, ModelNotFoundError, ModelStateError, StartingError
+from service.models.model import LoadedModel, ModelState, ModelStatus
+from service.models.names import ModelReference, full_name, language_lookup, parse_reference, version_key
+from service.models.serving import VersionPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One version; replaced as a whole when its state changes."""
+
+    name: str
+    version: str
+    directory: Path
+    state: ModelState
+    manifest: Manifest | None = None
+    model: LoadedModel | None = None
+    """None before it is ready, and once it is being unloaded: a look at the catalogue must not keep it alive."""
+
+    precision: str = ""
+    message: str = ""
+    """Why it failed, if it did."""
+
+    @property
+    def full_name(self) -> str:
+        """Name and version."""
+        return full_name(self.name, self.version)
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Source and target language in lower case; empty without a manifest."""
+        if self.manifest is None:
+            return "", ""
+        return self.manifest.source_language.lower(), self.manifest.target_language.lower()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it answers requests."""
+        return self.state is ModelState.READY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """All versions of all models, and the policy of each name; never changed, only replaced.
+
+    The default version of a name is the one its policy says, by default the latest (see `version_key`) that is ready.
+    The default model of a language pair is the default version of the name that comes first in the alphabet among
+    those that serve the pair.
+    """
+
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    """By `name/version`."""
+
+    policies: Mapping[str, VersionPolicy] = field(default_factory=dict)
+    """By name; a name without one has the default policy."""
+
+    def with_entries(self, *entries: Entry) -> Self:
+        """Return it with entries added or replaced."""
+        return replace(self, entries={**self.entries, **{entry.full_name: entry for entry in entries}})
+
+    def without_entry(self, model: str) -> Self:
+        """Return it without one `name/version`."""
+        return replace(self, entries={key: entry for key, entry in self.entries.items() if key != model})
+
+    def with_policy(self, name: str, policy: VersionPolicy) -> Self:
+        """Return it with the policy of a name replaced."""
+        return replace(self, policies={**self.policies, name: policy})
+
+    def policy(self, name: str) -> VersionPolicy:
+        """Return what decides over the versions of a name."""
+        return self.policies.get(name) or VersionPolicy()
+
+    def versions(self, name: str) -> list[Entry]:
+        """Return the versions of a name, the latest first."""
+        entries = [entry for entry in self.entries.values() if entry.name == name]
+        return sorted(entries, key=lambda entry: version_key(entry.version), reverse=True)
+
+    def ready_versions(self, name: str) -> list[str]:
+        """Return the versions of a name that answer requests, the latest first."""
+        return [entry.version for entry in self.versions(name) if entry.is_ready]
+
+    def default_version(self, name: str) -> str | None:
+        """Return the version that answers a request that names the model alone; None if none does."""
+        return self.policy(name).default(self.ready_versions(name))
+
+    def resolve(self, model: str, source_language: str, target_language: str) -> LoadedModel:
+        """Return the model that answers a request; see `ModelRepository.resolve`."""
+        sources = language_lookup("source_language", source_language)
+        targets = language_lookup("target_language", target_language)
+        if model:
+            named = self._chosen(parse_reference(model))
+            (entry, *_) = _serving([named], sources, targets)
+            return _model(entry)
+        serving = _serving([entry for entry in self.entries.values() if _has_served(entry)], sources, targets)
+        return _model(self._pair_default(serving) or self._refuse(serving))
+
+    def select(self, reference: ModelReference) -> list[Entry]:
+        """Return the versions that a reference means, the latest first, in whatever state.
+
+        Raises:
+            ModelNotFoundError: if there is none; says what there is.
+        """
+        if reference.label is not None:
+            return [self._labelled(reference.name, reference.label)]
+        entries = self.versions(reference.name)
+        if reference.version is not None:
+            entries = [entry for entry in entries if entry.version == reference.version]
+        if not entries:
+            wanted = full_name(reference.name, reference.version) if reference.version else reference.name
+            raise ModelNotFoundError("model", wanted, self.available())
+        return entries
+
+    def available(self) -> tuple[str, ...]:
+        """Return what can be asked for, sorted."""
+        return tuple(sorted(entry.full_name for entry in self.entries.values() if _has_served(entry)))
+
+    def statuses(self, entries: Iterable[Entry] | None = None) -> Iterator[ModelStatus]:
+        """Yield what is known of some versions, or of all: by name, the latest version of each first."""
+        chosen = self.entries.values() if entries is None else entries
+        latest_first = sorted(chosen, key=lambda entry: version_key(entry.version), reverse=True)
+        for entry in sorted(latest_first, key=lambda entry: entry.name):
+            of_pair = [other for other in self.entries.values() if other.pair == entry.pair and _has_served(other)]
+            yield ModelStatus(
+                name=entry.name,
+                version=entry.version,
+                state=entry.state,
+                manifest=entry.manifest,
+                precision=entry.precision,
+                is_default=entry.is_ready and entry.version == self.default_version(entry.name),
+                is_pair_default=entry.is_ready and self._pair_default(of_pair) is entry,
+                message=entry.message,
+                labels=self.policy(entry.name).labels_of(entry.version),
+            )
+
+    def _labelled(self, name: str, label: str) -> Entry:
+        labels = self.policy(name).labels
+        if name not in {entry.name for entry in self.entries.values()}:
+            raise ModelNotFoundError("model", f"{name}@{label}", self.available())
+        if label not in labels:
+            raise ModelNotFoundError("model", f"{name}@{label}", tuple(f"{name}@{known}" for known in labels))
+        entry = self.entries.get(full_name(name, labels[label]))
+        if entry is None:
+            raise ModelNotFoundError("model", f"{name}@{label}, which is {name}/{labels[label]},", self.available())
+        return entry
+
+    def _chosen(self, reference: ModelReference) -> Entry:
+        """Return the one version that is to answer; it is ready."""
+        entries = self.select(reference)
+        if reference.version is None and reference.label is None:
+            default = self.default_version(reference.name)
+            entries = [entry for entry in entries if entry.version == default] or entries
+            if default is None and any(entry.is_ready for entry in entries):
+                raise ModelStateError(reference.name, self.policy(reference.name).why_no_default())
+        ready = [entry for entry in entries if entry.is_ready]
+        return ready[0] if ready else self._refuse(entries)
+
+    def _pair_default(self, entries: Sequence[Entry]) -> Entry | None:
+        """Return which of the entries that serve a pair answers a request that names no model; None if none does."""
+        for name in sorted({entry.name for entry in entries}):
+            ready = {entry.version: entry for entry in entries if entry.name == name and entry.is_ready}
+            version = self.policy(name).default(ready.keys())
+            if version is not None:
+                return ready[version]
+        return None
+
+    def _refuse(self, entries: Sequence[Entry]) -> Entry:
+        """Raise what says why none of these can answer."""
+        raise self._refusal(entries)
+
+    def _refusal(self, entries: Sequence[Entry]) -> DragomanError:
+        if ready := [entry for entry in entries if entry.is_ready]:
+            name = min(entry.name for entry in ready)
+            return ModelStateError(name, self.policy(name).why_no_default())
+        states = {entry.state for entry in entries}
+        if ModelState.LOADING in states:
+            return StartingError()
+        if ModelState.DRAINING in states:
+            return DrainingError()
+        return ModelStateError(entries[0].full_name, f"could not be loaded: {entries[0].message}")
+
+
+def _model(entry: Entry) -> LoadedModel:
+    if entry.model is None:
+        raise AssertionError(f"{entry.full_name} is ready without a model")
+    return entry.model
+
+
+def _has_served(entry: Entry) -> bool:
+    """Say whether a version is, was or will be there for requests."""
+    return entry.state is not ModelState.FAILED
+
+
+def _serving(entries: Sequence[Entry], sources: Sequence[str], targets: Sequence[str]) -> list[Entry]:
+    """Return the entries that serve the closest pair; the source language counts before the target language."""
+    for pair in product(sources, targets):
+        if serving := [entry for entry in entries if entry.pair == pair]:
+            return serving
+    available = tuple(sorted({f"{source} to {target}" for source, target in (entry.pair for entry in entries)}))
+    has_source = any(entry.pair[0] in sources for entry in entries)
+    field = "target_language" if has_source else "source_language"
+    raise ModelNotFoundError(field, f"{sources[0]} to {targets[0]}", available)

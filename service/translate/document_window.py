@@ -1,0 +1,424 @@
+"""The part of a document that is in work: a few sentences at a time are planned, queued, and handed out in order."""
+
+import asyncio
+import concurrent.futures
+import math
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from service.datatypes import (
+    Segment,
+    SegmentResult,
+    SentenceAlignment,
+    Span,
+    TextHypothesis,
+    TranslatedSentence,
+    Translation,
+    TranslationOptions,
+    TranslationRequest,
+)
+from service.errors import DeadlineExceededError, EngineError, RetryableError
+from service.telemetry.access_record import current_facts
+from service.telemetry.metrics import Metrics
+from service.telemetry.tracing import current_trace, trace_segments
+from service.text.alignment import shifted
+from service.text.pipeline import DocumentPiece, TextPipeline
+from service.translate.options import (
+    TranslationDefaults,
+    TranslationLimits,
+    check_attention,
+    check_document,
+    max_attention_tokens,
+    new_seed,
+)
+from service.translate.service import (
+    ModelSource,
+    ServingModel,
+    TokensTaken,
+    longest_timings,
+    prepare,
+    retrieve_error,
+    unlimited_tokens,
+)
+
+Submit = Callable[[Sequence[Segment]], Sequence["concurrent.futures.Future[SegmentResult]"]]
+"""Queues all segments or none; RetryableError if the queue has no room, or the caller's limit allows no more."""
+
+
+class Sleep(Protocol):
+    """Lets time pass."""
+
+    def __call__(self, delay: float, /) -> Awaitable[None]:
+        """Return after so many seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowLimits:
+    """How much of a document may be in work."""
+
+    max_segments: int
+    """Queued, decoded, or finished behind a sentence that is not; at least 1."""
+
+    max_cost: float = math.inf
+    """Source tokens times hypotheses of the same; no sentence has more."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PieceInWork:
+    """A piece of a document and the answers to its segments."""
+
+    piece: DocumentPiece
+    segments: Sequence[Segment]
+    text_s: float
+    """What planning it took."""
+    submitted_s: float = 0.0
+    """When its last segment was queued."""
+    futures: "list[concurrent.futures.Future[SegmentResult]]" = field(default_factory=list)
+    """Of the segments that are queued."""
+    answers: "list[asyncio.Future[SegmentResult]]" = field(default_factory=list)
+    """The same, to be awaited."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every segment is answered."""
+        return len(self.answers) == len(self.segments) and not self.unfinished
+
+    @property
+    def unfinished(self) -> "list[asyncio.Future[SegmentResult]]":
+        """Those of its answers that are still to come."""
+        return [answer for answer in self.answers if not answer.done()]
+
+    def results(self) -> list[SegmentResult]:
+        """Return the result of each segment once it is finished, or raise the first error."""
+        for error in map(retrieve_error, self.answers):
+            if error is not None:
+                raise error
+        if any(answer.cancelled() for answer in self.answers):
+            raise EngineError("a segment was cancelled unanswered")
+        return [answer.result() for answer in self.answers]
+
+
+class DocumentWindow:
+    """Works through the pieces of a document; nothing beyond the window is planned, queued or kept.
+
+    What may not enter the queue as a whole is offered in smaller parts. If not even a segment may, those under way are
+    waited for, or the time that the error asks for; only the very first segment is refused for good.
+    """
+
+    def __init__(
+        self,
+        pieces: Iterator[DocumentPiece],
+        submit: Submit,
+        *,
+        limits: WindowLimits,
+        deadline_s: float | None,
+        clock: Callable[[], float],
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """Plan nothing yet.
+
+        Args:
+            pieces: of the document, read in another thread, as they are needed.
+            submit: queues segments.
+            limits: of the window.
+            deadline_s: on the clock; None: never given up.
+            clock: of the deadline.
+            sleep: lets time pass.
+        """
+        self._pieces = pieces
+        self._submit = submit
+        self._limits = limits
+        self._deadline_s = math.inf if deadline_s is None else deadline_s
+        self._clock = clock
+        self._sleep = sleep
+        self._in_work: deque[PieceInWork] = deque()
+        self._to_queue: deque[tuple[PieceInWork, Segment]] = deque()
+        self._is_all_planned = False
+        self._has_begun = False
+        self._batch_size = limits.max_segments
+        self._retry_at_s = -math.inf
+
+    async def next_finished(self) -> PieceInWork | None:
+        """Return the next piece, finished; None behind the last.
+
+        Raises:
+            InvalidFieldError: if the model cannot take a sentence.
+            RetryableError: if not even the first segment can be queued.
+            DeadlineExceededError: if the deadline passes while the queue has no room.
+        """
+        while True:
+            await self._plan()
+            await self._queue_all()
+            if not self._in_work:
+                return None
+            first = self._in_work[0]
+            if first.is_finished:
+                return self._in_work.popleft()
+            if first.unfinished:
+                await asyncio.wait(first.unfinished, return_when=asyncio.FIRST_COMPLETED)
+
+    def cancel(self) -> None:
+        """Drop all that is not answered."""
+        for in_work in self._in_work:
+            for future in in_work.futures:
+                future.cancel()
+
+    async def _plan(self) -> None:
+        """Plan as much as there is room to queue."""
+        room = min(self._room(), self._limits.max_segments - len(self._in_work)) - len(self._to_queue)
+        if room <= 0 or self._is_all_planned:
+            return
+        planned = await asyncio.to_thread(self._planned, room)
+        self._in_work += planned
+        self._to_queue += [(in_work, segment) for in_work in planned for segment in in_work.segments]
+
+    def _planned(self, room: int) -> list[PieceInWork]:
+        planned: list[PieceInWork] = []
+        num_segments = 0
+        while len(planned) < room and num_segments < room:
+            began_s = self._clock()
+            piece = next(self._pieces, None)
+            if piece is None:
+                self._is_all_planned = True
+                break
+            segments = piece.segments
+            planned.append(PieceInWork(piece=piece, segments=segments, text_s=self._clock() - began_s))
+            num_segments += len(segments)
+        return planned
+
+    async def _queue_all(self) -> None:
+        """Queue what is planned, as far as window and queue have room."""
+        was_refused = False
+        while (batch := self._batch()) and not (self._clock() < self._retry_at_s and self._num_unfinished()):
+            try:
+                futures = self._submit([segment for _, segment in batch])
+            except RetryableError as error:
+                was_refused = True
+                self._batch_size = max(1, len(batch) // 2)
+                self._retry_at_s = self._clock() + error.retry_after_s
+                if len(batch) == 1:
+                    await self._wait_for_room(error)
+            else:
+                self._has_begun = True
+                self._queued(batch, futures)
+                if was_refused:
+                    return
+                self._batch_size = min(2 * self._batch_size, self._limits.max_segments)
+                self._retry_at_s = -math.inf
+
+    async def _wait_for_room(self, error: RetryableError) -> None:
+        if not self._has_begun:
+            raise error
+        if self._num_unfinished():
+            return  # those under way go first
+        await self._sleep(max(0.0, min(error.retry_after_s, self._deadline_s - self._clock())))
+        if self._clock() >= self._deadline_s:
+            raise DeadlineExceededError("queue")
+
+    def _queued(
+        self,
+        batch: Sequence[tuple[PieceInWork, Segment]],
+        futures: "Sequence[concurrent.futures.Future[SegmentResult]]",
+    ) -> None:
+        now_s = self._clock()
+        for (in_work, _), future in zip(batch, futures, strict=True):
+            answer = asyncio.wrap_future(future)
+            answer.add_done_callback(retrieve_error)
+            in_work.futures.append(future)
+            in_work.answers.append(answer)
+            in_work.submitted_s = now_s
+            self._to_queue.popleft()
+
+    def _batch(self) -> list[tuple[PieceInWork, Segment]]:
+        """Return what is to be queued next, as much as there is room for."""
+        batch: list[tuple[PieceInWork, Segment]] = []
+        cost = sum(segment_cost(segment) for one in self._in_work for segment in one.segments[: len(one.answers)])
+        room = min(self._room(), self._batch_size)
+        for in_work, segment in self._to_queue:
+            cost += segment_cost(segment)
+            if len(batch) >= room or cost > self._limits.max_cost:
+                break
+            batch.append((in_work, segment))
+        return batch
+
+    def _room(self) -> int:
+        """Return how many segments may be queued; what is finished of the first sentence is out of the way."""
+        return self._limits.max_segments - sum(
+            len(in_work.answers) if index else len(in_work.unfinished) for index, in_work in enumerate(self._in_work)
+        )
+
+    def _num_unfinished(self) -> int:
+        return sum(len(in_work.unfinished) for in_work in self._in_work)
+
+
+def segment_cost(segment: Segment) -> int:
+    """Return the source tokens of a segment times its hypotheses."""
+    return len(segment.source_ids) * segment.search.num_hypotheses
+
+
+_INLINE_TOKENS = 1000
+"""Source tokens of a sentence times its hypotheses; more are put together in a thread of their own."""
+
+
+class DocumentTranslator:
+    """Translates documents; it keeps nothing between them, so any number may be under way at once."""
+
+    def __init__(
+        self,
+        models: ModelSource,
+        *,
+        metrics: Metrics,
+        limits: TranslationLimits | None = None,
+        defaults: TranslationDefaults | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        draw_seed: Callable[[], int] = new_seed,
+        sleep: Sleep = asyncio.sleep,
+        tokens_taken: TokensTaken = unlimited_tokens,
+    ) -> None:
+        self._models = models
+        self._metrics = metrics
+        self._limits = limits or TranslationLimits()
+        self._defaults = defaults or TranslationDefaults()
+        self._clock = clock
+        self._draw_seed = draw_seed
+        self._sleep = sleep
+        self._tokens_taken = tokens_taken
+
+    async def translate(
+        self, request: TranslationRequest, *, deadline_s: float | None, caller: str = ""
+    ) -> AsyncGenerator[TranslatedSentence, None]:
+        """Yield the sentences of a document in order; closing the generator cancels what is under way.
+
+        Args:
+            request: with one text, the document; its options are checked here.
+            deadline_s: on the clock; None: never given up.
+            caller: name of who asks, for fairness between callers.
+
+        Raises:
+            RequestError: if the caller must change the request; names the field.
+            OverloadedError: if the queue has not even room for the first segment.
+            RateLimitedError: if the caller has used up its source tokens for now; later on, the document waits.
+            DrainingError: if the server is about to stop.
+            DeadlineExceededError: if the deadline passes first.
+            EngineError: if a sentence could not be decoded.
+        """
+        began_s = self._clock()
+        check_document(request.texts[0], self._limits)
+        current_facts().add_texts(request.texts)
+        model, pipeline = prepare(request, models=self._models, defaults=self._defaults, draw_seed=self._draw_seed)
+        window = self._window(request, model, pipeline, deadline_s=deadline_s, caller=caller)
+        document = _TranslatedDocument(model)
+        try:
+            while in_work := await window.next_finished():
+                sentence = document.sentence(in_work, *await self._assembled(pipeline, in_work))
+                if document.num_sentences == 1:
+                    self._metrics.first_sentence_seconds.observe(self._clock() - began_s, current_trace().exemplar)
+                self._record(in_work, sentence)
+                yield sentence
+        finally:
+            window.cancel()
+            self._metrics.text_seconds.observe(document.text_s, current_trace().exemplar)
+
+    def _window(
+        self,
+        request: TranslationRequest,
+        model: ServingModel,
+        pipeline: TextPipeline,
+        *,
+        deadline_s: float | None,
+        caller: str,
+    ) -> DocumentWindow:
+        def submit(segments: Sequence[Segment]) -> "Sequence[concurrent.futures.Future[SegmentResult]]":
+            with self._tokens_taken(caller, sum(len(segment.source_ids) for segment in segments)):
+                return model.scheduler.submit(segments, deadline_s=deadline_s, priority=request.priority, caller=caller)
+
+        limits = WindowLimits(
+            max_segments=self._limits.document_window_segments, max_cost=max_attention_tokens(request.options)
+        )
+        pieces = _checked(pipeline.pieces(), request.options)
+        return DocumentWindow(
+            pieces, submit, limits=limits, deadline_s=deadline_s, clock=self._clock, sleep=self._sleep
+        )
+
+    async def _assembled(
+        self, pipeline: TextPipeline, in_work: PieceInWork
+    ) -> tuple[Translation | None, Sequence[SegmentResult], float]:
+        """Return the translation of a piece, what it is made of, and the time it took."""
+        results = in_work.results()
+        assemble = partial(pipeline.assemble_piece, in_work.piece, results)
+        began_s = self._clock()
+        is_long = sum(map(segment_cost, in_work.segments)) > _INLINE_TOKENS
+        translation = await asyncio.to_thread(assemble) if is_long else assemble()
+        return translation, results, self._clock() - began_s
+
+    def _record(self, in_work: PieceInWork, sentence: TranslatedSentence) -> None:
+        for warning in sentence.warnings:
+            self._metrics.warnings.labels(warning.kind.value).inc()
+        current_facts().add_sentence(sentence)
+        trace_segments(
+            current_trace(),
+            submitted_s=in_work.submitted_s,
+            segments=in_work.segments,
+            results=in_work.results(),
+        )
+
+
+class _TranslatedDocument:
+    """What has become of a document so far: counts its characters, so that each sentence knows its place."""
+
+    def __init__(self, model: ServingModel) -> None:
+        self._model = model
+        self._length = 0
+        self.num_sentences = 0
+        self.text_s = 0.0
+
+    def sentence(
+        self, in_work: PieceInWork, translation: Translation | None, results: Sequence[SegmentResult], text_s: float
+    ) -> TranslatedSentence:
+        """Return the next sentence, and count it."""
+        piece = in_work.piece
+        target = translation.hypotheses[0].text if translation else ""
+        target_start = self._length + len(piece.before)
+        timings = longest_timings(results, text_s=in_work.text_s + text_s)
+        sentence = TranslatedSentence(
+            text=piece.before + target + piece.after,
+            hypotheses=tuple(_moved(one, piece.start) for one in translation.hypotheses) if translation else (),
+            sentence=(
+                _placed(translation.sentences[0], source_by=piece.start, target_by=target_start)
+                if translation
+                else None
+            ),
+            warnings=translation.warnings if translation else (),
+            model_name=self._model.name,
+            model_version=self._model.version,
+            timings=timings,
+        )
+        self._length += len(sentence.text)
+        self.num_sentences += 1
+        self.text_s += timings.text_s
+        return sentence
+
+
+def _checked(pieces: Iterator[DocumentPiece], options: TranslationOptions) -> Iterator[DocumentPiece]:
+    """Refuse a sentence with more attention than an answer should hold."""
+    for piece in pieces:
+        check_attention(options, piece.segments, field="text")
+        yield piece
+
+
+def _moved(hypothesis: TextHypothesis, source_by: int) -> TextHypothesis:
+    """Return a hypothesis of a sentence whose links begin in the document; their targets stay in its own text."""
+    return replace(hypothesis, alignment=tuple(shifted(hypothesis.alignment, source_by=source_by, target_by=0)))
+
+
+def _placed(sentence: SentenceAlignment, *, source_by: int, target_by: int) -> SentenceAlignment:
+    """Return where a sentence is in both documents."""
+    return replace(sentence, source=_span(sentence.source, source_by), target=_span(sentence.target, target_by))
+
+
+def _span(span: Span, by: int) -> Span:
+    return Span(start=span.start + by, end=span.end + by)

@@ -1,0 +1,374 @@
+"""What a caller asked for, with the defaults filled in and every cap checked."""
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.bundle import Manifest
+from service.datatypes import (
+    AttentionDetail,
+    SamplingConfig,
+    SamplingOptions,
+    SearchConfig,
+    Segment,
+    TranslationOptions,
+    TranslationRequest,
+)
+from service.errors import InvalidFieldError, UnsupportedFieldError
+
+MAX_BEAM_SIZE = 16
+"""Of a request; the interface promises this cap."""
+
+MAX_LENGTH_PENALTY = 5.0
+"""Of a request; the interface promises this cap."""
+
+MAX_TARGET_TOKENS = 512
+"""Of a request, whatever its model takes; the interface promises this cap."""
+
+MAX_PREFIX_CHARACTERS = 1000
+"""Of a target prefix; the interface promises this cap."""
+
+MAX_ALIGNED_TOKENS = 8192
+"""Source tokens times hypotheses of a request with an alignment; the interface promises this cap. All layers and heads
+of all of them are in memory until the answer is made."""
+
+MAX_ATTENTION_TOKENS = {AttentionDetail.AVERAGED: 4096, AttentionDetail.ALL_HEADS: 512}
+"""Likewise of a request that gets the attention itself; an answer stays within a few megabytes."""
+
+MAX_DOCUMENT_CHARACTERS = 2**28
+"""Of a document, whatever the settings: positions in the translation, which may be longer, fit 32 bits."""
+
+EXTRA_TARGET_TOKENS = 50
+"""What a target may have more than its source if the caller sets no limit, as in section 6.1 of Vaswani et al. 2017."""
+
+
+class TranslationLimits(BaseModel):
+    """What one request may hold."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    max_texts: int = Field(default=128, ge=1, le=128)
+    """Most texts of a request."""
+
+    max_text_characters: int = Field(default=10_000, ge=1)
+    """Most characters (Unicode code points) of each text."""
+
+    max_request_characters: int = Field(default=100_000, ge=1)
+    """Most characters of all texts of a request together."""
+
+    max_request_sentences: int = Field(default=2048, ge=1)
+    """Most sentences of all texts of a request together, parts of overlong ones counted. Keep it below what the queue
+    takes, or a request in between is told to come back and never finds room."""
+
+    max_request_source_tokens: int = Field(default=65_536, ge=1)
+    """Most source tokens of all texts of a request together, EOS of each sentence counted. Keep it below
+    what the queue takes, too."""
+
+    max_document_characters: int = Field(default=1_000_000, ge=1, le=MAX_DOCUMENT_CHARACTERS)
+    """Most characters of a document, whose memory on the server is a few times its size. A message holds up to 4 bytes
+    a character, so `grpc.max_message_bytes` may have to grow with it."""
+
+    document_window_segments: int = Field(default=64, ge=1, le=1024)
+    """Sentences of a document that are in the queue or decoded at a time, parts of overlong ones counted; finished
+    ones that wait for an earlier one, or for a slow reader, are among them."""
+
+
+class TranslationDefaults(BaseModel):
+    """What holds where a request does not choose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    beam_size: int = Field(default=4, ge=1, le=MAX_BEAM_SIZE)
+    """Live hypotheses of each sentence; 1 is greedy search."""
+
+    length_penalty: float = Field(default=0.6, ge=0, le=MAX_LENGTH_PENALTY)
+    """Exponent of the length penalty; 0 disables it."""
+
+    repetition_guard: bool = True
+    """Decode a sentence again if its translation runs in a loop, copies the source or has an absurd length."""
+
+    early_stopping: bool = False
+    """End the search of a sentence once as many hypotheses as its beam is wide have finished, in place of when none
+    that lives can be better: a tenth fewer steps with the model that ships."""
+
+
+def check_texts(texts: Sequence[str], limits: TranslationLimits) -> None:
+    """Refuse texts that are too many, too long or no Unicode.
+
+    Raises:
+        InvalidFieldError: naming `texts` or one of them.
+    """
+    if not 1 <= len(texts) <= limits.max_texts:
+        raise InvalidFieldError("texts", f"{len(texts)} texts", f"1 to {limits.max_texts} texts")
+    for index, text in enumerate(texts):
+        field = f"texts[{index}]"
+        if len(text) > limits.max_text_characters:
+            raise InvalidFieldError(field, f"{len(text)} characters", f"at most {limits.max_text_characters}")
+        _check_unicode(field, text)
+    num_characters = sum(map(len, texts))
+    if num_characters > limits.max_request_characters:
+        limit = f"at most {limits.max_request_characters} over all texts"
+        raise InvalidFieldError("texts", f"{num_characters} characters", limit)
+
+
+def check_document(text: str, limits: TranslationLimits) -> None:
+    """Refuse a document that is empty, too long or no Unicode.
+
+    Raises:
+        InvalidFieldError: naming `text`.
+    """
+    if not 1 <= len(text) <= limits.max_document_characters:
+        raise InvalidFieldError("text", f"{len(text)} characters", f"1 to {limits.max_document_characters} characters")
+    _check_unicode("text", text)
+
+
+def check_segments(segments: Sequence[Segment], limits: TranslationLimits) -> None:
+    """Refuse a request whose texts came apart into too much.
+
+    Raises:
+        InvalidFieldError: naming `texts`.
+    """
+    if len(segments) > limits.max_request_sentences:
+        limit = f"at most {limits.max_request_sentences} over all texts"
+        raise InvalidFieldError("texts", f"{len(segments)} sentences", limit)
+    num_tokens = sum(len(segment.source_ids) for segment in segments)
+    if num_tokens > limits.max_request_source_tokens:
+        limit = f"at most {limits.max_request_source_tokens} over all texts"
+        raise InvalidFieldError("texts", f"{num_tokens} source tokens", limit)
+
+
+def check_prefixes(request: TranslationRequest) -> None:
+    """Refuse prefixes that are too long, no Unicode, or not one for each text.
+
+    Raises:
+        InvalidFieldError: naming the field.
+    """
+    prefixes = {f"target_prefixes[{index}]": prefix for index, prefix in enumerate(request.target_prefixes)}
+    if prefixes and len(prefixes) != len(request.texts):
+        raise InvalidFieldError("target_prefixes", f"{len(prefixes)} prefixes", f"none or {len(request.texts)}")
+    for field, prefix in {"options.target_prefix": request.options.target_prefix, **prefixes}.items():
+        if len(prefix) > MAX_PREFIX_CHARACTERS:
+            raise InvalidFieldError(field, f"{len(prefix)} characters", f"at most {MAX_PREFIX_CHARACTERS}")
+        _check_unicode(field, prefix)
+
+
+def check_attention(options: TranslationOptions, segments: Sequence[Segment], *, field: str = "texts") -> None:
+    """Refuse more attention than an answer should hold.
+
+    Args:
+        options: of the request.
+        segments: of all that is answered at once.
+        field: what holds them.
+
+    Raises:
+        InvalidFieldError: naming the field.
+    """
+    num_tokens = sum(len(segment.source_ids) for segment in segments)
+    num_hypotheses = max((segment.search.num_hypotheses for segment in segments), default=1)
+    for name, limit in _attention_limits(options).items():
+        if num_tokens * num_hypotheses > limit:
+            value = f"{num_tokens} source tokens times {num_hypotheses} hypotheses"
+            raise InvalidFieldError(field, value, f"at most {limit} with options.{name}")
+
+
+def max_attention_tokens(options: TranslationOptions) -> float:
+    """Return how many source tokens times hypotheses may be in memory with their attention; infinite without any."""
+    return min(_attention_limits(options).values(), default=math.inf)
+
+
+def _attention_limits(options: TranslationOptions) -> dict[str, int]:
+    limits = {"return_alignment": MAX_ALIGNED_TOKENS} if options.return_alignment else {}
+    if options.return_attention in MAX_ATTENTION_TOKENS:
+        name = f"return_attention {options.return_attention.name}"
+        limits[name] = MAX_ATTENTION_TOKENS[options.return_attention]
+    return limits
+
+
+def _check_unicode(field: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidFieldError(field, "a text with a lone surrogate", "Unicode text") from error
+
+
+_Choice = TypeVar("_Choice")
+
+MAX_NGRAM_SIZE = 16
+"""Of runs that must not occur twice; this and the caps below are promised by the interface."""
+
+MAX_REPETITION_PENALTY = 10.0
+MAX_COVERAGE_PENALTY = 5.0
+MIN_TEMPERATURE = 0.01
+MAX_TEMPERATURE = 10.0
+MAX_TOP_K = 1000
+MAX_SEED = 2**63 - 1
+MAX_SUPPRESSED_TOKENS = 64
+
+ATTENTION_FIELDS = ("options.coverage_penalty", "options.return_alignment", "options.return_attention")
+"""What a model without an attention graph cannot do."""
+
+_SEED_BITS = 63
+
+
+def new_seed() -> int:
+    """Return a seed that nobody can foresee."""
+    return secrets.randbits(_SEED_BITS)
+
+
+def segment_seed(seed: int, *, text_index: int, segment_index: int) -> int:
+    """Return the seed of one segment of a request: the same each time, unlike those of its neighbours."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(text_index, segment_index))
+    return int(sequence.generate_state(1, np.uint64)[0])
+
+
+def search_config(
+    options: TranslationOptions, defaults: TranslationDefaults, *, draw_seed: Callable[[], int] = new_seed
+) -> SearchConfig:
+    """Return the options with the defaults filled in.
+
+    Without a choice `max_target_tokens` is the cap of the interface; each segment gets its own, as well as its own
+    seed, prefix and suppressed ids.
+
+    Args:
+        options: of the request.
+        defaults: of the server.
+        draw_seed: gives the seed of a request that draws at random and names none.
+
+    Raises:
+        InvalidFieldError: naming the option that is out of range.
+    """
+    beam_size = _beam_size(options, defaults)
+    max_target_tokens = _chosen(options.max_target_tokens, MAX_TARGET_TOKENS)
+    search = SearchConfig(
+        beam_size=beam_size,
+        num_hypotheses=_chosen(options.num_hypotheses, 1),
+        length_penalty_alpha=_chosen(options.length_penalty_alpha, defaults.length_penalty),
+        min_target_tokens=_chosen(options.min_target_tokens, 0),
+        max_target_tokens=max_target_tokens,
+        no_repeat_ngram_size=_chosen(options.no_repeat_ngram_size, 0),
+        repetition_penalty=_chosen(options.repetition_penalty, 1.0),
+        coverage_penalty_beta=_chosen(options.coverage_penalty_beta, 0.0),
+        sampling=_sampling_config(options.sampling, draw_seed) if options.sampling else None,
+        stops_early=_chosen(options.stops_early, defaults.early_stopping),
+        has_guard=_chosen(options.has_guard, defaults.repetition_guard) and options.sampling is None,
+    )
+    _check_search(search)
+    return search
+
+
+def check_target_limit(options: TranslationOptions, *, limit: int, model: str) -> None:
+    """Refuse target limits beyond those of the model.
+
+    Args:
+        options: whose other fields are checked already.
+        limit: longest target of the model in tokens, EOS counted.
+        model: `name/version`, for the message.
+
+    Raises:
+        InvalidFieldError: naming the field.
+    """
+    if options.max_target_tokens is not None:
+        note = f", the limit of model {model}"
+        _check_range("options.max_target_tokens", options.max_target_tokens, 1, limit, note=note)
+    if options.min_target_tokens is not None:
+        note = f", below the limit of model {model}"
+        _check_range("options.min_target_tokens", options.min_target_tokens, 0, limit - 1, note=note)
+
+
+def tells_attention(manifest: Manifest, precision: str) -> bool:
+    """Return whether a bundle has the graph that tells the cross-attention, at one precision."""
+    files = manifest.precisions.get(precision)
+    return files is not None and files.attention is not None
+
+
+def check_attention_known(options: TranslationOptions) -> None:
+    """Refuse what needs the cross-attention, for a model that cannot tell it.
+
+    Raises:
+        UnsupportedFieldError: naming the field.
+    """
+    asked = (
+        bool(options.coverage_penalty_beta),
+        options.return_alignment,
+        options.return_attention is not AttentionDetail.NONE,
+    )
+    for field, is_asked in zip(ATTENTION_FIELDS, asked, strict=True):
+        if is_asked:
+            raise UnsupportedFieldError(field)
+
+
+def suppressed_ids(pieces: Sequence[str], *, token_id: Callable[[str], int | None], model: str) -> frozenset[int]:
+    """Return the tokens that must not occur.
+
+    Args:
+        pieces: as the caller spells them.
+        token_id: of the model's tokenizer; None for what is not in the vocabulary, or special.
+        model: `name/version`, for the message.
+
+    Raises:
+        InvalidFieldError: naming the first that there is no token for, or all if they are too many.
+    """
+    field = "options.suppressed_tokens"
+    if len(pieces) > MAX_SUPPRESSED_TOKENS:
+        raise InvalidFieldError(field, f"{len(pieces)} pieces", f"at most {MAX_SUPPRESSED_TOKENS}")
+    ids = [token_id(piece) for piece in pieces]
+    if None in ids:
+        index = ids.index(None)
+        limit = f"a piece of the vocabulary of model {model} that is not special"
+        raise InvalidFieldError(f"{field}[{index}]", repr(pieces[index]), limit)
+    return frozenset(known for known in ids if known is not None)
+
+
+def _beam_size(options: TranslationOptions, defaults: TranslationDefaults) -> int:
+    """Return the width of the search; with sampling it is the number of targets drawn."""
+    num_hypotheses = _chosen(options.num_hypotheses, 1)
+    if options.sampling is not None:
+        if options.beam_size is not None:
+            raise InvalidFieldError("options.beam_size", options.beam_size, "absent with options.sampling")
+        _check_range("options.num_hypotheses", num_hypotheses, 1, MAX_BEAM_SIZE)
+        return num_hypotheses
+    beam_size = _chosen(options.beam_size, defaults.beam_size)
+    _check_range("options.beam_size", beam_size, 1, MAX_BEAM_SIZE)
+    _check_range("options.num_hypotheses", num_hypotheses, 1, beam_size, note=", the beam size")
+    return beam_size
+
+
+def _sampling_config(options: SamplingOptions, draw_seed: Callable[[], int]) -> SamplingConfig:
+    sampling = SamplingConfig(
+        temperature=_chosen(options.temperature, 1.0),
+        top_k=options.top_k,
+        top_p=_chosen(options.top_p, 1.0),
+        seed=draw_seed() if options.seed is None else options.seed,
+    )
+    field = "options.sampling"
+    _check_range(f"{field}.temperature", sampling.temperature, MIN_TEMPERATURE, MAX_TEMPERATURE)
+    if sampling.top_k is not None:
+        _check_range(f"{field}.top_k", sampling.top_k, 1, MAX_TOP_K)
+    if not 0 < sampling.top_p <= 1:  # not a number is in no range
+        raise InvalidFieldError(f"{field}.top_p", sampling.top_p, "above 0, at most 1")
+    if not 0 <= sampling.seed <= MAX_SEED:
+        raise InvalidFieldError(f"{field}.seed", sampling.seed, "0 to 2^63 - 1")
+    return sampling
+
+
+def _check_search(search: SearchConfig) -> None:
+    _check_range("options.length_penalty", search.length_penalty_alpha, 0, MAX_LENGTH_PENALTY)
+    _check_range("options.max_target_tokens", search.max_target_tokens, 1, MAX_TARGET_TOKENS)
+    below = ", below options.max_target_tokens"
+    _check_range("options.min_target_tokens", search.min_target_tokens, 0, search.max_target_tokens - 1, note=below)
+    _check_range("options.no_repeat_ngram_size", search.no_repeat_ngram_size, 0, MAX_NGRAM_SIZE)
+    _check_range("options.repetition_penalty", search.repetition_penalty, 1, MAX_REPETITION_PENALTY)
+    _check_range("options.coverage_penalty", search.coverage_penalty_beta, 0, MAX_COVERAGE_PENALTY)
+
+
+def _chosen(choice: _Choice | None, default: _Choice) -> _Choice:
+    return default if choice is None else choice
+
+
+def _check_range(field: str, value: float, low: float, high: float, *, note: str = "") -> None:
+    if not low <= value <= high:  # not a number is in no range
+        raise InvalidFieldError(field, value, f"{low:g} to {high:g}{note}")

@@ -1,0 +1,62 @@
+from service.datatypes import StageTimings, TextHypothesis, Translation, TranslationResult
+from service.telemetry.access_record import RequestFacts, current_facts
+
+
+def answer(text: str, *, queue_s: float = 0.0, num_tokens: int = 2) -> TranslationResult:
+    translation = Translation(hypotheses=(TextHypothesis(text=text, score=0.0),), sentences=())
+    return TranslationResult(
+        translations=(translation,),
+        model_name="tiny",
+        model_version="1",
+        timings=StageTimings(queue_s=queue_s, encode_s=0.25, decode_s=0.5),
+        num_source_tokens=num_tokens,
+        num_target_tokens=num_tokens + 1,
+    )
+
+
+def test_a_stream_adds_up_its_tokens_and_tells_its_longest_waits() -> None:
+    facts = RequestFacts()
+
+    for queue_s in (0.1, 0.3, 0.2):
+        facts.add_texts(["A man."])
+        facts.add_result(answer("Ein Mann.", queue_s=queue_s))
+
+    assert facts.log_fields() == {
+        "model": "tiny/1",
+        "texts": 3,
+        "source_tokens": 6,
+        "target_tokens": 9,
+        "queue_s": 0.3,
+        "encode_s": 0.25,
+        "decode_s": 0.5,
+    }
+
+
+def test_texts_are_forgotten_unless_asked_for() -> None:
+    facts = RequestFacts()
+
+    facts.add_texts(["A secret."])
+    facts.add_result(answer("Ein Geheimnis."))
+
+    assert (facts.texts, facts.translations) == ([], [])
+    assert not {"request_texts", "translations"} & set(facts.log_fields())
+
+
+def test_kept_texts_are_cut_where_a_record_would_become_too_long() -> None:
+    facts = RequestFacts(keeps_texts=True)
+
+    for _ in range(5):
+        facts.add_texts(["a" * 30_000, "b" * 30_000])
+
+    assert sum(map(len, facts.texts)) == 100_000
+    assert facts.num_texts == 10
+
+
+def test_a_call_without_texts_has_no_figures_of_translation() -> None:
+    assert (RequestFacts().log_fields(), RequestFacts().span_attributes()) == ({}, {})
+
+
+def test_outside_of_a_call_nothing_is_gathered() -> None:
+    current_facts().add_texts(["a"])
+
+    assert current_facts().num_texts == 0

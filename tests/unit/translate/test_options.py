@@ -1,0 +1,222 @@
+import math
+from typing import Any
+
+import pytest
+
+from service.datatypes import SamplingConfig, SamplingOptions, SearchConfig, TranslationOptions
+from service.errors import InvalidFieldError
+from service.translate.options import (
+    TranslationDefaults,
+    check_target_limit,
+    new_seed,
+    search_config,
+    segment_seed,
+    suppressed_ids,
+)
+
+DEFAULTS = TranslationDefaults()
+PIECES = {"a": 4, "b": 5}
+
+
+def test_an_option_that_is_absent_gets_the_default() -> None:
+    search = search_config(TranslationOptions(), TranslationDefaults(beam_size=2, length_penalty=1.5))
+
+    assert search == SearchConfig(beam_size=2, length_penalty_alpha=1.5, max_target_tokens=512, has_guard=True)
+
+
+def test_options_at_their_bounds_are_accepted() -> None:
+    low = TranslationOptions(
+        beam_size=1,
+        num_hypotheses=1,
+        length_penalty_alpha=0.0,
+        min_target_tokens=0,
+        no_repeat_ngram_size=0,
+        repetition_penalty=1.0,
+        coverage_penalty_beta=0.0,
+    )
+    high = TranslationOptions(
+        beam_size=16,
+        num_hypotheses=16,
+        length_penalty_alpha=5.0,
+        min_target_tokens=511,
+        max_target_tokens=512,
+        no_repeat_ngram_size=16,
+        repetition_penalty=10.0,
+        coverage_penalty_beta=5.0,
+    )
+
+    assert search_config(low, DEFAULTS).length_penalty_alpha == 0.0
+    assert search_config(high, DEFAULTS) == SearchConfig(
+        beam_size=16,
+        num_hypotheses=16,
+        length_penalty_alpha=5.0,
+        min_target_tokens=511,
+        max_target_tokens=512,
+        no_repeat_ngram_size=16,
+        repetition_penalty=10.0,
+        coverage_penalty_beta=5.0,
+        has_guard=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "message"),
+    [
+        ({"beam_size": 0}, "beam_size", "is 0, must be 1 to 16"),
+        ({"beam_size": 17}, "beam_size", "is 17, must be 1 to 16"),
+        ({"num_hypotheses": 0}, "num_hypotheses", "is 0, must be 1 to 4, the beam size"),
+        ({"num_hypotheses": 5}, "num_hypotheses", "is 5, must be 1 to 4, the beam size"),
+        ({"length_penalty_alpha": -0.1}, "length_penalty", "is -0.1, must be 0 to 5"),
+        ({"length_penalty_alpha": 5.1}, "length_penalty", "is 5.1, must be 0 to 5"),
+        ({"length_penalty_alpha": math.nan}, "length_penalty", "is nan, must be 0 to 5"),
+        ({"length_penalty_alpha": math.inf}, "length_penalty", "is inf, must be 0 to 5"),
+        ({"max_target_tokens": 0}, "max_target_tokens", "is 0, must be 1 to 512"),
+        ({"max_target_tokens": 513}, "max_target_tokens", "is 513, must be 1 to 512"),
+        ({"min_target_tokens": -1}, "min_target_tokens", "is -1, must be 0 to 511, below options.max_target_tokens"),
+        (
+            {"min_target_tokens": 9, "max_target_tokens": 9},
+            "min_target_tokens",
+            "is 9, must be 0 to 8, below options.max_target_tokens",
+        ),
+        ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size", "is -1, must be 0 to 16"),
+        ({"no_repeat_ngram_size": 17}, "no_repeat_ngram_size", "is 17, must be 0 to 16"),
+        ({"repetition_penalty": 0.9}, "repetition_penalty", "is 0.9, must be 1 to 10"),
+        ({"repetition_penalty": 10.1}, "repetition_penalty", "is 10.1, must be 1 to 10"),
+        ({"repetition_penalty": math.nan}, "repetition_penalty", "is nan, must be 1 to 10"),
+        ({"repetition_penalty": math.inf}, "repetition_penalty", "is inf, must be 1 to 10"),
+        ({"coverage_penalty_beta": -0.1}, "coverage_penalty", "is -0.1, must be 0 to 5"),
+        ({"coverage_penalty_beta": 5.1}, "coverage_penalty", "is 5.1, must be 0 to 5"),
+        ({"coverage_penalty_beta": math.nan}, "coverage_penalty", "is nan, must be 0 to 5"),
+        ({"coverage_penalty_beta": -math.inf}, "coverage_penalty", "is -inf, must be 0 to 5"),
+        ({"sampling": SamplingOptions(), "beam_size": 1}, "beam_size", "is 1, must be absent with options.sampling"),
+        ({"sampling": SamplingOptions(), "num_hypotheses": 0}, "num_hypotheses", "is 0, must be 1 to 16"),
+        ({"sampling": SamplingOptions(), "num_hypotheses": 17}, "num_hypotheses", "is 17, must be 1 to 16"),
+        ({"sampling": SamplingOptions(temperature=0.0)}, "sampling.temperature", "is 0.0, must be 0.01 to 10"),
+        ({"sampling": SamplingOptions(temperature=10.1)}, "sampling.temperature", "is 10.1, must be 0.01 to 10"),
+        ({"sampling": SamplingOptions(temperature=math.nan)}, "sampling.temperature", "is nan, must be 0.01 to 10"),
+        ({"sampling": SamplingOptions(temperature=math.inf)}, "sampling.temperature", "is inf, must be 0.01 to 10"),
+        ({"sampling": SamplingOptions(top_k=0)}, "sampling.top_k", "is 0, must be 1 to 1000"),
+        ({"sampling": SamplingOptions(top_k=1001)}, "sampling.top_k", "is 1001, must be 1 to 1000"),
+        ({"sampling": SamplingOptions(top_p=0.0)}, "sampling.top_p", "is 0.0, must be above 0, at most 1"),
+        ({"sampling": SamplingOptions(top_p=1.1)}, "sampling.top_p", "is 1.1, must be above 0, at most 1"),
+        ({"sampling": SamplingOptions(top_p=math.nan)}, "sampling.top_p", "is nan, must be above 0, at most 1"),
+        ({"sampling": SamplingOptions(seed=-1)}, "sampling.seed", "is -1, must be 0 to 2^63 - 1"),
+        ({"sampling": SamplingOptions(seed=2**63)}, "sampling.seed", f"is {2**63}, must be 0 to 2^63 - 1"),
+    ],
+)
+def test_an_option_out_of_range_is_named_with_its_range(options: dict[str, Any], field: str, message: str) -> None:
+    with pytest.raises(InvalidFieldError) as caught:
+        search_config(TranslationOptions(**options), DEFAULTS)
+
+    assert str(caught.value) == f"options.{field}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_target_tokens": 101}, "options.max_target_tokens: is 101, must be 1 to 100, the limit of model m/1"),
+        (
+            {"min_target_tokens": 100},
+            "options.min_target_tokens: is 100, must be 0 to 99, below the limit of model m/1",
+        ),
+    ],
+)
+def test_the_limit_of_the_model_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidFieldError) as caught:
+        check_target_limit(TranslationOptions(**options), limit=100, model="m/1")
+
+    assert str(caught.value) == message
+
+
+def test_target_limits_within_those_of_the_model_pass() -> None:
+    check_target_limit(TranslationOptions(), limit=1, model="m/1")
+    check_target_limit(TranslationOptions(min_target_tokens=99, max_target_tokens=100), limit=100, model="m/1")
+
+
+def test_what_is_drawn_is_as_wide_as_what_is_asked_for() -> None:
+    options = TranslationOptions(
+        sampling=SamplingOptions(temperature=0.5, top_k=3, top_p=0.9, seed=7), num_hypotheses=16
+    )
+
+    search = search_config(options, DEFAULTS)
+
+    assert search.sampling == SamplingConfig(temperature=0.5, top_k=3, top_p=0.9, seed=7)
+    assert (search.beam_size, search.num_hypotheses) == (16, 16)
+
+
+def test_sampling_at_its_bounds_is_accepted() -> None:
+    low = SamplingOptions(temperature=0.01, top_k=1, top_p=1e-9, seed=0)
+    high = SamplingOptions(temperature=10.0, top_k=1000, top_p=1.0, seed=2**63 - 1)
+
+    for sampling in (low, high):
+        assert search_config(TranslationOptions(sampling=sampling), DEFAULTS).beam_size == 1
+
+
+def test_a_seed_is_drawn_for_a_request_that_names_none() -> None:
+    options = TranslationOptions(sampling=SamplingOptions())
+
+    assert search_config(options, DEFAULTS, draw_seed=lambda: 11).sampling == SamplingConfig(seed=11)
+
+
+def test_seeds_are_within_their_range_and_not_always_the_same() -> None:
+    seeds = {new_seed() for _ in range(20)}
+
+    assert len(seeds) == 20
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_each_segment_of_a_request_has_a_seed_of_its_own() -> None:
+    seeds = [
+        segment_seed(seed, text_index=text_index, segment_index=segment_index)
+        for seed in (0, 1, 2**63 - 1)
+        for text_index in range(3)
+        for segment_index in range(3)
+    ]
+
+    assert len(set(seeds)) == 27
+    assert min(seeds) >= 0
+    assert segment_seed(1, text_index=2, segment_index=0) == segment_seed(1, text_index=2, segment_index=0)
+
+
+@pytest.mark.parametrize(
+    ("choice", "default", "expected"),
+    [(None, True, True), (None, False, False), (False, True, False), (True, False, True)],
+)
+def test_guard_and_early_stopping_are_the_callers_choice_or_else_the_operators(
+    choice: bool | None, default: bool, expected: bool
+) -> None:
+    defaults = TranslationDefaults(repetition_guard=default, early_stopping=default)
+
+    search = search_config(TranslationOptions(has_guard=choice, stops_early=choice), defaults)
+
+    assert (search.has_guard, search.stops_early) == (expected, expected)
+
+
+@pytest.mark.parametrize("choice", [None, True])
+def test_what_is_drawn_at_random_is_not_guarded(choice: bool | None) -> None:
+    options = TranslationOptions(has_guard=choice, sampling=SamplingOptions())
+
+    assert not search_config(options, DEFAULTS).has_guard
+
+
+def test_pieces_become_the_ids_that_must_not_occur() -> None:
+    assert suppressed_ids(("b", "a", "b"), token_id=PIECES.get, model="m/1") == {4, 5}
+    assert suppressed_ids((), token_id=PIECES.get, model="m/1") == frozenset()
+    assert suppressed_ids(("a",) * 64, token_id=PIECES.get, model="m/1") == {4}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        (
+            ("a", "c", "d"),
+            "options.suppressed_tokens[1]: is 'c', must be a piece of the vocabulary of model m/1 that is not special",
+        ),
+        (("a",) * 65, "options.suppressed_tokens: is 65 pieces, must be at most 64"),
+    ],
+)
+def test_a_piece_that_there_is_no_token_for_is_named(pieces: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InvalidFieldError) as caught:
+        suppressed_ids(pieces, token_id=PIECES.get, model="m/1")
+
+    assert str(caught.value) == message

@@ -1,0 +1,400 @@
+import asyncio
+import itertools
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from service.datatypes import (
+    AttentionDetail,
+    Defect,
+    DefectKind,
+    GuardReport,
+    Priority,
+    SamplingOptions,
+    Segment,
+    SegmentResult,
+    StageTimings,
+    TranslationOptions,
+    TranslationRequest,
+    WarningKind,
+)
+from service.errors import (
+    DeadlineExceededError,
+    EngineError,
+    InvalidFieldError,
+    OverloadedError,
+    UnsupportedFieldError,
+)
+from service.telemetry.metrics import Metrics
+from service.translate.options import TranslationLimits
+from service.translate.service import Translator
+from tests.unit.text.text_fakes import (
+    TOKENIZER,
+    Answer,
+    CharacterTokenizer,
+    FakeModel,
+    FakeQueue,
+    make_hypothesis,
+    make_manifest,
+    make_result,
+    shout,
+    source_text,
+)
+
+
+def _request(*texts: str, priority: Priority = Priority.INTERACTIVE, **options: Any) -> TranslationRequest:
+    return TranslationRequest(
+        texts=texts,
+        source_language="en",
+        target_language="de",
+        model="toy",
+        options=TranslationOptions(**options),
+        priority=priority,
+    )
+
+
+def _translator(model: FakeModel, **arguments: Any) -> Translator:
+    return Translator(model, metrics=arguments.pop("metrics", None) or Metrics(CollectorRegistry()), **arguments)
+
+
+async def _pending(model: FakeModel, *texts: str) -> "asyncio.Task[Any]":
+    """Start a translation and let it come to where it waits for its segments."""
+    task = asyncio.create_task(_translator(model).translate(_request(*texts), deadline_s=None))
+    while not (model.scheduler.futures or task.done()):
+        await asyncio.sleep(0)
+    return task
+
+
+async def test_every_text_is_answered_in_order() -> None:
+    result = await _translator(FakeModel(FakeQueue(shout))).translate(
+        _request("One. Two.", "", " three\n"), deadline_s=None
+    )
+
+    assert [translation.hypotheses[0].text for translation in result.translations] == ["ONE. TWO.", "", " THREE\n"]
+
+
+async def test_the_result_names_the_model_and_counts_tokens() -> None:
+    model = FakeModel(FakeQueue(lambda _: (make_hypothesis("abc"),)), name="small", version="7")
+
+    result = await _translator(model).translate(_request("One. Two.", "3"), deadline_s=None)
+
+    assert (result.model_name, result.model_version) == ("small", "7")
+    assert model.resolved == ("toy", "en", "de")
+    assert result.num_source_tokens == 5 + 5 + 2
+    assert result.num_target_tokens == 3 * 4
+
+
+async def test_all_segments_are_queued_at_once_with_deadline_and_priority() -> None:
+    model = FakeModel()
+
+    await _translator(model).translate(_request("One. Two.", "Three.", priority=Priority.BULK), deadline_s=12.5)
+
+    assert list(map(source_text, model.scheduler.segments)) == ["One.", "Two.", "Three."]
+    assert (model.scheduler.deadline_s, model.scheduler.priority) == (12.5, Priority.BULK)
+
+
+async def test_options_reach_the_search() -> None:
+    model = FakeModel()
+
+    await _translator(model).translate(
+        _request("One.", beam_size=3, num_hypotheses=2, length_penalty_alpha=0.0, min_target_tokens=1), deadline_s=None
+    )
+
+    search = model.scheduler.segments[0].search
+    assert (search.beam_size, search.num_hypotheses, search.length_penalty_alpha) == (3, 2, 0.0)
+    assert search.min_target_tokens == 1
+
+
+@pytest.mark.parametrize("texts", [("",), (" \n", "...")])
+async def test_nothing_is_queued_for_texts_without_anything_to_translate(texts: tuple[str, ...]) -> None:
+    model = FakeModel()
+
+    result = await _translator(model).translate(_request(*texts), deadline_s=None)
+
+    assert tuple(translation.hypotheses[0].text for translation in result.translations) == texts
+    assert model.scheduler.priority is None
+    assert result.num_source_tokens == result.num_target_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (_request(), "texts"),
+        (_request("a", beam_size=0), "options.beam_size"),
+        (_request("a", max_target_tokens=201), "options.max_target_tokens"),
+        (_request("a b. " * 30), "texts"),
+        (_request("a", target_prefix="b" * 1001), "options.target_prefix"),
+        (_request("a", target_prefix="b" * 9, max_target_tokens=9), "options.target_prefix"),
+        (replace(_request("a"), target_prefixes=("b", "c")), "target_prefixes"),
+        (_request("a", suppressed_tokens=("b", "no piece")), "options.suppressed_tokens[1]"),
+        (_request("a" * 63, may_split_long=False, sampling=SamplingOptions(seed=-1)), "options.sampling.seed"),
+        (_request("a" * 64, may_split_long=False), "texts[0]"),
+    ],
+)
+async def test_a_request_beyond_a_limit_is_refused_before_the_queue(request_: TranslationRequest, field: str) -> None:
+    model = FakeModel()
+
+    with pytest.raises(InvalidFieldError) as caught:
+        await _translator(model, limits=TranslationLimits(max_request_source_tokens=100)).translate(
+            request_, deadline_s=None
+        )
+
+    assert caught.value.field == field
+    assert model.scheduler.segments == []
+
+
+async def test_more_attention_than_an_answer_holds_is_refused_before_the_queue() -> None:
+    model = FakeModel()
+    request = _request("a b c d. " * 60, return_attention=AttentionDetail.ALL_HEADS)
+
+    with pytest.raises(InvalidFieldError, match="540 source tokens times 1 hypotheses"):
+        await _translator(model).translate(request, deadline_s=None)
+
+    assert model.scheduler.segments == []
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"coverage_penalty_beta": 0.1}, "options.coverage_penalty"),
+        ({"return_alignment": True}, "options.return_alignment"),
+        ({"return_attention": AttentionDetail.AVERAGED}, "options.return_attention"),
+    ],
+)
+async def test_a_model_that_cannot_tell_its_attention_refuses_what_needs_it(
+    options: dict[str, Any], field: str
+) -> None:
+    model = FakeModel(manifest=make_manifest(has_attention=False))
+
+    with pytest.raises(UnsupportedFieldError) as caught:
+        await _translator(model).translate(_request("One.", **options), deadline_s=None)
+
+    assert caught.value.field == field
+    assert model.scheduler.segments == []
+
+
+async def test_a_model_that_cannot_tell_its_attention_translates_all_else() -> None:
+    model = FakeModel(manifest=make_manifest(has_attention=False))
+
+    result = await _translator(model).translate(_request("One.", coverage_penalty_beta=0.0), deadline_s=None)
+
+    assert result.translations[0].hypotheses[0].text == "One."
+
+
+async def test_constraints_reach_the_search() -> None:
+    model = FakeModel()
+
+    await _translator(model).translate(
+        _request(
+            "One.",
+            no_repeat_ngram_size=3,
+            repetition_penalty=1.5,
+            coverage_penalty_beta=0.25,
+            has_guard=False,
+            stops_early=True,
+            suppressed_tokens=("x",),
+            target_prefix="Ei",
+        ),
+        deadline_s=None,
+    )
+
+    search = model.scheduler.segments[0].search
+    assert (search.no_repeat_ngram_size, search.repetition_penalty, search.coverage_penalty_beta) == (3, 1.5, 0.25)
+    assert search.suppressed_ids == set(TOKENIZER.encode("x"))
+    assert search.target_prefix == tuple(TOKENIZER.encode("Ei"))
+    assert not search.has_guard
+    assert search.stops_early
+
+
+async def _drawn(seed: int | None, *, server_seed: int = 0) -> list[int]:
+    """Return the seeds of the segments of a request."""
+    model = FakeModel()
+    request = _request("One. Two.", sampling=SamplingOptions(seed=seed))
+    await _translator(model, draw_seed=lambda: server_seed).translate(request, deadline_s=None)
+    return [segment.search.sampling.seed for segment in model.scheduler.segments if segment.search.sampling]
+
+
+async def test_a_seed_makes_a_request_repeatable() -> None:
+    assert await _drawn(7) == await _drawn(7, server_seed=1)
+    assert await _drawn(7) != await _drawn(8)
+
+
+async def test_without_a_seed_each_request_gets_its_own() -> None:
+    assert await _drawn(None, server_seed=1) != await _drawn(None, server_seed=2)
+    assert len(await _drawn(None)) == 2
+
+
+async def test_an_alignment_is_returned_if_asked_for() -> None:
+    result = await _translator(FakeModel()).translate(_request("One. Two.", return_alignment=True), deadline_s=None)
+
+    links = result.translations[0].hypotheses[0].alignment
+    assert [(link.source, link.target) for link in links] == [(link.source, link.source) for link in links]
+    assert len(links) == len("One.Two.")
+
+
+async def test_what_the_guard_found_is_told_and_counted() -> None:
+    registry = CollectorRegistry()
+    loop = Defect(kind=DefectKind.REPETITION, detail="a loop")
+    report = GuardReport(found=(loop,), remaining=(loop,), is_replaced=False)
+    answer = replace(make_result(make_hypothesis("a")), guard=report)
+
+    result = await _translator(FakeModel(FakeQueue(lambda _: answer)), metrics=Metrics(registry)).translate(
+        _request("One."), deadline_s=None
+    )
+
+    (warning,) = result.translations[0].warnings
+    assert warning.kind is WarningKind.REPETITION
+    assert registry.get_sample_value("mt_translation_warnings_total", {"kind": "repetition"}) == 1
+
+
+async def test_the_first_failure_cancels_the_rest_and_is_raised_as_it_is() -> None:
+    def answer(segment: Segment) -> Answer:
+        return DeadlineExceededError("decode") if source_text(segment) == "Two." else None
+
+    model = FakeModel(FakeQueue(answer))
+
+    with pytest.raises(DeadlineExceededError):
+        await _translator(model).translate(_request("One. Two. Three."), deadline_s=None)
+
+    assert [future.cancelled() for future in model.scheduler.futures] == [True, False, True]
+
+
+async def test_further_failures_are_not_reported_as_forgotten() -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    model = FakeModel(FakeQueue(lambda _: EngineError("decoding failed")))
+
+    with pytest.raises(EngineError):
+        await _translator(model).translate(_request("One. Two. Three."), deadline_s=None)
+    await asyncio.sleep(0)
+
+    assert complaints == []
+
+
+async def test_cancelling_the_call_cancels_its_segments() -> None:
+    model = FakeModel(FakeQueue(lambda _: None))
+    task = await _pending(model, "One. Two.", "Three.")
+
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert all(future.cancelled() for future in model.scheduler.futures)
+
+
+async def test_a_segment_cancelled_by_somebody_else_is_an_error_of_the_server() -> None:
+    model = FakeModel(FakeQueue(lambda _: None))
+    task = await _pending(model, "One. Two.")
+
+    for future in model.scheduler.futures:
+        future.cancel()
+
+    with pytest.raises(EngineError):
+        await task
+
+
+async def test_answers_may_come_from_another_thread_in_any_order() -> None:
+    model = FakeModel(FakeQueue(lambda _: None))
+    task = await _pending(model, "One. Two.")
+
+    def answer() -> None:
+        for text, future in reversed(list(zip(("Eins.", "Zwei."), model.scheduler.futures, strict=True))):
+            future.set_result(make_result(make_hypothesis(text)))
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    result = await task
+    thread.join()
+
+    assert result.translations[0].hypotheses[0].text == "Eins. Zwei."
+
+
+async def test_a_full_queue_refuses_the_request() -> None:
+    class FullQueue(FakeQueue):
+        def submit(
+            self,
+            segments: Sequence[Segment],
+            *,
+            num_characters: int = 0,
+            deadline_s: float | None,
+            priority: Priority,
+            caller: str,
+        ) -> "list[Future[SegmentResult]]":
+            raise OverloadedError(queued=9, limit=10, unit="segments", retry_after_s=1.0)
+
+    with pytest.raises(OverloadedError):
+        await _translator(FakeModel(FullQueue())).translate(_request("One."), deadline_s=None)
+
+
+async def test_who_is_refused_early_is_not_tokenized() -> None:
+    class UntouchedTokenizer(CharacterTokenizer):
+        def encode(self, text: str) -> list[int]:
+            raise AssertionError(f"tokenized {text}")
+
+    error = OverloadedError(queued=9, limit=10, unit="segments", retry_after_s=1.0)
+    model = FakeModel(FakeQueue(refusal=error), tokenizer=UntouchedTokenizer())
+
+    with pytest.raises(OverloadedError):
+        await _translator(model).translate(_request("One."), deadline_s=None)
+
+
+async def test_timings_are_those_of_the_slowest_segment_and_all_text_work() -> None:
+    model = FakeModel(FakeQueue(timings=StageTimings(queue_s=0.5, encode_s=0.25, decode_s=2.0)))
+    ticks = itertools.count()
+
+    result = await _translator(model, clock=lambda: float(next(ticks))).translate(_request("A. B."), deadline_s=None)
+
+    assert result.timings == StageTimings(queue_s=0.5, encode_s=0.25, decode_s=2.0, text_s=2.0)
+
+
+async def test_text_time_and_warnings_are_recorded() -> None:
+    registry = CollectorRegistry()
+    model = FakeModel(FakeQueue(lambda _: (make_hypothesis("abc", is_finished=False),)))
+
+    result = await _translator(model, metrics=Metrics(registry)).translate(_request("One. Two."), deadline_s=None)
+
+    assert [warning.kind for warning in result.translations[0].warnings] == [WarningKind.TRUNCATED] * 2
+    assert registry.get_sample_value("mt_translation_warnings_total", {"kind": "truncated"}) == 2
+    assert registry.get_sample_value("mt_text_duration_seconds_count") == 1
+
+
+class _ThreadRecorder(CharacterTokenizer):
+    """Remembers where it was used."""
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+
+    def encode(self, text: str) -> list[int]:
+        self.threads.add(threading.get_ident())
+        return super().encode(text)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        self.threads.add(threading.get_ident())
+        return super().decode(token_ids)
+
+
+@pytest.mark.parametrize(
+    ("num_sentences", "options", "is_here"),
+    [
+        (1, {}, True),
+        (200, {"num_hypotheses": 4}, True),
+        (1000, {}, False),
+        (200, {"num_hypotheses": 4, "return_alignment": True}, False),
+    ],
+    ids=["small", "many hypotheses", "large", "many alignments"],
+)
+async def test_much_text_is_worked_on_outside_the_event_loop(
+    num_sentences: int, options: dict[str, Any], is_here: bool
+) -> None:
+    tokenizer = _ThreadRecorder()
+
+    await _translator(FakeModel(tokenizer=tokenizer)).translate(
+        _request("One. " * num_sentences, **options), deadline_s=None
+    )
+
+    assert (threading.get_ident() in tokenizer.threads) is is_here
