@@ -64,6 +64,10 @@ class HostedBatch:
         self._is_interrupted = True
         self._signal()
 
+    def reset(self) -> None:
+        """Let the process forget the batch; the next exchange connects anew."""
+        self._disconnect()
+
     def adopt_thread(self, *, niceness: int) -> None:
         """Do nothing: it is another thread that decodes."""
 

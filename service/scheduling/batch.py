@@ -57,6 +57,9 @@ class Batch(Protocol):
     def interrupt(self) -> None:
         """Let exchanges return at once from now on: all is over."""
 
+    def reset(self) -> None:
+        """Forget all who are in it, whatever has become of them: the next exchange begins with an empty one."""
+
     def adopt_thread(self, *, niceness: int) -> None:
         """Prepare the calling thread, which will do all exchanges from now on.
 

@@ -51,7 +51,7 @@ class LocalBatch:
         except Exception:  # noqa: BLE001 - one bad batch must strand neither its callers nor the decoding thread
             turn.fault = traceback.format_exc()
             turn.lost = tuple({newcomer.key for newcomer in (*self._running.values(), *orders.newcomers)})
-            self._engine, self._running, self._load = None, {}, _EMPTY
+            self.reset()
         turn.busy_s = self._clock() - began_s
         return turn
 
@@ -60,6 +60,10 @@ class LocalBatch:
 
     def interrupt(self) -> None:
         """Do nothing: nothing interrupts a step."""
+
+    def reset(self) -> None:
+        """Begin with an empty batch, and give up the memory of the one before."""
+        self._engine, self._running, self._load = None, {}, _EMPTY
 
     def adopt_thread(self, *, niceness: int) -> None:
         """Let the calling thread stand back: it is the one that decodes."""

@@ -7,6 +7,7 @@ is answered (an answer runs the caller's callbacks).
 import math
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -324,39 +325,50 @@ class Scheduler:
         )
 
     def _decode(self, worker: Worker) -> None:
-        """Run a decoding thread until the scheduler stops."""
+        """Run a decoding thread until the scheduler stops; nothing that is raised ends it before."""
         worker.adopt_thread(niceness=self._settings.decoding_niceness)
-        while self._hand_over(worker):
-            is_backlogged = self._is_backlogged(worker)
-            self._learn(worker.exchange(), is_backlogged=is_backlogged)
+        is_going_on = True
+        while is_going_on:
+            try:
+                is_going_on = self._take_turn(worker)
+            except Exception:  # noqa: BLE001 - it must strand neither the callers nor the thread
+                worker.abandon(traceback.format_exc())
 
-    def _hand_over(self, worker: Worker) -> bool:
-        """Give a worker its next joiners, waiting while there is nothing to do at all; False once stopping."""
+    def _take_turn(self, worker: Worker) -> bool:
+        """Let a worker do what there is to do, waiting while there is nothing at all; False once stopping."""
         with self._lock:
             self._work.wait_for(lambda: self._is_stopping or worker.num_segments or self._queue.num_segments)
             if self._is_stopping:
                 return False
-            if not self._queue.num_segments:
-                return True
-            now_s = self._clock()
-            expired = self._queue.pop_expired(now_s)
-            if joiners := self._pop_joiners(worker, now_s):
-                worker.hand_over(joiners)
-            self._record_queue()
-        for pending in expired:
-            pending.fail(DeadlineExceededError("queue"))
+        if self._queue.num_segments:
+            self._hand_over(worker)
+        is_backlogged = self._is_backlogged(worker)
+        self._learn(worker.exchange(), is_backlogged=is_backlogged)
         return True
 
-    def _pop_joiners(self, worker: Worker, now_s: float) -> list[PendingSegment]:
+    def _hand_over(self, worker: Worker) -> None:
+        """Give a worker who joins its batch now, and answer those whose deadline has passed."""
+        expired: list[PendingSegment] = []
+        try:
+            with self._lock:
+                now_s = self._clock()
+                expired = self._queue.pop_expired(now_s)
+                self._pop_joiners(worker, now_s)
+                self._record_queue()
+        finally:
+            for pending in expired:
+                pending.fail(DeadlineExceededError("queue"))
+
+    def _pop_joiners(self, worker: Worker, now_s: float) -> None:
         """Take those who join the batch of a worker now out of the queue."""
         num_places = self._num_places()
         if worker.num_segments >= num_places:
-            return []
+            return
         waiting = self._queue.peek(now_s, limit=_LOOKAHEAD * self._settings.max_batch_segments)
         joiners = next_joiners(waiting, worker.load(), self._budget(num_places))
+        worker.hand_over(joiners)  # before they are taken out: at no time are they in neither of the two
         for pending in joiners:
             self._queue.serve(pending)
-        return joiners
 
     def _num_places(self) -> int:
         """Return how many segments a worker may have as things are."""

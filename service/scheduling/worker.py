@@ -1,6 +1,7 @@
 """What one decoding thread does for its batch: hand over newcomers, answer who has ended, forget who has gone."""
 
 import logging
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -77,16 +78,29 @@ class Worker:
     def exchange(self) -> Sequence[Turn]:
         """Let newcomers join and forget who has gone, then answer who has ended; return what the batch did."""
         turns: Sequence[Turn] = ()
-        orders = self._orders()
-        if orders or self._running:
-            try:
+        try:
+            orders = self._orders()
+            if orders or self._running:
                 turns = self._batch.exchange(orders)
-            except EngineError as error:
-                self._fail(list(self._running), str(error))
-        for turn in turns:
-            self._take_in(turn)
-        self._show(self.load())
+            for turn in turns:
+                self._take_in(turn)
+            self._show(self.load())
+        except EngineError as error:
+            self.abandon(str(error))
+        except Exception:  # noqa: BLE001 - whatever it is, it must strand neither callers nor the decoding thread
+            self.abandon(traceback.format_exc())
         return turns
+
+    def abandon(self, fault: str) -> None:
+        """Fail all who were handed over, and begin with an empty batch."""
+        pendings = self._pending()
+        self._running, self._joiners, self._load = {}, [], None
+        try:
+            self._batch.reset()
+        except Exception:
+            log.exception("batch cannot be reset")
+        self._fail(pendings, fault)
+        self._show(BatchLoad())
 
     def close(self) -> None:
         """Free the batch and take it out of the gauges, which the workers of several models share."""
@@ -128,7 +142,7 @@ class Worker:
             if running := self._left(key):
                 running.pending.fail(DeadlineExceededError("decode"))
         if turn.fault:
-            self._fail(turn.lost, turn.fault)
+            self._fail([running.pending for running in map(self._left, turn.lost) if running], turn.fault)
 
     def _left(self, key: int) -> RunningSegment | None:
         """Return one who is no longer in the batch; None if nobody waits for him any more."""
@@ -195,9 +209,9 @@ class Worker:
         self._metrics.batch_live_rows.inc(load.live_rows - self._shown.live_rows)
         self._shown = load
 
-    def _fail(self, keys: Sequence[int], fault: str) -> None:
+    def _fail(self, pendings: Sequence[PendingSegment], fault: str) -> None:
         """Fail those who were in a batch that is lost."""
-        log.error("batch failed", extra={"segments": len(keys), "fault": fault})
-        for key in keys:
-            if running := self._left(key):
-                running.pending.fail(EngineError("decoding failed"))
+        log.error("batch failed", extra={"segments": len(pendings), "fault": fault})
+        self._metrics.batch_failures.inc()
+        for pending in pendings:
+            pending.fail(EngineError("decoding failed"))

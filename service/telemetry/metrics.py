@@ -31,7 +31,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 class Metrics:
     """All metrics of one server, registered in one registry."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry) -> None:  # noqa: PLR0915 - a table
         self.registry = registry
         self.requests = Counter(
             "mt_requests", "Finished RPCs by method and gRPC status.", ("method", "status"), registry=registry
@@ -109,6 +109,12 @@ class Metrics:
         )
         self.batch_segments = Histogram(
             "mt_batch_segments", "Segments in the batch at each step.", buckets=_COUNT_BUCKETS, registry=registry
+        )
+        self.batch_failures = Counter(
+            "mt_batch_failures",
+            "Batches lost with all of their segments: the network failed, its process ended, or the server is at "
+            "fault; the log says which.",
+            registry=registry,
         )
         self.batch_padded_tokens = Histogram(
             "mt_batch_padded_tokens",
