@@ -8,8 +8,8 @@ from dragoman.v1 import translation_pb2 as pb
 
 from loadtests.bad_inputs.answers import Answer
 from loadtests.bad_inputs.callers import AFTER, BEFORE, streamed_message
-from loadtests.bad_inputs.contract import document_faults, translate_faults
 from loadtests.bad_inputs.inputs import LEFT, BadInput, Method
+from loadtests.contract import document_faults, translate_faults
 
 _OK: Final = grpc.StatusCode.OK.name
 INTERNAL: Final = frozenset({"INTERNAL", "UNKNOWN", "DATA_LOSS", "ABORTED", "OUT_OF_RANGE"})

@@ -14,7 +14,7 @@ from loadtests.soak.book import Book
 from loadtests.soak.observations import Sample, Settings
 from loadtests.soak.run import run
 from loadtests.soak.verdict import broken_promises, memory_doubt, summarize
-from loadtests.soak.versions import Versions
+from loadtests.stress.server import Versions
 from loadtests.texts import read_texts
 
 _DESCRIPTION: Final = """\
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="dragoman-soak-") as models:
             versions = Versions(Path(models), options.bundle)
-            versions.bring(1)
+            versions.add(1)
             with ServerProcess(log, "--models", models, environment=SERVER_SETTINGS) as server:
                 server.wait_until_ready(timeout_s=_START_TIMEOUT_S)
                 found = run(server, versions, read_texts(), book, settings, progress=_progress(settings))

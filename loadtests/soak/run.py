@@ -21,7 +21,7 @@ from loadtests.soak.pacing import Pace
 from loadtests.soak.plan import PlannedCall, planned_calls
 from loadtests.soak.probes import first_answers, probe_requests
 from loadtests.soak.swaps import Operator, Swapping
-from loadtests.soak.versions import Versions
+from loadtests.stress.server import Versions
 from loadtests.texts import Texts
 
 _REST_TIMEOUT_S: Final = 60.0

@@ -13,7 +13,7 @@ from loadtests.soak.book import Book, Ended
 from loadtests.soak.callers import REQUEST_ID_KEY, connect, seen_unary
 from loadtests.soak.ledger import UNSEEN, Entry
 from loadtests.soak.plan import LABEL
-from loadtests.soak.versions import Versions
+from loadtests.stress.server import Versions
 
 _TIMEOUT_S: Final = 60.0
 """Of each call, and of what is waited for."""
@@ -58,7 +58,7 @@ class Operator:
         if way == 2:
             self._bring_broken()
         old, new = self._version, self._version + 1
-        self._versions.bring(new)
+        self._versions.add(new)
         if way == 1:
             self._wait(lambda states: states.get(str(new)) == pb.MODEL_STATE_READY, f"version {new} is ready")
         else:
@@ -77,7 +77,7 @@ class Operator:
 
     def _bring_broken(self) -> None:
         broken = _BROKEN + self._version
-        self._versions.bring(broken, is_broken=True)
+        self._versions.add(broken, is_broken=True)
         name = self._versions.full_name(broken)
         self.num_broken += 1
         self._call(f"{_ADMIN}LoadModel", pb.LoadModelRequest(model=name), expected="FAILED_PRECONDITION")

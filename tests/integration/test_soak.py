@@ -12,7 +12,7 @@ from loadtests.soak.book import Book
 from loadtests.soak.observations import Sample, Settings
 from loadtests.soak.run import run
 from loadtests.soak.verdict import summarize
-from loadtests.soak.versions import Versions
+from loadtests.stress.server import Versions
 from loadtests.texts import Texts
 from tests.integration.real_process import CHECKOUT, START_S
 
@@ -40,7 +40,7 @@ def test_books_of_callers_and_server_agree_whatever_callers_and_versions_do(
         Book(),
         list[Sample](),
     )
-    versions.bring(1)
+    versions.add(1)
     with ServerProcess(log, "--models", str(tmp_path), environment=SERVER_SETTINGS) as server:
         server.wait_until_ready(timeout_s=START_S)
         texts = Texts(SENTENCES, origin="built-in sentences")

@@ -1,9 +1,11 @@
 from collections.abc import Callable
 
+import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
+from google.rpc import status_pb2
 
-from loadtests.bad_inputs.contract import document_faults, translate_faults
+from loadtests.contract import document_faults, meaning, stream_answers, translate_faults
 
 Change = Callable[[pb.TranslateResponse], object]
 
@@ -111,7 +113,7 @@ def test_each_fault_is_seen(change: Change, fault: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
-        ({"request_id": "r2"}, "another request id"),
+        ({"request_id": "r2"}, "another request id: 'r1'"),
         ({"options": pb.DecodingOptions(max_target_tokens=3)}, "4 target tokens, over the limit of 3"),
         ({"texts": [TEXT.replace("Two  men", "........"), " \n"]}, "without a letter or digit was translated"),
         ({"texts": [TEXT, "a man"]}, "a text with a word in it was not translated"),
@@ -155,8 +157,8 @@ def test_a_nul_of_a_prefix_is_its_own() -> None:
     assert list(translate_faults(request(target_prefixes=["Ein\0", ""]), answer)) == []
 
 
-def message(index: int, text: str, placed: pb.Sentence | None = None) -> pb.TranslatedSentence:
-    hypotheses = [pb.Hypothesis(text="x", score=-1.0)] if placed else []
+def message(index: int, text: str, placed: pb.Sentence | None = None, *, best: str = "") -> pb.TranslatedSentence:
+    hypotheses = [pb.Hypothesis(text=best, score=-1.0)] if placed else []
     return pb.TranslatedSentence(
         index=index,
         text=text,
@@ -170,8 +172,8 @@ def message(index: int, text: str, placed: pb.Sentence | None = None) -> pb.Tran
 
 def document() -> list[pb.TranslatedSentence]:
     return [
-        message(0, "- Ein Mann.", sentence((2, 8), (2, 11))),
-        message(1, "\n\tZwei.", sentence((10, 19), (13, 18))),
+        message(0, "- Ein Mann.", sentence((2, 8), (2, 11)), best="Ein Mann."),
+        message(1, "\n\tZwei.", sentence((10, 19), (13, 18)), best="Zwei."),
     ]
 
 
@@ -180,6 +182,7 @@ def test_a_good_document_has_no_fault() -> None:
 
     assert list(document_faults(asked, document(), is_complete=True)) == []
     assert list(document_faults(asked, document()[:1], is_complete=False)) == []
+    assert list(document_faults(asked, [], is_complete=False)) == []
 
 
 @pytest.mark.parametrize(
@@ -187,7 +190,13 @@ def test_a_good_document_has_no_fault() -> None:
     [
         ([], "no message came"),
         (document()[:1], "last sentence is not copied"),
-        (document()[::-1], "do not come in order"),
+        (document()[::-1], "do not come in order: [1, 0]"),
+        ([document()[0], document()[0]], "do not come in order: [0, 0]"),
+        ([document()[0], message(1, "\n\tZwei.", sentence((4, 19), (13, 18)))], "a span of the source is out of order"),
+        (
+            [document()[0], message(1, "\n\tZwei.", sentence((10, 19), (13, 18)), best="Drei")],
+            "sentence 1 is not where",
+        ),
         ([document()[0], message(1, "\n Zwei.", sentence((10, 19), (13, 18)))], "at 10 is not copied"),
         ([message(0, "- A man.\n")], "a text without a sentence is not copied"),
         ([message(0, TEXT)], "a text with a word in it was not translated"),
@@ -200,9 +209,42 @@ def test_each_fault_of_a_document_is_seen(messages: list[pb.TranslatedSentence],
 
 
 def test_a_document_keeps_its_names() -> None:
-    messages = document()
+    asked, messages = pb.TranslateDocumentRequest(text=TEXT), document()
     messages[1].model_version = "2"
 
-    found = list(document_faults(pb.TranslateDocumentRequest(text=TEXT), messages, is_complete=True))
+    assert list(document_faults(asked, messages, is_complete=True)) == [
+        "the names of model and request change between messages"
+    ]
+    assert list(document_faults(asked, document(), is_complete=True, request_id="own")) == [
+        "messages have another request id: r"
+    ]
 
-    assert found == ["the names of model and request change between messages"]
+
+def test_answers_of_a_stream_are_paired_by_their_ids() -> None:
+    refused = pb.TranslateResponse(request_id="b", error=status_pb2.Status(code=grpc.StatusCode.NOT_FOUND.value[0]))
+    sent = [request(request_id="r1"), request(request_id="b"), request(request_id="c")]
+
+    found = stream_answers(sent, [refused, response()])
+
+    assert found.statuses == {"r1": "OK", "b": "NOT_FOUND"}
+    assert (found.twice, found.faults) == ([], [])
+
+
+def test_an_answer_that_comes_twice_or_was_never_asked_for_is_told() -> None:
+    foreign = response()
+    foreign.request_id = "z"
+
+    found = stream_answers([request(request_id="r1")], [response(), response(), foreign])
+
+    assert found.twice == ["r1 was answered 2 times"]
+    assert found.faults == ["'z' was answered over a stream that never asked it"]
+
+
+def test_the_meaning_of_an_answer_is_all_but_version_id_and_times() -> None:
+    first_time, again = response(), response()
+    again.model_version, again.request_id = "2", "r2"
+    again.timings.decode.nanos = 5
+
+    assert meaning(first_time.SerializeToString()) == meaning(again.SerializeToString())
+    again.translations[0].hypotheses[0].score = -1.0 - 1e-6
+    assert meaning(first_time.SerializeToString()) != meaning(again.SerializeToString())

@@ -5,10 +5,13 @@ Pure functions from a request and its answer to sentences, one for each promise 
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+import grpc
 from dragoman.v1 import translation_pb2 as pb
 
 _WORD_CHARACTER: Final = re.compile(r"[^\W_]")
@@ -22,15 +25,24 @@ _SURE_WORD: Final = "man"
 """Wherever this stands, there is something to translate."""
 
 
-def translate_faults(request: pb.TranslateRequest, response: pb.TranslateResponse) -> Iterator[str]:
-    """Yield what is wrong with an answer that is no error."""
+def translate_faults(
+    request: pb.TranslateRequest, response: pb.TranslateResponse, *, request_id: str = ""
+) -> Iterator[str]:
+    """Yield what is wrong with an answer that is no error.
+
+    Args:
+        request: that was sent.
+        response: that came.
+        request_id: of the call, if its metadata names one; else that of the request counts.
+    """
     if len(response.translations) != len(request.texts):
         yield f"{len(request.texts)} texts have {len(response.translations)} translations"
         return
     if not (response.model_name and response.model_version and response.request_id):
         yield "the answer lacks the names of its model or request"
-    if request.request_id and response.request_id != request.request_id:
-        yield "the answer has another request id"
+    expected_id = request_id or request.request_id
+    if expected_id and response.request_id != expected_id:
+        yield f"the answer has another request id: {response.request_id!r}"
     sentences = [sentence for translation in response.translations for sentence in translation.sentences]
     if response.num_source_tokens != sum(sentence.num_source_tokens for sentence in sentences):
         yield "the source tokens of the sentences do not add up"
@@ -43,14 +55,28 @@ def translate_faults(request: pb.TranslateRequest, response: pb.TranslateRespons
 
 
 def document_faults(
-    request: pb.TranslateDocumentRequest, messages: Sequence[pb.TranslatedSentence], *, is_complete: bool
+    request: pb.TranslateDocumentRequest,
+    messages: Sequence[pb.TranslatedSentence],
+    *,
+    is_complete: bool,
+    request_id: str = "",
 ) -> Iterator[str]:
-    """Yield what is wrong with the messages of a document, all of them or its first."""
+    """Yield what is wrong with the messages of a document: each must have come once, in order, and belong to it.
+
+    Args:
+        request: that was sent.
+        messages: that came, in this order.
+        is_complete: whether the call ended with OK, so that all of the document must be there; else its beginning.
+        request_id: of the call, if its metadata names one.
+    """
     if not messages:
-        yield "no message came"
+        if is_complete:
+            yield "no message came"
         return
+    if foreign := {message.request_id for message in messages} - {request_id or messages[0].request_id}:
+        yield f"messages have another request id: {', '.join(sorted(foreign))}"
     if [message.index for message in messages] != list(range(len(messages))):
-        yield "the messages do not come in order"
+        yield f"the messages do not come in order: {[message.index for message in messages]}"
     target = "".join(message.text for message in messages)
     sentences = [message.sentence for message in messages if message.HasField("sentence")]
     yield from _copy_faults(request.text, target, sentences, is_complete=is_complete)
@@ -60,15 +86,70 @@ def document_faults(
     if len({(message.model_name, message.model_version, message.request_id) for message in messages}) != 1:
         yield "the names of model and request change between messages"
     for message in messages:
-        if message.HasField("sentence"):
-            source = _piece(request.text, message.sentence.source)
-            yield from _sentence_faults(
-                source, _piece(target, message.sentence.target), message.sentence, request.options
-            )
-            yield from _hypotheses_faults(len(request.text), message.hypotheses, request.options)
-            yield from _warning_faults(message.warnings, [message.sentence], has_index=False)
-        elif message.hypotheses or message.warnings:
+        yield from _message_faults(request, message, target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamAnswers:
+    """What came back over a stream."""
+
+    statuses: Mapping[str, str]
+    """Of each request that was answered, by its id."""
+
+    twice: Sequence[str]
+    """A sentence for each request that was answered more than once."""
+
+    faults: Sequence[str]
+    """A sentence for each answer that is foreign or breaks a promise."""
+
+
+def stream_answers(requests: Sequence[pb.TranslateRequest], responses: Sequence[pb.TranslateResponse]) -> StreamAnswers:
+    """Pair the answers of a stream with its requests, which all have ids."""
+    sent = {request.request_id: request for request in requests}
+    num_answers = Counter(response.request_id for response in responses)
+    faults = [f"{name!r} was answered over a stream that never asked it" for name in num_answers.keys() - sent.keys()]
+    statuses = {}
+    for response in responses:
+        request = sent.get(response.request_id)
+        if request is None:
+            continue
+        statuses[response.request_id] = _status_name(response)
+        if not response.HasField("error"):
+            faults += [f"{request.request_id}: {fault}" for fault in translate_faults(request, response)]
+    twice = [f"{name} was answered {count} times" for name, count in num_answers.items() if count > 1]
+    return StreamAnswers(statuses=statuses, twice=twice, faults=faults)
+
+
+def meaning(raw_response: bytes) -> bytes:
+    """Return what must be the same whenever Translate is asked the same: the answer without version, id and times."""
+    response = pb.TranslateResponse.FromString(raw_response)
+    for name in ("model_version", "timings", "request_id"):
+        response.ClearField(name)
+    return response.SerializeToString(deterministic=True)
+
+
+def _status_name(response: pb.TranslateResponse) -> str:
+    if not response.HasField("error"):
+        return "OK"
+    number = response.error.code
+    return next((code.name for code in grpc.StatusCode if code.value[0] == number), f"status {number}")
+
+
+def _message_faults(
+    request: pb.TranslateDocumentRequest, message: pb.TranslatedSentence, document_target: str
+) -> Iterator[str]:
+    if not message.HasField("sentence"):
+        if message.hypotheses or message.warnings:
             yield "a message without a sentence has hypotheses or warnings"
+        return
+    target = _piece(document_target, message.sentence.target)
+    yield from _sentence_faults(
+        _piece(request.text, message.sentence.source), target, message.sentence, request.options
+    )
+    yield from _hypotheses_faults(len(request.text), message.hypotheses, request.options)
+    yield from _warning_faults(message.warnings, [message.sentence], has_index=False)
+    if message.hypotheses and message.hypotheses[0].text != target:
+        yield f"sentence {message.index} is not where its span of the target says"
 
 
 def _translation_faults(

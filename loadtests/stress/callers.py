@@ -1,0 +1,273 @@
+"""Calls as an ordinary client makes them, and callers who translate all along and note every answer.
+
+They use gRPC's threaded client: its asynchronous one leaks a little memory with each call that is cancelled while an
+answer is awaited (grpc/grpc#43360), and so would show growth of its own.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+from dragoman.v1 import translation_pb2 as pb
+from grpc_health.v1 import health_pb2
+
+from loadtests.contract import meaning
+from loadtests.server_process import ServerError
+from loadtests.wire import Method
+
+TIMEOUT_S: Final = 60.0
+"""Deadline of a call whose caller waits: only reached if the server has forgotten it."""
+
+REQUEST_ID_KEY: Final = "x-request-id"
+"""Metadata that names a call."""
+
+WRONG_ANSWER: Final = "WRONG_ANSWER"
+"""In place of OK: an answer came, but not the right one."""
+
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.use_local_subchannel_pool", 1),  # or callers would share connections
+    ("grpc.enable_retries", 0),  # a call that is repeated would be counted twice
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+)
+_MAX_MESSAGE_CHARACTERS: Final = 160
+_NUM_TRANSLATING: Final = 3
+_PAUSE_S: Final = 0.02
+"""Between two calls of a bystander, so that the machine is busy and not full."""
+_PROGRESS_TIMEOUT_S: Final = 90.0
+
+
+def connect(target: str) -> grpc.Channel:
+    """Return a connection of its own, whose calls are never repeated."""
+    return grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What became of a call; times in seconds on the monotonic clock."""
+
+    status: str
+    message: str = ""
+    """Of a status that is not OK."""
+
+    answer: bytes = b""
+    """What the translations mean (`contract.meaning`); other calls have none."""
+
+    began_s: float
+    ended_s: float
+
+    @property
+    def latency_s(self) -> float:
+        """How long the caller waited."""
+        return self.ended_s - self.began_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A request whose right answer is known."""
+
+    request: bytes
+    answer: bytes
+    """As `Reply.answer` was before anything went wrong; bit for bit."""
+
+    def judge(self, reply: Reply) -> Reply:
+        """Return a reply with another status if it is an answer, but not the right one."""
+        if reply.status != "OK" or reply.answer == self.answer:
+            return reply
+        message = f"{_texts(reply.answer)} instead of {_texts(self.answer)}"
+        return replace(reply, status=WRONG_ANSWER, message=message)
+
+
+class Client:
+    """A connection of its own; one thread at a time uses it."""
+
+    def __init__(self, target: str) -> None:
+        self._channel = connect(target)
+        self._methods: dict[Method, Any] = {}
+
+    def translate(self, request: bytes, *, timeout_s: float = TIMEOUT_S) -> Reply:
+        """Ask for translations and keep what they mean."""
+        return self.call(Method.TRANSLATE, request, timeout_s=timeout_s, read=meaning)
+
+    def check(self, *, timeout_s: float = TIMEOUT_S) -> Reply:
+        """Ask for the health of the server; OK only if it serves."""
+        return self.call(Method.CHECK, b"", timeout_s=timeout_s, read=_require_serving)
+
+    def list_models(self, *, timeout_s: float = TIMEOUT_S) -> Reply:
+        """Ask what models there are, which needs the event loop only; OK only if there is one."""
+        return self.call(Method.LIST_MODELS, b"", timeout_s=timeout_s, read=_require_models)
+
+    def load_model(self, model: str) -> Reply:
+        """Ask for a version of a model to be loaded."""
+        return self.call(Method.LOAD_MODEL, pb.LoadModelRequest(model=model).SerializeToString())
+
+    def call(
+        self,
+        method: Method,
+        request: bytes,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        read: Callable[[bytes], bytes] = lambda _: b"",
+        **options: Any,
+    ) -> Reply:
+        """Make any unary call; `read` makes its answer, or raises a ValueError that says what is wrong."""
+        began_s = time.monotonic()
+        answer, message = b"", ""
+        try:
+            response: bytes = self._method(method)(request, timeout=timeout_s, **options)
+            answer, status = read(response), "OK"
+        except grpc.RpcError as error:
+            status, message = error.code().name, (error.details() or "")[:_MAX_MESSAGE_CHARACTERS]
+        except ValueError as error:
+            status, message = WRONG_ANSWER, str(error)
+        return Reply(status=status, message=message, answer=answer, began_s=began_s, ended_s=time.monotonic())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+    def _method(self, method: Method) -> Any:
+        if method not in self._methods:
+            self._methods[method] = self._channel.unary_unary(method.path)
+        return self._methods[method]
+
+
+def learn_answers(target: str, requests: Sequence[bytes]) -> list[Question]:
+    """Ask a server that is well; what it answers now is what it must answer later, bit for bit.
+
+    Raises:
+        ServerError: if it does not answer.
+    """
+    questions = []
+    with Client(target) as client:
+        for request in requests:
+            reply = client.translate(request)
+            if reply.status != "OK":
+                raise ServerError(f"a server to which nothing was done answers {reply.status}: {reply.message}")
+            questions.append(Question(request=request, answer=reply.answer))
+    return questions
+
+
+class Bystanders:
+    """Threads that call, one call after the other and each on a connection of its own, from `with` to its end."""
+
+    def __init__(
+        self,
+        target: str,
+        questions: Sequence[Question],
+        *,
+        num_translating: int = _NUM_TRANSLATING,
+        each_s: float = _PAUSE_S,
+        look: Callable[[Client], Reply] = Client.check,
+        look_each_s: float = _PAUSE_S,
+    ) -> None:
+        """Call a server.
+
+        Args:
+            target: its address.
+            questions: what is translated, with the right answers.
+            num_translating: threads that translate; one more looks.
+            each_s: pause between two translations of a thread.
+            look: another call, without queue and model: the server's health, or what models there are.
+            look_each_s: pause between two of these.
+        """
+        self._target = target
+        self._questions = questions
+        self._is_over = threading.Event()
+        self._progress = threading.Condition()
+        self._translations: list[list[Reply]] = [[] for _ in range(num_translating)]
+        self._looks: list[Reply] = []
+        self._threads = [
+            threading.Thread(target=self._translate, args=(number, each_s), name=f"bystander-{number}", daemon=True)
+            for number in range(num_translating)
+        ]
+        self._threads.append(
+            threading.Thread(target=self._look, args=(look, look_each_s), name="bystander-look", daemon=True)
+        )
+
+    @property
+    def translations(self) -> list[Reply]:
+        """What came of every translation so far."""
+        with self._progress:
+            return [reply for replies in self._translations for reply in replies]
+
+    @property
+    def looks(self) -> list[Reply]:
+        """What came of every other call so far."""
+        with self._progress:
+            return list(self._looks)
+
+    def wait_for_answers(self) -> None:
+        """Return once each of them has ended a call that began after this.
+
+        Raises:
+            ServerError: if one of them waits for very long.
+        """
+        began_s = time.monotonic()
+        with self._progress:
+            if not self._progress.wait_for(lambda: all(self._began(began_s)), _PROGRESS_TIMEOUT_S):
+                raise ServerError(f"a bystander has waited for more than {_PROGRESS_TIMEOUT_S:g} s")
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _began(self, after_s: float) -> Iterator[bool]:
+        for replies in (*self._translations, self._looks):
+            yield bool(replies) and replies[-1].began_s >= after_s
+
+    def _translate(self, number: int, each_s: float) -> None:
+        with Client(self._target) as client:
+            for question in itertools.cycle([*self._questions[number:], *self._questions[:number]]):
+                self._note(self._translations[number], question.judge(client.translate(question.request)))
+                if self._is_over.wait(each_s):
+                    return
+
+    def _look(self, look: Callable[[Client], Reply], each_s: float) -> None:
+        with Client(self._target) as client:
+            while True:
+                self._note(self._looks, look(client))
+                if self._is_over.wait(each_s):
+                    return
+
+    def _note(self, replies: list[Reply], reply: Reply) -> None:
+        with self._progress:
+            replies.append(reply)
+            self._progress.notify_all()
+
+
+def _texts(answer: bytes) -> list[tuple[str, float]]:
+    """Return what a message shows of an answer: texts and scores."""
+    translations = pb.TranslateResponse.FromString(answer).translations
+    return [(one.text, one.score) for translation in translations for one in translation.hypotheses]
+
+
+def _require_serving(response: bytes) -> bytes:
+    status = health_pb2.HealthCheckResponse.FromString(response).status
+    if status != health_pb2.HealthCheckResponse.SERVING:
+        raise ValueError(f"health is {health_pb2.HealthCheckResponse.ServingStatus.Name(status)}")
+    return b""
+
+
+def _require_models(response: bytes) -> bytes:
+    if not pb.ListModelsResponse.FromString(response).models:
+        raise ValueError("there is no model")
+    return b""

@@ -1,0 +1,122 @@
+"""The server under test: started with models and a log of its own, and what it complains of."""
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from loadtests.server_process import ServerProcess
+
+SHIPPED_MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models"
+
+_START_TIMEOUT_S: Final = 120.0
+_COMPLAINTS: Final = frozenset({"error", "critical"})
+_MANIFEST: Final = "manifest.json"
+
+
+def log_path(output: Path) -> Path:
+    """Return where a server that is started for an output directory writes its log."""
+    return output / "server.log"
+
+
+@contextmanager
+def started(output: Path, *, models: Path, settings: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
+    """Start a server, ready for calls, on a directory of models; kill it at the end if it still runs.
+
+    Args:
+        output: directory of its log.
+        models: its models.
+        settings: environment variables of the server, beside those of this process.
+
+    Raises:
+        ServerError: if it does not start.
+    """
+    with ServerProcess(log_path(output), "--models", str(models.resolve()), environment=settings) as server:
+        server.wait_until_ready(timeout_s=_START_TIMEOUT_S)
+        yield server
+
+
+def log_records(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Yield each line of a log and its record; None for a line that is none, such as of a traceback."""
+    for line in lines:
+        text = line.strip()
+        if not text:
+            continue
+        try:
+            record = json.loads(text)
+        except ValueError:
+            record = None
+        yield text, record if isinstance(record, dict) else None
+
+
+def is_complaint(record: dict[str, Any] | None) -> bool:
+    """Tell whether a record is an error, or none at all: what Python or a library writes when something is wrong."""
+    return record is None or record.get("level") in _COMPLAINTS
+
+
+def complaints(lines: Iterable[str]) -> list[str]:
+    """Return the lines of a log that tell of errors, or are no records."""
+    return [text for text, record in log_records(lines) if is_complaint(record)]
+
+
+def copy_models(models: Path, copy: Path) -> None:
+    """Make a directory of models what another one is, with files of its own."""
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(models, copy)
+
+
+def only_bundle(models: Path) -> Path:
+    """Return the one bundle of a directory of models.
+
+    Raises:
+        ValueError: if there is none, or more than one.
+    """
+    bundles = sorted(path.parent for path in models.glob(f"*/*/{_MANIFEST}"))
+    if len(bundles) != 1:
+        raise ValueError(f"{models}: expected one bundle MODEL/VERSION, found {len(bundles)}")
+    return bundles[0]
+
+
+class Versions:
+    """A directory of models in which versions of one bundle come and go: copies, each with a manifest of its own."""
+
+    def __init__(self, models: Path, bundle: Path) -> None:
+        """Use a directory of models.
+
+        Raises:
+            OSError: if the bundle cannot be read.
+            ValueError: if its manifest is none.
+        """
+        self._bundle = bundle
+        self._manifest = json.loads((bundle / _MANIFEST).read_text(encoding="utf-8"))
+        self.name: str = self._manifest["name"]
+        """Of the model."""
+
+        self._family = models / self.name
+        self._family.mkdir(parents=True, exist_ok=True)
+
+    def full_name(self, version: int) -> str:
+        """Return what calls name a version."""
+        return f"{self.name}/{version}"
+
+    def add(self, version: int, *, is_broken: bool = False) -> None:
+        """Let a version appear as a whole, by a rename; the weights of a broken one lack their last byte."""
+        hidden = self._family / f".{version}"
+        hidden.mkdir()
+        for path in self._bundle.iterdir():
+            if path.name != _MANIFEST:
+                shutil.copyfile(path, hidden / path.name)
+        manifest = {**self._manifest, "version": str(version)}
+        (hidden / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+        if is_broken:
+            weights = next(hidden.glob("weights.*"))
+            weights.write_bytes(weights.read_bytes()[:-1])
+        hidden.rename(self._family / str(version))
+
+    def remove(self, version: int) -> None:
+        """Let a version disappear, by a rename too."""
+        hidden = self._family / f".{version}-gone"
+        (self._family / str(version)).rename(hidden)
+        shutil.rmtree(hidden)

@@ -1,0 +1,91 @@
+"""What a scenario came to: its figures, and each promise, held or broken. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+_MAX_SHOWN: Final = 5
+"""Of the sentences of one promise; the JSON has all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """Something that must hold whatever the scenario does."""
+
+    name: str
+    """What is promised, such as `each request is answered once`."""
+
+    broken: Sequence[str] = ()
+    """A sentence for each time that it was broken; none: it held."""
+
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    """What it was judged by, for the JSON."""
+
+    @property
+    def held(self) -> bool:
+        """Whether it was never broken."""
+        return not self.broken
+
+    @property
+    def sentence(self) -> str:
+        """What is printed of a broken promise: the first few of its sentences."""
+        more = len(self.broken) - _MAX_SHOWN
+        rest = f"; and {more} more" if more > 0 else ""
+        return f"{self.name}: {'; '.join(self.broken[:_MAX_SHOWN])}{rest}"
+
+
+def at_most(name: str, value: float, limit: float, *, unit: str = "") -> Promise:
+    """Return the promise that a figure is not above its limit."""
+    figures = {"value": value, "limit": limit}
+    if value <= limit:
+        return Promise(name=name, figures=figures)
+    return Promise(name=name, broken=[f"{value:.4g}{unit and ' '}{unit}, more than {limit:g}"], figures=figures)
+
+
+def require(name: str, holds: bool, otherwise: str) -> Promise:
+    """Return the promise that something holds; `otherwise` says what is so if it does not."""
+    return Promise(name=name, broken=() if holds else (otherwise,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The result of one scenario, or of one part of it."""
+
+    scenario: str
+    figures: Mapping[str, str | int]
+    """In the order in which they are printed."""
+
+    promises: Sequence[Promise]
+    notes: Sequence[str] = ()
+    """Sentences for people that break no promise."""
+
+    @property
+    def broken(self) -> list[Promise]:
+        """The promises that did not hold."""
+        return [promise for promise in self.promises if not promise.held]
+
+    @property
+    def verdict(self) -> str:
+        """`held` or `broken`."""
+        return "broken" if self.broken else "held"
+
+    @property
+    def exit_status(self) -> int:
+        """0 if every promise held, else 1."""
+        return 1 if self.broken else 0
+
+    @property
+    def line(self) -> str:
+        """`SCENARIO name=value ... verdict=held`."""
+        fields = {**self.figures, "verdict": self.verdict}
+        return " ".join([self.scenario, *(f"{name}={value}" for name, value in fields.items())])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return figures, promises and verdict as JSON-ready values."""
+        return {
+            "scenario": self.scenario,
+            "verdict": self.verdict,
+            "figures": dict(self.figures),
+            "promises": [{"held": promise.held, **asdict(promise)} for promise in self.promises],
+            "notes": list(self.notes),
+        }
