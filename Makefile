@@ -81,7 +81,7 @@ dashboards: $(VENV)/.dev ## Write Grafana's dashboards from deploy/grafana/*.py
 watching-test: $(VENV)/.dev ## Run Prometheus, Alertmanager, Envoy and two replicas: does every panel and alert work?
 	@$(BIN)/python -m deploy.ci.watching_test
 
-envoy-test: $(VENV)/.serve ## Kill, drain and upgrade replicas behind Envoy under load: does a call fail?
+envoy-test: $(VENV)/.load ## Kill, drain and upgrade replicas behind Envoy under load: does a call fail?
 	@$(BIN)/python -m deploy.ci.envoy_test
 
 compose-test: $(VENV)/.serve ## Run docker-compose.yml for real, as far as images can be had

@@ -305,3 +305,28 @@ def _require_duration(duration_s: float) -> None:
 def _require_rate(rate_per_s: float) -> None:
     if not 0 < rate_per_s <= MAX_RATE_PER_S:
         raise ValueError(f"no arrivals at {rate_per_s} calls/s: expected a rate above 0, at most {MAX_RATE_PER_S:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """One call to come."""
+
+    number: int
+    """Which call of the workload it is."""
+
+    offset_s: float
+    """From the start of the run, its warm-up included."""
+
+    method: str | None = None
+    """Name of the method if the arrivals say it, as a trace may."""
+
+
+def make_schedule(arrivals: Arrivals, *, warm_up_s: float, duration_s: float, seed: int) -> list[Arrival]:
+    """Return all calls in the order of their times: random ones at the same rate to warm up, then the arrivals."""
+    warm_up = Poisson(arrivals.rate_per_s).times(warm_up_s, seed + 1) if warm_up_s > 0 else []
+    times = [warm_up_s + offset_s for offset_s in arrivals.times(duration_s, seed)]
+    methods = [*[None] * len(warm_up), *arrivals.methods, *[None] * len(times)]
+    return [
+        Arrival(number=number, offset_s=offset_s, method=method)
+        for number, (offset_s, method) in enumerate(zip([*warm_up, *times], methods, strict=False))
+    ]

@@ -17,10 +17,9 @@ from tqdm import tqdm
 
 from loadtests.arrivals import Arrivals
 from loadtests.flags import flags_of
-from loadtests.records import CallRecord, read_records, write_records
-from loadtests.sampling import Sample, Sampler
+from loadtests.records import CallRecord, Summary, read_records, summarize, write_records
+from loadtests.sampler import Sample, Sampler
 from loadtests.session import TEXTS_FLAG, account_path, ledger_path
-from loadtests.summary import Summary, summarize
 from loadtests.workload import Workload
 
 RECORDS_NAME: Final = "calls.jsonl"

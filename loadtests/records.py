@@ -1,11 +1,21 @@
-"""What became of each call: the ledger of a run, in memory and as JSON lines."""
+"""What became of each call, in memory and as JSON lines, and the figures that the calls of a run come to."""
 
 import json
-from collections.abc import Iterable
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from loadtests.wire import Outcome
+
+MAX_GENERATOR_LAG_P99_MS: Final = 25.0
+"""Beyond it, the generator was measured and not the server."""
+
+STAGES: Final = ("client", "queue", "encode", "decode", "text", "beyond")
+"""Where a call spends its time: all of it as its caller sees it; as the server accounts for it; and what is left, which
+is the network, gRPC, and waiting before the server looked at the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,3 +85,158 @@ def read_records(path: Path) -> list[CallRecord]:
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{path}, line {number}: no record of a call: {line[:60]!r}") from error
     return records
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least this share of them does not exceed (nearest rank).
+
+    Args:
+        values: at least one, in any order.
+        share: above 0, at most 1.
+
+    Raises:
+        ValueError: if there is no value, or the share is out of range.
+    """
+    if not values or not 0 < share <= 1:
+        raise ValueError(f"no percentile {share} of {len(values)} values")
+    return sorted(values)[math.ceil(share * len(values)) - 1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentiles:
+    """Of durations, in milliseconds, by nearest rank."""
+
+    p50_ms: float
+    p90_ms: float
+    p95_ms: float
+    p99_ms: float
+    max_ms: float
+
+    @classmethod
+    def of(cls, durations_s: Sequence[float]) -> "Percentiles":
+        """Summarise at least one duration, in seconds.
+
+        Raises:
+            ValueError: if there is none.
+        """
+        ordered = sorted(durations_s)
+        p50, p90, p95, p99 = (1000 * percentile(ordered, share) for share in (0.5, 0.9, 0.95, 0.99))
+        return cls(p50_ms=p50, p90_ms=p90, p95_ms=p95, p99_ms=p99, max_ms=1000 * ordered[-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The figures of one run; shares are of the calls offered, 0 to 1."""
+
+    duration_s: float
+    """In which calls arrived."""
+
+    offered: int
+    answered: int
+    """Before their deadline."""
+
+    rejected: int
+    late: int
+    left: int
+    errors: int
+    statuses: Mapping[str, int]
+    """Calls by method and status, `Translate OK` for instance."""
+
+    latency: Percentiles | None
+    """From when a call should have been sent to its end, of the calls that the server took and nobody left: those
+    answered, and those that were late, which have waited for their deadline at least. None: there are none."""
+
+    stages: Mapping[str, Percentiles | None]
+    """Of the calls answered, by `STAGES`; None where no answer tells."""
+
+    generator_lag: Percentiles
+    """How much later than planned calls were sent."""
+
+    source_tokens: int
+    target_tokens: int
+    """Both of the calls answered."""
+
+    generator_cpu_s: float | None
+    """Processor time that sending took; None: not known."""
+
+    @property
+    def offered_per_s(self) -> float:
+        """Calls that came, by the second."""
+        return self.offered / self.duration_s
+
+    @property
+    def goodput_per_s(self) -> float:
+        """Calls answered before their deadline, by the second."""
+        return self.answered / self.duration_s
+
+    @property
+    def goodput(self) -> float:
+        """Share answered before their deadline, of the calls whose callers meant to wait."""
+        return self.answered / max(1, self.offered - self.left)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Target tokens answered, by the second."""
+        return self.target_tokens / self.duration_s
+
+    @property
+    def generator_lagged(self) -> bool:
+        """Whether the run does not count because the generator itself was late."""
+        return self.generator_lag.p99_ms > MAX_GENERATOR_LAG_P99_MS
+
+
+def summarize(records: Sequence[CallRecord], *, duration_s: float, generator_cpu_s: float | None = None) -> Summary:
+    """Return the figures of a run; `duration_s` is the time in which calls arrived.
+
+    Raises:
+        ValueError: if there is no record, or no time.
+    """
+    if not records or duration_s <= 0:
+        raise ValueError(f"{len(records)} calls within {duration_s:g} s: nothing to summarise")
+    of = {kind: [record for record in records if record.outcome is kind] for kind in Outcome}
+    answered = of[Outcome.ANSWERED]
+    return Summary(
+        duration_s=duration_s,
+        offered=len(records),
+        answered=len(answered),
+        rejected=len(of[Outcome.REJECTED]),
+        late=len(of[Outcome.LATE]),
+        left=len(of[Outcome.LEFT]),
+        errors=len(of[Outcome.ERROR]),
+        statuses=dict(sorted(Counter(f"{record.method} {record.status}" for record in records).items())),
+        latency=_percentiles([record.latency_s for record in (*answered, *of[Outcome.LATE])]),
+        stages={name: _percentiles(stage_times(answered, name)) for name in STAGES},
+        generator_lag=Percentiles.of([record.lag_s for record in records]),
+        source_tokens=sum(record.num_source_tokens for record in answered),
+        target_tokens=sum(record.num_target_tokens for record in answered),
+        generator_cpu_s=generator_cpu_s,
+    )
+
+
+def _percentiles(durations_s: Sequence[float]) -> Percentiles | None:
+    return Percentiles.of(durations_s) if durations_s else None
+
+
+def stage_times(records: Sequence[CallRecord], stage: str) -> list[float]:
+    """Return the seconds that calls spent in one of `STAGES`; calls that do not know are left out."""
+    times = map(_STAGE_TIMES[stage], records)
+    return [time_s for time_s in times if time_s is not None]
+
+
+def _beyond(record: CallRecord) -> float | None:
+    """Return what the server's account leaves of a call; None for one of many answers, whose times overlap."""
+    stages = (record.queue_s, record.encode_s, record.decode_s, record.text_s)
+    known = [stage for stage in stages if stage is not None]
+    if len(known) < len(stages) or record.first_s is not None:
+        return None
+    return max(0.0, record.latency_s - sum(known))
+
+
+_STAGE_TIMES: Final[Mapping[str, Callable[[CallRecord], float | None]]] = {
+    "client": lambda record: record.latency_s,
+    "queue": lambda record: record.queue_s,
+    "encode": lambda record: record.encode_s,
+    "decode": lambda record: record.decode_s,
+    "text": lambda record: record.text_s,
+    "beyond": _beyond,
+}

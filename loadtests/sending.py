@@ -19,7 +19,7 @@ from loadtests import wire
 from loadtests.arrivals import Poisson
 from loadtests.overload.calls import Caller
 from loadtests.overload.phases import closed_loop, open_loop
-from loadtests.summary import Summary, summarize
+from loadtests.records import Summary, summarize
 from loadtests.workload import Workload
 
 _NUM_CALLERS: Final = 32

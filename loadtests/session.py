@@ -17,11 +17,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
-from loadtests.arrivals import parse_arrivals
-from loadtests.callers import Connection
+from loadtests.arrivals import Arrival, make_schedule, parse_arrivals
+from loadtests.client import Client
 from loadtests.flags import workload_of
 from loadtests.records import CallRecord, write_records
-from loadtests.schedule import Arrival, make_schedule
 from loadtests.wire import Outcome
 from loadtests.workload import PlannedCall
 
@@ -68,7 +67,7 @@ class Session:
         self._num_prepared = self._num_done = 0
         self._num_taken = self._num_open = 0
         self._records: list[CallRecord] = []
-        self._connection: Connection | None = None
+        self._connection: Client | None = None
         self._share: Iterator[tuple[PlannedCall, float | None]] = iter(())
         self._began_s = 0.0
         self._cpu_at_begin_s = 0.0
@@ -101,7 +100,7 @@ class Session:
         index = max(0, self._environment.runner.worker_index)
         try:
             ca = Path(self._options.ca) if self._options.ca else None
-            self._connection = Connection(self._environment.host, key=os.environ.get(KEY_VARIABLE), ca=ca)
+            self._connection = Client(self._environment.host, key=os.environ.get(KEY_VARIABLE), ca=ca)
             self._connection.wait_until_ready(_CONNECT_S)
             self._plan = Plan(self._options)
             self._share = iter(self._plan.share(index, self._num_processes))
@@ -138,7 +137,7 @@ class Session:
             self._finish()
         return record
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> Client:
         if self._connection is None:
             raise RuntimeError("calls come after the start")
         return self._connection

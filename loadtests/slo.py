@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-from loadtests.summary import Summary
+from loadtests.records import Summary
 
 GRAMMAR: Final = (
     "bounds with commas between them: p50, p90, p95, p99 or max with ms or s; errors, rejected or late with %; "

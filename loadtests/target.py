@@ -1,26 +1,185 @@
 """The server that a test is about: one that runs already, or one that is started for it; and the flags that say so."""
 
 import argparse
-from collections.abc import Iterator
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
-from loadtests.sampling import scrape
-from loadtests.server_process import ServerError, ServerProcess
+from loadtests.sampler import footprint, scrape, work_left
 
+KEY_VARIABLE: Final = "DRAGOMAN_API_KEY"
+"""Holds the key of the API where no flag names a file with it."""
+
+_CHECKOUT: Final = Path(__file__).resolve().parents[1]
+_SERVE: Final = ("service", "serve", "--grpc-port", "0", "--http-port", "0")
 _START_TIMEOUT_S: Final = 120.0
+_STOP_TIMEOUT_S: Final = 60.0
+_POLL_S: Final = 0.05
+_STEPS: Final = "mt_decoder_steps_total"
+"""Grows as long as anything is in a batch."""
+_IDLE_POLL_S: Final = 0.25
+
+
+class ServerError(Exception):
+    """The server did not start, or ended when it should not have."""
+
+
+class ServerProcess:
+    """`python -m service serve` on free ports of this machine; killed on exit if it still runs.
+
+    Its log goes to a file, so that a measurement spends no time on reading it.
+    """
+
+    def __init__(
+        self,
+        log: Path,
+        *flags: str,
+        environment: Mapping[str, str] | None = None,
+        module: Sequence[str] = _SERVE,
+    ) -> None:
+        """Start it with further flags and settings, `environment` among them; its log replaces an older one.
+
+        Args:
+            log: where its log goes.
+            flags: of the command.
+            environment: beside this process's own, settings apart.
+            module: what to run instead, with the arguments ahead of the flags: another server that logs `listening`
+                with its `grpc_port`, and then `ready`.
+        """
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._log_path = log
+        command = [sys.executable, "-m", *module, *flags]
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+        with log.open("wb") as stream:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                command, cwd=_CHECKOUT, env={**inherited, **(environment or {})}, stderr=stream
+            )
+        self._grpc_port = self._http_port = 0
+
+    def wait_until_ready(self, *, timeout_s: float) -> None:
+        """Return once it serves calls.
+
+        Raises:
+            ServerError: if it ends before, or the time runs out; the message has the end of its log.
+        """
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s and self._process.poll() is None:
+            events = {record.get("event"): record for record in self._records()}
+            if "ready" in events:
+                self._grpc_port = events["listening"]["grpc_port"]
+                self._http_port = events["listening"].get("http_port", 0)
+                return
+            time.sleep(_POLL_S)
+        raise ServerError(f"the server is not ready; it said:\n{self._log_path.read_text(encoding='utf-8')[-2000:]}")
+
+    @property
+    def target(self) -> str:
+        """Address of gRPC."""
+        return f"127.0.0.1:{self._grpc_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Where it exposes its metrics."""
+        return f"http://127.0.0.1:{self._http_port}/metrics"
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """What it ended with, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def rss_mb(self) -> float:
+        """Return the resident memory of its processes in MiB.
+
+        Raises:
+            ServerError: if it has ended.
+        """
+        try:
+            return footprint(self.pid).rss_mb
+        except OSError as error:
+            raise ServerError("the server has ended") from error
+
+    def samples(self) -> dict[str, float]:
+        """Return every metric that it exposes, by name with labels."""
+        return scrape(self.metrics_url)
+
+    def stop(self) -> int:
+        """Let it drain; return its exit code.
+
+        Raises:
+            ServerError: if it does not end in time.
+        """
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise ServerError(f"the server still runs {_STOP_TIMEOUT_S:g} s after SIGTERM") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        for line in self._log_path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line.startswith("{") and line.endswith("\n"):  # the last one may be half written
+                yield json.loads(line)
+
+
+def wait_until_idle(server: ServerProcess, *, timeout_s: float) -> dict[str, float]:
+    """Wait until a server without callers has nothing left to do; return what it still has when the time runs out.
+
+    Returns:
+        Gauges of work that are not 0, and the decoder steps still run; empty: it is idle.
+    """
+    until_s = time.monotonic() + timeout_s
+    num_steps = math.nan
+    while True:
+        samples = server.samples()
+        left = work_left(samples)
+        if samples[_STEPS] != num_steps:
+            left[_STEPS] = samples[_STEPS] - num_steps
+        if not left or time.monotonic() > until_s:
+            return left
+        num_steps = samples[_STEPS]
+        time.sleep(_IDLE_POLL_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A server to be tested."""
+    """A server to be tested, and how to call it."""
 
     address: str
-    metrics_url: str | None
+    """HOST:PORT."""
+
+    metrics_url: str | None = None
     process: ServerProcess | None = None
     """If it was started for the test."""
+
+    key: str | None = None
+    """Of the API, if the server asks for one."""
+
+    ca: Path | None = None
+    """Certificate of the authority that signed the server's; None: no encryption."""
 
     def stop(self) -> int:
         """Let a server that was started drain; return its exit code, 0 for one that runs on."""
@@ -32,6 +191,8 @@ def add_server_flags(parser: Any) -> None:
     add = parser.add_argument
     add("--target", metavar="HOST:PORT", help="one that runs already; default: one is started")
     add("--metrics-url", metavar="URL", help="of that one, such as http://localhost:9464/metrics")
+    add("--ca", type=Path, metavar="FILE", help="certificate of the authority that signed the server's: TLS")
+    add("--key-file", type=Path, metavar="FILE", help=f"holds the key of the API (what {KEY_VARIABLE} holds)")
     add("--model-dir", type=Path, metavar="DIR", help="models to start one with (the one that ships)")
     add("--config", type=Path, metavar="FILE", help="settings to start one with (its defaults)")
 
@@ -42,17 +203,28 @@ def open_target(options: argparse.Namespace) -> Iterator[Target]:
 
     Raises:
         ServerError: if it does not start, or does not show its metrics.
+        OSError: if the file of the key or of the certificate cannot be read.
     """
+    options.output.mkdir(parents=True, exist_ok=True)
+    key = read_key(options.key_file)
+    if options.ca is not None:
+        options.ca.read_bytes()
     if options.target:
         if options.metrics_url:
             _require_metrics(options.metrics_url)
-        yield Target(address=options.target, metrics_url=options.metrics_url)
+        yield Target(address=options.target, metrics_url=options.metrics_url, key=key, ca=options.ca)
         return
     given = {"--config": options.config, "--models": options.model_dir}
     flags = [part for flag, path in given.items() if path is not None for part in (flag, str(path.resolve()))]
     with ServerProcess(options.output / "server.log", *flags) as server:
         server.wait_until_ready(timeout_s=_START_TIMEOUT_S)
-        yield Target(address=server.target, metrics_url=server.metrics_url, process=server)
+        yield Target(address=server.target, metrics_url=server.metrics_url, process=server, key=key, ca=options.ca)
+
+
+def read_key(path: Path | None) -> str | None:
+    """Return the key of the API that a file holds, or the environment; None: there is none."""
+    text = os.environ.get(KEY_VARIABLE, "") if path is None else path.read_text(encoding="utf-8")
+    return text.strip() or None
 
 
 def _require_metrics(url: str) -> None:

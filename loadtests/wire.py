@@ -10,7 +10,7 @@ from dragoman.v1 import translation_pb2 as pb
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from loadtests import sentences
+from loadtests import texts as sentences
 
 _PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
 

@@ -14,7 +14,7 @@ from dragoman.channel import ChannelSettings
 from dragoman.client import AsyncTranslationClient
 from dragoman.errors import DragomanError
 
-from loadtests.sentences import sample
+from loadtests.texts import sample
 
 LANGUAGES: Final = {"source_language": "en", "target_language": "de"}
 

@@ -23,7 +23,7 @@ from grpc_status import rpc_status
 
 from deploy.ci.envoy_process import EnvoyProcess
 from deploy.ci.replicas import Replica
-from loadtests.sentences import SENTENCES
+from loadtests.texts import SENTENCES
 
 _CALL_S: Final = 20.0
 _TOO_SHORT_S: Final = 0.25

@@ -25,7 +25,7 @@ from deploy.ci.envoy_process import (
     validate,
 )
 from deploy.ci.replicas import Replica, ReplicaError
-from loadtests.server_process import ServerError
+from loadtests.target import ServerError
 
 _DESCRIPTION: Final = """\
 Starts two replicas of the server on free ports of this machine and Envoy in front of them, with the configuration that

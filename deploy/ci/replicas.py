@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from deploy.ci.model_versions import MODELS, bring_version
-from loadtests.server_process import ServerProcess
+from loadtests.target import ServerProcess
 
 _READY_TIMEOUT_S: Final = 60.0
 _LOAD_TIMEOUT_S: Final = 60.0

@@ -17,7 +17,7 @@ from loadtests.bad_inputs.run import judged, run
 from loadtests.bad_inputs.texts import SHAPES
 from loadtests.bad_inputs.verdict import Promises, Record, broken_promises, line, slowest, summarize
 from loadtests.bad_inputs.watch import Watch
-from loadtests.server_process import ServerError, ServerProcess
+from loadtests.target import ServerError, ServerProcess
 
 _DESCRIPTION: Final = """\
 Starts the server on free ports of this machine with the model that ships and sends it inputs of every bad kind, made

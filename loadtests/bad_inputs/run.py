@@ -21,7 +21,7 @@ from loadtests.bad_inputs.judge import faults
 from loadtests.bad_inputs.kinds import Planned
 from loadtests.bad_inputs.verdict import Record, Run
 from loadtests.bad_inputs.watch import Watch
-from loadtests.server_process import ServerError, ServerProcess
+from loadtests.target import ServerError, ServerProcess
 
 _BATCH: Final = 1000
 """Inputs between two looks at the server."""

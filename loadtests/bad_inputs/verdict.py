@@ -8,7 +8,7 @@ from typing import Final
 from loadtests.bad_inputs.growth import Growth
 from loadtests.bad_inputs.inputs import LEFT
 from loadtests.bad_inputs.judge import HANG, INTERNAL, LOST
-from loadtests.figures import percentile
+from loadtests.records import percentile
 
 _LONG_CHARACTERS: Final = 1000
 """From here on time is looked at by character; below it is the call that takes it."""

@@ -10,8 +10,7 @@ from dragoman.v1 import translation_pb2 as pb
 
 from loadtests import wire
 from loadtests.bad_inputs.answers import serialized_translations
-from loadtests.rest import wait_for_rest
-from loadtests.server_process import ServerProcess
+from loadtests.target import ServerProcess, wait_until_idle
 
 _SERVING: Final = b"\x08\x01"
 _SETTLE_TIMEOUT_S: Final = 30.0
@@ -44,7 +43,7 @@ class Watch:
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the server now, and in its log since the last look."""
-        left = wait_for_rest(self._server, timeout_s=_SETTLE_TIMEOUT_S)
+        left = wait_until_idle(self._server, timeout_s=_SETTLE_TIMEOUT_S)
         if left:
             yield f"work is left on the server: {left}"
         yield from self._health_faults()

@@ -10,7 +10,7 @@ from typing import Final
 
 from loadtests.cancellations.plan import Method
 from loadtests.cancellations.soak import SoakResult, soak
-from loadtests.server_process import ServerError, ServerProcess
+from loadtests.target import ServerError, ServerProcess
 
 _DESCRIPTION: Final = """\
 Starts the server on free ports of this machine with the model that ships and makes calls whose callers leave: before

@@ -15,8 +15,7 @@ import grpc
 from loadtests import wire
 from loadtests.cancellations.callers import Caller
 from loadtests.cancellations.plan import Method, PlannedCall, planned_calls
-from loadtests.rest import wait_for_rest
-from loadtests.server_process import ServerProcess
+from loadtests.target import ServerProcess, wait_until_idle
 
 _NUM_CHANNELS: Final = 4
 _NUM_USUAL: Final = 32
@@ -63,7 +62,7 @@ def soak(
             began_s = time.monotonic()
             _run(callers, planned_calls(methods, num_calls, seed))
             elapsed_s = time.monotonic() - began_s
-            left = wait_for_rest(server, timeout_s=_SETTLE_TIMEOUT_S)
+            left = wait_until_idle(server, timeout_s=_SETTLE_TIMEOUT_S)
     return SoakResult(
         num_calls=num_calls + num_warm_up,
         ends=dict(sum((caller.ends for caller in callers), Counter())),

@@ -18,11 +18,10 @@ from loadtests.capacity.record import CapacityRun
 from loadtests.flags import add_workload_flags, workload_of
 from loadtests.loadtest.run import command_line, server_facts
 from loadtests.machine import describe_machine
-from loadtests.sampling import scrape
+from loadtests.sampler import scrape
 from loadtests.sending import Sender
-from loadtests.server_process import ServerError
 from loadtests.slo import GRAMMAR, Slo, parse_slo
-from loadtests.target import Target, add_server_flags, open_target
+from loadtests.target import ServerError, Target, add_server_flags, open_target
 
 _DESCRIPTION: Final = """\
 Finds the highest rate of calls at which an objective holds, then offers shares of it, from a tenth to 120 %, and draws

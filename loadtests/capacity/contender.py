@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from loadtests.capacity.search import CapacitySearch
+from loadtests.records import Summary
 from loadtests.slo import Slo
-from loadtests.summary import Summary
 
 _SAFE_START = 0.8
 """Share of the throughput of callers who wait at which a search begins."""

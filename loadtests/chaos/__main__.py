@@ -16,7 +16,7 @@ from loadtests.chaos.scale import SCALES
 from loadtests.chaos.venue import SHIPPED_MODELS
 from loadtests.chaos.verdict import TrialResult, broken_promises, last_line, line, record
 from loadtests.machine import describe_machine
-from loadtests.server_process import ServerError
+from loadtests.target import ServerError
 
 _DESCRIPTION: Final = """\
 Starts the server as an operator does, on free ports of this machine and with a copy of the model that ships, and does

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from loadtests.server_process import ServerError
+from loadtests.target import ServerError
 
 INSIDE: Final = Path(__file__).resolve().parent / "inside"
 """What PYTHONPATH must name."""

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from loadtests.chaos.calls import Client, Reply
-from loadtests.server_process import ServerError
+from loadtests.target import ServerError
 
 NUM_CALLERS: Final = 3
 _PAUSE_S: Final = 0.02

@@ -14,7 +14,7 @@ from loadtests.chaos.scale import Scale
 from loadtests.chaos.trial import learn_answers, run_trial
 from loadtests.chaos.venue import Venue, open_venue
 from loadtests.chaos.verdict import TrialResult
-from loadtests.server_process import ServerError
+from loadtests.target import ServerError
 
 _NUM_QUESTIONS: Final = 8
 _NUM_WARM_UP_CALLS: Final = 4

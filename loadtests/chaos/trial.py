@@ -11,9 +11,8 @@ from loadtests.chaos.fault import Fault, Stage
 from loadtests.chaos.scale import Scale
 from loadtests.chaos.venue import Venue
 from loadtests.chaos.verdict import TrialResult
-from loadtests.footprint import Footprint, footprint
-from loadtests.rest import work_left
-from loadtests.server_process import ServerError, ServerProcess
+from loadtests.sampler import Footprint, footprint, work_left
+from loadtests.target import ServerError, ServerProcess
 
 _RECOVERY_TIMEOUT_S: Final = 30.0
 _SETTLE_TIMEOUT_S: Final = 10.0

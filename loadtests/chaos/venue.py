@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from loadtests.chaos.agent import INSIDE, SOCKET_VARIABLE, Agent
-from loadtests.server_process import ServerProcess
+from loadtests.target import ServerProcess
 
 SHIPPED_MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models"
 

@@ -16,11 +16,10 @@ from loadtests.loadtest.baseline import Baseline, BaselineError, Change, parse_s
 from loadtests.loadtest.run import Run, as_json, command_line, line, series_of, server_facts, settings_of
 from loadtests.loadtest.verdict import broken_promises
 from loadtests.machine import describe_machine
-from loadtests.server_process import ServerError
+from loadtests.records import MAX_GENERATOR_LAG_P99_MS
 from loadtests.session import CLOSED
 from loadtests.slo import GRAMMAR, Slo, parse_slo
-from loadtests.summary import MAX_GENERATOR_LAG_P99_MS
-from loadtests.target import add_server_flags, open_target
+from loadtests.target import ServerError, add_server_flags, open_target
 
 _DESCRIPTION: Final = """\
 Offers calls to a server and tells what became of them. Without --target it starts one on free ports of this machine,
@@ -151,7 +150,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     server = parser.add_argument_group("the server")
     add_server_flags(server)
-    server.add_argument("--ca", type=Path, metavar="FILE", help="certificate of the authority that signed its own: TLS")
 
     when = parser.add_argument_group("when calls come")
     when.add_argument("--arrivals", default="poisson", metavar="KIND", help="as above, or closed (poisson)")

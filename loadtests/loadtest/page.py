@@ -10,7 +10,7 @@ import jinja2
 from loadtests.loadtest.baseline import Change, row
 from loadtests.loadtest.plots import pictures
 from loadtests.loadtest.run import Run
-from loadtests.summary import Percentiles
+from loadtests.records import Percentiles
 
 _TEMPLATE: Final = Path(__file__).with_name("page.html.jinja")
 

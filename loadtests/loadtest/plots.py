@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from loadtests.loadtest.run import Run
 from loadtests.loadtest.series import Series
-from loadtests.summary import MAX_GENERATOR_LAG_P99_MS, STAGES, stage_times
+from loadtests.records import MAX_GENERATOR_LAG_P99_MS, STAGES, stage_times
 from loadtests.wire import Outcome
 
 COLOURS: Final = {

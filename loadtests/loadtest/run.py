@@ -9,7 +9,7 @@ from typing import Any, Final
 from loadtests.flags import flags_of
 from loadtests.load import Load, LoadResult
 from loadtests.loadtest.series import Series, call_series, server_series
-from loadtests.summary import Summary
+from loadtests.records import Summary
 
 FORMAT: Final = 1
 """Of the JSON; a baseline of another one is refused."""

@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from loadtests.figures import percentile
-from loadtests.records import CallRecord
-from loadtests.sampling import CPU_SECONDS, RESIDENT_BYTES, Sample
-from loadtests.summary import STAGES, stage_times
+from loadtests.records import STAGES, CallRecord, percentile, stage_times
+from loadtests.sampler import CPU_SECONDS, RESIDENT_BYTES, Sample
 from loadtests.wire import Outcome
 
 _BYTES_PER_MB: Final = 1024 * 1024

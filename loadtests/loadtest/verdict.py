@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from loadtests.loadtest.baseline import Change
+from loadtests.records import Summary
 from loadtests.slo import Slo
-from loadtests.summary import Summary
 
 
 def broken_promises(

@@ -13,8 +13,8 @@ from loadtests.overload.calls import Caller
 from loadtests.overload.phases import closed_loop, open_loop
 from loadtests.overload.sizes import texts_per_call
 from loadtests.overload.verdict import Promises, broken_promises, summarize
-from loadtests.rest import work_left
-from loadtests.server_process import ServerError, ServerProcess
+from loadtests.sampler import work_left
+from loadtests.target import ServerError, ServerProcess
 
 _DESCRIPTION: Final = """\
 Starts the server on free ports of this machine with the model that ships, finds out how many calls a second it answers

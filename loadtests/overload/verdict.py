@@ -4,9 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from loadtests.figures import percentile
-from loadtests.records import CallRecord
-from loadtests.summary import MAX_GENERATOR_LAG_P99_MS
+from loadtests.records import MAX_GENERATOR_LAG_P99_MS, CallRecord, percentile
 from loadtests.wire import Outcome
 
 

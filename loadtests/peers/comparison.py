@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from loadtests.figures import Spread, percentile, share_of_equal
 from loadtests.peers.cases import Case, Mode
 from loadtests.peers.contenders import contenders
+from loadtests.peers.figures import Spread, share_of_equal
 from loadtests.peers.systems import Output, Peer, Precision, SystemSettings
 from loadtests.peers.workers import Task, TaskResult
+from loadtests.records import percentile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,8 @@ from loadtests.peers.under_load.results import Rivalry
 from loadtests.peers.under_load.rounds import Plan
 from loadtests.peers.under_load.workloads import real_sentences, workload
 from loadtests.peers.workspace import MODELS, prepare_model
-from loadtests.server_process import ServerError
 from loadtests.slo import GRAMMAR, Slo, parse_slo
+from loadtests.target import ServerError
 
 _DESCRIPTION: Final = f"""\
 Starts our server with its defaults, and over the same weights a server of another system with the usual dynamic

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from loadtests.server_process import ServerError, ServerProcess
 from loadtests.soak import report
 from loadtests.soak.access_log import read_access_log
 from loadtests.soak.book import Book
@@ -15,6 +14,7 @@ from loadtests.soak.observations import Sample, Settings
 from loadtests.soak.run import run
 from loadtests.soak.verdict import broken_promises, memory_doubt, summarize
 from loadtests.stress.server import Versions
+from loadtests.target import ServerError, ServerProcess
 from loadtests.texts import read_texts
 
 _DESCRIPTION: Final = """\

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from loadtests.footprint import Footprint
+from loadtests.sampler import Footprint
 from loadtests.soak.ledger import MethodAndStatus
 
 _S_PER_H: Final = 3600.0

@@ -6,12 +6,12 @@ from typing import Final
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.sentences import SENTENCES
 from loadtests.soak.answers import meaning
 from loadtests.soak.book import Book
 from loadtests.soak.callers import REQUEST_ID_KEY, connect, seen_unary
 from loadtests.soak.judging import judge
 from loadtests.soak.plan import PATIENT_S, PlannedCall
+from loadtests.texts import SENTENCES
 from loadtests.wire import Method
 
 _OPTIONS: Final = (

@@ -10,9 +10,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Final
 
-from loadtests.footprint import footprint
-from loadtests.rest import held_segments, open_calls, wait_for_rest
-from loadtests.server_process import ServerProcess
+from loadtests.sampler import footprint, held_segments, open_calls
 from loadtests.soak.book import Book
 from loadtests.soak.callers import Caller, UsualTimes
 from loadtests.soak.ledger import MethodAndStatus
@@ -22,6 +20,7 @@ from loadtests.soak.plan import PlannedCall, planned_calls
 from loadtests.soak.probes import first_answers, probe_requests
 from loadtests.soak.swaps import Operator, Swapping
 from loadtests.stress.server import Versions
+from loadtests.target import ServerProcess, wait_until_idle
 from loadtests.texts import Texts
 
 _REST_TIMEOUT_S: Final = 60.0
@@ -178,7 +177,7 @@ class _Crowd:
 
 def _at_rest(server: ServerProcess, *, like: Idle | None) -> Idle:
     """Wait until nobody is served, and threads and files are as few as before; return what was found then."""
-    wait_for_rest(server, timeout_s=_REST_TIMEOUT_S)
+    wait_until_idle(server, timeout_s=_REST_TIMEOUT_S)
     until_s = time.monotonic() + _REST_TIMEOUT_S
     found = _idle(server)
     while time.monotonic() < until_s:

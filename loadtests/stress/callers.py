@@ -17,7 +17,7 @@ from dragoman.v1 import translation_pb2 as pb
 from grpc_health.v1 import health_pb2
 
 from loadtests.contract import meaning
-from loadtests.server_process import ServerError
+from loadtests.target import ServerError
 from loadtests.wire import Method
 
 TIMEOUT_S: Final = 60.0

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from loadtests.server_process import ServerProcess
+from loadtests.target import ServerProcess
 
 SHIPPED_MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models"
 

@@ -9,7 +9,7 @@ import pytest
 
 from loadtests.cancellations.plan import Method
 from loadtests.cancellations.soak import soak
-from loadtests.server_process import ServerProcess
+from loadtests.target import ServerProcess
 from tests.integration.real_process import CHECKOUT, START_S
 from tests.integration.running_server import RunningServer, running_server
 

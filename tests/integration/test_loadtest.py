@@ -16,7 +16,7 @@ from loadtests.arrivals import Constant, Poisson
 from loadtests.load import Load, LoadError, offer
 from loadtests.loadtest.__main__ import main
 from loadtests.records import read_records
-from loadtests.server_process import ServerProcess
+from loadtests.target import ServerProcess
 from loadtests.texts import Profile
 from loadtests.wire import Method, Outcome
 from loadtests.workload import Mix, Workload

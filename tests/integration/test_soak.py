@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.sentences import SENTENCES
-from loadtests.server_process import ServerProcess
 from loadtests.soak.__main__ import SERVER_SETTINGS
 from loadtests.soak.access_log import read_access_log
 from loadtests.soak.book import Book
@@ -13,7 +11,8 @@ from loadtests.soak.observations import Sample, Settings
 from loadtests.soak.run import run
 from loadtests.soak.verdict import summarize
 from loadtests.stress.server import Versions
-from loadtests.texts import Texts
+from loadtests.target import ServerProcess
+from loadtests.texts import SENTENCES, Texts
 from tests.integration.real_process import CHECKOUT, START_S
 
 SETTINGS = Settings(

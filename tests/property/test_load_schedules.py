@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.arrivals import Arrivals, Burst, Constant, Poisson, Ramp, Trace, parse_arrivals
-from loadtests.schedule import make_schedule
+from loadtests.arrivals import Arrivals, Burst, Constant, Poisson, Ramp, Trace, make_schedule, parse_arrivals
 from loadtests.slo import Bound, Slo, parse_slo
 from tests.unit.loadtests.fake_calls import summary_of
 

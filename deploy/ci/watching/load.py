@@ -17,7 +17,7 @@ from dragoman.errors import DragomanError
 from dragoman.requests import DecodingOptions, TranslationRequest
 
 from deploy.ci.api_keys import Keys
-from loadtests.sentences import sample
+from loadtests.texts import sample
 
 _UNTIRED: Final = ChannelSettings(retry=RetrySettings(max_attempts=1))
 _NUM_STORMERS: Final = 12

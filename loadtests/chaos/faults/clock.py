@@ -17,7 +17,7 @@ from loadtests.chaos.bystanders import judged
 from loadtests.chaos.calls import Client, Reply
 from loadtests.chaos.fault import Fault, Stage
 from loadtests.chaos.limits import Limits
-from loadtests.server_process import ServerError
+from loadtests.target import ServerError
 
 _SOURCE: Final = INSIDE / "wall_clock.c"
 _CLOCK_VARIABLE: Final = "CHAOS_CLOCK"

@@ -12,7 +12,7 @@ from loadtests.chaos.calls import PATIENCE_S, Client, Reply
 from loadtests.chaos.fault import Fault, Stage
 from loadtests.chaos.faults.told import FAILED_REQUESTS, require_all_told
 from loadtests.chaos.limits import Limits
-from loadtests.processes import process_tree
+from loadtests.sampler import process_tree
 
 _NUM_LATE: Final = 4
 _UNDER_WAY_S: Final = 0.5

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dragoman.v1 import translation_pb2 as pb
 from sacrebleu.metrics.bleu import BLEU
 
-from loadtests.figures import share_of_equal
+from loadtests.peers.figures import share_of_equal
 from loadtests.peers.under_load.results import Agreement
 
 

@@ -13,9 +13,9 @@ from loadtests.peers.model_files import ModelFiles
 from loadtests.peers.serving.settings import BatchingSettings
 from loadtests.peers.systems import Peer
 from loadtests.peers.workspace import served_models
+from loadtests.records import Summary
 from loadtests.sending import Sender
-from loadtests.server_process import ServerProcess
-from loadtests.summary import Summary
+from loadtests.target import ServerProcess
 
 _START_S: Final = 120.0
 

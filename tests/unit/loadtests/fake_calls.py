@@ -5,8 +5,7 @@ from typing import Any
 
 import grpc
 
-from loadtests.records import CallRecord
-from loadtests.summary import Summary, summarize
+from loadtests.records import CallRecord, Summary, summarize
 from loadtests.wire import Outcome
 from service.api import status
 from service.errors import DragomanError

@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.records import CallRecord, read_records, write_records
+from loadtests.records import CallRecord, Percentiles, percentile, read_records, summarize, write_records
 from loadtests.wire import Outcome
+from tests.unit.loadtests.fake_calls import record, summary_of
 
 RECORD = CallRecord(
     planned_s=1.1,
@@ -45,3 +46,84 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
 
     with pytest.raises(ValueError, match="line 2: no record"):
         read_records(tmp_path / "calls.jsonl")
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 10), (0.95, 19), (0.01, 1), (1.0, 20)])
+def test_a_percentile_is_one_of_the_values_by_nearest_rank(share: float, expected: float) -> None:
+    assert percentile(list(range(20, 0, -1)), share) == expected
+
+
+@pytest.mark.parametrize(("values", "share"), [([], 0.5), ([1.0], 0.0), ([1.0], 1.1)])
+def test_a_percentile_of_nothing_or_out_of_range_is_refused(values: list[float], share: float) -> None:
+    with pytest.raises(ValueError, match="no percentile"):
+        percentile(values, share)
+
+
+def answered(**stages: float | None) -> CallRecord:
+    return CallRecord(
+        planned_s=10.0,
+        sent_s=10.1,
+        ended_s=11.0,
+        outcome=Outcome.ANSWERED,
+        status="OK",
+        num_source_tokens=7,
+        num_target_tokens=9,
+        **stages,  # type: ignore[arg-type]
+    )
+
+
+def test_every_call_is_counted_once() -> None:
+    records = [record(kind) for kind in Outcome for _ in range(2)]
+
+    summary = summarize(records, duration_s=4.0)
+
+    counts = (summary.answered, summary.rejected, summary.late, summary.left, summary.errors)
+    assert (summary.offered, counts) == (10, (2, 2, 2, 2, 2))
+    assert summary.statuses == {f"Translate {kind.name}": 2 for kind in sorted(Outcome, key=lambda kind: kind.name)}
+    assert (summary.offered_per_s, summary.goodput_per_s) == (2.5, 0.5)
+
+
+def test_goodput_is_a_share_of_the_callers_who_meant_to_wait() -> None:
+    assert summarize([record(kind) for kind in Outcome], duration_s=1.0).goodput == 1 / 4
+
+
+def test_who_was_late_has_waited_and_who_was_refused_has_not() -> None:
+    late, refused = record(Outcome.LATE, latency_s=5.0), record(Outcome.REJECTED, latency_s=0.001)
+
+    latency = summarize([record(Outcome.ANSWERED, latency_s=1.0), late, refused], duration_s=1.0).latency
+
+    assert latency == Percentiles(p50_ms=1000.0, p90_ms=5000.0, p95_ms=5000.0, p99_ms=5000.0, max_ms=5000.0)
+
+
+def test_where_nothing_was_taken_there_is_no_latency() -> None:
+    assert summary_of(num_rejected=3).latency is None
+
+
+def test_stages_are_those_of_the_answers_and_what_they_leave() -> None:
+    summary = summarize([answered(queue_s=0.1, encode_s=0.2, decode_s=0.3, text_s=0.15)], duration_s=2.0)
+
+    p50 = {name: None if stage is None else round(stage.p50_ms) for name, stage in summary.stages.items()}
+    assert p50 == {"client": 1000, "queue": 100, "encode": 200, "decode": 300, "text": 150, "beyond": 250}
+    assert (summary.source_tokens, summary.target_tokens, summary.tokens_per_s) == (7, 9, 4.5)
+
+
+@pytest.mark.parametrize("stages", [{}, {"queue_s": 0.1}])
+def test_a_stage_that_no_answer_tells_is_not_known(stages: dict[str, float]) -> None:
+    summary = summarize([answered(**stages)], duration_s=2.0)
+
+    assert summary.stages["beyond"] is summary.stages["decode"] is None
+
+
+def test_a_generator_that_is_late_is_seen_and_hides_no_waiting() -> None:
+    summary = summary_of(latencies_s=[0.5], lag_s=0.03)
+
+    assert summary.generator_lagged
+    assert summary.generator_lag.p99_ms == pytest.approx(30.0)
+    assert summary.latency is not None
+    assert summary.latency.p50_ms == pytest.approx(500.0)  # from the planned moment, the lag included
+
+
+@pytest.mark.parametrize(("records", "duration_s"), [([], 1.0), ([record(Outcome.ERROR)], 0.0)])
+def test_nothing_cannot_be_summarised(records: list[CallRecord], duration_s: float) -> None:
+    with pytest.raises(ValueError, match="nothing to summarise"):
+        summarize(records, duration_s=duration_s)

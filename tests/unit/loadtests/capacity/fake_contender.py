@@ -1,7 +1,6 @@
 """Stands for a server under load: one that answers so many calls a second and lets the others wait."""
 
-from loadtests.records import CallRecord
-from loadtests.summary import Summary, summarize
+from loadtests.records import CallRecord, Summary, summarize
 from loadtests.wire import Outcome
 
 

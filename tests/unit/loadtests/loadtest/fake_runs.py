@@ -8,7 +8,7 @@ from loadtests.arrivals import Poisson
 from loadtests.load import Load, LoadResult
 from loadtests.loadtest.run import Run, series_of, server_facts
 from loadtests.records import CallRecord
-from loadtests.sampling import Sample
+from loadtests.sampler import Sample
 from loadtests.wire import Outcome
 from loadtests.workload import Workload
 

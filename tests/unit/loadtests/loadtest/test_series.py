@@ -3,7 +3,7 @@ import math
 import pytest
 
 from loadtests.loadtest.series import Series, call_series, server_series
-from loadtests.sampling import Sample
+from loadtests.sampler import Sample
 from loadtests.wire import Outcome
 from tests.unit.loadtests.fake_calls import record
 from tests.unit.loadtests.loadtest.fake_runs import BEGAN_S, answered, sample

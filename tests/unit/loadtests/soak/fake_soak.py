@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from loadtests.footprint import Footprint
+from loadtests.sampler import Footprint
 from loadtests.soak.book import Book, Ended
 from loadtests.soak.ledger import Entry
 from loadtests.soak.observations import Idle, Observations, Sample, Settings

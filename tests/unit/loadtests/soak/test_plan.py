@@ -6,12 +6,11 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 
 from loadtests.cancellations.plan import Moment
-from loadtests.sentences import SENTENCES
 from loadtests.soak.ledger import Ending
 from loadtests.soak.options import KINDS, draw_options
 from loadtests.soak.plan import PlannedCall, planned_calls
 from loadtests.soak.refusals import REFUSALS, draw_refusal, draw_refusal_in_stream
-from loadtests.texts import Texts
+from loadtests.texts import SENTENCES, Texts
 from loadtests.wire import Method
 
 TEXTS = Texts(SENTENCES, origin="built-in sentences")

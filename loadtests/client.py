@@ -27,7 +27,7 @@ _ANSWERS: Final[Mapping[Method, Any]] = {
 }
 
 
-class Connection:
+class Client:
     """Connections to a server, and the calls made over them."""
 
     def __init__(self, target: str, *, key: str | None = None, ca: Path | None = None) -> None:

@@ -1,0 +1,45 @@
+"""How every load test writes down what it found: a line of figures, JSON, pictures."""
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+_DPI: Final = 120
+
+
+def figures_line(name: str, figures: Mapping[str, object]) -> str:
+    """Return `name figure=value ...`, for people and scripts."""
+    return " ".join([name, *(f"{key}={value}" for key, value in figures.items())])
+
+
+def rounded(value: float | None, digits: int = 1) -> str:
+    """Return a figure as text; `none` where it is not known."""
+    return "none" if value is None else f"{value:.{digits}f}"
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write values in place of an older file; missing folders are made.
+
+    Raises:
+        ValueError: if a number is not finite.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def write_picture(path: Path, figure: Figure) -> None:
+    """Draw a figure into a file, in place of an older one; missing folders are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    FigureCanvasAgg(figure)
+    figure.savefig(path, dpi=_DPI)
+
+
+def command_line(verb: str) -> str:
+    """Return how a verb of `python -m loadtests` was called, fit to be called again."""
+    return shlex.join(["python", "-m", "loadtests", verb, *sys.argv[1:]])

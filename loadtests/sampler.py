@@ -1,0 +1,205 @@
+"""The server over time, seen from outside: what it exposes, what the kernel says of it, whether it is idle."""
+
+import math
+import threading
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import psutil
+
+CPU_SECONDS: Final = "process_cpu_seconds_total"
+RESIDENT_BYTES: Final = "process_resident_memory_bytes"
+_IN_DECODING_PROCESSES: Final = {
+    CPU_SECONDS: "mt_decoding_process_cpu_seconds_total",
+    RESIDENT_BYTES: "mt_decoding_process_resident_memory_bytes",
+}
+"""What a server exposes of the processes that it has started, by what it exposes of itself."""
+
+_CALLS: Final = ("mt_requests_in_flight", "mt_open_streams")
+_SEGMENTS: Final = (
+    "mt_queue_segments",
+    "mt_queue_tokens",
+    "mt_queue_work_tokens",
+    "mt_batch_live_segments",
+    "mt_batch_live_rows",
+)
+_INTERVAL_S: Final = 1.0
+_TIMEOUT_S: Final = 5.0
+_BYTES_PER_MB: Final = 1024 * 1024
+
+
+def scrape(url: str) -> dict[str, float]:
+    """Return every metric that an address exposes, as `parse_metrics` does.
+
+    Raises:
+        OSError: if it does not answer.
+        ValueError: if the address is no HTTP URL, or the answer is no metrics.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"{url}: expected http://HOST:PORT/metrics")
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:  # noqa: S310 - its scheme is checked above
+        return parse_metrics(response.read().decode())
+
+
+def parse_metrics(exposed: str) -> dict[str, float]:
+    """Return metrics of Prometheus's text format, by name with labels; those of the process are of all processes."""
+    pairs = (line.rpartition(" ") for line in exposed.splitlines() if line and not line.startswith("#"))
+    values = {name: float(value) for name, _, value in pairs}
+    for name, decoding in _IN_DECODING_PROCESSES.items():
+        if name in values:
+            values[name] += sum(value for series, value in values.items() if series.partition("{")[0] == decoding)
+    return values
+
+
+def open_calls(samples: Mapping[str, float]) -> dict[str, float]:
+    """Return the gauges of calls that are not 0; a task of the server answers each."""
+    return _above_zero(samples, _CALLS)
+
+
+def held_segments(samples: Mapping[str, float]) -> dict[str, float]:
+    """Return the gauges of what waits or is decoded that are not 0."""
+    return _above_zero(samples, _SEGMENTS)
+
+
+def work_left(samples: Mapping[str, float]) -> dict[str, float]:
+    """Return the gauges of calls and segments that are not 0; an idle server has none."""
+    return {**open_calls(samples), **held_segments(samples)}
+
+
+def _above_zero(samples: Mapping[str, float], names: tuple[str, ...]) -> dict[str, float]:
+    return {name: value for name, value in samples.items() if value and name.startswith(names)}
+
+
+def process_tree(pid: int) -> list[int]:
+    """Return a process, first, and all that descend from it; those that end meanwhile may be missing."""
+    return [pid, *(process.pid for process in _descendants(pid))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What the processes of a server take of their machine at one moment, added up."""
+
+    rss_mb: float
+    """Resident memory in MiB; what processes share counts for each."""
+
+    num_threads: int
+    num_fds: int
+    """Open files, sockets among them."""
+
+    cpu_s: float = 0.0
+    """Processor time since they were started."""
+
+
+def footprint(pid: int) -> Footprint:
+    """Look at a process and those that it has started, as far as they have not ended.
+
+    Raises:
+        ProcessLookupError: if the process itself has ended.
+    """
+    try:
+        each = [_footprint(psutil.Process(pid))]
+    except psutil.NoSuchProcess as error:
+        raise ProcessLookupError(f"process {pid} has ended") from error
+    for process in _descendants(pid):
+        try:
+            each.append(_footprint(process))
+        except psutil.NoSuchProcess:
+            continue
+    return Footprint(
+        rss_mb=sum(one.rss_mb for one in each),
+        num_threads=sum(one.num_threads for one in each),
+        num_fds=sum(one.num_fds for one in each),
+        cpu_s=sum(one.cpu_s for one in each),
+    )
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _footprint(process: psutil.Process) -> Footprint:
+    with process.oneshot():
+        times = process.cpu_times()
+        return Footprint(
+            rss_mb=process.memory_info().rss / _BYTES_PER_MB,
+            num_threads=process.num_threads(),
+            num_fds=process.num_fds(),
+            cpu_s=times.user + times.system,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The server at one moment."""
+
+    at_s: float
+    """On `time.monotonic()`."""
+
+    values: Mapping[str, float]
+    """By name with labels, as Prometheus writes them; empty: the server did not answer."""
+
+    def total(self, name: str, label: str = "") -> float:
+        """Return a metric, added up over those of its labels that contain a text; NaN if there is none."""
+        found = [
+            value
+            for key, value in self.values.items()
+            if key.partition("{")[0] == name and label in key.partition("{")[2]
+        ]
+        return sum(found) if found else math.nan
+
+
+class Sampler:
+    """Looks at a server about once a second in a thread of its own, at least once at either end."""
+
+    def __init__(self, metrics_url: str | None, pids: Sequence[int] = (), *, interval_s: float = _INTERVAL_S) -> None:
+        """Look at neither, one or both.
+
+        Args:
+            metrics_url: where the server exposes its metrics.
+            pids: its processes on this machine; their processor time and memory replace what it exposes of them.
+            interval_s: how often.
+        """
+        self.samples: list[Sample] = []
+        self._metrics_url = metrics_url
+        self._pids = pids
+        self._interval_s = interval_s
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._metrics_url is not None or self._pids:
+            self._look()
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+            self._look()
+
+    def _run(self) -> None:
+        while not self._is_over.wait(self._interval_s):
+            self._look()
+
+    def _look(self) -> None:
+        values: dict[str, float] = {}
+        try:
+            if self._metrics_url is not None:
+                values |= scrape(self._metrics_url)
+            if self._pids:
+                each = [footprint(pid) for pid in self._pids]
+                values[CPU_SECONDS] = sum(one.cpu_s for one in each)
+                values[RESIDENT_BYTES] = sum(one.rss_mb for one in each) * _BYTES_PER_MB
+        except (OSError, ValueError):
+            values = {}  # the gap is seen where the samples are used
+        self.samples.append(Sample(at_s=time.monotonic(), values=values))

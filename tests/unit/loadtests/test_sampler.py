@@ -1,0 +1,172 @@
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from loadtests.sampler import (
+    CPU_SECONDS,
+    RESIDENT_BYTES,
+    Sample,
+    Sampler,
+    footprint,
+    held_segments,
+    open_calls,
+    parse_metrics,
+    process_tree,
+    scrape,
+)
+
+EXPOSED = {
+    'mt_requests_in_flight{method="Translate"}': 2.0,
+    'mt_requests_in_flight{method="GetModel"}': 0.0,
+    "mt_open_streams": 1.0,
+    "mt_queue_segments": 3.0,
+    "mt_queue_tokens": 0.0,
+    "mt_queue_work_tokens": 9.0,
+    "mt_batch_live_rows": 4.0,
+    "mt_queue_wait_seconds_count": 7.0,
+    "mt_requests_total": 8.0,
+}
+
+
+def test_gauges_of_calls_and_of_segments_that_are_not_at_rest_are_told_apart() -> None:
+    assert open_calls(EXPOSED) == {'mt_requests_in_flight{method="Translate"}': 2.0, "mt_open_streams": 1.0}
+    assert held_segments(EXPOSED) == {"mt_queue_segments": 3.0, "mt_queue_work_tokens": 9.0, "mt_batch_live_rows": 4.0}
+
+
+VALUES = {'mt_requests_total{method="Translate"}': 2.0, 'mt_requests_total{method="GetModel"}': 3.0, "mt_ready": 1.0}
+
+
+def test_a_metric_is_added_up_over_its_labels() -> None:
+    sample = Sample(at_s=0.0, values=VALUES)
+
+    assert sample.total("mt_requests_total") == 5.0
+    assert sample.total("mt_requests_total", 'method="GetModel"') == 3.0
+    assert math.isnan(sample.total("mt_requests"))
+
+
+def test_processes_are_looked_at_before_and_after() -> None:
+    with Sampler(None, [os.getpid()], interval_s=60.0) as sampler:
+        pass
+
+    first, last = sampler.samples
+    assert 0 < first.values[CPU_SECONDS] <= last.values[CPU_SECONDS]
+    assert last.values[RESIDENT_BYTES] > 2**20
+
+
+def test_a_server_that_does_not_answer_leaves_gaps() -> None:
+    with Sampler("http://127.0.0.1:1/metrics", interval_s=60.0) as sampler:
+        pass
+
+    assert [sample.values for sample in sampler.samples] == [{}, {}]
+
+
+def test_nothing_to_look_at_is_not_looked_at() -> None:
+    with Sampler(None) as sampler:
+        pass
+
+    assert sampler.samples == []
+
+
+def test_an_address_of_something_else_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected http"):
+        scrape("file:///etc/passwd")
+
+
+def test_what_a_server_exposes_of_the_processes_that_decode_is_added_to_its_own() -> None:
+    exposed = (
+        "# TYPE process_cpu_seconds_total counter\n"
+        "process_cpu_seconds_total 2.0\n"
+        "process_resident_memory_bytes 100.0\n"
+        "mt_decoding_process_cpu_seconds_total 3.5\n"
+        'mt_decoding_process_resident_memory_bytes{model="a",version="1"} 20.0\n'
+        'mt_decoding_process_resident_memory_bytes{model="a",version="2"} 3.0\n'
+    )
+
+    values = parse_metrics(exposed)
+
+    assert values[CPU_SECONDS] == 5.5
+    assert values[RESIDENT_BYTES] == 123.0
+    assert values["mt_decoding_process_cpu_seconds_total"] == 3.5
+
+
+def test_a_server_without_such_processes_is_taken_as_it_is() -> None:
+    assert parse_metrics("process_cpu_seconds_total 2.0\n") == {CPU_SECONDS: 2.0}
+
+
+_WAITS = "import sys; sys.stdin.read()"
+_PARENT = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {_WAITS!r}], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+sys.stdin.read()
+child.communicate()
+"""
+NO_PROCESS = 2**22 + 1  # above the largest number that Linux gives
+
+
+@contextmanager
+def parent_and_child() -> Iterator[tuple[int, int]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield process.pid, int(process.stdout.readline())
+        process.communicate()
+
+
+def test_a_tree_begins_with_its_root_and_has_all_that_it_has_started() -> None:
+    with parent_and_child() as (parent, child):
+        assert process_tree(parent) == [parent, child]
+        assert process_tree(os.getpid())[0] == os.getpid()
+        assert {parent, child} <= set(process_tree(os.getpid()))
+
+
+def test_what_a_server_takes_is_that_of_all_its_processes() -> None:
+    with parent_and_child() as (parent, child):
+        whole, part = footprint(parent), footprint(child)
+
+    assert whole.num_fds > part.num_fds
+    assert whole.num_threads == 2
+    assert whole.rss_mb > part.rss_mb
+
+
+def test_a_server_whose_child_has_ended_and_was_not_waited_for_is_looked_at_all_the_same() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert Path(f"/proc/{ended.pid}").exists()
+        assert ended.pid in process_tree(os.getpid())
+        assert footprint(os.getpid()).num_threads >= 1
+
+
+def test_of_a_process_that_has_ended_nothing_descends() -> None:
+    assert process_tree(NO_PROCESS) == [NO_PROCESS]
+
+
+def test_one_more_thread_and_one_more_file_are_seen() -> None:
+    is_over = threading.Event()
+    before = footprint(os.getpid())
+    thread = threading.Thread(target=is_over.wait)
+    thread.start()
+    reading, writing = os.pipe()
+
+    after = footprint(os.getpid())
+
+    is_over.set()
+    thread.join()
+    os.close(reading)
+    os.close(writing)
+    assert after.num_threads == before.num_threads + 1
+    assert after.num_fds == before.num_fds + 2
+    assert after.rss_mb > 1
+
+
+def test_a_process_that_has_ended_has_none() -> None:
+    with pytest.raises(OSError, match=str(NO_PROCESS)):
+        footprint(NO_PROCESS)
