@@ -106,6 +106,9 @@ check: $(VENV)/.dev buf ## Format, lint, strict types, import contracts, generat
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python -m deploy.grafana --check
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/zizmor --quiet --offline --pedantic .github
 
 format: $(VENV)/.dev ## Format the code and apply the safe fixes of the linter
 	$(BIN)/ruff format .

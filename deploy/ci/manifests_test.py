@@ -7,8 +7,8 @@ Kubernetes strictly against the schemas of the oldest and the newest release mea
 resources strictly; policy (checkov); and what only the server's own code can tell (manifest_checks.py there).
 
 Tools come from PyPI and npm into DIR (build/manifests). Schemas of custom resources are read from the directory that
-CRD_SCHEMAS names (files such as scaledobject_v1alpha1.json), else from ../shared/schemas, else npm's
-@kubernetes-models. A tool that cannot be installed is SKIPPED, in so many words.
+CRD_SCHEMAS names (files such as scaledobject_v1alpha1.json), else npm's @kubernetes-models. A tool that cannot be
+installed is SKIPPED, in so many words.
 
 exit codes: 0 nothing found, 1 something found, 2 called wrongly
 """
@@ -218,10 +218,9 @@ def check_policy(rendered: dict[str, Path], tools: Path) -> str:
 
 
 def schema_directory() -> Path | None:
-    """Return the directory of schemas that is meant, if there is one."""
+    """Return the directory that the variable CRD_SCHEMAS names; None if it is not set."""
     named = os.environ.get("CRD_SCHEMAS")
-    directory = Path(named) if named else REPOSITORY.parent / "shared" / "schemas"
-    return directory if named or directory.is_dir() else None
+    return Path(named) if named else None
 
 
 def python_tool(tools: Path, environment: str, name: str, packages: Sequence[str]) -> str:
