@@ -239,7 +239,7 @@ def prepare(
     if not tells_attention(model.manifest, model.precision):
         check_attention_known(options)
     suppressed = suppressed_ids(options.suppressed_tokens, token_id=model.tokenizer.token_id, model=name)
-    return model, TextPipeline(request, model=model, search=replace(search, suppressed_ids=suppressed))
+    return model, TextPipeline(request, model=model, search=replace(search, suppressed_tokens=suppressed))
 
 
 async def _answers(futures: Sequence["concurrent.futures.Future[SegmentResult]"]) -> list[SegmentResult]:

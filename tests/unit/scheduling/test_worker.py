@@ -124,7 +124,7 @@ def test_what_the_guard_did_is_answered_and_counted() -> None:
     metrics = Metrics(CollectorRegistry())
     clock = ManualClock()
     worker = Worker(LocalBatch(FaultyToyModel(num_words=40), clock), metrics=metrics, clock=clock)
-    segment = make_segment(FaultyToyModel.LOOPER, 20, max_target_tokens=40, has_guard=True)
+    segment = make_segment(FaultyToyModel.LOOPER, 20, max_target_tokens=40, repetition_guard=True)
     pending = PendingSegment(segment=segment, priority=Priority.INTERACTIVE, admitted_at_s=0.0, deadline_s=100.0)
     worker.hand_over([pending, make_pending()])
 
