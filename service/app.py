@@ -20,15 +20,15 @@ from service.api.settings import is_loopback
 from service.api.tls import TlsIdentityFiles
 from service.bundle import Bundle, open_bundle
 from service.config import Settings, settings_of_model
-from service.hosting.hosted_batches import HostedBatches
+from service.engine.client import Scheduler
+from service.engine.core import LocalBatches
+from service.engine.process import HostedBatches
+from service.engine.protocol import BatchSource
 from service.models.model import ModelLoader, ModelParts
 from service.models.repository import ModelRepository, warm_up
 from service.models.serving import SERVING_NAME, ServingSettings
 from service.models.watcher import Watcher
 from service.runtime.onnx_model import OnnxStepModel
-from service.scheduling.batch import BatchSource
-from service.scheduling.local_batch import LocalBatches
-from service.scheduling.scheduler import Scheduler
 from service.telemetry.http_server import HttpServer, make_app
 from service.telemetry.logs import LogStream
 from service.telemetry.metrics import Metrics, observe_process
