@@ -27,8 +27,8 @@ serve: $(VENV)/.serve ## Serve the shipped model: gRPC on 50051, metrics on 9464
 	@$(BIN)/python -m service serve
 
 translate: $(VENV)/.serve ## Ask a running server: make translate TEXT="..." [TARGET=host:port]
-	@$(BIN)/python -m service translate --target "$(TARGET)" -- "$$DRAGOMAN_TEXT"
-translate: export DRAGOMAN_TEXT = $(value TEXT)
+	@$(BIN)/python -m service translate --target "$(TARGET)" "$$DRAGOMAN_TEXT"
+translate: export DRAGOMAN_TEXT = $(TEXT)
 
 bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch on this machine: make bench [MODE=short]
 	@$(BIN)/python -m loadtests.peers bench --mode $(MODE)
@@ -63,8 +63,8 @@ soak: $(VENV)/.bench ## Everything at once for half an hour: does anything leak,
 chaos: $(VENV)/.bench bad-inputs ## Break one thing after the other in a running server: does anybody else notice? make chaos [MODE=short]
 	@$(BIN)/python -m loadtests.chaos --mode $(MODE)
 
-bad-inputs: $(VENV)/.bench ## Send 20,000 inputs that nobody should send: is each answered as it should be? make bad-inputs [MODE=short]
-	@$(BIN)/python -m loadtests.bad_inputs --mode $(MODE)
+bad-inputs: $(VENV)/.bench ## Send 20,000 malformed and extreme inputs: does each get the right status? make bad-inputs [MODE=short]
+	@$(BIN)/python -m loadtests.stress bad-inputs --mode $(MODE)
 
 image: ## Build the container image with docker or podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
 	@deploy/image/build.sh "$(VARIANT)" "$(TAG)"

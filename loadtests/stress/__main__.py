@@ -4,10 +4,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from loadtests.bad_inputs import __main__ as bad_inputs
 from loadtests.cancellations import __main__ as cancellations
 from loadtests.chaos import __main__ as chaos
 from loadtests.soak import __main__ as soak
+from loadtests.stress.bad_inputs import scenario as bad_inputs
 
 _SCENARIOS: Final[dict[str, Callable[[Sequence[str] | None], int]]] = {
     "soak": soak.main,

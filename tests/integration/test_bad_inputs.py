@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.bad_inputs.__main__ import main
-from loadtests.bad_inputs.kinds import KINDS
+from loadtests.stress.__main__ import main
+from loadtests.stress.bad_inputs.kinds import KINDS
 from tests.integration.real_process import CHECKOUT
 
 NUM_INPUTS = 2 * len(KINDS)
@@ -17,17 +17,27 @@ def test_every_kind_is_answered_as_it_should_be(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
 
-    flags = ["--mode", "short", "--count", str(NUM_INPUTS), "--models", str(tiny_model), "--output", str(tmp_path)]
+    flags = [
+        "bad-inputs",
+        "--mode",
+        "short",
+        "--count",
+        str(NUM_INPUTS),
+        "--models",
+        str(tiny_model),
+        "--output",
+        str(tmp_path),
+    ]
     exit_code = main(flags)
 
     printed = capsys.readouterr()
     assert "broken" not in printed.err
     assert exit_code == 0
     assert printed.out.splitlines()[-1].startswith(f"bad_inputs inputs={NUM_INPUTS} kinds={len(KINDS)} ")
-    summary = json.loads((tmp_path / "bad_inputs.json").read_text(encoding="utf-8"))["summary"]
-    assert (summary["internal"], summary["hangs"], summary["lost"]) == (0, 0, 0)
-    assert summary["ok"] > 0
-    assert summary["refused"] > 0
+    figures = json.loads((tmp_path / "bad_inputs.json").read_text(encoding="utf-8"))["figures"]
+    assert (figures["internal"], figures["hangs"], figures["lost"]) == (0, 0, 0)
+    assert figures["ok"] > 0
+    assert figures["refused"] > 0
 
 
 def test_one_input_is_shown_and_sent_again(
@@ -35,7 +45,7 @@ def test_one_input_is_shown_and_sent_again(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
 
-    flags = ["--only", "bad-utf8", "--index", "3", "--models", str(tiny_model), "--output", str(tmp_path)]
+    flags = ["bad-inputs", "--only", "bad-utf8", "--index", "3", "--models", str(tiny_model), "--output", str(tmp_path)]
     exit_code = main(flags)
 
     printed = capsys.readouterr()

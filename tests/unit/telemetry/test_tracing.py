@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from service.app import start_tracing
 from service.config import load_settings
 from service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
 from service.errors import ConfigError
@@ -15,6 +14,7 @@ from service.telemetry.tracing import (
     RequestTrace,
     TracingSettings,
     current_trace,
+    start_tracing,
     trace_segments,
 )
 

@@ -1,0 +1,95 @@
+"""Does work grow with the square of a text? The same shape at two sizes, one twice the other."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from dragoman.v1 import translation_pb2 as pb
+
+from loadtests.stress.bad_inputs.inputs import (
+    CHEAP,
+    OK,
+    BadInput,
+    Content,
+    Draw,
+    Limits,
+    document_content,
+    drawn,
+    repeated,
+    translate_content,
+)
+from loadtests.stress.bad_inputs.sender import Answer
+from loadtests.stress.bad_inputs.texts import SHAPES
+
+_LONG_S: Final = 0.5
+_UNIT_CHARACTERS: Final = 61
+
+
+class Sends(Protocol):
+    """Sends an input."""
+
+    def send(self, bad: BadInput, /) -> Answer:
+        """Return what became of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """The same shape of text at two sizes."""
+
+    shape: str
+    method: str
+    num_characters: int
+    """Of the larger one."""
+
+    half_s: float
+    whole_s: float
+    """What it took, the faster of two tries: the text work of a request; for a document, until its first sentence."""
+
+    @property
+    def ratio(self) -> float:
+        """How many times longer twice the size takes: 2 if the work grows as the text does, 4 if with its square."""
+        return self.whole_s / self.half_s if self.half_s else 1.0
+
+
+def measured(sender: Sends, limits: Limits, *, shapes: Sequence[str], seed: int) -> Iterator[Growth]:
+    """Yield the growth of requests and documents of each shape, up to the greatest size."""
+    for shape in shapes:
+        unit = _unit(shape, seed)
+        for method, most, measure in (
+            ("Translate", limits.max_text_characters, _text_s),
+            ("TranslateDocument", limits.max_document_characters, _first_s),
+        ):
+            half_s, whole_s = (measure(sender, limits, repeated(unit, size)) for size in (most // 2, most))
+            yield Growth(shape=shape, method=method, num_characters=most, half_s=half_s, whole_s=whole_s)
+
+
+def _unit(shape: str, seed: int) -> str:
+    return drawn(lambda draw: SHAPES[shape].text(Draw(draw), _UNIT_CHARACTERS), entropy=f"{seed}/{shape}")
+
+
+def _text_s(sender: Sends, limits: Limits, text: str) -> float:
+    """Return the seconds of text work of a request, as the answer tells them."""
+    options = pb.DecodingOptions(**{**CHEAP, "max_target_tokens": 1})
+    bad = _input(translate_content(limits, text, expected=OK, options=options))
+
+    def seconds() -> float:
+        timings = [one.timings for one in sender.send(bad).responses if isinstance(one, pb.TranslateResponse)]
+        return sum(timing.text.ToNanoseconds() for timing in timings) / 1e9
+
+    return _fastest(seconds)
+
+
+def _first_s(sender: Sends, limits: Limits, text: str) -> float:
+    """Return the seconds until the first message of a document, whose caller cancels then."""
+    bad = _input(document_content(limits, text, expected=OK, leaves_after=1))
+    return _fastest(lambda: sender.send(bad).seconds)
+
+
+def _input(content: Content) -> BadInput:
+    return BadInput(kind="growth", index=0, content=content)
+
+
+def _fastest(measure: Callable[[], float]) -> float:
+    """Return what it takes, the faster of two tries if it is short enough to be disturbed."""
+    seconds = measure()
+    return min(seconds, measure()) if seconds < _LONG_S else seconds

@@ -1,0 +1,228 @@
+"""The run: batches of bad inputs side by side, bystanders among them, a look at the server after each batch."""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import grpc
+from dragoman.v1 import translation_pb2 as pb
+from tqdm import tqdm
+
+from loadtests import wire
+from loadtests.stress.bad_inputs import growth, kinds
+from loadtests.stress.bad_inputs.growth import Growth
+from loadtests.stress.bad_inputs.inputs import BadInput, Limits
+from loadtests.stress.bad_inputs.kinds import Planned
+from loadtests.stress.bad_inputs.sender import Sender, UnreadableAnswerError, faults
+from loadtests.stress.callers import Bystanders, Client, Question, Reply, connect, learn_answers
+from loadtests.stress.server import complaints, log_path
+from loadtests.target import ServerError, ServerProcess, wait_until_idle
+
+_BATCH: Final = 1000
+"""Inputs between two looks at the server."""
+
+_WARM_UP_SEED: Final = -1
+_WARM_UP_SHARE: Final = 0.05
+"""Of the inputs; a server needs some to get the buffers of its larger batches."""
+
+_ALONE_S: Final = 1.0
+_NUM_QUESTIONS: Final = 16
+"""Different requests of bystanders, so that each is translated again soon."""
+
+_NUM_PROBES: Final = 4
+_TRANSLATE_EACH_S: Final = 0.25
+_LOOK_EACH_S: Final = 0.05
+_IDLE_TIMEOUT_S: Final = 30.0
+_MAX_SHOWN: Final = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What became of one input."""
+
+    kind: str
+    index: int
+    method: str
+    num_characters: int
+    status: str
+    seconds: float
+    num_retries: int = 0
+    faults: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The flags that repeat it."""
+        return f"--only {self.kind} --index {self.index}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """Everything that was seen."""
+
+    records: list[Record] = field(default_factory=list)
+    memory_mb: list[float] = field(default_factory=list)
+    """Resident memory of the server after the warm-up and after each batch."""
+
+    server_faults: list[str] = field(default_factory=list)
+    alone: Sequence[Reply] = ()
+    """Translations of bystanders before the first bad input; the next two come after it."""
+
+    translations: list[Reply] = field(default_factory=list)
+    looks: list[Reply] = field(default_factory=list)
+    """Calls that need nothing but the event loop."""
+
+    growths: Sequence[Growth] = ()
+    elapsed_s: float = 0.0
+
+
+class Watch:
+    """Looks at a server without other callers: healthy, idle, no error in its log, and translating as it did."""
+
+    def __init__(self, server: ServerProcess, output: Path, *, seed: int) -> None:
+        """`output` is where the server's log is; a server that is well translates now as it must later."""
+        self._server = server
+        self._log = log_path(output)
+        self._num_read = 0
+        self.questions = learn_answers(server.target, wire.translate_requests(seed, count=_NUM_QUESTIONS, texts=2))
+
+    def limits(self) -> Limits:
+        """Return what the server accepts."""
+        with connect(self._server.target) as channel:
+            raw = channel.unary_unary(wire.Method.LIST_MODELS.path)(b"", timeout=_IDLE_TIMEOUT_S)
+        return Limits.from_models(pb.ListModelsResponse.FromString(raw))
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the server now, and in its log since the last look."""
+        left = wait_until_idle(self._server, timeout_s=_IDLE_TIMEOUT_S)
+        if left:
+            yield f"work is left on the server: {left}"
+        with Client(self._server.target) as client:
+            health = client.check()
+            replies = [one.judge(client.translate(one.request)) for one in self.questions[:_NUM_PROBES]]
+        if health.status != "OK":
+            yield f"the server does not say that it serves: {health.status} {health.message}"
+        yield from (f"an ordinary request: {reply.status} {reply.message}" for reply in replies if reply.status != "OK")
+        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        yield from (f"the server's log has: {line[:_MAX_SHOWN]}" for line in complaints(lines[self._num_read :]))
+        self._num_read = len(lines)
+
+
+def run(
+    server: ServerProcess,
+    output: Path,
+    *,
+    count: int,
+    only: Sequence[str],
+    seed: int,
+    num_senders: int,
+    timeout_s: float,
+    grown_shapes: Sequence[str],
+) -> Run:
+    """Send so many inputs of the kinds named, after some that only warm up; end early if the server does.
+
+    Args:
+        server: that runs and answers calls.
+        output: directory of its log.
+        count: of the inputs.
+        only: the kinds.
+        seed: of everything that is drawn.
+        num_senders: how many inputs are in flight at a time.
+        timeout_s: after which a call counts as hanging.
+        grown_shapes: whose growth is measured in the end.
+
+    Raises:
+        ServerError: if the server does not answer before the first input.
+    """
+    with ExitStack() as stack:
+        watch = Watch(server, output, seed=seed)
+        limits = watch.limits()
+        senders = [
+            stack.enter_context(closing(Sender(server.target, limits, timeout_s=timeout_s))) for _ in range(num_senders)
+        ]
+        seen = Run(server_faults=list(watch.faults()))
+        warm_up = kinds.plan(max(len(only), round(_WARM_UP_SHARE * count)), kinds=only, seed=seed)
+        list(_sent(senders, warm_up, seed=_WARM_UP_SEED, limits=limits))
+        with _bystanders(server, watch.questions) as alone:
+            time.sleep(_ALONE_S)
+        seen.alone = alone.translations
+        seen.memory_mb.append(server.rss_mb())
+        began_s = time.monotonic()
+        try:
+            for batch in _batches(kinds.plan(count, kinds=only, seed=seed)):
+                with _bystanders(server, watch.questions) as bystanders:
+                    seen.records += _sent(senders, batch, seed=seed, limits=limits)
+                seen.translations += bystanders.translations
+                seen.looks += bystanders.looks
+                seen.server_faults += watch.faults()
+                seen.memory_mb.append(server.rss_mb())
+            seen.elapsed_s = time.monotonic() - began_s
+            measured = growth.measured(senders[0], limits, shapes=grown_shapes, seed=seed)
+            seen.growths = list(tqdm(measured, total=2 * len(grown_shapes), unit="shapes", disable=None))
+            seen.server_faults += watch.faults()
+            seen.memory_mb.append(server.rss_mb())
+        except (ServerError, grpc.RpcError, OSError) as error:
+            seen.elapsed_s = seen.elapsed_s or time.monotonic() - began_s
+            seen.server_faults.append(f"the server is gone after {len(seen.records)} inputs: {error}")
+    return seen
+
+
+def send_one(sender: Sender, bad: BadInput) -> Record:
+    """Send one input and judge its answer."""
+    began_s = time.perf_counter()
+    try:
+        answer = sender.send(bad)
+    except UnreadableAnswerError as error:
+        status, seconds, num_retries = "UNKNOWN", time.perf_counter() - began_s, 0
+        found = [f"the answer cannot be read: {error}"]
+    else:
+        status, seconds, num_retries = answer.status, answer.seconds, answer.num_retries
+        found = list(faults(bad, answer))
+    return Record(
+        kind=bad.kind,
+        index=bad.index,
+        method=bad.method.name.lower(),
+        num_characters=bad.content.num_characters,
+        status=status,
+        seconds=seconds,
+        num_retries=num_retries,
+        faults=tuple(found),
+    )
+
+
+def _bystanders(server: ServerProcess, questions: Sequence[Question]) -> Bystanders:
+    return Bystanders(
+        server.target,
+        questions,
+        num_translating=1,
+        each_s=_TRANSLATE_EACH_S,
+        look=Client.list_models,
+        look_each_s=_LOOK_EACH_S,
+    )
+
+
+def _batches(planned: Sequence[Planned]) -> Iterator[Sequence[Planned]]:
+    with tqdm(total=len(planned), unit="inputs", disable=None) as progress:
+        for first in range(0, len(planned), _BATCH):
+            batch = planned[first : first + _BATCH]
+            yield batch
+            progress.update(len(batch))
+
+
+def _sent(senders: Sequence[Sender], planned: Sequence[Planned], *, seed: int, limits: Limits) -> Iterator[Record]:
+    """Let each sender that is free send the next input; yield the records as they come."""
+    own = threading.local()
+    free = list(senders)
+
+    def take_sender() -> None:
+        own.sender = free.pop()
+
+    def send(bad: BadInput) -> Record:
+        return send_one(own.sender, bad)
+
+    with ThreadPoolExecutor(len(senders), initializer=take_sender) as pool:
+        yield from pool.map(send, (kinds.make(one, seed=seed, limits=limits) for one in planned))

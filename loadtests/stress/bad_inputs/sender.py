@@ -1,0 +1,265 @@
+"""Sends bad inputs over gRPC, raw bytes as they are, and judges what comes back."""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import grpc
+from dragoman.v1 import translation_pb2 as pb
+from google.protobuf.message import DecodeError, Message
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from loadtests.contract import document_faults, translate_faults
+from loadtests.stress.bad_inputs.inputs import CHEAP, LEFT, BadInput, Limits, Method
+from loadtests.stress.bad_inputs.messages import encoded
+from loadtests.stress.callers import connect
+
+BEFORE, AFTER = "before", "after"
+"""Request ids of the ordinary requests around an input in a stream."""
+
+INTERNAL: Final = frozenset({"INTERNAL", "UNKNOWN", "DATA_LOSS", "ABORTED", "OUT_OF_RANGE"})
+"""The server failed, or said so."""
+
+HANG: Final = frozenset({"DEADLINE_EXCEEDED"})
+LOST: Final = frozenset({"UNAVAILABLE", "CANCELLED"})
+"""Connection or call ended without a reason."""
+
+_RESPONSES: Final[dict[Method, type[Message]]] = {
+    Method.UNARY: pb.TranslateResponse,
+    Method.DOCUMENT: pb.TranslatedSentence,
+    Method.STREAM: pb.TranslateResponse,
+    Method.GET_MODEL: pb.GetModelResponse,
+    Method.LOAD_MODEL: pb.LoadModelResponse,
+    Method.UNLOAD_MODEL: pb.UnloadModelResponse,
+    Method.SET_MODEL_LABEL: pb.SetModelLabelResponse,
+}
+_REQUEST_ID_FIELD: Final = 7
+_OVERLOADED: Final = "OVERLOADED"
+_MAX_RETRIES: Final = 20
+_LONGEST_WAIT_S: Final = 5.0
+_DOMAIN: Final = "dragoman"
+_MAX_MESSAGE_CHARACTERS: Final = 2000
+_REASONS: Final[Mapping[str, str]] = {
+    "INVALID_ARGUMENT": "INVALID_FIELD",
+    "UNIMPLEMENTED": "UNSUPPORTED_FIELD",
+    "NOT_FOUND": "MODEL_NOT_FOUND",
+    "FAILED_PRECONDITION": "MODEL_STATE",
+    "UNAUTHENTICATED": "UNAUTHENTICATED",
+    "PERMISSION_DENIED": "PERMISSION_DENIED",
+}
+_NAMING_A_FIELD: Final = frozenset({"INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """What the details of a status say."""
+
+    reason: str = ""
+    domain: str = ""
+    fields: tuple[str, ...] = ()
+    message: str = ""
+    retry_after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What became of one input."""
+
+    status: str
+    """Name; `LEFT` if the caller cancelled as planned."""
+
+    seconds: float
+    responses: Sequence[Message] = ()
+    rejection: Rejection = field(default_factory=Rejection)
+    neighbours: Sequence[Message] = ()
+    """In a stream, the answers to the ordinary requests before and after it."""
+
+    call_status: str = ""
+    """Of the whole call, if it is not that of the input."""
+
+    num_retries: int = 0
+    """How often the server was overloaded and said when to retry."""
+
+
+class UnreadableAnswerError(Exception):
+    """What the server sent is no message: a lone surrogate, for instance."""
+
+
+class Sender:
+    """Sends one input at a time on a connection of its own; retries what the server has no room for."""
+
+    def __init__(self, target: str, limits: Limits, *, timeout_s: float) -> None:
+        """Connect to a server; no call takes longer than the timeout."""
+        self._channel = connect(target)
+        self._timeout_s = timeout_s
+        self._neighbours = [_neighbour(limits, name) for name in (BEFORE, AFTER)]
+        self._stopped = threading.Event()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._stopped.set()
+        self._channel.close()
+
+    def send(self, bad: BadInput) -> Answer:
+        """Send an input and wait for its end; again, a bounded number of times, if the server is overloaded."""
+        answer, num_retries = self._sent(bad), 0
+        while answer.rejection.reason == _OVERLOADED and num_retries < _MAX_RETRIES:
+            self._stopped.wait(min(answer.rejection.retry_after_s, _LONGEST_WAIT_S))
+            answer, num_retries = self._sent(bad), num_retries + 1
+        return replace(answer, num_retries=num_retries)
+
+    def _sent(self, bad: BadInput) -> Answer:
+        began_s = time.perf_counter()
+        if bad.method is Method.STREAM:
+            call, raw, has_left = self._called(bad, "stream_stream", iter(self._streamed(bad)))
+        elif bad.method is Method.DOCUMENT:
+            call, raw, has_left = self._called(bad, "unary_stream", bad.content.message)
+        else:
+            call, raw, has_left = self._called(bad, "unary_unary", bad.content.message)
+        code = call.code()
+        seconds = time.perf_counter() - began_s
+        responses = _parsed(bad.method, raw)
+        if has_left and code is grpc.StatusCode.CANCELLED:
+            return Answer(status=LEFT, seconds=seconds, responses=responses)
+        rejection = Rejection() if code is grpc.StatusCode.OK else rejection_of_call(call)
+        answer = Answer(status=code.name, seconds=seconds, responses=responses, rejection=rejection)
+        return _own_of_stream(answer) if bad.method is Method.STREAM else answer
+
+    def _called(self, bad: BadInput, arity: str, request: Any) -> tuple[Any, list[bytes], bool]:
+        """Return a finished call, its messages, and whether it was cancelled with more to come."""
+        content = bad.content
+        method = getattr(self._channel, arity)(bad.method.value)
+        call = (method.future if arity == "unary_unary" else method)(
+            request,
+            timeout=self._timeout_s,
+            metadata=content.metadata,
+            compression=grpc.Compression.Gzip if content.is_compressed else None,
+        )
+        raw: list[bytes] = []
+        try:
+            for message in [call.result()] if arity == "unary_unary" else call:
+                raw.append(message)
+                if len(raw) == content.leaves_after:
+                    call.cancel()
+                    return call, raw, True
+        except grpc.RpcError:
+            pass  # its status is looked at later
+        return call, raw, False
+
+    def _streamed(self, bad: BadInput) -> tuple[bytes, ...]:
+        before, after = self._neighbours
+        return before, streamed_message(bad), after
+
+
+def streamed_message(bad: BadInput) -> bytes:
+    """Return an input as it is sent in a stream, where each request needs an id; one that it brings comes last."""
+    content = bad.content
+    return content.message if content.has_request_id else encoded(_REQUEST_ID_FIELD, b"bad") + content.message
+
+
+def rejection_of_call(call: Any) -> Rejection:
+    """Return why a finished call was rejected; only a message if gRPC itself rejected it."""
+    status = rpc_status.from_call(call)
+    return Rejection(message=call.details() or "") if status is None else rejection_of_status(status)
+
+
+def rejection_of_status(status: status_pb2.Status) -> Rejection:
+    """Return what a status says in its details."""
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    bad_request = error_details_pb2.BadRequest()
+    for detail in status.details:
+        for message in (info, retry, bad_request):
+            detail.Unpack(message)
+    return Rejection(
+        reason=info.reason,
+        domain=info.domain,
+        fields=tuple(violation.field for violation in bad_request.field_violations),
+        message=status.message,
+        retry_after_s=retry.retry_delay.ToMilliseconds() / 1000,
+    )
+
+
+def faults(bad: BadInput, answer: Answer) -> Iterator[str]:
+    """Yield a sentence for each promise that an answer breaks."""
+    expected = bad.content.expected
+    if answer.status not in expected.statuses:
+        message = answer.rejection.message[:200]
+        yield f"answered {answer.status} ({message}) instead of {' or '.join(sorted(expected.statuses))}"
+    elif answer.status in {"OK", LEFT}:
+        yield from _answer_faults(bad, answer)
+    else:
+        yield from _rejection_faults(bad, answer)
+    if bad.method is Method.STREAM:
+        yield from _neighbour_faults(answer)
+
+
+def _answer_faults(bad: BadInput, answer: Answer) -> Iterator[str]:
+    if bad.method in {Method.UNARY, Method.STREAM}:
+        message = streamed_message(bad) if bad.method is Method.STREAM else bad.content.message
+        request = pb.TranslateRequest.FromString(message)
+        for response in (one for one in answer.responses if isinstance(one, pb.TranslateResponse)):
+            yield from translate_faults(request, response)
+        if len(answer.responses) != 1:
+            yield f"{len(answer.responses)} answers came"
+    elif bad.method is Method.DOCUMENT:
+        document = pb.TranslateDocumentRequest.FromString(bad.content.message)
+        messages = [one for one in answer.responses if isinstance(one, pb.TranslatedSentence)]
+        yield from document_faults(document, messages, is_complete=answer.status == "OK")
+
+
+def _rejection_faults(bad: BadInput, answer: Answer) -> Iterator[str]:
+    rejection, expected_field = answer.rejection, bad.content.expected.field
+    if answer.status not in _REASONS:
+        return  # gRPC's own words
+    if (rejection.domain, rejection.reason) != (_DOMAIN, _REASONS[answer.status]):
+        yield f"{answer.status} comes with the reason {rejection.domain}/{rejection.reason}"
+    if answer.status in _NAMING_A_FIELD and not all(rejection.fields or ("",)):
+        yield f"{answer.status} names no field"
+    if expected_field and not any(path.startswith(expected_field) for path in rejection.fields):
+        yield f"{answer.status} names {rejection.fields}, not {expected_field}"
+    if not 0 < len(rejection.message) <= _MAX_MESSAGE_CHARACTERS:
+        yield f"{answer.status} has a message of {len(rejection.message)} characters"
+
+
+def _neighbour_faults(answer: Answer) -> Iterator[str]:
+    names = sorted(getattr(neighbour, "request_id", "") for neighbour in answer.neighbours)
+    if names != sorted((BEFORE, AFTER)):
+        yield f"of the ordinary requests beside it in the stream, {names or 'none'} were answered"
+    for neighbour in answer.neighbours:
+        if isinstance(neighbour, pb.TranslateResponse) and not neighbour.translations:
+            yield f"the ordinary request {neighbour.request_id} it failed: {neighbour.error.message[:200]}"
+    if answer.call_status != "OK":
+        yield f"the stream ended with {answer.call_status}"
+
+
+def _own_of_stream(answer: Answer) -> Answer:
+    """Tell the answer to an input from those to its neighbours, and its status from that of the call."""
+    responses: list[Any] = list(answer.responses)
+    own = [response for response in responses if response.request_id not in (BEFORE, AFTER)]
+    neighbours = [response for response in responses if response.request_id in (BEFORE, AFTER)]
+    answer = replace(answer, responses=own, neighbours=neighbours, call_status=answer.status)
+    if not (own and own[0].HasField("error")):
+        return answer
+    error = own[0].error
+    return replace(answer, status=code_pb2.Code.Name(error.code), rejection=rejection_of_status(error))
+
+
+def _neighbour(limits: Limits, request_id: str) -> bytes:
+    options = pb.DecodingOptions(**CHEAP)
+    request = pb.TranslateRequest(texts=["A man reads."], request_id=request_id, options=options, **limits.languages)
+    return request.SerializeToString()
+
+
+def _parsed(method: Method, raw: Sequence[bytes]) -> list[Message]:
+    """Return messages as a client reads them.
+
+    Raises:
+        UnreadableAnswerError: if a client could not.
+    """
+    try:
+        return [_RESPONSES[method].FromString(one) for one in raw]
+    except DecodeError as error:
+        raise UnreadableAnswerError(f"{method.name}: {error}") from error

@@ -1,0 +1,1 @@
+"""Who is decoded with whom, and when: admission, batching and the decoding threads."""
