@@ -27,8 +27,8 @@ serve: $(VENV)/.serve ## Serve the shipped model: gRPC on 50051, metrics on 9464
 	@$(BIN)/python -m service serve
 
 translate: $(VENV)/.serve ## Ask a running server: make translate TEXT="..." [TARGET=host:port]
-	@$(BIN)/python -m service translate --target "$(TARGET)" "$$DRAGOMAN_TEXT"
-translate: export DRAGOMAN_TEXT = $(TEXT)
+	@$(BIN)/python -m service translate --target "$(TARGET)" -- "$$DRAGOMAN_TEXT"
+translate: export DRAGOMAN_TEXT = $(value TEXT)
 
 bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch on this machine: make bench [MODE=short]
 	@$(BIN)/python -m loadtests.peers bench --mode $(MODE)

@@ -1,4 +1,4 @@
-"""`python -m service serve | translate | models | demo | keys | probe | reference`."""
+"""`python -m service serve | translate | models | demo | keys | probe | reference`, as `dragoman serve | ...` does."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ _COMMANDS = ("serve", "translate", "models", "demo", "keys", "probe", "reference
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code: 0 done, 1 failed, 2 called or configured wrongly."""
     words = sys.argv[1:] if arguments is None else arguments
-    parser = argparse.ArgumentParser(prog="python -m service", description="Dragoman: neural machine translation.")
+    parser = argparse.ArgumentParser(prog="dragoman", description="Dragoman: neural machine translation.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name in _needed(words):
         import_module(f"service.cli.{name}").add_parser(commands)
@@ -27,4 +27,13 @@ def _needed(words: Sequence[str]) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        from dragoman import __main__ as command  # tells in one line what is missing, and ends well on Ctrl-C
+    except ModuleNotFoundError:
+        print(
+            "dragoman: the package is not installed for this interpreter; in the checkout this installs it:\n"
+            f"  {sys.executable} -m pip install --editable '.[serve]'",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    sys.exit(command.main())

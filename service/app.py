@@ -20,19 +20,19 @@ from service.api.settings import is_loopback
 from service.api.tls import TlsIdentityFiles
 from service.bundle import Bundle, open_bundle
 from service.config import Settings, settings_of_model
-from service.hosting.hosted_batches import HostedBatches
+from service.engine.client import Scheduler
+from service.engine.core import LocalBatches
+from service.engine.process import HostedBatches
+from service.engine.protocol import BatchSource
 from service.models.model import ModelLoader, ModelParts
 from service.models.repository import ModelRepository, warm_up
 from service.models.serving import SERVING_NAME, ServingSettings
 from service.models.watcher import Watcher
 from service.runtime.onnx_model import OnnxStepModel
-from service.scheduling.batch import BatchSource
-from service.scheduling.local_batch import LocalBatches
-from service.scheduling.scheduler import Scheduler
 from service.telemetry.http_server import HttpServer, make_app
 from service.telemetry.logs import LogStream
 from service.telemetry.metrics import Metrics, observe_process
-from service.telemetry.tracing import start_tracing
+from service.telemetry.tracing import NoTracing, Tracing, TracingSettings
 from service.text.tokenizer import open_tokenizer
 from service.threads import num_cores, started_pool
 from service.translate.document_window import DocumentTranslator
@@ -83,6 +83,23 @@ def _hosted(bundle: Bundle, settings: Settings, metrics: Metrics) -> tuple[Hoste
 def _local(bundle: Bundle, settings: Settings) -> tuple[OnnxStepModel, BatchSource]:
     model = OnnxStepModel(bundle, settings.runtime)
     return model, LocalBatches(model)
+
+
+def start_tracing(
+    settings: TracingSettings, *, clock: Callable[[], float], count: Callable[[str, int], None]
+) -> Tracing:
+    """Return the tracing that the settings ask for.
+
+    Args:
+        settings: of tracing.
+        clock: the service's, by which spans are timed.
+        count: called with `exported` or `failed` and a number of spans.
+    """
+    if not settings.endpoint:
+        return NoTracing()
+    from service.telemetry.otlp import OtlpTracing  # noqa: PLC0415 - OpenTelemetry is imported only where it is used
+
+    return OtlpTracing(settings, clock=clock, count=count)
 
 
 class App:

@@ -16,11 +16,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from service.api.settings import AccessSettings, GrpcSettings, TlsSettings, check_exposure
+from service.engine.forecast import MAX_STEPS_PER_SOURCE_TOKEN
+from service.engine.settings import SchedulingSettings
 from service.errors import ConfigError
 from service.models.serving import ModelSettings, ServingSettings
 from service.runtime.settings import RuntimeSettings
-from service.scheduling.forecast import MAX_STEPS_PER_SOURCE_TOKEN
-from service.scheduling.settings import SchedulingSettings
 from service.telemetry.http_server import HttpSettings
 from service.telemetry.logs import LogSettings
 from service.telemetry.tracing import TracingSettings

@@ -44,7 +44,7 @@ class SearchConfig:
     num_hypotheses: int = 1
     """Finished hypotheses returned, best first; between 1 and `beam_size`."""
 
-    length_penalty_alpha: float = 0.6
+    length_penalty: float = 0.6
     """Exponent of the length penalty of Wu et al. 2016 (arXiv:1609.08144), section 7; 0 disables it."""
 
     min_target_tokens: int = 0
@@ -57,7 +57,7 @@ class SearchConfig:
     """Token ids, without EOS, that every hypothesis begins with; fewer than `max_target_tokens`. Nothing was chosen
     there, so they add nothing to a hypothesis's log-probability."""
 
-    suppressed_ids: frozenset[int] = frozenset()
+    suppressed_tokens: frozenset[int] = frozenset()
     """Token ids that are never taken, besides those that no target holds; EOS is not among them."""
 
     no_repeat_ngram_size: int = 0
@@ -67,16 +67,16 @@ class SearchConfig:
     """Factor of the log-probability of a token that the hypothesis holds already (Keskar et al. 2019,
     arXiv:1909.05858, on log-probabilities instead of logits); at least 1, which leaves them alone."""
 
-    coverage_penalty_beta: float = 0.0
+    coverage_penalty: float = 0.0
     """Weight of the coverage penalty of Wu et al. 2016, section 7; 0 disables it."""
 
     sampling: SamplingConfig | None = None
     """Draw `num_hypotheses` targets at random instead of searching; `beam_size` equals `num_hypotheses` then."""
 
-    stops_early: bool = False
+    early_stopping: bool = False
     """The search ends once `beam_size` hypotheses have finished, whatever those that live may become."""
 
-    has_guard: bool = False
+    repetition_guard: bool = False
     """Watch for loops, copied sources and absurd lengths, and search once more without them; not with sampling."""
 
 
@@ -199,6 +199,16 @@ class AttentionDetail(enum.Enum):
     """Each head of one layer."""
 
 
+class LongSentencePolicy(enum.Enum):
+    """What is done with a sentence that is longer than the model takes."""
+
+    SPLIT = "split"
+    """It is decoded in parts."""
+
+    REFUSE = "refuse"
+    """The request is refused."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
     """How a caller wants tokens drawn at random; None means the default."""
@@ -216,7 +226,7 @@ class TranslationOptions:
 
     beam_size: int | None = None
     num_hypotheses: int | None = None
-    length_penalty_alpha: float | None = None
+    length_penalty: float | None = None
     min_target_tokens: int | None = None
     max_target_tokens: int | None = None
     """Cap on target tokens of each sentence, EOS counted; None: tokens of source or prefix + 50, within the model's
@@ -224,9 +234,9 @@ class TranslationOptions:
 
     no_repeat_ngram_size: int | None = None
     repetition_penalty: float | None = None
-    coverage_penalty_beta: float | None = None
-    stops_early: bool | None = None
-    has_guard: bool | None = None
+    coverage_penalty: float | None = None
+    early_stopping: bool | None = None
+    repetition_guard: bool | None = None
     sampling: SamplingOptions | None = None
     """None: beam search."""
 
@@ -239,8 +249,8 @@ class TranslationOptions:
     split_sentences: bool = True
     """Split each text into sentences that are decoded separately."""
 
-    may_split_long: bool = True
-    """Decode a sentence longer than the model takes in parts; if False, refuse it."""
+    long_sentences: LongSentencePolicy = LongSentencePolicy.SPLIT
+    """What is done with a sentence that is longer than the model takes."""
 
     return_scores: bool = False
     """Report the log-probability of each token."""

@@ -11,13 +11,9 @@ from typing import Any, TypeVar
 
 from service.decoding.running_batch import EndedSegment
 from service.decoding.step_model import StepModel, VocabularySpec
-from service.hosting.batch_server import BatchServer
-from service.hosting.hosted_batch import HostedBatch
-from service.hosting.messages import Report
-from service.hosting.usage import Usage
-from service.scheduling.batch import Batch, Clock, Newcomer, Orders
-from service.scheduling.local_batch import LocalBatch
-from service.scheduling.turn import Turn
+from service.engine.core import BatchServer, LocalBatch, Usage
+from service.engine.process import HostedBatch
+from service.engine.protocol import Batch, Clock, Newcomer, Orders, Report, Turn
 from tests.fakes import make_segment
 
 TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang

@@ -28,8 +28,8 @@ class Candidate:
 def final_score(model: ToyModel, segment: Segment, candidate: Candidate) -> float:
     """Return the score under length and coverage penalty, formulas written out once more."""
     search = segment.search
-    score = candidate.log_prob / length_penalty(len(candidate.token_ids), alpha=search.length_penalty_alpha)
-    if not candidate.is_finished or not search.coverage_penalty_beta:
+    score = candidate.log_prob / length_penalty(len(candidate.token_ids), alpha=search.length_penalty)
+    if not candidate.is_finished or not search.coverage_penalty:
         return score
     attention = model.cross_attention(segment.source_ids, candidate.token_ids)
     penalty = 0.0
@@ -38,7 +38,7 @@ def final_score(model: ToyModel, segment: Segment, candidate: Candidate) -> floa
             float(attention[-1, :, step, source].mean(dtype=np.float64)) for step in range(attention.shape[2])
         )
         penalty += math.log(min(covered, 1.0))
-    return score + search.coverage_penalty_beta * penalty
+    return score + search.coverage_penalty * penalty
 
 
 def allowed_tokens(model: ToyModel, segment: Segment, target: Sequence[int]) -> dict[int, float]:
@@ -47,7 +47,7 @@ def allowed_tokens(model: ToyModel, segment: Segment, target: Sequence[int]) -> 
     allowed = {}
     for token in [EOS, *range(FIRST_WORD, model.vocabulary.size)]:
         is_early_end = token == EOS and len(target) < search.min_target_tokens
-        if is_early_end or token in search.suppressed_ids or repeats_itself((*target, token), search):
+        if is_early_end or token in search.suppressed_tokens or repeats_itself((*target, token), search):
             continue
         factor = search.repetition_penalty if token in target else 1.0
         allowed[token] = float(log_probs[token] * np.float32(factor))
@@ -80,7 +80,7 @@ def full_beam_search(model: ToyModel, segment: Segment) -> list[Candidate]:
         found.sort(key=lambda candidate: -candidate.log_prob)
         finished += [candidate for candidate in found[: search.beam_size] if candidate.is_finished]
         live = [candidate for candidate in found if not candidate.is_finished][: search.beam_size]
-        if (search.beam_size == 1 or search.stops_early) and len(finished) >= search.beam_size:
+        if (search.beam_size == 1 or search.early_stopping) and len(finished) >= search.beam_size:
             break
     finished.sort(key=lambda candidate: -final_score(model, segment, candidate))
     return [*finished, *live][: search.num_hypotheses]

@@ -87,7 +87,7 @@ def shipped_cases(name: str, sources: tuple[TokenIds, ...], *, references: tuple
         mode: the short one leaves out batches of 32 and the agreement.
     """
     common: dict[str, Any] = {"model": "shipped", "has_meaning": True}
-    search = SearchOptions(length_penalty_alpha=_ALPHA, extra_target_tokens=EXTRA_TARGET_TOKENS)
+    search = SearchOptions(length_penalty=_ALPHA, extra_target_tokens=EXTRA_TARGET_TOKENS)
     everything = Case(name=f"{name}-all", sources=sources, references=references, search=search, **common)
     lone = Case(
         name=f"{name}-1",
@@ -98,7 +98,7 @@ def shipped_cases(name: str, sources: tuple[TokenIds, ...], *, references: tuple
     )
     if mode == "short":
         return [lone, everything]
-    without_penalty = SearchOptions(extra_target_tokens=EXTRA_TARGET_TOKENS, suppressed_ids=SPECIAL_IDS)
+    without_penalty = SearchOptions(extra_target_tokens=EXTRA_TARGET_TOKENS, suppressed_tokens=SPECIAL_IDS)
     return [
         lone,
         replace(everything, name=f"{name}-32", sources_per_call=32),

@@ -82,7 +82,7 @@ class Waiting:
 def _segment(source_ids: TokenIds, search: SearchOptions) -> Segment:
     config = SearchConfig(
         beam_size=search.beam_size,
-        length_penalty_alpha=search.length_penalty_alpha,
+        length_penalty=search.length_penalty,
         min_target_tokens=search.min_target_tokens,
         max_target_tokens=search.longest_target(len(source_ids)),
     )

@@ -111,7 +111,7 @@ def _extend(beams: _Beams, steps: Tensor, search: SearchOptions, *, is_barred: b
     """Take the best 2K continuations: EOS among the first K finishes, the best K others live; return their rows."""
     num_segments, num_beams = beams.log_probs.shape
     vocabulary_size = steps.size(1)
-    steps[:, list(search.suppressed_ids)] = -torch.inf
+    steps[:, list(search.suppressed_tokens)] = -torch.inf
     if is_barred:
         steps[:, beams.eos_id] = -torch.inf
     totals = beams.log_probs[:, :, None] + steps.view(num_segments, num_beams, vocabulary_size)
@@ -134,7 +134,7 @@ def _finish(beams: _Beams, best: Tensor, parents: Tensor, is_eos: Tensor, search
         total = float(best[segment, column])
         if math.isfinite(total):
             history = beams.tokens[segment, parents[segment, column]].tolist()
-            ranked = score(total, length=length, alpha=search.length_penalty_alpha)
+            ranked = score(total, length=length, alpha=search.length_penalty)
             beams.finished[segment].append(Output(token_ids=(*history, beams.eos_id), score=ranked))
 
 
@@ -146,5 +146,5 @@ def _best(beams: _Beams, segment: int, search: SearchOptions) -> Output:
     if finished := beams.finished[segment]:
         return max(finished[: search.beam_size], key=lambda output: output.score)
     tokens = beams.tokens[segment, 0].tolist()
-    total = score(float(beams.log_probs[segment, 0]), length=len(tokens), alpha=search.length_penalty_alpha)
+    total = score(float(beams.log_probs[segment, 0]), length=len(tokens), alpha=search.length_penalty)
     return Output(token_ids=tuple(tokens), score=total)

@@ -123,7 +123,7 @@ def _real(files: ModelFiles, data: Path | None) -> Workload:
         model="shipped",
         files=files,
         texts=whole_sentences(sentence_sets(data, size=_NUM_SENTENCES)[0].texts),
-        search=SearchOptions(length_penalty_alpha=_ALPHA, extra_target_tokens=EXTRA_TARGET_TOKENS),
+        search=SearchOptions(length_penalty=_ALPHA, extra_target_tokens=EXTRA_TARGET_TOKENS),
         options=DecodingOptions(length_penalty=_ALPHA),
     )
 

@@ -26,10 +26,10 @@ class SearchOptions:
     extra_target_tokens: int | None = None
     """What a target may have more than its source, within `max_target_tokens`; None: that alone limits it."""
 
-    length_penalty_alpha: float = 0.0
+    length_penalty: float = 0.0
     """Exponent of each system's own length penalty; 0 disables it everywhere."""
 
-    suppressed_ids: TokenIds = ()
+    suppressed_tokens: TokenIds = ()
     """Never taken. The service never takes special tokens other than EOS; others do not either if they are named here,
     which costs them a little and matters only where hypotheses are compared one by one."""
 

@@ -6,7 +6,7 @@ with ModelAdminClient("dragoman-0.dragoman:50051", api_key=..., tls=TlsOptions()
     admin.unload_model("en-de/1")
 
 A call changes one replica, so the target names one; if it has several addresses, all calls go to the same. None is
-repeated by itself: a second attempt could change another replica.
+retried by itself: a second attempt could change another replica.
 """
 
 from dragoman.answers import answer, awaited_answer
@@ -26,6 +26,7 @@ class ModelAdminClient(SyncConnection):
     """
 
     _balancing = Balancing.PICK_FIRST
+    _has_retries = False
     _default_timeout_s = _TIMEOUT_S
 
     def load_model(self, model: str, *, timeout_s: float | None = None, metadata: Metadata = ()) -> Model:
@@ -87,6 +88,7 @@ class AsyncModelAdminClient(AsyncConnection):
     """Changes what a server translates with, from asyncio; see `ModelAdminClient`."""
 
     _balancing = Balancing.PICK_FIRST
+    _has_retries = False
     _default_timeout_s = _TIMEOUT_S
 
     async def load_model(self, model: str, *, timeout_s: float | None = None, metadata: Metadata = ()) -> Model:

@@ -1,13 +1,14 @@
 """How a call is waited for, sync and async, and ended early without leaving anything behind."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import grpc
 
 from dragoman.calls import Answer, Call
-from dragoman.errors import CallCancelledError, rpc_errors_raised
+from dragoman.errors import CallCancelledError, error_from_rpc
 
 Outcome = TypeVar("Outcome")
 
@@ -16,13 +17,13 @@ _END = object()
 
 def answer(call: Call[Answer]) -> Answer:
     """Wait for the one answer of a call."""
-    with rpc_errors_raised(call.request_id):
+    with _errors_raised(call):
         return call.read(call.start())
 
 
 def answers(call: Call[Answer]) -> Generator[Answer, None, None]:
     """Yield the answers of a call; cancels it if closed early."""
-    with rpc_errors_raised(call.request_id):
+    with _errors_raised(call):
         rpc = call.start()
         try:
             for response in rpc:
@@ -35,14 +36,14 @@ def answers(call: Call[Answer]) -> Generator[Answer, None, None]:
 
 async def awaited_answer(call: Call[Answer]) -> Answer:
     """Wait for the one answer of a call; cancels it if the waiting task is cancelled."""
-    with rpc_errors_raised(call.request_id):
+    async with _awaited_errors_raised(call):
         rpc = call.start()
         return call.read(await _unless_cancelled(rpc, _awaited(rpc), call.request_id))
 
 
 async def awaited_answers(call: Call[Answer]) -> AsyncGenerator[Answer, None]:
     """Yield the answers of a call; cancels it if closed early or the waiting task is cancelled."""
-    with rpc_errors_raised(call.request_id):
+    async with _awaited_errors_raised(call):
         rpc = call.start()
         responses = aiter(rpc)
         try:
@@ -53,6 +54,27 @@ async def awaited_answers(call: Call[Answer]) -> AsyncGenerator[Answer, None]:
             call.stop_feed()
             _cancel(rpc)
     call.raise_feed_error()
+
+
+@contextmanager
+def _errors_raised(call: Call[Answer]) -> Iterator[None]:
+    """Raise the errors of gRPC as those of this package."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise call.reachability.explained(error_from_rpc(error, call.request_id)) from error
+
+
+@asynccontextmanager
+async def _awaited_errors_raised(call: Call[Answer]) -> AsyncIterator[None]:
+    """As `_errors_raised`; looks for the cause of a failed connection in a thread."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        told = error_from_rpc(error, call.request_id)
+        if call.reachability.can_explain(told):
+            told = await asyncio.to_thread(call.reachability.explained, told)
+        raise told from error
 
 
 async def _unless_cancelled(rpc: Any, waiting: Coroutine[Any, Any, Outcome], request_id: str) -> Outcome:

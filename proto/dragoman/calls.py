@@ -6,12 +6,12 @@ Both clients make them here, so they differ in how they wait only.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from dragoman.credentials import Metadata, checked_metadata
 from dragoman.feed import Feed
 from dragoman.models import Model
+from dragoman.reachability import Reachability
 from dragoman.requests import (
     RequestSettings,
     TranslationRequest,
@@ -20,7 +20,7 @@ from dragoman.requests import (
     translation_message,
 )
 from dragoman.results import StreamAnswer, TranslatedSentence, TranslationResult
-from dragoman.trace import opentelemetry_inject, trace_metadata
+from dragoman.trace_context import opentelemetry_inject, trace_metadata
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
@@ -42,6 +42,9 @@ class Call(Generic[Answer]):
 
     read: Callable[[Any], Answer]
     """Reads one response."""
+
+    reachability: Reachability
+    """Explains why there was no server."""
 
     feed: Feed | None = None
     """What it sends, if that is a stream."""
@@ -72,11 +75,24 @@ class Calls:
     """Makes the calls of one channel."""
 
     def __init__(
-        self, channel: Any, *, timeout_s: float, metadata: Metadata, check: Callable[[Metadata], None]
+        self,
+        channel: Any,
+        *,
+        timeout_s: float,
+        metadata: Metadata,
+        check_metadata: Callable[[Metadata], None],
+        check_usable: Callable[[], None],
+        reachability: Reachability,
     ) -> None:
-        """Use `channel`, sync or async, with a default deadline and metadata, checked already, for each call.
+        """Make calls over a channel.
 
-        `check` raises a ValueError if the metadata of a call must not go over this channel.
+        Args:
+            channel: sync or async.
+            timeout_s: deadline of a call that names none.
+            metadata: of each call, checked already.
+            check_metadata: raises a ValueError if the metadata of a call must not go over this channel.
+            check_usable: raises a ValueError if no call may start, as after the end of the client.
+            reachability: explains why there was no server.
 
         Raises:
             ValueError: if `timeout_s` is not finite and above 0.
@@ -85,7 +101,9 @@ class Calls:
         self._models = pb_grpc.ModelServiceStub(channel)
         self._admin = pb_grpc.ModelAdminServiceStub(channel)
         self._timeout_s = _checked_timeout(timeout_s)
-        self._check = check
+        self._check_metadata = check_metadata
+        self._check_usable = check_usable
+        self._reachability = reachability
         self._metadata = tuple(metadata)
         self._inject = opentelemetry_inject()
 
@@ -95,22 +113,21 @@ class Calls:
         """Translate texts."""
         request: TranslationRequest = {"texts": texts, "target_prefixes": prefixes, **fields}
         message = translation_message(request)
-        start = self._start(self._translation.Translate, message, settings, message.request_id)
-        return Call(request_id=message.request_id, start=start, read=TranslationResult.from_message)
+        method, read = self._translation.Translate, TranslationResult.from_message
+        return self._call(method, message, read, settings, message.request_id)
 
     def translate_document(
         self, text: str, fields: RequestSettings, settings: CallSettings
     ) -> Call[TranslatedSentence]:
         """Translate a document; the stub returns a stream."""
         message = document_message(text, fields)
-        start = self._start(self._translation.TranslateDocument, message, settings, message.request_id)
-        return Call(request_id=message.request_id, start=start, read=TranslatedSentence.from_message)
+        method, read = self._translation.TranslateDocument, TranslatedSentence.from_message
+        return self._call(method, message, read, settings, message.request_id)
 
     def translate_stream(self, feed: Feed, settings: CallSettings) -> Call[StreamAnswer]:
         """Translate what `feed` yields, sync or async as the channel is; the stub returns a stream."""
-        request_id = new_request_id()
-        start = self._start(self._translation.TranslateStream, feed, settings, request_id)
-        return Call(request_id=request_id, start=start, read=StreamAnswer.from_message, feed=feed)
+        method, read = self._translation.TranslateStream, StreamAnswer.from_message
+        return self._call(method, feed, read, settings, new_request_id(), feed=feed)
 
     def list_models(self, settings: CallSettings) -> Call[tuple[Model, ...]]:
         """List all models."""
@@ -134,19 +151,32 @@ class Calls:
         return self._unary(self._admin.SetModelLabel, message, _model, settings)
 
     def _unary(self, method: Any, message: Any, read: Callable[[Any], Answer], settings: CallSettings) -> Call[Answer]:
-        request_id = new_request_id()
-        return Call(request_id=request_id, start=self._start(method, message, settings, request_id), read=read)
+        return self._call(method, message, read, settings, new_request_id())
 
-    def _start(self, method: Any, message: Any, settings: CallSettings, request_id: str) -> Callable[[], Any]:
+    def _call(
+        self,
+        method: Any,
+        sent: Any,
+        read: Callable[[Any], Answer],
+        settings: CallSettings,
+        request_id: str,
+        *,
+        feed: Feed | None = None,
+    ) -> Call[Answer]:
         timeout_s = self._timeout_s if settings.timeout_s is None else _checked_timeout(settings.timeout_s)
         metadata = (*self._metadata, *self._checked(settings.metadata), ("x-request-id", request_id))
         if not any(name == "traceparent" for name, _ in metadata):
             metadata += trace_metadata(self._inject)
-        return partial(method, message, timeout=timeout_s, metadata=metadata)
+
+        def start() -> Any:
+            self._check_usable()
+            return method(sent, timeout=timeout_s, metadata=metadata)
+
+        return Call(request_id=request_id, start=start, read=read, reachability=self._reachability, feed=feed)
 
     def _checked(self, metadata: Metadata) -> tuple[tuple[str, str | bytes], ...]:
         pairs = checked_metadata(metadata)
-        self._check(pairs)
+        self._check_metadata(pairs)
         return pairs
 
 

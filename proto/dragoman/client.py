@@ -39,7 +39,7 @@ class TranslationClient(SyncConnection):
         """Translate 1 to 128 texts; all of them are translated or the call fails.
 
         Args:
-            texts: each up to a limit of the server, by default 10,000 characters.
+            texts: each up to a limit of the server, by default 10,000 characters; longer ones: `translate_document`.
             target_prefixes: what each translation starts with; empty, or one for each text.
             timeout_s: see the class.
             metadata: see the class.
@@ -47,8 +47,9 @@ class TranslationClient(SyncConnection):
 
         Raises:
             DragomanError: if the call does not end with OK.
-            TypeError: if `texts` is one string, or a setting has the wrong type.
-            ValueError: if `timeout_s` is out of range, or a setting is unknown or does not fit its wire type.
+            TypeError: if `texts` is one string or holds something else, or a setting has the wrong type.
+            ValueError: if `timeout_s` is out of range, a setting is unknown or does not fit its wire type, or the
+                client is closed.
         """
         how = CallSettings(timeout_s=timeout_s, metadata=metadata)
         return answer(self._calls.translate(texts, target_prefixes, settings, how))
@@ -92,7 +93,7 @@ class TranslationClient(SyncConnection):
 
 
 class AsyncTranslationClient(AsyncConnection):
-    """Calls a server from asyncio; see `TranslationClient`.
+    """Calls a server from asyncio; see `TranslationClient`. It belongs to the event loop in which it is made.
 
     A call ends when the task that waits for it is cancelled, as `asyncio.timeout` does. Generators that are left
     before their end are closed with `aclose()`, or by `contextlib.aclosing`; else their calls go on until the

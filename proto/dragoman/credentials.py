@@ -48,23 +48,26 @@ class TlsOptions:
             ValueError: if one of the three is not PEM.
         """
         return grpc.ssl_channel_credentials(
-            root_certificates=_pem("ca", self.ca),
-            private_key=_pem("private_key", self.private_key),
-            certificate_chain=_pem("certificate", self.certificate),
+            root_certificates=pem_content("ca", self.ca),
+            private_key=pem_content("private_key", self.private_key),
+            certificate_chain=pem_content("certificate", self.certificate),
         )
 
 
 def api_key_metadata(api_key: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the metadata that carry an API key; none without one.
+    """Return the metadata that carry an API key; none without one. White space around it is left out.
+
+    A key that is read from a file ends with a newline, which no header can hold.
 
     Raises:
         ValueError: if the key cannot be sent; the message does not show it.
     """
     if api_key is None:
         return ()
-    if not _KEY.fullmatch(api_key):
+    key = api_key.strip()
+    if not _KEY.fullmatch(key):
         raise ValueError("api_key must be one or more printable ASCII characters without spaces")
-    return (("authorization", f"Bearer {api_key}"),)
+    return (("authorization", f"Bearer {key}"),)
 
 
 def checked_metadata(metadata: Metadata) -> tuple[tuple[str, str | bytes], ...]:
@@ -95,6 +98,16 @@ def check_secrecy(target: str, metadata: Metadata, *, is_encrypted: bool) -> Non
             f"the connection to {target} is not encrypted, so a credential could be read on the way: "
             "give tls=TlsOptions(), or is_plaintext_trusted=True if something else encrypts it"
         )
+
+
+def pem_content(name: str, pem: Pem | None) -> bytes | None:
+    """Return PEM text; OSError if its file cannot be read, ValueError if it is none."""
+    if pem is None:
+        return None
+    content = pem if isinstance(pem, bytes) else Path(pem).read_bytes()
+    if b"-----BEGIN " not in content:
+        raise ValueError(f"{name} holds no PEM block (-----BEGIN ...)")
+    return content
 
 
 def is_local(target: str) -> bool:
@@ -131,12 +144,3 @@ def _host(address: str) -> str:
 
 def _is_printable(value: object) -> bool:
     return isinstance(value, str) and _VALUE.fullmatch(value) is not None
-
-
-def _pem(name: str, pem: Pem | None) -> bytes | None:
-    if pem is None:
-        return None
-    content = pem if isinstance(pem, bytes) else Path(pem).read_bytes()
-    if b"-----BEGIN " not in content:
-        raise ValueError(f"{name} holds no PEM block (-----BEGIN ...)")
-    return content

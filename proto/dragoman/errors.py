@@ -23,8 +23,7 @@ DragomanError                   a call did not end with OK
     └── EngineError             decoding failed
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -212,13 +211,9 @@ REASON_CLASSES: Mapping[str, type[DragomanError]] = MappingProxyType(
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-@contextmanager
-def rpc_errors_raised(request_id: str) -> Iterator[None]:
-    """Raise the errors of gRPC, sync and async, as those of this module."""
-    try:
-        yield
-    except grpc.RpcError as error:
-        raise error_from_status(_status(error), request_id) from error
+def error_from_rpc(error: grpc.RpcError, request_id: str) -> DragomanError:
+    """Make the error that gRPC raised, sync or async."""
+    return error_from_status(_status(error), request_id)
 
 
 def error_from_status(status: status_pb2.Status, request_id: str) -> DragomanError:

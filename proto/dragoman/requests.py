@@ -5,7 +5,7 @@ Names, ranges and defaults are those of `v1/translation.proto`; the server check
 
 import dataclasses
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Required, TypedDict
 
@@ -107,7 +107,7 @@ class RequestSettings(TypedDict, total=False):
     """BCP-47 tag, such as `de`."""
 
     model: str
-    """`name` or `name/version`; default: the model the server has for the language pair."""
+    """`name`, `name/version` or `name@label`, such as `en-de@stable`; default: the model for the language pair."""
 
     options: DecodingOptions
     """How to translate; default: as the server decides."""
@@ -136,9 +136,8 @@ def translation_message(request: TranslationRequest) -> pb.TranslateRequest:
         TypeError: if `texts` or another sequence of strings is one string, or a setting has the wrong type.
         ValueError: if a setting is unknown or does not fit its wire type, or the request id is not printable ASCII.
     """
-    for name in ("texts", "target_prefixes"):
-        if isinstance(request.get(name), str):
-            raise TypeError(f"{name} is one string, must be a sequence of strings")
+    _check_strings("texts", request.get("texts"))
+    _check_strings("target_prefixes", request.get("target_prefixes", ()))
     return pb.TranslateRequest(**_wire_fields(request))
 
 
@@ -149,6 +148,7 @@ def document_message(text: str, settings: RequestSettings) -> pb.TranslateDocume
         TypeError: if a setting has the wrong type.
         ValueError: if a setting is unknown or does not fit its wire type, or the request id is not printable ASCII.
     """
+    _check_type("text", text, str)
     return pb.TranslateDocumentRequest(text=text, **_wire_fields(settings))
 
 
@@ -159,7 +159,9 @@ def new_request_id() -> str:
 
 def _wire_fields(settings: RequestSettings) -> dict[str, Any]:
     fields: dict[str, Any] = dict(settings)
-    if options := settings.get("options"):
+    options = fields.pop("options", None)
+    if options is not None:
+        _check_type("options", options, DecodingOptions)
         fields["options"] = _options_message(options)
     fields["request_id"] = settings.get("request_id") or new_request_id()
     # It travels as gRPC metadata too, which holds nothing else.
@@ -169,10 +171,11 @@ def _wire_fields(settings: RequestSettings) -> dict[str, Any]:
 
 
 def _options_message(options: DecodingOptions) -> pb.DecodingOptions:
-    if isinstance(options.suppressed_tokens, str):
-        raise TypeError("suppressed_tokens is one string, must be a sequence of strings")
+    if options.suppressed_tokens is not None:
+        _check_strings("suppressed_tokens", options.suppressed_tokens)
     fields = _present(options)
     if options.sampling is not None:
+        _check_type("options.sampling", options.sampling, SamplingOptions)
         fields["sampling"] = pb.SamplingOptions(**_present(options.sampling))
     return pb.DecodingOptions(**fields)
 
@@ -180,3 +183,18 @@ def _options_message(options: DecodingOptions) -> pb.DecodingOptions:
 def _present(options: DecodingOptions | SamplingOptions) -> dict[str, Any]:
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _check_strings(name: str, values: object) -> None:
+    """Raise a TypeError unless `values` are several strings; a string is a sequence of strings, too."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        what = "one string" if isinstance(values, str) else f"of type {type(values).__name__}"
+        raise TypeError(f"{name} is {what}, must be a sequence of strings")
+    if isinstance(values, Collection):  # an iterator can be read once only; protobuf reads it
+        for index, value in enumerate(values):
+            _check_type(f"{name}[{index}]", value, str)
+
+
+def _check_type(name: str, value: object, expected: type) -> None:
+    if not isinstance(value, expected):
+        raise TypeError(f"{name} is of type {type(value).__name__}, must be {expected.__name__}")

@@ -1,8 +1,8 @@
 """What a translation call returns. Spans count Unicode code points, times are seconds, scores are better if higher."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, overload
 
 from dragoman.enums import WarningKind
 from dragoman.errors import DragomanError, error_from_status
@@ -218,8 +218,8 @@ class Translation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TranslationResult:
-    """The answer to one request; iterating over it gives its translations."""
+class TranslationResult(Sequence[Translation]):
+    """The answer to one request, a sequence of translations: `result[0].text`."""
 
     translations: tuple[Translation, ...]
     """One for each text, in their order."""
@@ -231,8 +231,14 @@ class TranslationResult:
     num_target_tokens: int
     request_id: str
 
-    def __iter__(self) -> Iterator[Translation]:
-        return iter(self.translations)
+    @overload
+    def __getitem__(self, index: int) -> Translation: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Translation, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Translation | tuple[Translation, ...]:
+        return self.translations[index]
 
     def __len__(self) -> int:
         return len(self.translations)

@@ -26,7 +26,7 @@ from service.api.rate_limits import Gate
 from service.api.status import freed_when_aborted
 from service.api.streams import RequestStream, Respond, ResponseStream, StreamedRequest, readable_id
 from service.errors import InvalidFieldError, RateLimitedError, RequestError
-from service.telemetry.access_record import RequestFacts, set_current_facts
+from service.telemetry.access_record import AccessRecord, set_current_record
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import NoTracing, RequestTrace, Tracing, set_current_trace
 
@@ -50,7 +50,7 @@ class _Call:
     request_id: str
     peer: str
     trace: RequestTrace
-    facts: RequestFacts
+    facts: AccessRecord
     started_s: float
     is_gated: bool
     """Whether it must pass the gate."""
@@ -192,9 +192,9 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         sent_id = metadata.get(REQUEST_ID_KEY, "")
         request_id = sent_id if _is_usable(sent_id) else uuid.uuid4().hex
         set_caller(peer_name(context.peer()))
-        trace, facts = self._tracing.begin(method, metadata), RequestFacts(keeps_texts=self._logs_texts)
+        trace, facts = self._tracing.begin(method, metadata), AccessRecord(keeps_texts=self._logs_texts)
         set_current_trace(trace)
-        set_current_facts(facts)
+        set_current_record(facts)
         structlog.contextvars.bind_contextvars(request_id=request_id)  # a task of its own runs each RPC
         if trace.trace_id:
             structlog.contextvars.bind_contextvars(trace_id=trace.trace_id)

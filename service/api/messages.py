@@ -31,10 +31,10 @@ _PRIORITIES: Mapping[int, datatypes.Priority] = {
     pb.PRIORITY_BULK: datatypes.Priority.BULK,
 }
 
-_MAY_SPLIT_LONG: Mapping[int, bool] = {
-    pb.LONG_SENTENCE_POLICY_UNSPECIFIED: True,
-    pb.LONG_SENTENCE_POLICY_SPLIT: True,
-    pb.LONG_SENTENCE_POLICY_REFUSE: False,
+_LONG_SENTENCE_POLICIES: Mapping[int, datatypes.LongSentencePolicy] = {
+    pb.LONG_SENTENCE_POLICY_UNSPECIFIED: datatypes.LongSentencePolicy.SPLIT,
+    pb.LONG_SENTENCE_POLICY_SPLIT: datatypes.LongSentencePolicy.SPLIT,
+    pb.LONG_SENTENCE_POLICY_REFUSE: datatypes.LongSentencePolicy.REFUSE,
 }
 
 _ATTENTION_DETAILS: Mapping[int, datatypes.AttentionDetail] = {
@@ -129,19 +129,19 @@ def _from_options(message: pb.DecodingOptions) -> datatypes.TranslationOptions:
     return datatypes.TranslationOptions(
         beam_size=message.beam_size if message.HasField("beam_size") else None,
         num_hypotheses=message.num_hypotheses if message.HasField("num_hypotheses") else None,
-        length_penalty_alpha=message.length_penalty if message.HasField("length_penalty") else None,
+        length_penalty=message.length_penalty if message.HasField("length_penalty") else None,
         min_target_tokens=message.min_target_tokens if message.HasField("min_target_tokens") else None,
         max_target_tokens=message.max_target_tokens if message.HasField("max_target_tokens") else None,
         no_repeat_ngram_size=message.no_repeat_ngram_size if message.HasField("no_repeat_ngram_size") else None,
         repetition_penalty=message.repetition_penalty if message.HasField("repetition_penalty") else None,
-        coverage_penalty_beta=message.coverage_penalty if message.HasField("coverage_penalty") else None,
-        stops_early=message.early_stopping if message.HasField("early_stopping") else None,
-        has_guard=message.repetition_guard if message.HasField("repetition_guard") else None,
+        coverage_penalty=message.coverage_penalty if message.HasField("coverage_penalty") else None,
+        early_stopping=message.early_stopping if message.HasField("early_stopping") else None,
+        repetition_guard=message.repetition_guard if message.HasField("repetition_guard") else None,
         sampling=_from_sampling(message.sampling) if message.HasField("sampling") else None,
         target_prefix=message.target_prefix,
         suppressed_tokens=tuple(message.suppressed_tokens),
         split_sentences=message.split_sentences if message.HasField("split_sentences") else True,
-        may_split_long=_MAY_SPLIT_LONG[long_sentences],
+        long_sentences=_LONG_SENTENCE_POLICIES[long_sentences],
         return_scores=message.return_scores,
         return_tokens=message.return_tokens,
         return_alignment=message.return_alignment,

@@ -1,1 +1,1 @@
-"""The commands of `python -m service`: the server, and the caller's side of the wire."""
+"""The commands of `dragoman` that belong to the server: it, and the caller's side of the wire."""

@@ -4,6 +4,7 @@ import argparse
 import signal
 import sys
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 from dragoman.client import TranslationClient
@@ -41,14 +42,15 @@ def add_parser(commands: Any) -> None:
         description="Starts `serve` as a child process on free ports with the model that ships, translates four texts "
         "through the gRPC client, shows some of its metrics, and stops it by SIGTERM. Exit code 0 if all went well.",
     )
-    parser.add_argument("--models", metavar="DIR", help="other models, one of them from English to German")
+    parser.add_argument("--models", type=Path, metavar="DIR", help="other models, one of them from English to German")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show everything; return the exit code."""
     try:
-        with ServerProcess(*(["--models", arguments.models] if arguments.models else [])) as server:
+        flags = ["--models", str(arguments.models.absolute())] if arguments.models else []
+        with ServerProcess(*flags) as server:
             _show(server)
     except (ServerProcessError, DragomanError, OSError) as error:
         print(f"dragoman: the demo failed: {error}", file=sys.stderr)

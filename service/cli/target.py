@@ -29,7 +29,13 @@ def add_target_flags(parser: argparse.ArgumentParser, *, are_again: bool = False
         group.add_argument(*names, default=argparse.SUPPRESS if are_again else default, **options)
 
     add(parser, "--target", default=DEFAULT_TARGET, metavar="HOST:PORT", help=f"the server ({DEFAULT_TARGET})")
-    add(parser, "--timeout", type=float, metavar="S", help="deadline in seconds (30; 300 to change models)")
+    add(
+        parser,
+        "--timeout",
+        type=float,
+        metavar="S",
+        help="deadline in seconds (30; 300 to change models; 600 for a document)",
+    )
     access = parser.add_argument_group("for a server that asks who calls; all files but that of the key are PEM")
     add(access, "--api-key-file", type=Path, metavar="FILE", help="holds the API key")
     add(access, "--tls", default=False, action="store_true", help="encrypt; implied by the flags below")

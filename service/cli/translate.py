@@ -1,31 +1,39 @@
-"""`translate`: ask a running server."""
+"""`translate`: texts or one document, by a running server."""
 
 import argparse
 import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from dragoman.client import TranslationClient
-from dragoman.requests import DecodingOptions, SamplingOptions
-from dragoman.results import AlignmentLink, Translation
+from dragoman.requests import DecodingOptions, RequestSettings, SamplingOptions
+from dragoman.results import AlignmentLink, Translation, TranslationWarning
 
 from service.cli.target import add_target_flags, call
 
 _BATCH_TEXTS = 64  # of standard input per call; a server takes 128 at most
+_DOCUMENT_TIMEOUT_S = 600.0
 
 
 def add_parser(commands: Any) -> None:
     """Declare the command and its flags."""
     parser = commands.add_parser(
         "translate",
-        help="translate texts by a running server",
+        help="translate texts with a running server",
         description="Translates each argument, or else each line of standard input, and prints one line for each; "
-        "with several hypotheses, one line for each of them, with its score before it.",
+        "with several hypotheses, one line for each of them, with its score before it. Input is UTF-8.",
     )
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text; none: the lines of standard input")
+    parser.add_argument(
+        "--document", metavar="FILE", help="translate one long text instead, from a file or standard input (-)"
+    )
     add_target_flags(parser)
     parser.add_argument("--source-language", default="en", metavar="TAG", help="BCP-47 tag (%(default)s)")
     parser.add_argument("--target-language", default="de", metavar="TAG", help="BCP-47 tag (%(default)s)")
-    parser.add_argument("--model", default="", metavar="NAME[/VERSION]", help="default: that of the language pair")
+    parser.add_argument(
+        "--model", default="", metavar="NAME[/VERSION|@LABEL]", help="default: that of the language pair"
+    )
     parser.add_argument(
         "--beam-size", type=int, metavar="N", help="live hypotheses; 1 is greedy; default: the server's"
     )
@@ -51,23 +59,84 @@ def _add_sampling_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Translate and print; return the exit code."""
-    texts = arguments.texts or [line.removesuffix("\n") for line in sys.stdin]
-    options = _options(arguments)
+    try:
+        use = _document_use(arguments) if arguments.document else _texts_use(arguments)
+    except (OSError, ValueError) as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        return 2
+    if arguments.document and arguments.timeout is None:
+        arguments.timeout = _DOCUMENT_TIMEOUT_S
+    return call(arguments, use)
+
+
+def _texts_use(arguments: argparse.Namespace) -> Callable[[TranslationClient], None]:
+    texts = _checked(arguments.texts) or _lines(_standard_input())
+    request = _request(arguments)
 
     def translate(client: TranslationClient) -> None:
         for start in range(0, len(texts), _BATCH_TEXTS):
             batch = texts[start : start + _BATCH_TEXTS]
-            result = client.translate(
-                batch,
-                source_language=arguments.source_language,
-                target_language=arguments.target_language,
-                model=arguments.model,
-                options=options,
-            )
+            result = client.translate(batch, **request)
             for text, translation in zip(batch, result, strict=True):
                 _print(text, translation, with_scores=arguments.num_hypotheses is not None)
 
-    return call(arguments, translate)
+    return translate
+
+
+def _document_use(arguments: argparse.Namespace) -> Callable[[TranslationClient], None]:
+    if arguments.texts or arguments.alignment or arguments.num_hypotheses is not None:
+        raise ValueError("--document takes no TEXT, --alignment or --num-hypotheses")
+    name = arguments.document
+    text = _standard_input() if name == "-" else _decoded(Path(name).read_bytes(), name)
+    request = _request(arguments)
+
+    def translate(client: TranslationClient) -> None:
+        last = ""
+        for sentence in client.translate_document(text, **request):
+            print(sentence.text, end="", flush=True)
+            _print_warnings(sentence.warnings)
+            last = sentence.text or last
+        if not last.endswith("\n"):
+            print()
+
+    return translate
+
+
+def _request(arguments: argparse.Namespace) -> RequestSettings:
+    return {
+        "source_language": arguments.source_language,
+        "target_language": arguments.target_language,
+        "model": arguments.model,
+        "options": _options(arguments),
+    }
+
+
+def _standard_input() -> str:
+    return _decoded(sys.stdin.buffer.read(), "standard input")
+
+
+def _decoded(content: bytes, name: str) -> str:
+    """Return text; ValueError with the place of the first byte that is not UTF-8."""
+    try:
+        return content.decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{name} is not UTF-8: byte 0x{content[error.start]:02x} in line {line}") from None
+
+
+def _lines(text: str) -> list[str]:
+    lines = text.split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def _checked(texts: list[str]) -> list[str]:
+    """Return arguments; ValueError if one is not UTF-8, which Python reads without saying so."""
+    for number, text in enumerate(texts, start=1):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"TEXT {number} is not UTF-8") from None
+    return texts
 
 
 def _options(arguments: argparse.Namespace) -> DecodingOptions:
@@ -89,7 +158,11 @@ def _print(text: str, translation: Translation, *, with_scores: bool) -> None:
         print(f"{hypothesis.score:.4f}\t{hypothesis.text}" if with_scores else hypothesis.text)
         for link in hypothesis.alignment:
             print(_link_line(text, hypothesis.text, link))
-    for warning in translation.warnings:
+    _print_warnings(translation.warnings)
+
+
+def _print_warnings(warnings: Iterable[TranslationWarning]) -> None:
+    for warning in warnings:
         print(f"dragoman: {warning.kind.name}: {warning.message}", file=sys.stderr)
 
 

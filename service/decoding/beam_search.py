@@ -2,7 +2,7 @@
 
 Of the candidates of a segment, ranked by log-probability, those among the best K that are EOS finish a hypothesis;
 the best K others live on. A search ends when no live hypothesis can still beat the worst finished one it would
-return (an exact bound: ending early never changes the answer), or at its longest target. One that `stops_early` ends
+return (an exact bound: ending early never changes the answer), or at its longest target. One with `early_stopping` ends
 with the K-th hypothesis that finishes, too, as in the decoders of CTranslate2 (under a length penalty) and fairseq.
 Greedy search (K = 1) ends with the first EOS: that is what the name promises.
 
@@ -49,11 +49,11 @@ class Finisher:
         state = self._state
         state.num_finished[segment] += 1
         search, length = state.searches[segment], int(state.lengths[segment]) + 1
-        final_score = score(log_prob, length=length, alpha=search.length_penalty_alpha)
-        if search.coverage_penalty_beta > 0:
+        final_score = score(log_prob, length=length, alpha=search.length_penalty)
+        if search.coverage_penalty > 0:
             if final_score <= state.scores_to_beat[segment]:
                 return  # coverage only takes it further down: no need to look at the attention
-            final_score += self._coverage_penalty(segment, parent, search.coverage_penalty_beta)
+            final_score += self._coverage_penalty(segment, parent, search.coverage_penalty)
         hypothesis = FinishedHypothesis(
             parent=parent, length=length, eos_log_prob=eos_log_prob, log_prob=log_prob, score=final_score
         )
@@ -343,7 +343,7 @@ def find_ended(state: BeamState) -> list[int]:
     """Return the segments whose search is over; one without live rows is over too."""
     is_over = state.log_probs[:, 0] / state.bound_penalties <= state.scores_to_beat
     if state.members.has_early_stops:
-        is_over |= state.stops_early & (state.num_finished >= state.beam_sizes)
+        is_over |= state.early_stopping & (state.num_finished >= state.beam_sizes)
     if state.steps_left <= 0:
         is_over |= state.lengths >= state.max_tokens
     ended: list[int] = is_over.nonzero()[0].tolist()
@@ -383,6 +383,6 @@ def _unfinished(state: BeamState, segment: int, row: int, search: SearchConfig) 
         token_ids=tuple(tokens),
         token_log_probs=tuple(log_probs),
         log_prob=log_prob,
-        score=score(log_prob, length=length, alpha=search.length_penalty_alpha),
+        score=score(log_prob, length=length, alpha=search.length_penalty),
         is_finished=False,
     )

@@ -183,11 +183,11 @@ class Membership:
             widest_beam=widest_beam,
             is_beyond_beam=None if is_even else np.arange(widest_beam) >= state.beam_sizes[:, None],
             has_minimums=any(search.min_target_tokens for search in searches),
-            has_early_stops=any(search.stops_early for search in searches),
+            has_early_stops=any(search.early_stopping for search in searches),
             has_prefixes=any(search.target_prefix for search in searches),
             has_rules=any(rules is not None for rules in state.target_rules),
             drawn=tuple(segment for segment, sampler in enumerate(state.samplers) if sampler is not None),
-            guarded=tuple(segment for segment, search in enumerate(searches) if search.has_guard),
+            guarded=tuple(segment for segment, search in enumerate(searches) if search.repetition_guard),
         )
 
 
@@ -217,7 +217,7 @@ class BeamState:
     prefix_lengths: IntArray
     """[B] tokens of `target_prefix`."""
 
-    stops_early: BoolArray
+    early_stopping: BoolArray
     """[B]"""
 
     bound_penalties: DoubleArray
@@ -271,7 +271,7 @@ class BeamState:
             min_tokens=np.array([search.min_target_tokens for search in searches], np.int64),
             max_tokens=np.array([search.max_target_tokens for search in searches], np.int64),
             prefix_lengths=np.array([len(search.target_prefix) for search in searches], np.int64),
-            stops_early=np.array([search.stops_early for search in searches], np.bool_),
+            early_stopping=np.array([search.early_stopping for search in searches], np.bool_),
             bound_penalties=np.array([bound_penalty(search) for search in searches], np.float64),
             scores_to_beat=np.full(num_segments, -np.inf),
             num_finished=np.zeros(num_segments, np.int64),
@@ -367,7 +367,7 @@ _ARRAYS = (
     "min_tokens",
     "max_tokens",
     "prefix_lengths",
-    "stops_early",
+    "early_stopping",
     "bound_penalties",
     "scores_to_beat",
     "num_finished",

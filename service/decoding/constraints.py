@@ -78,14 +78,14 @@ class TargetRules:
     def of(cls, plan: SearchPlan, *, vocabulary_size: int) -> "TargetRules | None":
         """Return the rules of a search, None if it leaves every token alone."""
         search = plan.search
-        has_rules = search.suppressed_ids or search.no_repeat_ngram_size or search.repetition_penalty != 1
+        has_rules = search.suppressed_tokens or search.no_repeat_ngram_size or search.repetition_penalty != 1
         return cls(plan, vocabulary_size=vocabulary_size) if has_rules or plan.avoided_size else None
 
     def __init__(self, plan: SearchPlan, *, vocabulary_size: int) -> None:
         """Begin with one empty target."""
         search = plan.search
         self._vocabulary_size = vocabulary_size
-        self._suppressed = np.array(sorted(search.suppressed_ids), np.int64)
+        self._suppressed = np.array(sorted(search.suppressed_tokens), np.int64)
         self._ngram_size = search.no_repeat_ngram_size
         self._penalty = search.repetition_penalty
         self._avoided_ids = np.array([plan.avoided_ids], np.int64)  # [1, S]

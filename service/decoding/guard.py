@@ -91,7 +91,7 @@ def plan_second_search(search: SearchConfig, source_ids: tuple[int, ...], defect
             search,
             no_repeat_ngram_size=min(own_size, _NO_REPEAT_SIZE),
             min_target_tokens=shortest,
-            has_guard=False,
+            repetition_guard=False,
         ),
         avoided_ids=source_ids if is_copy else (),
         avoided_size=_AVOIDED_SIZE if is_copy else 0,
@@ -234,7 +234,7 @@ class SecondSearches:
         if handle in self._firsts:
             first, verdict = self._firsts.pop(handle)
             return self._choose(segment, first, verdict, end)
-        if segment.search.has_guard and end.hypotheses:
+        if segment.search.repetition_guard and end.hypotheses:
             verdict = self._judge_end(segment, end)
             if verdict.defects:
                 self._firsts[handle] = end, verdict

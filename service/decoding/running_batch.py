@@ -63,24 +63,24 @@ def check_segment(segment: Segment, model: SegmentLimits) -> None:
     _require(1 <= search.num_hypotheses <= search.beam_size, "num_hypotheses", search.num_hypotheses)
     _require(1 <= search.max_target_tokens <= model.max_target_tokens, "max_target_tokens", search.max_target_tokens)
     _require(search.min_target_tokens >= 0, "min_target_tokens", search.min_target_tokens)
-    alpha = search.length_penalty_alpha
-    _require(math.isfinite(alpha) and abs(alpha) <= _MAX_ALPHA, "length_penalty_alpha", alpha)
+    alpha = search.length_penalty
+    _require(math.isfinite(alpha) and abs(alpha) <= _MAX_ALPHA, "length_penalty", alpha)
     _check_tokens(search, model.vocabulary)
-    factor, beta = search.repetition_penalty, search.coverage_penalty_beta
+    factor, beta = search.repetition_penalty, search.coverage_penalty
     _require(search.no_repeat_ngram_size >= 0, "no_repeat_ngram_size", search.no_repeat_ngram_size)
     _require(math.isfinite(factor) and factor >= 1, "repetition_penalty", factor)
-    _require(math.isfinite(beta) and beta >= 0, "coverage_penalty_beta", beta)
+    _require(math.isfinite(beta) and beta >= 0, "coverage_penalty", beta)
     if search.sampling is not None:
         _check_sampling(search.sampling)
         _require(search.beam_size == search.num_hypotheses, "sampling and beam_size", search.beam_size)
-        _require(not search.has_guard, "sampling and has_guard", search.has_guard)
+        _require(not search.repetition_guard, "sampling and repetition_guard", search.repetition_guard)
 
 
 def _check_tokens(search: SearchConfig, vocabulary: VocabularySpec) -> None:
-    prefix, suppressed = search.target_prefix, search.suppressed_ids
+    prefix, suppressed = search.target_prefix, search.suppressed_tokens
     _require(len(prefix) < search.max_target_tokens, "target_prefix of tokens", len(prefix))
     _require(_are_words(prefix, vocabulary), "target_prefix", prefix)
-    _require(_are_words(suppressed, vocabulary), "suppressed_ids", sorted(suppressed))
+    _require(_are_words(suppressed, vocabulary), "suppressed_tokens", sorted(suppressed))
 
 
 def _are_words(token_ids: Iterable[int], vocabulary: VocabularySpec) -> bool:

@@ -60,8 +60,8 @@ def bound_penalty(search: SearchConfig) -> float:
     """
     shortest = min(max(search.min_target_tokens, len(search.target_prefix)) + 1, search.max_target_tokens)
     return max(
-        length_penalty(shortest, alpha=search.length_penalty_alpha),
-        length_penalty(search.max_target_tokens, alpha=search.length_penalty_alpha),
+        length_penalty(shortest, alpha=search.length_penalty),
+        length_penalty(search.max_target_tokens, alpha=search.length_penalty),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the access log tells of a request: gathered on its way by whoever knows."""
+"""What the access log says about a request, collected while it is answered."""
 
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from service.datatypes import TranslatedSentence, TranslationResult
 
 _MAX_KEPT_CHARACTERS = 100_000
-"""Of the texts of one request, and of its translations: a record of a long stream must end somewhere."""
+"""Of the texts of one request, and of its translations: limits the record of a long stream."""
 
 
 @dataclass(slots=True, kw_only=True)
-class RequestFacts:
-    """Facts of one RPC, empty at first; a stream adds to them as it goes."""
+class AccessRecord:
+    """What is known of one RPC, empty at first; a stream adds to it with each request."""
 
     keeps_texts: bool = False
     """Whether the operator wants texts in the log."""
@@ -41,24 +41,16 @@ class RequestFacts:
 
     def add_result(self, result: TranslationResult) -> None:
         """Note an answer."""
-        self.model = f"{result.model_name}/{result.model_version}"
-        self.num_source_tokens += result.num_source_tokens
-        self.num_target_tokens += result.num_target_tokens
-        self.queue_s = max(self.queue_s, result.timings.queue_s)
-        self.encode_s = max(self.encode_s, result.timings.encode_s)
-        self.decode_s = max(self.decode_s, result.timings.decode_s)
+        self._add_answer(result, result.num_source_tokens, result.num_target_tokens)
         if self.keeps_texts:
             _keep(self.translations, (translation.hypotheses[0].text for translation in result.translations))
 
     def add_sentence(self, sentence: TranslatedSentence) -> None:
         """Note a sentence of a document."""
-        self.model = f"{sentence.model_name}/{sentence.model_version}"
-        if sentence.sentence:
-            self.num_source_tokens += sentence.sentence.num_source_tokens
-            self.num_target_tokens += sentence.sentence.num_target_tokens
-        self.queue_s = max(self.queue_s, sentence.timings.queue_s)
-        self.encode_s = max(self.encode_s, sentence.timings.encode_s)
-        self.decode_s = max(self.decode_s, sentence.timings.decode_s)
+        located = sentence.sentence
+        self._add_answer(
+            sentence, located.num_source_tokens if located else 0, located.num_target_tokens if located else 0
+        )
         if self.keeps_texts:
             _keep(self.translations, (sentence.text,))
 
@@ -89,18 +81,28 @@ class RequestFacts:
             "mt.target_tokens": self.num_target_tokens,
         }
 
+    def _add_answer(
+        self, answer: TranslationResult | TranslatedSentence, num_source_tokens: int, num_target_tokens: int
+    ) -> None:
+        self.model = f"{answer.model_name}/{answer.model_version}"
+        self.num_source_tokens += num_source_tokens
+        self.num_target_tokens += num_target_tokens
+        self.queue_s = max(self.queue_s, answer.timings.queue_s)
+        self.encode_s = max(self.encode_s, answer.timings.encode_s)
+        self.decode_s = max(self.decode_s, answer.timings.decode_s)
 
-_current: ContextVar[RequestFacts | None] = ContextVar("request_facts", default=None)
+
+_current: ContextVar[AccessRecord | None] = ContextVar("access_record", default=None)
 
 
-def current_facts() -> RequestFacts:
-    """Return the facts of the RPC that the running task answers; outside of one, some that nobody reads."""
-    return _current.get() or RequestFacts()
+def current_record() -> AccessRecord:
+    """Return the record of the RPC that the running task answers; outside of an RPC, one that is discarded."""
+    return _current.get() or AccessRecord()
 
 
-def set_current_facts(facts: RequestFacts) -> None:
-    """Note where the facts of an RPC go; a task of its own runs each."""
-    _current.set(facts)
+def set_current_record(record: AccessRecord) -> None:
+    """Set the record of an RPC, which a task of its own answers."""
+    _current.set(record)
 
 
 def _keep(kept: list[str], more: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ imported. Spans carry counts, names and times; texts, tokens and keys have no wa
 
 import heapq
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -99,23 +99,6 @@ class NoTracing:
 
     def stop(self, timeout_s: float) -> None:
         """Do nothing."""
-
-
-def start_tracing(
-    settings: TracingSettings, *, clock: Callable[[], float], count: Callable[[str, int], None]
-) -> Tracing:
-    """Return what traces as the settings say.
-
-    Args:
-        settings: of tracing.
-        clock: the service's, by which spans are timed.
-        count: told how many spans were `exported` or `failed` to be.
-    """
-    if not settings.endpoint:
-        return NoTracing()
-    from service.telemetry.otlp import OtlpTracing  # noqa: PLC0415 - who does not trace does not pay for the import
-
-    return OtlpTracing(settings, clock=clock, count=count)
 
 
 _UNTRACED = RequestTrace()

@@ -17,6 +17,7 @@ from service.datatypes import (
     DefectKind,
     GuardReport,
     Hypothesis,
+    LongSentencePolicy,
     SearchConfig,
     Segment,
     SegmentResult,
@@ -315,7 +316,7 @@ class TextPipeline:
         token_ids = encode(sentence)
         if len(token_ids) <= limit:
             return [(sentence, token_ids)]
-        if not self._options.may_split_long:
+        if self._options.long_sentences is LongSentencePolicy.REFUSE:
             value = f"{len(token_ids) + 1} source tokens long in the sentence at character {sentence.start}"
             raise InvalidFieldError(field, value, f"at most {limit + 1} unless options.long_sentences is SPLIT")
         try:

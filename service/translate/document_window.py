@@ -22,7 +22,7 @@ from service.datatypes import (
     TranslationRequest,
 )
 from service.errors import DeadlineExceededError, EngineError, RetryableError
-from service.telemetry.access_record import current_facts
+from service.telemetry.access_record import current_record
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import current_trace, trace_segments
 from service.text.alignment import shifted
@@ -308,7 +308,7 @@ class DocumentTranslator:
         """
         began_s = self._clock()
         check_document(request.texts[0], self._limits)
-        current_facts().add_texts(request.texts)
+        current_record().add_texts(request.texts)
         model, pipeline = prepare(request, models=self._models, defaults=self._defaults, draw_seed=self._draw_seed)
         window = self._window(request, model, pipeline, deadline_s=deadline_s, caller=caller)
         document = _TranslatedDocument(model)
@@ -358,7 +358,7 @@ class DocumentTranslator:
     def _record(self, in_work: PieceInWork, sentence: TranslatedSentence) -> None:
         for warning in sentence.warnings:
             self._metrics.warnings.labels(warning.kind.value).inc()
-        current_facts().add_sentence(sentence)
+        current_record().add_sentence(sentence)
         trace_segments(
             current_trace(),
             submitted_s=in_work.submitted_s,

@@ -246,15 +246,15 @@ def search_config(
     search = SearchConfig(
         beam_size=beam_size,
         num_hypotheses=_chosen(options.num_hypotheses, 1),
-        length_penalty_alpha=_chosen(options.length_penalty_alpha, defaults.length_penalty),
+        length_penalty=_chosen(options.length_penalty, defaults.length_penalty),
         min_target_tokens=_chosen(options.min_target_tokens, 0),
         max_target_tokens=max_target_tokens,
         no_repeat_ngram_size=_chosen(options.no_repeat_ngram_size, 0),
         repetition_penalty=_chosen(options.repetition_penalty, 1.0),
-        coverage_penalty_beta=_chosen(options.coverage_penalty_beta, 0.0),
+        coverage_penalty=_chosen(options.coverage_penalty, 0.0),
         sampling=_sampling_config(options.sampling, draw_seed) if options.sampling else None,
-        stops_early=_chosen(options.stops_early, defaults.early_stopping),
-        has_guard=_chosen(options.has_guard, defaults.repetition_guard) and options.sampling is None,
+        early_stopping=_chosen(options.early_stopping, defaults.early_stopping),
+        repetition_guard=_chosen(options.repetition_guard, defaults.repetition_guard) and options.sampling is None,
     )
     _check_search(search)
     return search
@@ -292,7 +292,7 @@ def check_attention_known(options: TranslationOptions) -> None:
         UnsupportedFieldError: naming the field.
     """
     asked = (
-        bool(options.coverage_penalty_beta),
+        bool(options.coverage_penalty),
         options.return_alignment,
         options.return_attention is not AttentionDetail.NONE,
     )
@@ -356,13 +356,13 @@ def _sampling_config(options: SamplingOptions, draw_seed: Callable[[], int]) -> 
 
 
 def _check_search(search: SearchConfig) -> None:
-    _check_range("options.length_penalty", search.length_penalty_alpha, 0, MAX_LENGTH_PENALTY)
+    _check_range("options.length_penalty", search.length_penalty, 0, MAX_LENGTH_PENALTY)
     _check_range("options.max_target_tokens", search.max_target_tokens, 1, MAX_TARGET_TOKENS)
     below = ", below options.max_target_tokens"
     _check_range("options.min_target_tokens", search.min_target_tokens, 0, search.max_target_tokens - 1, note=below)
     _check_range("options.no_repeat_ngram_size", search.no_repeat_ngram_size, 0, MAX_NGRAM_SIZE)
     _check_range("options.repetition_penalty", search.repetition_penalty, 1, MAX_REPETITION_PENALTY)
-    _check_range("options.coverage_penalty", search.coverage_penalty_beta, 0, MAX_COVERAGE_PENALTY)
+    _check_range("options.coverage_penalty", search.coverage_penalty, 0, MAX_COVERAGE_PENALTY)
 
 
 def _chosen(choice: _Choice | None, default: _Choice) -> _Choice:

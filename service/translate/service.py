@@ -24,7 +24,7 @@ from service.datatypes import (
     TranslationResult,
 )
 from service.errors import EngineError
-from service.telemetry.access_record import current_facts
+from service.telemetry.access_record import current_record
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import current_trace, trace_segments
 from service.text.pipeline import TextModel, TextPipeline
@@ -158,7 +158,7 @@ class Translator:
             DeadlineExceededError: if the deadline passes first.
             EngineError: if a sentence could not be decoded.
         """
-        current_facts().add_texts(request.texts)
+        current_record().add_texts(request.texts)
         model, pipeline = self._pipeline(request)
         num_characters = sum(map(len, request.texts))
         model.scheduler.refuse_early(
@@ -193,7 +193,7 @@ class Translator:
             num_source_tokens=sum(len(segment.source_ids) for segment in segments),
             num_target_tokens=sum(len(result.hypotheses[0].token_ids) for result in results),
         )
-        current_facts().add_result(result)
+        current_record().add_result(result)
         return result
 
     def _pipeline(self, request: TranslationRequest) -> tuple[ServingModel, TextPipeline]:
@@ -234,12 +234,12 @@ def prepare(
     check_prefixes(request)
     search = search_config(options, defaults, draw_seed=draw_seed)
     model = models.resolve(request.model, request.source_language, request.target_language)
-    name = current_facts().model = f"{model.name}/{model.version}"
+    name = current_record().model = f"{model.name}/{model.version}"
     check_target_limit(options, limit=model.max_target_tokens, model=name)
     if not tells_attention(model.manifest, model.precision):
         check_attention_known(options)
     suppressed = suppressed_ids(options.suppressed_tokens, token_id=model.tokenizer.token_id, model=name)
-    return model, TextPipeline(request, model=model, search=replace(search, suppressed_ids=suppressed))
+    return model, TextPipeline(request, model=model, search=replace(search, suppressed_tokens=suppressed))
 
 
 async def _answers(futures: Sequence["concurrent.futures.Future[SegmentResult]"]) -> list[SegmentResult]:

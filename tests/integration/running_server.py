@@ -20,11 +20,11 @@ from service.app import App, Ports
 from service.bundle import open_bundle
 from service.config import Settings, load_settings, settings_of_model
 from service.decoding.step_model import StepModel
+from service.engine.client import Scheduler
+from service.engine.core import LocalBatches
 from service.models.model import ModelLoader, ModelParts
 from service.models.serving import SERVING_NAME, ServingSettings
 from service.runtime.onnx_model import OnnxStepModel
-from service.scheduling.local_batch import LocalBatches
-from service.scheduling.scheduler import Scheduler
 from service.telemetry.metrics import Metrics
 from service.text.tokenizer import open_tokenizer
 from tests.fakes import GATE_TIMEOUT_S, ManualClock, WrappedModel

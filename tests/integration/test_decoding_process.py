@@ -21,11 +21,11 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
-import service.hosting.process
+import service.engine.process
 from service.cli.server_process import Ports, ServerProcess
+from service.engine.process import DecodingProcess
+from service.engine.protocol import LoadOrder
 from service.errors import EngineError
-from service.hosting.messages import LoadOrder
-from service.hosting.process import DecodingProcess
 from service.models.serving import SERVING_NAME
 from service.runtime.settings import RuntimeSettings
 from tests.integration.real_process import (
@@ -163,7 +163,7 @@ def test_there_is_one_process_for_a_version_whatever_the_number_of_decoding_thre
 
         assert len(server.children()) == 2
         commands = [Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8") for pid in server.children()]
-        assert all("service.hosting.child" in command for command in commands)
+        assert all("service.engine.core" in command for command in commands)
 
 
 def test_there_is_none_without_isolation_and_the_answers_are_the_same_to_the_last_bit(tiny_model: Path) -> None:
@@ -452,7 +452,7 @@ def test_a_broken_bundle_is_the_same_message_as_without_isolation(
 def test_a_process_of_other_files_than_the_server_s_says_that_it_must_be_restarted(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service.hosting.process, "format_digest", lambda: "of a server that was started before")
+    monkeypatch.setattr(service.engine.process, "format_digest", lambda: "of a server that was started before")
     order = LoadOrder(
         directory=tiny_model / "tiny" / "1", settings=RuntimeSettings(), niceness=0, log_level=logging.WARNING
     )

@@ -99,7 +99,7 @@ def test_texts_are_translated_line_by_line(target: str, capsys: pytest.CaptureFi
 def test_standard_input_is_translated_if_no_text_is_given(
     target: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("A man.\n\n" * 70))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"A man.\n\n" * 70)))
 
     assert main(["translate", "--target", target]) == 0
 
@@ -137,6 +137,16 @@ def test_the_same_seed_prints_the_same(target: str, capsys: pytest.CaptureFixtur
         outputs.append(capsys.readouterr().out)
 
     assert outputs[0] == outputs[1]
+
+
+def test_a_document_is_translated_whole(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "letter.txt").write_text("A man. Two children.\n\nA dog.\n")
+
+    assert main(["translate", "--target", target, "--document", str(tmp_path / "letter.txt")]) == 0
+
+    printed = capsys.readouterr().out
+    assert printed.count("\n\n") == 1
+    assert printed.endswith("\n")
 
 
 def test_a_refusal_is_one_line_and_exit_code_1(target: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,7 +189,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         main([*command.split(), "--help"])
 
     assert caught.value.code == 0
-    assert "usage: python -m service" in capsys.readouterr().out
+    assert "usage: dragoman" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

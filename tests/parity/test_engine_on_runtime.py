@@ -48,17 +48,17 @@ def searches(draw: st.DrawFn) -> SearchConfig:
     return SearchConfig(
         beam_size=beam_size,
         num_hypotheses=beam_size if is_drawn else draw(st.integers(1, beam_size)),
-        length_penalty_alpha=draw(st.sampled_from([0.0, 0.6, 1.5])),
+        length_penalty=draw(st.sampled_from([0.0, 0.6, 1.5])),
         min_target_tokens=draw(st.integers(0, longest - 1)),
         max_target_tokens=longest,
         target_prefix=tuple(draw(st.lists(_WORDS, max_size=min(4, longest - 1)))),
-        suppressed_ids=frozenset(draw(st.sets(_WORDS, max_size=3))),
+        suppressed_tokens=frozenset(draw(st.sets(_WORDS, max_size=3))),
         no_repeat_ngram_size=draw(st.sampled_from([0, 0, 2, 3])),
         repetition_penalty=draw(st.sampled_from([1.0, 1.0, 1.3])),
-        coverage_penalty_beta=draw(st.sampled_from([0.0, 0.0, 0.4])),
+        coverage_penalty=draw(st.sampled_from([0.0, 0.0, 0.4])),
         sampling=sampling if is_drawn else None,
-        stops_early=draw(st.booleans()),
-        has_guard=not is_drawn and draw(st.booleans()),
+        early_stopping=draw(st.booleans()),
+        repetition_guard=not is_drawn and draw(st.booleans()),
     )
 
 

@@ -43,7 +43,7 @@ def test_what_the_guard_lets_pass_has_no_defect_and_what_it_finds_is_told(
 ) -> None:
     source_ids = tokenizer.encode(text)
 
-    ended = _decode(model, source_ids, has_guard=True)
+    ended = _decode(model, source_ids, repetition_guard=True)
 
     remaining = {defect.kind for defect in _verdict(source_ids, ended).defects}
     assert remaining == (set() if ended.guard is None else {defect.kind for defect in ended.guard.remaining})
@@ -55,8 +55,8 @@ def test_a_loop_of_the_unguarded_search_is_found_and_replaced(
 ) -> None:
     source_ids = tokenizer.encode(_PROVOCATIONS["one letter"])
 
-    unguarded = _decode(model, source_ids, has_guard=False)
-    guarded = _decode(model, source_ids, has_guard=True)
+    unguarded = _decode(model, source_ids, repetition_guard=False)
+    guarded = _decode(model, source_ids, repetition_guard=True)
 
     assert DefectKind.REPETITION in {defect.kind for defect in _verdict(source_ids, unguarded).defects}
     assert isinstance(guarded.guard, GuardReport)
@@ -67,16 +67,18 @@ def test_a_loop_of_the_unguarded_search_is_found_and_replaced(
 def test_an_ordinary_sentence_is_left_alone(model: OnnxStepModel, tokenizer: SentencePieceTokenizer) -> None:
     source_ids = tokenizer.encode("We went to the market and bought some bread and cheese.")
 
-    guarded, unguarded = (_decode(model, source_ids, has_guard=has_guard) for has_guard in (True, False))
+    guarded, unguarded = (
+        _decode(model, source_ids, repetition_guard=repetition_guard) for repetition_guard in (True, False)
+    )
 
     assert guarded.guard is None
     assert guarded.hypotheses == unguarded.hypotheses
 
 
-def _decode(model: OnnxStepModel, source_ids: list[int], *, has_guard: bool) -> EndedSegment:
+def _decode(model: OnnxStepModel, source_ids: list[int], *, repetition_guard: bool) -> EndedSegment:
     longest = min(len(source_ids) + 1 + EXTRA_TARGET_TOKENS, model.max_target_tokens)
     engine = Engine(model)
-    search = SearchConfig(max_target_tokens=longest, has_guard=has_guard)
+    search = SearchConfig(max_target_tokens=longest, repetition_guard=repetition_guard)
     engine.start([Segment(source_ids=(*source_ids, model.vocabulary.eos_id), search=search)])
     while True:
         for ended in engine.step().ended:

@@ -61,7 +61,7 @@ def _translate(
 
 @pytest.mark.parametrize("peer", _PEERS)
 def test_all_systems_find_the_same_hypotheses(files: ModelFiles, sources: tuple[TokenIds, ...], peer: Peer) -> None:
-    search = replace(_SEARCH, suppressed_ids=SPECIAL_IDS)
+    search = replace(_SEARCH, suppressed_tokens=SPECIAL_IDS)
 
     ours = _translate(files, "dragoman", sources, search)
     theirs = _translate(files, peer, sources, search)

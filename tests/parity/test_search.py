@@ -15,20 +15,20 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     {"target_prefix": (5, 6)},
     {"target_prefix": (5, 5, 5, 5), "no_repeat_ngram_size": 2},
-    {"suppressed_ids": frozenset({4, 7})},
-    {"suppressed_ids": frozenset({0, 2, 8})},
+    {"suppressed_tokens": frozenset({4, 7})},
+    {"suppressed_tokens": frozenset({0, 2, 8})},
     {"no_repeat_ngram_size": 1},
     {"no_repeat_ngram_size": 2},
     {"no_repeat_ngram_size": 3},
     {"repetition_penalty": 1.3},
     {"repetition_penalty": 4.0, "target_prefix": (6,)},
-    {"coverage_penalty_beta": 0.2},
-    {"coverage_penalty_beta": 1.0, "repetition_penalty": 1.5},
+    {"coverage_penalty": 0.2},
+    {"coverage_penalty": 1.0, "repetition_penalty": 1.5},
     {
-        "coverage_penalty_beta": 0.5,
+        "coverage_penalty": 0.5,
         "repetition_penalty": 1.2,
         "no_repeat_ngram_size": 2,
-        "suppressed_ids": frozenset({6}),
+        "suppressed_tokens": frozenset({6}),
         "target_prefix": (8, 4),
     },
 ]
@@ -68,11 +68,11 @@ def greedy_search(model: ToyModel, segment: Segment) -> tuple[int, ...]:
     [
         {},
         {"target_prefix": (5,)},
-        {"suppressed_ids": frozenset({6})},
+        {"suppressed_tokens": frozenset({6})},
         {"no_repeat_ngram_size": 2},
         {"repetition_penalty": 2.0},
-        {"coverage_penalty_beta": 0.3},
-        {"coverage_penalty_beta": 0.7, "no_repeat_ngram_size": 2, "repetition_penalty": 1.5, "target_prefix": (5,)},
+        {"coverage_penalty": 0.3},
+        {"coverage_penalty": 0.7, "no_repeat_ngram_size": 2, "repetition_penalty": 1.5, "target_prefix": (5,)},
     ],
 )
 def test_a_wide_beam_finds_what_exhaustive_search_finds(seed: int, alpha: float, options: dict[str, Any]) -> None:
@@ -83,7 +83,7 @@ def test_a_wide_beam_finds_what_exhaustive_search_finds(seed: int, alpha: float,
         num_hypotheses=10,
         min_target_tokens=1,
         max_target_tokens=5,
-        length_penalty_alpha=alpha,
+        length_penalty=alpha,
         **options,
     )
 
@@ -114,7 +114,7 @@ def test_stopping_early_never_changes_the_answer(seed: int, alpha: float, beam_s
         seed,
         beam_size=beam_size,
         num_hypotheses=num_hypotheses,
-        length_penalty_alpha=alpha,
+        length_penalty=alpha,
         min_target_tokens=seed % 4,
     )
 
@@ -129,7 +129,7 @@ def test_early_stopping_ends_with_the_last_of_as_many_hypotheses_as_the_beam_is_
 ) -> None:
     model = ToyModel(seed=seed, eos_bias=seed % 3 - 1.0)
     segment = searched_segment(
-        seed, beam_size=beam_size, num_hypotheses=num_hypotheses, length_penalty_alpha=alpha, stops_early=True
+        seed, beam_size=beam_size, num_hypotheses=num_hypotheses, length_penalty=alpha, early_stopping=True
     )
 
     assert_same(model, segment, full_beam_search(model, segment))
@@ -154,14 +154,14 @@ def test_every_option_is_exact_over_the_whole_vocabulary(
 def test_more_tokens_may_be_lowered_than_the_beam_takes(seed: int) -> None:
     model = ToyModel(num_words=60, seed=seed)
     likely = model.next_log_probs((7, EOS), ()).argsort()[-40:].tolist()
-    segment = make_segment(7, suppressed_ids=frozenset(likely) - {EOS}, repetition_penalty=1.5, num_hypotheses=4)
+    segment = make_segment(7, suppressed_tokens=frozenset(likely) - {EOS}, repetition_penalty=1.5, num_hypotheses=4)
 
     assert_same(model, segment, full_beam_search(model, segment))
 
 
 def test_stopping_early_saves_most_steps_of_a_model_that_ends() -> None:
     engine = Engine(ToyModel(eos_bias=4.0))
-    engine.start([make_segment(7, length_penalty_alpha=0.0, max_target_tokens=200)])
+    engine.start([make_segment(7, length_penalty=0.0, max_target_tokens=200)])
 
     ended = [found for _ in range(10) if engine.num_segments for found in engine.step().ended]
 
@@ -170,7 +170,7 @@ def test_stopping_early_saves_most_steps_of_a_model_that_ends() -> None:
 
 def test_a_prefix_may_hold_what_the_search_would_never_take() -> None:
     unlikely = int(ToyModel().next_log_probs((7, EOS), ())[FIRST_WORD:].argmin()) + FIRST_WORD
-    segment = make_segment(7, target_prefix=(unlikely, 3), suppressed_ids=frozenset({unlikely}))
+    segment = make_segment(7, target_prefix=(unlikely, 3), suppressed_tokens=frozenset({unlikely}))
 
     best = decode(ToyModel(), segment)[0]
 

@@ -20,11 +20,11 @@ _MOST_TOGETHER = 24
 _OPTIONS = (
     SearchConfig(),
     SearchConfig(beam_size=1),
-    SearchConfig(beam_size=2, length_penalty_alpha=0.0),
-    SearchConfig(beam_size=5, num_hypotheses=5, length_penalty_alpha=1.0, min_target_tokens=8),
+    SearchConfig(beam_size=2, length_penalty=0.0),
+    SearchConfig(beam_size=5, num_hypotheses=5, length_penalty=1.0, min_target_tokens=8),
     SearchConfig(no_repeat_ngram_size=2, repetition_penalty=1.2),
-    SearchConfig(has_guard=True, num_hypotheses=2),
-    SearchConfig(beam_size=3, target_prefix=(40, 50), suppressed_ids=frozenset({60, 61})),
+    SearchConfig(repetition_guard=True, num_hypotheses=2),
+    SearchConfig(beam_size=3, target_prefix=(40, 50), suppressed_tokens=frozenset({60, 61})),
     SearchConfig(beam_size=2, num_hypotheses=2, sampling=SamplingConfig(top_k=20, temperature=0.8, seed=7)),
 )
 """Taken in turn: neighbours differ in all of them."""

@@ -44,17 +44,17 @@ def searches(draw: st.DrawFn) -> SearchConfig:
     return SearchConfig(
         beam_size=beam_size,
         num_hypotheses=beam_size if sampling else draw(st.integers(1, beam_size)),
-        length_penalty_alpha=draw(st.sampled_from([-0.5, 0.0, 0.6, 1.2])),
+        length_penalty=draw(st.sampled_from([-0.5, 0.0, 0.6, 1.2])),
         min_target_tokens=draw(st.integers(0, 4)),
         max_target_tokens=longest,
         target_prefix=tuple(draw(st.lists(WORDS, max_size=min(longest - 1, 4)))),
-        suppressed_ids=draw(st.frozensets(WORDS, max_size=2)),
+        suppressed_tokens=draw(st.frozensets(WORDS, max_size=2)),
         no_repeat_ngram_size=draw(st.sampled_from([0, 2, 3])),
         repetition_penalty=draw(st.sampled_from([1.0, 1.3, 5.0])),
-        coverage_penalty_beta=draw(st.sampled_from([0.0, 0.4])),
+        coverage_penalty=draw(st.sampled_from([0.0, 0.4])),
         sampling=sampling,
-        stops_early=draw(st.booleans()),
-        has_guard=sampling is None and draw(st.booleans()),
+        early_stopping=draw(st.booleans()),
+        repetition_guard=sampling is None and draw(st.booleans()),
     )
 
 
@@ -135,7 +135,7 @@ def test_every_search_returns_between_one_and_the_hypotheses_asked_for(segment: 
         assert len(hypothesis.token_ids) == len(hypothesis.token_log_probs) <= search.max_target_tokens
         assert hypothesis.is_finished == (hypothesis.token_ids[-1] == EOS)
         assert hypothesis.token_ids[: len(search.target_prefix)] == search.target_prefix
-        assert not search.suppressed_ids & set(hypothesis.token_ids[len(search.target_prefix) :])
+        assert not search.suppressed_tokens & set(hypothesis.token_ids[len(search.target_prefix) :])
         assert hypothesis.log_prob == pytest.approx(sum(hypothesis.token_log_probs), rel=1e-5)
         assert (hypothesis.attention is not None) == segment.wants_attention
 
@@ -148,6 +148,6 @@ def test_no_continuation_of_a_live_hypothesis_scores_above_its_bound(
     length = data.draw(st.integers(shortest, search.max_target_tokens))
     later_log_prob = log_prob - data.draw(st.floats(0, 50))
 
-    final = score(later_log_prob, length=length, alpha=search.length_penalty_alpha)
+    final = score(later_log_prob, length=length, alpha=search.length_penalty)
 
     assert final <= log_prob / bound_penalty(search)

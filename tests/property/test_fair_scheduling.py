@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.datatypes import Priority
-from service.scheduling.admission import AdmissionQueue
-from service.scheduling.batching import BatchBudget, BatchLoad, next_joiners
-from service.scheduling.fairness import FairLane
-from service.scheduling.forecast import Forecast
-from service.scheduling.pending import PendingSegment
+from service.engine.batching import BatchBudget, next_joiners
+from service.engine.forecast import Forecast
+from service.engine.protocol import BatchLoad
+from service.engine.queue import AdmissionQueue, FairLane, PendingSegment
 from tests.fakes import make_segment
 
 MAX_WORK = 20

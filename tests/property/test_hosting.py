@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from service.datatypes import Segment, SegmentResult
+from service.engine.client import Scheduler
+from service.engine.core import LocalBatches, merged
+from service.engine.protocol import BatchSource, Newcomer, Orders
+from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, EngineError, OverloadedError
-from service.hosting.batch_server import merged
-from service.scheduling.batch import BatchSource, Newcomer, Orders
-from service.scheduling.local_batch import LocalBatches
-from service.scheduling.scheduler import Scheduler
-from service.scheduling.settings import SchedulingSettings
 from service.telemetry.metrics import Metrics
 from tests.fakes import FlakyModel, ToyModel, make_segment
 from tests.hosted_in_threads import TIMEOUT_S, ThreadedBatches

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from service.datatypes import Priority, Segment, SegmentResult
+from service.engine.batching import BatchBudget, fair_share, next_joiners
+from service.engine.client import Scheduler
+from service.engine.core import LocalBatches
+from service.engine.forecast import Forecast
+from service.engine.protocol import BatchLoad
+from service.engine.queue import AdmissionQueue, PendingSegment
+from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, EngineError, OverloadedError
-from service.scheduling.admission import AdmissionQueue
-from service.scheduling.batching import BatchBudget, BatchLoad, fair_share, next_joiners
-from service.scheduling.forecast import Forecast
-from service.scheduling.local_batch import LocalBatches
-from service.scheduling.pending import PendingSegment
-from service.scheduling.scheduler import Scheduler
-from service.scheduling.settings import SchedulingSettings
 from service.telemetry.metrics import Metrics
 from tests.fakes import FlakyModel, ManualClock, ToyModel, make_segment
 

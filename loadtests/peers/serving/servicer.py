@@ -37,11 +37,11 @@ from service.translate.options import (
 
 _SUPPORTED = (
     "beam_size",
-    "length_penalty_alpha",
+    "length_penalty",
     "min_target_tokens",
     "max_target_tokens",
-    "stops_early",
-    "has_guard",
+    "early_stopping",
+    "repetition_guard",
 )
 """What a request may choose. The systems behind stop as they do, whether told or not: CTranslate2, under a length
 penalty, and Transformers with the K-th finished hypothesis. There is no guard here, so that is as if it found nothing.
@@ -124,7 +124,7 @@ class PeerServicer(pb_grpc.TranslationServiceServicer):
             min_target_tokens=search.min_target_tokens,
             max_target_tokens=search.max_target_tokens if has_limit else self._text.max_target_tokens,
             extra_target_tokens=None if has_limit else EXTRA_TARGET_TOKENS,
-            length_penalty_alpha=search.length_penalty_alpha,
+            length_penalty=search.length_penalty,
         )
 
 

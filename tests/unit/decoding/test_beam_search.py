@@ -79,7 +79,7 @@ def test_ties_go_to_the_better_row_and_the_earlier_candidate() -> None:
 
 
 def test_a_search_goes_on_while_a_live_hypothesis_may_still_win() -> None:
-    state = start(beam_size=2, length_penalty_alpha=0.0)
+    state = start(beam_size=2, length_penalty=0.0)
 
     take(state, {10: -1.0, EOS: -2.0, 11: -3.0})
     assert find_ended(state) == []
@@ -89,7 +89,7 @@ def test_a_search_goes_on_while_a_live_hypothesis_may_still_win() -> None:
 
 
 def test_a_search_stops_at_a_tie_because_the_earlier_one_would_be_kept() -> None:
-    state = start(beam_size=2, length_penalty_alpha=0.0)
+    state = start(beam_size=2, length_penalty=0.0)
 
     take(state, {10: -2.0, EOS: -2.0, 11: -3.0})
 
@@ -97,7 +97,7 @@ def test_a_search_stops_at_a_tie_because_the_earlier_one_would_be_kept() -> None
 
 
 def test_a_length_penalty_keeps_the_search_going_longer() -> None:
-    state = start(beam_size=2, length_penalty_alpha=1.0, max_target_tokens=100)
+    state = start(beam_size=2, length_penalty=1.0, max_target_tokens=100)
 
     take(state, {EOS: -2.0, 10: -3.0, 11: -4.0})
 
@@ -105,7 +105,7 @@ def test_a_length_penalty_keeps_the_search_going_longer() -> None:
 
 
 def test_greedy_search_ends_with_the_first_eos() -> None:
-    state = start(beam_size=1, length_penalty_alpha=1.0)
+    state = start(beam_size=1, length_penalty=1.0)
 
     take(state, {EOS: -2.0, 10: -3.0})
 
@@ -114,7 +114,7 @@ def test_greedy_search_ends_with_the_first_eos() -> None:
 
 
 def test_only_the_best_finished_hypotheses_are_kept() -> None:
-    state = start(beam_size=3, num_hypotheses=1, length_penalty_alpha=0.0)
+    state = start(beam_size=3, num_hypotheses=1, length_penalty=0.0)
     take(state, {10: -1.0, 11: -1.5, EOS: -3.0})
 
     take(state, {EOS: -1.0, 20: -9.0}, {EOS: -0.75, 30: -9.0})

@@ -96,7 +96,7 @@ def test_tokens_held_are_less_likely() -> None:
 
 
 def test_suppressed_tokens_are_never_taken() -> None:
-    rules = make_rules([[10]], suppressed_ids=frozenset({10, 99}))
+    rules = make_rules([[10]], suppressed_tokens=frozenset({10, 99}))
 
     assert lowered(rules, 1, 10, 98, 99) == [[-np.inf, -1, -np.inf]]
 
@@ -106,7 +106,7 @@ def test_there_is_room_for_every_token_that_may_be_lowered() -> None:
 
     assert make_rules([held], repetition_penalty=2.0).num_lowered >= 40
     assert make_rules([held], no_repeat_ngram_size=1).num_lowered >= 40
-    assert make_rules([[10]], suppressed_ids=frozenset(held)).num_lowered >= 40
+    assert make_rules([[10]], suppressed_tokens=frozenset(held)).num_lowered >= 40
     assert make_rules([held], no_repeat_ngram_size=2).num_lowered < 40
 
 

@@ -128,7 +128,7 @@ def test_what_the_caller_forced_is_no_fault_of_the_model() -> None:
 
 
 def test_the_second_search_forbids_repeats() -> None:
-    assert plan_second_search(SearchConfig(has_guard=True), SOURCE, [LOOP]).search == SearchConfig(
+    assert plan_second_search(SearchConfig(repetition_guard=True), SOURCE, [LOOP]).search == SearchConfig(
         no_repeat_ngram_size=3
     )
 

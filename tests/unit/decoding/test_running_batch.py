@@ -193,21 +193,21 @@ def test_a_beam_may_be_wider_than_the_vocabulary() -> None:
         {"max_target_tokens": 0},
         {"max_target_tokens": 201},
         {"min_target_tokens": -1},
-        {"length_penalty_alpha": math.nan},
-        {"length_penalty_alpha": 1e6},
+        {"length_penalty": math.nan},
+        {"length_penalty": 1e6},
         {"target_prefix": (5,) * 12},
         {"target_prefix": (9,)},
         {"target_prefix": (-1,)},
         {"target_prefix": (EOS,)},
-        {"suppressed_ids": frozenset({EOS})},
-        {"suppressed_ids": frozenset({9})},
+        {"suppressed_tokens": frozenset({EOS})},
+        {"suppressed_tokens": frozenset({9})},
         {"no_repeat_ngram_size": -1},
         {"repetition_penalty": 0.9},
         {"repetition_penalty": math.inf},
-        {"coverage_penalty_beta": -0.1},
-        {"coverage_penalty_beta": math.nan},
+        {"coverage_penalty": -0.1},
+        {"coverage_penalty": math.nan},
         {"beam_size": 4, "num_hypotheses": 2, "sampling": SamplingConfig()},
-        {"beam_size": 1, "sampling": SamplingConfig(), "has_guard": True},
+        {"beam_size": 1, "sampling": SamplingConfig(), "repetition_guard": True},
         {"beam_size": 1, "sampling": SamplingConfig(temperature=0.0)},
         {"beam_size": 1, "sampling": SamplingConfig(temperature=math.nan)},
         {"beam_size": 1, "sampling": SamplingConfig(top_k=0)},
@@ -230,9 +230,9 @@ def test_sources_the_model_cannot_take_are_refused(num_tokens: int) -> None:
 
 
 def test_every_option_at_once_is_taken() -> None:
-    options = {"target_prefix": (5, 3), "suppressed_ids": frozenset({8}), "no_repeat_ngram_size": 2}
+    options = {"target_prefix": (5, 3), "suppressed_tokens": frozenset({8}), "no_repeat_ngram_size": 2}
 
-    check_segment(make_segment(7, **options, repetition_penalty=2.0, coverage_penalty_beta=1.0), ToyModel())
+    check_segment(make_segment(7, **options, repetition_penalty=2.0, coverage_penalty=1.0), ToyModel())
     check_segment(make_segment(7, **options, beam_size=1, sampling=SamplingConfig(top_k=10**6)), ToyModel())
 
 
@@ -255,7 +255,7 @@ def test_candidates_are_few_without_options_and_as_many_as_needed_with_them() ->
     engine = Engine(model)
     engine.start([make_segment(7)])
     engine.step()
-    engine.start([make_segment(8, suppressed_ids=frozenset(range(10, 40)), max_target_tokens=2)])
+    engine.start([make_segment(8, suppressed_tokens=frozenset(range(10, 40)), max_target_tokens=2)])
     engine.step()
     engine.start([make_segment(8, beam_size=1, sampling=SamplingConfig(), max_target_tokens=1)])
     engine.step()

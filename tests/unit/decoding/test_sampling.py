@@ -157,7 +157,7 @@ def test_samples_obey_the_other_options(seed: int) -> None:
         SamplingConfig(temperature=3.0, seed=seed),
         target_prefix=(5, 6),
         min_target_tokens=5,
-        suppressed_ids=frozenset({7}),
+        suppressed_tokens=frozenset({7}),
         no_repeat_ngram_size=2,
     )
 

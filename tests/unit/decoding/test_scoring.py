@@ -29,7 +29,7 @@ def test_a_longer_hypothesis_of_the_same_log_prob_scores_higher() -> None:
 @pytest.mark.parametrize("alpha", [-1.5, -0.2, 0.0, 0.6, 2.0])
 @pytest.mark.parametrize("min_target_tokens", [0, 3, 30])
 def test_no_length_that_may_end_scores_above_the_bound(alpha: float, min_target_tokens: int) -> None:
-    search = SearchConfig(length_penalty_alpha=alpha, min_target_tokens=min_target_tokens, max_target_tokens=20)
+    search = SearchConfig(length_penalty=alpha, min_target_tokens=min_target_tokens, max_target_tokens=20)
     shortest = min(min_target_tokens + 1, 20)
 
     best = max(score(-5.0, length=length, alpha=alpha) for length in range(shortest, 21))
@@ -63,6 +63,6 @@ def test_a_source_token_without_any_attention_has_a_finite_penalty() -> None:
 
 
 def test_a_prefix_counts_among_the_lengths_that_may_end() -> None:
-    search = SearchConfig(length_penalty_alpha=-1.0, target_prefix=(4, 5, 6), max_target_tokens=20)
+    search = SearchConfig(length_penalty=-1.0, target_prefix=(4, 5, 6), max_target_tokens=20)
 
     assert bound_penalty(search) == length_penalty(4, alpha=-1.0)

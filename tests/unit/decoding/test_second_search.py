@@ -7,10 +7,10 @@ from service.decoding.running_batch import EndedSegment, Engine
 from tests.fakes import EOS, FIRST_WORD, FaultyToyModel, ToyModel, make_segment
 
 MODEL = FaultyToyModel(num_words=40, eos_bias=-1.0)
-HEALTHY = make_segment(30, 31, 32, min_target_tokens=3, max_target_tokens=25, has_guard=True)
-LOOPING = make_segment(MODEL.LOOPER, 20, 21, max_target_tokens=25, has_guard=True)
-SILENT = make_segment(MODEL.SILENCER, 20, 21, has_guard=True)
-COPYING = make_segment(MODEL.COPIER, *range(20, 32), max_target_tokens=40, has_guard=True)
+HEALTHY = make_segment(30, 31, 32, min_target_tokens=3, max_target_tokens=25, repetition_guard=True)
+LOOPING = make_segment(MODEL.LOOPER, 20, 21, max_target_tokens=25, repetition_guard=True)
+SILENT = make_segment(MODEL.SILENCER, 20, 21, repetition_guard=True)
+COPYING = make_segment(MODEL.COPIER, *range(20, 32), max_target_tokens=40, repetition_guard=True)
 
 
 def decode(*segments: Segment, model: ToyModel = MODEL) -> list[EndedSegment]:
@@ -23,7 +23,7 @@ def decode(*segments: Segment, model: ToyModel = MODEL) -> list[EndedSegment]:
 
 
 def without_guard(segment: Segment, **search: object) -> Segment:
-    return replace(segment, search=replace(segment.search, has_guard=False, **search))  # type: ignore[arg-type]
+    return replace(segment, search=replace(segment.search, repetition_guard=False, **search))  # type: ignore[arg-type]
 
 
 def test_a_target_without_defects_is_searched_once() -> None:
@@ -79,7 +79,13 @@ def test_a_second_search_that_yields_nothing_keeps_the_first() -> None:
     # Only one word is left, and the minimum length asks for more of it than repeats may give.
     others = frozenset(range(FIRST_WORD + 1, FIRST_WORD + 40))
     segment = make_segment(
-        20, 21, suppressed_ids=others, min_target_tokens=8, max_target_tokens=12, no_repeat_ngram_size=0, has_guard=True
+        20,
+        21,
+        suppressed_tokens=others,
+        min_target_tokens=8,
+        max_target_tokens=12,
+        no_repeat_ngram_size=0,
+        repetition_guard=True,
     )
 
     ended, first = decode(segment)[0], decode(without_guard(segment))[0]

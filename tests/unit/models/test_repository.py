@@ -5,6 +5,9 @@ from prometheus_client import CollectorRegistry
 
 from service.bundle import MANIFEST_NAME
 from service.datatypes import Priority
+from service.engine.client import Scheduler
+from service.engine.core import LocalBatches
+from service.engine.settings import SchedulingSettings
 from service.errors import (
     BundleError,
     ConfigError,
@@ -16,9 +19,6 @@ from service.errors import (
 )
 from service.models.model import LoadedModel, ModelParts, ModelState
 from service.models.serving import ServingSettings
-from service.scheduling.local_batch import LocalBatches
-from service.scheduling.scheduler import Scheduler
-from service.scheduling.settings import SchedulingSettings
 from service.telemetry.metrics import Metrics
 from tests.fakes import ToyModel, make_segment
 from tests.unit.models.model_fakes import (

@@ -1,5 +1,5 @@
 from service.datatypes import StageTimings, TextHypothesis, Translation, TranslationResult
-from service.telemetry.access_record import RequestFacts, current_facts
+from service.telemetry.access_record import AccessRecord, current_record
 
 
 def answer(text: str, *, queue_s: float = 0.0, num_tokens: int = 2) -> TranslationResult:
@@ -15,13 +15,13 @@ def answer(text: str, *, queue_s: float = 0.0, num_tokens: int = 2) -> Translati
 
 
 def test_a_stream_adds_up_its_tokens_and_tells_its_longest_waits() -> None:
-    facts = RequestFacts()
+    record = AccessRecord()
 
     for queue_s in (0.1, 0.3, 0.2):
-        facts.add_texts(["A man."])
-        facts.add_result(answer("Ein Mann.", queue_s=queue_s))
+        record.add_texts(["A man."])
+        record.add_result(answer("Ein Mann.", queue_s=queue_s))
 
-    assert facts.log_fields() == {
+    assert record.log_fields() == {
         "model": "tiny/1",
         "texts": 3,
         "source_tokens": 6,
@@ -33,30 +33,30 @@ def test_a_stream_adds_up_its_tokens_and_tells_its_longest_waits() -> None:
 
 
 def test_texts_are_forgotten_unless_asked_for() -> None:
-    facts = RequestFacts()
+    record = AccessRecord()
 
-    facts.add_texts(["A secret."])
-    facts.add_result(answer("Ein Geheimnis."))
+    record.add_texts(["A secret."])
+    record.add_result(answer("Ein Geheimnis."))
 
-    assert (facts.texts, facts.translations) == ([], [])
-    assert not {"request_texts", "translations"} & set(facts.log_fields())
+    assert (record.texts, record.translations) == ([], [])
+    assert not {"request_texts", "translations"} & set(record.log_fields())
 
 
 def test_kept_texts_are_cut_where_a_record_would_become_too_long() -> None:
-    facts = RequestFacts(keeps_texts=True)
+    record = AccessRecord(keeps_texts=True)
 
     for _ in range(5):
-        facts.add_texts(["a" * 30_000, "b" * 30_000])
+        record.add_texts(["a" * 30_000, "b" * 30_000])
 
-    assert sum(map(len, facts.texts)) == 100_000
-    assert facts.num_texts == 10
+    assert sum(map(len, record.texts)) == 100_000
+    assert record.num_texts == 10
 
 
 def test_a_call_without_texts_has_no_figures_of_translation() -> None:
-    assert (RequestFacts().log_fields(), RequestFacts().span_attributes()) == ({}, {})
+    assert (AccessRecord().log_fields(), AccessRecord().span_attributes()) == ({}, {})
 
 
 def test_outside_of_a_call_nothing_is_gathered() -> None:
-    current_facts().add_texts(["a"])
+    current_record().add_texts(["a"])
 
-    assert current_facts().num_texts == 0
+    assert current_record().num_texts == 0

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from service.app import start_tracing
 from service.config import load_settings
 from service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
 from service.errors import ConfigError
@@ -14,7 +15,6 @@ from service.telemetry.tracing import (
     RequestTrace,
     TracingSettings,
     current_trace,
-    start_tracing,
     trace_segments,
 )
 

@@ -9,6 +9,7 @@ from service.datatypes import (
     Defect,
     DefectKind,
     GuardReport,
+    LongSentencePolicy,
     SamplingConfig,
     SearchConfig,
     Span,
@@ -29,6 +30,8 @@ from tests.unit.text.text_fakes import (
     make_result,
     source_text,
 )
+
+REFUSE = LongSentencePolicy.REFUSE
 
 
 def _pipeline(
@@ -121,7 +124,12 @@ def test_a_model_too_small_for_a_single_character_refuses_the_text() -> None:
 
 
 def test_an_overlong_sentence_is_refused_if_the_caller_wants_it_so() -> None:
-    pipeline = _pipeline("A.", "Short. This one is long.", model=FakeModel(max_source_tokens=16), may_split_long=False)
+    pipeline = _pipeline(
+        "A.",
+        "Short. This one is long.",
+        model=FakeModel(max_source_tokens=16),
+        long_sentences=REFUSE,
+    )
 
     with pytest.raises(InvalidFieldError) as caught:
         pipeline.plan()
@@ -133,7 +141,7 @@ def test_an_overlong_sentence_is_refused_if_the_caller_wants_it_so() -> None:
 
 
 def test_a_sentence_that_just_fits_is_not_refused() -> None:
-    assert _sources(_pipeline("123456.", model=FakeModel(max_source_tokens=8), may_split_long=False)) == [["123456."]]
+    assert _sources(_pipeline("123456.", model=FakeModel(max_source_tokens=8), long_sentences=REFUSE)) == [["123456."]]
 
 
 def test_a_prefix_begins_the_first_sentence_of_each_text() -> None:

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from service.datatypes import (
     AttentionDetail,
+    LongSentencePolicy,
     Priority,
     SamplingOptions,
     Segment,
@@ -113,7 +114,7 @@ async def test_only_the_first_sentence_obeys_the_prefix_and_each_has_a_seed_of_i
         (_request("\ud800"), "text"),
         (_request("a", beam_size=0), "options.beam_size"),
         (_request("a", target_prefix="b" * 9, max_target_tokens=9), "options.target_prefix"),
-        (_request("a" * 64, may_split_long=False), "text"),
+        (_request("a" * 64, long_sentences=LongSentencePolicy.REFUSE), "text"),
     ],
 )
 async def test_a_document_beyond_a_limit_is_refused_before_the_queue(request_: TranslationRequest, field: str) -> None:

@@ -21,41 +21,41 @@ PIECES = {"a": 4, "b": 5}
 def test_an_option_that_is_absent_gets_the_default() -> None:
     search = search_config(TranslationOptions(), TranslationDefaults(beam_size=2, length_penalty=1.5))
 
-    assert search == SearchConfig(beam_size=2, length_penalty_alpha=1.5, max_target_tokens=512, has_guard=True)
+    assert search == SearchConfig(beam_size=2, length_penalty=1.5, max_target_tokens=512, repetition_guard=True)
 
 
 def test_options_at_their_bounds_are_accepted() -> None:
     low = TranslationOptions(
         beam_size=1,
         num_hypotheses=1,
-        length_penalty_alpha=0.0,
+        length_penalty=0.0,
         min_target_tokens=0,
         no_repeat_ngram_size=0,
         repetition_penalty=1.0,
-        coverage_penalty_beta=0.0,
+        coverage_penalty=0.0,
     )
     high = TranslationOptions(
         beam_size=16,
         num_hypotheses=16,
-        length_penalty_alpha=5.0,
+        length_penalty=5.0,
         min_target_tokens=511,
         max_target_tokens=512,
         no_repeat_ngram_size=16,
         repetition_penalty=10.0,
-        coverage_penalty_beta=5.0,
+        coverage_penalty=5.0,
     )
 
-    assert search_config(low, DEFAULTS).length_penalty_alpha == 0.0
+    assert search_config(low, DEFAULTS).length_penalty == 0.0
     assert search_config(high, DEFAULTS) == SearchConfig(
         beam_size=16,
         num_hypotheses=16,
-        length_penalty_alpha=5.0,
+        length_penalty=5.0,
         min_target_tokens=511,
         max_target_tokens=512,
         no_repeat_ngram_size=16,
         repetition_penalty=10.0,
-        coverage_penalty_beta=5.0,
-        has_guard=True,
+        coverage_penalty=5.0,
+        repetition_guard=True,
     )
 
 
@@ -66,10 +66,10 @@ def test_options_at_their_bounds_are_accepted() -> None:
         ({"beam_size": 17}, "beam_size", "is 17, must be 1 to 16"),
         ({"num_hypotheses": 0}, "num_hypotheses", "is 0, must be 1 to 4, the beam size"),
         ({"num_hypotheses": 5}, "num_hypotheses", "is 5, must be 1 to 4, the beam size"),
-        ({"length_penalty_alpha": -0.1}, "length_penalty", "is -0.1, must be 0 to 5"),
-        ({"length_penalty_alpha": 5.1}, "length_penalty", "is 5.1, must be 0 to 5"),
-        ({"length_penalty_alpha": math.nan}, "length_penalty", "is nan, must be 0 to 5"),
-        ({"length_penalty_alpha": math.inf}, "length_penalty", "is inf, must be 0 to 5"),
+        ({"length_penalty": -0.1}, "length_penalty", "is -0.1, must be 0 to 5"),
+        ({"length_penalty": 5.1}, "length_penalty", "is 5.1, must be 0 to 5"),
+        ({"length_penalty": math.nan}, "length_penalty", "is nan, must be 0 to 5"),
+        ({"length_penalty": math.inf}, "length_penalty", "is inf, must be 0 to 5"),
         ({"max_target_tokens": 0}, "max_target_tokens", "is 0, must be 1 to 512"),
         ({"max_target_tokens": 513}, "max_target_tokens", "is 513, must be 1 to 512"),
         ({"min_target_tokens": -1}, "min_target_tokens", "is -1, must be 0 to 511, below options.max_target_tokens"),
@@ -84,10 +84,10 @@ def test_options_at_their_bounds_are_accepted() -> None:
         ({"repetition_penalty": 10.1}, "repetition_penalty", "is 10.1, must be 1 to 10"),
         ({"repetition_penalty": math.nan}, "repetition_penalty", "is nan, must be 1 to 10"),
         ({"repetition_penalty": math.inf}, "repetition_penalty", "is inf, must be 1 to 10"),
-        ({"coverage_penalty_beta": -0.1}, "coverage_penalty", "is -0.1, must be 0 to 5"),
-        ({"coverage_penalty_beta": 5.1}, "coverage_penalty", "is 5.1, must be 0 to 5"),
-        ({"coverage_penalty_beta": math.nan}, "coverage_penalty", "is nan, must be 0 to 5"),
-        ({"coverage_penalty_beta": -math.inf}, "coverage_penalty", "is -inf, must be 0 to 5"),
+        ({"coverage_penalty": -0.1}, "coverage_penalty", "is -0.1, must be 0 to 5"),
+        ({"coverage_penalty": 5.1}, "coverage_penalty", "is 5.1, must be 0 to 5"),
+        ({"coverage_penalty": math.nan}, "coverage_penalty", "is nan, must be 0 to 5"),
+        ({"coverage_penalty": -math.inf}, "coverage_penalty", "is -inf, must be 0 to 5"),
         ({"sampling": SamplingOptions(), "beam_size": 1}, "beam_size", "is 1, must be absent with options.sampling"),
         ({"sampling": SamplingOptions(), "num_hypotheses": 0}, "num_hypotheses", "is 0, must be 1 to 16"),
         ({"sampling": SamplingOptions(), "num_hypotheses": 17}, "num_hypotheses", "is 17, must be 1 to 16"),
@@ -187,16 +187,16 @@ def test_guard_and_early_stopping_are_the_callers_choice_or_else_the_operators(
 ) -> None:
     defaults = TranslationDefaults(repetition_guard=default, early_stopping=default)
 
-    search = search_config(TranslationOptions(has_guard=choice, stops_early=choice), defaults)
+    search = search_config(TranslationOptions(repetition_guard=choice, early_stopping=choice), defaults)
 
-    assert (search.has_guard, search.stops_early) == (expected, expected)
+    assert (search.repetition_guard, search.early_stopping) == (expected, expected)
 
 
 @pytest.mark.parametrize("choice", [None, True])
 def test_what_is_drawn_at_random_is_not_guarded(choice: bool | None) -> None:
-    options = TranslationOptions(has_guard=choice, sampling=SamplingOptions())
+    options = TranslationOptions(repetition_guard=choice, sampling=SamplingOptions())
 
-    assert not search_config(options, DEFAULTS).has_guard
+    assert not search_config(options, DEFAULTS).repetition_guard
 
 
 def test_pieces_become_the_ids_that_must_not_occur() -> None:

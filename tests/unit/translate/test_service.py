@@ -14,6 +14,7 @@ from service.datatypes import (
     Defect,
     DefectKind,
     GuardReport,
+    LongSentencePolicy,
     Priority,
     SamplingOptions,
     Segment,
@@ -45,6 +46,8 @@ from tests.unit.text.text_fakes import (
     shout,
     source_text,
 )
+
+REFUSE = LongSentencePolicy.REFUSE
 
 
 def _request(*texts: str, priority: Priority = Priority.INTERACTIVE, **options: Any) -> TranslationRequest:
@@ -102,11 +105,11 @@ async def test_options_reach_the_search() -> None:
     model = FakeModel()
 
     await _translator(model).translate(
-        _request("One.", beam_size=3, num_hypotheses=2, length_penalty_alpha=0.0, min_target_tokens=1), deadline_s=None
+        _request("One.", beam_size=3, num_hypotheses=2, length_penalty=0.0, min_target_tokens=1), deadline_s=None
     )
 
     search = model.scheduler.segments[0].search
-    assert (search.beam_size, search.num_hypotheses, search.length_penalty_alpha) == (3, 2, 0.0)
+    assert (search.beam_size, search.num_hypotheses, search.length_penalty) == (3, 2, 0.0)
     assert search.min_target_tokens == 1
 
 
@@ -132,8 +135,11 @@ async def test_nothing_is_queued_for_texts_without_anything_to_translate(texts: 
         (_request("a", target_prefix="b" * 9, max_target_tokens=9), "options.target_prefix"),
         (replace(_request("a"), target_prefixes=("b", "c")), "target_prefixes"),
         (_request("a", suppressed_tokens=("b", "no piece")), "options.suppressed_tokens[1]"),
-        (_request("a" * 63, may_split_long=False, sampling=SamplingOptions(seed=-1)), "options.sampling.seed"),
-        (_request("a" * 64, may_split_long=False), "texts[0]"),
+        (
+            _request("a" * 63, long_sentences=REFUSE, sampling=SamplingOptions(seed=-1)),
+            "options.sampling.seed",
+        ),
+        (_request("a" * 64, long_sentences=REFUSE), "texts[0]"),
     ],
 )
 async def test_a_request_beyond_a_limit_is_refused_before_the_queue(request_: TranslationRequest, field: str) -> None:
@@ -161,7 +167,7 @@ async def test_more_attention_than_an_answer_holds_is_refused_before_the_queue()
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"coverage_penalty_beta": 0.1}, "options.coverage_penalty"),
+        ({"coverage_penalty": 0.1}, "options.coverage_penalty"),
         ({"return_alignment": True}, "options.return_alignment"),
         ({"return_attention": AttentionDetail.AVERAGED}, "options.return_attention"),
     ],
@@ -181,7 +187,7 @@ async def test_a_model_that_cannot_tell_its_attention_refuses_what_needs_it(
 async def test_a_model_that_cannot_tell_its_attention_translates_all_else() -> None:
     model = FakeModel(manifest=make_manifest(has_attention=False))
 
-    result = await _translator(model).translate(_request("One.", coverage_penalty_beta=0.0), deadline_s=None)
+    result = await _translator(model).translate(_request("One.", coverage_penalty=0.0), deadline_s=None)
 
     assert result.translations[0].hypotheses[0].text == "One."
 
@@ -194,9 +200,9 @@ async def test_constraints_reach_the_search() -> None:
             "One.",
             no_repeat_ngram_size=3,
             repetition_penalty=1.5,
-            coverage_penalty_beta=0.25,
-            has_guard=False,
-            stops_early=True,
+            coverage_penalty=0.25,
+            repetition_guard=False,
+            early_stopping=True,
             suppressed_tokens=("x",),
             target_prefix="Ei",
         ),
@@ -204,11 +210,11 @@ async def test_constraints_reach_the_search() -> None:
     )
 
     search = model.scheduler.segments[0].search
-    assert (search.no_repeat_ngram_size, search.repetition_penalty, search.coverage_penalty_beta) == (3, 1.5, 0.25)
-    assert search.suppressed_ids == set(TOKENIZER.encode("x"))
+    assert (search.no_repeat_ngram_size, search.repetition_penalty, search.coverage_penalty) == (3, 1.5, 0.25)
+    assert search.suppressed_tokens == set(TOKENIZER.encode("x"))
     assert search.target_prefix == tuple(TOKENIZER.encode("Ei"))
-    assert not search.has_guard
-    assert search.stops_early
+    assert not search.repetition_guard
+    assert search.early_stopping
 
 
 async def _drawn(seed: int | None, *, server_seed: int = 0) -> list[int]:

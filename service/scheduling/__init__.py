@@ -1,1 +1,0 @@
-"""Who is decoded with whom, and when: admission, batching and the decoding threads."""

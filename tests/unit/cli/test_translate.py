@@ -1,0 +1,94 @@
+import io
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+
+from service.__main__ import main
+from tests.unit.proto.scripted_server import ScriptedService, answers, running
+
+_CHECKOUT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def service() -> ScriptedService:
+    return ScriptedService()
+
+
+@pytest.fixture
+def target(service: ScriptedService) -> Iterator[str]:
+    with running(service) as address:
+        yield address
+
+
+@pytest.mark.parametrize("from_standard_input", [False, True])
+def test_a_document_is_one_call_whose_pieces_are_printed(
+    from_standard_input: bool,
+    target: str,
+    service: ScriptedService,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    content = "One.\r\n\r\nTwö."
+    (tmp_path / "letter.txt").write_bytes(content.encode())
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+    service.script.append(answers(iter([pb.TranslatedSentence(text="Eins.\n\n"), pb.TranslatedSentence(text="Zwei.")])))
+    name = "-" if from_standard_input else str(tmp_path / "letter.txt")
+
+    assert main(["translate", "--target", target, "--document", name, "--model", "en-de@stable"]) == 0
+
+    assert capsys.readouterr().out == "Eins.\n\nZwei.\n"
+    assert (service.calls[0].request.text, service.calls[0].request.model) == ("One.\n\nTwö.", "en-de@stable")
+    assert (service.calls[0].time_remaining_s or 0) > 300
+
+
+@pytest.mark.parametrize("flags", [["A text."], ["--alignment"], ["--num-hypotheses", "2"]])
+def test_what_a_document_has_not_is_refused(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["translate", "--document", "-", *flags]) == 2
+
+    assert "--document takes no TEXT, --alignment or --num-hypotheses" in capsys.readouterr().err
+
+
+def test_a_document_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["translate", "--document", "missing.txt"]) == 2
+
+    assert "missing.txt" in capsys.readouterr().err
+
+
+def test_standard_input_that_is_not_utf_8_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"One.\nTw\xf6.\n")))
+
+    assert main(["translate"]) == 2
+
+    assert capsys.readouterr().err == "dragoman: standard input is not UTF-8: byte 0xf6 in line 2\n"
+
+
+def test_an_argument_that_is_not_utf_8_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["translate", "One.", os.fsdecode(b"Tw\xf6.")]) == 2
+
+    assert capsys.readouterr().err == "dragoman: TEXT 2 is not UTF-8\n"
+
+
+def test_make_translate_hands_the_text_on_as_it_is(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\nfor last; do :; done\nprintf "%s" "$last"\n')
+    python.chmod(0o755)
+    for stamp in (".serve", ".load", ".bench", ".dev"):
+        (tmp_path / stamp).touch()
+
+    made = subprocess.run(
+        ["make", "--silent", "translate", f"VENV={tmp_path}", "TEXT=It costs $50, `ls` $(PWD)."],
+        cwd=_CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert made.stdout == "It costs $50, `ls` $(PWD)."

@@ -1,0 +1,605 @@
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from service.datatypes import Priority, SearchConfig, SegmentResult
+from service.decoding.step_model import StepModel
+from service.engine.client import Scheduler
+from service.engine.core import LocalBatch, LocalBatches
+from service.engine.protocol import Clock
+from service.engine.queue import PendingSegment
+from service.engine.settings import SchedulingSettings
+from service.errors import DeadlineExceededError, DrainingError, EngineError, OverloadedError
+from service.telemetry.metrics import Metrics
+from tests.fakes import FlakyModel, GatedModel, ManualClock, ToyModel, WrappedModel, make_segment
+from tests.without_gc import num_alive, without_gc
+
+TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang
+ENDLESS = ToyModel(eos_bias=-100.0)
+NUM_CHARACTERS = 6  # of the text of every segment of the bench
+
+
+class TickingModel(WrappedModel):
+    """A step takes a second of a clock moved by hand."""
+
+    def __init__(self, inner: StepModel, clock: ManualClock) -> None:
+        super().__init__(inner)
+        self._clock = clock
+
+    def before(self, operation: str, num_segments: int) -> None:
+        if operation == "step":
+            self._clock.advance(1.0)
+
+
+class WakeCountingBatches(LocalBatches):
+    """Notes how many segments a batch has when it is woken."""
+
+    def __init__(self, model: StepModel) -> None:
+        super().__init__(model)
+        self.woken: list[int] = []
+
+    def new_batch(self, clock: Clock) -> LocalBatch:
+        batch = super().new_batch(clock)
+        batch.wake = lambda: self.woken.append(batch.num_segments)  # type: ignore[method-assign]
+        return batch
+
+
+class Bench:
+    """A running scheduler with one thread unless told otherwise, its gate, its clock and its metrics."""
+
+    def __init__(self, model: StepModel | None = None, *, clock: ManualClock | None = None, **settings: Any) -> None:
+        self.model = GatedModel(model or ENDLESS)
+        self.clock = clock or ManualClock()
+        self.registry = CollectorRegistry()
+        self.batches = WakeCountingBatches(self.model)
+        self.scheduler = Scheduler(
+            self.batches,
+            SchedulingSettings(**{"num_decoding_threads": 1, **settings}),
+            Metrics(self.registry),
+            clock=self.clock,
+        )
+
+    def submit(
+        self,
+        *,
+        priority: Priority = Priority.INTERACTIVE,
+        deadline_s: float | None = None,
+        caller: str = "",
+        **search: Any,
+    ) -> Future[SegmentResult]:
+        """Submit one segment."""
+        segment = make_segment(7, 8, **search)
+        (future,) = self.scheduler.submit(
+            [segment], num_characters=NUM_CHARACTERS, priority=priority, deadline_s=deadline_s, caller=caller
+        )
+        return future
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the value of a metric."""
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+
+@pytest.fixture
+def benches() -> Iterator[list[Bench]]:
+    """Return a list; the schedulers put into it are stopped in the end."""
+    started: list[Bench] = []
+    yield started
+    for bench in started:
+        bench.model.open()
+        bench.scheduler.stop()
+
+
+@pytest.fixture
+def bench(benches: list[Bench]) -> Bench:
+    """Return a started bench with one thread and room for one segment in its batch and three in its queue."""
+    benches.append(Bench(max_batch_segments=1, max_queue_segments=3))
+    benches[0].scheduler.start()
+    return benches[0]
+
+
+def test_a_segment_is_decoded(bench: Bench) -> None:
+    bench.model.open()
+
+    result = bench.submit(max_target_tokens=5).result(TIMEOUT_S)
+
+    assert len(result.hypotheses[0].token_ids) == result.num_steps == 5
+
+
+def test_what_an_answered_segment_held_is_freed_without_the_garbage_collector(bench: Bench) -> None:
+    bench.model.open()
+    with without_gc():
+        before = num_alive(PendingSegment)
+        for _ in range(3):
+            bench.submit(max_target_tokens=5).result(TIMEOUT_S)
+        bench.scheduler.stop()  # its threads have let go of what they did last
+
+        assert num_alive(PendingSegment) == before
+
+
+def test_who_comes_wakes_only_the_batches_that_have_a_place(benches: list[Bench]) -> None:
+    bench = Bench(num_decoding_threads=2)
+    benches.append(bench)
+    segment = make_segment(7, 8)
+    bench.scheduler.submit([segment] * 3)
+    bench.scheduler.start()
+    bench.model.wait_for_step()
+    bench.model.wait_for_step()
+    assert sorted(bench.model.step_sizes) == [1, 2]
+
+    bench.submit()
+    assert bench.batches.woken == [1]
+
+    bench.submit()
+    assert sorted(bench.batches.woken[1:]) == [1, 2]  # two wait for three places
+
+
+def test_a_full_queue_refuses_at_once(bench: Bench) -> None:
+    bench.submit()
+    bench.model.wait_for_step()
+    waiting = [bench.submit() for _ in range(3)]
+
+    with pytest.raises(OverloadedError, match="3 of 3 segments"):
+        bench.submit()
+
+    assert not any(future.done() for future in waiting)
+    assert bench.metric("mt_rejected_requests_total", reason="overloaded") == 1
+
+
+def test_a_request_larger_than_the_queue_is_refused_whole(bench: Bench) -> None:
+    with pytest.raises(OverloadedError):
+        bench.scheduler.submit([make_segment(7)] * 4)
+
+    assert bench.metric("mt_queue_segments") == 0
+
+
+def test_a_request_without_segments_needs_no_answer(bench: Bench) -> None:
+    assert bench.scheduler.submit([]) == []
+
+
+def test_a_segment_the_model_cannot_take_is_not_admitted(bench: Bench) -> None:
+    with pytest.raises(ValueError, match="source tokens 101"):
+        bench.scheduler.submit([make_segment(*[7] * 100)])
+
+
+def test_a_newcomer_joins_the_running_batch(benches: list[Bench]) -> None:
+    benches.append(bench := Bench())
+    bench.scheduler.start()
+    first = bench.submit(max_target_tokens=2)
+    bench.model.wait_for_step()
+    second = bench.submit(max_target_tokens=2)
+
+    bench.model.let_pass(3)
+
+    assert first.result(TIMEOUT_S).num_steps == second.result(TIMEOUT_S).num_steps == 2
+    assert bench.model.step_sizes == [1, 2, 1]
+
+
+def test_idle_threads_share_a_group(benches: list[Bench]) -> None:
+    benches.append(bench := Bench(num_decoding_threads=2))
+    futures = bench.scheduler.submit([make_segment(7)] * 8)
+
+    bench.scheduler.start()
+    bench.model.wait_for_step()
+    bench.model.wait_for_step()
+    bench.model.open()
+
+    wait(futures, TIMEOUT_S)
+    assert bench.model.step_sizes[:2] == [4, 4]
+
+
+def test_interactive_segments_are_served_first(bench: Bench) -> None:
+    order: list[str] = []
+    bench.submit(max_target_tokens=1)
+    bench.model.wait_for_step()
+    bulk = bench.submit(priority=Priority.BULK)
+    bulk.add_done_callback(lambda _: order.append("bulk"))
+    bench.submit().add_done_callback(lambda _: order.append("interactive"))
+
+    bench.model.open()
+
+    assert bench.scheduler.drain(TIMEOUT_S)
+    assert order == ["interactive", "bulk"]
+
+
+def test_cancelling_a_waiting_segment_frees_its_place_at_once(bench: Bench) -> None:
+    bench.submit()
+    bench.model.wait_for_step()
+    waiting = [bench.submit() for _ in range(3)]
+
+    assert waiting[1].cancel()
+
+    assert bench.metric("mt_queue_segments") == 2
+    assert bench.metric("mt_queue_tokens") == 6
+    bench.submit()
+
+
+def test_cancelling_a_running_segment_lets_the_next_one_in(bench: Bench) -> None:
+    running = bench.submit(max_target_tokens=100)
+    bench.model.wait_for_step()
+    waiting = bench.submit(max_target_tokens=1)
+
+    assert running.cancel()
+    bench.model.let_pass(2)
+
+    assert waiting.result(TIMEOUT_S).num_steps == 1
+    assert bench.metric("mt_segments_total", outcome="cancelled") == 1
+
+
+def test_those_who_wait_for_several_futures_learn_of_a_cancellation(bench: Bench) -> None:
+    bench.submit()
+    bench.model.wait_for_step()
+    waiting = bench.submit()
+    canceller = threading.Thread(target=waiting.cancel)
+
+    canceller.start()
+
+    assert wait([waiting], TIMEOUT_S).done == {waiting}
+    canceller.join()
+
+
+async def test_cancelling_an_asyncio_task_frees_the_place(bench: Bench) -> None:
+    bench.submit()
+    bench.model.wait_for_step()
+    waiting = asyncio.wrap_future(bench.submit())
+
+    waiting.cancel()
+    await asyncio.sleep(0)  # one turn of the loop, in which asyncio hands the cancellation on
+
+    assert waiting.cancelled()
+    assert bench.metric("mt_queue_segments") == 0
+
+
+def test_a_deadline_may_pass_in_the_queue(bench: Bench) -> None:
+    bench.submit()
+    bench.model.wait_for_step()
+    late = bench.submit(deadline_s=5.0)
+
+    bench.clock.advance(5.0)
+    bench.model.let_pass()
+
+    with pytest.raises(DeadlineExceededError, match="queue"):
+        late.result(TIMEOUT_S)
+
+
+def test_a_deadline_may_pass_between_steps(bench: Bench) -> None:
+    late = bench.submit(deadline_s=5.0)
+    bench.model.wait_for_step()
+
+    bench.clock.advance(5.0)
+    bench.model.let_pass()
+
+    with pytest.raises(DeadlineExceededError, match="decode"):
+        late.result(TIMEOUT_S)
+    assert bench.scheduler.drain(TIMEOUT_S)
+    assert bench.metric("mt_segments_total", outcome="deadline") == 1
+
+
+SIX_STEPS: dict[str, Any] = {"max_target_tokens": 6}
+ALONE_S = 6.0
+WAIT_S = 11 * 6.0  # for the ten that wait, and their own turn in the only place
+HEADROOM = 2.5
+ENOUGH_S = ALONE_S + HEADROOM * WAIT_S + 5.0
+
+
+@pytest.fixture
+def experienced(benches: list[Bench]) -> Bench:
+    """Return a bench that has seen many segments of six steps, a second each, and stands still with ten that wait."""
+    clock = ManualClock()
+    bench = Bench(TickingModel(ENDLESS, clock), clock=clock, max_batch_segments=1)
+    benches.append(bench)
+    bench.scheduler.start()
+    taught = [bench.submit(**SIX_STEPS) for _ in range(60)]
+    bench.model.let_pass(60 * 6)
+    wait(taught, TIMEOUT_S)
+    for _ in range(60 * 6):
+        bench.model.wait_for_step()
+    bench.submit(**SIX_STEPS)
+    bench.model.wait_for_step()
+    for _ in range(10):
+        bench.submit(**SIX_STEPS)
+    return bench
+
+
+def test_an_answer_that_the_backlog_makes_too_late_is_refused_with_the_time_to_come_back(experienced: Bench) -> None:
+    with pytest.raises(OverloadedError, match="ms of work that the deadline allows") as refusal:
+        experienced.submit(deadline_s=experienced.clock() + 30.0, **SIX_STEPS)
+
+    assert refusal.value.limit == 30_000
+    assert refusal.value.retry_after_s == pytest.approx(WAIT_S - (30 - ALONE_S) / HEADROOM, rel=0.05)
+    assert experienced.metric("mt_rejected_requests_total", reason="deadline") == 1
+    assert experienced.metric("mt_deadline_misses_total", stage="admission") == 1
+    assert experienced.metric("mt_queue_segments") == 10
+
+
+def test_an_answer_that_even_an_idle_server_would_give_too_late_is_refused(experienced: Bench) -> None:
+    with pytest.raises(DeadlineExceededError, match="admission"):
+        experienced.submit(deadline_s=experienced.clock() + 3.0, **SIX_STEPS)
+
+
+def refuse_early(bench: Bench, *, within_s: float) -> None:
+    """Ask to be admitted with a text like those of the others."""
+    bench.scheduler.refuse_early(
+        NUM_CHARACTERS,
+        SearchConfig(**SIX_STEPS),
+        deadline_s=bench.clock() + within_s,
+        priority=Priority.INTERACTIVE,
+        caller="",
+    )
+
+
+@pytest.fixture
+def refusing(experienced: Bench) -> Bench:
+    """Return the experienced bench just after it has refused a request known in full."""
+    with pytest.raises(OverloadedError):
+        experienced.submit(deadline_s=experienced.clock() + 30.0, **SIX_STEPS)
+    return experienced
+
+
+def test_who_would_be_refused_as_others_were_is_refused_before_the_texts_are_looked_at(refusing: Bench) -> None:
+    with pytest.raises(OverloadedError, match="ms of work that the deadline allows") as refusal:
+        refuse_early(refusing, within_s=30.0)
+
+    assert refusal.value.retry_after_s == pytest.approx(WAIT_S - (30 - ALONE_S) / HEADROOM, rel=0.05)
+    assert refusing.metric("mt_rejected_requests_total", reason="deadline") == 2
+
+
+def test_who_has_time_enough_is_not_refused_by_a_guess(refusing: Bench) -> None:
+    refuse_early(refusing, within_s=ENOUGH_S)
+
+
+def test_who_has_too_little_time_for_its_own_texts_is_not_told_so_by_a_guess(refusing: Bench) -> None:
+    refuse_early(refusing, within_s=3.0)
+
+
+def test_nobody_is_refused_by_a_guess_unless_others_are_refused(experienced: Bench) -> None:
+    refuse_early(experienced, within_s=30.0)
+
+
+def test_nobody_is_refused_by_a_guess_long_after_others_were_refused(refusing: Bench) -> None:
+    refusing.clock.advance(1.5)
+
+    refuse_early(refusing, within_s=30.0)
+
+
+def test_there_must_be_time_for_a_wait_that_takes_longer_than_expected(experienced: Bench) -> None:
+    with pytest.raises(OverloadedError):
+        experienced.submit(deadline_s=experienced.clock() + WAIT_S + ALONE_S + 10.0, **SIX_STEPS)
+
+
+def test_who_need_not_wait_needs_no_time_to_spare(benches: list[Bench]) -> None:
+    clock = ManualClock()
+    benches.append(bench := Bench(TickingModel(ENDLESS, clock), clock=clock))
+    bench.scheduler.start()
+    bench.model.open()
+    for _ in range(40):
+        bench.submit(**SIX_STEPS).result(TIMEOUT_S)
+
+    accepted = bench.submit(deadline_s=clock() + ALONE_S + 0.5, **SIX_STEPS)
+
+    assert accepted.result(TIMEOUT_S).num_steps == 6
+
+
+def test_an_answer_expected_in_time_is_given_in_time(experienced: Bench) -> None:
+    accepted = experienced.submit(deadline_s=experienced.clock() + ENOUGH_S, **SIX_STEPS)
+
+    experienced.model.open()
+
+    assert accepted.result(TIMEOUT_S).num_steps == 6
+
+
+def test_a_new_caller_s_answer_is_expected_after_its_turn_not_after_the_whole_backlog(experienced: Bench) -> None:
+    accepted = experienced.submit(deadline_s=experienced.clock() + 40.0, caller="other", **SIX_STEPS)
+
+    experienced.model.open()
+
+    assert accepted.result(TIMEOUT_S).num_steps == 6
+
+
+def test_after_a_long_silence_nobody_is_refused_for_what_was_learned_before(experienced: Bench) -> None:
+    experienced.clock.advance(11.0)
+
+    assert not experienced.submit(deadline_s=experienced.clock() + 3.0, **SIX_STEPS).done()
+
+
+def test_how_far_an_expectation_was_off_is_recorded(experienced: Bench) -> None:
+    def total(part: str) -> float:
+        name = f"mt_prediction_error_seconds_{part}"
+        return sum(experienced.metric(name, direction=direction) for direction in ("early", "late"))
+
+    count, total_s = total("count"), total("sum")
+    experienced.model.open()
+
+    assert experienced.scheduler.drain(TIMEOUT_S)
+
+    assert total("count") == count + 11
+    assert total("sum") - total_s < 11 * 6
+
+
+def test_a_deadline_that_has_passed_is_refused_at_once(bench: Bench) -> None:
+    with pytest.raises(DeadlineExceededError, match="admission"):
+        bench.submit(deadline_s=0.0)
+
+    assert bench.metric("mt_deadline_misses_total", stage="admission") == 1
+    assert bench.metric("mt_queue_segments") == 0
+
+
+def test_deadlines_are_counted_where_they_pass(bench: Bench) -> None:
+    bench.submit(deadline_s=5.0)
+    bench.model.wait_for_step()
+    bench.submit(deadline_s=5.0)
+
+    bench.clock.advance(5.0)
+    bench.model.open()
+
+    assert bench.scheduler.drain(TIMEOUT_S)
+    assert bench.metric("mt_deadline_misses_total", stage="decode") == 1
+    assert bench.metric("mt_deadline_misses_total", stage="queue") == 1
+
+
+def test_cancellations_are_counted_where_they_happen(bench: Bench) -> None:
+    running = bench.submit()
+    bench.model.wait_for_step()
+    waiting = bench.submit()
+
+    assert waiting.cancel()
+    assert running.cancel()
+
+    assert bench.metric("mt_cancelled_segments_total", stage="queue") == 1
+    assert bench.metric("mt_cancelled_segments_total", stage="decode") == 1
+
+
+def test_one_small_request_does_not_wait_for_another_caller_s_many(benches: list[Bench]) -> None:
+    order: list[str] = []
+    benches.append(bench := Bench(max_batch_segments=1))
+    bench.scheduler.start()
+    bench.submit(max_target_tokens=1)
+    bench.model.wait_for_step()
+    for future in bench.scheduler.submit([make_segment(7, max_target_tokens=1)] * 20, caller="much"):
+        future.add_done_callback(lambda _: order.append("much"))
+    bench.submit(caller="little", max_target_tokens=1).add_done_callback(lambda _: order.append("little"))
+
+    bench.model.open()
+
+    assert bench.scheduler.drain(TIMEOUT_S)
+    assert order.index("little") <= 1
+
+
+def test_a_caller_may_not_fill_the_queue_with_several_requests(benches: list[Bench]) -> None:
+    benches.append(bench := Bench(max_queue_segments=4, max_caller_queue_share=0.5))
+    for _ in range(2):
+        bench.submit(caller="much")
+
+    with pytest.raises(OverloadedError, match="2 of 2 segments of this caller"):
+        bench.submit(caller="much")
+
+    bench.submit(caller="other")
+
+
+def test_what_is_in_the_batches_is_shown_until_the_scheduler_stops(benches: list[Bench]) -> None:
+    benches.append(bench := Bench())
+    bench.scheduler.start()
+    bench.scheduler.submit([make_segment(7, beam_size=3), make_segment(7, 8, beam_size=2)])
+    bench.model.wait_for_step()
+
+    assert bench.metric("mt_batch_live_segments") == 2
+    assert bench.metric("mt_batch_live_rows") == 5
+    bench.model.open()
+    bench.scheduler.stop(TIMEOUT_S)
+    assert bench.metric("mt_batch_live_segments") == bench.metric("mt_batch_live_rows") == 0
+
+
+def test_padding_of_rows_and_sources_is_recorded(benches: list[Bench]) -> None:
+    benches.append(bench := Bench())
+    bench.scheduler.start()
+    bench.model.let_pass()
+    bench.scheduler.submit(
+        [make_segment(7, beam_size=1, max_target_tokens=1), make_segment(7, 8, 9, beam_size=3, max_target_tokens=1)]
+    )
+
+    assert bench.scheduler.drain(TIMEOUT_S)
+
+    assert bench.metric("mt_step_padding_share_sum", part="rows") == pytest.approx(1 - 4 / 6)
+    assert bench.metric("mt_step_padding_share_sum", part="sources") == pytest.approx(1 - 6 / 8)
+
+
+def test_a_segment_without_a_deadline_is_never_given_up(benches: list[Bench]) -> None:
+    benches.append(bench := Bench())
+    bench.scheduler.start()
+    patient = bench.submit()
+    bench.model.wait_for_step()
+
+    bench.clock.advance(1e9)
+    bench.model.open()
+
+    assert patient.result(TIMEOUT_S).hypotheses
+
+
+def test_a_broken_batch_does_not_break_the_next(benches: list[Bench]) -> None:
+    failures = ["step"]
+    benches.append(bench := Bench(FlakyModel(ENDLESS, lambda used: used in failures and bool(failures.pop()))))
+    bench.scheduler.start()
+    bench.model.open()
+
+    with pytest.raises(EngineError):
+        bench.submit().result(TIMEOUT_S)
+
+    assert bench.submit(max_target_tokens=2).result(TIMEOUT_S).num_steps == 2
+
+
+def test_draining_answers_everything_and_refuses_newcomers(bench: Bench) -> None:
+    futures = [bench.submit(max_target_tokens=3) for _ in range(3)]
+    bench.model.open()
+
+    assert bench.scheduler.drain(TIMEOUT_S)
+
+    assert [future.result(0).num_steps for future in futures] == [3, 3, 3]
+    with pytest.raises(DrainingError):
+        bench.submit()
+
+
+def test_draining_says_if_time_ran_out(bench: Bench) -> None:
+    bench.submit()
+
+    assert not bench.scheduler.drain(0.0)
+
+
+def test_stopping_answers_what_is_left_even_if_the_model_is_stuck(bench: Bench) -> None:
+    stuck = bench.submit()
+    bench.model.wait_for_step()
+    waiting = bench.submit()
+
+    bench.scheduler.stop(timeout_s=0.0)
+
+    assert isinstance(stuck.exception(0), DrainingError)
+    assert isinstance(waiting.exception(0), DrainingError)
+    assert bench.scheduler.drain(0.0)
+
+
+def test_stopping_ends_the_threads(bench: Bench) -> None:
+    bench.submit()
+    bench.model.open()
+
+    bench.scheduler.stop(TIMEOUT_S)
+
+    assert not any(thread.name.startswith("decode-") for thread in threading.enumerate())
+
+
+def test_a_scheduler_that_never_started_can_be_stopped() -> None:
+    bench = Bench()
+    waiting = bench.submit()
+
+    bench.scheduler.stop()
+
+    assert isinstance(waiting.exception(0), DrainingError)
+
+
+def test_every_metric_of_a_segment_is_recorded(bench: Bench) -> None:
+    bench.model.open()
+    bench.submit(max_target_tokens=4).result(TIMEOUT_S)
+
+    assert bench.scheduler.drain(TIMEOUT_S)
+
+    assert bench.metric("mt_queue_wait_seconds_count", priority="interactive") == 1
+    for stage in ("mt_encode_duration", "mt_decode_duration"):
+        assert bench.metric(f"{stage}_seconds_count") == 1
+    assert bench.metric("mt_prediction_error_seconds_count", direction="early") == 1
+    assert bench.metric("mt_step_duration_seconds_count") == bench.metric("mt_decoder_steps_total") == 4
+    assert bench.metric("mt_batch_padded_tokens_sum") == bench.metric("mt_source_tokens_total") == 3
+    assert bench.metric("mt_target_tokens_total") == 4
+    assert bench.metric("mt_segments_total", outcome="ok") == 1
+
+
+def test_the_queue_gauges_of_several_models_add_up() -> None:
+    metrics = Metrics(CollectorRegistry())
+    schedulers = [Scheduler(LocalBatches(ENDLESS), SchedulingSettings(), metrics) for _ in range(2)]
+
+    for scheduler in schedulers:
+        scheduler.submit([make_segment(7)])
+
+    assert metrics.registry.get_sample_value("mt_queue_segments") == 2
+    assert metrics.registry.get_sample_value("mt_queue_work_tokens") == 2 * (2 + 4 * 2)
