@@ -18,7 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.datatypes import SearchConfig, Segment
-from service.decoding.step_model import FloatArray, IntArray, StepBatch, StepModel, StepOutput, VocabularySpec
+from service.decoding.step_model import (
+    FloatArray,
+    IntArray,
+    ModelLimits,
+    StepBatch,
+    StepModel,
+    StepOutput,
+    VocabularySpec,
+)
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 FIRST_WORD = 4
@@ -64,9 +72,11 @@ class ToyModel:
         max_source_tokens: int = 64,
         max_target_tokens: int = 200,
     ) -> None:
-        self.vocabulary = VocabularySpec(size=FIRST_WORD + num_words, pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=UNK)
-        self.max_source_tokens = max_source_tokens
-        self.max_target_tokens = max_target_tokens
+        self.limits = ModelLimits(
+            vocabulary=VocabularySpec(size=FIRST_WORD + num_words, pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=UNK),
+            max_source_tokens=max_source_tokens,
+            max_target_tokens=max_target_tokens,
+        )
         self._seed = seed
         self._eos_bias = eos_bias
         self._cache: dict[tuple[tuple[int, ...], tuple[int, ...]], FloatArray] = {}
@@ -82,7 +92,7 @@ class ToyModel:
     def logits(self, source_ids: tuple[int, ...], prefix: tuple[int, ...]) -> NDArray[np.float64]:
         """Return the logits [V] after a prefix; for subclasses to add to."""
         rng = np.random.default_rng(zlib.crc32(repr((self._seed, source_ids, prefix)).encode()))
-        logits = rng.normal(scale=2.0, size=self.vocabulary.size)
+        logits = rng.normal(scale=2.0, size=self.limits.vocabulary.size)
         logits[EOS] += self._eos_bias
         return logits
 
@@ -139,7 +149,7 @@ class ToyBatch:
     def start(self, source_ids: Sequence[Sequence[int]]) -> None:
         """See `StepBatch.start`."""
         assert source_ids
-        assert all(1 <= len(source) <= self._model.max_source_tokens for source in source_ids)
+        assert all(1 <= len(source) <= self._model.limits.max_source_tokens for source in source_ids)
         self._sources += [tuple(source) for source in source_ids]
         self._rows += [None] * len(source_ids)
 
@@ -147,9 +157,9 @@ class ToyBatch:
         """See `StepBatch.step`."""
         assert token_ids.shape == parents.shape
         assert token_ids.shape[0] == self.num_segments > 0
-        assert 1 <= num_candidates <= self._model.vocabulary.size
+        assert 1 <= num_candidates <= self._model.limits.vocabulary.size
         assert token_ids.min() >= 0
-        assert token_ids.max() < self._model.vocabulary.size
+        assert token_ids.max() < self._model.limits.vocabulary.size
         self._rows = [
             self._extended(rows, tokens, origins)
             for rows, tokens, origins in zip(self._rows, token_ids.tolist(), parents.tolist(), strict=True)
@@ -192,9 +202,7 @@ class WrappedModel:
 
     def __init__(self, inner: StepModel) -> None:
         self.inner = inner
-        self.vocabulary = inner.vocabulary
-        self.max_source_tokens = inner.max_source_tokens
-        self.max_target_tokens = inner.max_target_tokens
+        self.limits = inner.limits
 
     def before(self, operation: str, num_segments: int) -> None:
         """For subclasses to block, raise or take notes; `num_segments` are those in the batch or starting."""

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from service.decoding.running_batch import EndedSegment
-from service.decoding.step_model import StepModel, VocabularySpec
+from service.decoding.step_model import ModelLimits, StepModel
 from service.engine.core import BatchServer, LocalBatch, Usage
 from service.engine.process import HostedBatch
 from service.engine.protocol import Batch, Clock, Newcomer, Orders, Report, Turn
@@ -41,16 +41,8 @@ class ThreadedBatches:
         self._alive: list[socket.socket] = []
 
     @property
-    def vocabulary(self) -> VocabularySpec:
-        return self._model.vocabulary
-
-    @property
-    def max_source_tokens(self) -> int:
-        return self._model.max_source_tokens
-
-    @property
-    def max_target_tokens(self) -> int:
-        return self._model.max_target_tokens
+    def limits(self) -> ModelLimits:
+        return self._model.limits
 
     def new_batch(self, clock: Clock) -> HostedBatch:
         """Return an empty batch; it connects when it is used."""

@@ -45,7 +45,7 @@ def allowed_tokens(model: ToyModel, segment: Segment, target: Sequence[int]) -> 
     """Return the log-probability of each token that may follow a target, its prefix passed."""
     search, log_probs = segment.search, model.next_log_probs(segment.source_ids, target)
     allowed = {}
-    for token in [EOS, *range(FIRST_WORD, model.vocabulary.size)]:
+    for token in [EOS, *range(FIRST_WORD, model.limits.vocabulary.size)]:
         is_early_end = token == EOS and len(target) < search.min_target_tokens
         if is_early_end or token in search.suppressed_tokens or repeats_itself((*target, token), search):
             continue
@@ -88,7 +88,7 @@ def full_beam_search(model: ToyModel, segment: Segment) -> list[Candidate]:
 
 def exhaustive_search(model: ToyModel, segment: Segment) -> list[Candidate]:
     """Score every finished target; return the best."""
-    search, words = segment.search, range(FIRST_WORD, model.vocabulary.size)
+    search, words = segment.search, range(FIRST_WORD, model.limits.vocabulary.size)
     lengths = range(search.min_target_tokens, search.max_target_tokens)
     targets = [(*target, EOS) for length in lengths for target in itertools.product(words, repeat=length)]
     log_probs = [target_log_prob(model, segment, target) for target in targets]

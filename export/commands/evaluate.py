@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         f" {done.tokens_per_s:,.0f} tokens/s with {args.threads} threads, {precision}, beam {args.beam}"
     )
     if done.num_truncated:
-        print(f"{done.num_truncated} sources were cut to the model's {model.max_source_tokens} tokens")
+        print(f"{done.num_truncated} sources were cut to the model's {model.limits.max_source_tokens} tokens")
     if args.scores:
         args.scores.write_bytes(TypeAdapter(list[Score]).dump_json(scores, indent=2) + b"\n")
     return 0

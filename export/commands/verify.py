@@ -92,7 +92,7 @@ class _Verification:
 
     def _encode(self, pair: Pair) -> tuple[list[int], list[int]]:
         exact = self.graphs[_EXACT]
-        limits = (exact.max_source_tokens, exact.max_target_tokens)
+        limits = (exact.limits.max_source_tokens, exact.limits.max_target_tokens)
         source, target = (
             [*self.tokenizer.encode(text)[: limit - 1], self.tokenizer.eos_id]
             for text, limit in zip((pair.source, pair.target), limits, strict=True)

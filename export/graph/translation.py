@@ -57,12 +57,12 @@ def translate_texts(
     return TranslationRun(
         texts=tuple(translations),
         num_target_tokens=num_target_tokens,
-        num_truncated=sum(len(token_ids) >= model.max_source_tokens for token_ids in encoded),
+        num_truncated=sum(len(token_ids) >= model.limits.max_source_tokens for token_ids in encoded),
         elapsed_s=time.perf_counter() - began_s,
     )
 
 
 def _segment(token_ids: Sequence[int], model: StepModel, beam_size: int) -> Segment:
-    source_ids = (*token_ids[: model.max_source_tokens - 1], model.vocabulary.eos_id)
-    max_target_tokens = min(len(source_ids) + EXTRA_TARGET_TOKENS, model.max_target_tokens)
+    source_ids = (*token_ids[: model.limits.max_source_tokens - 1], model.limits.vocabulary.eos_id)
+    max_target_tokens = min(len(source_ids) + EXTRA_TARGET_TOKENS, model.limits.max_target_tokens)
     return Segment(source_ids=source_ids, search=SearchConfig(beam_size=beam_size, max_target_tokens=max_target_tokens))

@@ -124,11 +124,11 @@ def score_cached(model: Transformer, pairs: Sequence[tuple[list[int], list[int]]
 
 def score_exported(graph: StepModel, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[FloatArray]:
     """Yield the same, computed step by step by the graphs."""
-    size = graph.vocabulary.size
+    size = graph.limits.vocabulary.size
     batch = graph.new_batch()
     batch.start([source for source, _ in pairs])
     parents = np.zeros((len(pairs), 1), dtype=np.int64)
-    for token_ids in _inputs(pairs, bos_id=graph.vocabulary.bos_id).T:
+    for token_ids in _inputs(pairs, bos_id=graph.limits.vocabulary.bos_id).T:
         output = batch.step(token_ids[:, None], parents, num_candidates=size)
         log_probs = np.empty((len(pairs), size), dtype=np.float32)
         np.put_along_axis(log_probs, output.token_ids[:, 0], output.log_probs[:, 0], axis=1)

@@ -52,7 +52,7 @@ def measure_share(files: ModelFiles, batch_size: int) -> float:
     settings = RuntimeSettings(device="cpu", precision="int8", num_lone_threads=1)
     model = OnnxStepModel(files.open(), settings)
     search = SearchConfig(min_target_tokens=_NUM_STEPS, max_target_tokens=_NUM_STEPS)
-    vocabulary = model.vocabulary
+    vocabulary = model.limits.vocabulary
     sources = random_sources(batch_size, vocabulary_size=vocabulary.size, eos_id=vocabulary.eos_id)
     engine, segments = Engine(model), [Segment(source_ids=source_ids, search=search) for source_ids in sources]
     engine.start(segments)

@@ -9,7 +9,7 @@ from service.decoding.beam_search import advance, conclude, find_ended, num_cand
 from service.decoding.beam_state import BeamState, indices_without
 from service.decoding.constraints import CandidateRules, SearchPlan, TargetRules
 from service.decoding.guard import Answer, SearchEnd, SecondSearches
-from service.decoding.step_model import SegmentLimits, StepModel, VocabularySpec
+from service.decoding.step_model import ModelLimits, StepModel, VocabularySpec
 
 _MAX_ALPHA = 10.0  # beyond any use; keeps penalties finite at any length
 _MIN_TEMPERATURE = 1e-4  # beyond any use; keeps quotients finite
@@ -51,21 +51,21 @@ class StepReport:
     """K of the step: rows of each segment, dead ones counted."""
 
 
-def check_segment(segment: Segment, model: SegmentLimits) -> None:
+def check_segment(segment: Segment, limits: ModelLimits) -> None:
     """Check what the engine relies on; the translator has turned bad input away before.
 
     Raises:
         ValueError: if the segment has no place in a batch of this model.
     """
     search = segment.search
-    _require(1 <= len(segment.source_ids) <= model.max_source_tokens, "source tokens", len(segment.source_ids))
+    _require(1 <= len(segment.source_ids) <= limits.max_source_tokens, "source tokens", len(segment.source_ids))
     _require(search.beam_size >= 1, "beam_size", search.beam_size)
     _require(1 <= search.num_hypotheses <= search.beam_size, "num_hypotheses", search.num_hypotheses)
-    _require(1 <= search.max_target_tokens <= model.max_target_tokens, "max_target_tokens", search.max_target_tokens)
+    _require(1 <= search.max_target_tokens <= limits.max_target_tokens, "max_target_tokens", search.max_target_tokens)
     _require(search.min_target_tokens >= 0, "min_target_tokens", search.min_target_tokens)
     alpha = search.length_penalty
     _require(math.isfinite(alpha) and abs(alpha) <= _MAX_ALPHA, "length_penalty", alpha)
-    _check_tokens(search, model.vocabulary)
+    _check_tokens(search, limits.vocabulary)
     factor, beta = search.repetition_penalty, search.coverage_penalty
     _require(search.no_repeat_ngram_size >= 0, "no_repeat_ngram_size", search.no_repeat_ngram_size)
     _require(math.isfinite(factor) and factor >= 1, "repetition_penalty", factor)
@@ -108,9 +108,9 @@ class Engine:
     """
 
     def __init__(self, model: StepModel) -> None:
-        self._vocabulary = model.vocabulary
+        self._vocabulary = model.limits.vocabulary
         self._batch = model.new_batch()
-        self._rules = CandidateRules(model.vocabulary)
+        self._rules = CandidateRules(self._vocabulary)
         self._state = BeamState.starting([], bos_id=self._vocabulary.bos_id)
         self._second_searches = SecondSearches(eos_id=self._vocabulary.eos_id)
         self._segments: dict[int, Segment] = {}  # by handle

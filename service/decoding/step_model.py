@@ -14,13 +14,25 @@ DoubleArray = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularySpec:
-    """What the search must know of the vocabulary."""
+    """Size and special ids of a vocabulary."""
 
     size: int
     pad_id: int
     bos_id: int
     eos_id: int
     unk_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLimits:
+    """What a network can take."""
+
+    vocabulary: VocabularySpec
+    max_source_tokens: int
+    """Longest source, EOS counted."""
+
+    max_target_tokens: int
+    """Longest target, EOS counted, BOS not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,24 +99,12 @@ class StepBatch(Protocol):
         """Forget every segment but those at the given indices, which become 0, 1, ... in the order given."""
 
 
-class SegmentLimits(Protocol):
-    """What a network can take."""
-
-    @property
-    def vocabulary(self) -> VocabularySpec:
-        """Size and special ids."""
-
-    @property
-    def max_source_tokens(self) -> int:
-        """Longest source it takes, EOS counted."""
-
-    @property
-    def max_target_tokens(self) -> int:
-        """Longest target it can hold, EOS counted."""
-
-
-class StepModel(SegmentLimits, Protocol):
+class StepModel(Protocol):
     """A network that can be stepped; safe to share between threads, each with its own batches."""
+
+    @property
+    def limits(self) -> ModelLimits:
+        """What its batches take."""
 
     def new_batch(self) -> StepBatch:
         """Return an empty running batch."""

@@ -357,7 +357,7 @@ class Scheduler:
             ValueError: if the model or the search cannot take a segment.
         """
         for segment in segments:
-            check_segment(segment, self._batches)
+            check_segment(segment, self._batches.limits)
         return warm_up(self._workers, segments, clock=self._clock)
 
     def start(self) -> None:
@@ -427,7 +427,7 @@ class Scheduler:
             ValueError: if the model or the search cannot take a segment.
         """
         for segment in segments:
-            check_segment(segment, self._batches)
+            check_segment(segment, self._batches.limits)
         if not segments:
             return []
         arrival = self._arrival(segments, deadline_s=deadline_s, priority=priority, caller=caller)

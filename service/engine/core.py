@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from service.bundle import open_bundle
 from service.decoding.running_batch import EndedSegment, Engine
-from service.decoding.step_model import StepModel, VocabularySpec
+from service.decoding.step_model import ModelLimits, StepModel
 from service.engine.process import ConnectionHandler
 from service.engine.protocol import (
     BatchLoad,
@@ -178,19 +178,9 @@ class LocalBatches:
         self._model = model
 
     @property
-    def vocabulary(self) -> VocabularySpec:
-        """Of the model, as the other limits."""
-        return self._model.vocabulary
-
-    @property
-    def max_source_tokens(self) -> int:
-        """Longest source it takes, EOS counted."""
-        return self._model.max_source_tokens
-
-    @property
-    def max_target_tokens(self) -> int:
-        """Longest target it can hold, EOS counted."""
-        return self._model.max_target_tokens
+    def limits(self) -> ModelLimits:
+        """What the model takes."""
+        return self._model.limits
 
     def new_batch(self, clock: Clock) -> LocalBatch:
         """Return an empty batch that goes by a clock."""

@@ -21,7 +21,7 @@ from service.engine.protocol import Clock, Connect, Loaded, LoadOrder, NotLoaded
 from service.errors import DragomanError, EngineError
 from service.models.names import full_name
 from service.runtime.device import Placement
-from service.runtime.model_limits import ManifestLimits
+from service.runtime.model_limits import model_limits
 from service.runtime.settings import RuntimeSettings
 from service.telemetry.metrics import Metrics
 
@@ -308,7 +308,7 @@ _SOUND_AGE_S: Final = 10.0
 """A process that ends sooner is started again only when somebody needs it: it may end as soon the next time."""
 
 
-class HostedBatches(ManifestLimits):
+class HostedBatches:
     """A decoding process, started again whenever it has ended, and the batches in it; any thread may use it."""
 
     def __init__(self, bundle: Bundle, settings: RuntimeSettings, *, niceness: int, metrics: Metrics) -> None:
@@ -319,7 +319,9 @@ class HostedBatches(ManifestLimits):
             ConfigError: if the settings ask for what this machine or ONNX Runtime cannot do.
             EngineError: if the process ends before it has loaded the network.
         """
-        super().__init__(bundle.manifest)
+        self.limits = model_limits(bundle.manifest)
+        """What the batches take."""
+        self._full_name = full_name(bundle.manifest.name, bundle.manifest.version)
         self._metrics = metrics
         self._order = LoadOrder(
             directory=bundle.directory,
@@ -397,7 +399,7 @@ class HostedBatches(ManifestLimits):
             raise EngineError(str(error)) from error
         self.cache_bytes = 0
         self._metrics.decoding_process_restarts.inc()
-        model = full_name(self._manifest.name, self._manifest.version)
+        model = self._full_name
         log.warning("decoding process started again", extra={"model": model, "pid": self._process.pid})
 
     def _note(self, report: Report) -> None:

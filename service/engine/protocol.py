@@ -9,7 +9,7 @@ from typing import Protocol
 
 from service.datatypes import GuardReport, Hypothesis, SamplingConfig, SearchConfig, Segment
 from service.decoding.running_batch import EndedSegment
-from service.decoding.step_model import SegmentLimits
+from service.decoding.step_model import ModelLimits
 from service.runtime.device import Placement
 from service.runtime.settings import RuntimeSettings
 
@@ -182,8 +182,12 @@ class Batch(Protocol):
         """Free what it takes; it is used no more."""
 
 
-class BatchSource(SegmentLimits, Protocol):
+class BatchSource(Protocol):
     """Makes the batches of a model's decoding threads."""
+
+    @property
+    def limits(self) -> ModelLimits:
+        """What the batches take."""
 
     def new_batch(self, clock: Clock) -> Batch:
         """Return an empty batch that goes by a clock."""

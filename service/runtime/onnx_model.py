@@ -12,7 +12,7 @@ from service.bundle import Bundle, Manifest, layer_names
 from service.decoding.step_model import FloatArray, IntArray, StepOutput
 from service.runtime.device import Placement
 from service.runtime.kv_pool import SegmentBuffers, SlotTable, fitting_length, round_up
-from service.runtime.model_limits import ManifestLimits
+from service.runtime.model_limits import model_limits
 from service.runtime.session import Sessions, open_sessions
 from service.runtime.settings import RuntimeSettings
 from service.runtime.step_binding import StepBinding, StepShape
@@ -29,7 +29,7 @@ _ENCODER_TOKENS = 192
 stay in a core's cache: measured, twice as many take up to 1.5 times as long a token."""
 
 
-class OnnxStepModel(ManifestLimits):
+class OnnxStepModel:
     """A network run by ONNX Runtime; safe to share between threads, each with its own batches."""
 
     def __init__(self, bundle: Bundle, settings: RuntimeSettings) -> None:
@@ -39,7 +39,9 @@ class OnnxStepModel(ManifestLimits):
             BundleError: if a graph does not fit the manifest, or the precision asked for is not there.
             ConfigError: if the settings ask for what this machine or ONNX Runtime cannot do.
         """
-        super().__init__(bundle.manifest)
+        self.limits = model_limits(bundle.manifest)
+        """What its batches take."""
+        self._manifest = bundle.manifest
         self._sessions = open_sessions(bundle, settings)
         self._batches: weakref.WeakSet[OnnxStepBatch] = weakref.WeakSet()
         self._lock = threading.Lock()  # of the set

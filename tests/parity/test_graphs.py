@@ -76,8 +76,8 @@ def _by_token(token_ids: IntArray, log_probs: FloatArray) -> FloatArray:
 def _walk(pair: Pair, graphs: StepModel, seed: int) -> Iterator[tuple[FloatArray, FloatArray]]:
     """Step three segments at random, changing the number of rows; yield graph's and reference's scores [B, K, V]."""
     rng = np.random.default_rng(seed)
-    size = graphs.vocabulary.size
-    sources = [[*rng.integers(4, size, length).tolist(), graphs.vocabulary.eos_id] for length in (0, 7, 20)]
+    size = graphs.limits.vocabulary.size
+    sources = [[*rng.integers(4, size, length).tolist(), graphs.limits.vocabulary.eos_id] for length in (0, 7, 20)]
     batch = graphs.new_batch()
     rows: list[list[list[int]]] = [[[]] for _ in sources]
     batch.start(sources)
@@ -158,7 +158,7 @@ def test_all_ways_to_score_a_given_translation_agree(pair: Pair) -> None:
 def test_candidates_come_best_first_and_are_the_best(pair: Pair) -> None:
     graphs = pair.graphs("fp32")
     outputs = []
-    for num_candidates in (5, graphs.vocabulary.size):
+    for num_candidates in (5, graphs.limits.vocabulary.size):
         batch = graphs.new_batch()
         batch.start([[7, 8, 2]])
         outputs.append(batch.step(np.array([[1, 1]]), np.array([[0, 0]]), num_candidates=num_candidates))

@@ -76,10 +76,10 @@ def test_an_ordinary_sentence_is_left_alone(model: OnnxStepModel, tokenizer: Sen
 
 
 def _decode(model: OnnxStepModel, source_ids: list[int], *, repetition_guard: bool) -> EndedSegment:
-    longest = min(len(source_ids) + 1 + EXTRA_TARGET_TOKENS, model.max_target_tokens)
+    longest = min(len(source_ids) + 1 + EXTRA_TARGET_TOKENS, model.limits.max_target_tokens)
     engine = Engine(model)
     search = SearchConfig(max_target_tokens=longest, repetition_guard=repetition_guard)
-    engine.start([Segment(source_ids=(*source_ids, model.vocabulary.eos_id), search=search)])
+    engine.start([Segment(source_ids=(*source_ids, model.limits.vocabulary.eos_id), search=search)])
     while True:
         for ended in engine.step().ended:
             return ended

@@ -188,15 +188,15 @@ def test_a_device_with_memory_of_its_own_is_kept_in_step(bundle: Bundle) -> None
 def test_a_model_says_what_its_manifest_says(bundle: Bundle) -> None:
     model = OnnxStepModel(bundle, RuntimeSettings())
 
-    assert (model.vocabulary.size, model.vocabulary.eos_id, model.vocabulary.unk_id) == (320, 2, 3)
-    assert (model.max_source_tokens, model.max_target_tokens) == (64, 64)
+    assert (model.limits.vocabulary.size, model.limits.vocabulary.eos_id, model.limits.vocabulary.unk_id) == (320, 2, 3)
+    assert (model.limits.max_source_tokens, model.limits.max_target_tokens) == (64, 64)
 
 
 def test_the_longest_source_and_target_fit(model: StepModel) -> None:
     batch = model.new_batch()
-    batch.start([[5] * (model.max_source_tokens - 1) + [2]])
+    batch.start([[5] * (model.limits.max_source_tokens - 1) + [2]])
 
-    for _ in range(model.max_target_tokens):
+    for _ in range(model.limits.max_target_tokens):
         output = batch.step(np.array([[5]]), np.array([[0]]), num_candidates=1)
 
     assert np.isfinite(output.log_probs).all()

@@ -52,7 +52,7 @@ def _segments(model: OnnxStepModel, *, count: int) -> list[Segment]:
 
 
 def _limited(search: SearchConfig, num_source_tokens: int, model: OnnxStepModel) -> SearchConfig:
-    longest = min(num_source_tokens + EXTRA_TARGET_TOKENS, model.max_target_tokens)
+    longest = min(num_source_tokens + EXTRA_TARGET_TOKENS, model.limits.max_target_tokens)
     return replace(search, max_target_tokens=longest)
 
 

@@ -69,7 +69,7 @@ VISITS = st.builds(Visit, segment=SEGMENTS, joins_at=st.integers(0, 12), stays=s
 
 @cache
 def decode_alone(segment: Segment) -> EndedSegment:
-    check_segment(segment, MODEL)
+    check_segment(segment, MODEL.limits)
     engine = Engine(MODEL)
     engine.start([segment])
     while True:

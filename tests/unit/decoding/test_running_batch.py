@@ -218,7 +218,7 @@ def test_a_beam_may_be_wider_than_the_vocabulary() -> None:
 )
 def test_options_the_search_cannot_take_are_refused(search: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="cannot take"):
-        check_segment(make_segment(7, **search), ToyModel())
+        check_segment(make_segment(7, **search), ToyModel().limits)
 
 
 @pytest.mark.parametrize("num_tokens", [0, 65])
@@ -226,14 +226,14 @@ def test_sources_the_model_cannot_take_are_refused(num_tokens: int) -> None:
     segment = replace(make_segment(7), source_ids=(5,) * num_tokens)
 
     with pytest.raises(ValueError, match=f"source tokens {num_tokens}"):
-        check_segment(segment, ToyModel())
+        check_segment(segment, ToyModel().limits)
 
 
 def test_every_option_at_once_is_taken() -> None:
     options = {"target_prefix": (5, 3), "suppressed_tokens": frozenset({8}), "no_repeat_ngram_size": 2}
 
-    check_segment(make_segment(7, **options, repetition_penalty=2.0, coverage_penalty=1.0), ToyModel())
-    check_segment(make_segment(7, **options, beam_size=1, sampling=SamplingConfig(top_k=10**6)), ToyModel())
+    check_segment(make_segment(7, **options, repetition_penalty=2.0, coverage_penalty=1.0), ToyModel().limits)
+    check_segment(make_segment(7, **options, beam_size=1, sampling=SamplingConfig(top_k=10**6)), ToyModel().limits)
 
 
 def test_attention_is_that_of_each_hypothesis_returned() -> None:

@@ -17,7 +17,7 @@ from service.engine.process import DecodingProcess, HostedBatches
 from service.engine.protocol import Report
 from service.errors import ConfigError, DragomanError, EngineError
 from service.runtime.device import Placement
-from service.runtime.model_limits import vocabulary_of
+from service.runtime.model_limits import model_limits
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from service.telemetry.metrics import Metrics
@@ -97,11 +97,11 @@ def batches(bundle: Bundle) -> Iterator[FakeStarts]:
 def test_they_have_the_limits_of_the_bundle_and_the_facts_of_the_process(batches: FakeStarts, bundle: Bundle) -> None:
     limits = bundle.manifest.limits
 
-    assert (batches.max_source_tokens, batches.max_target_tokens) == (
+    assert (batches.limits.max_source_tokens, batches.limits.max_target_tokens) == (
         limits.max_source_tokens,
         limits.max_target_tokens,
     )
-    assert batches.vocabulary == vocabulary_of(bundle.manifest)
+    assert batches.limits == model_limits(bundle.manifest)
     assert (batches.placement.precision, batches.weights_bytes, batches.resident_bytes) == ("fp32", 10, 100)
 
 

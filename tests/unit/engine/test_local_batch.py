@@ -176,5 +176,5 @@ def test_batches_of_a_model_have_its_limits_and_do_not_know_each_other() -> None
     first.exchange(joining(1))
 
     assert (first.num_segments, second.num_segments) == (1, 0)
-    assert (batches.max_source_tokens, batches.max_target_tokens) == (64, 200)
-    assert batches.vocabulary == ENDLESS.vocabulary
+    assert (batches.limits.max_source_tokens, batches.limits.max_target_tokens) == (64, 200)
+    assert batches.limits == ENDLESS.limits
