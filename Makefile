@@ -55,10 +55,10 @@ overload: $(VENV)/.bench ## Offer the server ten times its capacity for a minute
 	@$(BIN)/python -m loadtests.overload
 
 cancellations: $(VENV)/.bench ## Make 50,000 calls whose callers leave at any moment: does anything of them stay?
-	@$(BIN)/python -m loadtests.cancellations
+	@$(BIN)/python -m loadtests stress cancellations --mode $(MODE)
 
 soak: $(VENV)/.bench ## Everything at once for half an hour: does anything leak, is anything lost? make soak [MODE=short]
-	@$(BIN)/python -m loadtests.soak --mode $(MODE)
+	@$(BIN)/python -m loadtests stress soak --mode $(MODE)
 
 chaos: $(VENV)/.bench bad-inputs ## Break one thing after the other in a running server: does anybody else notice? make chaos [MODE=short]
 	@$(BIN)/python -m loadtests.chaos --mode $(MODE)

@@ -124,6 +124,19 @@ def flags_of(workload: Workload, *, profile_flag: str) -> list[str]:
     return [f"{name}={value}" for name, value in flags.items() if value not in {None, ""}]
 
 
+def within(low: float, high: float, kind: Callable[[str], Any] = float) -> Callable[[str], Any]:
+    """Return what reads a number of a range, for `argparse`."""
+
+    def read(text: str) -> Any:
+        value = kind(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text}: expected {low:g} to {high:g}")
+        return value
+
+    read.__name__ = kind.__name__  # argparse names it where the text is no number
+    return read
+
+
 def _mix(flag: str, text: str, parse: Any) -> Any:
     return _parsed(flag, lambda mix: parse_mix(mix, parse), text) if text else Mix()
 

@@ -1,29 +1,65 @@
-"""`python -m loadtests.stress SCENARIO`: what a server must survive."""
+"""`python -m loadtests stress SCENARIO ...`: what a server must survive."""
 
+import argparse
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
-from loadtests.cancellations import __main__ as cancellations
-from loadtests.chaos import __main__ as chaos
-from loadtests.soak import __main__ as soak
-from loadtests.stress.bad_inputs import scenario as bad_inputs
+import grpc
 
-_SCENARIOS: Final[dict[str, Callable[[Sequence[str] | None], int]]] = {
-    "soak": soak.main,
-    "cancellations": cancellations.main,
+from loadtests.chaos import __main__ as chaos
+from loadtests.stress import cancellations
+from loadtests.stress.bad_inputs import scenario as bad_inputs
+from loadtests.stress.server import SHIPPED_MODELS, log_path
+from loadtests.stress.soak import scenario as soak
+from loadtests.target import ServerError
+
+_SCENARIOS: Final = {"soak": soak, "cancellations": cancellations}
+"""Modules, each with `SUMMARY`, `DESCRIPTION`, `add_flags(parser)` and `run(options)`, which returns the exit code."""
+
+_PROGRAMS: Final[dict[str, Callable[[Sequence[str] | None], int]]] = {
     "chaos": chaos.main,
     "bad-inputs": bad_inputs.main,
 }
 
+_EXIT_CODES: Final = "exit codes: 0 every promise held, 1 one was broken or the server failed, 2 wrong flags"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a scenario; return the exit code."""
-    scenario, *flags = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if scenario not in _SCENARIOS:
-        print(f"usage: python -m loadtests.stress {{{','.join(_SCENARIOS)}}} [--help] ...", file=sys.stderr)
-        return 2
-    return _SCENARIOS[scenario](flags)
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] in _PROGRAMS:
+        return _PROGRAMS[given[0]](given[1:])
+    parser = _parser()
+    options = parser.parse_args(given)
+    options.output = options.output or Path("build") / options.scenario
+    try:
+        return int(_SCENARIOS[options.scenario].run(options))
+    except argparse.ArgumentTypeError as error:  # of flags that do not go together
+        parser.error(str(error))
+    except (ServerError, grpc.RpcError, RuntimeError, OSError, ValueError) as error:
+        print(f"{parser.prog} {options.scenario}: {error}; server log: {log_path(options.output)}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtests stress", description=__doc__)
+    scenarios = parser.add_subparsers(dest="scenario", required=True, metavar="SCENARIO")
+    for name, module in _SCENARIOS.items():
+        scenario = scenarios.add_parser(
+            name,
+            help=module.SUMMARY,
+            description=f"{module.DESCRIPTION}\n\n{_EXIT_CODES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        add = scenario.add_argument
+        add("--mode", choices=("short", "full"), default="full", help="how much (full)")
+        module.add_flags(scenario)
+        add("--seed", type=int, default=1, metavar="N", help="of everything that is drawn (1)")
+        add("--model-dir", type=Path, default=SHIPPED_MODELS, metavar="DIR", help="one model (the one that ships)")
+        add("--output", type=Path, metavar="DIR", help=f"of report and server log (build/{name})")
+    return parser
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from loadtests.report import figures_line
+
 _MAX_SHOWN: Final = 5
 """Of the sentences of one promise; the JSON has all."""
 
@@ -52,7 +54,7 @@ class Summary:
     """The result of one scenario, or of one part of it."""
 
     scenario: str
-    figures: Mapping[str, str | int]
+    figures: Mapping[str, object]
     """In the order in which they are printed."""
 
     promises: Sequence[Promise]
@@ -77,8 +79,7 @@ class Summary:
     @property
     def line(self) -> str:
         """`SCENARIO name=value ... verdict=held`."""
-        fields = {**self.figures, "verdict": self.verdict}
-        return " ".join([self.scenario, *(f"{name}={value}" for name, value in fields.items())])
+        return figures_line(self.scenario, {**self.figures, "verdict": self.verdict})
 
     def as_json(self) -> dict[str, Any]:
         """Return figures, promises and verdict as JSON-ready values."""

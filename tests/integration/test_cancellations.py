@@ -7,9 +7,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from loadtests.cancellations.plan import Method
-from loadtests.cancellations.soak import soak
+from loadtests.stress.cancellations import METHODS, cancel_calls
 from loadtests.target import ServerProcess
+from loadtests.wire import Method
 from tests.integration.real_process import CHECKOUT, START_S
 from tests.integration.running_server import RunningServer, running_server
 
@@ -76,7 +76,7 @@ async def test_callers_who_leave_at_any_moment_are_each_counted_once(server: Run
     assert server.sample("mt_segments_total", outcome="error") == 0
 
 
-@pytest.mark.parametrize("method", list(Method), ids=lambda method: method.value)
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.value)
 def test_the_process_answers_who_stays_and_forgets_who_leaves(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method
 ) -> None:
@@ -84,11 +84,11 @@ def test_the_process_answers_who_stays_and_forgets_who_leaves(
     with ServerProcess(tmp_path / "server.log", "--models", str(tiny_model)) as server:
         server.wait_until_ready(timeout_s=START_S)
 
-        result = soak(server, [method], num_calls=NUM_CALLS, num_warm_up=50, num_callers=16, seed=1)
+        found = cancel_calls(server, [method], num_calls=NUM_CALLS, num_warm_up=50, num_callers=16, seed=1)
 
         assert server.stop() == 0
-    assert result.unanswered == []
-    assert result.left == {}
-    assert sum(result.ends.values()) == result.num_calls == NUM_CALLS + 50
-    assert set(result.ends) == {"CANCELLED", "OK"}
+    assert found.unexpected == []
+    assert found.left == {}
+    assert sum(found.ends.values()) == found.num_calls == NUM_CALLS + 50
+    assert set(found.ends) == {"CANCELLED", "OK"}
     assert "Traceback" not in (tmp_path / "server.log").read_text(encoding="utf-8")

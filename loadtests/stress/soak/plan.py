@@ -7,21 +7,26 @@ from typing import Any, Final
 
 from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.cancellations.plan import Moment, draw_moment
-from loadtests.soak.ledger import Ending
-from loadtests.soak.options import draw_options
-from loadtests.soak.refusals import Refusal, draw_refusal, draw_refusal_in_stream
+from loadtests.stress.calls import Ending, Moment, PlannedCall, draw_moment
+from loadtests.stress.soak.requests import Refusal, draw_options, draw_refusal, draw_refusal_in_stream
 from loadtests.texts import Profile, Texts
 from loadtests.wire import Method
-
-PATIENT_S: Final = 60.0
-"""Deadline of a call whose caller is not in a hurry: nothing comes near it unless the server forgets somebody."""
 
 LABEL: Final = "stable"
 """Always points to a version that is ready."""
 
 _OK: Final = "OK"
-_KINDS: Final = {"usual": 72, "probe": 4, "refused": 6, "leaves": 16, "hurries": 8, "disconnects": 4}
+_USUAL: Final = "usual"
+_KINDS: Final = {
+    _USUAL: (72, Ending.WAITS),
+    "probe": (4, Ending.WAITS),
+    "refused": (6, Ending.WAITS),
+    "cancels": (16, Ending.CANCELS),
+    "short deadline": (8, Ending.SHORT_DEADLINE),
+    "disconnects": (4, Ending.DISCONNECTS),
+}
+"""Weight and ending of each kind of call."""
+
 _METHODS: Final = {Method.TRANSLATE: 11, Method.TRANSLATE_DOCUMENT: 4, Method.TRANSLATE_STREAM: 5}
 _NOTHING: Final = ("", " ", "\n\n")
 _EMPTY_SHARE: Final = 0.05
@@ -35,46 +40,28 @@ _LONG_DOCUMENT_PARTS: Final = 4
 _BULK_SHARE: Final = 0.2
 _REFUSED_IN_STREAM_SHARE: Final = 0.1
 _WITHOUT_ENDS: Final = str.maketrans(dict.fromkeys(".!?:;", ","))
-_SHORTEST_HURRY: Final = 0.01
+_SHORTEST_DEADLINE: Final = 0.01
 """Share of the usual time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedCall:
-    """One call."""
-
-    request_id: str
-    """Of the call; those of a stream's requests are the ids of their messages."""
+class SoakCall(PlannedCall):
+    """One call, and what must come of it."""
 
     kind: str
     """For people: why it is made."""
 
-    method: Method
-    path: str
-    raw: tuple[bytes, ...]
-    """What is sent: one message, or those of a stream."""
-
     answers: tuple[str, ...]
     """Status that each message is answered with if there is time: OK, or that of its refusal."""
 
-    ending: Ending = Ending.STAYS
-    moment: Moment = Moment.NEVER
-    share: float = 0.0
-    """When its caller leaves, or its deadline, as a share of the usual time."""
-
-    half_closes: bool = True
-    """Of a stream: whether the caller says that no more requests come."""
-
     is_counted: bool = True
-    """False: gRPC refuses it itself, before any code of the server's sees it."""
+    """False: gRPC refuses it itself, before any code of the server sees it."""
 
     probe: int | None = None
     """Which of the probes it is."""
 
 
-def planned_calls(
-    texts: Texts, probes: Sequence[bytes], *, model: str, prefix: str, seed: int
-) -> Iterator[PlannedCall]:
+def planned_calls(texts: Texts, probes: Sequence[bytes], *, model: str, prefix: str, seed: int) -> Iterator[SoakCall]:
     """Yield calls without end.
 
     Args:
@@ -91,9 +78,9 @@ def planned_calls(
         index += 1
 
 
-def refused_call(request_id: str, refusal: Refusal) -> PlannedCall:
+def refused_call(request_id: str, refusal: Refusal) -> SoakCall:
     """Return a call that must be refused."""
-    return PlannedCall(
+    return SoakCall(
         request_id=request_id,
         kind="refused",
         method=refusal.method,
@@ -101,6 +88,20 @@ def refused_call(request_id: str, refusal: Refusal) -> PlannedCall:
         raw=(refusal.raw,),
         answers=(refusal.status,),
         is_counted=refusal.is_counted,
+    )
+
+
+def probe_call(request_id: str, raw: bytes, number: int) -> SoakCall:
+    """Return a call of a probe."""
+    method = Method.TRANSLATE
+    return SoakCall(
+        request_id=request_id,
+        kind="probe",
+        method=method,
+        path=method.path,
+        raw=(raw,),
+        answers=(_OK,),
+        probe=number,
     )
 
 
@@ -112,21 +113,22 @@ class _Writer:
         self._models = ("", model, f"{model}@{LABEL}")
         self._generator = generator
 
-    def call(self, request_id: str, probes: Sequence[bytes]) -> PlannedCall:
-        (kind,) = self._generator.choices(list(_KINDS), list(_KINDS.values()))
+    def call(self, request_id: str, probes: Sequence[bytes]) -> SoakCall:
+        (kind,) = self._generator.choices(list(_KINDS), [weight for weight, _ in _KINDS.values()])
         if kind == "refused":
             return refused_call(request_id, draw_refusal(self._generator))
         if kind == "probe":
-            return self._probe(request_id, probes)
+            number = self._generator.randrange(len(probes))
+            return probe_call(request_id, probes[number], number)
         (method,) = self._generator.choices(list(_METHODS), list(_METHODS.values()))
         raw, answers = self._messages(method, request_id)
-        ending = Ending.STAYS if kind == "usual" else Ending(kind)
+        _, ending = _KINDS[kind]
         moment, share = Moment.NEVER, 0.0
-        if ending in {Ending.LEAVES, Ending.DISCONNECTS}:
-            moment, share = draw_moment(self._generator, may_stay=False)
-        elif ending is Ending.HURRIES:
-            share = _SHORTEST_HURRY ** self._generator.random()
-        return PlannedCall(
+        if ending in {Ending.CANCELS, Ending.DISCONNECTS}:
+            moment, share = draw_moment(self._generator, may_wait=False)
+        elif ending is Ending.SHORT_DEADLINE:
+            share = _SHORTEST_DEADLINE ** self._generator.random()
+        return SoakCall(
             request_id=request_id,
             kind=kind,
             method=method,
@@ -137,19 +139,6 @@ class _Writer:
             moment=moment,
             share=share,
             half_closes=moment is Moment.NEVER or self._generator.random() < 0.5,
-        )
-
-    def _probe(self, request_id: str, probes: Sequence[bytes]) -> PlannedCall:
-        probe = self._generator.randrange(len(probes))
-        method = Method.TRANSLATE
-        return PlannedCall(
-            request_id=request_id,
-            kind="probe",
-            method=method,
-            path=method.path,
-            raw=(probes[probe],),
-            answers=(_OK,),
-            probe=probe,
         )
 
     def _messages(self, method: Method, request_id: str) -> tuple[tuple[bytes, ...], tuple[str, ...]]:

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from loadtests.soak.memory import doubt, growth, lows, trend
+from loadtests.stress.soak.memory import doubt, growth, lows, trend
 
 WINDOWS = 15
 SECONDS = 120

@@ -1,4 +1,4 @@
-"""Hot swaps all along: an operator who brings one version after the other, by the folder and by calls."""
+"""Model swaps all along: an operator adds one version after the other, by the directory and by calls."""
 
 import itertools
 import threading
@@ -9,14 +9,12 @@ from typing import Any, Final
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import Message
 
-from loadtests.soak.book import Book, Ended
-from loadtests.soak.callers import REQUEST_ID_KEY, connect, seen_unary
-from loadtests.soak.ledger import UNSEEN, Entry
-from loadtests.soak.plan import LABEL
+from loadtests.stress.callers import TIMEOUT_S, connect
+from loadtests.stress.calls import call_unary
 from loadtests.stress.server import Versions
-
-_TIMEOUT_S: Final = 60.0
-"""Of each call, and of what is waited for."""
+from loadtests.stress.soak.judging import Judged, Notes
+from loadtests.stress.soak.ledger import UNSEEN, Entry
+from loadtests.stress.soak.plan import LABEL
 
 _POLL_S: Final = 0.2
 _BROKEN: Final = 1_000_000
@@ -32,31 +30,31 @@ class SwapError(RuntimeError):
 class Operator:
     """Swaps versions, one after the other; every call is noted like that of any other caller."""
 
-    def __init__(self, target: str, versions: Versions, book: Book, *, name: str) -> None:
+    def __init__(self, target: str, versions: Versions, notes: Notes, *, name: str) -> None:
         """Connect; version 1 of `versions` is loaded. `name` begins the ids of the calls."""
         self._channel = connect(target)
         self._versions = versions
-        self._book = book
+        self._notes = notes
         self._name = name
         self._numbers = itertools.count()
         self._version = 1
         self.num_swaps = 0
         self.num_broken = 0
-        """Versions brought that cannot be loaded."""
+        """Versions added that cannot be loaded."""
 
     def begin(self) -> None:
         """Let the label point to the first version."""
         self._label(self._version)
 
     def swap(self) -> None:
-        """Bring the next version and let the former go: by calls, by the folder, or after one that is broken.
+        """Add the next version and remove the former: by calls, by the directory, or after one that is broken.
 
         Raises:
             SwapError: if something does not come about.
         """
         way = self.num_swaps % 3
         if way == 2:
-            self._bring_broken()
+            self._add_broken()
         old, new = self._version, self._version + 1
         self._versions.add(new)
         if way == 1:
@@ -75,7 +73,7 @@ class Operator:
         """Disconnect."""
         self._channel.close()
 
-    def _bring_broken(self) -> None:
+    def _add_broken(self) -> None:
         broken = _BROKEN + self._version
         self._versions.add(broken, is_broken=True)
         name = self._versions.full_name(broken)
@@ -89,7 +87,7 @@ class Operator:
         self._call(f"{_ADMIN}SetModelLabel", request)
 
     def _wait(self, holds: Callable[[dict[str, Any]], bool], what: str) -> None:
-        until_s = time.monotonic() + _TIMEOUT_S
+        until_s = time.monotonic() + TIMEOUT_S
         while True:
             response = pb.GetModelResponse.FromString(
                 self._call(f"{_MODELS}GetModel", pb.GetModelRequest(model=self._versions.name))
@@ -98,22 +96,18 @@ class Operator:
             if holds(states):
                 return
             if time.monotonic() > until_s:
-                raise SwapError(f"not within {_TIMEOUT_S:g} s: {what}; there are {sorted(states)}")
+                raise SwapError(f"not within {TIMEOUT_S:g} s: {what}; there are {sorted(states)}")
             time.sleep(_POLL_S)
 
     def _call(self, path: str, request: Message, *, expected: str = "OK") -> bytes:
         """Make a call and note it; return the answer, empty if a refusal was expected."""
         method, request_id = path.rpartition("/")[2], f"{self._name}-{next(self._numbers)}"
-        ended = seen_unary(
-            self._channel.unary_unary(path).future(
-                request.SerializeToString(), timeout=_TIMEOUT_S, metadata=((REQUEST_ID_KEY, request_id),)
-            )
-        )
+        ended = call_unary(self._channel, path, request.SerializeToString(), request_id=request_id)
         possible = frozenset({ended.status}) if ended.is_of_server else frozenset({ended.status, UNSEEN})
         told = f"{method} {request_id}: {ended.status} instead of {expected}: {ended.details}"
         errors = [told] if ended.status != expected else []
         entry = Entry(request_id=request_id, method=method, possible=possible)
-        self._book.note(Ended(kind=f"swap {method}", status=ended.status, entries=[entry], errors=errors))
+        self._notes.add(Judged(kind=f"swap {method}", status=ended.status, entries=[entry], errors=errors))
         if errors:
             raise SwapError(told)
         return ended.messages[0] if ended.messages else b""
@@ -122,10 +116,10 @@ class Operator:
 class Swapping:
     """Swaps from a thread of its own as long as it is entered; an error is noted and ends it."""
 
-    def __init__(self, operator: Operator, book: Book, *, each_s: float) -> None:
+    def __init__(self, operator: Operator, notes: Notes, *, each_s: float) -> None:
         """Begin a swap each so many seconds, or as soon as the last is done."""
         self._operator = operator
-        self._book = book
+        self._notes = notes
         self._each_s = each_s
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._swap, name="swaps", daemon=True)
@@ -145,5 +139,5 @@ class Swapping:
             try:
                 self._operator.swap()
             except (SwapError, OSError) as error:
-                self._book.complain([f"a swap failed: {error}"])
+                self._notes.add_errors([f"a swap failed: {error}"])
                 return

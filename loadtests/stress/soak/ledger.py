@@ -3,38 +3,25 @@
 Every call, and every request of a stream, has an id of its own that the server repeats in its access log. So each is
 compared by itself; and the sums by method and status are compared with the server's counters.
 
-A caller who is told a status by the server knows how the call was counted. One who leaves, or whose own clock ends the
-call, does not: the server may not have seen it, may have ended it as cancelled or late, or may have answered into the
-void. Which of these can be depends on how the call was meant to end (`abandoned`); nothing else is allowed for.
+A caller that gets a status from the server knows how the call was counted. One that cancels, or whose own clock ends
+the call, does not: the server may not have seen it, may have ended it as cancelled or late, or may have sent an answer
+that was not read. Which of these can be depends on how the call was meant to end (`abandoned`); nothing else is right.
 """
 
-import enum
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
+
+from loadtests.stress.calls import Ending
+from loadtests.stress.server import is_complaint, log_records
 
 UNSEEN: Final = "UNSEEN"
 """In place of a status: the server has not counted the call."""
 
 MethodAndStatus = tuple[str, str]
 """Labels of `mt_requests_total`."""
-
-
-class Ending(enum.Enum):
-    """How a call is meant to end."""
-
-    STAYS = "stays"
-    """Its caller waits for the answer; a refusal is one."""
-
-    LEAVES = "leaves"
-    """Its caller cancels it."""
-
-    DISCONNECTS = "disconnects"
-    """Its caller closes the connection."""
-
-    HURRIES = "hurries"
-    """Its deadline is short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +68,47 @@ def abandoned(ending: Ending, answer: str) -> frozenset[str]:
         answer: the status with which the server answers it if there is time: OK, or that of its refusal.
     """
     possible = {UNSEEN, "CANCELLED", answer}
-    if ending is Ending.HURRIES:
-        possible |= hurried(answer)
+    if ending is Ending.SHORT_DEADLINE:
+        possible |= in_short_time(answer)
     return frozenset(possible)
 
 
-def hurried(answer: str) -> frozenset[str]:
+def in_short_time(answer: str) -> frozenset[str]:
     """Return the statuses that the server may answer a request with whose deadline is short."""
     return frozenset({answer, "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})  # the last: refused, it would come too late
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessLog:
+    """The server's log as a witness: how it ended each call, and what it complains of."""
+
+    logged: tuple[Logged, ...]
+    """Every call that was counted, and every request of a stream."""
+
+    complaints: tuple[str, ...]
+    """Errors, and lines that are no record of the log."""
+
+
+def read_access_log(path: Path) -> AccessLog:
+    """Read the log of a server that has ended."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        return parse_access_log(lines)
+
+
+def parse_access_log(lines: Iterable[str]) -> AccessLog:
+    """Read the lines of a log."""
+    logged, complaints = [], []
+    for line, record in log_records(lines):
+        if record is None or is_complaint(record):
+            complaints.append(line)
+        elif _is_counted(record):
+            logged.append(Logged(request_id=record["request_id"], method=record["method"], status=record["status"]))
+    return AccessLog(logged=tuple(logged), complaints=tuple(complaints))
+
+
+def _is_counted(record: dict[str, Any]) -> bool:
+    """Tell whether a record is that of a call; a stream is counted only if it failed itself, by its requests else."""
+    return record.get("event") == "request" or (record.get("event") == "stream" and "reason" in record)
 
 
 def balance(entries: Iterable[Entry], logged: Iterable[Logged], counted: Mapping[MethodAndStatus, int]) -> Balance:

@@ -3,9 +3,9 @@
 from typing import Any
 
 from loadtests.sampler import Footprint
-from loadtests.soak.book import Book, Ended
-from loadtests.soak.ledger import Entry
-from loadtests.soak.observations import Idle, Observations, Sample, Settings
+from loadtests.stress.soak.judging import Judged, Notes
+from loadtests.stress.soak.ledger import Entry
+from loadtests.stress.soak.run import Idle, Observations, Sample, Settings
 
 SETTINGS = Settings(
     duration_s=180.0,
@@ -63,12 +63,12 @@ def observations(**changed: Any) -> Observations:
     return Observations(**{**fields, **changed})
 
 
-def book(**changed: Any) -> Book:
+def notes(**changed: Any) -> Notes:
     """One call of each status; the last of them is changed."""
-    found = Book()
+    found = Notes()
     for status in ENDS:
         entry = Entry(request_id=status, method="Translate", possible=frozenset({status}))
         is_last = status == ENDS[-1]
         fields = {"kind": "usual Translate", "status": status, "entries": [entry], "num_sentences": 1}
-        found.note(Ended(**{**fields, **(changed if is_last else {})}))
+        found.add(Judged(**{**fields, **(changed if is_last else {})}))
     return found

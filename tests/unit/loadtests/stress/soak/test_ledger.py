@@ -1,6 +1,19 @@
+import json
+from pathlib import Path
+
 import pytest
 
-from loadtests.soak.ledger import UNSEEN, Ending, Entry, Logged, abandoned, balance, hurried
+from loadtests.stress.calls import Ending
+from loadtests.stress.soak.ledger import (
+    UNSEEN,
+    Entry,
+    Logged,
+    abandoned,
+    balance,
+    in_short_time,
+    parse_access_log,
+    read_access_log,
+)
 
 METHOD = "Translate"
 
@@ -63,11 +76,54 @@ def test_a_counter_that_does_not_fit_is_found_though_the_log_is_right(count: int
     assert found.difference == 1
 
 
-def test_who_leaves_may_be_ended_as_cancelled_or_answered_but_not_as_failed() -> None:
-    assert abandoned(Ending.LEAVES, "OK") == {UNSEEN, "CANCELLED", "OK"}
+def test_a_cancelled_call_may_be_ended_as_cancelled_or_answered_but_not_as_failed() -> None:
+    assert abandoned(Ending.CANCELS, "OK") == {UNSEEN, "CANCELLED", "OK"}
     assert abandoned(Ending.DISCONNECTS, "NOT_FOUND") == {UNSEEN, "CANCELLED", "NOT_FOUND"}
 
 
-def test_who_hurries_may_be_refused_or_late_too() -> None:
-    assert hurried("OK") == {"OK", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
-    assert abandoned(Ending.HURRIES, "OK") == {UNSEEN, "CANCELLED"} | hurried("OK")
+def test_a_call_with_a_short_deadline_may_be_refused_or_late_too() -> None:
+    assert in_short_time("OK") == {"OK", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
+    assert abandoned(Ending.SHORT_DEADLINE, "OK") == {UNSEEN, "CANCELLED"} | in_short_time("OK")
+
+
+def line(**fields: object) -> str:
+    return json.dumps({"level": "info", "method": "Translate", "status": "OK", "request_id": "a", **fields}) + "\n"
+
+
+def test_requests_are_counted_and_a_stream_only_if_it_failed() -> None:
+    found = parse_access_log(
+        [
+            line(event="request"),
+            line(event="stream", request_id="b", method="TranslateStream"),
+            line(
+                event="stream", request_id="c", method="TranslateStream", status="NOT_FOUND", reason="MODEL_NOT_FOUND"
+            ),
+            line(event="ready"),
+        ]
+    )
+
+    assert found.logged == (
+        Logged(request_id="a", method="Translate", status="OK"),
+        Logged(request_id="c", method="TranslateStream", status="NOT_FOUND"),
+    )
+    assert found.complaints == ()
+
+
+def test_errors_and_what_is_no_record_are_complaints() -> None:
+    failed, traceback, number = (
+        line(event="request failed", level="error"),
+        "Traceback (most recent call last):\n",
+        "7\n",
+    )
+
+    found = parse_access_log([failed, "\n", traceback, number])
+
+    assert found.complaints == (failed.strip(), traceback.strip(), "7")
+
+
+def test_a_file_is_read_even_where_it_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_bytes(line(event="request").encode() + b"\xff\n")
+
+    found = read_access_log(tmp_path / "server.log")
+
+    assert len(found.logged) == len(found.complaints) == 1

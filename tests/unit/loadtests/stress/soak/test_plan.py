@@ -5,11 +5,9 @@ from collections import Counter
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.cancellations.plan import Moment
-from loadtests.soak.ledger import Ending
-from loadtests.soak.options import KINDS, draw_options
-from loadtests.soak.plan import PlannedCall, planned_calls
-from loadtests.soak.refusals import REFUSALS, draw_refusal, draw_refusal_in_stream
+from loadtests.stress.calls import Ending, Moment
+from loadtests.stress.soak.plan import SoakCall, planned_calls
+from loadtests.stress.soak.requests import OPTIONS, REFUSALS, draw_options, draw_refusal, draw_refusal_in_stream
 from loadtests.texts import SENTENCES, Texts
 from loadtests.wire import Method
 
@@ -17,12 +15,12 @@ TEXTS = Texts(SENTENCES, origin="built-in sentences")
 PROBES = [b"first", b"second"]
 
 
-def calls(count: int, *, seed: int = 1, prefix: str = "p") -> list[PlannedCall]:
+def calls(count: int, *, seed: int = 1, prefix: str = "p") -> list[SoakCall]:
     return list(itertools.islice(planned_calls(TEXTS, PROBES, model="en-de", prefix=prefix, seed=seed), count))
 
 
 @pytest.fixture(scope="module")
-def many() -> list[PlannedCall]:
+def many() -> list[SoakCall]:
     return calls(2000)
 
 
@@ -31,7 +29,7 @@ def test_a_plan_is_the_same_for_the_same_seed() -> None:
     assert calls(100) != calls(100, seed=2)
 
 
-def test_every_request_has_an_id_of_its_own(many: list[PlannedCall]) -> None:
+def test_every_request_has_an_id_of_its_own(many: list[SoakCall]) -> None:
     ids = [call.request_id for call in many]
     for call in many:
         if call.method is Method.TRANSLATE_STREAM:
@@ -41,25 +39,25 @@ def test_every_request_has_an_id_of_its_own(many: list[PlannedCall]) -> None:
     assert all(request_id.startswith("p-") for request_id in ids)
 
 
-def test_every_method_meets_every_ending_at_every_moment(many: list[PlannedCall]) -> None:
-    leaving = {Ending.LEAVES, Ending.DISCONNECTS}
+def test_every_method_meets_every_ending_at_every_moment(many: list[SoakCall]) -> None:
+    leaving = {Ending.CANCELS, Ending.DISCONNECTS}
     moments = {(call.method, call.ending, call.moment) for call in many if call.ending in leaving}
 
     assert {(call.method, call.ending) for call in many} == set(itertools.product(_translating(), Ending))
     assert moments == set(itertools.product(_translating(), leaving, set(Moment) - {Moment.NEVER}))
 
 
-def test_most_callers_stay_and_all_others_know_when_they_go(many: list[PlannedCall]) -> None:
-    staying = [call for call in many if call.ending is Ending.STAYS]
+def test_most_callers_stay_and_all_others_know_when_they_go(many: list[SoakCall]) -> None:
+    staying = [call for call in many if call.ending is Ending.WAITS]
 
     assert len(staying) > len(many) / 2
     assert {(call.moment, call.share, call.half_closes) for call in staying} == {(Moment.NEVER, 0.0, True)}
-    hurrying = [call.share for call in many if call.ending is Ending.HURRIES]
+    hurrying = [call.share for call in many if call.ending is Ending.SHORT_DEADLINE]
     assert min(hurrying) < 0.05
     assert 0.5 < max(hurrying) <= 1
 
 
-def test_texts_are_from_nothing_to_long(many: list[PlannedCall]) -> None:
+def test_texts_are_from_nothing_to_long(many: list[SoakCall]) -> None:
     sizes = [
         len(pb.TranslateDocumentRequest.FromString(call.raw[0]).text)
         for call in many
@@ -79,7 +77,7 @@ def test_texts_are_from_nothing_to_long(many: list[PlannedCall]) -> None:
     assert max(map(len, texts)) > 300
 
 
-def test_requests_differ_in_model_priority_and_options(many: list[PlannedCall]) -> None:
+def test_requests_differ_in_model_priority_and_options(many: list[SoakCall]) -> None:
     requests = [
         pb.TranslateRequest.FromString(call.raw[0])
         for call in many
@@ -92,13 +90,13 @@ def test_requests_differ_in_model_priority_and_options(many: list[PlannedCall]) 
     assert {"beam_size", "sampling", "target_prefix", "return_alignment", "repetition_guard"} <= fields
 
 
-def test_probes_are_asked_as_they_are(many: list[PlannedCall]) -> None:
+def test_probes_are_asked_as_they_are(many: list[SoakCall]) -> None:
     probes = [(call.probe, call.raw) for call in many if call.kind == "probe"]
 
     assert {(0, (b"first",)), (1, (b"second",))} == set(probes)
 
 
-def test_a_stream_knows_which_of_its_requests_are_refused(many: list[PlannedCall]) -> None:
+def test_a_stream_knows_which_of_its_requests_are_refused(many: list[SoakCall]) -> None:
     statuses = Counter(status for call in many if call.method is Method.TRANSLATE_STREAM for status in call.answers)
 
     assert statuses["OK"] > statuses["INVALID_ARGUMENT"] > 0
@@ -108,7 +106,7 @@ def test_a_stream_knows_which_of_its_requests_are_refused(many: list[PlannedCall
 def test_every_way_to_decode_and_every_refusal_is_drawn() -> None:
     generator = random.Random(1)  # noqa: S311 - not for secrets
 
-    assert {draw_options(generator)[0] for _ in range(500)} == set(KINDS)
+    assert {draw_options(generator)[0] for _ in range(500)} == set(OPTIONS)
     assert {draw_refusal(generator).name for _ in range(1000)} == {refusal.name for refusal in REFUSALS}
     assert all(draw_refusal_in_stream(generator).method is Method.TRANSLATE for _ in range(100))
 

@@ -1,1 +1,0 @@
-"""Tens of thousands of calls whose callers leave at any moment: nothing is left behind, memory stays flat."""

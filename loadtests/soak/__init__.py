@@ -1,1 +1,0 @@
-"""Everything at once for a long time: nothing leaks, nothing is lost, every request is answered exactly once."""

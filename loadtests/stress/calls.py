@@ -1,0 +1,295 @@
+"""Calls that end in every way a caller can end them, made side by side at a steady pace."""
+
+import enum
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import grpc
+
+from loadtests.stress.callers import REQUEST_ID_KEY, TIMEOUT_S, connect
+from loadtests.wire import Method
+
+_DETAILS_KEY: Final = "grpc-status-details-bin"
+"""The server sends it with every failure that is its own."""
+_OLDER: Final = 0.9
+"""Weight of what was learned before, when another answer comes."""
+_FIRST_USUAL_S: Final = 0.1
+
+
+class Ending(enum.Enum):
+    """How a call is meant to end."""
+
+    WAITS = "waits"
+    """Its caller waits for the answer; a refusal is one."""
+
+    CANCELS = "cancels"
+    """Its caller cancels it."""
+
+    DISCONNECTS = "disconnects"
+    """Its caller closes the connection."""
+
+    SHORT_DEADLINE = "short deadline"
+    """Its deadline may be too short for the answer."""
+
+
+class Moment(enum.Enum):
+    """When a caller cancels or disconnects."""
+
+    AT_ONCE = "at once"
+    """Before the request is admitted, as likely as not before it is read."""
+
+    WAITING = "waiting"
+    """Within the first tenth of the usual time: in the queue."""
+
+    DECODING = "decoding"
+    """Anywhere in the usual time."""
+
+    ANSWERING = "answering"
+    """When the answer is due: a stream's after its first message, another's at the usual time, a little before or
+    after."""
+
+    NEVER = "never"
+    """The caller waits for the whole answer."""
+
+
+_WEIGHTS: Final = {Moment.AT_ONCE: 3, Moment.WAITING: 5, Moment.DECODING: 6, Moment.ANSWERING: 5, Moment.NEVER: 1}
+_SHARES: Final = {Moment.WAITING: (0.0, 0.1), Moment.DECODING: (0.0, 1.0), Moment.ANSWERING: (0.8, 1.2)}
+
+
+def draw_moment(generator: random.Random, *, may_wait: bool = True) -> tuple[Moment, float]:
+    """Return when a caller cancels: the moment, and the time as a share of the usual one."""
+    weights = {moment: weight for moment, weight in _WEIGHTS.items() if may_wait or moment is not Moment.NEVER}
+    (moment,) = generator.choices(list(weights), list(weights.values()))
+    return moment, generator.uniform(*_SHARES.get(moment, (0.0, 0.0)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCall:
+    """One call."""
+
+    request_id: str
+    """Of the call; those of a stream's requests are the ids of their messages."""
+
+    method: Method
+    path: str
+    raw: tuple[bytes, ...]
+    """What is sent: one message, or those of a stream."""
+
+    ending: Ending = Ending.WAITS
+    moment: Moment = Moment.NEVER
+    share: float = 0.0
+    """When its caller cancels or disconnects, or its deadline, as a share of the usual time."""
+
+    half_closes: bool = True
+    """Of a stream: whether the caller says that no more requests come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a call ended, as its client sees it."""
+
+    status: str
+    is_of_server: bool
+    """Whether the server said so, and not the client's own library."""
+
+    messages: tuple[bytes, ...] = ()
+    """What came, in this order."""
+
+    details: str = ""
+
+
+def ended(call: Any, messages: Sequence[bytes]) -> Ended:
+    """Return what a client sees of a call that has ended."""
+    status = call.code().name
+    has_details = any(key == _DETAILS_KEY for key, _ in call.trailing_metadata() or ())
+    is_of_server = status == "OK" or (has_details and status != "CANCELLED")  # the client's library says that itself
+    return Ended(status=status, is_of_server=is_of_server, messages=tuple(messages), details=call.details() or "")
+
+
+def call_unary(channel: grpc.Channel, path: str, raw: bytes, *, request_id: str) -> Ended:
+    """Make a call with one answer and wait for it; return what its client sees."""
+    metadata = ((REQUEST_ID_KEY, request_id),)
+    call = channel.unary_unary(path).future(raw, timeout=TIMEOUT_S, metadata=metadata)
+    return ended(call, [call.result()] if call.code() is grpc.StatusCode.OK else [])
+
+
+class UsualTimes:
+    """How long answers take of late, in seconds by method; any thread may ask and tell."""
+
+    def __init__(self) -> None:
+        self._times: dict[Method, float] = {}
+
+    def of(self, method: Method) -> float:
+        """Return the time of a method; that of a short call before the first answer."""
+        return self._times.get(method, _FIRST_USUAL_S)
+
+    def learn(self, method: Method, took_s: float) -> None:
+        """Add the time of an answer."""
+        self._times[method] = _OLDER * self._times.get(method, took_s) + (1 - _OLDER) * took_s
+
+
+class Caller:
+    """Makes calls, one at a time, on a connection of its own."""
+
+    def __init__(self, target: str, usual: UsualTimes) -> None:
+        self._target = target
+        self._usual = usual
+        self._channel = connect(target)
+
+    def make(self, planned: PlannedCall) -> Ended:
+        """Make a call, end it as planned, and return what became of it."""
+        began_s = time.monotonic()
+        is_over = threading.Event()
+        call = self._begin(planned, is_over)
+        timer = self._parting_timer(call, planned)
+        try:
+            found = ended(call, self._read(call, planned))
+        finally:
+            is_over.set()
+            if timer:
+                timer.cancel()
+                timer.join()
+        if planned.ending is Ending.DISCONNECTS:
+            self._channel.close()
+            self._channel = connect(self._target)
+        if planned.ending is Ending.WAITS and found.status == "OK":
+            self._usual.learn(planned.method, time.monotonic() - began_s)
+        return found
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._channel.close()
+
+    def _begin(self, planned: PlannedCall, is_over: threading.Event) -> Any:
+        has_short_deadline = planned.ending is Ending.SHORT_DEADLINE
+        timeout_s = planned.share * self._usual.of(planned.method) if has_short_deadline else TIMEOUT_S
+        settings = {"timeout": timeout_s, "metadata": ((REQUEST_ID_KEY, planned.request_id),)}
+        match planned.method:
+            case Method.TRANSLATE_STREAM:
+                return self._channel.stream_stream(planned.path)(_sent(planned, is_over), **settings)
+            case Method.TRANSLATE_DOCUMENT:
+                return self._channel.unary_stream(planned.path)(planned.raw[0], **settings)
+            case _:
+                return self._channel.unary_unary(planned.path).future(planned.raw[0], **settings)
+
+    def _parting_timer(self, call: Any, planned: PlannedCall) -> threading.Timer | None:
+        """End the call at its moment, while its answer is read; None if that is not planned, or done already."""
+        if planned.moment is Moment.NEVER or _parts_after_first(planned):
+            return None
+        part = self._parting(call, planned)
+        if planned.moment is Moment.AT_ONCE:
+            part()
+            return None
+        timer = threading.Timer(planned.share * self._usual.of(planned.method), part)
+        timer.start()
+        return timer
+
+    def _read(self, call: Any, planned: PlannedCall) -> list[bytes]:
+        """Read what comes until the call has ended."""
+        if planned.method is Method.TRANSLATE:
+            return [call.result()] if call.code() is grpc.StatusCode.OK else []
+        messages = []
+        try:
+            for message in call:
+                messages.append(message)
+                if _parts_after_first(planned) and len(messages) == 1:
+                    self._parting(call, planned)()
+        except grpc.RpcError:
+            pass  # its status is looked at later
+        return messages
+
+    def _parting(self, call: Any, planned: PlannedCall) -> Callable[[], object]:
+        close: Callable[[], object] = self._channel.close
+        cancel: Callable[[], object] = call.cancel
+        return close if planned.ending is Ending.DISCONNECTS else cancel
+
+
+def _parts_after_first(planned: PlannedCall) -> bool:
+    return planned.moment is Moment.ANSWERING and planned.method is not Method.TRANSLATE
+
+
+def _sent(planned: PlannedCall, is_over: threading.Event) -> Iterator[bytes]:
+    yield from planned.raw
+    if not planned.half_closes:
+        is_over.wait()
+
+
+class Pace:
+    """Hands out the times of calls, evenly and never faster to make up for what was missed; any thread may ask."""
+
+    def __init__(self, rate_per_s: float | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Allow so many calls a second; None: as fast as they are answered."""
+        self._gap_s = 0.0 if rate_per_s is None else 1.0 / rate_per_s
+        self._clock = clock
+        self._next_s = clock()
+        self._lock = threading.Lock()
+
+    def wait_s(self) -> float:
+        """Return how long to wait with the next call."""
+        with self._lock:
+            now_s = self._clock()
+            at_s = max(self._next_s, now_s)  # what was missed is not made up for: the load is to be constant
+            self._next_s = at_s + self._gap_s
+            return at_s - now_s
+
+
+Planned = TypeVar("Planned", bound=PlannedCall)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load(Generic[Planned]):
+    """Callers side by side that make the calls of a plan; each call is made by the next caller that is free."""
+
+    target: str
+    num_callers: int
+    note: Callable[[Planned, Ended], None]
+    """Takes each call that has ended, from any thread."""
+
+    usual: UsualTimes
+    look_each_s: float
+
+    def run(
+        self,
+        plan: Iterator[Planned],
+        *,
+        rate_per_s: float | None = None,
+        duration_s: float = float("inf"),
+        look: Callable[[], object] = lambda: None,
+    ) -> int:
+        """Connect, make calls until the time is up or the plan is through, disconnect; look at the server meanwhile.
+
+        Returns:
+            How many calls ended before the time was up.
+        """
+        until_s = time.monotonic() + duration_s
+        pace, num_in_time = Pace(rate_per_s), itertools.count()
+        lock, is_over = threading.Lock(), threading.Event()
+
+        def make_calls(caller: Caller) -> None:
+            while (wait_s := pace.wait_s()) < until_s - time.monotonic() and not is_over.wait(wait_s):
+                with lock:
+                    planned = next(plan, None)
+                if planned is None:
+                    return
+                self.note(planned, caller.make(planned))
+                if time.monotonic() <= until_s:
+                    next(num_in_time)
+
+        with ExitStack() as stack:
+            callers = [stack.enter_context(closing(Caller(self.target, self.usual))) for _ in range(self.num_callers)]
+            pool = stack.enter_context(ThreadPoolExecutor(len(callers), thread_name_prefix="caller"))
+            stack.callback(is_over.set)  # the first of all: if something fails, all callers stop
+            running = {pool.submit(make_calls, caller) for caller in callers}
+            while running:
+                look()
+                done, running = wait(running, self.look_each_s, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+        return next(num_in_time)

@@ -1,0 +1,1 @@
+"""Everything at once for half an hour: nothing leaks and nothing is lost."""

@@ -1,0 +1,302 @@
+"""Scenario `soak`: everything at once for half an hour, and which promises held."""
+
+import argparse
+import sys
+import tempfile
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from matplotlib.figure import Figure
+
+from loadtests.flags import within
+from loadtests.report import rounded
+from loadtests.stress import report, server
+from loadtests.stress.soak import memory
+from loadtests.stress.soak.judging import Notes
+from loadtests.stress.soak.ledger import AccessLog, balance, read_access_log
+from loadtests.stress.soak.run import Observations, Sample, Settings, soak
+from loadtests.stress.verdict import Promise, Summary, require
+from loadtests.texts import read_texts
+
+SUMMARY: Final = "everything at once for half an hour: does anything leak, is anything lost?"
+
+DESCRIPTION: Final = """\
+Starts the server on free ports of this machine, finds out how many calls a second it answers, and then offers 65 % of
+that for 30 minutes, or 3 (--mode short), one word to long documents, with every option, over Translate,
+TranslateDocument and TranslateStream: most callers wait, others cancel at any moment, close their connection, have a
+deadline too short, or ask what must be refused. All along the model is swapped for another version with the same
+weights, by ModelAdminService and by the directory of models, now and then after one that is broken.
+
+What must hold:
+  answers   every request is answered exactly once, whole, in order, and with its own answer; probes, which are
+            asked again and again, get the same answer bit by bit
+  ledger    what the clients noted of each call is what the server logged of it and what its counters add up to. A call
+            whose caller gave up may have been ended by the server as cancelled, late or answered, or not seen at all;
+            no other difference is allowed
+  errors    no status but those provoked, no error in the server's log
+  left      when all have gone, calls, queue and batches are at 0, and threads and open files as few as before
+  memory    after the warm-up (a third of the time, at most 4 minutes) the server's resident memory, the lowest of each
+            window of time, has a slope (Theil-Sen) that is not above the limit with a confidence of 95 %. In a run of
+            15 minutes and more the interval must not be so wide either that half of it is above the limit, which is no
+            knowledge; a shorter run says so and is not broken by it
+
+The limit of the slope is --max-growth-mb over the time that is judged. Memory rises and falls by some 50 MB with every
+swap, so a short run is held to 24 MB within two minutes (720 MB/h): it shows a model that stays after each swap, or
+20 kB a call at 10 calls/s. Runs of 15 minutes and more are held to 16 MB; in a full run these are 37 MB/h, or 1 kB a
+call. With the said confidence nothing that grows three times as fast as the limit passes. The server runs with
+MALLOC_TRIM_THRESHOLD_=131072 and MALLOC_ARENA_MAX=2, so that glibc returns freed memory at once, where it would
+else keep it for minutes.
+
+The last line holds the figures, the JSON and the picture (DIR/soak.json, DIR/soak.png) the whole run."""
+
+SERVER_SETTINGS: Final = {
+    "DRAGOMAN_MODELS__POLL_INTERVAL_S": "1",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+    "MALLOC_ARENA_MAX": "2",
+}
+"""What differs from the defaults: versions come and go all the time; and what is freed goes back to the system at once,
+where glibc would keep up to 200 MB for minutes and hide what is not freed."""
+
+_DURATIONS_S: Final = {"short": 180.0, "full": 1800.0}
+_WARM_UP_SHARE: Final = 1 / 3
+_MAX_WARM_UP_S: Final = 240.0
+_CALIBRATION_SHARE: Final = 1 / 15
+_MAX_CALIBRATION_S: Final = 20.0
+_WINDOW_S: Final = 8.0
+_MAX_WINDOWS: Final = 30
+_SWAP_EACH_S: Final = 6.0
+_MAX_GROWTH_SHORT_MB: Final = 24.0
+_MAX_GROWTH_MB: Final = 16.0
+_LONG_S: Final = 900.0
+"""From which duration the smaller of the two holds."""
+
+_LINES: Final = 60
+"""Of progress, about; none sooner than five seconds after the last."""
+_TITLE_WIDTH: Final = 110
+_BROKEN_VERSION: Final = '"event": "model could not be loaded"'
+_ENDS: Final = ("OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND")
+"""What a soak must have met to have shown anything."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of this scenario."""
+    add = parser.add_argument
+    growth = f"memory promise, see above ({_MAX_GROWTH_SHORT_MB:g} or {_MAX_GROWTH_MB:g})"
+    add("--duration", type=within(10, 86_400), metavar="S", help="seconds of load, in place of those of the mode")
+    add("--load", type=within(0.01, 1), default=0.65, metavar="X", help="share of the capacity that is offered (0.65)")
+    add("--callers", type=within(1, 256, int), default=16, metavar="N", help="calls at a time, at most (16)")
+    add("--max-growth-mb", type=within(0.1, 10_000), metavar="MB", help=growth)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the scenario; return the exit code."""
+    settings = settings_for(options.duration or _DURATIONS_S[options.mode], options)
+    notes = Notes()
+    with tempfile.TemporaryDirectory(prefix="dragoman-soak-") as models:
+        versions = server.Versions(Path(models), server.only_bundle(options.model_dir))
+        versions.add(1)
+        with server.started(options.output, models=Path(models), settings=SERVER_SETTINGS) as tested:
+            found = soak(tested, versions, read_texts(), notes, settings, progress=_progress(settings))
+            exit_code = tested.stop()
+    log = read_access_log(server.log_path(options.output))
+    summary = summarize(found, notes, log, settings, exit_code=exit_code)
+    figure = _figure(found.samples, settings, title=summary.line)
+    return report.conclude(summary, options.output, details=details(found, notes, settings), figure=figure)
+
+
+def settings_for(duration_s: float, options: argparse.Namespace) -> Settings:
+    """Return how to spend the time."""
+    warm_up_s = min(_WARM_UP_SHARE * duration_s, _MAX_WARM_UP_S)
+    window_s = max(_WINDOW_S, (duration_s - warm_up_s) / _MAX_WINDOWS)
+    return Settings(
+        duration_s=duration_s,
+        warm_up_s=warm_up_s,
+        calibration_s=min(_CALIBRATION_SHARE * duration_s, _MAX_CALIBRATION_S),
+        num_callers=options.callers,
+        load_share=options.load,
+        swap_each_s=_SWAP_EACH_S,
+        sample_each_s=0.5,
+        num_windows=int((duration_s - warm_up_s) / window_s),
+        max_growth_mb=options.max_growth_mb or (_MAX_GROWTH_MB if duration_s >= _LONG_S else _MAX_GROWTH_SHORT_MB),
+        must_be_sure_of_memory=duration_s >= _LONG_S,
+        seed=options.seed,
+    )
+
+
+def summarize(found: Observations, notes: Notes, log: AccessLog, settings: Settings, *, exit_code: int = 0) -> Summary:
+    """Return figures and promises."""
+    ledger = balance(notes.entries, log.logged, found.counted)
+    errors = [*notes.errors, *_complaints(log, found.num_broken_versions), *_failed_segments(found)]
+    trend = _trend(found.samples, settings)
+    memory_promise, doubt = _memory(trend, settings)
+    left = _left(found)
+    ends = Counter[str]()
+    for (_, status), count in notes.ends.items():
+        ends[status] += count
+    figures = {
+        "seconds": f"{found.elapsed_s:.0f}",
+        "calls": notes.num_calls,
+        "unanswered": len(notes.unanswered),
+        "twice": len(notes.twice) + len(ledger.twice),
+        "ledger_difference": ledger.difference,
+        "rss_slope_mb_per_h": rounded(trend.slope if trend else None),
+        "rss_noise": rounded(trend.noise if trend else None),
+        **{f"{name}_left": count for name, count in left.items()},
+        "swaps": found.num_swaps,
+        "wrong": len(notes.wrong),
+        "errors": len(errors),
+    }
+    swaps = f"{found.num_swaps} were made, the server counted {found.num_swaps_counted}"
+    segments = f"callers got {notes.num_sentences} sentences, the server counted {found.num_segments_ok} segments"
+    missed = [status for status in _ENDS if not ends[status]]
+    promises = [
+        Promise(name="each request is answered", broken=notes.unanswered),
+        Promise(name="no request is answered twice", broken=[*notes.twice, *ledger.twice]),
+        Promise(name="each answer is right", broken=notes.wrong),
+        Promise(name="no error that was not provoked", broken=errors),
+        Promise(name="clients and server know the same calls", broken=[*ledger.differing, *ledger.miscounted]),
+        Promise(name="nothing is left", broken=[f"{count} {name}" for name, count in left.items() if count]),
+        require("each swap is counted once", found.num_swaps == found.num_swaps_counted, swaps),
+        require("each sentence is counted", found.num_segments_ok >= notes.num_sentences, segments),
+        memory_promise,
+        require(
+            "everything is met",
+            not missed and found.num_swaps > 0,
+            f"run longer: {found.num_swaps} swaps, no call ended with {missed}",
+        ),
+        require("the server drains", exit_code == 0, f"it ended with exit code {exit_code}"),
+    ]
+    return Summary(scenario="soak", figures=figures, promises=promises, notes=[doubt] if doubt else [])
+
+
+def judged_lows(samples: Sequence[Sample], settings: Settings) -> list[tuple[float, float]]:
+    """Return the lows of memory (seconds, MiB) that are judged: under load, after the warm-up."""
+    judged = [
+        (sample.at_s, sample.footprint.rss_mb)
+        for sample in samples
+        if settings.warm_up_s <= sample.at_s <= settings.duration_s
+    ]
+    return memory.lows(judged, num_windows=settings.num_windows)
+
+
+def details(found: Observations, notes: Notes, settings: Settings) -> dict[str, Any]:
+    """Return settings and the server over time as JSON-ready values."""
+    return {
+        "settings": asdict(settings),
+        "max_slope_mb_per_h": round(settings.max_slope, 2),
+        "capacity_calls_per_s": round(found.capacity_per_s, 2),
+        "offered_calls_per_s": round(found.rate_per_s, 2),
+        "num_sentences": notes.num_sentences,
+        "num_segments": found.num_segments_ok,
+        "calls": [
+            {"kind": kind, "status": status, "count": count} for (kind, status), count in sorted(notes.ends.items())
+        ],
+        "counted": [
+            {"method": method, "status": status, "count": count}
+            for (method, status), count in sorted(found.counted.items())
+        ],
+        "before": asdict(found.before),
+        "after": asdict(found.after),
+        "samples": [
+            {
+                "at_s": round(sample.at_s, 2),
+                "rss_mb": round(sample.footprint.rss_mb, 2),
+                "threads": sample.footprint.num_threads,
+                "fds": sample.footprint.num_fds,
+                "calls": sample.num_calls,
+                "swaps": sample.num_swaps,
+            }
+            for sample in found.samples
+        ],
+    }
+
+
+def progress_line(sample: Sample, settings: Settings) -> str:
+    """Return how far the soak is."""
+    footprint = sample.footprint
+    return (
+        f"{sample.at_s:.0f} of {settings.duration_s:.0f} s: calls={sample.num_calls} swaps={sample.num_swaps} "
+        f"rss_mb={footprint.rss_mb:.0f} threads={footprint.num_threads} fds={footprint.num_fds}"
+    )
+
+
+def _progress(settings: Settings) -> Callable[[Sample], None]:
+    """Return what prints a line now and then."""
+    each_s = max(5.0, settings.duration_s / _LINES)
+    next_s = 0.0
+
+    def tell(sample: Sample) -> None:
+        nonlocal next_s
+        if sample.at_s >= next_s:
+            next_s = sample.at_s + each_s
+            print(progress_line(sample, settings), file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _left(found: Observations) -> dict[str, int]:
+    """Return what stayed: more than there was before the load, or more than nothing."""
+    before, after = found.before.footprint, found.after.footprint
+    return {
+        "threads": max(0, after.num_threads - before.num_threads),
+        "fds": max(0, after.num_fds - before.num_fds),
+        "tasks": round(sum(found.after.open_calls.values())),  # calls that the server still counts as being answered
+        "slots": len(found.after.held_segments) + max(0, len(found.after.versions) - 1),  # also of versions that went
+    }
+
+
+def _memory(trend: memory.Trend | None, settings: Settings) -> tuple[Promise, str | None]:
+    """Return the promise of memory, and a sentence if it changed too unevenly to be judged."""
+    name = "memory does not grow"
+    if trend is None:
+        return Promise(name=name, broken=["the run is too short to tell"]), None
+    growth = memory.growth(trend, max_slope=settings.max_slope)
+    doubt = memory.doubt(trend, max_slope=settings.max_slope)
+    unsure = doubt if settings.must_be_sure_of_memory else None
+    broken = [sentence for sentence in (growth, unsure) if sentence][:1]
+    figures = {**asdict(trend), "limit": settings.max_slope}
+    return Promise(name=name, broken=broken, figures=figures), None if doubt in broken else doubt
+
+
+def _trend(samples: Sequence[Sample], settings: Settings) -> memory.Trend | None:
+    try:
+        return memory.trend(judged_lows(samples, settings))
+    except ValueError:
+        return None
+
+
+def _complaints(log: AccessLog, num_broken_versions: int) -> list[str]:
+    """Return what the server complained of, but for the versions that could not be loaded, once each."""
+    provoked = [line for line in log.complaints if _BROKEN_VERSION in line]
+    return [line for line in log.complaints if _BROKEN_VERSION not in line] + provoked[num_broken_versions:]
+
+
+def _failed_segments(found: Observations) -> list[str]:
+    return [f"{found.num_segments_failed} segments failed"] if found.num_segments_failed else []
+
+
+def _figure(samples: Sequence[Sample], settings: Settings, *, title: str) -> Figure:
+    figure = Figure(figsize=(10, 9), layout="constrained")
+    figure.suptitle("\n".join(textwrap.wrap(title, _TITLE_WIDTH)), fontsize="small")
+    size, counts, work = figure.subplots(3, 1, sharex=True)
+    times = [sample.at_s for sample in samples]
+    size.plot(times, [sample.footprint.rss_mb for sample in samples], linewidth=0.8)
+    lowest = judged_lows(samples, settings)
+    size.plot([at_s for at_s, _ in lowest], [size_mb for _, size_mb in lowest], "o-", label="low of a window")
+    size.axvspan(0, settings.warm_up_s, color="lightgrey", label="warm-up, not judged")
+    size.set(ylabel="server memory, MiB")
+    size.legend(loc="lower right")
+    counts.plot(times, [sample.footprint.num_threads for sample in samples], label="threads")
+    counts.plot(times, [sample.footprint.num_fds for sample in samples], label="open files")
+    counts.set_ylim(bottom=0)
+    counts.legend(loc="lower right")
+    work.plot(times, [sample.num_calls - samples[0].num_calls for sample in samples], label="calls")
+    work.set(xlabel="seconds", ylabel="calls ended")
+    swaps = work.twinx()
+    swaps.step(times, [sample.num_swaps for sample in samples], color="tab:red", where="post")
+    swaps.set_ylabel("swaps", color="tab:red")
+    return figure
