@@ -32,9 +32,6 @@ ENVIRONMENT_PREFIX = "DRAGOMAN_"
 CONFIG_VARIABLE = "DRAGOMAN_CONFIG"
 """Names the settings file if no flag does."""
 
-_SHIPPED_MODELS = Path(__file__).resolve().parents[1] / "deploy" / "models"
-"""Found from wherever the server is started."""
-
 
 class Settings(BaseModel):
     """All settings of a server."""
@@ -79,7 +76,7 @@ def load_settings(
     environment = environment or {}
     if file is None and CONFIG_VARIABLE in environment:
         file = Path(environment[CONFIG_VARIABLE])
-    entries = {"models.directory": _Entry(value=_SHIPPED_MODELS, origin="default")}
+    entries: dict[str, _Entry] = {}
     for name, entry in (*_from_file(file), *_from_environment(environment), *_from_flags(flags or {})):
         _check_known(name, entry)
         entries[name] = entry

@@ -1,4 +1,4 @@
-"""What lies in the directory of models: names, versions, and whether their files change."""
+"""The directory of models on the disk: names, versions, and whether their files have changed."""
 
 import os
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ from service.models.names import is_plain_name
 from service.models.serving import SERVING_NAME
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
-"""Name, inode, size and time of change of every file of a directory: as long as it is the same, so are the files."""
+"""Name, inode, size and time of change of every file of a directory; changes with any of the files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameOnDisk:
-    """One name and its versions, at one moment."""
+    """A name and its versions, at one moment."""
 
     directory: Path
     versions: Mapping[str, Fingerprint]
     serving: Fingerprint
-    """Of the file of settings; empty without one."""
+    """Of `serving.toml`; empty without one."""
 
 
 def names_on_disk(directory: Path) -> dict[str, NameOnDisk]:
-    """Return what can be a model; mounted volumes hold `lost+found` and hidden directories, too.
+    """Return all names with at least one version; hidden directories and `lost+found` are ignored.
 
     Raises:
         ConfigError: if the directory is missing or unreadable, or has no bundle.
@@ -42,7 +42,7 @@ def names_on_disk(directory: Path) -> dict[str, NameOnDisk]:
 
 
 def name_on_disk(directory: Path) -> NameOnDisk:
-    """Return the versions of one name; none if its directory has just gone."""
+    """Return the versions of a name; none if its directory was just removed."""
     try:
         versions = {path.name: fingerprint(path) for path in _named_directories(directory)}
     except (FileNotFoundError, NotADirectoryError):
@@ -52,7 +52,7 @@ def name_on_disk(directory: Path) -> NameOnDisk:
 
 
 def fingerprint(directory: Path) -> Fingerprint:
-    """Return what changes when a file of a directory does; files that go meanwhile are left out."""
+    """Return the fingerprint of a directory; files that are removed meanwhile are left out."""
     found = []
     try:
         with os.scandir(directory) as entries:
@@ -69,7 +69,7 @@ def fingerprint(directory: Path) -> Fingerprint:
 
 
 def named_manifest(directory: Path) -> Manifest:
-    """Read the manifest of a bundle, which must be the one its path says; BundleError if it is not."""
+    """Read the manifest of a bundle; BundleError unless name and version are those of its path."""
     manifest = load_manifest(directory)
     found, expected = f"{manifest.name}/{manifest.version}", f"{directory.parent.name}/{directory.name}"
     if found != expected:
@@ -78,7 +78,7 @@ def named_manifest(directory: Path) -> Manifest:
 
 
 def check_complete(directory: Path) -> None:
-    """Raise BundleError unless all files of a bundle are there, and are those that its manifest lists."""
+    """Raise BundleError unless all files of a bundle are those that its manifest lists."""
     named_manifest(directory)
     open_bundle(directory)
 

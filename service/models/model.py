@@ -1,4 +1,4 @@
-"""A model: what a loader makes of a bundle, what answers requests, and what is told of it."""
+"""A version of a model: what a loader makes of its bundle, what answers requests, its status and its metrics."""
 
 import enum
 from collections.abc import Callable, Sequence
@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from prometheus_client import Gauge
+
 from service.bundle import Manifest
 from service.datatypes import Segment, SegmentResult
 from service.models.names import full_name
 from service.models.serving import ServingSettings
+from service.telemetry.metrics import Metrics
 from service.text.pipeline import Tokenizer
 from service.translate.service import SegmentQueue
 
@@ -18,29 +21,29 @@ class ModelState(enum.Enum):
     """Whether a version can answer."""
 
     LOADING = "loading"
-    """Being read and warmed up."""
+    """Its bundle is read, and it is warmed up."""
 
     READY = "ready"
     """Answers requests."""
 
     DRAINING = "draining"
-    """Finishes what it has and takes nothing new."""
+    """Finishes its requests and takes no new ones."""
 
     FAILED = "failed"
     """Could not be loaded."""
 
 
 class ModelScheduler(SegmentQueue, Protocol):
-    """The queue of one model and the threads behind it."""
+    """The queue of one version and the threads that decode."""
 
     def warm_up(self, segments: Sequence[Segment]) -> Sequence[SegmentResult]:
-        """Decode segments with what each decoding thread will use, before `start`; return the results of one."""
+        """Decode segments in the batch of each decoding thread, before `start`; return the results of one of them."""
 
     def start(self) -> None:
-        """Begin to decode."""
+        """Start to decode."""
 
     def drain(self, timeout_s: float) -> bool:
-        """Refuse new segments and wait for the answers to admitted ones; False if time ran out first."""
+        """Reject new segments and wait until admitted ones are answered; False if the time is over before."""
 
     def stop(self) -> None:
         """Answer what is left with an error and end the threads."""
@@ -52,7 +55,7 @@ class ModelParts:
 
     tokenizer: Tokenizer
     scheduler: ModelScheduler
-    """Neither warm nor started: the repository sees to both, and stops it."""
+    """Neither warm nor started; the repository warms it up, starts it and stops it."""
 
     precision: str
     """Which of the bundle's graphs it runs, such as `int8`."""
@@ -64,19 +67,19 @@ class ModelParts:
     """Size of the files that hold graphs and weights of the precision."""
 
     cache_bytes: Callable[[], int]
-    """Tells how many bytes the caches of its decoding threads take now; asked by any thread."""
+    """Returns the bytes that the KV caches of its decoding threads take now; called by any thread."""
 
     process_bytes: Callable[[], int] | None = None
-    """Likewise, of the memory of the process that decodes; None if that is the server's own."""
+    """Returns the bytes of memory of the decoding process; None if the server decodes itself."""
 
 
 ModelLoader = Callable[[Path, ServingSettings], ModelParts]
-"""Makes a bundle directory into a model, with the settings of its name; raises BundleError or ConfigError."""
+"""Loads the bundle of a directory with the settings of its name; raises BundleError or ConfigError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class LoadedModel:
-    """A model that answers requests. Whoever holds it may submit to its scheduler: it is not stopped before that."""
+    """A version that answers requests; its scheduler is not stopped while there are references to this object."""
 
     name: str
     version: str
@@ -103,13 +106,13 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
-    """What the repository knows of one version of a model."""
+    """What callers are told about one version of a model."""
 
     name: str
     version: str
     state: ModelState
     manifest: Manifest | None
-    """None if it could not be read, in state FAILED only."""
+    """None in state FAILED if it could not be read."""
 
     precision: str
     """Which graphs it runs; the manifest's default while it is loading; empty without a manifest."""
@@ -124,4 +127,45 @@ class ModelStatus:
     """Why it failed, if it did."""
 
     labels: tuple[str, ...] = ()
-    """Labels that point to it, sorted."""
+    """Its labels, sorted."""
+
+
+class ModelMetrics:
+    """Shows versions in the metrics and removes them again; one thread at a time may use it."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._shown: dict[tuple[str, str], list[tuple[Gauge, tuple[str, ...]]]] = {}
+        """Name and version to the gauges of its parts, which refer to them: to be removed before they can be freed."""
+
+    def show_state(self, name: str, version: str, state: ModelState) -> None:
+        """Show the state of a version."""
+        for other in ModelState:
+            self._metrics.model_state.labels(name, version, other.value).set(other is state)
+
+    def show_parts(self, name: str, version: str, parts: ModelParts) -> None:
+        """Show what a version that is ready consists of."""
+        metrics, key = self._metrics, (name, version)
+        info = (*key, parts.precision, parts.device)
+        metrics.model_info.labels(*info).set(1)
+        metrics.model_weights_bytes.labels(*key).set(parts.weights_bytes)
+        metrics.kv_cache_bytes.labels(*key).set_function(parts.cache_bytes)
+        self._shown[key] = [
+            (metrics.model_info, info),
+            (metrics.model_weights_bytes, key),
+            (metrics.kv_cache_bytes, key),
+        ]
+        if parts.process_bytes is not None:
+            metrics.decoding_process_memory_bytes.labels(*key).set_function(parts.process_bytes)
+            self._shown[key].append((metrics.decoding_process_memory_bytes, key))
+
+    def hide_parts(self, name: str, version: str) -> None:
+        """Remove what was shown of the parts of a version."""
+        for gauge, labels in self._shown.pop((name, version), ()):
+            gauge.remove(*labels)
+
+    def hide(self, name: str, version: str) -> None:
+        """Remove everything that was shown of a version."""
+        self.hide_parts(name, version)
+        for state in ModelState:
+            self._metrics.model_state.remove(name, version, state.value)

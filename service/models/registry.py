@@ -1,6 +1,12 @@
-"""What the repository knows at one moment, and which version answers: values and pure functions of them."""
+"""Which versions there are and which of them answers: an immutable catalogue, and the registry that replaces it.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+Everything about which version answers a request is a pure function of a catalogue.
+"""
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -8,9 +14,12 @@ from typing import Self
 
 from service.bundle import Manifest
 from service.errors import DragomanError, DrainingError, ModelNotFoundError, ModelStateError, StartingError
-from service.models.model import LoadedModel, ModelState, ModelStatus
+from service.models.model import LoadedModel, ModelMetrics, ModelParts, ModelScheduler, ModelState, ModelStatus
 from service.models.names import ModelReference, full_name, language_lookup, parse_reference, version_key
 from service.models.serving import VersionPolicy
+from service.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +32,7 @@ class Entry:
     state: ModelState
     manifest: Manifest | None = None
     model: LoadedModel | None = None
-    """None before it is ready, and once it is being unloaded: a look at the catalogue must not keep it alive."""
+    """None unless it is ready: a catalogue must not keep a version alive that is being unloaded."""
 
     precision: str = ""
     message: str = ""
@@ -43,13 +52,13 @@ class Entry:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it answers requests."""
+        """True if it answers requests."""
         return self.state is ModelState.READY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """All versions of all models, and the policy of each name; never changed, only replaced.
+    """All versions of all models, and the policy of each name.
 
     The default version of a name is the one its policy says, by default the latest (see `version_key`) that is ready.
     The default model of a language pair is the default version of the name that comes first in the alphabet among
@@ -67,7 +76,7 @@ class Catalogue:
         return replace(self, entries={**self.entries, **{entry.full_name: entry for entry in entries}})
 
     def without_entry(self, model: str) -> Self:
-        """Return it without one `name/version`."""
+        """Return it without `name/version`."""
         return replace(self, entries={key: entry for key, entry in self.entries.items() if key != model})
 
     def with_policy(self, name: str, policy: VersionPolicy) -> Self:
@@ -75,7 +84,7 @@ class Catalogue:
         return replace(self, policies={**self.policies, name: policy})
 
     def policy(self, name: str) -> VersionPolicy:
-        """Return what decides over the versions of a name."""
+        """Return the policy of a name."""
         return self.policies.get(name) or VersionPolicy()
 
     def versions(self, name: str) -> list[Entry]:
@@ -88,7 +97,7 @@ class Catalogue:
         return [entry.version for entry in self.versions(name) if entry.is_ready]
 
     def default_version(self, name: str) -> str | None:
-        """Return the version that answers a request that names the model alone; None if none does."""
+        """Return the version that answers a request that names no version; None if none does."""
         return self.policy(name).default(self.ready_versions(name))
 
     def resolve(self, model: str, source_language: str, target_language: str) -> LoadedModel:
@@ -97,16 +106,18 @@ class Catalogue:
         targets = language_lookup("target_language", target_language)
         if model:
             named = self._chosen(parse_reference(model))
-            (entry, *_) = _serving([named], sources, targets)
-            return _model(entry)
+            return _model(_serving([named], sources, targets)[0])
         serving = _serving([entry for entry in self.entries.values() if _has_served(entry)], sources, targets)
-        return _model(self._pair_default(serving) or self._refuse(serving))
+        entry = self._pair_default(serving)
+        if entry is None:
+            raise self._unavailable(serving)
+        return _model(entry)
 
     def select(self, reference: ModelReference) -> list[Entry]:
-        """Return the versions that a reference means, the latest first, in whatever state.
+        """Return the versions that a reference names, the latest first, in any state.
 
         Raises:
-            ModelNotFoundError: if there is none; says what there is.
+            ModelNotFoundError: if there is none; lists what there is.
         """
         if reference.label is not None:
             return [self._labelled(reference.name, reference.label)]
@@ -119,11 +130,11 @@ class Catalogue:
         return entries
 
     def available(self) -> tuple[str, ...]:
-        """Return what can be asked for, sorted."""
+        """Return the versions that a request may name, sorted."""
         return tuple(sorted(entry.full_name for entry in self.entries.values() if _has_served(entry)))
 
     def statuses(self, entries: Iterable[Entry] | None = None) -> Iterator[ModelStatus]:
-        """Yield what is known of some versions, or of all: by name, the latest version of each first."""
+        """Yield the status of some versions, or of all: by name, the latest version of each first."""
         chosen = self.entries.values() if entries is None else entries
         latest_first = sorted(chosen, key=lambda entry: version_key(entry.version), reverse=True)
         for entry in sorted(latest_first, key=lambda entry: entry.name):
@@ -152,7 +163,7 @@ class Catalogue:
         return entry
 
     def _chosen(self, reference: ModelReference) -> Entry:
-        """Return the one version that is to answer; it is ready."""
+        """Return the version, which is ready, that answers a request for a reference."""
         entries = self.select(reference)
         if reference.version is None and reference.label is None:
             default = self.default_version(reference.name)
@@ -160,10 +171,12 @@ class Catalogue:
             if default is None and any(entry.is_ready for entry in entries):
                 raise ModelStateError(reference.name, self.policy(reference.name).why_no_default())
         ready = [entry for entry in entries if entry.is_ready]
-        return ready[0] if ready else self._refuse(entries)
+        if not ready:
+            raise self._unavailable(entries)
+        return ready[0]
 
     def _pair_default(self, entries: Sequence[Entry]) -> Entry | None:
-        """Return which of the entries that serve a pair answers a request that names no model; None if none does."""
+        """Return the entry, of those that serve a pair, that answers a request without a model; None if none does."""
         for name in sorted({entry.name for entry in entries}):
             ready = {entry.version: entry for entry in entries if entry.name == name and entry.is_ready}
             version = self.policy(name).default(ready.keys())
@@ -171,11 +184,8 @@ class Catalogue:
                 return ready[version]
         return None
 
-    def _refuse(self, entries: Sequence[Entry]) -> Entry:
-        """Raise what says why none of these can answer."""
-        raise self._refusal(entries)
-
-    def _refusal(self, entries: Sequence[Entry]) -> DragomanError:
+    def _unavailable(self, entries: Sequence[Entry]) -> DragomanError:
+        """Return the error that says why none of some entries can answer."""
         if ready := [entry for entry in entries if entry.is_ready]:
             name = min(entry.name for entry in ready)
             return ModelStateError(name, self.policy(name).why_no_default())
@@ -187,6 +197,142 @@ class Catalogue:
         return ModelStateError(entries[0].full_name, f"could not be loaded: {entries[0].message}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainingVersion:
+    """A version that takes no new requests; those that hold the model may still submit to its scheduler."""
+
+    entry: Entry
+    scheduler: ModelScheduler
+
+    is_released: threading.Event
+    """Set once there are no references to the model any more."""
+
+
+class ModelRegistry:
+    """Holds the current catalogue; any thread may read it, and change it by these methods, at any time."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._changed = threading.Condition()
+        self._catalogue = Catalogue()
+        self._metrics = metrics
+        self._shown = ModelMetrics(metrics)
+        self._is_closed = False
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The current catalogue; it stays valid, but is replaced with each change."""
+        return self._catalogue
+
+    @property
+    def is_closed(self) -> bool:
+        """True once no model takes requests any more."""
+        return self._is_closed
+
+    def claim(self, entry: Entry) -> Entry | None:
+        """Enter a version that is about to be loaded; return the entry that prevents this, None if none does.
+
+        Raises:
+            DrainingError: after `close`.
+        """
+        with self._changed:
+            if self._is_closed:
+                raise DrainingError
+            current = self._catalogue.entries.get(entry.full_name)
+            if current is not None and current.state is not ModelState.FAILED:
+                return current
+            self._put(entry)
+            return None
+
+    def update(self, entry: Entry) -> None:
+        """Replace the entry of a version that is being loaded."""
+        with self._changed:
+            if self._is_loading(entry):
+                self._put(entry)
+
+    def publish(self, entry: Entry, model: LoadedModel, parts: ModelParts, *, load_s: float) -> bool:
+        """Start a version that was loaded in a time, and let it answer; False after `close`."""
+        with self._changed:
+            if not self._is_loading(entry):
+                return False
+            model.scheduler.start()
+            self._shown.show_parts(entry.name, entry.version, parts)
+            self._metrics.model_load_seconds.observe(load_s)
+            self._put(replace(entry, model=model, precision=model.precision, state=ModelState.READY))
+            return True
+
+    def fail(self, entry: Entry, message: str) -> None:
+        """Enter the reason why a version could not be loaded."""
+        with self._changed:
+            self._metrics.model_load_failures.labels(entry.name).inc()
+            if not self._is_closed:
+                self._put(replace(entry, state=ModelState.FAILED, message=message))
+
+    def begin_draining(self, model: str) -> DrainingVersion | None:
+        """Let a version that is ready take no new requests; None if there is none."""
+        with self._changed:
+            entry = self._catalogue.entries.get(model)
+            if entry is None or entry.model is None or not entry.is_ready:
+                return None
+            is_released = threading.Event()
+            weakref.finalize(entry.model, is_released.set).atexit = False
+            scheduler, entry = entry.model.scheduler, replace(entry, model=None, state=ModelState.DRAINING)
+            self._put(entry)
+        return DrainingVersion(entry=entry, scheduler=scheduler, is_released=is_released)
+
+    def hide_parts(self, entry: Entry) -> None:
+        """Remove the parts of a version from the metrics, so that they can be freed."""
+        with self._changed:
+            self._shown.hide_parts(entry.name, entry.version)
+
+    def remove(self, entry: Entry) -> None:
+        """Remove a version that failed or is unloaded."""
+        with self._changed:
+            if entry.full_name in self._catalogue.entries:
+                self._shown.hide(entry.name, entry.version)
+                self._replace(self._catalogue.without_entry(entry.full_name))
+
+    def change_policy(self, name: str, change: Callable[[VersionPolicy], VersionPolicy]) -> None:
+        """Replace the policy of a name by what a function makes of it."""
+        with self._changed:
+            self._replace(self._catalogue.with_policy(name, change(self._catalogue.policy(name))))
+
+    def wait_while(self, model: str, state: ModelState) -> Entry | None:
+        """Wait until a version leaves a state, or `close`; return its entry then, None if it is gone."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._state(model) is not state or self._is_closed)
+            return self._catalogue.entries.get(model)
+
+    def close(self) -> list[ModelScheduler]:
+        """Let no version take requests any more; return the schedulers of those that were ready."""
+        with self._changed:
+            self._is_closed = True
+            entries = [replace(entry, state=ModelState.DRAINING) for entry in self._catalogue.entries.values()]
+            for entry in entries:
+                self._shown.show_state(entry.name, entry.version, entry.state)
+            self._replace(self._catalogue.with_entries(*entries))
+        return [entry.model.scheduler for entry in entries if entry.model]
+
+    def _put(self, entry: Entry) -> None:
+        self._shown.show_state(entry.name, entry.version, entry.state)
+        self._replace(self._catalogue.with_entries(entry))
+
+    def _replace(self, catalogue: Catalogue) -> None:
+        previous, self._catalogue = self._catalogue, catalogue
+        for name in {entry.name for entry in previous.entries.values()}:
+            before, now = previous.default_version(name), catalogue.default_version(name)
+            if before is not None and now is not None and before != now:
+                self._metrics.model_swaps.labels(name).inc()
+                log.info("default version changed", extra={"model": name, "before": before, "now": now})
+        self._changed.notify_all()
+
+    def _is_loading(self, entry: Entry) -> bool:
+        return self._state(entry.full_name) is ModelState.LOADING
+
+    def _state(self, model: str) -> ModelState | None:
+        entry = self._catalogue.entries.get(model)
+        return entry.state if entry else None
+
+
 def _model(entry: Entry) -> LoadedModel:
     if entry.model is None:
         raise AssertionError(f"{entry.full_name} is ready without a model")
@@ -194,7 +340,7 @@ def _model(entry: Entry) -> LoadedModel:
 
 
 def _has_served(entry: Entry) -> bool:
-    """Say whether a version is, was or will be there for requests."""
+    """Say whether requests may name a version."""
     return entry.state is not ModelState.FAILED
 
 

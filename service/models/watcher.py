@@ -1,4 +1,4 @@
-"""Looks at the directory of models from time to time."""
+"""Keeps what is loaded in step with the directory of models: the reconciler, and the thread that calls it."""
 
 import logging
 import threading
@@ -9,74 +9,74 @@ from pathlib import Path
 
 from service.errors import BundleError, ConfigError, DragomanError
 from service.models.disk import Fingerprint, NameOnDisk, check_complete, fingerprint, name_on_disk, names_on_disk
-from service.models.lifecycle import Lifecycle, Shelf, entry_of
+from service.models.lifecycle import Lifecycle, entry_of
 from service.models.model import ModelState
 from service.models.names import full_name, version_key
-from service.models.registry import Entry
-from service.models.serving import VersionPolicy, read_serving
+from service.models.registry import ModelRegistry
+from service.models.serving import read_serving
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
-    """What is known of a version that could not be loaded."""
+    """A version that could not be loaded."""
 
     content: tuple[Fingerprint, Fingerprint]
     """The bundle, and the settings of its name."""
 
     since_s: float
-    """When it was first seen like this."""
+    """When this content was first seen."""
 
     is_final: bool = False
-    """Whether there is no point in trying again while it stays like this."""
+    """True if it is not tried again with the same content."""
 
 
-class Follower:
-    """Compares what is loaded with what lies on the disk and is wanted.
+class Reconciler:
+    """Loads and unloads versions until they are those that are on the disk and wanted by the policy of their name.
 
-    A bundle counts as there once its checksums fit. One that does not fit may be on its way: it is tried again whenever
-    it has changed, and is broken if it has stayed the same for a while.
+    A bundle is complete once its checksums fit. One that does not fit may still be being copied: it is tried again
+    after each change, and is broken if it has not changed for `settle_s`.
     """
 
     def __init__(
         self,
         directory: Path,
-        shelf: Shelf,
+        registry: ModelRegistry,
         lifecycle: Lifecycle,
         *,
         settle_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
-        self._shelf = shelf
+        self._registry = registry
         self._lifecycle = lifecycle
         self._settle_s = settle_s
         self._clock = clock
-        self._lock = threading.Lock()  # one look at a time
+        self._lock = threading.Lock()  # one `refresh` at a time
         self._attempts: dict[str, _Attempt] = {}
-        self._dismissed: dict[str, Fingerprint] = {}
+        self._unloaded: dict[str, Fingerprint] = {}
         self._servings: dict[str, Fingerprint] = {}
         self._is_lost = False
 
     def note_serving(self, name: str, on_disk: NameOnDisk) -> None:
-        """Take the settings of a name as read."""
+        """Remember that the settings of a name have been read."""
         self._servings[name] = on_disk.serving
 
-    def dismiss(self, directory: Path) -> None:
-        """Do not load a version by itself while its directory stays as it is."""
+    def note_unload(self, directory: Path) -> None:
+        """Do not load a version again while its directory stays as it is: a caller unloads it."""
         entry = entry_of(directory)
-        self._dismissed[entry.full_name] = fingerprint(directory)
-        self._shelf.change_policy(entry.name, lambda policy: policy.without_demand([entry.version]))
+        self._unloaded[entry.full_name] = fingerprint(directory)
+        self._registry.change_policy(entry.name, lambda policy: policy.without_demand([entry.version]))
 
-    def recall(self, directory: Path) -> None:
-        """Treat a version as if it had never been dismissed, or tried."""
+    def note_load(self, directory: Path) -> None:
+        """Forget that a version was unloaded, or could not be loaded: a caller loads it."""
         model = entry_of(directory).full_name
-        self._dismissed.pop(model, None)
+        self._unloaded.pop(model, None)
         self._attempts.pop(model, None)
 
     def refresh(self) -> None:
-        """Look once; returns when what has come is loaded. What has gone finishes in threads of its own.
+        """Reconcile once; returns when new versions are loaded. Unloading goes on in threads of its own.
 
         A directory that is missing, unreadable or empty as a whole is taken for a lost mount: nothing is unloaded.
         """
@@ -85,113 +85,106 @@ class Follower:
                 found = names_on_disk(self._directory)
             except ConfigError as error:
                 if not self._is_lost:
-                    log.warning("the directory of models is lost; what is loaded stays", extra={"fault": str(error)})
+                    log.warning("the directory of models is lost; loaded models stay", extra={"fault": str(error)})
                 self._is_lost = True
                 return
             self._is_lost = False
-            known = {entry.name for entry in self._shelf.catalogue.entries.values()}
+            known = {entry.name for entry in self._registry.catalogue.entries.values()}
             for name in sorted(known | found.keys()):
-                self._follow(name, found.get(name) or name_on_disk(self._directory / name))
+                self._reconcile(name, found.get(name) or name_on_disk(self._directory / name))
 
     def retire_unwanted(self, name: str, versions: Sequence[str] | None = None) -> None:
-        """Unload what the policy of a name does not want any more, or what is not among the versions given."""
-        catalogue = self._shelf.catalogue
+        """Unload the ready versions of a name that its policy does not want, or that are not among `versions`."""
+        catalogue = self._registry.catalogue
         ready = catalogue.ready_versions(name)
-        there = ready if versions is None else [version for version in ready if version in versions]
-        wanted = catalogue.policy(name).wanted(there)
+        kept = ready if versions is None else [version for version in ready if version in versions]
+        wanted = catalogue.policy(name).wanted(kept)
         self._lifecycle.retire(full_name(name, version) for version in ready if version not in wanted)
 
-    def _follow(self, name: str, on_disk: NameOnDisk) -> None:
+    def _reconcile(self, name: str, on_disk: NameOnDisk) -> None:
         self._read_serving(name, on_disk)
-        self._forget_gone(name, on_disk)
+        self._forget_removed(name, on_disk)
         for version in self._missing(name, on_disk):
-            if self._shelf.is_ending:
+            if self._registry.is_closed:
                 return
             self._try(name, version, on_disk)
         self.retire_unwanted(name, tuple(on_disk.versions))
 
     def _read_serving(self, name: str, on_disk: NameOnDisk) -> None:
-        """Take over changed settings; broken ones leave what was valid before."""
+        """Apply changed settings; invalid ones are ignored and the previous ones stay active."""
         if self._servings.get(name, ()) == on_disk.serving:
             return
         self._servings[name] = on_disk.serving
         try:
             serving = read_serving(on_disk.directory)
         except ConfigError as error:
-            log.warning("settings of a model are not taken over", extra={"model": name, "fault": str(error)})
+            facts = {"model": name, "fault": str(error)}
+            log.warning("invalid settings of a model are ignored; the previous ones stay active", extra=facts)
         else:
-            self._shelf.change_policy(name, lambda policy: replace(policy, serving=serving))
+            self._registry.change_policy(name, lambda policy: replace(policy, serving=serving))
 
-    def _forget_gone(self, name: str, on_disk: NameOnDisk) -> None:
-        """Forget what was known of versions that are no longer there."""
-        gone = [entry for entry in self._shelf.catalogue.versions(name) if entry.version not in on_disk.versions]
-        for entry in gone:
+    def _forget_removed(self, name: str, on_disk: NameOnDisk) -> None:
+        """Forget what is known of versions whose directory was removed."""
+        entries = self._registry.catalogue.versions(name)
+        removed = [entry for entry in entries if entry.version not in on_disk.versions]
+        for entry in removed:
             if entry.state is ModelState.FAILED:
-                self._shelf.remove(entry)
-        self._shelf.change_policy(name, lambda policy: _without_gone(policy, gone))
-        there = {full_name(name, version) for version in on_disk.versions}
-        for known in (self._attempts, self._dismissed):
-            for model in [model for model in known if model.startswith(f"{name}/") and model not in there]:
+                self._registry.remove(entry)
+        versions = [entry.version for entry in removed]
+        self._registry.change_policy(name, lambda policy: policy.without_demand(versions))
+        current = {full_name(name, version) for version in on_disk.versions}
+        for known in (self._attempts, self._unloaded):
+            for model in [model for model in known if model.startswith(f"{name}/") and model not in current]:
                 del known[model]
 
     def _missing(self, name: str, on_disk: NameOnDisk) -> list[str]:
         """Return the versions to load, the oldest first."""
-        catalogue = self._shelf.catalogue
-        candidates = [version for version in on_disk.versions if not self._is_ruled_out(name, version, on_disk)]
-        there = {entry.version for entry in catalogue.versions(name) if entry.state is not ModelState.FAILED}
-        return sorted(catalogue.policy(name).wanted(candidates) - there, key=version_key)
+        catalogue = self._registry.catalogue
+        candidates = [version for version in on_disk.versions if not self._is_excluded(name, version, on_disk)]
+        current = {entry.version for entry in catalogue.versions(name) if entry.state is not ModelState.FAILED}
+        return sorted(catalogue.policy(name).wanted(candidates) - current, key=version_key)
 
-    def _is_ruled_out(self, name: str, version: str, on_disk: NameOnDisk) -> bool:
+    def _is_excluded(self, name: str, version: str, on_disk: NameOnDisk) -> bool:
         model, bundle = full_name(name, version), on_disk.versions[version]
-        if self._dismissed.get(model, bundle) != bundle:
-            del self._dismissed[model]
+        if self._unloaded.get(model, bundle) != bundle:
+            del self._unloaded[model]
         attempt = self._attempts.get(model)
         has_failed = attempt is not None and attempt.is_final and attempt.content == (bundle, on_disk.serving)
-        return model in self._dismissed or has_failed
+        return model in self._unloaded or has_failed
 
     def _try(self, name: str, version: str, on_disk: NameOnDisk) -> None:
-        """Load a version if it is all there."""
+        """Load a version if its bundle is complete."""
         model, content = full_name(name, version), (on_disk.versions[version], on_disk.serving)
         attempt = self._attempts.get(model)
         is_new = attempt is None or attempt.content != content
         if attempt is None or attempt.content != content:
             attempt = self._attempts[model] = _Attempt(content=content, since_s=self._clock())
-        is_still = self._clock() - attempt.since_s >= self._settle_s
-        if not (is_new or is_still):
-            return  # nothing new can come of it
+        is_settled = self._clock() - attempt.since_s >= self._settle_s
+        if not (is_new or is_settled):
+            return  # tried already
         directory = on_disk.directory / version
         try:
             check_complete(directory)
+            self._lifecycle.load(directory)
         except BundleError as error:
-            if not is_still:
+            if not is_settled:
                 return
             self._lifecycle.fail(entry_of(directory), error)
-        else:
-            if self._loads(directory):
-                return
-        self._attempts[model] = replace(attempt, is_final=True)
-
-    def _loads(self, directory: Path) -> bool:
-        """Load a version; False if it failed, which has been told."""
-        try:
-            self._lifecycle.load(directory)
         except DragomanError:
-            return False
-        return True
-
-
-def _without_gone(policy: VersionPolicy, gone: Sequence[Entry]) -> VersionPolicy:
-    return policy.without_demand([entry.version for entry in gone])
+            pass  # `load` has entered and logged it
+        else:
+            return
+        self._attempts[model] = replace(attempt, is_final=True)
 
 
 class Watcher:
-    """Calls `refresh` again and again, in a thread of its own, until it is ended."""
+    """Calls `refresh` periodically, in a thread of its own, until `end`."""
 
     def __init__(self, refresh: Callable[[], None], *, interval_s: float) -> None:
         """Prepare it; nothing runs before `start`.
 
         Args:
-            refresh: what to do; if it fails, that is logged and it is called again next time.
+            refresh: if it fails, that is logged, and it is called again after the interval.
             interval_s: from the end of a call to the next; 0: it is never called.
         """
         self._refresh = refresh
@@ -200,22 +193,17 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="watch-models", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         if self._interval_s and not self._is_ended.is_set():
             self._thread.start()
 
     def end(self) -> None:
-        """Look no more; a call that runs goes on. May be called at any time, more than once."""
+        """Make no more calls; one that runs goes on. May be called at any time, more than once."""
         self._is_ended.set()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for a call that runs, after `end`."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
 
     def _run(self) -> None:
         while not self._is_ended.wait(self._interval_s):
             try:
                 self._refresh()
-            except Exception:  # a directory that cannot be read now may be there again next time
-                log.exception("looking for models failed")
+            except Exception:  # the next call may succeed, for instance once a directory can be read again
+                log.exception("refreshing models failed")

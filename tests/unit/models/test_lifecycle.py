@@ -18,7 +18,7 @@ from service.errors import (
     StartingError,
 )
 from service.models.model import LoadedModel, ModelParts
-from service.models.repository import MAX_LABELS
+from service.models.names import MAX_LABELS
 from service.models.serving import ServingSettings
 from service.telemetry.metrics import Metrics
 from tests.unit.models.model_fakes import (
@@ -102,7 +102,7 @@ def test_loading_what_is_loaded_changes_nothing(tmp_path: Path) -> None:
     assert repository.resolve("tiny", "en", "de") is before
 
 
-def test_who_holds_a_model_can_use_it_until_they_let_go(tmp_path: Path) -> None:
+def test_a_version_that_is_unloaded_can_be_used_while_there_are_references_to_it(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
     model = repository.resolve("tiny/2", "en", "de")
     scheduler = model.scheduler
@@ -124,7 +124,7 @@ def test_who_holds_a_model_can_use_it_until_they_let_go(tmp_path: Path) -> None:
     assert states(repository) == {"tiny/1": "ready"}
 
 
-def test_whoever_holds_a_model_too_long_is_not_waited_for(tmp_path: Path) -> None:
+def test_unloading_does_not_wait_longer_than_its_timeout(tmp_path: Path) -> None:
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, unload_timeout_s=0)
     repository.load_all()
@@ -136,7 +136,7 @@ def test_whoever_holds_a_model_too_long_is_not_waited_for(tmp_path: Path) -> Non
     assert model.scheduler.calls == ["start", "drain 0", "stop"]
 
 
-def test_stopping_does_not_wait_for_those_who_hold_a_model(tmp_path: Path) -> None:
+def test_stopping_does_not_wait_for_references_to_a_model(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
     model = repository.resolve("tiny/2", "en", "de")
     with ThreadPoolExecutor(1) as pool:
@@ -309,3 +309,20 @@ def test_what_is_unloaded_twice_at_once_is_unloaded_once(tmp_path: Path) -> None
 
     assert scheduler.calls.count("stop") == 1
     assert all(outcome is None or isinstance(outcome, ModelNotFoundError) for outcome in outcomes)
+
+
+@pytest.mark.parametrize("drains_in_time", [True, False])
+def test_the_log_says_whether_all_requests_of_an_unloaded_version_were_answered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, drains_in_time: bool
+) -> None:
+    caplog.set_level("INFO")
+    scheduler = FakeScheduler(drains_in_time=drains_in_time)
+    write_bundle(tmp_path, "tiny/1")
+    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler))
+    repository.load_all()
+
+    repository.unload("tiny/1")
+
+    assert scheduler.calls == ["start", "drain", "stop"]
+    (record,) = [record for record in caplog.records if record.message == "model unloaded"]
+    assert record.is_drained is drains_in_time  # type: ignore[attr-defined]

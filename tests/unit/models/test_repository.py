@@ -188,29 +188,24 @@ def test_models_are_loading_until_all_their_parts_are_there(tmp_path: Path) -> N
     assert repository.list_models()[0].state is ModelState.READY
 
 
-@pytest.mark.parametrize("drains_in_time", [True, False])
-def test_draining_refuses_new_requests_and_says_whether_all_were_answered(tmp_path: Path, drains_in_time: bool) -> None:
-    schedulers = [FakeScheduler(), FakeScheduler(drains_in_time=drains_in_time)]
+def test_stopping_rejects_new_requests_and_stops_every_version(tmp_path: Path) -> None:
+    schedulers = [FakeScheduler(), FakeScheduler()]
     remaining = iter(schedulers)
     write_bundle(tmp_path, "tiny/1")
     write_bundle(tmp_path, "tiny/2")
     repository = make_repository(tmp_path, load=lambda *_: make_parts(next(remaining)))
     repository.load_all()
 
-    assert repository.drain(1.5) is drains_in_time
     repository.stop()
 
-    assert [scheduler.calls for scheduler in schedulers] == [["start", "drain 1.5", "stop"]] * 2
+    assert [scheduler.calls for scheduler in schedulers] == [["start", "stop"]] * 2
     with pytest.raises(DrainingError):
         repository.resolve("tiny", "en", "de")
     assert not any(model.is_default or model.is_pair_default for model in repository.list_models())
 
 
 def test_stopping_before_anything_is_loaded_does_nothing(tmp_path: Path) -> None:
-    repository = make_repository(tmp_path)
-
-    assert repository.drain(0.0)
-    repository.stop()
+    make_repository(tmp_path).stop()
 
 
 def test_a_model_that_is_stopped_while_it_loads_never_starts(tmp_path: Path) -> None:
@@ -273,7 +268,7 @@ def test_a_manifest_that_is_broken_names_its_file(tmp_path: Path) -> None:
     assert caught.value.file == str(directory / MANIFEST_NAME)
 
 
-def test_a_bundle_in_the_wrong_place_is_refused_before_any_isloaded_repository(tmp_path: Path) -> None:
+def test_a_bundle_in_the_wrong_place_is_refused_before_any_is_loaded(tmp_path: Path) -> None:
     write_bundle(tmp_path, "tiny/1").rename(tmp_path / "tiny" / "2")
 
     with pytest.raises(BundleError, match="name and version is tiny/1, expected tiny/2"):
@@ -303,8 +298,7 @@ def test_a_real_scheduler_is_started_drained_and_stopped(tmp_path: Path) -> None
     repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler))
     repository.load_all()
 
-    assert repository.drain(1.0)
-    repository.stop()
+    repository.unload("tiny/1")
 
     with pytest.raises(DrainingError):
         scheduler.submit([make_segment(4)], deadline_s=None, priority=Priority.BULK)

@@ -1,6 +1,281 @@
-import threading
+"""What `refresh` does with versions that are added, changed and removed, and how the watcher calls it."""
 
+import logging
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from service.bundle import MANIFEST_NAME
+from service.errors import ConfigError, ModelNotFoundError, ModelStateError
+from service.models.model import ModelParts
+from service.models.repository import ModelRepository
+from service.models.serving import SERVING_NAME, ServingSettings
 from service.models.watcher import Watcher
+from service.telemetry.metrics import Metrics
+from tests.fakes import ManualClock
+from tests.unit.models.model_fakes import (
+    SETTLE_S,
+    load_parts,
+    loaded_repository,
+    make_repository,
+    resolved,
+    states,
+    until,
+    write_bundle,
+    write_serving,
+)
+
+
+def settled(repository: ModelRepository) -> dict[str, str]:
+    """Return the state of each version once nothing is being unloaded."""
+    until(lambda: "draining" not in states(repository).values())
+    return states(repository)
+
+
+def test_a_version_that_comes_is_loaded_and_becomes_the_default(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1")
+    write_bundle(tmp_path, "tiny/2")
+
+    repository.refresh()
+
+    assert states(repository) == {"tiny/2": "ready", "tiny/1": "ready"}
+    assert resolved(repository, "tiny") == "tiny/2"
+
+
+def test_a_name_that_comes_is_loaded(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1")
+    write_bundle(tmp_path, "other/1", pair="fr de")
+
+    repository.refresh()
+
+    assert resolved(repository, source="fr") == "other/1"
+
+
+def test_a_version_that_goes_is_unloaded_and_the_one_before_answers(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
+    shutil.rmtree(tmp_path / "tiny" / "2")
+
+    repository.refresh()
+
+    assert resolved(repository, "tiny") == "tiny/1"
+    assert settled(repository) == {"tiny/1": "ready"}
+
+
+def test_only_the_newest_are_kept_if_the_settings_say_so(tmp_path: Path) -> None:
+    write_serving(tmp_path, "tiny", 'versions = "latest:1"')
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
+    write_bundle(tmp_path, "tiny/10")
+
+    assert states(repository) == {"tiny/2": "ready"}
+    repository.refresh()
+
+    assert settled(repository) == {"tiny/10": "ready"}
+
+
+def test_a_broken_version_leaves_the_old_one_serving_and_is_told_with_its_fault(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_serving(tmp_path, "tiny", 'versions = "latest:1"')
+    write_bundle(tmp_path, "tiny/1")
+    clock, registry = ManualClock(), CollectorRegistry()
+    repository = make_repository(tmp_path, clock=clock, metrics=Metrics(registry))
+    repository.load_all()
+    (write_bundle(tmp_path, "tiny/2") / "encoder.onnx").write_text("damaged", encoding="utf-8")
+
+    repository.refresh()
+    clock.advance(SETTLE_S)
+    repository.refresh()
+
+    (broken, _) = repository.list_models()
+    assert states(repository) == {"tiny/2": "failed", "tiny/1": "ready"}
+    assert "encoder.onnx: size in bytes is 7" in broken.message
+    assert resolved(repository, "tiny") == "tiny/1"
+    with pytest.raises(ModelStateError, match=r"tiny/2 could not be loaded: .*encoder\.onnx"):
+        resolved(repository, "tiny/2")
+    assert registry.get_sample_value("mt_model_load_failures_total", {"model": "tiny"}) == 1
+    (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "encoder.onnx" in line.fault  # type: ignore[attr-defined]
+
+
+def test_a_bundle_that_is_being_copied_is_neither_taken_nor_broken(tmp_path: Path) -> None:
+    source = write_bundle(tmp_path / "elsewhere", "tiny/2")
+    write_bundle(tmp_path / "models", "tiny/1")
+    clock = ManualClock()
+    repository = make_repository(tmp_path / "models", clock=clock)
+    repository.load_all()
+    target = tmp_path / "models" / "tiny" / "2"
+    target.mkdir()
+
+    for file in sorted(source.iterdir(), reverse=True):  # the manifest is not the last
+        repository.refresh()
+        assert states(repository) == {"tiny/1": "ready"}
+        clock.advance(SETTLE_S - 1)
+        shutil.copy(file, target)
+    repository.refresh()
+
+    assert states(repository) == {"tiny/2": "ready", "tiny/1": "ready"}
+
+
+def test_a_broken_version_is_loaded_once_it_is_repaired(tmp_path: Path) -> None:
+    clock = ManualClock()
+    write_bundle(tmp_path, "tiny/1")
+    repository = make_repository(tmp_path, clock=clock)
+    repository.load_all()
+    manifest = write_bundle(tmp_path, "tiny/2") / MANIFEST_NAME
+    right = manifest.read_text(encoding="utf-8")
+    manifest.write_text("{", encoding="utf-8")
+    repository.refresh()
+    clock.advance(SETTLE_S)
+    repository.refresh()
+    assert states(repository)["tiny/2"] == "failed"
+
+    manifest.write_text(right, encoding="utf-8")
+    repository.refresh()
+
+    assert states(repository)["tiny/2"] == "ready"
+
+
+def test_a_broken_version_that_goes_is_forgotten(tmp_path: Path) -> None:
+    clock, registry = ManualClock(), CollectorRegistry()
+    write_bundle(tmp_path, "tiny/1")
+    repository = make_repository(tmp_path, clock=clock, metrics=Metrics(registry))
+    repository.load_all()
+    (tmp_path / "tiny" / "2").mkdir()
+    repository.refresh()
+    clock.advance(SETTLE_S)
+    repository.refresh()
+    assert states(repository)["tiny/2"] == "failed"
+
+    (tmp_path / "tiny" / "2").rmdir()
+    repository.refresh()
+
+    assert states(repository) == {"tiny/1": "ready"}
+    labels = {"model": "tiny", "version": "2", "state": "failed"}
+    assert registry.get_sample_value("mt_model_state", labels) is None
+
+
+def test_a_version_that_the_loader_refuses_is_tried_once(tmp_path: Path) -> None:
+    tried: list[str] = []
+
+    def load(directory: Path, serving: ServingSettings) -> ModelParts:
+        tried.append(directory.name)
+        if directory.name == "2":
+            raise MemoryError("no room")
+        return load_parts(directory, serving)
+
+    write_bundle(tmp_path, "tiny/1")
+    repository = make_repository(tmp_path, load=load)
+    repository.load_all()
+    write_bundle(tmp_path, "tiny/2")
+
+    repository.refresh()
+    repository.refresh()
+
+    assert tried == ["1", "2"]
+    assert repository.get_model("tiny/2")[0].message == "MemoryError: no room"
+
+
+@pytest.mark.parametrize("loss", ["missing", "empty"])
+def test_a_directory_that_is_lost_as_a_whole_unloads_nothing(tmp_path: Path, loss: str) -> None:
+    repository = loaded_repository(tmp_path / "models", "tiny/1")
+    (tmp_path / "models").rename(tmp_path / "gone")
+    if loss == "empty":
+        (tmp_path / "models").mkdir()
+
+    repository.refresh()
+
+    assert states(repository) == {"tiny/1": "ready"}
+
+
+def test_changed_settings_of_a_model_are_taken_over(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2", "tiny/3")
+
+    write_serving(tmp_path, "tiny", 'versions = "latest:1"\ndefault_version = "@stable"\n[labels]\nstable = "1"')
+    repository.refresh()
+
+    assert resolved(repository, "tiny") == "tiny/1"
+    assert settled(repository) == {"tiny/3": "ready", "tiny/1": "ready"}
+
+
+def test_broken_settings_of_a_model_leave_those_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_serving(tmp_path, "tiny", 'default_version = "1"')
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
+
+    write_serving(tmp_path, "tiny", 'default = "2"')
+    repository.refresh()
+
+    assert resolved(repository, "tiny") == "tiny/1"
+    assert any("default" in getattr(record, "fault", "") for record in caplog.records)
+
+
+def test_a_version_that_somebody_unloaded_stays_so_until_its_directory_changes(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
+
+    repository.unload("tiny/2")
+    repository.refresh()
+    assert states(repository) == {"tiny/1": "ready"}
+    shutil.rmtree(tmp_path / "tiny" / "2")
+    write_bundle(tmp_path, "tiny/2")
+    repository.refresh()
+
+    assert states(repository) == {"tiny/2": "ready", "tiny/1": "ready"}
+
+
+def test_a_version_that_was_asked_for_stays_although_it_is_not_among_the_newest(tmp_path: Path) -> None:
+    write_serving(tmp_path, "tiny", 'versions = "latest:1"')
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
+
+    repository.load("tiny/1")
+    repository.refresh()
+
+    assert settled(repository) == {"tiny/2": "ready", "tiny/1": "ready"}
+
+
+def test_a_label_keeps_its_version_loaded_until_it_is_moved(tmp_path: Path) -> None:
+    write_serving(tmp_path, "tiny", 'versions = "latest:1"\n[labels]\nstable = "1"')
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
+    assert states(repository) == {"tiny/2": "ready", "tiny/1": "ready"}
+
+    repository.set_label("tiny/2", "stable")
+
+    assert settled(repository) == {"tiny/2": "ready"}
+    assert resolved(repository, "tiny@stable") == "tiny/2"
+
+
+@pytest.mark.parametrize(
+    ("serving", "key"),
+    [
+        ('versions = ["1", "7"]', "versions"),
+        ('default_version = "7"', "default_version"),
+        ('default_version = "@stable"', "default_version"),
+        ('[labels]\nstable = "7"', "labels.stable"),
+    ],
+)
+def test_settings_that_name_what_is_not_there_fail_the_start(tmp_path: Path, serving: str, key: str) -> None:
+    write_bundle(tmp_path, "tiny/1")
+    write_serving(tmp_path, "tiny", serving)
+
+    with pytest.raises(ConfigError) as caught:
+        make_repository(tmp_path).load_all()
+
+    assert caught.value.setting == f"{tmp_path / 'tiny' / SERVING_NAME}: {key}"
+
+
+def test_versions_that_are_not_wanted_may_be_broken(tmp_path: Path) -> None:
+    write_serving(tmp_path, "tiny", 'versions = ["1"]')
+    (tmp_path / "tiny" / "2").mkdir()
+
+    repository = loaded_repository(tmp_path, "tiny/1")
+
+    with pytest.raises(ModelNotFoundError, match="available: tiny/1"):
+        resolved(repository, "tiny/2")
+
+
+def watching() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "watch-models"]
 
 
 def test_a_refresh_that_fails_is_tried_again() -> None:
@@ -15,7 +290,7 @@ def test_a_refresh_that_fails_is_tried_again() -> None:
 
     assert all(calls.acquire(timeout=30) for _ in range(3))
     watcher.end()
-    watcher.join(30)
+    until(lambda: not watching())
 
 
 def test_without_an_interval_nothing_is_called() -> None:
@@ -24,7 +299,6 @@ def test_without_an_interval_nothing_is_called() -> None:
 
     watcher.start()
     watcher.end()
-    watcher.join(0)
 
     assert not called.is_set()
-    assert not [thread for thread in threading.enumerate() if thread.name == "watch-models"]
+    assert not watching()
