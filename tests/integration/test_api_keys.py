@@ -105,7 +105,11 @@ async def test_without_a_key_a_call_is_refused_with_what_is_missing(guarded: Run
     assert guarded.sample("mt_rejected_requests_total", reason="unauthenticated") == 1
 
 
-@pytest.mark.parametrize("key", [STRANGER, SHOP[:-1], SHOP + "x", SHOP.upper(), "x", "dgm_", "a b"])
+@pytest.mark.parametrize(
+    "key",
+    [STRANGER, SHOP[:-1], SHOP + "x", SHOP.upper(), "x", "dgm_", "a b"],
+    ids=["unknown", "too short", "too long", "upper case", "a letter", "prefix only", "with a space"],
+)
 async def test_a_key_that_is_not_quite_right_is_refused_and_not_repeated(guarded: RunningServer, key: str) -> None:
     error = await refusal(translate(guarded, key))
 
@@ -145,7 +149,7 @@ async def test_a_call_without_a_key_is_refused_before_its_message_is_parsed(guar
     assert (await refusal(call(b"\xff"))).code == "UNAUTHENTICATED"
 
 
-@pytest.mark.parametrize("key", [None, STRANGER])
+@pytest.mark.parametrize("key", [None, STRANGER], ids=["no key", "unknown"])
 async def test_streams_are_refused_like_other_calls(guarded: RunningServer, key: str | None) -> None:
     metadata = bearer(key) if key else ()
     document = guarded.translation.TranslateDocument(pb.TranslateDocumentRequest(text="a"), metadata=metadata)

@@ -33,7 +33,11 @@ def test_what_is_no_key_matches_nothing(text: str) -> None:
     assert key_id(text) in {"", "0123"}
 
 
-@pytest.mark.parametrize("entry", ["", "0123456789ab", "0123456789ab:00", f"0123456789AB:{'0' * 64}", new_key()])
+@pytest.mark.parametrize(
+    "entry",
+    ["", "0123456789ab", "0123456789ab:00", f"0123456789AB:{'0' * 64}", new_key()],
+    ids=["empty", "id only", "short hash", "upper case id", "a key"],
+)
 def test_an_entry_that_is_none_is_refused_without_being_shown(entry: str) -> None:
     with pytest.raises(ValueError, match=r"must be ID:SHA256") as caught:
         parse_stored(entry)

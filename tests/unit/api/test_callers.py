@@ -62,7 +62,7 @@ def test_a_caller_is_found_by_any_name_of_its_certificate() -> None:
         (SHOP + "tokens_per_min = inf", "caller[0].tokens_per_min: Input should be a finite number"),
         (SHOP + "tokens_per_min = -1", "caller[0].tokens_per_min: Input should be greater than 0"),
         (SHOP + OPS + OPS, "name 'ops' is there twice"),
-        (SHOP + SHOP.replace("shop", "shop2"), f"key id '{STORED[:12]}' is there twice"),
+        pytest.param(SHOP + SHOP.replace("shop", "shop2"), f"key id '{STORED[:12]}' is there twice", id="same key id"),
         (OPS + OPS.replace('"ops"\n', '"ops2"\n'), "certificate 'ops.example.com' is there twice"),
     ],
 )
