@@ -35,7 +35,6 @@ from service.telemetry.metrics import Metrics, observe_process
 from service.telemetry.tracing import NoTracing, Tracing, TracingSettings
 from service.text.tokenizer import open_tokenizer
 from service.threads import num_cores, started_pool
-from service.translate.document_window import DocumentTranslator
 from service.translate.service import Translator
 
 log = structlog.get_logger(__name__)
@@ -135,30 +134,22 @@ class App:
             settings.models, load, metrics, warm_up=partial(warm_up, defaults=settings.defaults)
         )
         self._watcher = Watcher(self._models.refresh, interval_s=settings.models.poll_interval_s)
-        self._translator = Translator(
+        translator = Translator(
             self._models,
             metrics=metrics,
             limits=settings.limits,
             defaults=settings.defaults,
             clock=clock,
-            tokens_taken=access.tokens_taken,
+            charge_tokens=access.charge_tokens,
         )
         self._tracing = start_tracing(
             settings.tracing,
             clock=clock,
             count=lambda outcome, num_spans: metrics.trace_spans.labels(outcome).inc(num_spans),
         )
-        documents = DocumentTranslator(
-            self._models,
-            metrics=metrics,
-            limits=settings.limits,
-            defaults=settings.defaults,
-            clock=clock,
-            tokens_taken=access.tokens_taken,
-        )
         self._grpc = GrpcServer(
             settings.grpc,
-            translation=TranslationServicer(self._translator, documents, settings.grpc, clock),
+            translation=TranslationServicer(translator, settings.grpc, clock),
             models=ModelServicer(self._models, settings.limits),
             admin=ModelAdminServicer(self._models, settings.limits),
             metrics=metrics,
@@ -166,6 +157,7 @@ class App:
             tls=TlsIdentityFiles(settings.tls, metrics) if settings.tls.is_on else None,
             tracing=self._tracing,
             logs_texts=settings.logs.include_texts,
+            clock=clock,
         )
         self._http: HttpServer | None = None
         self._is_ready = False

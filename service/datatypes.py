@@ -286,7 +286,6 @@ class TranslationRequest:
     target_prefixes: tuple[str, ...] = ()
     """One for each text, in place of `options.target_prefix`; or none."""
 
-    priority: Priority = Priority.INTERACTIVE
     request_id: str = ""
 
 

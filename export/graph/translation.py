@@ -9,8 +9,8 @@ from tqdm import tqdm
 from service.datatypes import SearchConfig, Segment
 from service.decoding.running_batch import Engine
 from service.decoding.step_model import StepModel
+from service.text.pipeline import EXTRA_TARGET_TOKENS
 from service.text.tokenizer import SentencePieceTokenizer
-from service.translate.options import EXTRA_TARGET_TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from export.corpus.vocabulary import BOS_ID, PAD_ID, UNK_ID
 from loadtests.peers.sentences import sample
 from loadtests.peers.systems import SearchOptions, TokenIds
-from service.translate.options import EXTRA_TARGET_TOKENS
+from service.text.pipeline import EXTRA_TARGET_TOKENS
 
 Mode = Literal["short", "full"]
 

@@ -11,7 +11,7 @@ from loadtests.peers.serving.server import PeerServer, serve_until_told
 from loadtests.peers.serving.settings import PRECISIONS, BatchingSettings
 from loadtests.peers.systems import SearchOptions, System
 from loadtests.peers.workers import open_system
-from service.translate.options import EXTRA_TARGET_TOKENS
+from service.text.pipeline import EXTRA_TARGET_TOKENS
 
 _WARM_UP: Final = SearchOptions(max_target_tokens=16, extra_target_tokens=EXTRA_TARGET_TOKENS)
 _WARM_UP_LENGTH: Final = 24

@@ -24,8 +24,8 @@ from loadtests.peers.text import TextPipeline
 from loadtests.peers.workers import Task, Worker
 from loadtests.peers.workspace import MODELS, made_up_word, prepare_model, served_models
 from service.cli.server_process import ServerProcess
+from service.text.pipeline import EXTRA_TARGET_TOKENS
 from service.threads import num_cores
-from service.translate.options import EXTRA_TARGET_TOKENS
 
 _ALPHA: Final = 0.6
 _BATCH_SIZE: Final = 16

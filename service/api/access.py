@@ -1,8 +1,8 @@
 """Who calls, and whether they may: by API key, by client certificate, or anybody where the settings allow that."""
 
-import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -11,7 +11,7 @@ import grpc
 from dragoman.v1 import translation_pb2 as pb
 
 from service.api.callers import Caller, Callers, Permission, parse_callers, peer_name
-from service.api.rate_limits import Allowances
+from service.api.rate_limits import RateLimiter
 from service.api.settings import AccessSettings
 from service.api.tls import WatchedFiles
 from service.errors import ConfigError, PermissionDeniedError, UnauthenticatedError
@@ -75,7 +75,7 @@ class Access:
         self._settings = settings
         self._asks_certificates = asks_certificates
         self._is_exposed = is_exposed
-        self._allowances = Allowances(clock)
+        self._limiter = RateLimiter(clock)
         self._callers = _watched(settings.callers_file, metrics) if settings.callers_file else None
 
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> str:
@@ -94,23 +94,21 @@ class Access:
         needed = _NEEDED.get(method.strip("/").partition("/")[0], Permission.ADMIN)
         if needed is not None and needed not in caller.permissions:
             raise PermissionDeniedError(caller=caller.name, permission=needed.value)
-        self._allowances.take_request(caller)
+        self._limiter.take_request(caller)
         return caller.name
 
     def check_known(self, context: grpc.aio.ServicerContext) -> None:
         """Do nothing if the caller is somebody the server lets in for whatever purpose; else UnauthenticatedError."""
         self._identify(credentials(context))
 
-    @contextlib.contextmanager
-    def tokens_taken(self, caller_name: str, num_tokens: int) -> Iterator[None]:
+    def charge_tokens(self, caller_name: str, num_tokens: int) -> AbstractContextManager[None]:
         """Count source tokens against the caller's limit, but not if what they are for fails inside.
 
         Raises:
             RateLimitedError: if they are too many.
         """
         caller = self._callers.value.named(caller_name) if self._callers else None
-        with self._allowances.tokens_taken(caller, num_tokens) if caller else contextlib.nullcontext():
-            yield
+        return self._limiter.charge_tokens(caller, num_tokens) if caller else nullcontext()
 
     async def watch(self) -> None:
         """Look for changes of the callers file for ever."""

@@ -15,7 +15,6 @@ import re
 import secrets
 import tomllib
 from collections.abc import Iterable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -77,19 +76,6 @@ def key_id(key: str) -> str:
 
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
-
-
-_caller: ContextVar[str] = ContextVar("caller", default="")
-
-
-def set_caller(name: str) -> None:
-    """Note who calls; a task of its own runs each RPC."""
-    _caller.set(name)
-
-
-def current_caller() -> str:
-    """Return who calls; empty outside of an RPC."""
-    return _caller.get()
 
 
 def peer_name(peer: str) -> str:

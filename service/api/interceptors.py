@@ -6,12 +6,8 @@ bad request. Health and reflection pass untouched: probes must not be refused, a
 
 import asyncio
 import contextlib
-import dataclasses
 import time
-import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 import grpc
@@ -21,59 +17,36 @@ from google.protobuf.message import DecodeError, Message
 
 from service.api import messages, status
 from service.api.access import Access
-from service.api.callers import current_caller, peer_name, set_caller
-from service.api.rate_limits import Gate
-from service.api.status import freed_when_aborted
+from service.api.callers import peer_name
+from service.api.calls import REQUEST_ID_KEY, Call, sent_or_new_id
+from service.api.rate_limits import ConcurrencyLimiter
 from service.api.streams import RequestStream, Respond, ResponseStream, StreamedRequest, readable_id
-from service.errors import InvalidFieldError, RateLimitedError, RequestError
-from service.telemetry.access_record import AccessRecord, set_current_record
+from service.errors import InvalidFieldError, PermissionDeniedError, RateLimitedError, RequestError
+from service.telemetry.access_record import AccessRecord
 from service.telemetry.metrics import Metrics
-from service.telemetry.tracing import NoTracing, RequestTrace, Tracing, set_current_trace
+from service.telemetry.tracing import NoTracing, Tracing
 
 log = structlog.get_logger(__name__)
 
-REQUEST_ID_KEY = "x-request-id"
-"""Metadata that names a request, both ways."""
-
 _Response = TypeVar("_Response")
+_Told = TypeVar("_Told")
 
-_DEADLINE_SLACK_S = 0.05  # the caller's clock may cancel this much before ours says that the deadline passed
+_RawResponse = bytes | None
+"""Serialized; None if a stream has sent all there is to send."""
 
-
-@dataclass(slots=True, kw_only=True)
-class _Call:
-    """What is known of one RPC, for its log line and metrics; filled in as it goes."""
-
-    path: str
-    """`/package.Service/Method`."""
-    method: str
-    request_id: str
-    peer: str
-    trace: RequestTrace
-    facts: AccessRecord
-    started_s: float
-    is_gated: bool
-    """Whether it must pass the gate."""
-    is_stream: bool = False
-    """Whether it carries requests that are answered and counted one by one."""
-    is_admitted: bool = False
-    """Whether the gate let it in; the queue counts what it refuses itself."""
-    status: str = grpc.StatusCode.UNKNOWN.name
-    failure: dict[str, str] = dataclasses.field(default_factory=dict)
-    """If it failed, the reason, and the field that the caller must change if that is why."""
-    request_bytes: int = 0
-    response_bytes: int = 0
+_Handler = Callable[[Any, grpc.aio.ServicerContext], Awaitable[_RawResponse]]
+"""Answers a call of `grpc.aio` without codecs."""
 
 
 class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Wraps each method of the given services; those of `gated_service` must pass the gate."""
+    """Wraps each method of the given services; those of `limited_service` count against the concurrency limit."""
 
     def __init__(
         self,
         service_names: tuple[str, ...],
         *,
-        gated_service: str,
-        gate: Gate,
+        limited_service: str,
+        limiter: ConcurrencyLimiter,
         metrics: Metrics,
         access: Access | None = None,
         tracing: Tracing | None = None,
@@ -81,8 +54,8 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._prefixes = tuple(f"/{name}/" for name in service_names)
-        self._gated_prefix = f"/{gated_service}/"
-        self._gate = gate
+        self._limited_prefix = f"/{limited_service}/"
+        self._limiter = limiter
         self._metrics = metrics
         self._access = access
         self._tracing = tracing or NoTracing()
@@ -94,157 +67,136 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
     ) -> Any:  # a grpc.RpcMethodHandler, or None if there is no such method
         """Return the handler of the method with everything above around it."""
         handler = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if handler is None or not method.startswith(self._prefixes):
+        path = handler_call_details.method
+        if handler is None or not path.startswith(self._prefixes):
             return handler
-        wrap = self._wrap_stream if handler.response_streaming else self._wrap_unary
-        return wrap(method, handler)
+        # no codecs: bytes in, bytes out
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(_freed_when_aborted(self._many_to_many(path, handler)))
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(_freed_when_aborted(self._one_to_many(path, handler)))
+        return grpc.unary_unary_rpc_method_handler(_freed_when_aborted(self._one_to_one(path, handler)))
 
-    def _wrap_unary(self, method: str, handler: Any) -> Any:
-        async def answer(raw_request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-            call = self._start(method, context)
+    def _one_to_one(self, path: str, handler: Any) -> _Handler:
+        async def answer(raw_request: bytes, context: grpc.aio.ServicerContext) -> _RawResponse:
+            call = self._start(path, context, raw_request)
 
             async def respond() -> bytes:
                 request = _parsed(raw_request, handler.request_deserializer)
-                _name_request(request, call)
-                raw_response: bytes = handler.response_serializer(await handler.unary_unary(request, context))
-                call.response_bytes = len(raw_response)
+                call.agree_on_id(request)
+                raw_response: bytes = handler.response_serializer(await handler.unary_unary(request, call))
                 return raw_response
 
-            call.request_bytes = len(raw_request)
-            return await self._answer(call, context, respond)
+            return await _sent(call, await self._answer(call, respond, _as_status))
 
-        return grpc.unary_unary_rpc_method_handler(freed_when_aborted(answer))  # no codecs: bytes in, bytes out
+        return answer
 
-    def _wrap_stream(self, method: str, handler: Any) -> Any:
-        wrap = self._wrap_requests if handler.request_streaming else self._wrap_responses
-        return wrap(method, handler)
-
-    def _wrap_responses(self, method: str, handler: Any) -> Any:
-        """One request, many responses."""
-
-        async def answer(raw_request: bytes, context: grpc.aio.ServicerContext) -> None:
-            call = self._start(method, context)
-            stream = ResponseStream(context)
+    def _one_to_many(self, path: str, handler: Any) -> _Handler:
+        async def answer(raw_request: bytes, context: grpc.aio.ServicerContext) -> _RawResponse:
+            call = self._start(path, context, raw_request)
 
             async def respond() -> None:
                 request = _parsed(raw_request, handler.request_deserializer)
-                _name_request(request, call)
-                try:
-                    await handler.unary_stream(request, stream)
-                finally:
-                    call.response_bytes = stream.num_bytes
+                call.agree_on_id(request)
+                await handler.unary_stream(request, ResponseStream(call))
 
-            call.request_bytes = len(raw_request)
-            await self._answer(call, context, respond)
+            return await _sent(call, await self._answer(call, respond, _as_status))
 
-        return grpc.unary_stream_rpc_method_handler(freed_when_aborted(answer))  # no codecs: bytes in, bytes out
+        return answer
 
-    def _wrap_requests(self, method: str, handler: Any) -> Any:
+    def _many_to_many(self, path: str, handler: Any) -> _Handler:
         """Many requests, each answered as if it were a call of its own."""
 
-        async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> None:
-            call = self._start(method, context)
+        async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> _RawResponse:
+            call = self._start(path, context)
             call.is_stream = True
 
             def received(raw_request: bytes) -> StreamedRequest:
-                call.request_bytes += len(raw_request)
                 message, problem = _parsed_or_named(raw_request, handler.request_deserializer)
-                answered = partial(self._answer_one, method, context, message, len(raw_request))
+
+                async def answered(respond: Respond) -> bytes:
+                    return await self._answer_streamed(self._start(path, context, raw_request), message, respond)
+
                 return StreamedRequest(message=message, answered=answered, problem=problem)
 
-            async def respond() -> None:
-                try:
-                    await handler.stream_stream(stream, context)
-                finally:
-                    call.response_bytes = stream.num_bytes
+            stream = RequestStream(call, self._limiter, received)
+            outcome = await self._answer(call, lambda: handler.stream_stream(stream, call), _as_status)
+            if isinstance(outcome, status.Answer):
+                await stream.before_refusal()
+            return await _sent(call, outcome)
 
-            stream = RequestStream(context, self._gate, received)
-            await self._answer(call, context, respond, stream.before_refusal)
+        return answer
 
-        return grpc.stream_stream_rpc_method_handler(freed_when_aborted(answer))  # no codecs: bytes in, bytes out
+    async def _answer_streamed(self, call: Call, request: Any, respond: Respond) -> bytes:
+        """Answer one request of a stream, in a task of its own; an error is told in the response."""
 
-    async def _answer_one(
-        self, method: str, context: grpc.aio.ServicerContext, request: Any, num_bytes: int, respond: Respond
-    ) -> bytes:
-        """Answer one request of a stream, in a task of its own; return the response, which tells the error if any."""
-        call = self._start(method, context)
-        call.request_bytes = num_bytes
-        with self._observed(call):
-            try:
-                with self._admitted(call, context):
-                    _adopt_id(request, call)
-                    response = await respond()
-            except asyncio.CancelledError:
-                call.status = _why_cancelled(context).name
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
-                status_ = self._refused(call, error).status
-                response = messages.to_error_response(status_, request_id=request.request_id)
-            else:
-                call.status = grpc.StatusCode.OK.name
-            raw_response = response.SerializeToString()
-            call.response_bytes = len(raw_response)
-        return raw_response
+        async def responded() -> bytes:
+            call.take_id(request)
+            raw_response: bytes = (await respond(call)).SerializeToString()
+            return raw_response
 
-    def _start(self, method: str, context: grpc.aio.ServicerContext) -> _Call:
+        def told(answer: status.Answer) -> bytes:
+            return messages.to_error_response(answer.status, request_id=request.request_id).SerializeToString()
+
+        return await self._answer(call, responded, told)
+
+    def _start(self, path: str, context: grpc.aio.ServicerContext, raw_request: bytes = b"") -> Call:
         metadata = dict(context.invocation_metadata() or ())
-        sent_id = metadata.get(REQUEST_ID_KEY, "")
-        request_id = sent_id if _is_usable(sent_id) else uuid.uuid4().hex
-        set_caller(peer_name(context.peer()))
-        trace, facts = self._tracing.begin(method, metadata), AccessRecord(keeps_texts=self._logs_texts)
-        set_current_trace(trace)
-        set_current_record(facts)
-        structlog.contextvars.bind_contextvars(request_id=request_id)  # a task of its own runs each RPC
-        if trace.trace_id:
-            structlog.contextvars.bind_contextvars(trace_id=trace.trace_id)
-        return _Call(
-            path=method,
-            method=method.rpartition("/")[2],
-            request_id=request_id,
-            peer=context.peer(),
-            trace=trace,
-            facts=facts,
+        call = Call(
+            grpc_context=context,
+            path=path,
+            request_id=sent_or_new_id(metadata.get(REQUEST_ID_KEY, "")),
+            caller=peer_name(context.peer()),
+            trace=self._tracing.begin(path, metadata),
+            access_record=AccessRecord(keeps_texts=self._logs_texts),
             started_s=self._clock(),
-            is_gated=method.startswith(self._gated_prefix),
+            is_limited=path.startswith(self._limited_prefix),
+            request_bytes=len(raw_request),
         )
+        structlog.contextvars.bind_contextvars(request_id=call.request_id)  # a task of its own runs each RPC
+        if call.trace.trace_id:
+            structlog.contextvars.bind_contextvars(trace_id=call.trace.trace_id)
+        return call
 
     async def _answer(
         self,
-        call: _Call,
-        context: grpc.aio.ServicerContext,
+        call: Call,
         respond: Callable[[], Awaitable[_Response]],
-        before_refusal: Callable[[], Awaitable[None]] | None = None,
-    ) -> _Response:
-        with self._observed(call):  # the figures are complete before the caller sees the status
+        told: Callable[[status.Answer], _Told],
+    ) -> _Response | _Told:
+        """Admit, answer, count and log a call or a request of a stream; the figures are complete afterwards.
+
+        Args:
+            call: which.
+            respond: returns the response, raw, or raises any error.
+            told: makes of an error what is returned for it.
+        """
+        response: _Response | _Told
+        with self._observed(call):
             try:
-                with self._admitted(call, context):
+                with self._admitted(call):
                     response = await respond()
+                call.status = grpc.StatusCode.OK.name
             except asyncio.CancelledError:
-                call.status = _why_cancelled(context).name
+                call.status = call.cancellation_status().name
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
-                answer = self._refused(call, error)
-            else:
-                call.status = grpc.StatusCode.OK.name
-                context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
-                return response
-        if before_refusal is not None:
-            await before_refusal()
-        await context.abort(answer.code, answer.message, (*answer.trailing_metadata, (REQUEST_ID_KEY, call.request_id)))
-        raise AssertionError("abort returned")
+                response = told(self._failed(call, error))
+            if isinstance(response, bytes):
+                call.response_bytes = len(response)
+        return response
 
     @contextlib.contextmanager
-    def _admitted(self, call: _Call, context: grpc.aio.ServicerContext) -> Iterator[None]:
-        """Let a call in, or a request of a stream: who may not come in is told by the error raised."""
+    def _admitted(self, call: Call) -> Iterator[None]:
+        """Let a call in, or a request of a stream: why one is not let in is told by the error raised."""
         if self._access:
-            set_caller(self._access.admit(call.path, context))
-        with self._gate.admitted() if call.is_gated else contextlib.nullcontext():
+            call.caller = self._access.admit(call.path, call.grpc_context)
+        with self._limiter.admitted() if call.is_limited else contextlib.nullcontext():
             call.is_admitted = True
             yield
 
     @contextlib.contextmanager
-    def _observed(self, call: _Call) -> Iterator[None]:
+    def _observed(self, call: Call) -> Iterator[None]:
         in_flight = (
             self._metrics.open_streams if call.is_stream else self._metrics.requests_in_flight.labels(call.method)
         )
@@ -255,20 +207,22 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
             in_flight.dec()
             self._record(call)
 
-    def _refused(self, call: _Call, error: Exception) -> status.Answer:
+    def _failed(self, call: Call, error: Exception) -> status.Answer:
         """Note why a call failed, and return what its caller is told."""
         answer = status.answer(error)
         call.status = answer.code.name
         call.failure = {"reason": answer.reason}
         if isinstance(error, RequestError):
             call.failure["field"] = error.field
+        if isinstance(error, PermissionDeniedError | RateLimitedError):  # known, though not admitted
+            call.caller = error.caller
         if isinstance(error, RequestError | RateLimitedError) or not call.is_admitted:
             self._metrics.rejected_requests.labels(answer.reason.lower()).inc()
         if answer.code is grpc.StatusCode.INTERNAL:
             log.error("request failed", method=call.method, exc_info=error)
         return answer
 
-    def _record(self, call: _Call) -> None:
+    def _record(self, call: Call) -> None:
         duration_s = self._clock() - call.started_s
         if not call.is_stream or call.failure:  # the requests of a stream are counted one by one
             self._metrics.requests.labels(call.method, call.status).inc()
@@ -278,19 +232,50 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
             method=call.method,
             status=call.status,
             duration_s=round(duration_s, 6),
-            caller=current_caller(),
-            peer=call.peer,
+            caller=call.caller,
+            peer=call.grpc_context.peer(),
             request_bytes=call.request_bytes,
             response_bytes=call.response_bytes,
-            **call.facts.log_fields(),
+            **call.access_record.log_fields(),
             **call.failure,
         )
-        attributes = {"mt.request_id": call.request_id, **call.facts.span_attributes(), **_as_attributes(call.failure)}
+        failure = {f"mt.{name}": value for name, value in call.failure.items()}
+        attributes = {"mt.request_id": call.request_id, **call.access_record.span_attributes(), **failure}
         call.trace.end(status=call.status, attributes=attributes)
 
 
-def _as_attributes(failure: Mapping[str, str]) -> dict[str, str]:
-    return {f"mt.{name}": value for name, value in failure.items()}
+async def _sent(call: Call, outcome: _RawResponse | status.Answer) -> _RawResponse:
+    """Return the response of an RPC, or abort it; either way the caller learns the id of its request."""
+    request_id = (REQUEST_ID_KEY, call.request_id)
+    if not isinstance(outcome, status.Answer):
+        call.grpc_context.set_trailing_metadata((request_id,))
+        return outcome
+    await call.grpc_context.abort(outcome.code, outcome.message, (*outcome.trailing_metadata, request_id))
+    raise AssertionError("abort returned")
+
+
+def _as_status(answer: status.Answer) -> status.Answer:
+    """Let an error become the status of the RPC."""
+    return answer
+
+
+def _freed_when_aborted(answer: _Handler) -> _Handler:
+    """Let a call that is aborted be freed once it has ended.
+
+    gRPC keeps the error that `abort` raised with the call, and the error keeps every frame that it passed, one of
+    which keeps the call: a circle that only the garbage collector finds. A server that rejects thousands of calls
+    would stop for it, for tens of milliseconds, in the middle of rejecting.
+    """
+
+    async def answered(requests: Any, context: grpc.aio.ServicerContext) -> _RawResponse:
+        answering = answer(requests, context)
+        del requests, context  # this frame stays with the error
+        try:
+            return await answering
+        except grpc.aio.AbortError as error:
+            raise error.with_traceback(None) from None
+
+    return answered
 
 
 def _parsed(raw_request: bytes, deserialize: Callable[[bytes], Message]) -> Message:
@@ -308,37 +293,3 @@ def _parsed_or_named(
         return _parsed(raw_request, deserialize), None
     except InvalidFieldError as problem:
         return pb.TranslateRequest(request_id=readable_id(raw_request)), problem
-
-
-def _name_request(request: Any, call: _Call) -> None:
-    """Agree on one id: the message's own goes first, and the message gets the call's if it has none."""
-    if not hasattr(request, "request_id"):
-        return
-    if request.request_id:
-        messages.check_request_id(request.request_id)
-        call.request_id = request.request_id
-        structlog.contextvars.bind_contextvars(request_id=call.request_id)
-    request.request_id = call.request_id
-
-
-def _adopt_id(request: Any, call: _Call) -> None:
-    """Take the id of a request of a stream, which its caller must give; without one, that of the stream names it."""
-    if _is_usable(request.request_id):
-        call.request_id = request.request_id
-        structlog.contextvars.bind_contextvars(request_id=call.request_id)
-
-
-def _is_usable(request_id: str | bytes) -> bool:
-    try:
-        messages.check_request_id(str(request_id))
-    except InvalidFieldError:
-        return False
-    return bool(request_id)
-
-
-def _why_cancelled(context: grpc.aio.ServicerContext) -> grpc.StatusCode:
-    """Tell a caller who left from one whose time ran out: gRPC cancels both alike."""
-    remaining_s = context.time_remaining()
-    if remaining_s is not None and remaining_s <= _DEADLINE_SLACK_S:
-        return grpc.StatusCode.DEADLINE_EXCEEDED
-    return grpc.StatusCode.CANCELLED

@@ -109,9 +109,13 @@ def _from_request(
         model=message.model,
         options=_from_options(message.options) if message.HasField("options") else _NO_OPTIONS,
         target_prefixes=target_prefixes,
-        priority=_PRIORITIES[_known("priority", message.priority, pb.Priority)],
         request_id=message.request_id,
     )
+
+
+def from_priority(number: int) -> datatypes.Priority:
+    """Return how urgent a request is; InvalidFieldError if the number is unknown."""
+    return _PRIORITIES[_known("priority", number, pb.Priority)]
 
 
 def check_request_id(request_id: str) -> None:

@@ -61,7 +61,7 @@ class _Allowance:
             self.tokens = TokenBucket(rate_per_s=per_min / _S_PER_MIN, capacity=per_min, clock=clock)
 
 
-class Allowances:
+class RateLimiter:
     """The buckets of all callers; to be used in one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -78,7 +78,7 @@ class Allowances:
             )
 
     @contextlib.contextmanager
-    def tokens_taken(self, caller: Caller, num_tokens: int) -> Iterator[None]:
+    def charge_tokens(self, caller: Caller, num_tokens: int) -> Iterator[None]:
         """Count source tokens, but not if what they are for fails inside; RateLimitedError if they are too many."""
         tokens = self._of(caller).tokens
         wait_s = tokens.take(num_tokens) if tokens else 0.0
@@ -106,7 +106,7 @@ _STAY_MEMORY = 32  # calls after which a past one counts e times less
 _MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
 
 
-class Gate:
+class ConcurrencyLimiter:
     """Counts the RPCs being answered; refuses new ones while closed or full.
 
     `grpc.aio`'s own `maximum_concurrent_rpcs` would let callers wait without an answer.

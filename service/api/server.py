@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
@@ -15,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 from service.api import status
 from service.api.access import Access
 from service.api.interceptors import RequestInterceptor
-from service.api.rate_limits import Gate
+from service.api.rate_limits import ConcurrencyLimiter
 from service.api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
 from service.api.settings import UNIX_SCHEME, GrpcSettings
 from service.api.streams import wait_for_first_message
@@ -101,6 +102,7 @@ class GrpcServer:
         tls: TlsIdentityFiles | None = None,
         tracing: Tracing | None = None,
         logs_texts: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Build it within a running event loop.
 
@@ -109,28 +111,29 @@ class GrpcServer:
             translation: answers TranslationService.
             models: answers ModelService.
             admin: answers ModelAdminService.
-            admin: answers ModelAdminService.
             metrics: where calls are counted.
             access: who may call; None: whoever connects.
             tls: what connections are encrypted with; None: nothing.
             tracing: where calls are traced, if anywhere.
             logs_texts: whether what is translated may be logged.
+            clock: of durations.
         """
         logging.getLogger("grpc._cython.cygrpc").addFilter(is_worth_logging)
         self._settings = settings
         self._access = access
         self._tls = tls
         self._watches: list[asyncio.Task[None]] = []
-        self._gate = Gate(max_concurrent=settings.max_concurrent_requests)
+        self._limiter = ConcurrencyLimiter(max_concurrent=settings.max_concurrent_requests, clock=clock)
         self._health = Health(SERVICE_NAMES)
         interceptor = RequestInterceptor(
             SERVICE_NAMES,
-            gated_service=_TRANSLATION_SERVICE,
-            gate=self._gate,
+            limited_service=_TRANSLATION_SERVICE,
+            limiter=self._limiter,
             metrics=metrics,
             access=access,
             tracing=tracing,
             logs_texts=logs_texts,
+            clock=clock,
         )
         guards = (ReflectionGuard(access),) if access else ()
         self._server = grpc.aio.server(interceptors=(interceptor, *guards), options=_options(settings))
@@ -159,27 +162,27 @@ class GrpcServer:
 
     async def open(self) -> None:
         """Take calls from now on."""
-        self._gate.open()
+        self._limiter.open()
         await self._health.set_serving(True)
 
     async def close(self) -> None:
         """Take no new calls; those under way go on."""
-        self._gate.close(DrainingError())
+        self._limiter.close(DrainingError())
         await self._health.set_serving(False)
 
     async def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait until every admitted call is answered; return False if time ran out first."""
         try:
-            await asyncio.wait_for(self._gate.wait_until_idle(), timeout_s)
+            await asyncio.wait_for(self._limiter.wait_until_idle(), timeout_s)
         except TimeoutError:
             return False
         return True
 
-    async def stop(self, *, grace_s: float = _STOP_GRACE_S) -> None:
-        """Close the port; cancel what is not done after the grace."""
+    async def stop(self) -> None:
+        """Close the port; cancel what is not done after a grace."""
         for watch in self._watches:
             watch.cancel()
-        await self._server.stop(grace_s)
+        await self._server.stop(_STOP_GRACE_S)
 
     def _add_port(self, address: str) -> int:
         port: int = (

@@ -7,17 +7,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-import grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
 from service.api import messages
-from service.api.callers import current_caller
+from service.api.calls import Call
 from service.api.settings import GrpcSettings
 from service.api.streams import RequestStream, ResponseStream, answer_all
 from service.datatypes import TranslatedSentence, TranslationRequest, TranslationResult
 from service.errors import DeadlineExceededError
 from service.models.model import ModelStatus
+from service.request_context import RequestContext
 from service.threads import started_pool
 from service.translate.options import TranslationLimits
 
@@ -55,7 +55,7 @@ class ModelAdminServicer(pb_grpc.ModelAdminServiceServicer):
     async def LoadModel(  # noqa: N802
         self,
         request: pb.LoadModelRequest,
-        context: grpc.aio.ServicerContext,  # noqa: ARG002
+        call: Call,  # noqa: ARG002
     ) -> pb.LoadModelResponse:
         """Load one version."""
         model = messages.from_model_name(request.model)
@@ -65,7 +65,7 @@ class ModelAdminServicer(pb_grpc.ModelAdminServiceServicer):
     async def UnloadModel(  # noqa: N802
         self,
         request: pb.UnloadModelRequest,
-        context: grpc.aio.ServicerContext,  # noqa: ARG002
+        call: Call,  # noqa: ARG002
     ) -> pb.UnloadModelResponse:
         """Unload one version."""
         model = messages.from_model_name(request.model)
@@ -75,7 +75,7 @@ class ModelAdminServicer(pb_grpc.ModelAdminServiceServicer):
     async def SetModelLabel(  # noqa: N802
         self,
         request: pb.SetModelLabelRequest,
-        context: grpc.aio.ServicerContext,  # noqa: ARG002
+        call: Call,  # noqa: ARG002
     ) -> pb.SetModelLabelResponse:
         """Set or remove a label."""
         model = messages.from_model_name(request.model)
@@ -90,17 +90,13 @@ _GRACE_S = 0.5  # for what the deadline ends in the queue or between two steps, 
 
 
 class Translates(Protocol):
-    """One request, from text to text."""
+    """Requests and documents, from text to text."""
 
-    async def translate(self, request: TranslationRequest, *, deadline_s: float, caller: str) -> TranslationResult:
-        """Translate all texts of a request, or raise an error of the tree; `deadline_s` is on the monotonic clock."""
+    async def translate(self, request: TranslationRequest, context: RequestContext) -> TranslationResult:
+        """Translate all texts of a request, or raise an error of the tree."""
 
-
-class TranslatesDocuments(Protocol):
-    """One long text, sentence by sentence."""
-
-    def translate(
-        self, request: TranslationRequest, *, deadline_s: float, caller: str
+    def translate_document(
+        self, request: TranslationRequest, context: RequestContext
     ) -> AsyncGenerator[TranslatedSentence, None]:
         """Yield the sentences of the only text in order, or raise an error of the tree; closing it ends the work."""
 
@@ -121,29 +117,30 @@ class TranslationServicer(pb_grpc.TranslationServiceServicer):
     def __init__(
         self,
         translator: Translates,
-        documents: TranslatesDocuments,
         settings: GrpcSettings,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._translator = translator
-        self._documents = documents
         self._settings = settings
         self._clock = clock
 
     async def Translate(  # noqa: N802
-        self, request: pb.TranslateRequest, context: grpc.aio.ServicerContext
+        self, request: pb.TranslateRequest, call: Call
     ) -> pb.TranslateResponse:
         """Translate all texts of the request."""
-        deadline_s = self._clock() + allowed_time_s(context.time_remaining(), self._settings)
-        return await self._translated(request, deadline_s=deadline_s)
+        deadline_s = self._clock() + allowed_time_s(call.time_remaining(), self._settings)
+        return await self._translated(request, call, deadline_s=deadline_s)
 
     async def TranslateDocument(  # noqa: N802
         self, request: pb.TranslateDocumentRequest, stream: ResponseStream
     ) -> None:
         """Translate a document and send its sentences; the interceptor gives the stream."""
         document = messages.from_translate_document_request(request)
-        allowed_s = allowed_stream_time_s(stream.time_remaining(), self._settings)
-        sentences = self._documents.translate(document, deadline_s=self._clock() + allowed_s, caller=current_caller())
+        allowed_s = allowed_stream_time_s(stream.call.time_remaining(), self._settings)
+        context = stream.call.request_context(
+            deadline_s=self._clock() + allowed_s, priority=messages.from_priority(request.priority)
+        )
+        sentences = self._translator.translate_document(document, context)
         async with _ended_after(allowed_s), contextlib.aclosing(sentences):
             index = 0
             async for sentence in sentences:
@@ -152,17 +149,17 @@ class TranslationServicer(pb_grpc.TranslationServiceServicer):
                 )
                 index += 1
 
-    async def TranslateStream(self, requests: RequestStream, context: object) -> None:  # noqa: ARG002, N802
+    async def TranslateStream(self, requests: RequestStream, call: Call) -> None:  # noqa: N802
         """Answer requests as they come; the interceptor gives the stream."""
-        allowed_s = allowed_stream_time_s(requests.time_remaining(), self._settings)
+        allowed_s = allowed_stream_time_s(call.time_remaining(), self._settings)
         translate = partial(self._translated, deadline_s=self._clock() + allowed_s)
         async with _ended_after(allowed_s):
             await answer_all(requests, translate, max_unanswered=self._settings.max_stream_requests)
 
-    async def _translated(self, request: pb.TranslateRequest, *, deadline_s: float) -> pb.TranslateResponse:
-        result = await self._translator.translate(
-            messages.from_translate_request(request), deadline_s=deadline_s, caller=current_caller()
-        )
+    async def _translated(self, request: pb.TranslateRequest, call: Call, *, deadline_s: float) -> pb.TranslateResponse:
+        wanted = messages.from_translate_request(request)
+        context = call.request_context(deadline_s=deadline_s, priority=messages.from_priority(request.priority))
+        result = await self._translator.translate(wanted, context)
         return messages.to_translate_response(result, request_id=request.request_id)
 
 
@@ -176,7 +173,7 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
     async def ListModels(  # noqa: N802
         self,
         request: pb.ListModelsRequest,  # noqa: ARG002
-        context: grpc.aio.ServicerContext,  # noqa: ARG002
+        call: Call,  # noqa: ARG002
     ) -> pb.ListModelsResponse:
         """List all models."""
         return messages.to_list_models_response(self._models.list_models(), self._limits)
@@ -184,7 +181,7 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
     async def GetModel(  # noqa: N802
         self,
         request: pb.GetModelRequest,
-        context: grpc.aio.ServicerContext,  # noqa: ARG002
+        call: Call,  # noqa: ARG002
     ) -> pb.GetModelResponse:
         """Describe one model."""
         statuses = self._models.get_model(messages.from_get_model_request(request))

@@ -16,7 +16,8 @@ from dragoman.v1 import translation_pb2 as pb
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
-from service.api.rate_limits import Gate
+from service.api.calls import Call
+from service.api.rate_limits import ConcurrencyLimiter
 from service.errors import DragomanError, InvalidFieldError
 
 _NAME = "dragoman.unreadable.Named"
@@ -53,23 +54,20 @@ _Result = TypeVar("_Result")
 
 _FIRST_MESSAGE_PATIENCE_S = 0.2
 
-Respond = Callable[[], Awaitable[Message]]
-"""Answers a request, or raises an error of the tree."""
+Respond = Callable[[Call], Awaitable[Message]]
+"""Answers a request of a stream as the call that it is given, or raises an error of the tree."""
+
+Answer = Callable[[Any, Call], Awaitable[Message]]
+"""Answers a message, likewise."""
 
 
 class ResponseStream:
     """Sends the messages of a call to its caller."""
 
-    def __init__(self, context: grpc.aio.ServicerContext) -> None:
-        self._context = context
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self._context = call.grpc_context
         self._has_sent = False
-        self.num_bytes = 0
-        """Sent so far."""
-
-    def time_remaining(self) -> float | None:
-        """Return the seconds until the caller's deadline; None if there is none."""
-        remaining_s: float | None = self._context.time_remaining()
-        return remaining_s
 
     async def write(self, response: Message) -> None:
         """Send a message; returns once the transport has taken it, and so waits for a slow reader.
@@ -88,7 +86,7 @@ class ResponseStream:
             await _undisturbed(self._context.write(raw_response))
         except grpc.aio.BaseError as error:  # gRPC is about to cancel the handler, too
             raise asyncio.CancelledError from error
-        self.num_bytes += len(raw_response)
+        self.call.response_bytes += len(raw_response)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,22 +105,18 @@ class StreamedRequest:
 class RequestStream(ResponseStream):
     """Receives the requests of a call, too."""
 
-    def __init__(
-        self, context: grpc.aio.ServicerContext, gate: Gate, received: Callable[[bytes], StreamedRequest]
-    ) -> None:
+    def __init__(self, call: Call, limiter: ConcurrencyLimiter, received: Callable[[bytes], StreamedRequest]) -> None:
         """Read nothing yet.
 
         Args:
-            context: of the call; it has no codecs.
-            gate: tells when the server takes no more requests.
+            call: without codecs.
+            limiter: tells when the server takes no more requests.
             received: makes a request of its bytes, whatever they are.
         """
-        super().__init__(context)
-        self._gate = gate
+        super().__init__(call)
+        self._limiter = limiter
         self._received = received
         self._has_begun = False
-        self.num_requests = 0
-        """Received so far."""
 
     async def read(self) -> StreamedRequest | None:
         """Return the next request; None once the caller has half-closed. Not to be cancelled."""
@@ -130,7 +124,7 @@ class RequestStream(ResponseStream):
         raw_request = await self._context.read()
         if raw_request is grpc.aio.EOF:
             return None
-        self.num_requests += 1
+        self.call.request_bytes += len(raw_request)
         return self._received(raw_request)
 
     async def before_refusal(self) -> None:
@@ -140,7 +134,7 @@ class RequestStream(ResponseStream):
 
     async def refusal(self) -> DragomanError:
         """Wait until the server takes no more requests; return why."""
-        return await self._gate.wait_until_closed()
+        return await self._limiter.wait_until_closed()
 
 
 async def wait_for_first_message(receiving: Awaitable[Any]) -> None:
@@ -167,9 +161,7 @@ def look_at_error(task: "asyncio.Future[Any]") -> None:
         task.exception()
 
 
-async def answer_all(
-    stream: RequestStream, answer: Callable[[Any], Awaitable[Message]], *, max_unanswered: int
-) -> None:
+async def answer_all(stream: RequestStream, answer: Answer, *, max_unanswered: int) -> None:
     """Answer the requests of a stream until its caller has half-closed and the last one is answered.
 
     If this is cancelled or fails, so are the requests under way.
@@ -188,7 +180,7 @@ async def answer_all(
 class _Multiplexer:
     """The requests under way on one call, by the tasks that answer them."""
 
-    def __init__(self, stream: RequestStream, answer: Callable[[Any], Awaitable[Message]], max_unanswered: int) -> None:
+    def __init__(self, stream: RequestStream, answer: Answer, max_unanswered: int) -> None:
         self._stream = stream
         self._answer = answer
         self._max_unanswered = max_unanswered
@@ -240,10 +232,10 @@ class _Multiplexer:
             self._under_way[task] = request_id
 
     async def _answered(self, request: StreamedRequest, problem: InvalidFieldError | None) -> bytes:
-        async def respond() -> Message:
+        async def respond(call: Call) -> Message:
             if problem:
                 raise problem
-            return await self._answer(request.message)
+            return await self._answer(request.message, call)
 
         return await request.answered(respond)
 

@@ -23,8 +23,8 @@ from service.engine.protocol import Batch, BatchLoad, BatchSource, Newcomer, Ord
 from service.engine.queue import AdmissionQueue, PendingSegment
 from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, DrainingError, EngineError, OverloadedError
+from service.request_context import RequestContext
 from service.telemetry.metrics import Metrics
-from service.telemetry.tracing import current_trace
 from service.threads import SwitchInterval, num_cores
 
 log = logging.getLogger(__name__)
@@ -279,15 +279,13 @@ class _Arrival:
     """A request that asks to be admitted."""
 
     demand: Demand
-    priority: Priority
-    caller: str
+    context: RequestContext
     now_s: float
-    deadline_s: float
 
     @property
     def allowed_s(self) -> float:
         """Time left for it."""
-        return self.deadline_s - self.now_s
+        return self.context.deadline_s - self.now_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,10 +363,8 @@ class Scheduler:
         for thread in self._threads:
             thread.start()
 
-    def refuse_early(
-        self, num_characters: int, search: SearchConfig, *, deadline_s: float | None, priority: Priority, caller: str
-    ) -> None:
-        """Refuse a request before its texts are split and tokenized, if `submit` would most likely refuse it then.
+    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
+        """Reject a request before its texts are split and tokenized, if `submit` would most likely reject it then.
 
         Text work is much of what a refusal costs, and a server that is asked for many times what it can do must not
         spend itself on it. What the texts would become is guessed from their length, so nobody is refused by it unless
@@ -377,9 +373,7 @@ class Scheduler:
         Args:
             num_characters: of all texts.
             search: of their segments.
-            deadline_s: as for `submit`, like the others.
-            priority: its own.
-            caller: its own.
+            context: of the request.
 
         Raises:
             OverloadedError: as `submit`.
@@ -391,18 +385,16 @@ class Scheduler:
             segments = self._text_sizes.stand_ins(num_characters, search)
             if not segments:
                 return
-            arrival = self._arrival(segments, deadline_s=deadline_s, priority=priority, caller=caller)
+            arrival = self._arrival(segments, context)
             if self._forecast.finish_in_s(arrival.demand, Backlog()) <= arrival.allowed_s:
                 self._predict_or_note(arrival)
 
     def submit(
         self,
         segments: Sequence[Segment],
+        context: RequestContext | None = None,
         *,
         num_characters: int = 0,
-        deadline_s: float | None = None,
-        priority: Priority = Priority.INTERACTIVE,
-        caller: str = "",
     ) -> "list[Future[SegmentResult]]":
         """Admit all segments of a request, or none; never waits.
 
@@ -411,10 +403,8 @@ class Scheduler:
 
         Args:
             segments: what to decode, each acceptable to the model.
+            context: of the request; interactive ones are served before bulk ones. None: one of the server's own.
             num_characters: of the texts that they are all of; 0: unknown.
-            deadline_s: on the scheduler's clock; None: never given up.
-            priority: interactive segments are served before bulk ones.
-            caller: name of who asks.
 
         Returns:
             One future for each segment, in order.
@@ -430,7 +420,7 @@ class Scheduler:
             check_segment(segment, self._batches.limits)
         if not segments:
             return []
-        arrival = self._arrival(segments, deadline_s=deadline_s, priority=priority, caller=caller)
+        arrival = self._arrival(segments, context or RequestContext())
         with self._lock:
             self._text_sizes.learn(num_characters, segments)
             try:
@@ -464,28 +454,20 @@ class Scheduler:
                 worker.close()
             self._batches.close()
 
-    def _arrival(
-        self, segments: Sequence[Segment], *, deadline_s: float | None, priority: Priority, caller: str
-    ) -> _Arrival:
-        return _Arrival(
-            demand=self._forecast.demand(segments),
-            priority=priority,
-            caller=caller,
-            now_s=self._clock(),
-            deadline_s=math.inf if deadline_s is None else deadline_s,
-        )
+    def _arrival(self, segments: Sequence[Segment], context: RequestContext) -> _Arrival:
+        return _Arrival(demand=self._forecast.demand(segments), context=context, now_s=self._clock())
 
     def _pending(self, segments: Sequence[Segment], arrival: _Arrival) -> list[PendingSegment]:
-        exemplar = current_trace().exemplar
+        context = arrival.context
         group = [
             PendingSegment(
                 segment=segment,
-                priority=arrival.priority,
-                caller=arrival.caller,
+                priority=context.priority,
+                caller=context.caller,
                 work=work,
                 admitted_at_s=arrival.now_s,
-                deadline_s=arrival.deadline_s,
-                exemplar=exemplar,
+                deadline_s=context.deadline_s,
+                exemplar=context.trace.exemplar,
             )
             for segment, work in zip(segments, arrival.demand.works, strict=True)
         ]
@@ -533,7 +515,10 @@ class Scheduler:
             raise self._too_late(alone_s=alone_s, needed_s=needed_s, allowed_s=allowed_s)
         try:
             self._queue.check_room(
-                num_segments=demand.num_segments, work=demand.work, caller=arrival.caller, forecast=self._forecast
+                num_segments=demand.num_segments,
+                work=demand.work,
+                caller=arrival.context.caller,
+                forecast=self._forecast,
             )
         except OverloadedError:
             self._metrics.rejected_requests.labels("overloaded").inc()
@@ -543,8 +528,8 @@ class Scheduler:
     def _backlog(self, arrival: _Arrival) -> Backlog:
         return self._queue.backlog(
             arrival.demand,
-            priority=arrival.priority,
-            caller=arrival.caller,
+            priority=arrival.context.priority,
+            caller=arrival.context.caller,
             num_running=sum(worker.num_segments for worker in self._workers),
         )
 

@@ -1,7 +1,6 @@
 """What the access log says about a request, collected while it is answered."""
 
 from collections.abc import Iterable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from service.datatypes import TranslatedSentence, TranslationResult
@@ -90,19 +89,6 @@ class AccessRecord:
         self.queue_s = max(self.queue_s, answer.timings.queue_s)
         self.encode_s = max(self.encode_s, answer.timings.encode_s)
         self.decode_s = max(self.decode_s, answer.timings.decode_s)
-
-
-_current: ContextVar[AccessRecord | None] = ContextVar("access_record", default=None)
-
-
-def current_record() -> AccessRecord:
-    """Return the record of the RPC that the running task answers; outside of an RPC, one that is discarded."""
-    return _current.get() or AccessRecord()
-
-
-def set_current_record(record: AccessRecord) -> None:
-    """Set the record of an RPC, which a task of its own answers."""
-    _current.set(record)
 
 
 def _keep(kept: list[str], more: Iterable[str]) -> None:

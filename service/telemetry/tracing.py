@@ -7,7 +7,6 @@ imported. Spans carry counts, names and times; texts, tokens and keys have no wa
 import heapq
 import re
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -99,20 +98,6 @@ class NoTracing:
 
     def stop(self, timeout_s: float) -> None:
         """Do nothing."""
-
-
-_UNTRACED = RequestTrace()
-_current: ContextVar[RequestTrace | None] = ContextVar("trace", default=None)
-
-
-def current_trace() -> RequestTrace:
-    """Return the trace of the RPC that the running task answers."""
-    return _current.get() or _UNTRACED
-
-
-def set_current_trace(trace: RequestTrace) -> None:
-    """Note the trace of an RPC; a task of its own runs each."""
-    _current.set(trace)
 
 
 def trace_segments(

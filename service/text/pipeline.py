@@ -32,7 +32,9 @@ from service.datatypes import (
 from service.errors import EngineError, InvalidFieldError
 from service.text.alignment import Offset, Weights, align, alignment_layer, head_average, shifted
 from service.text.segmentation import Joined, filler_between, iterate_sentences, join, split_overlong, trim
-from service.translate.options import EXTRA_TARGET_TOKENS, segment_seed
+
+EXTRA_TARGET_TOKENS = 50
+"""What a target may have more than its source if the caller sets no limit, as in section 6.1 of Vaswani et al. 2017."""
 
 WARNING_KINDS: Mapping[DefectKind, WarningKind] = {
     DefectKind.REPETITION: WarningKind.REPETITION,
@@ -433,6 +435,12 @@ def _attention_of(hypothesis: Hypothesis) -> Weights:
     if hypothesis.attention is None:
         raise EngineError("a segment came back without the attention it was asked for")
     return hypothesis.attention
+
+
+def segment_seed(seed: int, *, text_index: int, segment_index: int) -> int:
+    """Return the seed of one segment of a request: the same each time, unlike those of its neighbours."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(text_index, segment_index))
+    return int(sequence.generate_state(1, np.uint64)[0])
 
 
 def best_combinations(hypotheses: Sequence[Sequence[Hypothesis]], *, count: int) -> list[tuple[int, ...]]:

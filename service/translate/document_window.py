@@ -3,57 +3,61 @@
 import asyncio
 import concurrent.futures
 import math
-import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Protocol
 
 from service.datatypes import (
     Segment,
     SegmentResult,
     SentenceAlignment,
     Span,
+    StageTimings,
     TextHypothesis,
     TranslatedSentence,
     Translation,
-    TranslationOptions,
-    TranslationRequest,
 )
 from service.errors import DeadlineExceededError, EngineError, RetryableError
-from service.telemetry.access_record import current_record
-from service.telemetry.metrics import Metrics
-from service.telemetry.tracing import current_trace, trace_segments
 from service.text.alignment import shifted
-from service.text.pipeline import DocumentPiece, TextPipeline
-from service.translate.options import (
-    TranslationDefaults,
-    TranslationLimits,
-    check_attention,
-    check_document,
-    max_attention_tokens,
-    new_seed,
-)
-from service.translate.service import (
-    ModelSource,
-    ServingModel,
-    TokensTaken,
-    longest_timings,
-    prepare,
-    retrieve_error,
-    unlimited_tokens,
-)
+from service.text.pipeline import DocumentPiece
 
 Submit = Callable[[Sequence[Segment]], Sequence["concurrent.futures.Future[SegmentResult]"]]
 """Queues all segments or none; RetryableError if the queue has no room, or the caller's limit allows no more."""
 
 
-class Sleep(Protocol):
-    """Lets time pass."""
+def awaitable(
+    futures: "Iterable[concurrent.futures.Future[SegmentResult]]",
+) -> "list[asyncio.Future[SegmentResult]]":
+    """Return what the running event loop can await; no error of these is reported as never looked at."""
+    answers = [asyncio.wrap_future(future) for future in futures]
+    for answer in answers:
+        answer.add_done_callback(_error_of)
+    return answers
 
-    def __call__(self, delay: float, /) -> Awaitable[None]:
-        """Return after so many seconds."""
+
+def results_of(answers: "Sequence[asyncio.Future[SegmentResult]]") -> list[SegmentResult]:
+    """Return the results, or raise the first error; all are there unless one has failed."""
+    for error in map(_error_of, answers):
+        if error is not None:
+            raise error
+    if any(answer.cancelled() for answer in answers):  # not by this task's caller, or it would not be here
+        raise EngineError("a segment was cancelled unanswered")
+    return [answer.result() for answer in answers]
+
+
+def _error_of(answer: "asyncio.Future[SegmentResult]") -> BaseException | None:
+    return answer.exception() if answer.done() and not answer.cancelled() else None
+
+
+def longest_timings(results: Iterable[SegmentResult], *, text_s: float) -> StageTimings:
+    """Return the longest stages of any of the results, and the text work of all."""
+    timings = [result.timings for result in results]
+    return StageTimings(
+        queue_s=max((timing.queue_s for timing in timings), default=0.0),
+        encode_s=max((timing.encode_s for timing in timings), default=0.0),
+        decode_s=max((timing.decode_s for timing in timings), default=0.0),
+        text_s=text_s,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +98,7 @@ class PieceInWork:
 
     def results(self) -> list[SegmentResult]:
         """Return the result of each segment once it is finished, or raise the first error."""
-        for error in map(retrieve_error, self.answers):
-            if error is not None:
-                raise error
-        if any(answer.cancelled() for answer in self.answers):
-            raise EngineError("a segment was cancelled unanswered")
-        return [answer.result() for answer in self.answers]
+        return results_of(self.answers)
 
 
 class DocumentWindow:
@@ -115,9 +114,9 @@ class DocumentWindow:
         submit: Submit,
         *,
         limits: WindowLimits,
-        deadline_s: float | None,
+        deadline_s: float,
         clock: Callable[[], float],
-        sleep: Sleep = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Plan nothing yet.
 
@@ -125,14 +124,14 @@ class DocumentWindow:
             pieces: of the document, read in another thread, as they are needed.
             submit: queues segments.
             limits: of the window.
-            deadline_s: on the clock; None: never given up.
+            deadline_s: on the clock; infinite: never given up.
             clock: of the deadline.
             sleep: lets time pass.
         """
         self._pieces = pieces
         self._submit = submit
         self._limits = limits
-        self._deadline_s = math.inf if deadline_s is None else deadline_s
+        self._deadline_s = deadline_s
         self._clock = clock
         self._sleep = sleep
         self._in_work: deque[PieceInWork] = deque()
@@ -225,9 +224,7 @@ class DocumentWindow:
         futures: "Sequence[concurrent.futures.Future[SegmentResult]]",
     ) -> None:
         now_s = self._clock()
-        for (in_work, _), future in zip(batch, futures, strict=True):
-            answer = asyncio.wrap_future(future)
-            answer.add_done_callback(retrieve_error)
+        for (in_work, _), future, answer in zip(batch, futures, awaitable(futures), strict=True):
             in_work.futures.append(future)
             in_work.answers.append(answer)
             in_work.submitted_s = now_s
@@ -260,130 +257,23 @@ def segment_cost(segment: Segment) -> int:
     return len(segment.source_ids) * segment.search.num_hypotheses
 
 
-_INLINE_TOKENS = 1000
-"""Source tokens of a sentence times its hypotheses; more are put together in a thread of their own."""
-
-
-class DocumentTranslator:
-    """Translates documents; it keeps nothing between them, so any number may be under way at once."""
-
-    def __init__(
-        self,
-        models: ModelSource,
-        *,
-        metrics: Metrics,
-        limits: TranslationLimits | None = None,
-        defaults: TranslationDefaults | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        draw_seed: Callable[[], int] = new_seed,
-        sleep: Sleep = asyncio.sleep,
-        tokens_taken: TokensTaken = unlimited_tokens,
-    ) -> None:
-        self._models = models
-        self._metrics = metrics
-        self._limits = limits or TranslationLimits()
-        self._defaults = defaults or TranslationDefaults()
-        self._clock = clock
-        self._draw_seed = draw_seed
-        self._sleep = sleep
-        self._tokens_taken = tokens_taken
-
-    async def translate(
-        self, request: TranslationRequest, *, deadline_s: float | None, caller: str = ""
-    ) -> AsyncGenerator[TranslatedSentence, None]:
-        """Yield the sentences of a document in order; closing the generator cancels what is under way.
-
-        Args:
-            request: with one text, the document; its options are checked here.
-            deadline_s: on the clock; None: never given up.
-            caller: name of who asks, for fairness between callers.
-
-        Raises:
-            RequestError: if the caller must change the request; names the field.
-            OverloadedError: if the queue has not even room for the first segment.
-            RateLimitedError: if the caller has used up its source tokens for now; later on, the document waits.
-            DrainingError: if the server is about to stop.
-            DeadlineExceededError: if the deadline passes first.
-            EngineError: if a sentence could not be decoded.
-        """
-        began_s = self._clock()
-        check_document(request.texts[0], self._limits)
-        current_record().add_texts(request.texts)
-        model, pipeline = prepare(request, models=self._models, defaults=self._defaults, draw_seed=self._draw_seed)
-        window = self._window(request, model, pipeline, deadline_s=deadline_s, caller=caller)
-        document = _TranslatedDocument(model)
-        try:
-            while in_work := await window.next_finished():
-                sentence = document.sentence(in_work, *await self._assembled(pipeline, in_work))
-                if document.num_sentences == 1:
-                    self._metrics.first_sentence_seconds.observe(self._clock() - began_s, current_trace().exemplar)
-                self._record(in_work, sentence)
-                yield sentence
-        finally:
-            window.cancel()
-            self._metrics.text_seconds.observe(document.text_s, current_trace().exemplar)
-
-    def _window(
-        self,
-        request: TranslationRequest,
-        model: ServingModel,
-        pipeline: TextPipeline,
-        *,
-        deadline_s: float | None,
-        caller: str,
-    ) -> DocumentWindow:
-        def submit(segments: Sequence[Segment]) -> "Sequence[concurrent.futures.Future[SegmentResult]]":
-            with self._tokens_taken(caller, sum(len(segment.source_ids) for segment in segments)):
-                return model.scheduler.submit(segments, deadline_s=deadline_s, priority=request.priority, caller=caller)
-
-        limits = WindowLimits(
-            max_segments=self._limits.document_window_segments, max_cost=max_attention_tokens(request.options)
-        )
-        pieces = _checked(pipeline.pieces(), request.options)
-        return DocumentWindow(
-            pieces, submit, limits=limits, deadline_s=deadline_s, clock=self._clock, sleep=self._sleep
-        )
-
-    async def _assembled(
-        self, pipeline: TextPipeline, in_work: PieceInWork
-    ) -> tuple[Translation | None, Sequence[SegmentResult], float]:
-        """Return the translation of a piece, what it is made of, and the time it took."""
-        results = in_work.results()
-        assemble = partial(pipeline.assemble_piece, in_work.piece, results)
-        began_s = self._clock()
-        is_long = sum(map(segment_cost, in_work.segments)) > _INLINE_TOKENS
-        translation = await asyncio.to_thread(assemble) if is_long else assemble()
-        return translation, results, self._clock() - began_s
-
-    def _record(self, in_work: PieceInWork, sentence: TranslatedSentence) -> None:
-        for warning in sentence.warnings:
-            self._metrics.warnings.labels(warning.kind.value).inc()
-        current_record().add_sentence(sentence)
-        trace_segments(
-            current_trace(),
-            submitted_s=in_work.submitted_s,
-            segments=in_work.segments,
-            results=in_work.results(),
-        )
-
-
-class _TranslatedDocument:
+class TranslatedDocument:
     """What has become of a document so far: counts its characters, so that each sentence knows its place."""
 
-    def __init__(self, model: ServingModel) -> None:
-        self._model = model
-        self._length = 0
+    def __init__(self, *, model_name: str, model_version: str) -> None:
+        self._model_name = model_name
+        self._model_version = model_version
+        self._num_characters = 0
         self.num_sentences = 0
         self.text_s = 0.0
+        """Text work so far."""
 
-    def sentence(
-        self, in_work: PieceInWork, translation: Translation | None, results: Sequence[SegmentResult], text_s: float
+    def next_sentence(
+        self, piece: DocumentPiece, translation: Translation | None, timings: StageTimings
     ) -> TranslatedSentence:
-        """Return the next sentence, and count it."""
-        piece = in_work.piece
+        """Return the next sentence, and count it; `translation` is None if the piece has nothing to translate."""
         target = translation.hypotheses[0].text if translation else ""
-        target_start = self._length + len(piece.before)
-        timings = longest_timings(results, text_s=in_work.text_s + text_s)
+        target_start = self._num_characters + len(piece.before)
         sentence = TranslatedSentence(
             text=piece.before + target + piece.after,
             hypotheses=tuple(_moved(one, piece.start) for one in translation.hypotheses) if translation else (),
@@ -393,21 +283,14 @@ class _TranslatedDocument:
                 else None
             ),
             warnings=translation.warnings if translation else (),
-            model_name=self._model.name,
-            model_version=self._model.version,
+            model_name=self._model_name,
+            model_version=self._model_version,
             timings=timings,
         )
-        self._length += len(sentence.text)
+        self._num_characters += len(sentence.text)
         self.num_sentences += 1
         self.text_s += timings.text_s
         return sentence
-
-
-def _checked(pieces: Iterator[DocumentPiece], options: TranslationOptions) -> Iterator[DocumentPiece]:
-    """Refuse a sentence with more attention than an answer should hold."""
-    for piece in pieces:
-        check_attention(options, piece.segments, field="text")
-        yield piece
 
 
 def _moved(hypothesis: TextHypothesis, source_by: int) -> TextHypothesis:

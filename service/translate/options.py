@@ -3,9 +3,9 @@
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from dataclasses import replace
+from typing import Protocol, TypeVar
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.bundle import Manifest
@@ -19,6 +19,7 @@ from service.datatypes import (
     TranslationRequest,
 )
 from service.errors import InvalidFieldError, UnsupportedFieldError
+from service.text.pipeline import Tokenizer
 
 MAX_BEAM_SIZE = 16
 """Of a request; the interface promises this cap."""
@@ -42,8 +43,23 @@ MAX_ATTENTION_TOKENS = {AttentionDetail.AVERAGED: 4096, AttentionDetail.ALL_HEAD
 MAX_DOCUMENT_CHARACTERS = 2**28
 """Of a document, whatever the settings: positions in the translation, which may be longer, fit 32 bits."""
 
-EXTRA_TARGET_TOKENS = 50
-"""What a target may have more than its source if the caller sets no limit, as in section 6.1 of Vaswani et al. 2017."""
+MAX_NGRAM_SIZE = 16
+"""Of runs that must not occur twice; this and the caps below are promised by the interface."""
+
+MAX_REPETITION_PENALTY = 10.0
+MAX_COVERAGE_PENALTY = 5.0
+MIN_TEMPERATURE = 0.01
+MAX_TEMPERATURE = 10.0
+MAX_TOP_K = 1000
+MAX_SEED = 2**63 - 1
+MAX_SUPPRESSED_TOKENS = 64
+
+ATTENTION_FIELDS = ("options.coverage_penalty", "options.return_alignment", "options.return_attention")
+"""What a model without an attention graph cannot do."""
+
+_SEED_BITS = 63
+
+_Choice = TypeVar("_Choice")
 
 
 class TranslationLimits(BaseModel):
@@ -96,72 +112,95 @@ class TranslationDefaults(BaseModel):
     that lives can be better: a tenth fewer steps with the model that ships."""
 
 
-def check_texts(texts: Sequence[str], limits: TranslationLimits) -> None:
-    """Refuse texts that are too many, too long or no Unicode.
+class FittingModel(Protocol):
+    """What options must fit of a model."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its vocabulary."""
+
+    @property
+    def max_target_tokens(self) -> int:
+        """Longest target it gives, EOS counted."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of its bundle."""
+
+    @property
+    def precision(self) -> str:
+        """Which of the bundle's graphs it runs."""
+
+
+def check_request(
+    request: TranslationRequest,
+    limits: TranslationLimits,
+    defaults: TranslationDefaults,
+    *,
+    draw_seed: Callable[[], int],
+    is_document: bool = False,
+) -> SearchConfig:
+    """Check all of a request that needs neither a model nor a look at its texts; return its search.
+
+    Args:
+        request: with one text if it is a document.
+        limits: of the server.
+        defaults: of the server.
+        draw_seed: see `search_config`.
+        is_document: whether the limits are those of a document.
 
     Raises:
-        InvalidFieldError: naming `texts` or one of them.
+        InvalidFieldError: naming the first field that is out of range.
     """
-    if not 1 <= len(texts) <= limits.max_texts:
-        raise InvalidFieldError("texts", f"{len(texts)} texts", f"1 to {limits.max_texts} texts")
-    for index, text in enumerate(texts):
-        field = f"texts[{index}]"
-        if len(text) > limits.max_text_characters:
-            raise InvalidFieldError(field, f"{len(text)} characters", f"at most {limits.max_text_characters}")
-        _check_unicode(field, text)
-    num_characters = sum(map(len, texts))
-    if num_characters > limits.max_request_characters:
-        limit = f"at most {limits.max_request_characters} over all texts"
-        raise InvalidFieldError("texts", f"{num_characters} characters", limit)
+    if is_document:
+        _check_document(request.texts[0], limits)
+    else:
+        _check_texts(request.texts, limits)
+    _check_prefixes(request)
+    return search_config(request.options, defaults, draw_seed=draw_seed)
 
 
-def check_document(text: str, limits: TranslationLimits) -> None:
-    """Refuse a document that is empty, too long or no Unicode.
+def fit_to_model(search: SearchConfig, options: TranslationOptions, model: FittingModel, *, name: str) -> SearchConfig:
+    """Check what a model decides of a request; return its search, with the ids of suppressed tokens.
+
+    Args:
+        search: of the request.
+        options: that it was made of.
+        model: that is to answer.
+        name: of the model, `name/version`, for messages.
 
     Raises:
-        InvalidFieldError: naming `text`.
+        InvalidFieldError: naming the option that the model's limits or vocabulary do not allow.
+        UnsupportedFieldError: naming the option that needs the cross-attention, which the model cannot tell.
     """
-    if not 1 <= len(text) <= limits.max_document_characters:
-        raise InvalidFieldError("text", f"{len(text)} characters", f"1 to {limits.max_document_characters} characters")
-    _check_unicode("text", text)
+    check_target_limit(options, limit=model.max_target_tokens, model=name)
+    if not tells_attention(model.manifest, model.precision):
+        _check_needs_no_attention(options)
+    suppressed = suppressed_ids(options.suppressed_tokens, token_id=model.tokenizer.token_id, model=name)
+    return replace(search, suppressed_tokens=suppressed)
 
 
-def check_segments(segments: Sequence[Segment], limits: TranslationLimits) -> None:
-    """Refuse a request whose texts came apart into too much.
+def check_segments(segments: Sequence[Segment], options: TranslationOptions, limits: TranslationLimits) -> None:
+    """Refuse a request whose texts became too many sentences or tokens, or whose attention is too large.
 
     Raises:
         InvalidFieldError: naming `texts`.
     """
-    if len(segments) > limits.max_request_sentences:
-        limit = f"at most {limits.max_request_sentences} over all texts"
-        raise InvalidFieldError("texts", f"{len(segments)} sentences", limit)
-    num_tokens = sum(len(segment.source_ids) for segment in segments)
-    if num_tokens > limits.max_request_source_tokens:
-        limit = f"at most {limits.max_request_source_tokens} over all texts"
-        raise InvalidFieldError("texts", f"{num_tokens} source tokens", limit)
+    for value, unit, limit in (
+        (len(segments), "sentences", limits.max_request_sentences),
+        (sum(len(segment.source_ids) for segment in segments), "source tokens", limits.max_request_source_tokens),
+    ):
+        if value > limit:
+            raise InvalidFieldError("texts", f"{value} {unit}", f"at most {limit} over all texts")
+    check_attention(segments, options)
 
 
-def check_prefixes(request: TranslationRequest) -> None:
-    """Refuse prefixes that are too long, no Unicode, or not one for each text.
-
-    Raises:
-        InvalidFieldError: naming the field.
-    """
-    prefixes = {f"target_prefixes[{index}]": prefix for index, prefix in enumerate(request.target_prefixes)}
-    if prefixes and len(prefixes) != len(request.texts):
-        raise InvalidFieldError("target_prefixes", f"{len(prefixes)} prefixes", f"none or {len(request.texts)}")
-    for field, prefix in {"options.target_prefix": request.options.target_prefix, **prefixes}.items():
-        if len(prefix) > MAX_PREFIX_CHARACTERS:
-            raise InvalidFieldError(field, f"{len(prefix)} characters", f"at most {MAX_PREFIX_CHARACTERS}")
-        _check_unicode(field, prefix)
-
-
-def check_attention(options: TranslationOptions, segments: Sequence[Segment], *, field: str = "texts") -> None:
+def check_attention(segments: Sequence[Segment], options: TranslationOptions, *, field: str = "texts") -> None:
     """Refuse more attention than an answer should hold.
 
     Args:
-        options: of the request.
         segments: of all that is answered at once.
+        options: of the request.
         field: what holds them.
 
     Raises:
@@ -180,12 +219,49 @@ def max_attention_tokens(options: TranslationOptions) -> float:
     return min(_attention_limits(options).values(), default=math.inf)
 
 
+def tells_attention(manifest: Manifest, precision: str) -> bool:
+    """Return whether a bundle has the graph that tells the cross-attention, at one precision."""
+    files = manifest.precisions.get(precision)
+    return files is not None and files.attention is not None
+
+
 def _attention_limits(options: TranslationOptions) -> dict[str, int]:
     limits = {"return_alignment": MAX_ALIGNED_TOKENS} if options.return_alignment else {}
     if options.return_attention in MAX_ATTENTION_TOKENS:
         name = f"return_attention {options.return_attention.name}"
         limits[name] = MAX_ATTENTION_TOKENS[options.return_attention]
     return limits
+
+
+def _check_texts(texts: Sequence[str], limits: TranslationLimits) -> None:
+    if not 1 <= len(texts) <= limits.max_texts:
+        raise InvalidFieldError("texts", f"{len(texts)} texts", f"1 to {limits.max_texts} texts")
+    for index, text in enumerate(texts):
+        _check_text(f"texts[{index}]", text, limits.max_text_characters)
+    num_characters = sum(map(len, texts))
+    if num_characters > limits.max_request_characters:
+        limit = f"at most {limits.max_request_characters} over all texts"
+        raise InvalidFieldError("texts", f"{num_characters} characters", limit)
+
+
+def _check_document(text: str, limits: TranslationLimits) -> None:
+    if not 1 <= len(text) <= limits.max_document_characters:
+        raise InvalidFieldError("text", f"{len(text)} characters", f"1 to {limits.max_document_characters} characters")
+    _check_unicode("text", text)
+
+
+def _check_prefixes(request: TranslationRequest) -> None:
+    prefixes = {f"target_prefixes[{index}]": prefix for index, prefix in enumerate(request.target_prefixes)}
+    if prefixes and len(prefixes) != len(request.texts):
+        raise InvalidFieldError("target_prefixes", f"{len(prefixes)} prefixes", f"none or {len(request.texts)}")
+    for field, prefix in {"options.target_prefix": request.options.target_prefix, **prefixes}.items():
+        _check_text(field, prefix, MAX_PREFIX_CHARACTERS)
+
+
+def _check_text(field: str, text: str, max_characters: int) -> None:
+    if len(text) > max_characters:
+        raise InvalidFieldError(field, f"{len(text)} characters", f"at most {max_characters}")
+    _check_unicode(field, text)
 
 
 def _check_unicode(field: str, text: str) -> None:
@@ -195,34 +271,9 @@ def _check_unicode(field: str, text: str) -> None:
         raise InvalidFieldError(field, "a text with a lone surrogate", "Unicode text") from error
 
 
-_Choice = TypeVar("_Choice")
-
-MAX_NGRAM_SIZE = 16
-"""Of runs that must not occur twice; this and the caps below are promised by the interface."""
-
-MAX_REPETITION_PENALTY = 10.0
-MAX_COVERAGE_PENALTY = 5.0
-MIN_TEMPERATURE = 0.01
-MAX_TEMPERATURE = 10.0
-MAX_TOP_K = 1000
-MAX_SEED = 2**63 - 1
-MAX_SUPPRESSED_TOKENS = 64
-
-ATTENTION_FIELDS = ("options.coverage_penalty", "options.return_alignment", "options.return_attention")
-"""What a model without an attention graph cannot do."""
-
-_SEED_BITS = 63
-
-
 def new_seed() -> int:
     """Return a seed that nobody can foresee."""
     return secrets.randbits(_SEED_BITS)
-
-
-def segment_seed(seed: int, *, text_index: int, segment_index: int) -> int:
-    """Return the seed of one segment of a request: the same each time, unlike those of its neighbours."""
-    sequence = np.random.SeedSequence(seed, spawn_key=(text_index, segment_index))
-    return int(sequence.generate_state(1, np.uint64)[0])
 
 
 def search_config(
@@ -279,18 +330,7 @@ def check_target_limit(options: TranslationOptions, *, limit: int, model: str) -
         _check_range("options.min_target_tokens", options.min_target_tokens, 0, limit - 1, note=note)
 
 
-def tells_attention(manifest: Manifest, precision: str) -> bool:
-    """Return whether a bundle has the graph that tells the cross-attention, at one precision."""
-    files = manifest.precisions.get(precision)
-    return files is not None and files.attention is not None
-
-
-def check_attention_known(options: TranslationOptions) -> None:
-    """Refuse what needs the cross-attention, for a model that cannot tell it.
-
-    Raises:
-        UnsupportedFieldError: naming the field.
-    """
+def _check_needs_no_attention(options: TranslationOptions) -> None:
     asked = (
         bool(options.coverage_penalty),
         options.return_alignment,

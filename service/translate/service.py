@@ -1,46 +1,50 @@
-"""One request, from text to text: split → tokenize → queue → detokenize → join.
+"""Requests and documents, from text to text: split → tokenize → queue → detokenize → join.
 
-The sentences of all texts of a request are queued at once and decoded by whoever runs the batches; here only text is
+The sentences of all texts of a request are queued at once, those of a document a window at a time. Here only text is
 worked on, in a thread of its own when there is much of it, so that the event loop stays free.
 """
 
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 from service.bundle import Manifest
 from service.datatypes import (
-    Priority,
     SearchConfig,
     Segment,
     SegmentResult,
-    StageTimings,
-    Translation,
+    TranslatedSentence,
     TranslationRequest,
     TranslationResult,
+    TranslationWarning,
 )
-from service.errors import EngineError
-from service.telemetry.access_record import current_record
+from service.request_context import RequestContext
 from service.telemetry.metrics import Metrics
-from service.telemetry.tracing import current_trace, trace_segments
-from service.text.pipeline import TextModel, TextPipeline
+from service.telemetry.tracing import trace_segments
+from service.text.pipeline import DocumentPiece, TextModel, TextPipeline
+from service.translate.document_window import (
+    DocumentWindow,
+    PieceInWork,
+    TranslatedDocument,
+    WindowLimits,
+    awaitable,
+    longest_timings,
+    results_of,
+    segment_cost,
+)
 from service.translate.options import (
     TranslationDefaults,
     TranslationLimits,
     check_attention,
-    check_attention_known,
-    check_prefixes,
+    check_request,
     check_segments,
-    check_target_limit,
-    check_texts,
+    fit_to_model,
+    max_attention_tokens,
     new_seed,
-    search_config,
-    suppressed_ids,
-    tells_attention,
 )
 
 _Result = TypeVar("_Result")
@@ -48,40 +52,32 @@ _Result = TypeVar("_Result")
 _INLINE_CHARACTERS = 2000
 """Texts of a request that cost up to this are worked on in the event loop: a few milliseconds at most."""
 
+_INLINE_TOKENS = 1000
+"""Likewise the source tokens of a sentence of a document, times its hypotheses, when they are put together."""
 
-class TokensTaken(Protocol):
-    """Keeps account of what callers may ask for."""
+ChargeTokens = Callable[[str, int], AbstractContextManager[object]]
+"""Counts source tokens against the limit of a caller, unless what is done inside fails; RateLimitedError if they are
+too many."""
 
-    def __call__(self, caller: str, num_tokens: int, /) -> AbstractContextManager[None]:
-        """Count source tokens, but not if what they are for fails inside; RateLimitedError if they are too many."""
+Futures = Sequence["concurrent.futures.Future[SegmentResult]"]
 
 
-def unlimited_tokens(caller: str, num_tokens: int) -> AbstractContextManager[None]:  # noqa: ARG001
-    """Keep no account."""
+def charge_nothing(caller: str, num_tokens: int) -> AbstractContextManager[object]:  # noqa: ARG001
+    """Let every caller have as many tokens as it asks for."""
     return nullcontext()
 
 
 class SegmentQueue(Protocol):
     """Where segments wait to be decoded."""
 
-    def refuse_early(
-        self, num_characters: int, search: SearchConfig, *, deadline_s: float | None, priority: Priority, caller: str
-    ) -> None:
-        """Refuse a request of so many characters if there is no point in looking at its texts; else do nothing."""
+    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
+        """Reject a request of so many characters if there is no point in looking at its texts; else do nothing."""
 
-    def submit(
-        self,
-        segments: Sequence[Segment],
-        *,
-        num_characters: int = 0,
-        deadline_s: float | None,
-        priority: Priority,
-        caller: str,
-    ) -> Sequence[concurrent.futures.Future[SegmentResult]]:
+    def submit(self, segments: Sequence[Segment], context: RequestContext, *, num_characters: int = 0) -> Futures:
         """Admit all segments or none; return one future each, in order. A cancelled future frees its place.
 
         Callers, told apart by name, share the queue fairly. From `num_characters`, of the texts that the segments are
-        all of, the queue learns what texts come to.
+        all of, the queue learns how many tokens a text makes.
         """
 
 
@@ -117,7 +113,7 @@ class ModelSource(Protocol):
 
 
 class Translator:
-    """Translates requests; it keeps nothing between them, so any number may be under way at once."""
+    """Translates requests and documents; it keeps nothing between them, so any number may be under way at once."""
 
     def __init__(
         self,
@@ -127,28 +123,23 @@ class Translator:
         limits: TranslationLimits | None = None,
         defaults: TranslationDefaults | None = None,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw_seed: Callable[[], int] = new_seed,
-        tokens_taken: TokensTaken = unlimited_tokens,
+        charge_tokens: ChargeTokens = charge_nothing,
     ) -> None:
         self._models = models
         self._metrics = metrics
         self._limits = limits or TranslationLimits()
         self._defaults = defaults or TranslationDefaults()
         self._clock = clock
+        self._sleep = sleep
         self._draw_seed = draw_seed
-        self._tokens_taken = tokens_taken
+        self._charge_tokens = charge_tokens
 
-    async def translate(
-        self, request: TranslationRequest, *, deadline_s: float | None, caller: str = ""
-    ) -> TranslationResult:
+    async def translate(self, request: TranslationRequest, context: RequestContext) -> TranslationResult:
         """Translate all texts of a request, or none: the first sentence that fails drops the others.
 
         If the awaiting task is cancelled, so are the segments it waits for.
-
-        Args:
-            request: its options and texts are checked here.
-            deadline_s: on the monotonic clock; None: never given up.
-            caller: name of who asks, for fairness between callers.
 
         Raises:
             RequestError: if the caller must change the request; names the field.
@@ -158,121 +149,142 @@ class Translator:
             DeadlineExceededError: if the deadline passes first.
             EngineError: if a sentence could not be decoded.
         """
-        current_record().add_texts(request.texts)
-        model, pipeline = self._pipeline(request)
+        model, pipeline = self._prepare(request, context)
         num_characters = sum(map(len, request.texts))
-        model.scheduler.refuse_early(
-            num_characters, pipeline.search, deadline_s=deadline_s, priority=request.priority, caller=caller
-        )
-        plans, split_s = await self._timed("text.split", pipeline, pipeline.plan)
+        model.scheduler.reject_early(num_characters, pipeline.search, context)
+        is_long = pipeline.cost_characters > _INLINE_CHARACTERS
+        plans, began_s, split_s = await self._timed(pipeline.plan, is_long=is_long)
+        context.trace.add("text.split", began_s=began_s, ended_s=began_s + split_s)
         segments = [part.segment for plan in plans for part in plan.parts]
-        check_segments(segments, self._limits)
-        check_attention(request.options, segments)
+        check_segments(segments, request.options, self._limits)
         submitted_s = self._clock()
-        with self._tokens_taken(caller, sum(len(segment.source_ids) for segment in segments)):
-            futures = (
-                model.scheduler.submit(
-                    segments,
-                    num_characters=num_characters,
-                    deadline_s=deadline_s,
-                    priority=request.priority,
-                    caller=caller,
-                )
-                if segments
-                else ()
-            )
-        results = await _answers(futures)
-        trace_segments(current_trace(), submitted_s=submitted_s, segments=segments, results=results)
-        translations, join_s = await self._timed("text.join", pipeline, lambda: pipeline.assemble(plans, results))
-        self._record(translations, text_s=split_s + join_s)
+        results = await _answers(self._submit(model, segments, context, num_characters=num_characters))
+        trace_segments(context.trace, submitted_s=submitted_s, segments=segments, results=results)
+        assemble = partial(pipeline.assemble, plans, results)
+        translations, began_s, join_s = await self._timed(assemble, is_long=is_long)
+        context.trace.add("text.join", began_s=began_s, ended_s=began_s + join_s)
+        self._metrics.text_seconds.observe(split_s + join_s, context.trace.exemplar)
+        for translation in translations:
+            self._count(translation.warnings)
         result = TranslationResult(
             translations=translations,
             model_name=model.name,
             model_version=model.version,
             timings=longest_timings(results, text_s=split_s + join_s),
-            num_source_tokens=sum(len(segment.source_ids) for segment in segments),
+            num_source_tokens=_num_source_tokens(segments),
             num_target_tokens=sum(len(result.hypotheses[0].token_ids) for result in results),
         )
-        current_record().add_result(result)
+        context.access_record.add_result(result)
         return result
 
-    def _pipeline(self, request: TranslationRequest) -> tuple[ServingModel, TextPipeline]:
-        """Check what can be checked before any text is looked at; choose the model."""
-        check_texts(request.texts, self._limits)
-        return prepare(request, models=self._models, defaults=self._defaults, draw_seed=self._draw_seed)
+    async def translate_document(
+        self, request: TranslationRequest, context: RequestContext
+    ) -> AsyncGenerator[TranslatedSentence, None]:
+        """Yield the sentences of the only text in order; closing the generator cancels what is under way.
 
-    async def _timed(self, name: str, pipeline: TextPipeline, step: Callable[[], _Result]) -> tuple[_Result, float]:
-        """Run a step of text work, in another thread if it is much; return its result and duration."""
-        started_s = self._clock()
-        result = await asyncio.to_thread(step) if pipeline.cost_characters > _INLINE_CHARACTERS else step()
-        ended_s = self._clock()
-        current_trace().add(name, began_s=started_s, ended_s=ended_s)
-        return result, ended_s - started_s
+        Raises:
+            RequestError: if the caller must change the request; names the field.
+            OverloadedError: if the queue has not even room for the first segment.
+            RateLimitedError: if the caller has used up its source tokens for now; later on, the document waits.
+            DrainingError: if the server is about to stop.
+            DeadlineExceededError: if the deadline passes first.
+            EngineError: if a sentence could not be decoded.
+        """
+        began_s = self._clock()
+        model, pipeline = self._prepare(request, context, is_document=True)
+        window = self._window(request, context, model, pipeline)
+        document = TranslatedDocument(model_name=model.name, model_version=model.version)
+        try:
+            while in_work := await window.next_finished():
+                results = in_work.results()
+                sentence = await self._sentence(document, pipeline, in_work, results)
+                if document.num_sentences == 1:
+                    self._metrics.first_sentence_seconds.observe(self._clock() - began_s, context.trace.exemplar)
+                self._count(sentence.warnings)
+                context.access_record.add_sentence(sentence)
+                trace_segments(
+                    context.trace, submitted_s=in_work.submitted_s, segments=in_work.segments, results=results
+                )
+                yield sentence
+        finally:
+            window.cancel()
+            self._metrics.text_seconds.observe(document.text_s, context.trace.exemplar)
 
-    def _record(self, translations: Sequence[Translation], *, text_s: float) -> None:
-        self._metrics.text_seconds.observe(text_s, current_trace().exemplar)
-        for translation in translations:
-            for warning in translation.warnings:
-                self._metrics.warnings.labels(warning.kind.value).inc()
+    def _prepare(
+        self, request: TranslationRequest, context: RequestContext, *, is_document: bool = False
+    ) -> tuple[ServingModel, TextPipeline]:
+        """Check all that can be checked before any text is looked at; choose the model."""
+        context.access_record.add_texts(request.texts)
+        search = check_request(
+            request, self._limits, self._defaults, draw_seed=self._draw_seed, is_document=is_document
+        )
+        model = self._models.resolve(request.model, request.source_language, request.target_language)
+        name = context.access_record.model = f"{model.name}/{model.version}"
+        return model, TextPipeline(request, model=model, search=fit_to_model(search, request.options, model, name=name))
+
+    def _submit(
+        self, model: ServingModel, segments: Sequence[Segment], context: RequestContext, *, num_characters: int = 0
+    ) -> Futures:
+        """Queue all segments or none, and charge their tokens to the caller."""
+        with self._charge_tokens(context.caller, _num_source_tokens(segments)):
+            return model.scheduler.submit(segments, context, num_characters=num_characters) if segments else ()
+
+    async def _timed(self, step: Callable[[], _Result], *, is_long: bool) -> tuple[_Result, float, float]:
+        """Run a step of text work, in another thread if it is long; return its result, begin and duration."""
+        began_s = self._clock()
+        result = await asyncio.to_thread(step) if is_long else step()
+        return result, began_s, self._clock() - began_s
+
+    def _window(
+        self, request: TranslationRequest, context: RequestContext, model: ServingModel, pipeline: TextPipeline
+    ) -> DocumentWindow:
+        def checked_pieces() -> Iterator[DocumentPiece]:
+            for piece in pipeline.pieces():
+                check_attention(piece.segments, request.options, field="text")
+                yield piece
+
+        return DocumentWindow(
+            checked_pieces(),
+            lambda segments: self._submit(model, segments, context),
+            limits=WindowLimits(
+                max_segments=self._limits.document_window_segments, max_cost=max_attention_tokens(request.options)
+            ),
+            deadline_s=context.deadline_s,
+            clock=self._clock,
+            sleep=self._sleep,
+        )
+
+    async def _sentence(
+        self,
+        document: TranslatedDocument,
+        pipeline: TextPipeline,
+        in_work: PieceInWork,
+        results: Sequence[SegmentResult],
+    ) -> TranslatedSentence:
+        """Return the next sentence of a document."""
+        assemble = partial(pipeline.assemble_piece, in_work.piece, results)
+        is_long = sum(map(segment_cost, in_work.segments)) > _INLINE_TOKENS
+        translation, _, assembly_s = await self._timed(assemble, is_long=is_long)
+        timings = longest_timings(results, text_s=in_work.text_s + assembly_s)
+        return document.next_sentence(in_work.piece, translation, timings)
+
+    def _count(self, warnings: Iterable[TranslationWarning]) -> None:
+        for warning in warnings:
+            self._metrics.warnings.labels(warning.kind.value).inc()
 
 
-def prepare(
-    request: TranslationRequest, *, models: ModelSource, defaults: TranslationDefaults, draw_seed: Callable[[], int]
-) -> tuple[ServingModel, TextPipeline]:
-    """Check the options of a request, and choose its model.
-
-    Args:
-        request: whose texts are checked already, as far as they can be before they are looked at.
-        models: where to choose.
-        defaults: of the server.
-        draw_seed: see `search_config`.
-
-    Raises:
-        RequestError: if the caller must change the request; names the field.
-    """
-    options = request.options
-    check_prefixes(request)
-    search = search_config(options, defaults, draw_seed=draw_seed)
-    model = models.resolve(request.model, request.source_language, request.target_language)
-    name = current_record().model = f"{model.name}/{model.version}"
-    check_target_limit(options, limit=model.max_target_tokens, model=name)
-    if not tells_attention(model.manifest, model.precision):
-        check_attention_known(options)
-    suppressed = suppressed_ids(options.suppressed_tokens, token_id=model.tokenizer.token_id, model=name)
-    return model, TextPipeline(request, model=model, search=replace(search, suppressed_tokens=suppressed))
-
-
-async def _answers(futures: Sequence["concurrent.futures.Future[SegmentResult]"]) -> list[SegmentResult]:
+async def _answers(futures: Futures) -> list[SegmentResult]:
     """Wait for all results; if one fails, or the waiting task is cancelled, cancel the rest."""
     if not futures:
         return []
-    answers = [asyncio.wrap_future(future) for future in futures]
-    for answer in answers:
-        answer.add_done_callback(retrieve_error)
+    answers = awaitable(futures)
     try:
         await asyncio.wait(answers, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         for future in futures:
             future.cancel()
-    for error in map(retrieve_error, answers):
-        if error is not None:
-            raise error
-    if any(answer.cancelled() for answer in answers):  # not by this task's caller, or it would not be here
-        raise EngineError("a segment was cancelled unanswered")
-    return [answer.result() for answer in answers]
+    return results_of(answers)
 
 
-def retrieve_error(answer: "asyncio.Future[SegmentResult]") -> BaseException | None:
-    """Return the error, if any; asyncio logs those that nobody looked at, here all but the first of a batch."""
-    return answer.exception() if answer.done() and not answer.cancelled() else None
-
-
-def longest_timings(results: Iterable[SegmentResult], *, text_s: float) -> StageTimings:
-    """Return the longest stages of any of the results, and the text work of all."""
-    timings = [result.timings for result in results]
-    return StageTimings(
-        queue_s=max((timing.queue_s for timing in timings), default=0.0),
-        encode_s=max((timing.encode_s for timing in timings), default=0.0),
-        decode_s=max((timing.decode_s for timing in timings), default=0.0),
-        text_s=text_s,
-    )
+def _num_source_tokens(segments: Iterable[Segment]) -> int:
+    return sum(len(segment.source_ids) for segment in segments)

@@ -97,6 +97,21 @@ async def test_a_known_key_translates_and_names_the_caller(guarded: RunningServe
     assert record["caller"] == "shop"
 
 
+async def test_a_rejected_call_is_logged_under_the_name_of_its_key(guarded: RunningServer) -> None:
+    await translate(guarded, SLOW)
+
+    with capture_logs() as records:
+        await refusal(translate(guarded, SLOW))
+        await refusal(unload(guarded, SHOP))
+        await refusal(translate(guarded, None))
+
+    logged = [(record["status"], record["caller"]) for record in records if record["event"] == "request"]
+    *known, unknown = logged
+    assert known == [("RESOURCE_EXHAUSTED", "slow"), ("PERMISSION_DENIED", "shop")]
+    assert unknown[0] == "UNAUTHENTICATED"
+    assert unknown[1].startswith("ipv")
+
+
 async def test_without_a_key_a_call_is_refused_with_what_is_missing(guarded: RunningServer) -> None:
     error = await refusal(translate(guarded, None))
 

@@ -10,8 +10,8 @@ from service.decoding.guard import Verdict, judge
 from service.decoding.running_batch import EndedSegment, Engine
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
+from service.text.pipeline import EXTRA_TARGET_TOKENS
 from service.text.tokenizer import SentencePieceTokenizer
-from service.translate.options import EXTRA_TARGET_TOKENS
 
 _BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "en-de" / "1"
 

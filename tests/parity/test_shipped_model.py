@@ -11,8 +11,8 @@ from service.datatypes import Hypothesis, SamplingConfig, SearchConfig, Segment
 from service.decoding.running_batch import Engine
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
+from service.text.pipeline import EXTRA_TARGET_TOKENS
 from service.text.tokenizer import SentencePieceTokenizer
-from service.translate.options import EXTRA_TARGET_TOKENS
 from tests.real_text import real_sentences
 
 _BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "en-de" / "1"

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from service.datatypes import SamplingOptions, TranslatedSentence, Translation, TranslationOptions, TranslationRequest
+from service.request_context import RequestContext
 from service.telemetry.metrics import Metrics
 from service.text.segmentation import split_sentences
-from service.translate.document_window import DocumentTranslator
 from service.translate.options import TranslationLimits
 from service.translate.service import Translator
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS
@@ -39,17 +39,17 @@ def _request(text: str, pair: tuple[str, str], options: dict[str, Any]) -> Trans
 def _document(request: TranslationRequest, queue: FakeQueue, *, window: int, longest: int) -> list[TranslatedSentence]:
     limits = TranslationLimits(document_window_segments=window)
     model = FakeModel(queue, max_source_tokens=longest)
-    documents = DocumentTranslator(model, metrics=_METRICS, limits=limits)
+    documents = Translator(model, metrics=_METRICS, limits=limits)
 
     async def read() -> list[TranslatedSentence]:
-        return [sentence async for sentence in documents.translate(request, deadline_s=None)]
+        return [sentence async for sentence in documents.translate_document(request, RequestContext())]
 
     return asyncio.run(read())
 
 
 def _text(request: TranslationRequest, queue: FakeQueue, *, longest: int) -> Translation:
     translator = Translator(FakeModel(queue, max_source_tokens=longest), metrics=_METRICS)
-    return asyncio.run(translator.translate(request, deadline_s=None)).translations[0]
+    return asyncio.run(translator.translate(request, RequestContext())).translations[0]
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,5 +1,6 @@
 """A batch behind a connection decodes as one at hand, and whatever becomes of the connection, all are answered."""
 
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from service.engine.core import LocalBatches, merged
 from service.engine.protocol import BatchSource, Newcomer, Orders
 from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, EngineError, OverloadedError
+from service.request_context import RequestContext
 from service.telemetry.metrics import Metrics
 from tests.fakes import FlakyModel, ToyModel, make_segment
 from tests.hosted_in_threads import TIMEOUT_S, ThreadedBatches
@@ -69,9 +71,9 @@ def act(scheduler: Scheduler, batches: ThreadedBatches, action: tuple[object, ..
     """Do one thing that a caller may do, or that may happen to the process."""
     match action:
         case ("submit", list() as segments, timeout_s):
-            deadline_s = time.monotonic() + timeout_s if isinstance(timeout_s, int | float) else None
+            deadline_s = time.monotonic() + timeout_s if isinstance(timeout_s, int | float) else math.inf
             try:
-                futures = scheduler.submit(segments, deadline_s=deadline_s)
+                futures = scheduler.submit(segments, RequestContext(deadline_s=deadline_s))
             except (DeadlineExceededError, OverloadedError):  # too late alone, or behind what waits
                 return
             for future in futures:

@@ -1,5 +1,6 @@
 """Budgets and bounds are kept whatever waits, and every admitted segment is answered once whatever happens."""
 
+import math
 import random
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -18,6 +19,7 @@ from service.engine.protocol import BatchLoad
 from service.engine.queue import AdmissionQueue, PendingSegment
 from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, EngineError, OverloadedError
+from service.request_context import RequestContext
 from service.telemetry.metrics import Metrics
 from tests.fakes import FlakyModel, ManualClock, ToyModel, make_segment
 
@@ -196,11 +198,10 @@ def act(scheduler: Scheduler, clock: ManualClock, action: tuple[object, ...], an
     """Do one thing a caller or the world may do."""
     match action:
         case ("submit", list() as segments, Priority() as priority, timeout_s):
-            deadline_s = clock() + timeout_s if isinstance(timeout_s, int) else None
+            deadline_s = clock() + timeout_s if isinstance(timeout_s, int) else math.inf
             try:
-                futures = scheduler.submit(
-                    segments, priority=priority, deadline_s=deadline_s, caller=f"{len(segments)}"
-                )
+                context = RequestContext(priority=priority, deadline_s=deadline_s, caller=f"{len(segments)}")
+                futures = scheduler.submit(segments, context)
             except DeadlineExceededError:
                 assert timeout_s == 0
             else:

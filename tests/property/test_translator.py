@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from service.datatypes import AttentionDetail, Hypothesis, TranslationOptions, TranslationRequest, TranslationResult
 from service.decoding.scoring import rank
+from service.request_context import RequestContext
 from service.telemetry.metrics import Metrics
 from service.text.pipeline import best_combinations
 from service.translate.service import Translator
@@ -28,7 +29,7 @@ def _translate(model: FakeModel, texts: list[str], **options: Any) -> Translatio
     request = TranslationRequest(
         texts=tuple(texts), source_language="en", target_language="de", options=TranslationOptions(**options)
     )
-    return asyncio.run(translator.translate(request, deadline_s=None))
+    return asyncio.run(translator.translate(request, RequestContext()))
 
 
 @given(_TEXTS, st.booleans(), st.integers(3, 40))

@@ -24,15 +24,13 @@ from service.datatypes import (
     TranslationResult,
 )
 from service.errors import DragomanError, ModelNotFoundError, UnsupportedFieldError
-from service.text.pipeline import TextPipeline
+from service.text.pipeline import EXTRA_TARGET_TOKENS, TextPipeline
 from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 from service.translate.options import (
-    EXTRA_TARGET_TOKENS,
     TranslationDefaults,
     TranslationLimits,
+    check_request,
     check_target_limit,
-    check_texts,
-    search_config,
 )
 
 _SUPPORTED = (
@@ -107,14 +105,13 @@ class PeerServicer(pb_grpc.TranslationServiceServicer):
         Raises:
             RequestError: if the caller must change the request.
         """
-        check_texts(request.texts, self._limits)
+        search = check_request(request, self._limits, self._defaults, draw_seed=lambda: 0)  # nothing is drawn here
         _check_supported(request)
         known = f"{self._manifest.source_language}-{self._manifest.target_language}"
         if f"{request.source_language}-{request.target_language}" != known:
             raise ModelNotFoundError("source_language", "the language pair", (known,))
         name = f"{self._manifest.name}/{self._manifest.version}"
         check_target_limit(request.options, limit=self._text.max_target_tokens, model=name)
-        search = search_config(request.options, self._defaults)
         return TextPipeline(request, model=self._text, search=search), self._search_options(request.options, search)
 
     def _search_options(self, options: TranslationOptions, search: SearchConfig) -> SearchOptions:

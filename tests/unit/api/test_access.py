@@ -87,5 +87,5 @@ def test_credentials_do_not_show_the_key() -> None:
 
 def test_tokens_of_whom_nobody_listed_are_not_counted(callers_file: Path) -> None:
     for some in (access(), access(callers_file)):
-        with some.tokens_taken("ipv4:10.0.0.7", 10**9):
+        with some.charge_tokens("ipv4:10.0.0.7", 10**9):
             pass

@@ -1,7 +1,7 @@
 import pytest
 
 from service.api.callers import Caller, Permission
-from service.api.rate_limits import Allowances
+from service.api.rate_limits import RateLimiter
 from service.errors import OverloadedError, RateLimitedError
 from tests.fakes import ManualClock
 
@@ -21,52 +21,52 @@ def caller(name: str = "shop", *, requests_per_s: float | None = None, tokens_pe
     )
 
 
-def take_tokens(allowances: Allowances, who: Caller, num_tokens: int) -> None:
-    with allowances.tokens_taken(who, num_tokens):
+def take_tokens(limiter: RateLimiter, who: Caller, num_tokens: int) -> None:
+    with limiter.charge_tokens(who, num_tokens):
         pass
 
 
 def test_a_caller_without_limits_is_never_refused(clock: ManualClock) -> None:
-    allowances = Allowances(clock)
+    limiter = RateLimiter(clock)
 
     for _ in range(1000):
-        allowances.take_request(caller())
-        take_tokens(allowances, caller(), 10**9)
+        limiter.take_request(caller())
+        take_tokens(limiter, caller(), 10**9)
 
 
 def test_one_request_is_allowed_however_small_the_rate(clock: ManualClock) -> None:
-    allowances, slow = Allowances(clock), caller(requests_per_s=0.001)
-    allowances.take_request(slow)
+    limiter, slow = RateLimiter(clock), caller(requests_per_s=0.001)
+    limiter.take_request(slow)
 
     with pytest.raises(RateLimitedError, match=r"caller 'shop' is limited to 0.001 requests/s; retry in 1000.0 s"):
-        allowances.take_request(slow)
+        limiter.take_request(slow)
 
 
 def test_tokens_of_a_minute_may_be_used_at_once_and_are_back_after_it(clock: ManualClock) -> None:
-    allowances, small = Allowances(clock), caller(tokens_per_min=600)
-    take_tokens(allowances, small, 600)
+    limiter, small = RateLimiter(clock), caller(tokens_per_min=600)
+    take_tokens(limiter, small, 600)
 
     with pytest.raises(RateLimitedError, match=r"limited to 600 source tokens/min; retry in 10.0 s") as caught:
-        take_tokens(allowances, small, 100)
+        take_tokens(limiter, small, 100)
     clock.advance(caught.value.retry_after_s)
 
-    take_tokens(allowances, small, 100)
+    take_tokens(limiter, small, 100)
 
 
 def test_tokens_are_given_back_if_what_they_are_for_fails(clock: ManualClock) -> None:
-    allowances, small = Allowances(clock), caller(tokens_per_min=600)
+    limiter, small = RateLimiter(clock), caller(tokens_per_min=600)
 
-    with pytest.raises(OverloadedError), allowances.tokens_taken(small, 600):
+    with pytest.raises(OverloadedError), limiter.charge_tokens(small, 600):
         raise OverloadedError(queued=1, limit=1, unit="segments", retry_after_s=1.0)
 
-    take_tokens(allowances, small, 600)
+    take_tokens(limiter, small, 600)
 
 
 def test_limits_that_stay_the_same_keep_what_is_used_and_others_begin_anew(clock: ManualClock) -> None:
-    allowances = Allowances(clock)
-    take_tokens(allowances, caller(tokens_per_min=60), 60)
+    limiter = RateLimiter(clock)
+    take_tokens(limiter, caller(tokens_per_min=60), 60)
 
     with pytest.raises(RateLimitedError):
-        take_tokens(allowances, caller(tokens_per_min=60), 60)
+        take_tokens(limiter, caller(tokens_per_min=60), 60)
 
-    take_tokens(allowances, caller(tokens_per_min=61), 60)
+    take_tokens(limiter, caller(tokens_per_min=61), 60)

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from service.api.interceptors import RequestInterceptor
-from service.api.rate_limits import Gate
+from service.api.rate_limits import ConcurrencyLimiter
 from service.api.status import NEUTRAL_MESSAGE
 from service.errors import DrainingError, InvalidFieldError
 from service.telemetry.metrics import Metrics
@@ -58,12 +58,12 @@ class Around:
     """An interceptor around one method, and what it counts."""
 
     def __init__(self, method: Method, *, max_concurrent: int = 8) -> None:
-        self.gate = Gate(max_concurrent=max_concurrent)
-        self.gate.open()
+        self.limiter = ConcurrencyLimiter(max_concurrent=max_concurrent)
+        self.limiter.open()
         self.clock = ManualClock()
         self.metrics = Metrics(CollectorRegistry())
         self._interceptor = RequestInterceptor(
-            (SERVICE,), gated_service=SERVICE, gate=self.gate, metrics=self.metrics, clock=self.clock
+            (SERVICE,), limited_service=SERVICE, limiter=self.limiter, metrics=self.metrics, clock=self.clock
         )
         self._handler = grpc.unary_unary_rpc_method_handler(
             method, pb.TranslateRequest.FromString, pb.TranslateResponse.SerializeToString
@@ -199,7 +199,7 @@ async def test_a_refused_call_is_logged_with_reason_and_field_without_the_value(
 
 async def test_a_closed_gate_refuses_with_its_reason() -> None:
     around = Around(echo)
-    around.gate.close(DrainingError())
+    around.limiter.close(DrainingError())
 
     context = await around.refused(FakeContext())
 
@@ -209,7 +209,7 @@ async def test_a_closed_gate_refuses_with_its_reason() -> None:
 
 async def test_a_full_gate_refuses_and_lets_in_again_once_there_is_room() -> None:
     around = Around(echo, max_concurrent=1)
-    with around.gate.admitted():
+    with around.limiter.admitted():
         context = await around.refused(FakeContext())
     assert context.code is grpc.StatusCode.RESOURCE_EXHAUSTED
 

@@ -30,7 +30,6 @@ def test_every_field_of_a_request_arrives() -> None:
     message = request(
         texts=["Hi.", ""],
         model="m/1",
-        priority=pb.PRIORITY_BULK,
         request_id="r1",
         options={"beam_size": 2},
         target_prefixes=["", "Ha"],
@@ -43,7 +42,6 @@ def test_every_field_of_a_request_arrives() -> None:
         model="m/1",
         options=datatypes.TranslationOptions(beam_size=2),
         target_prefixes=("", "Ha"),
-        priority=datatypes.Priority.BULK,
         request_id="r1",
     )
 
@@ -100,7 +98,7 @@ def test_a_choice_of_false_is_not_absent(option: str) -> None:
 
 @pytest.mark.parametrize("priority", [pb.PRIORITY_UNSPECIFIED, pb.PRIORITY_INTERACTIVE])
 def test_a_request_is_interactive_unless_it_says_otherwise(priority: pb.Priority) -> None:
-    assert messages.from_translate_request(request(priority=priority)).priority is datatypes.Priority.INTERACTIVE
+    assert messages.from_priority(priority) is datatypes.Priority.INTERACTIVE
 
 
 UNSUPPORTED: dict[str, dict[str, Any]] = {"options.format": {"format": pb.TEXT_FORMAT_HTML}}
@@ -157,7 +155,6 @@ def test_drawing_with_all_defaults_is_not_absent() -> None:
 @pytest.mark.parametrize(
     ("field", "fields"),
     [
-        ("priority", {"priority": 99}),
         ("options.format", {"options": {"format": 99}}),
         ("options.long_sentences", {"options": {"long_sentences": -1}}),
         ("options.return_attention", {"options": {"return_attention": 4}}),
@@ -168,6 +165,13 @@ def test_an_unknown_enum_number_is_the_callers_mistake(field: str, fields: dict[
         messages.from_translate_request(request(**fields))
 
     assert caught.value.field == field
+
+
+def test_an_unknown_priority_is_the_callers_mistake() -> None:
+    with pytest.raises(InvalidFieldError, match="UNSPECIFIED") as caught:
+        messages.from_priority(99)
+
+    assert caught.value.field == "priority"
 
 
 @pytest.mark.parametrize(
@@ -328,9 +332,7 @@ def test_every_kind_of_warning_has_a_number() -> None:
 
 
 def test_every_priority_can_be_asked_for() -> None:
-    assert {
-        messages.from_translate_request(request(priority=number)).priority for number in pb.Priority.values()
-    } == set(datatypes.Priority)
+    assert set(map(messages.from_priority, pb.Priority.values())) == set(datatypes.Priority)
 
 
 @given(st.binary(max_size=200))
@@ -338,3 +340,4 @@ def test_whatever_bytes_arrive_they_are_a_request_or_the_callers_mistake(raw: by
     with contextlib.suppress(DecodeError, RequestError):
         message = pb.TranslateRequest.FromString(raw)
         assert isinstance(messages.from_translate_request(message), datatypes.TranslationRequest)
+        assert isinstance(messages.from_priority(message.priority), datatypes.Priority)

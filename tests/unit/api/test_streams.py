@@ -8,8 +8,11 @@ import grpc
 import pytest
 
 from service.api import streams
-from service.api.rate_limits import Gate
+from service.api.calls import Call
+from service.api.rate_limits import ConcurrencyLimiter
 from service.api.streams import RequestStream, StreamedRequest, wait_for_first_message
+from service.telemetry.access_record import AccessRecord
+from service.telemetry.tracing import RequestTrace
 
 
 class Caller:
@@ -27,7 +30,18 @@ class Caller:
 
 
 def stream_of(caller: Caller) -> RequestStream:
-    return RequestStream(caller, Gate(max_concurrent=1), lambda raw: StreamedRequest(message=raw, answered=refuse))
+    call = Call(
+        grpc_context=caller,
+        path="/s/TranslateStream",
+        request_id="r",
+        caller="",
+        trace=RequestTrace(),
+        access_record=AccessRecord(),
+        started_s=0.0,
+        is_limited=True,
+    )
+    limiter = ConcurrencyLimiter(max_concurrent=1)
+    return RequestStream(call, limiter, lambda raw: StreamedRequest(message=raw, answered=refuse))
 
 
 async def refuse(_respond: Any) -> bytes:

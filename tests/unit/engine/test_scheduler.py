@@ -1,4 +1,5 @@
 import asyncio
+import math
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
@@ -15,6 +16,7 @@ from service.engine.protocol import Clock
 from service.engine.queue import PendingSegment
 from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, DrainingError, EngineError, OverloadedError
+from service.request_context import RequestContext
 from service.telemetry.metrics import Metrics
 from tests.fakes import FlakyModel, GatedModel, ManualClock, ToyModel, WrappedModel, make_segment
 from tests.without_gc import num_alive, without_gc
@@ -68,14 +70,16 @@ class Bench:
         self,
         *,
         priority: Priority = Priority.INTERACTIVE,
-        deadline_s: float | None = None,
+        deadline_s: float = math.inf,
         caller: str = "",
         **search: Any,
     ) -> Future[SegmentResult]:
         """Submit one segment."""
         segment = make_segment(7, 8, **search)
         (future,) = self.scheduler.submit(
-            [segment], num_characters=NUM_CHARACTERS, priority=priority, deadline_s=deadline_s, caller=caller
+            [segment],
+            RequestContext(priority=priority, deadline_s=deadline_s, caller=caller),
+            num_characters=NUM_CHARACTERS,
         )
         return future
 
@@ -321,14 +325,10 @@ def test_an_answer_that_even_an_idle_server_would_give_too_late_is_refused(exper
         experienced.submit(deadline_s=experienced.clock() + 3.0, **SIX_STEPS)
 
 
-def refuse_early(bench: Bench, *, within_s: float) -> None:
+def reject_early(bench: Bench, *, within_s: float) -> None:
     """Ask to be admitted with a text like those of the others."""
-    bench.scheduler.refuse_early(
-        NUM_CHARACTERS,
-        SearchConfig(**SIX_STEPS),
-        deadline_s=bench.clock() + within_s,
-        priority=Priority.INTERACTIVE,
-        caller="",
+    bench.scheduler.reject_early(
+        NUM_CHARACTERS, SearchConfig(**SIX_STEPS), RequestContext(deadline_s=bench.clock() + within_s)
     )
 
 
@@ -342,28 +342,28 @@ def refusing(experienced: Bench) -> Bench:
 
 def test_who_would_be_refused_as_others_were_is_refused_before_the_texts_are_looked_at(refusing: Bench) -> None:
     with pytest.raises(OverloadedError, match="ms of work that the deadline allows") as refusal:
-        refuse_early(refusing, within_s=30.0)
+        reject_early(refusing, within_s=30.0)
 
     assert refusal.value.retry_after_s == pytest.approx(WAIT_S - (30 - ALONE_S) / HEADROOM, rel=0.05)
     assert refusing.metric("mt_rejected_requests_total", reason="deadline") == 2
 
 
 def test_who_has_time_enough_is_not_refused_by_a_guess(refusing: Bench) -> None:
-    refuse_early(refusing, within_s=ENOUGH_S)
+    reject_early(refusing, within_s=ENOUGH_S)
 
 
 def test_who_has_too_little_time_for_its_own_texts_is_not_told_so_by_a_guess(refusing: Bench) -> None:
-    refuse_early(refusing, within_s=3.0)
+    reject_early(refusing, within_s=3.0)
 
 
 def test_nobody_is_refused_by_a_guess_unless_others_are_refused(experienced: Bench) -> None:
-    refuse_early(experienced, within_s=30.0)
+    reject_early(experienced, within_s=30.0)
 
 
 def test_nobody_is_refused_by_a_guess_long_after_others_were_refused(refusing: Bench) -> None:
     refusing.clock.advance(1.5)
 
-    refuse_early(refusing, within_s=30.0)
+    reject_early(refusing, within_s=30.0)
 
 
 def test_there_must_be_time_for_a_wait_that_takes_longer_than_expected(experienced: Bench) -> None:
@@ -459,7 +459,7 @@ def test_one_small_request_does_not_wait_for_another_caller_s_many(benches: list
     bench.scheduler.start()
     bench.submit(max_target_tokens=1)
     bench.model.wait_for_step()
-    for future in bench.scheduler.submit([make_segment(7, max_target_tokens=1)] * 20, caller="much"):
+    for future in bench.scheduler.submit([make_segment(7, max_target_tokens=1)] * 20, RequestContext(caller="much")):
         future.add_done_callback(lambda _: order.append("much"))
     bench.submit(caller="little", max_target_tokens=1).add_done_callback(lambda _: order.append("little"))
 

@@ -11,10 +11,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from service.bundle import MANIFEST_NAME, Manifest, file_entry, graph_tensors
-from service.datatypes import Priority, SearchConfig, Segment, SegmentResult
+from service.datatypes import SearchConfig, Segment, SegmentResult
 from service.models.model import LoadedModel, ModelLoader, ModelParts, ModelScheduler
 from service.models.repository import ModelRepository
 from service.models.serving import SERVING_NAME, ModelSettings, ServingSettings
+from service.request_context import RequestContext
 from service.telemetry.metrics import Metrics
 from tests.fakes import ManualClock
 from tests.unit.text.text_fakes import TOKENIZER
@@ -34,19 +35,15 @@ class FakeScheduler:
     def __post_init__(self) -> None:
         self.may_drain.set()
 
-    def refuse_early(
-        self, num_characters: int, search: SearchConfig, *, deadline_s: float | None, priority: Priority, caller: str
-    ) -> None:
+    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
         raise NotImplementedError
 
     def submit(
         self,
         segments: Sequence[Segment],
+        context: RequestContext,
         *,
         num_characters: int = 0,
-        deadline_s: float | None,
-        priority: Priority,
-        caller: str,
     ) -> "list[Future[SegmentResult]]":
         raise NotImplementedError
 

@@ -4,7 +4,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from service.bundle import MANIFEST_NAME
-from service.datatypes import Priority
 from service.engine.client import Scheduler
 from service.engine.core import LocalBatches
 from service.engine.settings import SchedulingSettings
@@ -301,4 +300,4 @@ def test_a_real_scheduler_is_started_drained_and_stopped(tmp_path: Path) -> None
     repository.unload("tiny/1")
 
     with pytest.raises(DrainingError):
-        scheduler.submit([make_segment(4)], deadline_s=None, priority=Priority.BULK)
+        scheduler.submit([make_segment(4)])

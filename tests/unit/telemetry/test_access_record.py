@@ -1,5 +1,5 @@
 from service.datatypes import StageTimings, TextHypothesis, Translation, TranslationResult
-from service.telemetry.access_record import AccessRecord, current_record
+from service.telemetry.access_record import AccessRecord
 
 
 def answer(text: str, *, queue_s: float = 0.0, num_tokens: int = 2) -> TranslationResult:
@@ -54,9 +54,3 @@ def test_kept_texts_are_cut_where_a_record_would_become_too_long() -> None:
 
 def test_a_call_without_texts_has_no_figures_of_translation() -> None:
     assert (AccessRecord().log_fields(), AccessRecord().span_attributes()) == ({}, {})
-
-
-def test_outside_of_a_call_nothing_is_gathered() -> None:
-    current_record().add_texts(["a"])
-
-    assert current_record().num_texts == 0

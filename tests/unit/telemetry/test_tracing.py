@@ -14,7 +14,6 @@ from service.telemetry.tracing import (
     NoTracing,
     RequestTrace,
     TracingSettings,
-    current_trace,
     trace_segments,
 )
 
@@ -92,13 +91,6 @@ def test_a_request_that_is_not_traced_keeps_nothing_and_has_no_exemplar() -> Non
 )
 def test_the_callers_trace_id_is_known_though_nothing_is_traced(traceparent: str, trace_id: str) -> None:
     assert NoTracing().begin("/s/Translate", {"traceparent": traceparent}).trace_id == trace_id
-
-
-def test_outside_of_a_request_there_is_a_trace_that_does_nothing() -> None:
-    current_trace().add("queue", began_s=0.0, ended_s=1.0)
-    current_trace().end(status="OK", attributes={})
-
-    assert current_trace().trace_id == ""
 
 
 def test_without_an_endpoint_nothing_is_traced() -> None:

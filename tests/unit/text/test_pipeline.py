@@ -20,7 +20,7 @@ from service.datatypes import (
     WarningKind,
 )
 from service.errors import EngineError, InvalidFieldError
-from service.text.pipeline import TextPipeline, best_combinations
+from service.text.pipeline import TextPipeline, best_combinations, segment_seed
 from tests.unit.text.text_fakes import (
     EOS,
     TOKENIZER,
@@ -410,3 +410,16 @@ def test_an_unfinished_hypothesis_counts_as_worse_whatever_its_score() -> None:
 
 def test_there_are_no_more_combinations_than_hypotheses_allow() -> None:
     assert best_combinations([[make_hypothesis("a")], [make_hypothesis("b")]], count=5) == [(0, 0)]
+
+
+def test_each_segment_of_a_request_has_a_seed_of_its_own() -> None:
+    seeds = [
+        segment_seed(seed, text_index=text_index, segment_index=segment_index)
+        for seed in (0, 1, 2**63 - 1)
+        for text_index in range(3)
+        for segment_index in range(3)
+    ]
+
+    assert len(set(seeds)) == 27
+    assert min(seeds) >= 0
+    assert segment_seed(1, text_index=2, segment_index=0) == segment_seed(1, text_index=2, segment_index=0)

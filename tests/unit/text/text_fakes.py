@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.bundle import GraphFiles, Manifest
-from service.datatypes import Hypothesis, Priority, SearchConfig, Segment, SegmentResult, StageTimings
+from service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
+from service.request_context import RequestContext
 
 EOS = 2
 FIRST_CHARACTER = 4
@@ -94,27 +95,22 @@ class FakeQueue:
     timings: StageTimings = field(default_factory=StageTimings)
     segments: list[Segment] = field(default_factory=list)
     futures: list["Future[SegmentResult]"] = field(default_factory=list)
-    deadline_s: float | None = None
-    priority: Priority | None = None
-    refusal: Exception | None = None
+    context: RequestContext | None = None
+    rejection: Exception | None = None
     """Raised before any text is looked at."""
 
-    def refuse_early(
-        self, num_characters: int, search: SearchConfig, *, deadline_s: float | None, priority: Priority, caller: str
-    ) -> None:
-        if self.refusal:
-            raise self.refusal
+    def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
+        if self.rejection:
+            raise self.rejection
 
     def submit(
         self,
         segments: Sequence[Segment],
+        context: RequestContext,
         *,
         num_characters: int = 0,
-        deadline_s: float | None,
-        priority: Priority,
-        caller: str,
     ) -> "list[Future[SegmentResult]]":
-        self.deadline_s, self.priority = deadline_s, priority
+        self.context = context
         self.segments += segments
         futures = [self._answered(segment) for segment in segments]
         self.futures += futures

@@ -19,9 +19,10 @@ from service.datatypes import (
     WarningKind,
 )
 from service.errors import EngineError, InvalidFieldError, OverloadedError, UnsupportedFieldError
+from service.request_context import RequestContext
 from service.telemetry.metrics import Metrics
-from service.translate.document_window import DocumentTranslator
 from service.translate.options import TranslationLimits
+from service.translate.service import Translator
 from tests.unit.text.text_fakes import (
     Answer,
     FakeModel,
@@ -34,25 +35,25 @@ from tests.unit.text.text_fakes import (
 )
 
 
-def _request(text: str, *, priority: Priority = Priority.INTERACTIVE, **options: Any) -> TranslationRequest:
+def _request(text: str, **options: Any) -> TranslationRequest:
     return TranslationRequest(
         texts=(text,),
         source_language="en",
         target_language="de",
         model="toy",
         options=TranslationOptions(**options),
-        priority=priority,
     )
 
 
-def _documents(model: FakeModel, **arguments: Any) -> DocumentTranslator:
-    return DocumentTranslator(
-        model, metrics=arguments.pop("metrics", None) or Metrics(CollectorRegistry()), **arguments
-    )
+def _documents(model: FakeModel, **arguments: Any) -> Translator:
+    return Translator(model, metrics=arguments.pop("metrics", None) or Metrics(CollectorRegistry()), **arguments)
 
 
-async def _sentences(model: FakeModel, request: TranslationRequest, **arguments: Any) -> list[TranslatedSentence]:
-    return [sentence async for sentence in _documents(model, **arguments).translate(request, deadline_s=12.5)]
+async def _sentences(
+    model: FakeModel, request: TranslationRequest, context: RequestContext | None = None, **arguments: Any
+) -> list[TranslatedSentence]:
+    sentences = _documents(model, **arguments).translate_document(request, context or RequestContext())
+    return [sentence async for sentence in sentences]
 
 
 async def test_sentences_come_in_order_and_add_up_to_the_translation() -> None:
@@ -87,12 +88,12 @@ async def test_a_document_without_anything_to_translate_comes_back() -> None:
     assert (sentence.model_name, sentence.model_version) == ("toy", "1")
 
 
-async def test_deadline_priority_and_options_reach_the_queue() -> None:
-    model = FakeModel()
+async def test_context_and_options_reach_the_queue() -> None:
+    model, context = FakeModel(), RequestContext(deadline_s=12.5, priority=Priority.BULK)
 
-    await _sentences(model, _request("One.", priority=Priority.BULK, beam_size=3))
+    await _sentences(model, _request("One.", beam_size=3), context)
 
-    assert (model.scheduler.deadline_s, model.scheduler.priority) == (12.5, Priority.BULK)
+    assert model.scheduler.context is context
     assert model.scheduler.segments[0].search.beam_size == 3
 
 
@@ -149,7 +150,9 @@ async def test_what_came_before_an_error_is_valid() -> None:
     def answer(segment: Segment) -> Answer:
         return EngineError("decoding failed") if source_text(segment) == "Three." else shout(segment)
 
-    sentences = _documents(FakeModel(FakeQueue(answer))).translate(_request("One. Two. Three. Four."), deadline_s=None)
+    sentences = _documents(FakeModel(FakeQueue(answer))).translate_document(
+        _request("One. Two. Three. Four."), RequestContext()
+    )
 
     assert [(await anext(sentences)).text for _ in range(2)] == ["ONE.", " TWO."]
     with pytest.raises(EngineError):
@@ -158,7 +161,7 @@ async def test_what_came_before_an_error_is_valid() -> None:
 
 async def test_a_full_queue_refuses_the_document() -> None:
     class FullQueue(FakeQueue):
-        def submit(self, segments: Any, **_: Any) -> Any:
+        def submit(self, segments: Any, *_: Any, **__: Any) -> Any:
             raise OverloadedError(queued=1, limit=1, unit="segments", retry_after_s=1.0)
 
     with pytest.raises(OverloadedError):
@@ -170,7 +173,7 @@ async def test_closing_it_cancels_what_is_under_way() -> None:
         return shout(segment) if source_text(segment) == "One." else None
 
     model = FakeModel(FakeQueue(answer))
-    sentences = _documents(model).translate(_request("One. Two. Three."), deadline_s=None)
+    sentences = _documents(model).translate_document(_request("One. Two. Three."), RequestContext())
     await anext(sentences)
 
     await sentences.aclose()
@@ -194,7 +197,7 @@ async def test_cancelling_whoever_waits_cancels_what_is_under_way() -> None:
 async def test_no_more_than_the_window_is_queued_while_nobody_reads() -> None:
     model = FakeModel(FakeQueue(shout))
     limits = TranslationLimits(document_window_segments=5)
-    sentences = _documents(model, limits=limits).translate(_request("One more. " * 1000), deadline_s=None)
+    sentences = _documents(model, limits=limits).translate_document(_request("One more. " * 1000), RequestContext())
 
     await anext(sentences)
 

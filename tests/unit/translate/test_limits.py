@@ -7,9 +7,8 @@ from service.translate.options import (
     TranslationDefaults,
     TranslationLimits,
     check_attention,
-    check_prefixes,
+    check_request,
     check_segments,
-    check_texts,
 )
 
 
@@ -23,6 +22,10 @@ def _request(*texts: str, prefix: str = "", prefixes: tuple[str, ...] = ()) -> T
     return TranslationRequest(
         texts=texts, source_language="en", target_language="de", options=options, target_prefixes=prefixes
     )
+
+
+def _check(request: TranslationRequest, limits: TranslationLimits | None = None) -> None:
+    check_request(request, limits or TranslationLimits(), TranslationDefaults(), draw_seed=lambda: 0)
 
 
 @pytest.mark.parametrize(
@@ -39,13 +42,13 @@ def test_texts_beyond_a_limit_are_refused(texts: tuple[str, ...], message: str) 
     limits = TranslationLimits(max_texts=3, max_text_characters=10, max_request_characters=20)
 
     with pytest.raises(InvalidFieldError) as caught:
-        check_texts(texts, limits)
+        _check(_request(*texts), limits)
 
     assert str(caught.value) == message
 
 
 def test_characters_are_code_points() -> None:
-    check_texts(("🎉" * 10,), TranslationLimits(max_text_characters=10, max_request_characters=10))
+    _check(_request("🎉" * 10), TranslationLimits(max_text_characters=10, max_request_characters=10))
 
 
 @pytest.mark.parametrize(
@@ -59,13 +62,15 @@ def test_what_the_texts_came_apart_into_is_limited(lengths: tuple[int, ...], mes
     limits = TranslationLimits(max_request_sentences=3, max_request_source_tokens=10)
 
     with pytest.raises(InvalidFieldError) as caught:
-        check_segments(_segments(*lengths), limits)
+        check_segments(_segments(*lengths), TranslationOptions(), limits)
 
     assert str(caught.value) == message
 
 
 def test_segments_within_the_limits_pass() -> None:
-    check_segments(_segments(5, 5), TranslationLimits(max_request_sentences=2, max_request_source_tokens=10))
+    limits = TranslationLimits(max_request_sentences=2, max_request_source_tokens=10)
+
+    check_segments(_segments(5, 5), TranslationOptions(), limits)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +91,7 @@ def test_segments_within_the_limits_pass() -> None:
 )
 def test_a_prefix_beyond_a_limit_is_refused(request_: TranslationRequest, message: str) -> None:
     with pytest.raises(InvalidFieldError) as caught:
-        check_prefixes(request_)
+        _check(request_)
 
     assert str(caught.value) == message
 
@@ -95,7 +100,7 @@ def test_a_prefix_beyond_a_limit_is_refused(request_: TranslationRequest, messag
     "request_", [_request("a"), _request("a", prefix="é" * 1000), _request("a", prefixes=("é" * 1000,))]
 )
 def test_a_prefix_within_the_limits_passes(request_: TranslationRequest) -> None:
-    check_prefixes(request_)
+    _check(request_)
 
 
 ALIGNMENT = TranslationOptions(return_alignment=True)
@@ -112,19 +117,19 @@ ALL_HEADS = TranslationOptions(return_attention=AttentionDetail.ALL_HEADS)
     ],
 )
 def test_attention_is_limited_by_what_an_answer_would_hold(options: TranslationOptions, limit: int, name: str) -> None:
-    check_attention(options, _segments(limit // 2, limit // 4, num_hypotheses=1))
-    check_attention(options, _segments(limit // 4, num_hypotheses=4))
+    check_attention(_segments(limit // 2, limit // 4, num_hypotheses=1), options)
+    check_attention(_segments(limit // 4, num_hypotheses=4), options)
 
     with pytest.raises(InvalidFieldError) as caught:
-        check_attention(options, _segments(limit // 4, 1, num_hypotheses=4))
+        check_attention(_segments(limit // 4, 1, num_hypotheses=4), options)
 
     value = f"{limit // 4 + 1} source tokens times 4 hypotheses"
     assert str(caught.value) == f"texts: is {value}, must be at most {limit} with {name}"
 
 
 def test_without_attention_nothing_is_limited_by_it() -> None:
-    check_attention(TranslationOptions(), _segments(100_000, num_hypotheses=16))
-    check_attention(ALL_HEADS, [])
+    check_attention(_segments(100_000, num_hypotheses=16), TranslationOptions())
+    check_attention([], ALL_HEADS)
 
 
 def test_an_operator_cannot_allow_more_texts_than_the_interface_promises() -> None:

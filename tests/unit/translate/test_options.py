@@ -10,7 +10,6 @@ from service.translate.options import (
     check_target_limit,
     new_seed,
     search_config,
-    segment_seed,
     suppressed_ids,
 )
 
@@ -163,19 +162,6 @@ def test_seeds_are_within_their_range_and_not_always_the_same() -> None:
 
     assert len(seeds) == 20
     assert all(0 <= seed < 2**63 for seed in seeds)
-
-
-def test_each_segment_of_a_request_has_a_seed_of_its_own() -> None:
-    seeds = [
-        segment_seed(seed, text_index=text_index, segment_index=segment_index)
-        for seed in (0, 1, 2**63 - 1)
-        for text_index in range(3)
-        for segment_index in range(3)
-    ]
-
-    assert len(set(seeds)) == 27
-    assert min(seeds) >= 0
-    assert segment_seed(1, text_index=2, segment_index=0) == segment_seed(1, text_index=2, segment_index=0)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from service.errors import (
     OverloadedError,
     UnsupportedFieldError,
 )
+from service.request_context import RequestContext
 from service.telemetry.metrics import Metrics
 from service.translate.options import TranslationLimits
 from service.translate.service import Translator
@@ -50,14 +51,13 @@ from tests.unit.text.text_fakes import (
 REFUSE = LongSentencePolicy.REFUSE
 
 
-def _request(*texts: str, priority: Priority = Priority.INTERACTIVE, **options: Any) -> TranslationRequest:
+def _request(*texts: str, **options: Any) -> TranslationRequest:
     return TranslationRequest(
         texts=texts,
         source_language="en",
         target_language="de",
         model="toy",
         options=TranslationOptions(**options),
-        priority=priority,
     )
 
 
@@ -67,7 +67,7 @@ def _translator(model: FakeModel, **arguments: Any) -> Translator:
 
 async def _pending(model: FakeModel, *texts: str) -> "asyncio.Task[Any]":
     """Start a translation and let it come to where it waits for its segments."""
-    task = asyncio.create_task(_translator(model).translate(_request(*texts), deadline_s=None))
+    task = asyncio.create_task(_translator(model).translate(_request(*texts), RequestContext()))
     while not (model.scheduler.futures or task.done()):
         await asyncio.sleep(0)
     return task
@@ -75,7 +75,7 @@ async def _pending(model: FakeModel, *texts: str) -> "asyncio.Task[Any]":
 
 async def test_every_text_is_answered_in_order() -> None:
     result = await _translator(FakeModel(FakeQueue(shout))).translate(
-        _request("One. Two.", "", " three\n"), deadline_s=None
+        _request("One. Two.", "", " three\n"), RequestContext()
     )
 
     assert [translation.hypotheses[0].text for translation in result.translations] == ["ONE. TWO.", "", " THREE\n"]
@@ -84,7 +84,7 @@ async def test_every_text_is_answered_in_order() -> None:
 async def test_the_result_names_the_model_and_counts_tokens() -> None:
     model = FakeModel(FakeQueue(lambda _: (make_hypothesis("abc"),)), name="small", version="7")
 
-    result = await _translator(model).translate(_request("One. Two.", "3"), deadline_s=None)
+    result = await _translator(model).translate(_request("One. Two.", "3"), RequestContext())
 
     assert (result.model_name, result.model_version) == ("small", "7")
     assert model.resolved == ("toy", "en", "de")
@@ -92,20 +92,20 @@ async def test_the_result_names_the_model_and_counts_tokens() -> None:
     assert result.num_target_tokens == 3 * 4
 
 
-async def test_all_segments_are_queued_at_once_with_deadline_and_priority() -> None:
-    model = FakeModel()
+async def test_all_segments_are_queued_at_once_with_the_context_of_their_request() -> None:
+    model, context = FakeModel(), RequestContext(deadline_s=12.5, priority=Priority.BULK)
 
-    await _translator(model).translate(_request("One. Two.", "Three.", priority=Priority.BULK), deadline_s=12.5)
+    await _translator(model).translate(_request("One. Two.", "Three."), context)
 
     assert list(map(source_text, model.scheduler.segments)) == ["One.", "Two.", "Three."]
-    assert (model.scheduler.deadline_s, model.scheduler.priority) == (12.5, Priority.BULK)
+    assert model.scheduler.context is context
 
 
 async def test_options_reach_the_search() -> None:
     model = FakeModel()
 
     await _translator(model).translate(
-        _request("One.", beam_size=3, num_hypotheses=2, length_penalty=0.0, min_target_tokens=1), deadline_s=None
+        _request("One.", beam_size=3, num_hypotheses=2, length_penalty=0.0, min_target_tokens=1), RequestContext()
     )
 
     search = model.scheduler.segments[0].search
@@ -117,10 +117,10 @@ async def test_options_reach_the_search() -> None:
 async def test_nothing_is_queued_for_texts_without_anything_to_translate(texts: tuple[str, ...]) -> None:
     model = FakeModel()
 
-    result = await _translator(model).translate(_request(*texts), deadline_s=None)
+    result = await _translator(model).translate(_request(*texts), RequestContext())
 
     assert tuple(translation.hypotheses[0].text for translation in result.translations) == texts
-    assert model.scheduler.priority is None
+    assert model.scheduler.context is None
     assert result.num_source_tokens == result.num_target_tokens == 0
 
 
@@ -147,7 +147,7 @@ async def test_a_request_beyond_a_limit_is_refused_before_the_queue(request_: Tr
 
     with pytest.raises(InvalidFieldError) as caught:
         await _translator(model, limits=TranslationLimits(max_request_source_tokens=100)).translate(
-            request_, deadline_s=None
+            request_, RequestContext()
         )
 
     assert caught.value.field == field
@@ -159,7 +159,7 @@ async def test_more_attention_than_an_answer_holds_is_refused_before_the_queue()
     request = _request("a b c d. " * 60, return_attention=AttentionDetail.ALL_HEADS)
 
     with pytest.raises(InvalidFieldError, match="540 source tokens times 1 hypotheses"):
-        await _translator(model).translate(request, deadline_s=None)
+        await _translator(model).translate(request, RequestContext())
 
     assert model.scheduler.segments == []
 
@@ -178,7 +178,7 @@ async def test_a_model_that_cannot_tell_its_attention_refuses_what_needs_it(
     model = FakeModel(manifest=make_manifest(has_attention=False))
 
     with pytest.raises(UnsupportedFieldError) as caught:
-        await _translator(model).translate(_request("One.", **options), deadline_s=None)
+        await _translator(model).translate(_request("One.", **options), RequestContext())
 
     assert caught.value.field == field
     assert model.scheduler.segments == []
@@ -187,7 +187,7 @@ async def test_a_model_that_cannot_tell_its_attention_refuses_what_needs_it(
 async def test_a_model_that_cannot_tell_its_attention_translates_all_else() -> None:
     model = FakeModel(manifest=make_manifest(has_attention=False))
 
-    result = await _translator(model).translate(_request("One.", coverage_penalty=0.0), deadline_s=None)
+    result = await _translator(model).translate(_request("One.", coverage_penalty=0.0), RequestContext())
 
     assert result.translations[0].hypotheses[0].text == "One."
 
@@ -206,7 +206,7 @@ async def test_constraints_reach_the_search() -> None:
             suppressed_tokens=("x",),
             target_prefix="Ei",
         ),
-        deadline_s=None,
+        RequestContext(),
     )
 
     search = model.scheduler.segments[0].search
@@ -221,7 +221,7 @@ async def _drawn(seed: int | None, *, server_seed: int = 0) -> list[int]:
     """Return the seeds of the segments of a request."""
     model = FakeModel()
     request = _request("One. Two.", sampling=SamplingOptions(seed=seed))
-    await _translator(model, draw_seed=lambda: server_seed).translate(request, deadline_s=None)
+    await _translator(model, draw_seed=lambda: server_seed).translate(request, RequestContext())
     return [segment.search.sampling.seed for segment in model.scheduler.segments if segment.search.sampling]
 
 
@@ -236,7 +236,7 @@ async def test_without_a_seed_each_request_gets_its_own() -> None:
 
 
 async def test_an_alignment_is_returned_if_asked_for() -> None:
-    result = await _translator(FakeModel()).translate(_request("One. Two.", return_alignment=True), deadline_s=None)
+    result = await _translator(FakeModel()).translate(_request("One. Two.", return_alignment=True), RequestContext())
 
     links = result.translations[0].hypotheses[0].alignment
     assert [(link.source, link.target) for link in links] == [(link.source, link.source) for link in links]
@@ -250,7 +250,7 @@ async def test_what_the_guard_found_is_told_and_counted() -> None:
     answer = replace(make_result(make_hypothesis("a")), guard=report)
 
     result = await _translator(FakeModel(FakeQueue(lambda _: answer)), metrics=Metrics(registry)).translate(
-        _request("One."), deadline_s=None
+        _request("One."), RequestContext()
     )
 
     (warning,) = result.translations[0].warnings
@@ -265,7 +265,7 @@ async def test_the_first_failure_cancels_the_rest_and_is_raised_as_it_is() -> No
     model = FakeModel(FakeQueue(answer))
 
     with pytest.raises(DeadlineExceededError):
-        await _translator(model).translate(_request("One. Two. Three."), deadline_s=None)
+        await _translator(model).translate(_request("One. Two. Three."), RequestContext())
 
     assert [future.cancelled() for future in model.scheduler.futures] == [True, False, True]
 
@@ -276,7 +276,7 @@ async def test_further_failures_are_not_reported_as_forgotten() -> None:
     model = FakeModel(FakeQueue(lambda _: EngineError("decoding failed")))
 
     with pytest.raises(EngineError):
-        await _translator(model).translate(_request("One. Two. Three."), deadline_s=None)
+        await _translator(model).translate(_request("One. Two. Three."), RequestContext())
     await asyncio.sleep(0)
 
     assert complaints == []
@@ -325,16 +325,14 @@ async def test_a_full_queue_refuses_the_request() -> None:
         def submit(
             self,
             segments: Sequence[Segment],
+            context: RequestContext,
             *,
             num_characters: int = 0,
-            deadline_s: float | None,
-            priority: Priority,
-            caller: str,
         ) -> "list[Future[SegmentResult]]":
             raise OverloadedError(queued=9, limit=10, unit="segments", retry_after_s=1.0)
 
     with pytest.raises(OverloadedError):
-        await _translator(FakeModel(FullQueue())).translate(_request("One."), deadline_s=None)
+        await _translator(FakeModel(FullQueue())).translate(_request("One."), RequestContext())
 
 
 async def test_who_is_refused_early_is_not_tokenized() -> None:
@@ -343,17 +341,17 @@ async def test_who_is_refused_early_is_not_tokenized() -> None:
             raise AssertionError(f"tokenized {text}")
 
     error = OverloadedError(queued=9, limit=10, unit="segments", retry_after_s=1.0)
-    model = FakeModel(FakeQueue(refusal=error), tokenizer=UntouchedTokenizer())
+    model = FakeModel(FakeQueue(rejection=error), tokenizer=UntouchedTokenizer())
 
     with pytest.raises(OverloadedError):
-        await _translator(model).translate(_request("One."), deadline_s=None)
+        await _translator(model).translate(_request("One."), RequestContext())
 
 
 async def test_timings_are_those_of_the_slowest_segment_and_all_text_work() -> None:
     model = FakeModel(FakeQueue(timings=StageTimings(queue_s=0.5, encode_s=0.25, decode_s=2.0)))
     ticks = itertools.count()
 
-    result = await _translator(model, clock=lambda: float(next(ticks))).translate(_request("A. B."), deadline_s=None)
+    result = await _translator(model, clock=lambda: float(next(ticks))).translate(_request("A. B."), RequestContext())
 
     assert result.timings == StageTimings(queue_s=0.5, encode_s=0.25, decode_s=2.0, text_s=2.0)
 
@@ -362,7 +360,7 @@ async def test_text_time_and_warnings_are_recorded() -> None:
     registry = CollectorRegistry()
     model = FakeModel(FakeQueue(lambda _: (make_hypothesis("abc", is_finished=False),)))
 
-    result = await _translator(model, metrics=Metrics(registry)).translate(_request("One. Two."), deadline_s=None)
+    result = await _translator(model, metrics=Metrics(registry)).translate(_request("One. Two."), RequestContext())
 
     assert [warning.kind for warning in result.translations[0].warnings] == [WarningKind.TRUNCATED] * 2
     assert registry.get_sample_value("mt_translation_warnings_total", {"kind": "truncated"}) == 2
@@ -400,7 +398,7 @@ async def test_much_text_is_worked_on_outside_the_event_loop(
     tokenizer = _ThreadRecorder()
 
     await _translator(FakeModel(tokenizer=tokenizer)).translate(
-        _request("One. " * num_sentences, **options), deadline_s=None
+        _request("One. " * num_sentences, **options), RequestContext()
     )
 
     assert (threading.get_ident() in tokenizer.threads) is is_here

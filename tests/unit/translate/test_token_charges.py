@@ -8,11 +8,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from service.api.callers import Caller, Permission
-from service.api.rate_limits import Allowances
+from service.api.rate_limits import RateLimiter
 from service.datatypes import TranslationRequest
 from service.errors import OverloadedError, RateLimitedError
+from service.request_context import RequestContext
 from service.telemetry.metrics import Metrics
-from service.translate.document_window import DocumentTranslator
 from service.translate.options import TranslationLimits
 from service.translate.service import Translator
 from tests.fakes import ManualClock
@@ -26,20 +26,20 @@ class Account:
 
     def __init__(self, clock: ManualClock) -> None:
         self.asked: list[tuple[str, int]] = []
-        self._allowances = Allowances(clock)
+        self._limiter = RateLimiter(clock)
         self._caller = Caller(
             name="shop", certificates=("shop",), permissions=frozenset(Permission), tokens_per_min=PER_MIN
         )
 
     @contextmanager
-    def tokens_taken(self, caller: str, num_tokens: int) -> Iterator[None]:
+    def charge_tokens(self, caller: str, num_tokens: int) -> Iterator[None]:
         self.asked.append((caller, num_tokens))
-        with self._allowances.tokens_taken(self._caller, num_tokens):
+        with self._limiter.charge_tokens(self._caller, num_tokens):
             yield
 
 
 class FullQueue(FakeQueue):
-    def submit(self, segments: Any, **_: Any) -> Any:
+    def submit(self, segments: Any, *_: Any, **__: Any) -> Any:
         raise OverloadedError(queued=1, limit=1, unit="segments", retry_after_s=1.0)
 
 
@@ -59,12 +59,12 @@ def request(text: str) -> TranslationRequest:
 
 def translator(queue: FakeQueue, account: Account, clock: ManualClock) -> Translator:
     metrics = Metrics(CollectorRegistry())
-    return Translator(FakeModel(queue), metrics=metrics, clock=clock, tokens_taken=account.tokens_taken)
+    return Translator(FakeModel(queue), metrics=metrics, clock=clock, charge_tokens=account.charge_tokens)
 
 
 async def test_a_request_costs_the_source_tokens_that_its_reply_tells(account: Account, clock: ManualClock) -> None:
     result = await translator(FakeQueue(), account, clock).translate(
-        request("One two. Three."), deadline_s=None, caller="shop"
+        request("One two. Three."), RequestContext(caller="shop")
     )
 
     assert account.asked == [("shop", result.num_source_tokens)]
@@ -74,20 +74,20 @@ async def test_a_request_costs_the_source_tokens_that_its_reply_tells(account: A
 async def test_a_request_beyond_the_limit_is_not_queued(account: Account, clock: ManualClock) -> None:
     queue = FakeQueue()
     one = translator(queue, account, clock)
-    await one.translate(request("One two three four five six seven."), deadline_s=None, caller="shop")
+    await one.translate(request("One two three four five six seven."), RequestContext(caller="shop"))
     num_queued = len(queue.segments)
 
     with pytest.raises(RateLimitedError):
-        await one.translate(request("One."), deadline_s=None, caller="shop")
+        await one.translate(request("One."), RequestContext(caller="shop"))
 
     assert len(queue.segments) == num_queued
 
 
 async def test_what_the_queue_refuses_costs_nothing(account: Account, clock: ManualClock) -> None:
     with pytest.raises(OverloadedError):
-        await translator(FullQueue(), account, clock).translate(request("One two three."), deadline_s=None)
+        await translator(FullQueue(), account, clock).translate(request("One two three."), RequestContext())
 
-    await translator(FakeQueue(), account, clock).translate(request("One two three."), deadline_s=None)
+    await translator(FakeQueue(), account, clock).translate(request("One two three."), RequestContext())
 
 
 async def test_a_document_beyond_the_limit_goes_on_at_the_rate_of_the_limit(
@@ -99,15 +99,17 @@ async def test_a_document_beyond_the_limit_goes_on_at_the_rate_of_the_limit(
         slept.append(delay)
         clock.advance(delay)
 
-    documents = DocumentTranslator(
+    documents = Translator(
         FakeModel(FakeQueue()),
         metrics=Metrics(CollectorRegistry()),
         limits=TranslationLimits(document_window_segments=1),
         clock=clock,
         sleep=sleep,
-        tokens_taken=account.tokens_taken,
+        charge_tokens=account.charge_tokens,
     )
-    sentences = documents.translate(request("One. Two. Three. Four. Five. Six."), deadline_s=None, caller="shop")
+    sentences = documents.translate_document(
+        request("One. Two. Three. Four. Five. Six."), RequestContext(caller="shop")
+    )
 
     assert len([sentence.text async for sentence in sentences]) == 6
     assert sum(slept) > 0
@@ -116,14 +118,14 @@ async def test_a_document_beyond_the_limit_goes_on_at_the_rate_of_the_limit(
 async def test_a_document_is_refused_if_not_even_its_first_sentence_is_allowed(
     account: Account, clock: ManualClock
 ) -> None:
-    with account.tokens_taken("shop", 100):
+    with account.charge_tokens("shop", 100):
         pass
-    documents = DocumentTranslator(
+    documents = Translator(
         FakeModel(FakeQueue()),
         metrics=Metrics(CollectorRegistry()),
         clock=clock,
-        tokens_taken=account.tokens_taken,
+        charge_tokens=account.charge_tokens,
     )
 
     with pytest.raises(RateLimitedError):
-        await anext(documents.translate(request("One."), deadline_s=None, caller="shop"))
+        await anext(documents.translate_document(request("One."), RequestContext(caller="shop")))
