@@ -4,8 +4,8 @@
 #   docker run --publish 127.0.0.1:50051:50051 --read-only --cap-drop ALL --stop-timeout 40 \
 #     --env DRAGOMAN_ACCESS__ALLOW_UNAUTHENTICATED=true dragoman
 #
-# It listens on every address of its container, and therefore does not start before it is told who may call: mount keys
-# and certificates and name them (README, "Let others call it"), or let everybody in, as above.
+# It listens on every address of its container, and therefore does not start before its settings say who may call: mount keys
+# and certificates and name them (docs/guides/security.md), or let every client in, as above.
 #
 # The gpu variant carries ONNX Runtime for CUDA and NVIDIA's libraries from the package index; the host needs a driver
 # for CUDA 13 and the NVIDIA container toolkit (`docker run --gpus all`).

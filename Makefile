@@ -15,7 +15,7 @@ TAG ?= dragoman:$(VARIANT)
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve translate bench peers-load loadtest capacity capacity-base overload cancellations soak chaos bad-inputs image image-test lock dashboards watching-test envoy-test compose-test manifests kube-play rules test check format proto buf clean
+.PHONY: help demo serve translate bench peers-load loadtest capacity capacity-base overload cancellations soak chaos bad-inputs image image-test lock dashboards watching-test envoy-test compose-test manifests kube-play rules test check format proto buf docs clean
 
 help: ## Show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -106,6 +106,7 @@ check: $(VENV)/.dev buf ## Format, lint, strict types, import contracts, generat
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python -m deploy.grafana --check
+	$(BIN)/python -m docs.generate --check
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(BIN)/zizmor --quiet --offline --pedantic .github
@@ -120,6 +121,10 @@ proto: $(VENV)/.dev ## Regenerate the Python stubs from the .proto and accept th
 
 buf: $(VENV)/.dev ## Lint the .proto and refuse wire-breaking changes (needs npm)
 	@$(BIN)/python proto/lint.py
+
+docs: $(VENV)/.dev ## Generate the reference and build the documentation into build/site; a broken link fails
+	@$(BIN)/python -m docs.generate
+	@$(BIN)/python -m mkdocs build --quiet --strict --site-dir build/site
 
 clean: ## Remove the virtual environment, caches and what runs under build/
 	@[ ! -d build/engine ] || deploy/ci/engine.sh clean

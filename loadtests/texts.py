@@ -41,7 +41,14 @@ DATA_VARIABLE: Final = "DRAGOMAN_DATA"
 
 _TEST_SETS: Final = (Path("tatoeba-en-de/test.tsv.gz"), Path("newstest2013-en-de/test.tsv.gz"))
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
-_DOCUMENTS: Final = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+_DOCUMENTS: Final = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "docs/guides/*.md",
+    "docs/operations/*.md",
+    "docs/internals/*.md",
+)
 _MAX_SENTENCES: Final = 3000
 """Of each test set; they are in the order of the articles, so neighbours belong together."""
 
@@ -170,7 +177,7 @@ def read_texts(directory: Path | None = None, *, lines: Path | None = None) -> T
 
 def _own_texts() -> Texts:
     """Return the prose of this repository; the sentences that are built in where its documents are not at hand."""
-    paths = [_CHECKOUT / name for name in _DOCUMENTS if (_CHECKOUT / name).is_file()]
+    paths = [path for pattern in _DOCUMENTS for path in sorted(_CHECKOUT.glob(pattern))]
     prose = [sentence for path in paths for sentence in prose_sentences(path.read_text(encoding="utf-8"))]
     if not prose:
         return Texts(SENTENCES, origin="built-in sentences")

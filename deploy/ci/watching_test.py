@@ -321,7 +321,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--quiet", type=float, default=25.0, metavar="S", help="seconds of ordinary calls before the storm (25)")
     add("--storm", type=float, default=0.0, metavar="S", help="seconds of the storm, at least (until the alert comes)")
     add("--aftermath", type=float, default=_AFTERMATH_S, metavar="S", help="seconds of ordinary calls after it (3)")
-    add("--pictures", action="store_true", help=f"draw the panels into {pictures.FOLDER.name}/ of deploy/grafana")
+    add("--pictures", action="store_true", help="draw the panels into docs/operations/pictures")
     add("--output", type=Path, default=Path("build/watching-test"), metavar="DIR", help="(%(default)s)")
     return parser
 

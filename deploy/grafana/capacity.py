@@ -1,4 +1,4 @@
-"""Is there enough of it: what waits, what is promised, what is offered, what a replica uses."""
+"""Capacity: the backlog, the forecast, offered against answered load, and what a replica uses."""
 
 from typing import Final
 
@@ -17,22 +17,22 @@ _NOW: Final = Row(
     title="Now",
     panels=(
         Stat(
-            title="Headroom",
+            title="Spare capacity",
             description="How far the source tokens of the last 5 minutes are below the best 5 minutes of the last day. "
-            "It says something only if the service was busy once that day.",
+            "Meaningful only if the service was busy at some time of that day.",
             queries=(Query(expr=f"min(1 - {of_job('job:mt_source_tokens:rate5m')} / {_PEAK})"),),
             unit="percentunit",
             width=6,
         ),
         Stat(
             title="Best 5 minutes of the last day",
-            description="Source tokens a second, all replicas together.",
+            description="Source tokens per second, all replicas together.",
             queries=(Query(expr=f"sum({_PEAK})"),),
             decimals=0,
             width=6,
         ),
         Stat(
-            title="Calls refused for overload",
+            title="Calls rejected for overload",
             description="Share of the last 5 minutes.",
             queries=(Query(expr=f"max({of_job('job:mt_refused_requests:ratio_rate5m')})"),),
             unit="percentunit",
@@ -41,7 +41,7 @@ _NOW: Final = Row(
         ),
         Stat(
             title="Segments late after admission",
-            description="Share of the last 5 minutes: work begun for nothing.",
+            description="Share of the last 5 minutes: wasted work.",
             queries=(Query(expr=f"max({of_job('job:mt_deadline_misses:ratio_rate5m')})"),),
             unit="percentunit",
             thresholds=((0.001, ORANGE), (0.01, RED)),
@@ -51,24 +51,24 @@ _NOW: Final = Row(
 )
 
 _BACKLOG: Final = Row(
-    title="What waits",
+    title="Backlog",
     panels=(
         TimeSeries(
             title="Backlog",
-            description="Work tokens of what waits: source tokens, and beam size times expected decoder steps. "
+            description="Work tokens in the queue: source tokens, and beam size times expected decoder steps. "
             "`scheduling.max_queue_work_tokens` is the limit of a model on a replica.",
             queries=(Query(expr=total(of("mt_queue_work_tokens"), "instance"), legend="{{instance}}"),),
             is_stacked=True,
         ),
         TimeSeries(
-            title="Segments that wait",
+            title="Waiting segments",
             description="`scheduling.max_queue_segments` is the limit of a model on a replica.",
             queries=(Query(expr=total(of("mt_queue_segments"), "instance"), legend="{{instance}}"),),
             is_stacked=True,
         ),
         TimeSeries(
             title="Backlog in seconds",
-            description="Source tokens that wait, at the speed of the moment. Dashed: where the alert speaks.",
+            description="Waiting source tokens, at the current speed. Dashed: the alert's threshold.",
             queries=(
                 Query(
                     expr=f"{total(of('mt_queue_tokens'), 'instance')} "
@@ -95,7 +95,7 @@ _BACKLOG: Final = Row(
         TimeSeries(
             title="Error of predictions",
             description="How far off it was at admission when a request would be decoded. Late ones make callers miss "
-            "their deadlines, early ones make the service refuse what it could have done.",
+            "their deadlines, early ones make the service reject work that it could have done.",
             queries=tuple(
                 Query(
                     expr=quantile(q, "mt_prediction_error_seconds", "direction"),
@@ -122,11 +122,11 @@ _BACKLOG: Final = Row(
 )
 
 _OFFERED: Final = Row(
-    title="What is offered, what is done",
+    title="Offered and answered load",
     panels=(
         TimeSeries(
             title="Calls offered and answered",
-            description="A second. Between the lines: refused, failed or left.",
+            description="Per second. The difference was rejected, failed or cancelled.",
             queries=(
                 Query(expr=rate(of("mt_requests_total")), legend="offered"),
                 Query(expr=rate(of("mt_requests_total", _ANSWERED)), legend="answered"),
@@ -135,7 +135,7 @@ _OFFERED: Final = Row(
         ),
         TimeSeries(
             title="Source tokens offered and answered",
-            description="A second. Offered is an estimate: refused calls are never tokenized, so they are counted as "
+            description="Per second. Offered is an estimate: rejected calls are never tokenized, so they count as "
             "long as answered ones.",
             queries=(
                 Query(
@@ -158,7 +158,7 @@ _OFFERED: Final = Row(
 )
 
 _PROCESS: Final = Row(
-    title="What a replica uses",
+    title="Resources of a replica",
     panels=(
         TimeSeries(
             title="CPU cores in use",
@@ -166,20 +166,20 @@ _PROCESS: Final = Row(
             queries=(Query(expr=cpu_cores("instance"), legend="{{instance}}"),),
         ),
         TimeSeries(
-            title="Decoding threads at work",
-            description="On average: seconds of encoder runs and decoder steps in a second. As many as there are "
-            "decoding threads: no more to be had from this replica.",
+            title="Busy decoding threads",
+            description="On average: seconds of encoder runs and decoder steps per second. At the number of "
+            "decoding threads the replica is saturated.",
             queries=(Query(expr=_BUSY, legend="{{instance}}"),),
         ),
         TimeSeries(
-            title="Source tokens of a CPU second",
-            description="What a core achieves; more where batches are fuller.",
+            title="Source tokens per CPU second",
+            description="Throughput of a core; more where batches are fuller.",
             queries=(Query(expr=f"{rate(of('mt_source_tokens_total'))} / ({cpu_cores()})", legend="tokens"),),
         ),
         TimeSeries(
             title="Memory",
-            description="Resident memory of all processes of a replica, and the part of each that decodes, by what it "
-            "decodes with; at 0 it has ended. Mapped weights are part of it once they are read.",
+            description="Resident memory of all processes of a replica, and of each decoding process, by the model it "
+            "runs; 0: the process has ended.",
             queries=(
                 Query(expr=memory("instance"), legend="{{instance}}"),
                 Query(
@@ -191,7 +191,7 @@ _PROCESS: Final = Row(
         ),
         TimeSeries(
             title="Open files and connections",
-            description="Share of what the process that answers calls may open.",
+            description="Share of the limit of the process that answers calls.",
             queries=(Query(expr=f"{of('process_open_fds')} / {of('process_max_fds')}", legend="{{instance}}"),),
             unit="percentunit",
             thresholds=((0.8, RED),),
@@ -204,7 +204,7 @@ _PROCESS: Final = Row(
         ),
         TimeSeries(
             title="Garbage collections",
-            description="Of Python in the process that answers calls, in an interval of the panel, by generation.",
+            description="Of Python in the process that answers calls, per interval of the panel, by generation.",
             queries=(
                 Query(
                     expr=increase(of("python_gc_collections_total"), "generation"), legend="generation {{generation}}"
@@ -213,7 +213,7 @@ _PROCESS: Final = Row(
         ),
         TimeSeries(
             title="Spans of traces",
-            description="A second, by whether the collector took them; empty without tracing.",
+            description="Per second, by whether the collector accepted them; empty without tracing.",
             queries=(Query(expr=rate(of("mt_trace_spans_total"), "outcome"), legend="{{outcome}}"),),
         ),
     ),
@@ -222,6 +222,6 @@ _PROCESS: Final = Row(
 DASHBOARD: Final = Dashboard(
     name="capacity",
     title="Capacity",
-    description="What waits, what is promised, what is offered, what a replica uses.",
+    description="Backlog, forecast, offered and answered load, and the resources of a replica.",
     rows=(_NOW, _BACKLOG, _OFFERED, _PROCESS),
 )

@@ -16,7 +16,7 @@ _BATCHES: Final = Row(
             queries=(Query(expr=total(of("mt_batch_live_segments"), "instance"), legend="{{instance}}"),),
         ),
         TimeSeries(
-            title="Beam slots in use",
+            title="Live beam rows",
             description="Beams of those segments: the rows that a decoder step has to compute.",
             queries=(Query(expr=total(of("mt_batch_live_rows"), "instance"), legend="{{instance}}"),),
         ),
@@ -30,7 +30,7 @@ _BATCHES: Final = Row(
         ),
         TimeSeries(
             title="Padding",
-            description="Mean share of a step that is computed for nothing: rows beyond the beams of narrower "
+            description="Mean share of a step that is wasted: rows beyond the beams of narrower "
             "segments, source positions beyond the ends of shorter ones.",
             queries=(Query(expr=mean("mt_step_padding_share", "part"), legend="{{part}}"),),
             unit="percentunit",
@@ -57,7 +57,7 @@ _SPEED: Final = Row(
     panels=(
         TimeSeries(
             title="Tokens",
-            description="A second: source tokens of answered segments, target tokens of their best hypotheses.",
+            description="Per second: source tokens of answered segments, target tokens of their best hypotheses.",
             queries=(
                 Query(expr=rate(of("mt_source_tokens_total")), legend="source"),
                 Query(expr=rate(of("mt_target_tokens_total")), legend="target"),
@@ -65,12 +65,12 @@ _SPEED: Final = Row(
         ),
         TimeSeries(
             title="Decoder steps",
-            description="A second, of all threads of a replica.",
+            description="Per second, all threads of a replica.",
             queries=(Query(expr=rate(of("mt_decoder_steps_total"), "instance"), legend="{{instance}}"),),
         ),
         TimeSeries(
             title="Target tokens of a step",
-            description="How much a step achieves: more where batches are fuller.",
+            description="More where batches are fuller.",
             queries=(
                 Query(
                     expr=f"{rate(of('mt_target_tokens_total'), 'instance')} "
@@ -89,7 +89,7 @@ _SPEED: Final = Row(
         ),
         TimeSeries(
             title="Encoder run",
-            description="Of the segments that join together; points lead to traces.",
+            description="Of the segments that join together; points link to traces.",
             queries=tuple(
                 Query(expr=quantile(q, "mt_encode_duration_seconds"), legend=f"{q:.0%} within", has_exemplars=True)
                 for q in (0.5, 0.95)
@@ -98,7 +98,7 @@ _SPEED: Final = Row(
         ),
         TimeSeries(
             title="Search of a segment",
-            description="After its encoder run; points lead to traces.",
+            description="After its encoder run; points link to traces.",
             queries=tuple(
                 Query(expr=quantile(q, "mt_decode_duration_seconds"), legend=f"{q:.0%} within", has_exemplars=True)
                 for q in (0.5, 0.95)
@@ -113,13 +113,13 @@ _RESULTS: Final = Row(
     panels=(
         TimeSeries(
             title="Segments by outcome",
-            description="Admitted segments a second, by how they ended.",
+            description="Admitted segments per second, by how they ended.",
             queries=(Query(expr=rate(of("mt_segments_total"), "outcome"), legend="{{outcome}}"),),
             is_stacked=True,
         ),
         TimeSeries(
             title="Length of translations",
-            description="Target tokens for each source token. After a jump with a new model, look at its words.",
+            description="Target tokens per source token. If it jumps with a new model, check its translations.",
             queries=tuple(
                 Query(expr=quantile(q, "mt_length_ratio"), legend=f"{q:.0%} at most") for q in (0.05, 0.5, 0.95)
             ),
@@ -127,7 +127,7 @@ _RESULTS: Final = Row(
         TimeSeries(
             title="Second searches and defects",
             description="Segments decoded again by which result was returned, and the defects found in the first one; "
-            "in an interval of the panel.",
+            "per interval of the panel.",
             queries=(
                 Query(expr=increase(of("mt_guard_outcomes_total"), "outcome"), legend="second search {{outcome}}"),
                 Query(expr=increase(of("mt_guard_defects_total"), "kind"), legend="{{kind}}"),
@@ -139,6 +139,6 @@ _RESULTS: Final = Row(
 DASHBOARD: Final = Dashboard(
     name="decoding",
     title="Decoding",
-    description="How full batches are, how much of a step is padding, how fast tokens come.",
+    description="Batch sizes, padding, and tokens per second.",
     rows=(_BATCHES, _SPEED, _RESULTS),
 )

@@ -1,4 +1,4 @@
-"""Which models are there, in which state; what came, went or failed; the files that are read again."""
+"""Models and their states; loads, swaps and failures; reloaded files."""
 
 from typing import Final
 
@@ -18,36 +18,36 @@ _STATE: Final = " or ".join(f"{value} * ({_in_state(name)} == 1)" for value, (na
 _LOADS: Final = "mt_model_load_duration_seconds"
 
 _THERE: Final = Row(
-    title="What is there",
+    title="Loaded versions",
     panels=(
         Stat(
             title="Versions ready",
-            description="On all chosen replicas together.",
+            description="On all selected replicas together.",
             queries=(Query(expr=total(_in_state("ready"))),),
         ),
         Stat(
             title="Versions failed",
-            description="That could not be loaded and are still there.",
+            description="Versions that could not be loaded and are still in the directory.",
             queries=(Query(expr=total(_in_state("failed"))),),
             thresholds=((1.0, RED),),
         ),
         Table(
             title="Loaded models",
-            description="With the precision and device that they run on.",
+            description="With their precision and device.",
             queries=(Query(expr=of_model("mt_model_info")),),
             columns=("instance", "model", "version", "precision", "device"),
             width=10,
         ),
         Table(
             title="Builds",
-            description="Which versions of the service and of ONNX Runtime run.",
+            description="Versions of the service and of ONNX Runtime.",
             queries=(Query(expr=of("mt_build_info")),),
             columns=("instance", "version", "onnxruntime"),
             width=6,
         ),
         StateTimeline(
             title="State of each version",
-            description="Only the newest ready one that is wanted answers requests that name the model alone.",
+            description="Requests that name the model alone go to its default version.",
             queries=(
                 Query(
                     expr=f"max by (instance, model, version) ({_STATE})",
@@ -59,7 +59,7 @@ _THERE: Final = Row(
         ),
         TimeSeries(
             title="Replicas that serve a version",
-            description="Lines of one model side by side for long: replicas disagree.",
+            description="Two lines of one model for a long time: replicas disagree.",
             queries=(
                 Query(
                     expr=f"count by (model, version) ({_in_state('ready')} == 1)",
@@ -71,7 +71,7 @@ _THERE: Final = Row(
 )
 
 _CHANGES: Final = Row(
-    title="What comes and goes",
+    title="Loads, swaps and unloads",
     panels=(
         TimeSeries(
             title="Loads",
@@ -80,7 +80,7 @@ _CHANGES: Final = Row(
         ),
         TimeSeries(
             title="Duration of a load",
-            description="Until the version took requests; mean since the start of each replica.",
+            description="Until the version accepted requests; mean since the start of each replica.",
             queries=(
                 Query(
                     expr=f"{total(of(f'{_LOADS}_sum'), 'instance')} / {total(of(f'{_LOADS}_count'), 'instance')}",
@@ -103,7 +103,7 @@ _CHANGES: Final = Row(
         bytes_of_versions(
             "Weights",
             "mt_model_weights_bytes",
-            description="Files of graphs and weights of what is loaded; they are mapped, not copied.",
+            description="Size of the graph and weight files of each loaded version.",
         ),
         bytes_of_versions(
             "Cache",
@@ -114,7 +114,7 @@ _CHANGES: Final = Row(
 )
 
 _FILES: Final = Row(
-    title="Files that are read again",
+    title="Reloaded files",
     panels=(
         TimeSeries(
             title="Certificates",
@@ -129,8 +129,8 @@ _FILES: Final = Row(
             least=None,
         ),
         TimeSeries(
-            title="Changes that were no good",
-            description="Since the start of each replica: what was read before stays in use.",
+            title="Invalid changes",
+            description="Since the start of each replica; the previous files stay in use.",
             queries=(
                 Query(expr=of("mt_certificate_reload_failures_total"), legend="certificates on {{instance}}"),
                 Query(expr=of("mt_callers_reload_failures_total"), legend="callers on {{instance}}"),
@@ -142,6 +142,6 @@ _FILES: Final = Row(
 DASHBOARD: Final = Dashboard(
     name="models",
     title="Models",
-    description="Which models are there, in which state; what came, went or failed.",
+    description="Models and their states; loads, swaps and failures.",
     rows=(_THERE, _CHANGES, _FILES),
 )

@@ -21,41 +21,41 @@ _NOW: Final = Row(
     title="Now",
     panels=(
         Stat(
-            title="Replicas that take calls",
-            description="Ready ones among those chosen. Red: none.",
+            title="Replicas ready",
+            description="Ready replicas among those selected. Red: none.",
             queries=(Query(expr=f"{total(of('mt_ready'))} or vector(0)"),),
         ),
         Stat(
             title="Calls",
-            description="A second, whatever became of them; each request of a stream counts.",
+            description="Per second, whatever their status; each request of a stream counts.",
             queries=(Query(expr=rate(of("mt_requests_total"))),),
             unit="reqps",
         ),
         Stat(
             title="Failed calls",
-            description="Share of the last 5 minutes that failed by the service's fault or for overload. "
-            "The objective is 0.5 %; from 7.2 % on somebody is woken.",
+            description="Share of the last 5 minutes that failed through a fault of the service or overload. "
+            "The objective is 0.5 %; from 7.2 % on the fast burn alert fires.",
             queries=(Query(expr=f"max({of_job('job:mt_request_failures:ratio_rate5m')})"),),
             unit="percentunit",
             thresholds=_FAILED_SHARES,
         ),
         Stat(
             title="Translate, 95th percentile",
-            description="Time from the first byte of a call to its status. 99 % shall take at most 2.5 s.",
+            description="Time from the first byte of a call to its status. Objective: 99 % take at most 2.5 s.",
             queries=(Query(expr=quantile(0.95, "mt_request_duration_seconds", labels=_TRANSLATE)),),
             unit="s",
             thresholds=((1.0, ORANGE), (2.5, RED)),
         ),
         Stat(
-            title="Work that waits",
-            description="How long what waits takes at the speed of the last two minutes.",
+            title="Waiting work",
+            description="Time that the waiting work takes at the speed of the last two minutes.",
             queries=(Query(expr=f"max({of_job('job:mt_backlog_seconds:ratio_rate2m')})"),),
             unit="s",
             thresholds=((5.0, ORANGE), (30.0, RED)),
         ),
         Stat(
-            title="Alerts that fire",
-            description="Warnings and critical ones; what they mean and what to do is in deploy/watching.md.",
+            title="Firing alerts",
+            description="Warning and critical; docs/operations/runbook.md says what they mean and what to do.",
             queries=(Query(expr='count(ALERTS{job=~"$job", alertstate="firing", severity!="info"}) or vector(0)'),),
             thresholds=((1.0, RED),),
         ),
@@ -67,19 +67,19 @@ _TRAFFIC: Final = Row(
     panels=(
         TimeSeries(
             title="Calls by method",
-            description="A second. A stream is counted request by request.",
+            description="Per second. A stream is counted request by request.",
             queries=(Query(expr=rate(of("mt_requests_total"), "method"), legend="{{method}}"),),
             unit="reqps",
             is_stacked=True,
         ),
         TimeSeries(
             title="Calls by replica",
-            description="A second. Lines far apart: the balancer or long-lived connections spread calls badly.",
+            description="Per second. Lines far apart: load balancer or long-lived connections distribute calls badly.",
             queries=(Query(expr=rate(of("mt_requests_total"), "instance"), legend="{{instance}}"),),
             unit="reqps",
         ),
         TimeSeries(
-            title="Calls and streams under way",
+            title="Calls and streams in flight",
             description="RPCs being answered, and open calls of TranslateStream.",
             queries=(
                 Query(expr=total(of("mt_requests_in_flight"), "method"), legend="{{method}}"),
@@ -94,15 +94,15 @@ _ERRORS: Final = Row(
     panels=(
         TimeSeries(
             title="Calls by status",
-            description="A second. CANCELLED, INVALID_ARGUMENT, NOT_FOUND and UNAUTHENTICATED are the callers' own.",
+            description="Per second. CANCELLED, INVALID_ARGUMENT, NOT_FOUND and UNAUTHENTICATED are caused by callers.",
             queries=(Query(expr=rate(of("mt_requests_total"), "status"), legend="{{status}}"),),
             unit="reqps",
             is_stacked=True,
         ),
         TimeSeries(
             title="Share that failed",
-            description="By the service's fault or for overload; callers above a limit of their own are not counted. "
-            "Dashed: the objective, and the share at which the fast burn alert speaks.",
+            description="Through a fault of the service or overload; calls above a caller's own limit are not counted. "
+            "Dashed: the objective, and the share at which the fast burn alert fires.",
             queries=(
                 Query(expr=of_job("job:mt_request_failures:ratio_rate5m"), legend="{{job}}, 5 minutes"),
                 Query(expr=of_job("job:mt_request_failures:ratio_rate1h"), legend="{{job}}, an hour"),
@@ -111,34 +111,34 @@ _ERRORS: Final = Row(
             thresholds=_FAILED_SHARES,
         ),
         TimeSeries(
-            title="Refused before the queue",
-            description="Requests a second by reason: `overloaded` the queue is full, `deadline` the answer would come "
-            "too late, the others are what the caller is told.",
+            title="Rejected before the queue",
+            description="Requests per second by reason: `overloaded` the queue is full, `deadline` the answer would be "
+            "too late, the others are the reason in the reply.",
             queries=(Query(expr=rate(of("mt_rejected_requests_total"), "reason"), legend="{{reason}}"),),
             unit="reqps",
             is_stacked=True,
         ),
         TimeSeries(
             title="Segments that missed their deadline",
-            description="A second by stage. Those of `admission` were refused at once; the others were work lost.",
+            description="Per second by stage. Those of `admission` were rejected at once; the others were wasted work.",
             queries=(Query(expr=rate(of("mt_deadline_misses_total"), "stage"), legend="{{stage}}"),),
             width=6,
         ),
         TimeSeries(
-            title="Segments whose caller left",
-            description="A second, by where they were.",
+            title="Segments cancelled by callers",
+            description="Per second, by stage.",
             queries=(Query(expr=rate(of("mt_cancelled_segments_total"), "stage"), legend="{{stage}}"),),
             width=6,
         ),
         TimeSeries(
             title="Warnings in replies",
-            description="By kind, in an interval of the panel.",
+            description="By kind, per interval of the panel.",
             queries=(Query(expr=increase(of("mt_translation_warnings_total"), "kind"), legend="{{kind}}"),),
             width=6,
         ),
         TimeSeries(
             title="Restarts of decoding processes",
-            description="In an interval of the panel. Each had ended by itself: killed for memory, or crashed. The "
+            description="Per interval of the panel. Each had ended by itself: killed for memory, or crashed. The "
             "segments in its batches failed with INTERNAL.",
             queries=(
                 Query(expr=increase(of("mt_decoding_process_restarts_total"), "instance"), legend="{{instance}}"),
@@ -153,7 +153,7 @@ _LATENCY: Final = Row(
     panels=(
         TimeSeries(
             title="Translate",
-            description="Time from first byte to status; points lead to traces. Dashed: the objective.",
+            description="Time from first byte to status; points link to traces. Dashed: the objective.",
             queries=tuple(
                 Query(
                     expr=quantile(q, "mt_request_duration_seconds", labels=_TRANSLATE),
@@ -167,7 +167,7 @@ _LATENCY: Final = Row(
         ),
         TimeSeries(
             title="By stage, 95th percentile",
-            description="Text work of a request; wait, encoder run and search of a segment.",
+            description="Text processing of a request; queue wait, encoder run and search of a segment.",
             queries=tuple(
                 Query(expr=quantile(0.95, metric), legend=stage, has_exemplars=True)
                 for stage, metric in _STAGES.items()
@@ -175,15 +175,15 @@ _LATENCY: Final = Row(
             unit="s",
         ),
         TimeSeries(
-            title="Seconds of each stage in a second",
-            description="Where the time goes: all that segments and requests spend in a stage, together.",
+            title="Seconds per second in each stage",
+            description="Where the time goes: the sum over all segments and requests in a stage.",
             queries=tuple(Query(expr=rate(of(f"{metric}_sum")), legend=stage) for stage, metric in _STAGES.items()),
             unit="s",
             is_stacked=True,
         ),
         Heatmap(
             title="Translate, distribution",
-            description="Calls a second in each class of duration.",
+            description="Calls per second by duration.",
             queries=(
                 Query(
                     expr=rate(of("mt_request_duration_seconds_bucket", _TRANSLATE), "le"),
@@ -215,7 +215,7 @@ _SATURATION: Final = Row(
     panels=(
         TimeSeries(
             title="Wait in the queue, 90th percentile",
-            description="Of segments, until their encoder run began. Dashed: where the alert speaks (interactive).",
+            description="Of segments, until their encoder run began. Dashed: the alert's threshold (interactive).",
             queries=(
                 Query(
                     expr=quantile(0.9, "mt_queue_wait_seconds", "priority"), legend="{{priority}}", has_exemplars=True
@@ -225,8 +225,8 @@ _SATURATION: Final = Row(
             thresholds=((1.0, RED),),
         ),
         TimeSeries(
-            title="Work that waits",
-            description="Seconds that it takes at the speed of the last two minutes. Dashed: where the alert speaks.",
+            title="Waiting work",
+            description="Seconds that it takes at the speed of the last two minutes. Dashed: the alert's threshold.",
             queries=(Query(expr=of_job("job:mt_backlog_seconds:ratio_rate2m"), legend="{{job}}"),),
             unit="s",
             thresholds=((30.0, RED),),
@@ -240,28 +240,28 @@ _SATURATION: Final = Row(
 )
 
 _BALANCER: Final = Row(
-    title="Balancer (Envoy)",
+    title="Load balancer (Envoy)",
     panels=(
         TimeSeries(
-            title="Replicas that Envoy gives calls to",
-            description="Healthy ones, and all that DNS names; empty where callers reach the replicas without Envoy.",
+            title="Replicas that Envoy sends calls to",
+            description="Healthy replicas, and all that DNS lists; empty where callers use no Envoy.",
             queries=(
                 Query(expr=f"envoy_cluster_membership_healthy{_CLUSTER}", legend="healthy, {{instance}}"),
                 Query(expr=f"envoy_cluster_membership_total{_CLUSTER}", legend="all, {{instance}}"),
             ),
         ),
         TimeSeries(
-            title="Attempts and repeated attempts",
-            description="Calls a second that Envoy gave to a replica, and those that it repeated at another one.",
+            title="Attempts and retries",
+            description="Calls per second that Envoy sent to a replica, and those that it retried at another one.",
             queries=(
                 Query(expr=f"sum(rate(envoy_cluster_upstream_rq_total{_CLUSTER}{INTERVAL}))", legend="attempts"),
-                Query(expr=f"sum(rate(envoy_cluster_upstream_rq_retry{_CLUSTER}{INTERVAL}))", legend="repeated"),
+                Query(expr=f"sum(rate(envoy_cluster_upstream_rq_retry{_CLUSTER}{INTERVAL}))", legend="retries"),
             ),
             unit="reqps",
         ),
         TimeSeries(
-            title="Connections of callers",
-            description="Open ones, by Envoy.",
+            title="Client connections",
+            description="Open connections, by Envoy.",
             queries=(Query(expr=f"envoy_http_downstream_cx_active{_LISTENER}", legend="{{instance}}"),),
         ),
     ),

@@ -24,7 +24,7 @@ FLUSH_S: Final = 5.0
 """What a server takes at most for its last traces, after the drain."""
 GRPC_PORT_NAME: Final = "grpc"
 SECRETS: Final = frozenset({"dragoman-callers", "dragoman-tls", "dragoman-tracing"})
-"""What operators make themselves; deploy/README.md says how."""
+"""What operators make themselves; docs/operations/kubernetes.md says how."""
 
 _PROBES: Final = ("startupProbe", "readinessProbe", "livenessProbe")
 _METRIC: Final = re.compile(r"\b(?:mt|process|python|container|node)_\w+")

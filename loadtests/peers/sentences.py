@@ -17,7 +17,14 @@ _TEST_SETS: Final = {
     "newstest2013": Path("newstest2013-en-de/test.tsv.gz"),
 }
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
-_DOCUMENTS: Final = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+_DOCUMENTS: Final = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "docs/guides/*.md",
+    "docs/operations/*.md",
+    "docs/internals/*.md",
+)
 _MIN_CHARACTERS = 20
 """Of a line of a document that is taken for a sentence."""
 
@@ -56,7 +63,8 @@ def _read(name: str, path: Path, size: int) -> Sentences:
 
 
 def _documents(size: int) -> Sentences:
-    texts = (path.read_text(encoding="utf-8") for path in map(_CHECKOUT.joinpath, _DOCUMENTS) if path.is_file())
+    paths = [path for pattern in _DOCUMENTS for path in sorted(_CHECKOUT.glob(pattern))]
+    texts = (path.read_text(encoding="utf-8") for path in paths)
     sentences = [text[span.start : span.end] for text in texts for span in split_sentences(text, language="en")]
     whole = [sentence for sentence in sentences if len(sentence) >= _MIN_CHARACTERS and sentence[0].isupper()]
     return Sentences(name="documents", texts=tuple(sample(whole, size)), references=())

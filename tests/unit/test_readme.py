@@ -1,17 +1,74 @@
+"""README, ARCHITECTURE and the guides: short enough, nothing undefined, no broken link."""
+
 import re
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from service.cli.reference import metrics_table, settings_table
+CHECKOUT = Path(__file__).parents[2]
+READ_FIRST = [CHECKOUT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "deploy/README.md")]
+GUIDES = sorted((CHECKOUT / "docs" / "guides").glob("*.md"))
+PAGES = [*READ_FIRST, *sorted((CHECKOUT / "docs").rglob("*.md"))]
+MAX_BYTES = 15 * 1024
+"""Longer, and it is not read to its end."""
 
-README = Path(__file__).parents[2] / "README.md"
+
+def blocks(page: Path, language: str) -> Iterator[str]:
+    yield from re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize(("topic", "table"), [("settings", settings_table), ("metrics", metrics_table)])
-def test_the_readme_lists_every_setting_and_metric_as_declared(topic: str, table: Callable[[], str]) -> None:
-    match = re.search(rf"<!-- {topic}: .*? -->\n(.*?)<!-- end of {topic} -->", README.read_text(), re.DOTALL)
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
-    assert match is not None
-    assert match[1].strip() == table()
+
+def snippets() -> list[tuple[str, str]]:
+    return [
+        (f"{page.relative_to(CHECKOUT)}:{index}", block)
+        for page in PAGES
+        for index, block in enumerate(blocks(page, "python"), start=1)
+        if page.name != "migrating.md"  # its test runs its examples
+    ]
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md"])
+def test_what_is_read_first_is_read_to_its_end(name: str) -> None:
+    assert (CHECKOUT / name).stat().st_size <= MAX_BYTES
+
+
+@pytest.mark.parametrize("page", READ_FIRST, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_every_link_of_the_repository_s_own_pages_leads_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = (page.parent / path).resolve() if path else page
+
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_snippet_defines_the_names_that_it_uses(tmp_path: Path) -> None:
+    for index, (_, block) in enumerate(snippets()):
+        (tmp_path / f"snippet_{index:02}.py").write_text(block, encoding="utf-8")
+
+    checked = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert len(snippets()) >= 8
+    assert checked.returncode == 0, checked.stdout + "\n".join(name for name, _ in snippets())
+
+
+@pytest.mark.parametrize("page", [READ_FIRST[0], *GUIDES], ids=lambda page: page.name)
+def test_shell_examples_activate_the_environment_before_they_use_it(page: Path) -> None:
+    for block in blocks(page, "sh"):
+        uses = [line for line in block.splitlines() if re.match(r"\(?(umask 077; )?python -m (service|export)", line)]
+
+        assert not uses or "bin/activate" in block.split(uses[0])[0]

@@ -16,7 +16,7 @@ from deploy.ci.watching.boards import BoardQuery
 from deploy.ci.watching.prometheus import Prometheus, Series
 from deploy.ci.watching.shipped import DEPLOY
 
-FOLDER: Final = DEPLOY / "grafana" / "pictures"
+FOLDER: Final = DEPLOY.parent / "docs" / "operations" / "pictures"
 
 _COLUMNS: Final = 4
 _WIDTH_IN, _HEIGHT_IN, _DPI = 4.2, 2.3, 88

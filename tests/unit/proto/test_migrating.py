@@ -11,7 +11,7 @@ from dragoman.v1 import translation_pb2 as pb
 from tests.unit.proto.samples import RESPONSE
 from tests.unit.proto.scripted_server import ScriptedService, answers
 
-PAGE = (Path(__file__).parents[3] / "proto" / "MIGRATING.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "migrating.md").read_text()
 EXAMPLES = [code for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "dragoman" in code]
 
 
