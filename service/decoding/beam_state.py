@@ -1,13 +1,13 @@
 """The arrays of a running batch of searches: options and live rows of every segment.
 
-Sizes: B segments, K rows (the widest beam of the batch). A segment with a smaller beam has dead
-rows behind its own, marked by a log-probability of -inf; live rows are sorted, best first, unless they are chains that
-are drawn at random.
+Sizes: B segments, K rows (the widest beam of the batch). A segment with a smaller beam has dead rows behind its own,
+marked by a log-probability of -inf; live rows are sorted, best first, unless they are samples.
 """
 
+import bisect
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,10 @@ class _Step:
 
 
 class History:
-    """The steps of a batch, kept for as long as one of its segments has taken part in them.
+    """The steps of a batch, each kept until all segments that took part in it have left.
 
-    Nothing is moved when beams are reordered or segments leave: a step keeps the arrays that the search made anyway,
-    and each segment knows at which index of them it was from which step on.
+    Nothing is moved when beams are reordered or segments leave: a step keeps the arrays that the search made, and each
+    segment has a list of its indices into them and of the steps from which they hold.
     """
 
     def __init__(self, num_segments: int = 0) -> None:
@@ -47,11 +47,6 @@ class History:
         self._first = 0  # number of the oldest step kept
         self._places: list[list[tuple[int, int]]] = []  # of each segment: number of a step and its index from there on
         self.add_segments(num_segments)
-
-    @property
-    def num_steps(self) -> int:
-        """Steps kept."""
-        return len(self._steps)
 
     def add_segments(self, count: int) -> None:
         """Append segments that have taken no step."""
@@ -62,15 +57,12 @@ class History:
         """Keep one step of every segment; the arrays, [B, K], must not be changed afterwards."""
         self._steps.append(_Step(tokens=tokens, parents=parents, log_probs=log_probs))
 
-    def trace(self, segment: int, *, row: int, length: int, first: int = 0) -> tuple[list[int], list[float]]:
-        """Return tokens and their log-probabilities of the hypothesis that row `row` held after `length` steps.
-
-        `first` skips that many tokens at its beginning.
-        """
+    def trace(self, segment: int, *, row: int, length: int) -> tuple[list[int], list[float]]:
+        """Return tokens and their log-probabilities of the hypothesis that a row held after `length` steps."""
         places = self._places[segment]
         began, current = places[0][0], len(places) - 1
         tokens, log_probs = list[int](), list[float]()
-        for number in range(began + length - 1, began + first - 1, -1):
+        for number in range(began + length - 1, began - 1, -1):
             while places[current][0] > number:
                 current -= 1
             step, at = self._steps[number - self._first], (places[current][1], row)
@@ -110,25 +102,26 @@ class FinishedHypothesis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survivors:
-    """What the rows hold after a step; the arrays may be changed until the state takes them."""
+class Continuations:
+    """Hypotheses with one more token: N of each segment. The arrays may be changed until the state takes them."""
 
     log_probs: DoubleArray
-    """[B, K] of the extended hypotheses, descending in K unless they are chains; -inf for dead rows, which are last."""
+    """[B, N] of the hypotheses, the token included, descending in N unless they are samples; -inf if forbidden or
+    dead, which come last."""
 
     tokens: IntArray
-    """[B, K]"""
+    """[B, N]"""
 
     parents: IntArray
-    """[B, K] row that each new row continues."""
+    """[B, N] rows that they continue."""
 
     steps: FloatArray
-    """[B, K] log-probability of the new token alone."""
+    """[B, N] log-probabilities of the tokens alone."""
 
     def put(
         self, segment: int, *, log_probs: DoubleArray, tokens: IntArray, parents: IntArray, steps: FloatArray
     ) -> None:
-        """Replace the rows of one segment by N live ones, each array [N]; dead rows do as its first row does."""
+        """Replace the rows of one segment by N live ones, each array [N]; dead rows copy its first row."""
         num_live = len(log_probs)
         self.log_probs[segment] = -np.inf
         self.log_probs[segment, :num_live] = log_probs
@@ -137,14 +130,14 @@ class Survivors:
             array[segment, :num_live] = values
         self.steps[segment, :num_live] = steps
 
-    def widened(self, num_rows: int) -> "Survivors":
-        """Return these with at least `num_rows` rows a segment: too few candidates may have made it fewer."""
+    def widened(self, num_rows: int) -> "Continuations":
+        """Return these with at least `num_rows` rows a segment: there may have been too few candidates."""
         num_missing = num_rows - self.tokens.shape[1]
         if num_missing <= 0:
             return self
         dead = np.full((len(self.tokens), num_missing), -np.inf)
-        repeated = np.zeros(num_missing, np.int64)  # they do as the first row does
-        return Survivors(
+        repeated = np.zeros(num_missing, np.int64)  # dead rows copy the first row
+        return Continuations(
             log_probs=np.concatenate((self.log_probs, dead), axis=1),
             tokens=np.concatenate((self.tokens, self.tokens[:, repeated]), axis=1),
             parents=np.concatenate((self.parents, self.parents[:, repeated]), axis=1),
@@ -153,11 +146,11 @@ class Survivors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
-    """What follows from who is in the batch alone: found when somebody joins or leaves, not in every step."""
+class Composition:
+    """Facts about all segments of a batch; computed when segments join or leave, not in every step."""
 
     widest_beam: int
-    """K of a step's outcome: the largest beam of the batch."""
+    """K after a step: the largest beam of the batch."""
 
     is_beyond_beam: BoolArray | None
     """[B, K] True at rows that a segment's beam does not have; None if all beams are equally wide."""
@@ -166,15 +159,15 @@ class Membership:
     has_early_stops: bool
     has_prefixes: bool
     has_rules: bool
-    drawn: tuple[int, ...]
-    """Segments whose tokens are drawn at random."""
+    sampled: tuple[int, ...]
+    """Segments whose tokens are sampled."""
 
     guarded: tuple[int, ...]
-    """Segments that are watched for loops."""
+    """Segments with the repetition guard."""
 
     @classmethod
-    def of(cls, state: "BeamState") -> "Membership":
-        """Look at all segments of a state."""
+    def of(cls, state: "BeamState") -> "Composition":
+        """Return the composition of a state."""
         searches = state.searches
         beam_sizes = [search.beam_size for search in searches]
         widest_beam = max(beam_sizes, default=1)
@@ -186,7 +179,7 @@ class Membership:
             has_early_stops=any(search.early_stopping for search in searches),
             has_prefixes=any(search.target_prefix for search in searches),
             has_rules=any(rules is not None for rules in state.target_rules),
-            drawn=tuple(segment for segment, sampler in enumerate(state.samplers) if sampler is not None),
+            sampled=tuple(segment for segment, sampler in enumerate(state.samplers) if sampler is not None),
             guarded=tuple(segment for segment, search in enumerate(searches) if search.repetition_guard),
         )
 
@@ -200,10 +193,10 @@ class BeamState:
     """The best `num_hypotheses` so far of each segment, best first."""
 
     target_rules: list[TargetRules | None]
-    """What the options of each segment say of tokens; None if they leave all alone."""
+    """Rules of the options of each segment; None if it has none."""
 
     samplers: list[Sampler | None]
-    """What draws the tokens of each segment; None if its hypotheses are searched for."""
+    """Samples the tokens of each segment; None: beam search."""
 
     beam_sizes: IntArray
     """[B]"""
@@ -233,7 +226,7 @@ class BeamState:
     """[B] steps taken, which is the length of every live hypothesis."""
 
     log_probs: DoubleArray
-    """[B, K] of the live hypotheses, descending in K unless they are chains; -inf for dead rows, which are last."""
+    """[B, K] of the live hypotheses, descending in K unless they are samples; -inf for dead rows, which are last."""
 
     tokens: IntArray
     """[B, K] newest token of every row."""
@@ -246,11 +239,11 @@ class BeamState:
     steps_left: int = 0
     """Steps until a segment may have its longest target."""
 
-    members: Membership = field(init=False)
+    composition: Composition = field(init=False)
 
     def __post_init__(self) -> None:
-        """Look at the members."""
-        self._note_members()
+        """Compute what depends on the segments."""
+        self._compose()
 
     @classmethod
     def starting(
@@ -297,21 +290,21 @@ class BeamState:
 
     @property
     def widest_beam(self) -> int:
-        """K of the step's outcome: the largest beam of the batch."""
-        return self.members.widest_beam
+        """K after the next step: the largest beam of the batch."""
+        return self.composition.widest_beam
 
     @property
     def forced(self) -> list[int]:
         """Segments whose next token is one of their prefix."""
-        if not self.members.has_prefixes:
+        if not self.composition.has_prefixes:
             return []
         forced: list[int] = (self.lengths < self.prefix_lengths).nonzero()[0].tolist()
         return forced
 
     @property
-    def steered(self) -> list[int]:
-        """Segments that take no part in the ranking of the next step: forced ones and those that are drawn."""
-        return [*self.forced, *self.members.drawn]
+    def unranked(self) -> list[int]:
+        """Segments whose candidates are not ranked in the next step: forced ones and those that are sampled."""
+        return [*self.forced, *self.composition.sampled]
 
     def num_live(self, segment: int) -> int:
         """Live rows of one segment; they are its first."""
@@ -323,14 +316,14 @@ class BeamState:
         for state in (self, other):
             shape = (state.num_segments, num_rows)
             state.log_probs = _padded(state.log_probs, shape, fill=-np.inf)
-            state.tokens = _repeated(state.tokens, num_rows)  # rows without a hypothesis do as the first row does
+            state.tokens = _repeated(state.tokens, num_rows)  # dead rows copy the first row
             state.parents = _repeated(state.parents, num_rows)
         for name in _ARRAYS:
             setattr(self, name, np.concatenate((getattr(self, name), getattr(other, name))))
         for name in _LISTS:
             getattr(self, name).extend(getattr(other, name))
         self.history.add_segments(other.num_segments)
-        self._note_members()
+        self._compose()
 
     def keep(self, segments: Sequence[int]) -> None:
         """Forget all segments but these, which become 0, 1, ... in the order given."""
@@ -340,49 +333,42 @@ class BeamState:
         for name in _LISTS:
             setattr(self, name, [getattr(self, name)[segment] for segment in segments])
         self.history.keep(segments)
-        self._note_members()
+        self._compose()
 
-    def extend(self, survivors: Survivors) -> None:
+    def keep_finished(self, segment: int, hypothesis: FinishedHypothesis) -> None:
+        """Put a finished hypothesis in its place among those that would be returned."""
+        search, finished = self.searches[segment], self.finished[segment]
+        bisect.insort(finished, hypothesis, key=lambda other: -other.score)
+        del finished[search.num_hypotheses :]
+        if search.beam_size == 1:
+            self.scores_to_beat[segment] = float("inf")  # greedy, or the only sample: the first EOS is the end
+        elif len(finished) == search.num_hypotheses:
+            self.scores_to_beat[segment] = finished[-1].score
+
+    def extend(self, rows: Continuations) -> None:
         """Give every row its next token."""
-        self.history.record(survivors.tokens, survivors.parents, survivors.steps)
-        self.log_probs, self.tokens, self.parents = survivors.log_probs, survivors.tokens, survivors.parents
+        self.history.record(rows.tokens, rows.parents, rows.steps)
+        self.log_probs, self.tokens, self.parents = rows.log_probs, rows.tokens, rows.parents
         self.lengths += 1
         self.steps_left -= 1
-        if self.members.has_rules:
-            self._extend_rules()
-
-    def _extend_rules(self) -> None:
-        for segment, rules in enumerate(self.target_rules):
+        for segment, rules in enumerate(self.target_rules if self.composition.has_rules else ()):
             if rules is not None and (num_live := self.num_live(segment)):
                 rules.extend(self.tokens[segment, :num_live], self.parents[segment, :num_live])
 
-    def _note_members(self) -> None:
-        self.members = Membership.of(self)
+    def _compose(self) -> None:
+        self.composition = Composition.of(self)
         self.steps_left = int((self.max_tokens - self.lengths).min(initial=0))
 
 
-# The fields of BeamState whose first axis is the segment.
-_ARRAYS = (
-    "beam_sizes",
-    "min_tokens",
-    "max_tokens",
-    "prefix_lengths",
-    "early_stopping",
-    "bound_penalties",
-    "scores_to_beat",
-    "num_finished",
-    "lengths",
-    "log_probs",
-    "tokens",
-    "parents",
-)
-
-# Those that are lists with one entry a segment.
+# The fields of BeamState that are lists with one entry a segment, and those that are arrays [B, ...].
 _LISTS = ("searches", "finished", "target_rules", "samplers")
+_ARRAYS = tuple(
+    each.name for each in fields(BeamState) if each.name not in {*_LISTS, "history", "steps_left", "composition"}
+)
 
 
 def indices_without(num_segments: int, leaving: Iterable[int]) -> list[int]:
-    """Return what stays when some segments leave, moving as few as possible: the last ones fill the holes.
+    """Return the segments that stay when some leave, moving as few as possible: the last ones fill the gaps.
 
     >>> indices_without(5, [1])
     [0, 4, 2, 3]
@@ -394,7 +380,7 @@ def indices_without(num_segments: int, leaving: Iterable[int]) -> list[int]:
 
 
 def _sampler(search: SearchConfig) -> Sampler | None:
-    return Sampler(search.sampling, num_chains=search.num_hypotheses) if search.sampling else None
+    return Sampler(search.sampling, num_samples=search.num_hypotheses) if search.sampling else None
 
 
 def _repeated(array: IntArray, num_rows: int) -> IntArray:

@@ -1,7 +1,7 @@
-"""Which candidates a search may take: rules of the vocabulary for all segments, and each segment's own.
+"""Which candidates a search may take: rules of the vocabulary for all segments, and rules of each segment.
 
-Every rule only lowers log-probabilities. Of a row that has L tokens lowered, the best N allowed tokens are therefore
-among its N + L best, so a search over a few candidates equals the search over the whole vocabulary.
+Rules only lower log-probabilities. If a row has L tokens lowered, its best N allowed tokens are therefore among its
+N + L best, so a search over a few candidates equals the search over the whole vocabulary.
 """
 
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from service.decoding.step_model import FloatArray, IntArray, StepOutput, Vocabu
 BoolArray = NDArray[np.bool_]
 
 _LOWERED_BUCKET = 16
-"""Room for lowered tokens is added so many at a time: another number of candidates makes the runtime bind anew."""
+"""The number of lowered tokens is rounded up to this: with another number of candidates the runtime binds anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPlan:
-    """How one segment is searched: what the caller wants, and what a second search must avoid besides."""
+    """How a segment is searched: the caller's options, and text that a second search must avoid."""
 
     search: SearchConfig
     avoided_ids: tuple[int, ...] = ()
-    """Text from which no run of `avoided_size` tokens may appear in the target."""
+    """Text of which no run of `avoided_size` tokens may appear in the target."""
 
     avoided_size: int = 0
     """0: no text is avoided."""
@@ -34,26 +34,23 @@ class CandidateRules:
     """The rules of one vocabulary: special tokens never, EOS not before the minimum length."""
 
     def __init__(self, vocabulary: VocabularySpec) -> None:
-        self._eos_id = vocabulary.eos_id
-        self._vocabulary_size = vocabulary.size
+        self.eos_id = vocabulary.eos_id
+        self.vocabulary_size = vocabulary.size
+        """V."""
+
         special = {vocabulary.pad_id, vocabulary.bos_id, vocabulary.unk_id} - {vocabulary.eos_id}
         self._never = sorted(token for token in special if 0 <= token < vocabulary.size)
         # Added to a log-probability: 0 where a token is allowed, -inf where it never is.
         self._bias = np.zeros(vocabulary.size, dtype=np.float32)
         self._bias[self._never] = -np.inf
 
-    @property
-    def vocabulary_size(self) -> int:
-        """V."""
-        return self._vocabulary_size
-
     def num_candidates(self, num_taken: int) -> int:
         """C that makes the search over candidates equal to the search over the whole vocabulary.
 
-        Of one row, at most `num_taken` continuations survive and EOS may finish, so the best `num_taken + 1` allowed
-        ones suffice; the forbidden ones may stand before them. A forbidden EOS takes the place of the allowed one.
+        Of one row, at most `num_taken` continuations live on and EOS may finish, so the best `num_taken + 1` allowed
+        ones suffice; forbidden ones may come before them. A forbidden EOS takes the place of the allowed one.
         """
-        return min(num_taken + 1 + len(self._never), self._vocabulary_size)
+        return min(num_taken + 1 + len(self._never), self.vocabulary_size)
 
     def apply(self, output: StepOutput, *, forbids_eos: BoolArray | None) -> FloatArray:
         """Return the log-probabilities with those of forbidden candidates set to -inf.
@@ -64,19 +61,19 @@ class CandidateRules:
         """
         allowed: FloatArray = output.log_probs + self._bias.take(output.token_ids)
         if forbids_eos is not None and forbids_eos.any():
-            allowed[(output.token_ids == self._eos_id) & forbids_eos[:, None, None]] = -np.inf
+            allowed[(output.token_ids == self.eos_id) & forbids_eos[:, None, None]] = -np.inf
         return allowed
 
 
 class TargetRules:
-    """What the options of one segment say of tokens: never taken, not to complete a repeat, or less likely.
+    """The rules of a segment: suppressed tokens, no repeated n-grams, repetition penalty.
 
-    Holds the targets of the segment's live rows, which a repeat and the repetition penalty depend on.
+    Holds the targets of the segment's live rows, on which the last two depend.
     """
 
     @classmethod
     def of(cls, plan: SearchPlan, *, vocabulary_size: int) -> "TargetRules | None":
-        """Return the rules of a search, None if it leaves every token alone."""
+        """Return the rules of a search, None if it has none."""
         search = plan.search
         has_rules = search.suppressed_tokens or search.no_repeat_ngram_size or search.repetition_penalty != 1
         return cls(plan, vocabulary_size=vocabulary_size) if has_rules or plan.avoided_size else None
@@ -95,19 +92,19 @@ class TargetRules:
 
     @property
     def num_lowered(self) -> int:
-        """How many tokens the rules lower in any one row at the next step, at most; rounded up."""
+        """Most tokens that the rules lower in any row at the next step; rounded up."""
         num_tokens = len(self._suppressed) + int(np.bincount(self._repeats[0], minlength=1).max())
         if self._penalty != 1:
             num_tokens += self._targets.shape[1]
         return -(-max(num_tokens, 1) // _LOWERED_BUCKET) * _LOWERED_BUCKET
 
     def extend(self, tokens: IntArray, parents: IntArray) -> None:
-        """Follow a step: `tokens` [N] and `parents` [N] of the rows that now live."""
+        """Take a step: `tokens` [N] and `parents` [N] of the rows that are live now."""
         self._targets = np.concatenate((self._targets[parents], tokens[:, None]), axis=1)
         self._repeats = self._find_repeats()
 
     def apply(self, log_probs: FloatArray, token_ids: IntArray) -> FloatArray:
-        """Return the log-probabilities [N, C] of candidate tokens [N, C] after the rules, in the same order."""
+        """Return the log-probabilities [N, C] of candidate tokens [N, C] under the rules, in the same order."""
         rows = np.arange(len(log_probs))[:, None]
         lowered = log_probs.copy()
         if self._penalty != 1:
@@ -119,7 +116,7 @@ class TargetRules:
         return lowered
 
     def _find_repeats(self) -> tuple[IntArray, IntArray]:
-        """Return rows and tokens with which these would repeat a run of their own or of the text to avoid."""
+        """Return rows, and tokens that would repeat a run of the row itself or of the text to avoid."""
         own = _completions(self._targets, self._targets, self._ngram_size)
         avoided = _completions(self._targets, self._avoided_ids, self._avoided_size)
         return np.concatenate((own[0], avoided[0])), np.concatenate((own[1], avoided[1]))
@@ -132,7 +129,7 @@ class TargetRules:
 
 
 def _completions(targets: IntArray, texts: IntArray, size: int) -> tuple[IntArray, IntArray]:
-    """Return rows and tokens with which the end of a row's target becomes a run of `size` tokens of its text.
+    """Return rows, and tokens that would make the end of a row's target a run of `size` tokens of its text.
 
     Args:
         targets: [N, T]

@@ -1,6 +1,6 @@
-"""Finds targets that no translation looks like, and says how to search once more and which of two answers to keep.
+"""The repetition guard: finds defective targets, plans a second search, and chooses between the two results.
 
-Pure functions of token ids: EOS is stripped by the caller, source and target share one vocabulary.
+Token ids are without EOS; source and target share one vocabulary.
 """
 
 from collections.abc import Sequence
@@ -12,49 +12,49 @@ from service.datatypes import Defect, DefectKind, GuardReport, Hypothesis, Searc
 from service.decoding.constraints import SearchPlan
 
 _MIN_REPEATS = (5, 4, 3, 3, 3, 3, 3, 3)
-"""How often 1, 2, ... tokens stand back to back before it is a loop. People write `very, very, very` and `ha ha ha ha`,
+"""How often 1, 2, ... tokens occur back to back in a loop, at least. People write `very, very, very` and `ha ha ha ha`,
 but not the same phrase three times."""
 
 _LONG_FACTOR, _LONG_OFFSET = 3, 20
-"""A target is absurdly long beyond this many times its source, plus this."""
+"""A target is too long beyond this many times its source, plus this."""
 
 _SHORT_FACTOR, _SHORT_SOURCE_TOKENS = 5, 10
-"""From this many source tokens on, a target is absurdly short below a source divided by the factor."""
+"""From this many source tokens on, a target is too short below the source divided by the factor."""
 
 _MIN_COPIED_TOKENS, _MIN_COPIED_SHARE = 8, 0.6
 """A copy is a run of so many tokens and such a share of the target; names, numbers and short addresses are less."""
 
 _AVOIDED_SIZE = 4
-"""The second search takes no run of so many tokens from a source that was copied: names of three pieces still pass."""
+"""The second search takes no run of so many tokens from a copied source: names of three pieces are still possible."""
 
 _NO_REPEAT_SIZE = 3
-"""Where no run of three tokens occurs twice, nothing stands back to back as often as `_MIN_REPEATS`."""
+"""Where no run of three tokens occurs twice, nothing occurs back to back as often as `_MIN_REPEATS`."""
 
 _MIN_MEAN_LOG_PROB = -1.5
-"""A copy is replaced only by what the model itself finds likelier than this per token on average: what is rightly
-copied, such as a long address, has no other translation, and what it says instead is far below."""
+"""A copy is replaced only by a target with a higher mean log-probability per token: a long address is rightly copied,
+and any other target is far below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is wrong with one target."""
+    """The defects of a target."""
 
     defects: tuple[Defect, ...]
     severity: float
-    """Added over the defects, each up to 1: the share of the target in the loop or copied, 1 for its length; 1 more for
+    """Sum over the defects, each up to 1: the share of the target that loops or is copied, 1 for its length; 1 more for
     a loop that was cut off, as it would have gone on."""
 
 
 def judge(
     source_ids: Sequence[int], target_ids: Sequence[int], *, num_forced: int = 0, is_finished: bool = True
 ) -> Verdict:
-    """Return what is wrong with a target.
+    """Return the defects of a target.
 
     Args:
-        source_ids: without EOS.
-        target_ids: without EOS.
-        num_forced: tokens at its beginning that the model did not choose: only its length counts them.
-        is_finished: whether the model ended it; one that was cut off is not too short.
+        source_ids: of the segment.
+        target_ids: to be judged.
+        num_forced: tokens of its prefix, which the model did not choose: only the length counts them.
+        is_finished: False if the target was cut off, which is then not too short.
     """
     chosen_ids = target_ids[num_forced:]
     found = [
@@ -76,10 +76,7 @@ def is_looping(source_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
 
 
 def plan_second_search(search: SearchConfig, source_ids: tuple[int, ...], defects: Sequence[Defect]) -> SearchPlan:
-    """Return how to search once more for a target without these defects; `source_ids` without EOS.
-
-    A caller's own stricter limits stay.
-    """
+    """Return how to search once more for a target without these defects; stricter limits of the caller stay."""
     kinds = {defect.kind for defect in defects}
     own_size = search.no_repeat_ngram_size or _NO_REPEAT_SIZE
     shortest = search.min_target_tokens
@@ -99,9 +96,9 @@ def plan_second_search(search: SearchConfig, source_ids: tuple[int, ...], defect
 
 
 def is_second_better(first: tuple[Hypothesis, Verdict], second: tuple[Hypothesis, Verdict]) -> bool:
-    """Return whether the best of the second search is to be returned: fewer or lesser defects, or a higher score.
+    """Return whether the best target of the second search is better: fewer or lesser defects, or a higher score.
 
-    What replaces a copy must be something that the model finds likely.
+    A copy is only replaced by a target that the model finds likely.
     """
     (old, old_verdict), (new, new_verdict) = first, second
     kinds = {defect.kind for defect in old_verdict.defects}
@@ -125,17 +122,17 @@ def _find_repetition(source_ids: Sequence[int], target_ids: Sequence[int]) -> tu
 
 
 def _loop_limits(source_ids: Sequence[int]) -> list[int]:
-    """Return how often 1, 2, ... tokens must stand back to back to be a loop, given what the source itself repeats.
+    """Return how often 1, 2, ... tokens must occur back to back to be a loop, given what the source repeats.
 
-    A word of one token may be translated by several and the other way round, so the source's worst repetition of any
-    size counts for all, and with room: a target may repeat twice as often.
+    A word of one token may be translated by several and the other way round, so the longest repetition in the source
+    counts for all sizes, and a target may repeat twice as often.
     """
     allowed = 2 * max(_repeats_by_size(source_ids))
     return [max(limit, allowed + 1) for limit in _MIN_REPEATS]
 
 
 def _repeats_by_size(ids: Sequence[int]) -> list[int]:
-    """Return for 1, 2, ... tokens how often any run of so many stands back to back, at most; exact from 2 on."""
+    """Return for 1, 2, ... tokens how often any run of so many occurs back to back, at most; exact from 2 on."""
     array = np.asarray(ids)
     return [_count_repeats(array, size) for size in range(1, len(_MIN_REPEATS) + 1)]
 
@@ -189,7 +186,7 @@ def _find_length(
 
 
 def _shortest_target(source_ids: Sequence[int]) -> int:
-    """Return the fewest tokens that are not absurdly short for a source; 0 if it may have no translation."""
+    """Return the fewest tokens that are not too short for a source; 0 if it may have no translation."""
     num_source = len(source_ids)
     if num_source >= _SHORT_SOURCE_TOKENS:
         return -(-num_source // _SHORT_FACTOR)
@@ -203,50 +200,50 @@ class SearchEnd:
     hypotheses: tuple[Hypothesis, ...]
     num_steps: int
     looping_ids: tuple[int, ...] = ()
-    """The best live hypothesis, if the search was ended early because it ran in a loop."""
+    """The best live hypothesis if the search was ended early because it looped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a segment is answered with."""
+    """The result of a segment."""
 
     hypotheses: tuple[Hypothesis, ...]
     num_steps: int
-    """Of both searches, if there were two."""
+    """Of both searches if there were two."""
 
     guard: GuardReport | None = None
 
 
 class SecondSearches:
-    """The guard of one running batch; segments go by their handles."""
+    """The second searches of one running batch; segments are named by their ids."""
 
     def __init__(self, *, eos_id: int) -> None:
-        """Begin with none."""
+        """Begin without any."""
         self._eos_id = eos_id
         self._firsts: dict[int, tuple[SearchEnd, Verdict]] = {}
 
     def is_looping(self, segment: Segment, best_ids: list[int]) -> bool:
-        """Return whether a first search need not go on, as its best live hypothesis runs in a loop."""
+        """Return whether a first search can be ended because its best live hypothesis loops."""
         return is_looping(self._source(segment), best_ids[len(segment.search.target_prefix) :])
 
-    def settle(self, handle: int, segment: Segment, end: SearchEnd) -> Answer | SearchPlan:
-        """Return the answer to a segment, one of whose searches has ended, or how to search it once more."""
-        if handle in self._firsts:
-            first, verdict = self._firsts.pop(handle)
+    def settle(self, segment_id: int, segment: Segment, end: SearchEnd) -> Answer | SearchPlan:
+        """Return the result of a segment after one of its searches has ended, or how to search it once more."""
+        if segment_id in self._firsts:
+            first, verdict = self._firsts.pop(segment_id)
             return self._choose(segment, first, verdict, end)
         if segment.search.repetition_guard and end.hypotheses:
             verdict = self._judge_end(segment, end)
             if verdict.defects:
-                self._firsts[handle] = end, verdict
+                self._firsts[segment_id] = end, verdict
                 return plan_second_search(segment.search, self._source(segment), verdict.defects)
         return Answer(hypotheses=end.hypotheses, num_steps=end.num_steps)
 
-    def forget(self, handle: int) -> None:
-        """Drop what is known of a segment that leaves."""
-        self._firsts.pop(handle, None)
+    def forget(self, segment_id: int) -> None:
+        """Forget a segment that leaves."""
+        self._firsts.pop(segment_id, None)
 
     def _choose(self, segment: Segment, first: SearchEnd, found: Verdict, second: SearchEnd) -> Answer:
-        """Return the better of two answers; a second search that found nothing leaves the first."""
+        """Return the better of two results; the first if the second search found nothing."""
         best, verdict = first.hypotheses[0], self._judge(segment, first.hypotheses[0])
         is_replaced = False
         if second.hypotheses:

@@ -145,7 +145,7 @@ class Engine:
             state.parents[:, :num_rows],
             num_candidates=num_candidates(state, rules=self._rules),
         )
-        advance(state, output, rules=self._rules, eos_id=self._vocabulary.eos_id, attend=self._batch.cross_attention)
+        advance(state, output, rules=self._rules, attend=self._batch.cross_attention)
         num_segments, (ended, again) = self.num_segments, self._settle()
         self._leave([*(segment.handle for segment in ended), *again])
         self._forget(segment.handle for segment in ended)
@@ -197,7 +197,7 @@ class Engine:
         state = self._state
         return [
             index
-            for index in state.members.guarded
+            for index in state.composition.guarded
             if state.lengths[index] % _LOOP_CHECK_STEPS == 0 and self._is_looping(index)
         ]
 

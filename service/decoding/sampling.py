@@ -1,6 +1,6 @@
-"""Drawing tokens at random: what temperature, top_k and top_p leave of a distribution, and the generator of a segment.
+"""Sampling: temperature, top_k and top_p, and the random generator of a segment.
 
-Everything here is a function of one segment's own rows, so that its neighbours cannot change a draw.
+Everything here depends on one segment's own rows only, so that other segments cannot change a draw.
 """
 
 import numpy as np
@@ -10,11 +10,11 @@ from service.decoding.step_model import DoubleArray, FloatArray, IntArray
 
 
 class Sampler:
-    """Draws the next tokens of one segment's chains: hypotheses that grow side by side without competing."""
+    """Draws the next tokens of one segment's samples: hypotheses that do not compete with each other."""
 
-    def __init__(self, config: SamplingConfig, *, num_chains: int) -> None:
+    def __init__(self, config: SamplingConfig, *, num_samples: int) -> None:
         self._config = config
-        self._num_chains = num_chains
+        self._num_samples = num_samples
         # Philox: its stream is fixed by the seed on every platform and by numpy's compatibility policy.
         self._generator = np.random.Generator(np.random.Philox(config.seed))
 
@@ -23,26 +23,26 @@ class Sampler:
         return min(self._config.top_k or vocabulary_size, vocabulary_size)
 
     def draw(self, log_probs: FloatArray) -> IntArray:
-        """Return the column drawn in each row; uses up as many random numbers as there are chains in all.
+        """Return the column drawn in each row; takes as many random numbers as there are samples in all.
 
         Args:
-            log_probs: [N, C] of the chains that live, descending in C; -inf stands for tokens not allowed, and the
+            log_probs: [N, C] of the live samples, descending in C; -inf stands for tokens not allowed, and the
                 first column is finite.
         """
-        uniforms = self._generator.random(self._num_chains)[: len(log_probs)]
+        uniforms = self._generator.random(self._num_samples)[: len(log_probs)]
         weights = remaining_weights(log_probs, self._config)
         reached = weights.cumsum(axis=1)
         columns = (reached <= uniforms[:, None] * reached[:, -1:]).sum(axis=1)
-        # Rounding may lift the product to the whole sum, which no column exceeds.
+        # Rounding may make the product the whole sum, which no column exceeds.
         drawn: IntArray = np.minimum(columns, (weights > 0).sum(axis=1) - 1)
         return drawn
 
 
 def remaining_weights(log_probs: FloatArray, config: SamplingConfig) -> DoubleArray:
-    """Return what temperature, then top_k, then top_p leave of each row, relative to its likeliest token.
+    """Return the weights after temperature, then top_k, then top_p, relative to the likeliest token of each row.
 
-    A token outlives top_p (Holtzman et al. 2020, arXiv:1904.09751) if the likelier ones do not reach the sum without
-    it; the sum counts what top_k has left, normalised again.
+    top_p keeps a token (Holtzman et al. 2020, arXiv:1904.09751) if the likelier ones do not reach the sum without it;
+    the sum is over what top_k keeps, normalised again.
 
     Args:
         log_probs: [N, C] descending in C, -inf for tokens not allowed, the first column finite.

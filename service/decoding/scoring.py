@@ -1,4 +1,4 @@
-"""Length and coverage penalty, scores, ranking, and the bound that says when a search can stop."""
+"""Length and coverage penalty, scores, ranking, and the bound at which a search can stop."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from service.datatypes import Hypothesis, SearchConfig
 from service.decoding.step_model import FloatArray
 
 _MIN_COVERAGE = 1e-6
-"""A source token counts as covered at least this much: a weight may underflow to 0, whose logarithm is no number."""
+"""Least coverage of a source token: a weight may underflow to 0, whose logarithm is not finite."""
 
 
 def length_penalty(length: int, *, alpha: float) -> float:
@@ -29,7 +29,7 @@ def length_penalty(length: int, *, alpha: float) -> float:
 
 
 def score(log_prob: float, *, length: int, alpha: float) -> float:
-    """Return `log_prob` divided by the length penalty: what hypotheses are compared by."""
+    """Return `log_prob` divided by the length penalty, by which hypotheses are compared."""
     return log_prob / length_penalty(length, alpha=alpha)
 
 

@@ -37,7 +37,7 @@ class ModelLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutput:
-    """The best continuations of every row after one decoder step."""
+    """The best next tokens of every row after a decoder step."""
 
     log_probs: FloatArray
     """[B, K, C] natural log-probability of each candidate token given its row's hypothesis, descending in C."""
@@ -54,13 +54,13 @@ class StepBatch(Protocol):
 
     @property
     def num_segments(self) -> int:
-        """B, the segments now in the batch."""
+        """B, segments in the batch."""
 
     def start(self, source_ids: Sequence[Sequence[int]]) -> None:
-        """Encode newcomers and append them, in order, behind the segments already there.
+        """Encode new segments and append them, in order, behind those of the batch.
 
         Args:
-            source_ids: token ids of each newcomer, EOS last, unpadded; each at least one token.
+            source_ids: token ids of each new segment, EOS last, unpadded; each at least one token.
         """
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
@@ -83,8 +83,7 @@ class StepBatch(Protocol):
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
         """Return the cross-attention weights with which given target tokens of a segment are chosen.
 
-        Computed anew, without changing the batch: it costs about one decoder step of as many rows, and nobody who does
-        not ask for it pays.
+        Computed anew, without changing the batch; it costs about one decoder step of as many rows.
 
         Args:
             segment: index into the batch.

@@ -27,7 +27,7 @@ def start(**search: float) -> BeamState:
 
 
 def take(state: BeamState, *rows: dict[int, float]) -> None:
-    advance(state, make_output(*rows), rules=RULES, eos_id=EOS, attend=attend_to_first)
+    advance(state, make_output(*rows), rules=RULES, attend=attend_to_first)
 
 
 def attend_to_first(segment: int, target_ids: Sequence[int]) -> FloatArray:

@@ -62,7 +62,7 @@ def test_top_p_counts_what_temperature_and_top_k_have_left() -> None:
 
 
 def test_draws_follow_the_weights() -> None:
-    sampler = Sampler(SamplingConfig(seed=5), num_chains=NUM_DRAWS)
+    sampler = Sampler(SamplingConfig(seed=5), num_samples=NUM_DRAWS)
 
     columns = sampler.draw(np.repeat(LOG_PROBS, NUM_DRAWS, axis=0))
 
@@ -73,13 +73,13 @@ def test_draws_follow_the_weights() -> None:
 def test_a_token_without_weight_is_never_drawn() -> None:
     log_probs = np.array([[-0.1, -3.0, -np.inf, -np.inf]], np.float32).repeat(NUM_DRAWS, axis=0)
 
-    columns = Sampler(SamplingConfig(), num_chains=NUM_DRAWS).draw(log_probs)
+    columns = Sampler(SamplingConfig(), num_samples=NUM_DRAWS).draw(log_probs)
 
     assert set(columns.tolist()) == {0, 1}
 
 
 def test_fewer_live_chains_use_up_as_many_random_numbers() -> None:
-    few, all_ = Sampler(SamplingConfig(seed=3), num_chains=50), Sampler(SamplingConfig(seed=3), num_chains=50)
+    few, all_ = Sampler(SamplingConfig(seed=3), num_samples=50), Sampler(SamplingConfig(seed=3), num_samples=50)
     few.draw(LOG_PROBS)
     all_.draw(LOG_PROBS.repeat(50, axis=0))
 
