@@ -7,12 +7,11 @@ weights of the last layer is left out, the projection to the vocabulary above al
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from export.graph.arithmetic import Arithmetic, FloatArray
-from export.graph.blocks import NetworkWriter
+from export.graph.blocks import AttendCross, AttendSelf, NetworkWriter
 from export.graph.write import GraphBuilder
 from export.model.config import ModelConfig
 from service.bundle import FloatType, attention_tensors
@@ -38,34 +37,17 @@ def build_attention(
     writer = _AttentionWriter(graph=graph, config=config, weights=weights, arithmetic=arithmetic, float_type=float_type)
     inputs = _declare_inputs(graph, config, float_type)
     token_ids = inputs["token_ids"]
-    causal_mask = writer.causal_mask(token_ids)
+    attend_self = writer.attend_self(writer.causal_mask(token_ids))
     source_mask = writer.source_mask(inputs["source_lengths"], inputs["cross_key.0"])
     states = writer.embed(token_ids, writer.positions(token_ids, max_target_tokens))
-    for index in range(config.num_decoder_layers):
-        layer = _LayerInputs(
-            index=index,
-            causal_mask=causal_mask,
-            source_mask=source_mask,
-            cross_key=inputs[f"cross_key.{index}"],
-            cross_value=inputs.get(f"cross_value.{index}"),
-        )
-        with graph.scope(f"decoder.layers.{index}") as path:
-            states = writer.layer(states, layer, path)
+    *whole_layers, last = range(config.num_decoder_layers)
+    for index in whole_layers:
+        attend_cross = writer.attend_cross(inputs, source_mask, index)
+        states = writer.layer(states, f"decoder.layers.{index}", attend_self=attend_self, attend_cross=attend_cross)
+    with graph.scope(f"decoder.layers.{last}") as path:  # ends with its weights, which are not applied to anything
+        states = writer.self_attention(states, path, attend_self)
+        writer.last_weights(states, f"{path}.cross_attention", inputs, source_mask, last)
     return graph.build()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LayerInputs:
-    """What one layer reads besides the residual stream."""
-
-    index: int
-    causal_mask: ir.Value
-    """[T, T], added to scores."""
-    source_mask: ir.Value
-    """[B, 1, 1, S], added to scores."""
-    cross_key: ir.Value
-    cross_value: ir.Value | None
-    """None in the last layer, whose weights are not applied to anything."""
 
 
 class _AttentionWriter(NetworkWriter):
@@ -95,59 +77,46 @@ class _AttentionWriter(NetworkWriter):
         added = graph.op("Where", is_real, graph.scalar(0.0), graph.scalar(_HIDDEN))
         return graph.op("Unsqueeze", added, graph.shape(1, 2))
 
-    def layer(self, states: ir.Value, inputs: _LayerInputs, path: str) -> ir.Value:
-        """Do as a decoder layer does and declare its weights; the last layer ends with them."""
-        states = self.residual(
-            states,
-            f"{path}.self_attention_norm",
-            lambda entered: self._self_attention(entered, inputs, f"{path}.self_attention"),
-        )
-        norm, attention = f"{path}.cross_attention_norm", f"{path}.cross_attention"
-        if inputs.cross_value is None:
-            return self._cross_weights(
-                self.norm(states, norm) if self.config.norm == "pre" else states, inputs, attention
-            )
-        states = self.residual(states, norm, lambda entered: self._cross_attention(entered, inputs, attention))
-        return self.residual(
-            states,
-            f"{path}.feed_forward_norm",
-            lambda entered: self.feed_forward(entered, f"{path}.feed_forward"),
+    def attend_self(self, causal_mask: ir.Value) -> AttendSelf:
+        """Attend to the positions up to the own."""
+        return lambda query, key, value: self.graph.op(
+            "Attention",
+            *(query, key, value, causal_mask),
+            q_num_heads=self.config.num_heads,
+            kv_num_heads=self.config.num_heads,
         )
 
-    def _self_attention(self, states: ir.Value, inputs: _LayerInputs, path: str) -> ir.Value:
-        heads = self.config.num_heads
-        with self.graph.scope("self_attention"):
-            joined = self.linear(states, [f"{path}.{part}" for part in ("query", "key", "value")])
-            attended = self.graph.op(
-                "Attention",
-                *(*self.graph.split(joined, 3), inputs.causal_mask),
-                q_num_heads=heads,
-                kv_num_heads=heads,
-            )
-            return self.linear(attended, [f"{path}.output"])
+    def attend_cross(self, inputs: Mapping[str, ir.Value], source_mask: ir.Value, index: int) -> AttendCross:
+        """Declare the weights of a layer and apply them to the values of the source."""
 
-    def _cross_attention(self, states: ir.Value, inputs: _LayerInputs, path: str) -> ir.Value:
-        graph = self.graph
-        weights = self._cross_weights(states, inputs, path)
-        with graph.scope("cross_attention"):
-            heads = graph.op("MatMul", self._as_states(weights), inputs.cross_value)  # [B, H, T, D]
+        def attend(query: ir.Value) -> ir.Value:
+            graph = self.graph
+            weights = self._weights(query, inputs[f"cross_key.{index}"], source_mask, index)
+            heads = graph.op("MatMul", self._as_states(weights), inputs[f"cross_value.{index}"])  # [B, H, T, D]
             per_token = graph.op("Transpose", heads, perm=[0, 2, 1, 3])
-            attended = graph.op("Reshape", per_token, graph.shape(0, 0, self.config.d_model))
-            return self.linear(attended, [f"{path}.output"])
+            return graph.op("Reshape", per_token, graph.shape(0, 0, self.config.d_model))
 
-    def _cross_weights(self, states: ir.Value, inputs: _LayerInputs, path: str) -> ir.Value:
+        return attend
+
+    def last_weights(
+        self, states: ir.Value, path: str, inputs: Mapping[str, ir.Value], source_mask: ir.Value, index: int
+    ) -> None:
+        """Declare the weights of the last layer."""
+        entered = self.entered(states, path)
+        with self.graph.scope("cross_attention"):
+            query = self.linear(entered, [f"{path}.query"])
+            self._weights(query, inputs[f"cross_key.{index}"], source_mask, index)
+
+    def _weights(self, query: ir.Value, cross_key: ir.Value, source_mask: ir.Value, index: int) -> ir.Value:
         """Return float32 softmax(Q K^T / sqrt(D) + mask) [B, H, T, S], an output of the graph."""
         graph, config = self.graph, self.config
-        with graph.scope("cross_attention"):
-            query = graph.op(
-                "Mul", self.linear(states, [f"{path}.query"]), self.scalar(1 / math.sqrt(config.head_size))
-            )
-            heads = graph.op("Reshape", query, graph.shape(0, 0, config.num_heads, config.head_size))
-            heads = graph.op("Transpose", heads, perm=[0, 2, 1, 3])  # [B, T, H, D] -> [B, H, T, D]
-            scores = graph.op("MatMul", heads, graph.op("Transpose", inputs.cross_key, perm=[0, 1, 3, 2]))
-            weights = graph.op("Softmax", graph.op("Add", self._as_float32(scores), inputs.source_mask), axis=-1)
-            graph.output(weights, f"cross_attention.{inputs.index}", "float32", ["B", config.num_heads, "T", "S"])
-            return weights
+        scaled = graph.op("Mul", query, self.scalar(1 / math.sqrt(config.head_size)))
+        heads = graph.op("Reshape", scaled, graph.shape(0, 0, config.num_heads, config.head_size))
+        heads = graph.op("Transpose", heads, perm=[0, 2, 1, 3])  # [B, T, H, D] -> [B, H, T, D]
+        scores = graph.op("MatMul", heads, graph.op("Transpose", cross_key, perm=[0, 1, 3, 2]))
+        weights = graph.op("Softmax", graph.op("Add", self._as_float32(scores), source_mask), axis=-1)
+        graph.output(weights, f"cross_attention.{index}", "float32", ["B", config.num_heads, "T", "S"])
+        return weights
 
     def _as_states(self, weights: ir.Value) -> ir.Value:
         """Return float32 values as the states' type."""

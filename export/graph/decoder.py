@@ -7,12 +7,11 @@ positions are in the embeddings.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from export.graph.arithmetic import Arithmetic, FloatArray
-from export.graph.blocks import NetworkWriter
+from export.graph.blocks import AttendCross, AttendSelf, NetworkWriter
 from export.graph.write import MICROSOFT, GraphBuilder
 from export.model.config import ModelConfig
 from service.bundle import FloatType, graph_tensors, layer_names
@@ -21,7 +20,6 @@ _MAX_CHUNK = 64
 """Tokens of the vocabulary whose maximum is taken before the best are looked for."""
 
 _KINDS = ("self_key_pool", "self_value_pool", "cross_key", "cross_value")
-_SHARED = ("num_rows", "query_rows", "slots", "ancestor_mask", "source_lengths")
 
 
 def build_decoder(
@@ -36,37 +34,19 @@ def build_decoder(
     graph = GraphBuilder("decoder")
     writer = _DecoderWriter(graph=graph, config=config, weights=weights, arithmetic=arithmetic, float_type=float_type)
     inputs = _declare_inputs(graph, config, float_type)
-    inputs["num_rows"] = graph.op("Shape", inputs["token_ids"], start=1, end=2)
+    inputs["num_rows"] = graph.op("Shape", inputs["token_ids"], start=1, end=2)  # K, as int64 [1]
     table = writer.position_table(max_target_tokens)
     states = writer.embed(inputs["token_ids"], graph.op("Gather", table, inputs["positions"]))  # [B, 1, d] per segment
     for index in range(config.num_decoder_layers):
-        with graph.scope(f"decoder.layers.{index}") as path:
-            states = writer.layer(states, _LayerInputs.of(inputs, index), path)
+        states = writer.layer(
+            states,
+            f"decoder.layers.{index}",
+            attend_self=writer.attend_self(inputs, index),
+            attend_cross=writer.attend_cross(inputs, index),
+        )
     logits = writer.project(writer.final_norm(states, "decoder"))
     _write_candidates(graph, logits, inputs["num_candidates"], vocabulary_size=config.vocabulary_size)
     return graph.build()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LayerInputs:
-    """What one layer reads besides the residual stream."""
-
-    index: int
-    num_rows: ir.Value
-    """K, as int64 [1]."""
-    query_rows: ir.Value
-    slots: ir.Value
-    ancestor_mask: ir.Value
-    source_lengths: ir.Value
-    self_key_pool: ir.Value
-    self_value_pool: ir.Value
-    cross_key: ir.Value
-    cross_value: ir.Value
-
-    @classmethod
-    def of(cls, inputs: Mapping[str, ir.Value], index: int) -> "_LayerInputs":
-        shared = {name: inputs[name] for name in _SHARED}
-        return cls(index=index, **shared, **{kind: inputs[f"{kind}.{index}"] for kind in _KINDS})
 
 
 class _DecoderWriter(NetworkWriter):
@@ -74,38 +54,37 @@ class _DecoderWriter(NetworkWriter):
 
     __slots__ = ()
 
-    def layer(self, states: ir.Value, inputs: _LayerInputs, path: str) -> ir.Value:
-        """Self-attention over the pool, cross-attention over the source, feed-forward."""
-        states = self.residual(
-            states,
-            f"{path}.self_attention_norm",
-            lambda entered: self._self_attention(entered, inputs, f"{path}.self_attention"),
-        )
-        states = self.residual(
-            states,
-            f"{path}.cross_attention_norm",
-            lambda entered: self._cross_attention(entered, inputs, f"{path}.cross_attention"),
-        )
-        return self.residual(
-            states,
-            f"{path}.feed_forward_norm",
-            lambda entered: self.feed_forward(entered, f"{path}.feed_forward"),
-        )
+    def attend_self(self, inputs: Mapping[str, ir.Value], index: int) -> AttendSelf:
+        """Put key and value into the pool and attend to the row's ancestors in it."""
 
-    def _self_attention(self, states: ir.Value, inputs: _LayerInputs, path: str) -> ir.Value:
-        graph, heads = self.graph, self.config.num_heads
-        with graph.scope("self_attention"):
-            joined = self.linear(states, [f"{path}.{part}" for part in ("query", "key", "value")])
-            query, key, value = graph.split(joined, 3)
-            keys = self._write_slots(inputs.self_key_pool, inputs.slots, key, inputs.index)
-            values = self._write_slots(inputs.self_value_pool, inputs.slots, value, inputs.index)
-            attended = graph.op(
+        def attend(query: ir.Value, key: ir.Value, value: ir.Value) -> ir.Value:
+            keys = self._write_slots(inputs[f"self_key_pool.{index}"], inputs["slots"], key, index)
+            values = self._write_slots(inputs[f"self_value_pool.{index}"], inputs["slots"], value, index)
+            attended = self.graph.op(
                 "Attention",
-                *(self._paired(query, inputs), keys, values, inputs.ancestor_mask),
-                q_num_heads=heads,
-                kv_num_heads=heads,
+                *(self._paired(query, inputs), keys, values, inputs["ancestor_mask"]),
+                q_num_heads=self.config.num_heads,
+                kv_num_heads=self.config.num_heads,
             )
-            return self.linear(self._unpaired(attended, inputs), [f"{path}.output"])
+            return self._unpaired(attended, inputs)
+
+        return attend
+
+    def attend_cross(self, inputs: Mapping[str, ir.Value], index: int) -> AttendCross:
+        """Attend to the real tokens of the source."""
+        # The rows of a segment are the query positions of one attention, so its keys are not repeated per row.
+        keys, values = inputs[f"cross_key.{index}"], inputs[f"cross_value.{index}"]
+
+        def attend(query: ir.Value) -> ir.Value:
+            attended = self.graph.op(
+                "MultiHeadAttention",
+                *(self._paired(query, inputs), keys, values, None, inputs["source_lengths"]),
+                domain=MICROSOFT,
+                num_heads=self.config.num_heads,
+            )
+            return self._unpaired(attended, inputs)
+
+        return attend
 
     def _write_slots(self, pool: ir.Value, slots: ir.Value, rows: ir.Value, index: int) -> ir.Value:
         """Put rows [B, K, d_model] into their slots; without a copy if input and output are bound to one buffer."""
@@ -114,29 +93,17 @@ class _DecoderWriter(NetworkWriter):
         self.graph.output(written, f"{kind}.written.{index}", self.float_type, ["B", "L", self.config.d_model])
         return written
 
-    def _cross_attention(self, states: ir.Value, inputs: _LayerInputs, path: str) -> ir.Value:
-        # The rows of a segment are the query positions of one attention, so its keys are not repeated per row.
-        with self.graph.scope("cross_attention"):
-            query = self.linear(states, [f"{path}.query"])
-            attended = self.graph.op(
-                "MultiHeadAttention",
-                *(self._paired(query, inputs), inputs.cross_key, inputs.cross_value, None, inputs.source_lengths),
-                domain=MICROSOFT,
-                num_heads=self.config.num_heads,
-            )
-            return self.linear(self._unpaired(attended, inputs), [f"{path}.output"])
-
     # ONNX Runtime's CPU kernels sum in another order when attention has a single query. For a translation not to
     # depend, even in its last bit, on how many rows the neighbours of a segment have, a lone row is given a twin.
 
-    def _paired(self, query: ir.Value, inputs: _LayerInputs) -> ir.Value:
+    def _paired(self, query: ir.Value, inputs: Mapping[str, ir.Value]) -> ir.Value:
         """Return query rows [B, Q, d_model], Q at least 2, of [B, K, d_model]."""
-        return self.graph.op("Gather", query, inputs.query_rows, axis=1)
+        return self.graph.op("Gather", query, inputs["query_rows"], axis=1)
 
-    def _unpaired(self, attended: ir.Value, inputs: _LayerInputs) -> ir.Value:
+    def _unpaired(self, attended: ir.Value, inputs: Mapping[str, ir.Value]) -> ir.Value:
         """Return the first K of Q rows."""
         axis = self.graph.shape(1)
-        return self.graph.op("Slice", attended, self.graph.shape(0), inputs.num_rows, axis)
+        return self.graph.op("Slice", attended, self.graph.shape(0), inputs["num_rows"], axis)
 
 
 def _declare_inputs(graph: GraphBuilder, config: ModelConfig, float_type: FloatType) -> dict[str, ir.Value]:

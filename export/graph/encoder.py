@@ -6,7 +6,7 @@ from itertools import chain
 import onnx_ir as ir
 
 from export.graph.arithmetic import Arithmetic, FloatArray
-from export.graph.blocks import NetworkWriter
+from export.graph.blocks import AttendSelf, NetworkWriter
 from export.graph.write import MICROSOFT, GraphBuilder
 from export.model.config import ModelConfig
 from service.bundle import FloatType, graph_tensors, layer_names
@@ -31,8 +31,7 @@ def build_encoder(
     source_lengths = graph.input("source_lengths", dtypes["source_lengths"], ["B"])
     states = writer.embed(source_ids, writer.positions(source_ids, max_source_tokens))
     for index in range(config.num_encoder_layers):
-        with graph.scope(f"encoder.layers.{index}") as path:
-            states = writer.layer(states, source_lengths, path)
+        states = writer.layer(states, f"encoder.layers.{index}", attend_self=writer.attend_self(source_lengths))
     writer.write_cross_attention(writer.final_norm(states, "encoder"))
     return graph.build()
 
@@ -48,30 +47,14 @@ class _EncoderWriter(NetworkWriter):
         begin, axis = self.graph.shape(0), self.graph.shape(0)
         return self.graph.op("Slice", self.position_table(max_source_tokens), begin, num_positions, axis)
 
-    def layer(self, states: ir.Value, source_lengths: ir.Value, path: str) -> ir.Value:
-        """Self-attention, then feed-forward."""
-        states = self.residual(
-            states,
-            f"{path}.self_attention_norm",
-            lambda entered: self._self_attention(entered, source_lengths, f"{path}.self_attention"),
+    def attend_self(self, source_lengths: ir.Value) -> AttendSelf:
+        """Attend to the real tokens of the source."""
+        return lambda query, key, value: self.graph.op(
+            "MultiHeadAttention",
+            *(query, key, value, None, source_lengths),
+            domain=MICROSOFT,
+            num_heads=self.config.num_heads,
         )
-        return self.residual(
-            states,
-            f"{path}.feed_forward_norm",
-            lambda entered: self.feed_forward(entered, f"{path}.feed_forward"),
-        )
-
-    def _self_attention(self, states: ir.Value, source_lengths: ir.Value, path: str) -> ir.Value:
-        with self.graph.scope("self_attention"):
-            joined = self.linear(states, [f"{path}.{part}" for part in ("query", "key", "value")])
-            query, key, value = self.graph.split(joined, 3)
-            attended = self.graph.op(
-                "MultiHeadAttention",
-                *(query, key, value, None, source_lengths),
-                domain=MICROSOFT,
-                num_heads=self.config.num_heads,
-            )
-            return self.linear(attended, [f"{path}.output"])
 
     def write_cross_attention(self, memory: ir.Value) -> None:
         """Project the memory for all decoder layers in one product and declare the outputs."""
