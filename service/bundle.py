@@ -112,8 +112,7 @@ class GraphFiles(_Section):
     weights: PlainName | None = None
     """Holds the weights that the graphs do not hold themselves; None: they hold all of theirs.
 
-    Once loaded it stays mapped into memory: to change it is to change, or to crash, the service that uses it. A new
-    version of a model goes into a new directory.
+    It is read when the model is loaded, and not needed after. A new version of a model goes into a new directory.
     """
 
     def names(self) -> tuple[str, ...]:

@@ -19,12 +19,19 @@ def run(args: argparse.Namespace) -> int:
     """Write the average and say what it is of.
 
     Raises:
-        SettingError: if fewer than 1 are asked for.
+        SettingError: if fewer than 1 are asked for, or more than there are.
         RunFolderError: if the run has none.
     """
     if args.last < 1:
         raise SettingError("--last", args.last, "at least 1")
-    paths = list_checkpoints(RunFolder(args.run).checkpoints)[-args.last :]
+    paths = list_checkpoints(RunFolder(args.run).checkpoints)
+    if paths and len(paths) < args.last:  # without any, the average says so
+        raise SettingError(
+            "--last",
+            args.last,
+            f"at most {len(paths)}, the number of checkpoints that are kept (`train --keep-checkpoints`) in {args.run}",
+        )
+    paths = paths[-args.last :]
     average = average_checkpoints(paths)
     output = args.output or args.run / "average.pt"
     save_checkpoint(output, average)

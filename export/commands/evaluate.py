@@ -1,4 +1,4 @@
-"""`python -m export evaluate`: the BLEU of a bundle, translated by the search and the runtime that serve."""
+"""`python -m export evaluate`: the BLEU of a bundle, translated as the service does: what is scored, callers get."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from export.corpus.reader import Pair, ParallelFiles, read_corpus
-from export.graph.translation import translate_texts
+from export.graph.translation import TextModel, translate_texts
 from service.bundle import Score, open_bundle
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
@@ -34,12 +34,10 @@ def run(args: argparse.Namespace) -> int:
     """Translate, score, and print both."""
     bundle = open_bundle(args.bundle)
     precision = args.precision or bundle.manifest.default_precision
-    model = OnnxStepModel(bundle, RuntimeSettings(precision=precision, num_intra_op_threads=args.threads))
+    graph = OnnxStepModel(bundle, RuntimeSettings(precision=precision, num_intra_op_threads=args.threads))
     pairs = read_pairs(args.data, args.limit)
-    tokenizer = open_tokenizer(bundle)
-    done = translate_texts(
-        model, tokenizer, [pair.source for pair in pairs], beam_size=args.beam, batch_size=args.batch_size
-    )
+    model = TextModel.of(graph, open_tokenizer(bundle), bundle.manifest)
+    done = translate_texts(model, [pair.source for pair in pairs], beam_size=args.beam, batch_size=args.batch_size)
     if args.output:
         lines = [" ".join(text.splitlines()) for text in done.texts]
         args.output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -57,11 +55,13 @@ def run(args: argparse.Namespace) -> int:
     for score in scores:
         print(f"{score.metric} {score.value:.2f}  {score.signature}")
     print(
-        f"{len(pairs):,} sentences, {done.num_target_tokens:,} target tokens in {done.elapsed_s:.1f} s:"
+        f"{len(pairs):,} texts, {done.num_target_tokens:,} target tokens in {done.elapsed_s:.1f} s:"
         f" {done.tokens_per_s:,.0f} tokens/s with {args.threads} threads, {precision}, beam {args.beam}"
     )
+    if done.num_split:
+        print(f"{done.num_split} sentences were decoded in parts of at most {graph.limits.max_source_tokens} tokens")
     if done.num_truncated:
-        print(f"{done.num_truncated} sources were cut to the model's {model.limits.max_source_tokens} tokens")
+        print(f"{done.num_truncated} translations were cut off at the limit of target tokens")
     if args.scores:
         args.scores.write_bytes(TypeAdapter(list[Score]).dump_json(scores, indent=2) + b"\n")
     return 0

@@ -10,6 +10,7 @@ from pathlib import Path
 from export.commands.evaluate import read_pairs
 from export.corpus.reader import Pair
 from export.graph.network import FLOAT_TYPES, Network, TrainedModel, write_graphs
+from export.graph.translation import TextModel
 from export.graph.verify import Check, check_batching, check_quality, check_steps
 from export.model.transformer import Transformer
 from export.training.checkpoint import load_model
@@ -18,7 +19,7 @@ from service.decoding.step_model import StepModel
 from service.errors import BundleError
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
-from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
+from service.text.tokenizer import open_tokenizer
 
 _EXACT = "fp32"
 
@@ -47,11 +48,11 @@ def run(args: argparse.Namespace) -> int:
     model = load_model(trained.checkpoint)
     pairs = read_pairs(args.data, args.limit)
     with tempfile.TemporaryDirectory() as temporary:
+        tokenizer = open_tokenizer(bundle)
         graphs = _load_graphs(bundle, model, Path(temporary))
         verification = _Verification(
             model=model,
-            graphs=graphs,
-            tokenizer=open_tokenizer(bundle),
+            models={name: TextModel.of(graph, tokenizer, bundle.manifest) for name, graph in graphs.items()},
             pairs=pairs,
             num_step_sentences=args.step_sentences,
             beam_size=args.beam,
@@ -68,33 +69,30 @@ class _Verification:
     """All that the checks need."""
 
     model: Transformer
-    graphs: dict[str, StepModel]
+    models: dict[str, TextModel]
     """By precision; `fp32` is always there."""
-    tokenizer: SentencePieceTokenizer
     pairs: Sequence[Pair]
     num_step_sentences: int
     beam_size: int
 
     def checks(self) -> Iterator[Check]:
         """Yield each check as soon as it is done."""
-        exact = self.graphs[_EXACT]
+        exact = self.models[_EXACT]
         few = self.pairs[: self.num_step_sentences]
-        yield from check_steps(self.model, exact, [self._encode(pair) for pair in few])
+        yield from check_steps(self.model, exact.graph, [self._encode(pair) for pair in few])
         sources = [pair.source for pair in few]
-        for precision, graph in self.graphs.items():
-            yield check_batching(graph, self.tokenizer, sources, beam_size=self.beam_size, precision=precision)
-        for precision, graph in self.graphs.items():
+        for precision, model in self.models.items():
+            yield check_batching(model, sources, beam_size=self.beam_size, precision=precision)
+        for precision, model in self.models.items():
             if precision != _EXACT:
-                check = check_quality(
-                    exact, graph, self.tokenizer, self.pairs, beam_size=self.beam_size, precision=precision
-                )
+                check = check_quality(exact, model, self.pairs, beam_size=self.beam_size, precision=precision)
                 yield replace(check, limit=_MOST_BLEU_LOST.get(precision, check.limit))
 
     def _encode(self, pair: Pair) -> tuple[list[int], list[int]]:
-        exact = self.graphs[_EXACT]
-        limits = (exact.limits.max_source_tokens, exact.limits.max_target_tokens)
+        exact = self.models[_EXACT]
+        limits = (exact.max_source_tokens, exact.max_target_tokens)
         source, target = (
-            [*self.tokenizer.encode(text)[: limit - 1], self.tokenizer.eos_id]
+            [*exact.tokenizer.encode(text)[: limit - 1], exact.tokenizer.eos_id]
             for text, limit in zip((pair.source, pair.target), limits, strict=True)
         )
         return source, target

@@ -1,16 +1,19 @@
-"""Translates many texts with the search and the runtime that serve."""
+"""Translates many texts through the text pipeline, the search and the runtime that serve."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from tqdm import tqdm
 
-from service.datatypes import SearchConfig, Segment
+from service.bundle import Manifest
+from service.datatypes import Segment, SegmentResult, StageTimings, TranslationOptions, TranslationRequest
 from service.decoding.running_batch import Engine
 from service.decoding.step_model import StepModel
-from service.text.pipeline import EXTRA_TARGET_TOKENS
+from service.text.pipeline import TextPipeline
 from service.text.tokenizer import SentencePieceTokenizer
+from service.translate.options import TranslationDefaults, search_config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +26,11 @@ class TranslationRun:
     num_target_tokens: int
     """EOS counted."""
 
+    num_split: int
+    """Sentences decoded in parts because they had more tokens than the model takes."""
+
     num_truncated: int
-    """Sources cut because they had more tokens than the model takes."""
+    """Sentences whose translation was cut off at the limit of target tokens."""
 
     elapsed_s: float
 
@@ -34,35 +40,81 @@ class TranslationRun:
         return self.num_target_tokens / self.elapsed_s
 
 
-def translate_texts(
-    model: StepModel, tokenizer: SentencePieceTokenizer, sources: Sequence[str], *, beam_size: int, batch_size: int
-) -> TranslationRun:
-    """Translate each text as one segment, `batch_size` of similar length at a time; shows a progress bar."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextModel:
+    """A step model with its tokenizer and languages, as the text pipeline takes it."""
+
+    graph: StepModel
+    tokenizer: SentencePieceTokenizer
+    source_language: str
+    target_language: str
+
+    @classmethod
+    def of(cls, graph: StepModel, tokenizer: SentencePieceTokenizer, manifest: Manifest) -> Self:
+        """Take the languages of a bundle."""
+        languages = {"source_language": manifest.source_language, "target_language": manifest.target_language}
+        return cls(graph=graph, tokenizer=tokenizer, **languages)
+
+    @property
+    def max_source_tokens(self) -> int:
+        """Longest source it takes, EOS counted."""
+        return self.graph.limits.max_source_tokens
+
+    @property
+    def max_target_tokens(self) -> int:
+        """Longest target it gives, EOS counted."""
+        return self.graph.limits.max_target_tokens
+
+
+def translate_texts(model: TextModel, sources: Sequence[str], *, beam_size: int, batch_size: int) -> TranslationRun:
+    """Translate each text as the service does that has its default settings; shows a progress bar.
+
+    Args:
+        model: what translates.
+        sources: texts of any number of sentences.
+        beam_size: live hypotheses of each sentence.
+        batch_size: sentences decoded together, those of similar length.
+    """
     began_s = time.perf_counter()
-    encoded = [tokenizer.encode(source) for source in sources]
-    segments = [_segment(token_ids, model, beam_size) for token_ids in encoded]
-    order = sorted(range(len(sources)), key=lambda index: -len(segments[index].source_ids))
-    translations, num_target_tokens = [""] * len(sources), 0
-    engine, running = Engine(model), dict[int, int]()
-    with tqdm(total=len(sources), unit="sentence", leave=False) as progress:
+    pipeline = _pipeline(model, sources, beam_size)
+    plans = pipeline.plan()
+    segments = [part.segment for plan in plans for part in plan.parts]
+    results = _decoded(model.graph, segments, batch_size)
+    translations = pipeline.assemble(plans, results)
+    sentences = [sentence for translation in translations for sentence in translation.sentences]
+    return TranslationRun(
+        texts=tuple(translation.hypotheses[0].text for translation in translations),
+        num_target_tokens=sum(len(result.hypotheses[0].token_ids) for result in results),
+        num_split=sum(sentence.is_split for sentence in sentences),
+        num_truncated=sum(sentence.is_truncated for sentence in sentences),
+        elapsed_s=time.perf_counter() - began_s,
+    )
+
+
+def _pipeline(model: TextModel, sources: Sequence[str], beam_size: int) -> TextPipeline:
+    options = TranslationOptions(beam_size=beam_size)
+    request = TranslationRequest(
+        texts=tuple(sources),
+        source_language=model.source_language,
+        target_language=model.target_language,
+        options=options,
+    )
+    return TextPipeline(request, model=model, search=search_config(options, TranslationDefaults()))
+
+
+def _decoded(graph: StepModel, segments: Sequence[Segment], batch_size: int) -> list[SegmentResult]:
+    """Return one result for each segment, in order."""
+    results = dict[int, SegmentResult]()
+    order = sorted(range(len(segments)), key=lambda index: -len(segments[index].source_ids))
+    engine, running = Engine(graph), dict[int, int]()
+    with tqdm(total=len(segments), unit="sentence", leave=False) as progress:
         while order or running:
             if order and engine.num_segments <= batch_size // 2:  # joining one by one would cost an encoder run each
                 joining, order = order[: batch_size - len(running)], order[batch_size - len(running) :]
                 running.update(zip(engine.start([segments[index] for index in joining]), joining, strict=True))
             for ended in engine.step().ended:
-                token_ids = ended.hypotheses[0].token_ids
-                translations[running.pop(ended.handle)] = tokenizer.decode(token_ids)
-                num_target_tokens += len(token_ids)
+                results[running.pop(ended.handle)] = SegmentResult(
+                    hypotheses=ended.hypotheses, num_steps=ended.num_steps, timings=StageTimings(), guard=ended.guard
+                )
                 progress.update()
-    return TranslationRun(
-        texts=tuple(translations),
-        num_target_tokens=num_target_tokens,
-        num_truncated=sum(len(token_ids) >= model.limits.max_source_tokens for token_ids in encoded),
-        elapsed_s=time.perf_counter() - began_s,
-    )
-
-
-def _segment(token_ids: Sequence[int], model: StepModel, beam_size: int) -> Segment:
-    source_ids = (*token_ids[: model.limits.max_source_tokens - 1], model.limits.vocabulary.eos_id)
-    max_target_tokens = min(len(source_ids) + EXTRA_TARGET_TOKENS, model.limits.max_target_tokens)
-    return Segment(source_ids=source_ids, search=SearchConfig(beam_size=beam_size, max_target_tokens=max_target_tokens))
+    return [results[index] for index in range(len(segments))]

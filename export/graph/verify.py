@@ -9,10 +9,9 @@ import torch
 
 from export.corpus.reader import Pair
 from export.graph.arithmetic import FloatArray
-from export.graph.translation import translate_texts
+from export.graph.translation import TextModel, translate_texts
 from export.model.transformer import Transformer
 from service.decoding.step_model import StepModel
-from service.text.tokenizer import SentencePieceTokenizer
 
 LOG_PROB_TOLERANCE = 2e-4
 """Largest difference of a log-probability between two float32 implementations: sums of some hundred products are taken
@@ -67,22 +66,17 @@ def check_steps(model: Transformer, graph: StepModel, pairs: Sequence[tuple[list
     ]
 
 
-def check_batching(
-    graph: StepModel, tokenizer: SentencePieceTokenizer, sources: Sequence[str], *, beam_size: int, precision: str
-) -> Check:
+def check_batching(model: TextModel, sources: Sequence[str], *, beam_size: int, precision: str) -> Check:
     """Count the sentences whose translation depends on those decoded beside it."""
-    together, alone = (
-        translate_texts(graph, tokenizer, sources, beam_size=beam_size, batch_size=size).texts for size in (16, 1)
-    )
+    together, alone = (translate_texts(model, sources, beam_size=beam_size, batch_size=size).texts for size in (16, 1))
     differing = sum(a != b for a, b in zip(together, alone, strict=True))
     claim = f"ONNX {precision}, alone = beside others"
     return Check(claim=claim, measured=differing, limit=0, unit="sentences", detail=f"of {len(sources)} sentences")
 
 
 def check_quality(
-    reference: StepModel,
-    quantized: StepModel,
-    tokenizer: SentencePieceTokenizer,
+    reference: TextModel,
+    quantized: TextModel,
     pairs: Sequence[Pair],
     *,
     beam_size: int,
@@ -91,8 +85,8 @@ def check_quality(
     """Measure the BLEU that a precision loses against fp32."""
     targets = [[pair.target for pair in pairs]]
     bleu = []
-    for graph in (reference, quantized):
-        done = translate_texts(graph, tokenizer, [pair.source for pair in pairs], beam_size=beam_size, batch_size=16)
+    for model in (reference, quantized):
+        done = translate_texts(model, [pair.source for pair in pairs], beam_size=beam_size, batch_size=16)
         bleu.append(float(sacrebleu.corpus_bleu(done.texts, targets).score))
     return Check(
         claim=f"{precision} is as good as fp32",

@@ -128,9 +128,9 @@ class GraphBuilder:
 class WeightsFile:
     """The weights of several graphs in one file beside them, each distinct array once.
 
-    ONNX Runtime maps the file into memory and copies only what it packs anew for its products, while arrays inside a
-    graph are copied as a whole: encoder and decoder of a base-sized int8 model, loaded, take 72 MB instead of 120 to
-    150, and what several graphs look up is in memory once.
+    The service reads the file once, when it loads a model, and hands ONNX Runtime its content: nothing stays mapped,
+    so that the file may change or go while the service runs. What a graph holds itself is copied as a whole; of a file
+    only what ONNX Runtime packs anew for its products is.
     """
 
     def __init__(self, path: Path) -> None:

@@ -28,7 +28,7 @@ def test_the_newest_checkpoints_are_averaged_into_a_model(tmp_path: Path, capsys
 def test_the_output_can_be_chosen(tmp_path: Path) -> None:
     output = tmp_path / "other.pt"
 
-    main(["average", str(make_run(tmp_path, 1)), "--output", str(output)])
+    main(["average", str(make_run(tmp_path, 1)), "--last", "1", "--output", str(output)])
 
     assert output.exists()
     assert not (tmp_path / "average.pt").exists()
@@ -42,6 +42,16 @@ def test_an_average_of_less_than_one_checkpoint_is_refused(
 
     assert status == 1
     assert capsys.readouterr().err == f"error: --last is {last}: expected at least 1\n"
+
+
+def test_an_average_of_more_checkpoints_than_there_are_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(["average", str(make_run(tmp_path, 3)), "--last", "20"])
+
+    assert status == 1
+    assert capsys.readouterr().err.startswith("error: --last is 20: expected at most 3, the number of checkpoints")
+    assert not (tmp_path / "average.pt").exists()
 
 
 def test_a_run_without_checkpoints_has_no_average(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,35 @@
+from pathlib import Path
+
+from export.graph.translation import TextModel, translate_texts
+from service.bundle import open_bundle
+from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.settings import RuntimeSettings
+from service.text.tokenizer import open_tokenizer
+from tests.tiny_bundle import build_tiny_bundle
+
+
+def test_texts_go_through_the_text_pipeline_of_the_service(tmp_path: Path) -> None:
+    model = _model(tmp_path)
+
+    alone = translate_texts(model, ["A man.", "Two dogs."], beam_size=2, batch_size=4)
+    together = translate_texts(model, ["A man. Two dogs.", "", "  A man.\n\nTwo dogs. "], beam_size=2, batch_size=4)
+
+    first, second = alone.texts
+    assert together.texts == (f"{first} {second}", "", f"  {first}\n\n{second} ")
+    assert together.num_target_tokens == 2 * alone.num_target_tokens
+
+
+def test_a_sentence_that_is_too_long_is_decoded_in_parts_and_not_cut(tmp_path: Path) -> None:
+    model = _model(tmp_path)
+    sentence = "A man rides a bicycle, " * 40 + "and two dogs run."
+
+    run = translate_texts(model, [sentence], beam_size=1, batch_size=4)
+
+    assert run.num_split == 1
+    assert run.num_target_tokens > model.max_target_tokens
+
+
+def _model(directory: Path) -> TextModel:
+    build_tiny_bundle(directory / "tiny", precisions=("fp32",))
+    bundle = open_bundle(directory / "tiny")
+    return TextModel.of(OnnxStepModel(bundle, RuntimeSettings()), open_tokenizer(bundle), bundle.manifest)
