@@ -196,6 +196,11 @@ class Manifest(_Section):
     attribution: str
     """Who must be named, for instance the makers of the training data."""
 
+    def has_attention(self, precision: str) -> bool:
+        """Return whether there is a graph that tells the cross-attention, at one precision."""
+        files = self.precisions.get(precision)
+        return files is not None and files.attention is not None
+
     @field_validator("tensors", mode="before")
     @classmethod
     def _of_every_precision(cls, tensors: object, info: ValidationInfo) -> object:

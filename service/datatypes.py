@@ -327,6 +327,10 @@ class Span:
     start: int
     end: int
 
+    def shifted(self, by: int) -> "Span":
+        """Return the same range in a text that has `by` more characters in front."""
+        return Span(start=self.start + by, end=self.end + by)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentenceAlignment:

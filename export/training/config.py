@@ -22,7 +22,6 @@ _RANGES: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...]], ...] = (
     ("at least 0 and below 1", lambda value: 0 <= value < 1, ("concatenate", "label_smoothing")),
     ("from 0 to 2147483647", lambda value: 0 <= value < 1 << 31, ("seed",)),
     ("adam or muon", lambda value: value in ("adam", "muon"), ("optimizer",)),
-    ("inverse-sqrt", lambda value: value == "inverse-sqrt", ("schedule",)),
 )
 """What holds for the fields of `TrainingConfig`, in words and in code; where a field may be None, None is valid."""
 
@@ -55,9 +54,6 @@ class TrainingConfig:
     optimizer: Literal["adam", "muon"] = "adam"
     """Optimizer of the projection matrices, fixed when a run begins; everything else is always Adam's."""
 
-    schedule: Literal["inverse-sqrt"] = "inverse-sqrt"
-    """Learning rate over steps: that of section 5.3 of the paper."""
-
     warmup_steps: int = 4000
     """Steps until the learning rate is highest."""
 
@@ -65,7 +61,7 @@ class TrainingConfig:
     """Multiplies the paper's rate d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)."""
 
     muon_lr: float = 0.002
-    """Muon's highest rate; it follows the same schedule."""
+    """Muon's highest rate; over the steps it changes as the paper's does."""
 
     cooldown_steps: int = 0
     """Last steps before `max_steps` over which the rate also falls linearly to 0."""

@@ -17,7 +17,7 @@ from service import datatypes
 from service.bundle import Manifest
 from service.errors import InvalidFieldError, UnsupportedFieldError
 from service.models.model import ModelState, ModelStatus
-from service.translate.options import ATTENTION_FIELDS, MAX_TARGET_TOKENS, TranslationLimits, tells_attention
+from service.translate.options import ATTENTION_FIELDS, MAX_TARGET_TOKENS, TranslationLimits
 
 UNSUPPORTED_FIELDS = ("options.format",)
 """Paths of request fields that are refused whatever the model, unless they ask for what the server does anyway."""
@@ -349,7 +349,7 @@ def _described_version(status: ModelStatus, manifest: Manifest, limits: Translat
 
 
 def _unsupported_fields(manifest: Manifest, precision: str) -> tuple[str, ...]:
-    return UNSUPPORTED_FIELDS if tells_attention(manifest, precision) else (*UNSUPPORTED_FIELDS, *ATTENTION_FIELDS)
+    return UNSUPPORTED_FIELDS if manifest.has_attention(precision) else (*UNSUPPORTED_FIELDS, *ATTENTION_FIELDS)
 
 
 def _to_limits(manifest: Manifest, limits: TranslationLimits) -> pb.ModelLimits:

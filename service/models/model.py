@@ -94,6 +94,11 @@ class LoadedModel:
         return full_name(self.name, self.version)
 
     @property
+    def has_attention(self) -> bool:
+        """Whether it can tell its cross-attention."""
+        return self.manifest.has_attention(self.precision)
+
+    @property
     def max_source_tokens(self) -> int:
         """Longest source it takes, EOS counted."""
         return self.manifest.limits.max_source_tokens

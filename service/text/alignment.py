@@ -73,9 +73,7 @@ def shifted(links: Iterable[AlignmentLink], *, source_by: int, target_by: int) -
     """Yield links between pieces of two texts as links between the longer texts that they are parts of."""
     for link in links:
         yield AlignmentLink(
-            source=Span(start=link.source.start + source_by, end=link.source.end + source_by),
-            target=Span(start=link.target.start + target_by, end=link.target.end + target_by),
-            weight=link.weight,
+            source=link.source.shifted(source_by), target=link.target.shifted(target_by), weight=link.weight
         )
 
 

@@ -4,30 +4,18 @@ import asyncio
 import concurrent.futures
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from service.datatypes import (
-    Segment,
-    SegmentResult,
-    SentenceAlignment,
-    Span,
-    StageTimings,
-    TextHypothesis,
-    TranslatedSentence,
-    Translation,
-)
+from service.datatypes import Segment, SegmentResult
 from service.errors import DeadlineExceededError, EngineError, RetryableError
-from service.text.alignment import shifted
-from service.text.pipeline import DocumentPiece
+from service.text.documents import DocumentPiece
 
-Submit = Callable[[Sequence[Segment]], Sequence["concurrent.futures.Future[SegmentResult]"]]
-"""Queues all segments or none; RetryableError if the queue has no room, or the caller's limit allows no more."""
+Futures = Sequence["concurrent.futures.Future[SegmentResult]"]
+"""One for each segment that was queued."""
 
 
-def awaitable(
-    futures: "Iterable[concurrent.futures.Future[SegmentResult]]",
-) -> "list[asyncio.Future[SegmentResult]]":
+def awaitable(futures: Futures) -> "list[asyncio.Future[SegmentResult]]":
     """Return what the running event loop can await; no error of these is reported as never looked at."""
     answers = [asyncio.wrap_future(future) for future in futures]
     for answer in answers:
@@ -47,28 +35,6 @@ def results_of(answers: "Sequence[asyncio.Future[SegmentResult]]") -> list[Segme
 
 def _error_of(answer: "asyncio.Future[SegmentResult]") -> BaseException | None:
     return answer.exception() if answer.done() and not answer.cancelled() else None
-
-
-def longest_timings(results: Iterable[SegmentResult], *, text_s: float) -> StageTimings:
-    """Return the longest stages of any of the results, and the text work of all."""
-    timings = [result.timings for result in results]
-    return StageTimings(
-        queue_s=max((timing.queue_s for timing in timings), default=0.0),
-        encode_s=max((timing.encode_s for timing in timings), default=0.0),
-        decode_s=max((timing.decode_s for timing in timings), default=0.0),
-        text_s=text_s,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowLimits:
-    """How much of a document may be in work."""
-
-    max_segments: int
-    """Queued, decoded, or finished behind a sentence that is not; at least 1."""
-
-    max_cost: float = math.inf
-    """Source tokens times hypotheses of the same; no sentence has more."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -111,9 +77,10 @@ class DocumentWindow:
     def __init__(
         self,
         pieces: Iterator[DocumentPiece],
-        submit: Submit,
+        submit: Callable[[Sequence[Segment]], Futures],
         *,
-        limits: WindowLimits,
+        max_segments: int,
+        max_cost: float = math.inf,
         deadline_s: float,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -122,15 +89,17 @@ class DocumentWindow:
 
         Args:
             pieces: of the document, read in another thread, as they are needed.
-            submit: queues segments.
-            limits: of the window.
+            submit: queues all segments or none; RetryableError if the queue or the caller's limit has no room.
+            max_segments: how many are queued, decoded, or finished behind a sentence that is not; at least 1.
+            max_cost: source tokens times hypotheses of the same; no sentence has more.
             deadline_s: on the clock; infinite: never given up.
             clock: of the deadline.
             sleep: lets time pass.
         """
         self._pieces = pieces
         self._submit = submit
-        self._limits = limits
+        self._max_segments = max_segments
+        self._max_cost = max_cost
         self._deadline_s = deadline_s
         self._clock = clock
         self._sleep = sleep
@@ -138,7 +107,7 @@ class DocumentWindow:
         self._to_queue: deque[tuple[PieceInWork, Segment]] = deque()
         self._is_all_planned = False
         self._has_begun = False
-        self._batch_size = limits.max_segments
+        self._batch_size = max_segments
         self._retry_at_s = -math.inf
 
     async def next_finished(self) -> PieceInWork | None:
@@ -168,7 +137,7 @@ class DocumentWindow:
 
     async def _plan(self) -> None:
         """Plan as much as there is room to queue."""
-        room = min(self._room(), self._limits.max_segments - len(self._in_work)) - len(self._to_queue)
+        room = min(self._room(), self._max_segments - len(self._in_work)) - len(self._to_queue)
         if room <= 0 or self._is_all_planned:
             return
         planned = await asyncio.to_thread(self._planned, room)
@@ -206,7 +175,7 @@ class DocumentWindow:
                 self._queued(batch, futures)
                 if was_refused:
                     return
-                self._batch_size = min(2 * self._batch_size, self._limits.max_segments)
+                self._batch_size = min(2 * self._batch_size, self._max_segments)
                 self._retry_at_s = -math.inf
 
     async def _wait_for_room(self, error: RetryableError) -> None:
@@ -218,11 +187,7 @@ class DocumentWindow:
         if self._clock() >= self._deadline_s:
             raise DeadlineExceededError("queue")
 
-    def _queued(
-        self,
-        batch: Sequence[tuple[PieceInWork, Segment]],
-        futures: "Sequence[concurrent.futures.Future[SegmentResult]]",
-    ) -> None:
+    def _queued(self, batch: Sequence[tuple[PieceInWork, Segment]], futures: Futures) -> None:
         now_s = self._clock()
         for (in_work, _), future, answer in zip(batch, futures, awaitable(futures), strict=True):
             in_work.futures.append(future)
@@ -237,14 +202,14 @@ class DocumentWindow:
         room = min(self._room(), self._batch_size)
         for in_work, segment in self._to_queue:
             cost += segment_cost(segment)
-            if len(batch) >= room or cost > self._limits.max_cost:
+            if len(batch) >= room or cost > self._max_cost:
                 break
             batch.append((in_work, segment))
         return batch
 
     def _room(self) -> int:
         """Return how many segments may be queued; what is finished of the first sentence is out of the way."""
-        return self._limits.max_segments - sum(
+        return self._max_segments - sum(
             len(in_work.answers) if index else len(in_work.unfinished) for index, in_work in enumerate(self._in_work)
         )
 
@@ -255,53 +220,3 @@ class DocumentWindow:
 def segment_cost(segment: Segment) -> int:
     """Return the source tokens of a segment times its hypotheses."""
     return len(segment.source_ids) * segment.search.num_hypotheses
-
-
-class TranslatedDocument:
-    """What has become of a document so far: counts its characters, so that each sentence knows its place."""
-
-    def __init__(self, *, model_name: str, model_version: str) -> None:
-        self._model_name = model_name
-        self._model_version = model_version
-        self._num_characters = 0
-        self.num_sentences = 0
-        self.text_s = 0.0
-        """Text work so far."""
-
-    def next_sentence(
-        self, piece: DocumentPiece, translation: Translation | None, timings: StageTimings
-    ) -> TranslatedSentence:
-        """Return the next sentence, and count it; `translation` is None if the piece has nothing to translate."""
-        target = translation.hypotheses[0].text if translation else ""
-        target_start = self._num_characters + len(piece.before)
-        sentence = TranslatedSentence(
-            text=piece.before + target + piece.after,
-            hypotheses=tuple(_moved(one, piece.start) for one in translation.hypotheses) if translation else (),
-            sentence=(
-                _placed(translation.sentences[0], source_by=piece.start, target_by=target_start)
-                if translation
-                else None
-            ),
-            warnings=translation.warnings if translation else (),
-            model_name=self._model_name,
-            model_version=self._model_version,
-            timings=timings,
-        )
-        self._num_characters += len(sentence.text)
-        self.num_sentences += 1
-        self.text_s += timings.text_s
-        return sentence
-
-
-def _moved(hypothesis: TextHypothesis, source_by: int) -> TextHypothesis:
-    """Return a hypothesis of a sentence whose links begin in the document; their targets stay in its own text."""
-    return replace(hypothesis, alignment=tuple(shifted(hypothesis.alignment, source_by=source_by, target_by=0)))
-
-
-def _placed(sentence: SentenceAlignment, *, source_by: int, target_by: int) -> SentenceAlignment:
-    """Return where a sentence is in both documents."""
-    return replace(sentence, source=_span(sentence.source, source_by), target=_span(sentence.target, target_by))
-
-
-def _span(span: Span, by: int) -> Span:
-    return Span(start=span.start + by, end=span.end + by)

@@ -2,13 +2,12 @@
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.bundle import Manifest
 from service.datatypes import (
     AttentionDetail,
     SamplingConfig,
@@ -19,40 +18,32 @@ from service.datatypes import (
     TranslationRequest,
 )
 from service.errors import InvalidFieldError, UnsupportedFieldError
-from service.text.pipeline import Tokenizer
+from service.text.pipeline import TextModel
 
 MAX_BEAM_SIZE = 16
-"""Of a request; the interface promises this cap."""
+"""The interface promises this cap, as well as those that follow."""
 
-MAX_LENGTH_PENALTY = 5.0
-"""Of a request; the interface promises this cap."""
-
-MAX_TARGET_TOKENS = 512
-"""Of a request, whatever its model takes; the interface promises this cap."""
-
+MAX_TARGET_TOKENS = 512  # whatever the model takes
 MAX_PREFIX_CHARACTERS = 1000
-"""Of a target prefix; the interface promises this cap."""
-
-MAX_ALIGNED_TOKENS = 8192
-"""Source tokens times hypotheses of a request with an alignment; the interface promises this cap. All layers and heads
-of all of them are in memory until the answer is made."""
-
-MAX_ATTENTION_TOKENS = {AttentionDetail.AVERAGED: 4096, AttentionDetail.ALL_HEADS: 512}
-"""Likewise of a request that gets the attention itself; an answer stays within a few megabytes."""
-
-MAX_DOCUMENT_CHARACTERS = 2**28
-"""Of a document, whatever the settings: positions in the translation, which may be longer, fit 32 bits."""
-
+MAX_SUPPRESSED_TOKENS = 64
+MAX_LENGTH_PENALTY = 5.0
 MAX_NGRAM_SIZE = 16
-"""Of runs that must not occur twice; this and the caps below are promised by the interface."""
-
 MAX_REPETITION_PENALTY = 10.0
 MAX_COVERAGE_PENALTY = 5.0
 MIN_TEMPERATURE = 0.01
 MAX_TEMPERATURE = 10.0
 MAX_TOP_K = 1000
 MAX_SEED = 2**63 - 1
-MAX_SUPPRESSED_TOKENS = 64
+
+MAX_ALIGNED_TOKENS = 8192
+"""Source tokens times hypotheses of a request with an alignment: all layers and heads of all of them are in memory
+until the answer is made."""
+
+MAX_ATTENTION_TOKENS = {AttentionDetail.AVERAGED: 4096, AttentionDetail.ALL_HEADS: 512}
+"""Likewise of a request that gets the attention itself; an answer stays within a few megabytes."""
+
+MAX_DOCUMENT_CHARACTERS = 2**28
+"""Of a document, whatever the settings: positions in the translation, which may be longer, fit 32 bits."""
 
 ATTENTION_FIELDS = ("options.coverage_penalty", "options.return_alignment", "options.return_attention")
 """What a model without an attention graph cannot do."""
@@ -112,24 +103,9 @@ class TranslationDefaults(BaseModel):
     that lives can be better: a tenth fewer steps with the model that ships."""
 
 
-class FittingModel(Protocol):
-    """What options must fit of a model."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Its vocabulary."""
-
-    @property
-    def max_target_tokens(self) -> int:
-        """Longest target it gives, EOS counted."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """Of its bundle."""
-
-    @property
-    def precision(self) -> str:
-        """Which of the bundle's graphs it runs."""
+def new_seed() -> int:
+    """Return a seed that nobody can foresee."""
+    return secrets.randbits(_SEED_BITS)
 
 
 def check_request(
@@ -142,53 +118,82 @@ def check_request(
 ) -> SearchConfig:
     """Check all of a request that needs neither a model nor a look at its texts; return its search.
 
-    Args:
-        request: with one text if it is a document.
-        limits: of the server.
-        defaults: of the server.
-        draw_seed: see `search_config`.
-        is_document: whether the limits are those of a document.
-
     Raises:
         InvalidFieldError: naming the first field that is out of range.
     """
     if is_document:
-        _check_document(request.texts[0], limits)
+        _check_length("text", request.texts[0], limits.max_document_characters, at_least=1)
     else:
         _check_texts(request.texts, limits)
-    _check_prefixes(request)
+    prefixes = {f"target_prefixes[{index}]": prefix for index, prefix in enumerate(request.target_prefixes)}
+    if prefixes and len(prefixes) != len(request.texts):
+        raise InvalidFieldError("target_prefixes", f"{len(prefixes)} prefixes", f"none or {len(request.texts)}")
+    for field, prefix in {"options.target_prefix": request.options.target_prefix, **prefixes}.items():
+        _check_length(field, prefix, MAX_PREFIX_CHARACTERS)
     return search_config(request.options, defaults, draw_seed=draw_seed)
 
 
-def fit_to_model(search: SearchConfig, options: TranslationOptions, model: FittingModel, *, name: str) -> SearchConfig:
-    """Check what a model decides of a request; return its search, with the ids of suppressed tokens.
+def search_config(
+    options: TranslationOptions, defaults: TranslationDefaults, *, draw_seed: Callable[[], int] = new_seed
+) -> SearchConfig:
+    """Return the options with the defaults filled in, and a drawn seed if the request samples and names none.
 
-    Args:
-        search: of the request.
-        options: that it was made of.
-        model: that is to answer.
-        name: of the model, `name/version`, for messages.
+    Without a choice `max_target_tokens` is the cap of the interface; each segment gets its own, as well as its own
+    seed and prefix.
 
     Raises:
-        InvalidFieldError: naming the option that the model's limits or vocabulary do not allow.
-        UnsupportedFieldError: naming the option that needs the cross-attention, which the model cannot tell.
+        InvalidFieldError: naming the option that is out of range.
     """
-    check_target_limit(options, limit=model.max_target_tokens, model=name)
-    if not tells_attention(model.manifest, model.precision):
+    search = SearchConfig(
+        beam_size=_beam_size(options, defaults),
+        num_hypotheses=_chosen(options.num_hypotheses, 1),
+        length_penalty=_chosen(options.length_penalty, defaults.length_penalty),
+        min_target_tokens=_chosen(options.min_target_tokens, 0),
+        max_target_tokens=_chosen(options.max_target_tokens, MAX_TARGET_TOKENS),
+        no_repeat_ngram_size=_chosen(options.no_repeat_ngram_size, 0),
+        repetition_penalty=_chosen(options.repetition_penalty, 1.0),
+        coverage_penalty=_chosen(options.coverage_penalty, 0.0),
+        sampling=_sampling_config(options.sampling, draw_seed) if options.sampling else None,
+        early_stopping=_chosen(options.early_stopping, defaults.early_stopping),
+        repetition_guard=_chosen(options.repetition_guard, defaults.repetition_guard) and options.sampling is None,
+    )
+    _check_range("length_penalty", search.length_penalty, 0, MAX_LENGTH_PENALTY)
+    _check_range("max_target_tokens", search.max_target_tokens, 1, MAX_TARGET_TOKENS)
+    below = ", below options.max_target_tokens"
+    _check_range("min_target_tokens", search.min_target_tokens, 0, search.max_target_tokens - 1, note=below)
+    _check_range("no_repeat_ngram_size", search.no_repeat_ngram_size, 0, MAX_NGRAM_SIZE)
+    _check_range("repetition_penalty", search.repetition_penalty, 1, MAX_REPETITION_PENALTY)
+    _check_range("coverage_penalty", search.coverage_penalty, 0, MAX_COVERAGE_PENALTY)
+    return search
+
+
+def fit_to_model(
+    search: SearchConfig, options: TranslationOptions, model: TextModel, *, name: str, has_attention: bool
+) -> SearchConfig:
+    """Check what a model decides of a request; return its search with the ids of the suppressed tokens.
+
+    Messages name the model as `name`, which is `name/version`.
+
+    Raises:
+        InvalidFieldError: naming the option that is beyond the limits or the vocabulary of the model.
+        UnsupportedFieldError: naming the option that needs the cross-attention.
+    """
+    limit = model.max_target_tokens
+    if options.max_target_tokens is not None:
+        _check_range("max_target_tokens", options.max_target_tokens, 1, limit, note=f", the limit of model {name}")
+    if options.min_target_tokens is not None:
+        note = f", below the limit of model {name}"
+        _check_range("min_target_tokens", options.min_target_tokens, 0, limit - 1, note=note)
+    if not has_attention:
         _check_needs_no_attention(options)
-    suppressed = suppressed_ids(options.suppressed_tokens, token_id=model.tokenizer.token_id, model=name)
-    return replace(search, suppressed_tokens=suppressed)
+    return replace(search, suppressed_tokens=_suppressed_ids(options.suppressed_tokens, model, name=name))
 
 
 def check_segments(segments: Sequence[Segment], options: TranslationOptions, limits: TranslationLimits) -> None:
-    """Refuse a request whose texts became too many sentences or tokens, or whose attention is too large.
-
-    Raises:
-        InvalidFieldError: naming `texts`.
-    """
+    """Refuse texts that make too many sentences or tokens, or too much attention: InvalidFieldError."""
     for value, unit, limit in (
         (len(segments), "sentences", limits.max_request_sentences),
-        (sum(len(segment.source_ids) for segment in segments), "source tokens", limits.max_request_source_tokens),
+        (num_source_tokens(segments), "source tokens", limits.max_request_source_tokens),
     ):
         if value > limit:
             raise InvalidFieldError("texts", f"{value} {unit}", f"at most {limit} over all texts")
@@ -196,17 +201,8 @@ def check_segments(segments: Sequence[Segment], options: TranslationOptions, lim
 
 
 def check_attention(segments: Sequence[Segment], options: TranslationOptions, *, field: str = "texts") -> None:
-    """Refuse more attention than an answer should hold.
-
-    Args:
-        segments: of all that is answered at once.
-        options: of the request.
-        field: what holds them.
-
-    Raises:
-        InvalidFieldError: naming the field.
-    """
-    num_tokens = sum(len(segment.source_ids) for segment in segments)
+    """Refuse more attention than one answer should hold: InvalidFieldError, naming the field that has the texts."""
+    num_tokens = num_source_tokens(segments)
     num_hypotheses = max((segment.search.num_hypotheses for segment in segments), default=1)
     for name, limit in _attention_limits(options).items():
         if num_tokens * num_hypotheses > limit:
@@ -219,10 +215,9 @@ def max_attention_tokens(options: TranslationOptions) -> float:
     return min(_attention_limits(options).values(), default=math.inf)
 
 
-def tells_attention(manifest: Manifest, precision: str) -> bool:
-    """Return whether a bundle has the graph that tells the cross-attention, at one precision."""
-    files = manifest.precisions.get(precision)
-    return files is not None and files.attention is not None
+def num_source_tokens(segments: Iterable[Segment]) -> int:
+    """Return the source tokens of all segments, EOS counted."""
+    return sum(len(segment.source_ids) for segment in segments)
 
 
 def _attention_limits(options: TranslationOptions) -> dict[str, int]:
@@ -233,134 +228,26 @@ def _attention_limits(options: TranslationOptions) -> dict[str, int]:
     return limits
 
 
-def _check_texts(texts: Sequence[str], limits: TranslationLimits) -> None:
-    if not 1 <= len(texts) <= limits.max_texts:
-        raise InvalidFieldError("texts", f"{len(texts)} texts", f"1 to {limits.max_texts} texts")
-    for index, text in enumerate(texts):
-        _check_text(f"texts[{index}]", text, limits.max_text_characters)
-    num_characters = sum(map(len, texts))
-    if num_characters > limits.max_request_characters:
-        limit = f"at most {limits.max_request_characters} over all texts"
-        raise InvalidFieldError("texts", f"{num_characters} characters", limit)
-
-
-def _check_document(text: str, limits: TranslationLimits) -> None:
-    if not 1 <= len(text) <= limits.max_document_characters:
-        raise InvalidFieldError("text", f"{len(text)} characters", f"1 to {limits.max_document_characters} characters")
-    _check_unicode("text", text)
-
-
-def _check_prefixes(request: TranslationRequest) -> None:
-    prefixes = {f"target_prefixes[{index}]": prefix for index, prefix in enumerate(request.target_prefixes)}
-    if prefixes and len(prefixes) != len(request.texts):
-        raise InvalidFieldError("target_prefixes", f"{len(prefixes)} prefixes", f"none or {len(request.texts)}")
-    for field, prefix in {"options.target_prefix": request.options.target_prefix, **prefixes}.items():
-        _check_text(field, prefix, MAX_PREFIX_CHARACTERS)
-
-
-def _check_text(field: str, text: str, max_characters: int) -> None:
-    if len(text) > max_characters:
-        raise InvalidFieldError(field, f"{len(text)} characters", f"at most {max_characters}")
-    _check_unicode(field, text)
-
-
-def _check_unicode(field: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidFieldError(field, "a text with a lone surrogate", "Unicode text") from error
-
-
-def new_seed() -> int:
-    """Return a seed that nobody can foresee."""
-    return secrets.randbits(_SEED_BITS)
-
-
-def search_config(
-    options: TranslationOptions, defaults: TranslationDefaults, *, draw_seed: Callable[[], int] = new_seed
-) -> SearchConfig:
-    """Return the options with the defaults filled in.
-
-    Without a choice `max_target_tokens` is the cap of the interface; each segment gets its own, as well as its own
-    seed, prefix and suppressed ids.
-
-    Args:
-        options: of the request.
-        defaults: of the server.
-        draw_seed: gives the seed of a request that draws at random and names none.
-
-    Raises:
-        InvalidFieldError: naming the option that is out of range.
-    """
-    beam_size = _beam_size(options, defaults)
-    max_target_tokens = _chosen(options.max_target_tokens, MAX_TARGET_TOKENS)
-    search = SearchConfig(
-        beam_size=beam_size,
-        num_hypotheses=_chosen(options.num_hypotheses, 1),
-        length_penalty=_chosen(options.length_penalty, defaults.length_penalty),
-        min_target_tokens=_chosen(options.min_target_tokens, 0),
-        max_target_tokens=max_target_tokens,
-        no_repeat_ngram_size=_chosen(options.no_repeat_ngram_size, 0),
-        repetition_penalty=_chosen(options.repetition_penalty, 1.0),
-        coverage_penalty=_chosen(options.coverage_penalty, 0.0),
-        sampling=_sampling_config(options.sampling, draw_seed) if options.sampling else None,
-        early_stopping=_chosen(options.early_stopping, defaults.early_stopping),
-        repetition_guard=_chosen(options.repetition_guard, defaults.repetition_guard) and options.sampling is None,
-    )
-    _check_search(search)
-    return search
-
-
-def check_target_limit(options: TranslationOptions, *, limit: int, model: str) -> None:
-    """Refuse target limits beyond those of the model.
-
-    Args:
-        options: whose other fields are checked already.
-        limit: longest target of the model in tokens, EOS counted.
-        model: `name/version`, for the message.
-
-    Raises:
-        InvalidFieldError: naming the field.
-    """
-    if options.max_target_tokens is not None:
-        note = f", the limit of model {model}"
-        _check_range("options.max_target_tokens", options.max_target_tokens, 1, limit, note=note)
-    if options.min_target_tokens is not None:
-        note = f", below the limit of model {model}"
-        _check_range("options.min_target_tokens", options.min_target_tokens, 0, limit - 1, note=note)
-
-
 def _check_needs_no_attention(options: TranslationOptions) -> None:
-    asked = (
-        bool(options.coverage_penalty),
-        options.return_alignment,
-        options.return_attention is not AttentionDetail.NONE,
-    )
+    has_weights = options.return_attention is not AttentionDetail.NONE
+    asked = (options.coverage_penalty, options.return_alignment, has_weights)
     for field, is_asked in zip(ATTENTION_FIELDS, asked, strict=True):
         if is_asked:
             raise UnsupportedFieldError(field)
 
 
-def suppressed_ids(pieces: Sequence[str], *, token_id: Callable[[str], int | None], model: str) -> frozenset[int]:
-    """Return the tokens that must not occur.
-
-    Args:
-        pieces: as the caller spells them.
-        token_id: of the model's tokenizer; None for what is not in the vocabulary, or special.
-        model: `name/version`, for the message.
-
-    Raises:
-        InvalidFieldError: naming the first that there is no token for, or all if they are too many.
-    """
+def _suppressed_ids(pieces: Sequence[str], model: TextModel, *, name: str) -> frozenset[int]:
     field = "options.suppressed_tokens"
     if len(pieces) > MAX_SUPPRESSED_TOKENS:
         raise InvalidFieldError(field, f"{len(pieces)} pieces", f"at most {MAX_SUPPRESSED_TOKENS}")
-    ids = [token_id(piece) for piece in pieces]
-    if None in ids:
-        index = ids.index(None)
-        limit = f"a piece of the vocabulary of model {model} that is not special"
-        raise InvalidFieldError(f"{field}[{index}]", repr(pieces[index]), limit)
-    return frozenset(known for known in ids if known is not None)
+    ids = set()
+    for index, piece in enumerate(pieces):
+        token_id = model.tokenizer.token_id(piece)
+        if token_id is None:
+            limit = f"a piece of the vocabulary of model {name} that is not special"
+            raise InvalidFieldError(f"{field}[{index}]", repr(piece), limit)
+        ids.add(token_id)
+    return frozenset(ids)
 
 
 def _beam_size(options: TranslationOptions, defaults: TranslationDefaults) -> int:
@@ -369,11 +256,11 @@ def _beam_size(options: TranslationOptions, defaults: TranslationDefaults) -> in
     if options.sampling is not None:
         if options.beam_size is not None:
             raise InvalidFieldError("options.beam_size", options.beam_size, "absent with options.sampling")
-        _check_range("options.num_hypotheses", num_hypotheses, 1, MAX_BEAM_SIZE)
+        _check_range("num_hypotheses", num_hypotheses, 1, MAX_BEAM_SIZE)
         return num_hypotheses
     beam_size = _chosen(options.beam_size, defaults.beam_size)
-    _check_range("options.beam_size", beam_size, 1, MAX_BEAM_SIZE)
-    _check_range("options.num_hypotheses", num_hypotheses, 1, beam_size, note=", the beam size")
+    _check_range("beam_size", beam_size, 1, MAX_BEAM_SIZE)
+    _check_range("num_hypotheses", num_hypotheses, 1, beam_size, note=", the beam size")
     return beam_size
 
 
@@ -384,31 +271,42 @@ def _sampling_config(options: SamplingOptions, draw_seed: Callable[[], int]) -> 
         top_p=_chosen(options.top_p, 1.0),
         seed=draw_seed() if options.seed is None else options.seed,
     )
-    field = "options.sampling"
-    _check_range(f"{field}.temperature", sampling.temperature, MIN_TEMPERATURE, MAX_TEMPERATURE)
+    _check_range("sampling.temperature", sampling.temperature, MIN_TEMPERATURE, MAX_TEMPERATURE)
     if sampling.top_k is not None:
-        _check_range(f"{field}.top_k", sampling.top_k, 1, MAX_TOP_K)
+        _check_range("sampling.top_k", sampling.top_k, 1, MAX_TOP_K)
     if not 0 < sampling.top_p <= 1:  # not a number is in no range
-        raise InvalidFieldError(f"{field}.top_p", sampling.top_p, "above 0, at most 1")
+        raise InvalidFieldError("options.sampling.top_p", sampling.top_p, "above 0, at most 1")
     if not 0 <= sampling.seed <= MAX_SEED:
-        raise InvalidFieldError(f"{field}.seed", sampling.seed, "0 to 2^63 - 1")
+        raise InvalidFieldError("options.sampling.seed", sampling.seed, "0 to 2^63 - 1")
     return sampling
-
-
-def _check_search(search: SearchConfig) -> None:
-    _check_range("options.length_penalty", search.length_penalty, 0, MAX_LENGTH_PENALTY)
-    _check_range("options.max_target_tokens", search.max_target_tokens, 1, MAX_TARGET_TOKENS)
-    below = ", below options.max_target_tokens"
-    _check_range("options.min_target_tokens", search.min_target_tokens, 0, search.max_target_tokens - 1, note=below)
-    _check_range("options.no_repeat_ngram_size", search.no_repeat_ngram_size, 0, MAX_NGRAM_SIZE)
-    _check_range("options.repetition_penalty", search.repetition_penalty, 1, MAX_REPETITION_PENALTY)
-    _check_range("options.coverage_penalty", search.coverage_penalty, 0, MAX_COVERAGE_PENALTY)
 
 
 def _chosen(choice: _Choice | None, default: _Choice) -> _Choice:
     return default if choice is None else choice
 
 
-def _check_range(field: str, value: float, low: float, high: float, *, note: str = "") -> None:
+def _check_range(option: str, value: float, low: float, high: float, *, note: str = "") -> None:
     if not low <= value <= high:  # not a number is in no range
-        raise InvalidFieldError(field, value, f"{low:g} to {high:g}{note}")
+        raise InvalidFieldError(f"options.{option}", value, f"{low:g} to {high:g}{note}")
+
+
+def _check_texts(texts: Sequence[str], limits: TranslationLimits) -> None:
+    if not 1 <= len(texts) <= limits.max_texts:
+        raise InvalidFieldError("texts", f"{len(texts)} texts", f"1 to {limits.max_texts} texts")
+    for index, text in enumerate(texts):
+        _check_length(f"texts[{index}]", text, limits.max_text_characters)
+    num_characters = sum(map(len, texts))
+    if num_characters > limits.max_request_characters:
+        limit = f"at most {limits.max_request_characters} over all texts"
+        raise InvalidFieldError("texts", f"{num_characters} characters", limit)
+
+
+def _check_length(field: str, text: str, at_most: int, *, at_least: int = 0) -> None:
+    """Refuse a text that is too short or long, or no Unicode."""
+    if not at_least <= len(text) <= at_most:
+        limit = f"{at_least} to {at_most} characters" if at_least else f"at most {at_most}"
+        raise InvalidFieldError(field, f"{len(text)} characters", limit)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidFieldError(field, "a text with a lone surrogate", "Unicode text") from error

@@ -5,18 +5,17 @@ worked on, in a thread of its own when there is much of it, so that the event lo
 """
 
 import asyncio
-import concurrent.futures
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Protocol, TypeVar
 
-from service.bundle import Manifest
 from service.datatypes import (
     SearchConfig,
     Segment,
     SegmentResult,
+    StageTimings,
     TranslatedSentence,
     TranslationRequest,
     TranslationResult,
@@ -25,17 +24,9 @@ from service.datatypes import (
 from service.request_context import RequestContext
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import trace_segments
-from service.text.pipeline import DocumentPiece, TextModel, TextPipeline
-from service.translate.document_window import (
-    DocumentWindow,
-    PieceInWork,
-    TranslatedDocument,
-    WindowLimits,
-    awaitable,
-    longest_timings,
-    results_of,
-    segment_cost,
-)
+from service.text.documents import DocumentPiece, TranslatedDocument
+from service.text.pipeline import TextModel, TextPipeline
+from service.translate.document_window import DocumentWindow, Futures, awaitable, results_of, segment_cost
 from service.translate.options import (
     TranslationDefaults,
     TranslationLimits,
@@ -45,6 +36,7 @@ from service.translate.options import (
     fit_to_model,
     max_attention_tokens,
     new_seed,
+    num_source_tokens,
 )
 
 _Result = TypeVar("_Result")
@@ -58,13 +50,6 @@ _INLINE_TOKENS = 1000
 ChargeTokens = Callable[[str, int], AbstractContextManager[object]]
 """Counts source tokens against the limit of a caller, unless what is done inside fails; RateLimitedError if they are
 too many."""
-
-Futures = Sequence["concurrent.futures.Future[SegmentResult]"]
-
-
-def charge_nothing(caller: str, num_tokens: int) -> AbstractContextManager[object]:  # noqa: ARG001
-    """Let every caller have as many tokens as it asks for."""
-    return nullcontext()
 
 
 class SegmentQueue(Protocol):
@@ -93,12 +78,8 @@ class ServingModel(TextModel, Protocol):
         """Version."""
 
     @property
-    def manifest(self) -> Manifest:
-        """Of its bundle."""
-
-    @property
-    def precision(self) -> str:
-        """Which of the bundle's graphs it runs."""
+    def has_attention(self) -> bool:
+        """Whether it can tell its cross-attention."""
 
     @property
     def scheduler(self) -> SegmentQueue:
@@ -125,7 +106,7 @@ class Translator:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw_seed: Callable[[], int] = new_seed,
-        charge_tokens: ChargeTokens = charge_nothing,
+        charge_tokens: ChargeTokens = lambda _caller, _num_tokens: nullcontext(),
     ) -> None:
         self._models = models
         self._metrics = metrics
@@ -170,8 +151,8 @@ class Translator:
             translations=translations,
             model_name=model.name,
             model_version=model.version,
-            timings=longest_timings(results, text_s=split_s + join_s),
-            num_source_tokens=_num_source_tokens(segments),
+            timings=_longest_timings(results, text_s=split_s + join_s),
+            num_source_tokens=num_source_tokens(segments),
             num_target_tokens=sum(len(result.hypotheses[0].token_ids) for result in results),
         )
         context.access_record.add_result(result)
@@ -183,12 +164,8 @@ class Translator:
         """Yield the sentences of the only text in order; closing the generator cancels what is under way.
 
         Raises:
-            RequestError: if the caller must change the request; names the field.
-            OverloadedError: if the queue has not even room for the first segment.
-            RateLimitedError: if the caller has used up its source tokens for now; later on, the document waits.
-            DrainingError: if the server is about to stop.
-            DeadlineExceededError: if the deadline passes first.
-            EngineError: if a sentence could not be decoded.
+            DragomanError: as `translate`. A queue without room, or a caller's limit, rejects only the first segment;
+                later on, the document waits.
         """
         began_s = self._clock()
         model, pipeline = self._prepare(request, context, is_document=True)
@@ -197,7 +174,11 @@ class Translator:
         try:
             while in_work := await window.next_finished():
                 results = in_work.results()
-                sentence = await self._sentence(document, pipeline, in_work, results)
+                assemble = partial(pipeline.assemble_piece, in_work.piece, results)
+                is_long = sum(map(segment_cost, in_work.segments)) > _INLINE_TOKENS
+                translation, _, assembly_s = await self._timed(assemble, is_long=is_long)
+                timings = _longest_timings(results, text_s=in_work.text_s + assembly_s)
+                sentence = document.next_sentence(in_work.piece, translation, timings)
                 if document.num_sentences == 1:
                     self._metrics.first_sentence_seconds.observe(self._clock() - began_s, context.trace.exemplar)
                 self._count(sentence.warnings)
@@ -220,13 +201,14 @@ class Translator:
         )
         model = self._models.resolve(request.model, request.source_language, request.target_language)
         name = context.access_record.model = f"{model.name}/{model.version}"
-        return model, TextPipeline(request, model=model, search=fit_to_model(search, request.options, model, name=name))
+        search = fit_to_model(search, request.options, model, name=name, has_attention=model.has_attention)
+        return model, TextPipeline(request, model=model, search=search)
 
     def _submit(
         self, model: ServingModel, segments: Sequence[Segment], context: RequestContext, *, num_characters: int = 0
     ) -> Futures:
         """Queue all segments or none, and charge their tokens to the caller."""
-        with self._charge_tokens(context.caller, _num_source_tokens(segments)):
+        with self._charge_tokens(context.caller, num_source_tokens(segments)):
             return model.scheduler.submit(segments, context, num_characters=num_characters) if segments else ()
 
     async def _timed(self, step: Callable[[], _Result], *, is_long: bool) -> tuple[_Result, float, float]:
@@ -246,27 +228,12 @@ class Translator:
         return DocumentWindow(
             checked_pieces(),
             lambda segments: self._submit(model, segments, context),
-            limits=WindowLimits(
-                max_segments=self._limits.document_window_segments, max_cost=max_attention_tokens(request.options)
-            ),
+            max_segments=self._limits.document_window_segments,
+            max_cost=max_attention_tokens(request.options),
             deadline_s=context.deadline_s,
             clock=self._clock,
             sleep=self._sleep,
         )
-
-    async def _sentence(
-        self,
-        document: TranslatedDocument,
-        pipeline: TextPipeline,
-        in_work: PieceInWork,
-        results: Sequence[SegmentResult],
-    ) -> TranslatedSentence:
-        """Return the next sentence of a document."""
-        assemble = partial(pipeline.assemble_piece, in_work.piece, results)
-        is_long = sum(map(segment_cost, in_work.segments)) > _INLINE_TOKENS
-        translation, _, assembly_s = await self._timed(assemble, is_long=is_long)
-        timings = longest_timings(results, text_s=in_work.text_s + assembly_s)
-        return document.next_sentence(in_work.piece, translation, timings)
 
     def _count(self, warnings: Iterable[TranslationWarning]) -> None:
         for warning in warnings:
@@ -286,5 +253,12 @@ async def _answers(futures: Futures) -> list[SegmentResult]:
     return results_of(answers)
 
 
-def _num_source_tokens(segments: Iterable[Segment]) -> int:
-    return sum(len(segment.source_ids) for segment in segments)
+def _longest_timings(results: Iterable[SegmentResult], *, text_s: float) -> StageTimings:
+    """Return the longest stages of any of the results, and the text work of all."""
+    timings = [result.timings for result in results]
+    return StageTimings(
+        queue_s=max((timing.queue_s for timing in timings), default=0.0),
+        encode_s=max((timing.encode_s for timing in timings), default=0.0),
+        decode_s=max((timing.decode_s for timing in timings), default=0.0),
+        text_s=text_s,
+    )

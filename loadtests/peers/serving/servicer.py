@@ -30,7 +30,7 @@ from service.translate.options import (
     TranslationDefaults,
     TranslationLimits,
     check_request,
-    check_target_limit,
+    fit_to_model,
 )
 
 _SUPPORTED = (
@@ -111,7 +111,7 @@ class PeerServicer(pb_grpc.TranslationServiceServicer):
         if f"{request.source_language}-{request.target_language}" != known:
             raise ModelNotFoundError("source_language", "the language pair", (known,))
         name = f"{self._manifest.name}/{self._manifest.version}"
-        check_target_limit(request.options, limit=self._text.max_target_tokens, model=name)
+        search = fit_to_model(search, request.options, self._text, name=name, has_attention=False)
         return TextPipeline(request, model=self._text, search=search), self._search_options(request.options, search)
 
     def _search_options(self, options: TranslationOptions, search: SearchConfig) -> SearchOptions:

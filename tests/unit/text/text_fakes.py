@@ -143,7 +143,7 @@ class FakeModel:
     scheduler: FakeQueue = field(default_factory=FakeQueue)
     name: str = "toy"
     version: str = "1"
-    manifest: Manifest = field(default_factory=make_manifest)
+    has_attention: bool = True
     precision: str = "fp32"
     tokenizer: CharacterTokenizer = TOKENIZER
     max_source_tokens: int = 64

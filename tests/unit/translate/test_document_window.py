@@ -1,4 +1,5 @@
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import count
@@ -8,8 +9,8 @@ import pytest
 
 from service.datatypes import Segment, SegmentResult, Span
 from service.errors import DeadlineExceededError, EngineError, OverloadedError
-from service.text.pipeline import DocumentPiece, TextPart, TextPlan
-from service.translate.document_window import DocumentWindow, PieceInWork, WindowLimits
+from service.text.documents import DocumentPiece, TextPart, TextPlan
+from service.translate.document_window import DocumentWindow, PieceInWork
 from tests.fakes import ManualClock, make_segment
 from tests.unit.text.text_fakes import make_hypothesis, make_result
 
@@ -49,8 +50,8 @@ def pieces(*sizes: int) -> Iterator[DocumentPiece]:
 def window(
     queue: ManualQueue, given: Iterator[DocumentPiece], *, max_segments: int = 4, **options: Any
 ) -> DocumentWindow:
-    limits = WindowLimits(max_segments=max_segments, **{k: options.pop(k) for k in ("max_cost",) if k in options})
-    return DocumentWindow(given, queue.submit, limits=limits, **{"deadline_s": None, "clock": ManualClock(), **options})
+    defaults = {"deadline_s": math.inf, "clock": ManualClock()}
+    return DocumentWindow(given, queue.submit, max_segments=max_segments, **{**defaults, **options})
 
 
 async def begun(one: DocumentWindow, until: Callable[[], bool]) -> "asyncio.Task[PieceInWork | None]":

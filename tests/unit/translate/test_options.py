@@ -1,20 +1,38 @@
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from service.datatypes import SamplingConfig, SamplingOptions, SearchConfig, TranslationOptions
+from service.datatypes import (
+    AttentionDetail,
+    SamplingConfig,
+    SamplingOptions,
+    SearchConfig,
+    Segment,
+    TranslationOptions,
+    TranslationRequest,
+)
 from service.errors import InvalidFieldError
 from service.translate.options import (
     TranslationDefaults,
-    check_target_limit,
+    TranslationLimits,
+    check_attention,
+    check_request,
+    check_segments,
+    fit_to_model,
     new_seed,
     search_config,
-    suppressed_ids,
 )
 
 DEFAULTS = TranslationDefaults()
 PIECES = {"a": 4, "b": 5}
+
+
+def fitted(options: TranslationOptions, *, max_target_tokens: int = 100) -> SearchConfig:
+    model: Any = SimpleNamespace(tokenizer=SimpleNamespace(token_id=PIECES.get), max_target_tokens=max_target_tokens)
+    return fit_to_model(SearchConfig(), options, model, name="m/1", has_attention=True)
 
 
 def test_an_option_that_is_absent_gets_the_default() -> None:
@@ -122,14 +140,14 @@ def test_an_option_out_of_range_is_named_with_its_range(options: dict[str, Any],
 )
 def test_the_limit_of_the_model_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidFieldError) as caught:
-        check_target_limit(TranslationOptions(**options), limit=100, model="m/1")
+        fitted(TranslationOptions(**options))
 
     assert str(caught.value) == message
 
 
 def test_target_limits_within_those_of_the_model_pass() -> None:
-    check_target_limit(TranslationOptions(), limit=1, model="m/1")
-    check_target_limit(TranslationOptions(min_target_tokens=99, max_target_tokens=100), limit=100, model="m/1")
+    fitted(TranslationOptions(), max_target_tokens=1)
+    fitted(TranslationOptions(min_target_tokens=99, max_target_tokens=100))
 
 
 def test_what_is_drawn_is_as_wide_as_what_is_asked_for() -> None:
@@ -186,9 +204,9 @@ def test_what_is_drawn_at_random_is_not_guarded(choice: bool | None) -> None:
 
 
 def test_pieces_become_the_ids_that_must_not_occur() -> None:
-    assert suppressed_ids(("b", "a", "b"), token_id=PIECES.get, model="m/1") == {4, 5}
-    assert suppressed_ids((), token_id=PIECES.get, model="m/1") == frozenset()
-    assert suppressed_ids(("a",) * 64, token_id=PIECES.get, model="m/1") == {4}
+    assert fitted(TranslationOptions(suppressed_tokens=("b", "a", "b"))).suppressed_tokens == {4, 5}
+    assert fitted(TranslationOptions(suppressed_tokens=())).suppressed_tokens == frozenset()
+    assert fitted(TranslationOptions(suppressed_tokens=("a",) * 64)).suppressed_tokens == {4}
 
 
 @pytest.mark.parametrize(
@@ -203,6 +221,136 @@ def test_pieces_become_the_ids_that_must_not_occur() -> None:
 )
 def test_a_piece_that_there_is_no_token_for_is_named(pieces: tuple[str, ...], message: str) -> None:
     with pytest.raises(InvalidFieldError) as caught:
-        suppressed_ids(pieces, token_id=PIECES.get, model="m/1")
+        fitted(TranslationOptions(suppressed_tokens=pieces))
 
     assert str(caught.value) == message
+
+
+def _segments(*lengths: int, num_hypotheses: int = 1) -> list[Segment]:
+    search = SearchConfig(num_hypotheses=num_hypotheses)
+    return [Segment(source_ids=(5,) * length, search=search) for length in lengths]
+
+
+def _request(*texts: str, prefix: str = "", prefixes: tuple[str, ...] = ()) -> TranslationRequest:
+    options = TranslationOptions(target_prefix=prefix)
+    return TranslationRequest(
+        texts=texts, source_language="en", target_language="de", options=options, target_prefixes=prefixes
+    )
+
+
+def _check(request: TranslationRequest, limits: TranslationLimits | None = None) -> None:
+    check_request(request, limits or TranslationLimits(), TranslationDefaults(), draw_seed=lambda: 0)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ((), "texts: is 0 texts, must be 1 to 3 texts"),
+        (("a",) * 4, "texts: is 4 texts, must be 1 to 3 texts"),
+        (("a", "b" * 11), "texts[1]: is 11 characters, must be at most 10"),
+        (("a" * 9,) * 3, "texts: is 27 characters, must be at most 20 over all texts"),
+        (("a", "b", "\ud800"), "texts[2]: is a text with a lone surrogate, must be Unicode text"),
+    ],
+)
+def test_texts_beyond_a_limit_are_refused(texts: tuple[str, ...], message: str) -> None:
+    limits = TranslationLimits(max_texts=3, max_text_characters=10, max_request_characters=20)
+
+    with pytest.raises(InvalidFieldError) as caught:
+        _check(_request(*texts), limits)
+
+    assert str(caught.value) == message
+
+
+def test_characters_are_code_points() -> None:
+    _check(_request("🎉" * 10), TranslationLimits(max_text_characters=10, max_request_characters=10))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ((1, 1, 1, 1), "texts: is 4 sentences, must be at most 3 over all texts"),
+        ((5, 6), "texts: is 11 source tokens, must be at most 10 over all texts"),
+    ],
+)
+def test_what_the_texts_came_apart_into_is_limited(lengths: tuple[int, ...], message: str) -> None:
+    limits = TranslationLimits(max_request_sentences=3, max_request_source_tokens=10)
+
+    with pytest.raises(InvalidFieldError) as caught:
+        check_segments(_segments(*lengths), TranslationOptions(), limits)
+
+    assert str(caught.value) == message
+
+
+def test_segments_within_the_limits_pass() -> None:
+    limits = TranslationLimits(max_request_sentences=2, max_request_source_tokens=10)
+
+    check_segments(_segments(5, 5), TranslationOptions(), limits)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (_request("a", prefix="b" * 1001), "options.target_prefix: is 1001 characters, must be at most 1000"),
+        (
+            _request("a", prefix="\ud800"),
+            "options.target_prefix: is a text with a lone surrogate, must be Unicode text",
+        ),
+        (_request("a", "b", prefixes=("c",)), "target_prefixes: is 1 prefixes, must be none or 2"),
+        (_request("a", "b", prefixes=("", "c" * 1001)), "target_prefixes[1]: is 1001 characters, must be at most 1000"),
+        (
+            _request("a", prefixes=("\udfff",)),
+            "target_prefixes[0]: is a text with a lone surrogate, must be Unicode text",
+        ),
+    ],
+)
+def test_a_prefix_beyond_a_limit_is_refused(request_: TranslationRequest, message: str) -> None:
+    with pytest.raises(InvalidFieldError) as caught:
+        _check(request_)
+
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "request_", [_request("a"), _request("a", prefix="é" * 1000), _request("a", prefixes=("é" * 1000,))]
+)
+def test_a_prefix_within_the_limits_passes(request_: TranslationRequest) -> None:
+    _check(request_)
+
+
+ALIGNMENT = TranslationOptions(return_alignment=True)
+AVERAGED = TranslationOptions(return_attention=AttentionDetail.AVERAGED)
+ALL_HEADS = TranslationOptions(return_attention=AttentionDetail.ALL_HEADS)
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "name"),
+    [
+        (ALIGNMENT, 8192, "options.return_alignment"),
+        (AVERAGED, 4096, "options.return_attention AVERAGED"),
+        (ALL_HEADS, 512, "options.return_attention ALL_HEADS"),
+    ],
+)
+def test_attention_is_limited_by_what_an_answer_would_hold(options: TranslationOptions, limit: int, name: str) -> None:
+    check_attention(_segments(limit // 2, limit // 4, num_hypotheses=1), options)
+    check_attention(_segments(limit // 4, num_hypotheses=4), options)
+
+    with pytest.raises(InvalidFieldError) as caught:
+        check_attention(_segments(limit // 4, 1, num_hypotheses=4), options)
+
+    value = f"{limit // 4 + 1} source tokens times 4 hypotheses"
+    assert str(caught.value) == f"texts: is {value}, must be at most {limit} with {name}"
+
+
+def test_without_attention_nothing_is_limited_by_it() -> None:
+    check_attention(_segments(100_000, num_hypotheses=16), TranslationOptions())
+    check_attention([], ALL_HEADS)
+
+
+def test_an_operator_cannot_allow_more_texts_than_the_interface_promises() -> None:
+    with pytest.raises(ValidationError, match="max_texts"):
+        TranslationLimits(max_texts=129)
+
+
+def test_every_setting_is_described() -> None:
+    for settings in (TranslationLimits, TranslationDefaults):
+        assert all(field.description for field in settings.model_fields.values())

@@ -42,7 +42,6 @@ from tests.unit.text.text_fakes import (
     FakeModel,
     FakeQueue,
     make_hypothesis,
-    make_manifest,
     make_result,
     shout,
     source_text,
@@ -175,7 +174,7 @@ async def test_more_attention_than_an_answer_holds_is_refused_before_the_queue()
 async def test_a_model_that_cannot_tell_its_attention_refuses_what_needs_it(
     options: dict[str, Any], field: str
 ) -> None:
-    model = FakeModel(manifest=make_manifest(has_attention=False))
+    model = FakeModel(has_attention=False)
 
     with pytest.raises(UnsupportedFieldError) as caught:
         await _translator(model).translate(_request("One.", **options), RequestContext())
@@ -185,7 +184,7 @@ async def test_a_model_that_cannot_tell_its_attention_refuses_what_needs_it(
 
 
 async def test_a_model_that_cannot_tell_its_attention_translates_all_else() -> None:
-    model = FakeModel(manifest=make_manifest(has_attention=False))
+    model = FakeModel(has_attention=False)
 
     result = await _translator(model).translate(_request("One.", coverage_penalty=0.0), RequestContext())
 

@@ -27,7 +27,6 @@ FILES = (ParallelFiles(source=Path("a.tsv")), ParallelFiles(source=Path("a.en"),
         ("label_smoothing", -0.1),
         ("seed", -1),
         ("optimizer", "sgd"),
-        ("schedule", "cosine"),
         ("cooldown_steps", 5),
     ],
 )

@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 
 from service.datatypes import Span
-from service.text.pipeline import MAX_COPIED_CHARACTERS, DocumentPiece, TextPart, document_pieces
+from service.text.documents import MAX_COPIED_CHARACTERS, DocumentPiece, TextPart, document_pieces
 from tests.fakes import make_segment
 
 

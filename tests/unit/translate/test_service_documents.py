@@ -28,7 +28,6 @@ from tests.unit.text.text_fakes import (
     FakeModel,
     FakeQueue,
     make_hypothesis,
-    make_manifest,
     make_result,
     shout,
     source_text,
@@ -129,7 +128,7 @@ async def test_a_document_beyond_a_limit_is_refused_before_the_queue(request_: T
 
 
 async def test_a_model_without_attention_refuses_an_alignment() -> None:
-    model = FakeModel(manifest=make_manifest(has_attention=False))
+    model = FakeModel(has_attention=False)
 
     with pytest.raises(UnsupportedFieldError, match="return_alignment"):
         await _sentences(model, _request("a", return_alignment=True))
