@@ -31,28 +31,32 @@ translate: $(VENV)/.serve ## Ask a running server: make translate TEXT="..." [TA
 translate: export DRAGOMAN_TEXT = $(value TEXT)
 
 bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch on this machine: make bench [MODE=short]
-	@$(BIN)/python -m loadtests.peers bench --mode $(MODE)
-	@test $(MODE) = short || $(BIN)/python -m loadtests.peers overhead
-	@test $(MODE) = short || $(BIN)/python -m loadtests.peers server
+	@$(BIN)/python -m loadtests peers bench --mode $(MODE)
+	@test $(MODE) = short || $(BIN)/python -m loadtests peers overhead
+	@test $(MODE) = short || $(BIN)/python -m loadtests peers server
 
 peers-load: $(VENV)/.bench ## Same calls to servers over CTranslate2 and Transformers: latency, capacity: make peers-load [MODE=short]
-	@$(BIN)/python -m loadtests.peers load --mode $(MODE)
+	@$(BIN)/python -m loadtests peers load --mode $(MODE)
 
-loadtest: $(VENV)/.load ## Offer calls and tell latency on one page: make loadtest [PROFILE=chat] [RATE=20] [SLO="p95<400ms"] [MODE=short]
-	@$(BIN)/python -m loadtests.loadtest --mode $(MODE) --profile "$(PROFILE)" --rate "$(RATE)" \
-		$(if $(TARGET_SERVER),--target "$(TARGET_SERVER)") $(if $(SLO),--slo "$(SLO)") $(if $(BASELINE),--baseline "$(BASELINE)")
+# What the next three take alike: MODE, PROFILE, METHODS, SLO; of a server that runs already TARGET, METRICS_URL, KEY (a
+# file with the API key) and CA (a file with the certificate to trust).
+LOAD_FLAGS = --mode $(MODE) --profile "$(PROFILE)" $(if $(METHODS),--methods "$(METHODS)") $(if $(SLO),--slo "$(SLO)") \
+	$(if $(filter-out file,$(origin TARGET)),--target "$(TARGET)") $(if $(METRICS_URL),--metrics-url "$(METRICS_URL)") \
+	$(if $(KEY),--api-key-file "$(KEY)") $(if $(CA),--ca-file "$(CA)")
 
-capacity: $(VENV)/.load ## Find the rate that the server bears, and draw latency against load: make capacity [SLO="p95<1s"] [MODE=short]
-	@$(BIN)/python -m loadtests.capacity --mode $(MODE) --profile "$(PROFILE)" \
-		$(if $(TARGET_SERVER),--target "$(TARGET_SERVER)") $(if $(SLO),--slo "$(SLO)")
+loadtest: $(VENV)/.load ## Offer calls, judge latency, write one page: make loadtest [RATE=20] [SLO="p95<400ms"] [TARGET=host:port] [MODE=short]
+	@$(BIN)/python -m loadtests load $(LOAD_FLAGS) --rate "$(RATE)" $(if $(BASELINE),--baseline "$(BASELINE)")
+
+capacity: $(VENV)/.load ## Find the highest rate that holds an objective, and latency against load: make capacity [SLO="p95<1s"] [MODE=short]
+	@$(BIN)/python -m loadtests capacity $(LOAD_FLAGS)
 
 capacity-base: $(VENV)/.bench ## The same for Transformer-base with random weights
-	@flags=$$($(BIN)/python -m loadtests.peers prepare --model base) && eval "set -- $$flags" && \
-		$(BIN)/python -m loadtests.capacity --mode $(MODE) --slo "$(if $(SLO),$(SLO),p95<3s,goodput>99%)" \
+	@flags=$$($(BIN)/python -m loadtests peers prepare --model base) && eval "set -- $$flags" && \
+		$(BIN)/python -m loadtests capacity --mode $(MODE) --slo "$(if $(SLO),$(SLO),p95<3s,goodput>99%)" \
 		--title "Transformer-base" --output build/capacity-base "$$@"
 
-overload: $(VENV)/.bench ## Offer the server ten times its capacity for a minute: does it say no early and usefully?
-	@$(BIN)/python -m loadtests.overload
+overload: $(VENV)/.load ## Offer ten times the capacity for a minute: are calls rejected early, with a time to retry after? [MODE=short]
+	@$(BIN)/python -m loadtests overload $(LOAD_FLAGS)
 
 cancellations: $(VENV)/.bench ## Make 50,000 calls whose callers leave at any moment: does anything of them stay?
 	@$(BIN)/python -m loadtests stress cancellations --mode $(MODE)

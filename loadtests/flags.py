@@ -1,4 +1,4 @@
-"""The flags of a workload, the same for Locust and for the commands that start it, and what they mean."""
+"""The flags that the load tests share, the same for Locust and for the commands, and what they mean."""
 
 import argparse
 import enum
@@ -10,59 +10,54 @@ from loadtests.texts import DATA_VARIABLE, Profile
 from loadtests.wire import Method
 from loadtests.workload import Mix, Workload, format_mix, parse_mix, parse_priority
 
-_DEFAULT: Final = Workload()
+_MAX_BEAM_SIZE: Final = 16
 
 
-def add_workload_flags(parser: Any, *, profile_flag: str) -> None:
-    """Declare the flags; their values are text and numbers, which Locust can send from one process to another.
+def verb_parser(verb: str, description: str, *, output: str) -> argparse.ArgumentParser:
+    """Return the parser of a verb with the flags that all verbs have, those of the server apart."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m loadtests {verb}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--mode", choices=("full", "short"), default="full", help="short: a first impression (full)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of moments and texts (1)")
+    parser.add_argument("--output", type=Path, default=Path(output), metavar="DIR", help=f"({output})")
+    add_workload_flags(parser.add_argument_group("what calls ask for"))
+    return parser
+
+
+def add_workload_flags(parser: Any, *, profile_flag: str = "--profile") -> None:
+    """Declare the flags of a workload; their values are text and numbers, which Locust can send between processes.
 
     Args:
         parser: an `argparse.ArgumentParser`, or a group of one.
-        profile_flag: what the flag of the text profile is called: Locust has a `--profile` of its own.
+        profile_flag: what the flag of the text profile is called.
     """
     add = parser.add_argument
     profiles = ", ".join(profile.value for profile in Profile)
-    add(
-        profile_flag,
-        dest="text_profile",
-        default=_DEFAULT.profile.value,
-        metavar="NAME",
-        help=f"texts: {profiles} (sentence)",
-    )
+    methods = ", ".join(method.value for method in Method)
+    add(profile_flag, dest="text_profile", default="sentence", metavar="NAME", help=f"texts: {profiles} (sentence)")
     add(
         "--data",
         metavar="DIR",
         help="has tatoeba-en-de/test.tsv.gz or newstest2013-en-de/test.tsv.gz; "
-        f"default: the directory that {DATA_VARIABLE} names, else the texts are those of this repository's documents",
+        f"default: the directory that {DATA_VARIABLE} names, else built-in sentences",
     )
     add("--lines", metavar="FILE", help="a text in each line, for the profile lines")
-    add("--texts-per-call", type=int, default=1, metavar="N", help="of a request (1)")
+    add("--texts-per-call", type=int, default=1, metavar="N", help="of a request (%(default)s)")
     add(
         "--methods",
         default="",
         metavar="MIX",
         help="drawn for each call, such as Translate=8,TranslateStream=1; of "
-        f"{', '.join(method.value for method in Method)} (TranslateDocument for documents, else Translate)",
+        f"{methods} (TranslateDocument for documents, else Translate)",
     )
     add("--beams", default="", metavar="MIX", help="beam sizes, such as 4=3,1=1 (the server's default)")
     add("--priorities", default="", metavar="MIX", help="such as interactive=9,bulk=1 (the server's default)")
-    add(
-        "--deadline",
-        type=float,
-        default=_DEFAULT.deadline_s,
-        metavar="S",
-        help="of each call, from when it should be sent (10)",
-    )
-    add(
-        "--leaving", type=float, default=0.0, metavar="SHARE", help="of callers who leave before the answer, 0 to 1 (0)"
-    )
-    add(
-        "--leave-within",
-        type=float,
-        default=_DEFAULT.leave_within_s,
-        metavar="S",
-        help="when they leave, at random up to (0.5)",
-    )
+    add("--deadline", type=float, default=10.0, metavar="S", help="from when a call should be sent (%(default)s)")
+    add("--leaving", type=float, default=0.0, metavar="SHARE", help="of calls that are cancelled, 0 to 1 (0)")
+    add("--leave-within", type=float, default=0.5, metavar="S", help="when, at random up to (0.5)")
     add("--source-language", default="en", metavar="TAG", help="(en)")
     add("--target-language", default="de", metavar="TAG", help="(de)")
     add("--model", default="", metavar="NAME", help="as requests name it (the default of the languages)")
@@ -72,9 +67,7 @@ def add_workload_flags(parser: Any, *, profile_flag: str) -> None:
         metavar="NAME/VERSION",
         help="what LoadModel and SetModelLabel are about; they are called only if --methods names them",
     )
-    add(
-        "--options", default="", metavar="JSON", help='DecodingOptions of each request, such as {"maxTargetTokens": 32}'
-    )
+    add("--options", default="", metavar="JSON", help='DecodingOptions of requests, such as {"maxTargetTokens": 32}')
 
 
 def workload_of(options: argparse.Namespace) -> Workload:
@@ -102,7 +95,7 @@ def workload_of(options: argparse.Namespace) -> Workload:
     )
 
 
-def flags_of(workload: Workload, *, profile_flag: str) -> list[str]:
+def flags_of(workload: Workload, *, profile_flag: str = "--profile") -> list[str]:
     """Return flags that describe a workload, as `workload_of` reads them."""
     flags: dict[str, Any] = {
         profile_flag: workload.profile.value,
@@ -150,7 +143,7 @@ def _parsed(flag: str, parse: Any, text: str) -> Any:
 
 def _member(kind: type[enum.Enum]) -> Callable[[str], enum.Enum]:
     """Return what finds a member of an enumeration by its text."""
-    values = {member.value: member for member in kind}
+    values: dict[str, enum.Enum] = {member.value: member for member in kind}
 
     def find(text: str) -> enum.Enum:
         if text not in values:
@@ -162,6 +155,6 @@ def _member(kind: type[enum.Enum]) -> Callable[[str], enum.Enum]:
 
 def _beam(text: str) -> int:
     size = int(text)
-    if not 1 <= size <= 16:
-        raise ValueError(f"{text}: expected a beam size from 1 to 16")
+    if not 1 <= size <= _MAX_BEAM_SIZE:
+        raise ValueError(f"{text}: expected a beam size from 1 to {_MAX_BEAM_SIZE}")
     return size

@@ -4,27 +4,37 @@ locust --headless -f loadtests/locustfile.py --host localhost:50051 --users 10 -
 locust --headless -f loadtests/locustfile.py --host localhost:50051 --arrivals poisson --rate 20 --run-time 30s
 
 The first is a closed loop: each user waits for an answer before the next call. The second is an open loop: calls are
-sent when they are due, whatever became of those before, and their latency counts from then. DRAGOMAN_API_KEY is sent
-along where the server asks for a key. A call counts as failed if its status is not OK, and so does a refusal for load:
-it is what a caller would see.
+sent when they are due, whatever became of those before, and their latency counts from then; the workers of a run share
+the schedule. DRAGOMAN_API_KEY is sent along where the server asks for a key. A call counts as failed if its status is
+not OK, and so does a rejection for load: it is what a caller would see.
 
 Locust explains itself before it looks at this file; `python -m loadtests.locustfile` lists these flags too.
-`python -m loadtests.loadtest` makes a page of such a run.
+`python -m loadtests load` offers the same without Locust, at a third of the processor time, and makes a page of it.
 """
 
+import itertools
 import random
 import sys
 import time
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final
 
 import gevent
 import grpc.experimental.gevent
+from gevent.lock import BoundedSemaphore
+from gevent.pool import Group
 from locust import User, events
 from locust.argument_parser import get_parser
 from locust.exception import StopUser
 
-from loadtests.flags import add_workload_flags
-from loadtests.session import CLOSED, TEXTS_FLAG, Session
+from loadtests.arrivals import parse_arrivals
+from loadtests.client import Client, access_of, add_access_flags
+from loadtests.flags import add_workload_flags, workload_of
+from loadtests.wire import Outcome
+from loadtests.workload import PlannedCall
+
+_CLOSED: Final = "closed"
+_CONNECT_S: Final = 20.0
 
 
 def add_flags(parser: Any, **_: Any) -> None:
@@ -33,71 +43,130 @@ def add_flags(parser: Any, **_: Any) -> None:
     add = group.add_argument
     add(
         "--arrivals",
-        default=CLOSED,
+        default=_CLOSED,
         metavar="KIND",
         help="closed: each user waits for an answer before the next call; "
         "or an open loop: poisson, constant, burst[:every=S,size=N], ramp[:from=N,to=N], trace:FILE (closed)",
     )
     add("--rate", type=float, default=1.0, metavar="N", help="calls a second of an open loop, of all processes (1)")
-    add("--duration", type=float, metavar="S", help="in which calls are made; the run ends with the last (--run-time)")
-    add("--warm-up", type=float, default=0.0, metavar="S", help="before it, at the same rate (0)")
-    add(
-        "--pause",
-        type=float,
-        default=0.1,
-        metavar="S",
-        help="mean pause between two calls of a user, closed loop (0.1)",
-    )
+    add("--duration", type=float, metavar="S", help="in which calls of an open loop come (--run-time)")
+    add("--pause", type=float, default=0.1, metavar="S", help="mean pause of a user between two calls, closed (0.1)")
     add("--seed", type=int, default=1, metavar="N", help="of arrivals and texts (1)")
-    add("--ca", metavar="FILE", help="certificate of the authority that signed the server's (no encryption)")
-    add("--records", metavar="DIR", help="gets every call of each process as JSON lines")
-    add_workload_flags(group, profile_flag=TEXTS_FLAG)
+    add_access_flags(group)
+    add_workload_flags(group, profile_flag="--texts")  # Locust has a --profile of its own
 
 
 def join(environment: Any, **_: Any) -> None:
-    """Take part in the run, now that this process knows its role."""
+    """Take part in the run, now that this process knows its role; a worker gets flags and host when the test starts."""
     # From here on, gRPC waits as gevent does: without it the first call would stop all users. Not earlier, as processes
     # are forked before.
     grpc.experimental.gevent.init_gevent()
-    if not environment.host and not environment.parsed_options.worker:
+    options = environment.parsed_options
+    if options.worker:
+        return
+    if not environment.host:
         sys.exit("name the server: --host HOST:PORT")
+    options.duration = options.duration or float(options.run_time or 0)  # Locust tells workers no --run-time
     try:
-        session = Session(environment, gevent.spawn)
-    except ValueError as error:
+        workload_of(options)
+        if options.arrivals != _CLOSED:
+            parse_arrivals(options.arrivals, rate_per_s=options.rate).times(options.duration, options.seed)
+        if not options.master:
+            connect(environment)
+    except (ConnectionError, OSError, ValueError) as error:
         sys.exit(f"locustfile: {error}")
-    TranslatingUser.session = session
-    environment.events.test_start.add_listener(lambda **_: gevent.spawn(session.prepare))
-    environment.events.quitting.add_listener(lambda **_: session.write())
+
+
+def connect(environment: Any) -> None:
+    """Connect to the server.
+
+    Raises:
+        ConnectionError: if that is not possible; OSError if a file of the flags cannot be read.
+    """
+    TranslatingUser.client = Client(environment.host, access_of(environment.parsed_options))
+    TranslatingUser.client.wait_until_ready(_CONNECT_S)
+
+
+def prepare(environment: Any) -> None:
+    """Make this process's share of the calls."""
+    options = environment.parsed_options
+    if options.worker:
+        connect(environment)
+    count = max(1, options.expect_workers) if options.worker else 1
+    numbers = itertools.count(max(0, environment.runner.worker_index), count)
+    calls = workload_of(options).calls(options.seed)
+    TranslatingUser.share = ((calls.call(number), None) for number in numbers)
+    if options.arrivals != _CLOSED:
+        arrivals = parse_arrivals(options.arrivals, rate_per_s=options.rate)
+        times = arrivals.times(options.duration, options.seed)
+        methods = [*arrivals.methods, *[None] * len(times)]
+        own = itertools.takewhile(lambda number: number < len(times), numbers)
+        TranslatingUser.share = iter([(calls.call(number, method=methods[number]), times[number]) for number in own])
+    TranslatingUser.began_s = time.monotonic()
+
+
+def forget(**_: Any) -> None:
+    """Let the first user of a test prepare it; Locust has told a worker its flags by then."""
+    TranslatingUser.is_prepared = False
 
 
 class TranslatingUser(User):  # type: ignore[misc]  # locust is not looked at where types are checked
     """Makes the next call of its process: of an open loop when it is due, else when the one before has ended."""
 
-    session: Session
+    client: ClassVar[Client]
+    share: ClassVar[Iterator[tuple[PlannedCall, float | None]]] = iter(())
+    began_s: ClassVar[float] = 0.0
+    is_prepared: ClassVar[bool] = False
+    preparing: ClassVar[Any] = BoundedSemaphore()
+
+    def on_start(self) -> None:
+        """Have no calls under way yet."""
+        self.under_way = Group()
+        with self.preparing:
+            if not self.is_prepared:
+                prepare(self.environment)
+                TranslatingUser.is_prepared = True
+
+    def on_stop(self) -> None:
+        """Wait for the calls that are under way, as long as Locust's --stop-timeout allows."""
+        self.under_way.join()
 
     def call(self) -> None:
         """Make one call, or begin it."""
-        due = self.session.next_call()
-        if due is None:
+        planned, offset_s = next(self.share, (None, None))
+        if planned is None:
             raise StopUser
-        planned, planned_s = due
-        if not self.session.is_open_loop:
-            self.session.make(planned, planned_s)
+        if offset_s is None:
+            self.make(planned, time.monotonic())
             return
-        while (left_s := planned_s - time.monotonic()) > 0:
-            gevent.sleep(left_s)
-        gevent.spawn(self.session.make, planned, planned_s)
+        due_s = self.began_s + offset_s
+        gevent.sleep(max(0.0, due_s - time.monotonic()))
+        self.under_way.spawn(self.make, planned, due_s)
 
     tasks: ClassVar = [call]
 
+    def make(self, planned: PlannedCall, planned_s: float) -> None:
+        """Make a call and let Locust count it; one that was cancelled as planned is no failure."""
+        record = self.client.make(planned, planned_s)
+        is_well = record.outcome in {Outcome.ANSWERED, Outcome.LEFT}
+        self.environment.events.request.fire(
+            request_type="grpc",
+            name=record.method,
+            response_time=1000 * record.latency_s,
+            response_length=0,
+            exception=None if is_well else RuntimeError(f"{record.outcome.value}: {record.status}"),
+            context={},
+        )
+
     def wait_time(self) -> float:
         """Return how long a user of a closed loop waits before the next call."""
-        mean_s: float = 0.0 if self.session.is_open_loop else self.environment.parsed_options.pause
-        return random.uniform(0.5, 1.5) * mean_s
+        options = self.environment.parsed_options
+        return random.uniform(0.5, 1.5) * (options.pause if options.arrivals == _CLOSED else 0.0)
 
 
 events.init_command_line_parser.add_listener(add_flags)
 events.init.add_listener(join)
+events.test_start.add_listener(forget)
 
 if __name__ == "__main__":
     get_parser().print_help()

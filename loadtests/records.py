@@ -146,6 +146,9 @@ class Summary:
     """From when a call should have been sent to its end, of the calls that the server took and nobody left: those
     answered, and those that were late, which have waited for their deadline at least. None: there are none."""
 
+    rejected_latency: Percentiles | None
+    """From when a call should have been sent to its rejection. None: none was rejected."""
+
     stages: Mapping[str, Percentiles | None]
     """Of the calls answered, by `STAGES`; None where no answer tells."""
 
@@ -205,6 +208,7 @@ def summarize(records: Sequence[CallRecord], *, duration_s: float, generator_cpu
         errors=len(of[Outcome.ERROR]),
         statuses=dict(sorted(Counter(f"{record.method} {record.status}" for record in records).items())),
         latency=_percentiles([record.latency_s for record in (*answered, *of[Outcome.LATE])]),
+        rejected_latency=_percentiles([record.latency_s for record in of[Outcome.REJECTED]]),
         stages={name: _percentiles(stage_times(answered, name)) for name in STAGES},
         generator_lag=Percentiles.of([record.lag_s for record in records]),
         source_tokens=sum(record.num_source_tokens for record in answered),

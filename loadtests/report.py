@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 _DPI: Final = 120
@@ -36,7 +35,6 @@ def write_json(path: Path, values: Any) -> None:
 def write_picture(path: Path, figure: Figure) -> None:
     """Draw a figure into a file, in place of an older one; missing folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    FigureCanvasAgg(figure)
     figure.savefig(path, dpi=_DPI)
 
 

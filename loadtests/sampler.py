@@ -27,6 +27,9 @@ _SEGMENTS: Final = (
     "mt_batch_live_segments",
     "mt_batch_live_rows",
 )
+_FACTS: Final = ("mt_build_info", "mt_model_info")
+"""Metrics whose labels say what runs."""
+
 _INTERVAL_S: Final = 1.0
 _TIMEOUT_S: Final = 5.0
 _BYTES_PER_MB: Final = 1024 * 1024
@@ -68,6 +71,11 @@ def held_segments(samples: Mapping[str, float]) -> dict[str, float]:
 def work_left(samples: Mapping[str, float]) -> dict[str, float]:
     """Return the gauges of calls and segments that are not 0; an idle server has none."""
     return {**open_calls(samples), **held_segments(samples)}
+
+
+def server_facts(samples: Mapping[str, float]) -> list[str]:
+    """Return what a server says of its version and models: the labels of the metrics about them."""
+    return [name.partition("{")[2].rstrip("}") for name in samples if name.partition("{")[0] in _FACTS]
 
 
 def _above_zero(samples: Mapping[str, float], names: tuple[str, ...]) -> dict[str, float]:

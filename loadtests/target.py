@@ -10,15 +10,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from loadtests.sampler import footprint, scrape, work_left
-
-KEY_VARIABLE: Final = "DRAGOMAN_API_KEY"
-"""Holds the key of the API where no flag names a file with it."""
+from loadtests.client import Access, access_of, add_access_flags
+from loadtests.sampler import footprint, scrape, server_facts, work_left
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
 _SERVE: Final = ("service", "serve", "--grpc-port", "0", "--http-port", "0")
@@ -175,11 +173,11 @@ class Target:
     process: ServerProcess | None = None
     """If it was started for the test."""
 
-    key: str | None = None
-    """Of the API, if the server asks for one."""
+    access: Access = field(default_factory=Access)
 
-    ca: Path | None = None
-    """Certificate of the authority that signed the server's; None: no encryption."""
+    def facts(self) -> list[str]:
+        """Return what the server says of its version and models; nothing where its metrics are not known."""
+        return server_facts(scrape(self.metrics_url)) if self.metrics_url else []
 
     def stop(self) -> int:
         """Let a server that was started drain; return its exit code, 0 for one that runs on."""
@@ -191,10 +189,9 @@ def add_server_flags(parser: Any) -> None:
     add = parser.add_argument
     add("--target", metavar="HOST:PORT", help="one that runs already; default: one is started")
     add("--metrics-url", metavar="URL", help="of that one, such as http://localhost:9464/metrics")
-    add("--ca", type=Path, metavar="FILE", help="certificate of the authority that signed the server's: TLS")
-    add("--key-file", type=Path, metavar="FILE", help=f"holds the key of the API (what {KEY_VARIABLE} holds)")
     add("--model-dir", type=Path, metavar="DIR", help="models to start one with (the one that ships)")
     add("--config", type=Path, metavar="FILE", help="settings to start one with (its defaults)")
+    add_access_flags(parser)
 
 
 @contextmanager
@@ -203,28 +200,20 @@ def open_target(options: argparse.Namespace) -> Iterator[Target]:
 
     Raises:
         ServerError: if it does not start, or does not show its metrics.
-        OSError: if the file of the key or of the certificate cannot be read.
+        OSError: if the file with the key cannot be read.
     """
     options.output.mkdir(parents=True, exist_ok=True)
-    key = read_key(options.key_file)
-    if options.ca is not None:
-        options.ca.read_bytes()
+    access = access_of(options)
     if options.target:
         if options.metrics_url:
             _require_metrics(options.metrics_url)
-        yield Target(address=options.target, metrics_url=options.metrics_url, key=key, ca=options.ca)
+        yield Target(address=options.target, metrics_url=options.metrics_url, access=access)
         return
     given = {"--config": options.config, "--models": options.model_dir}
     flags = [part for flag, path in given.items() if path is not None for part in (flag, str(path.resolve()))]
     with ServerProcess(options.output / "server.log", *flags) as server:
         server.wait_until_ready(timeout_s=_START_TIMEOUT_S)
-        yield Target(address=server.target, metrics_url=server.metrics_url, process=server, key=key, ca=options.ca)
-
-
-def read_key(path: Path | None) -> str | None:
-    """Return the key of the API that a file holds, or the environment; None: there is none."""
-    text = os.environ.get(KEY_VARIABLE, "") if path is None else path.read_text(encoding="utf-8")
-    return text.strip() or None
+        yield Target(address=server.target, metrics_url=server.metrics_url, process=server, access=access)
 
 
 def _require_metrics(url: str) -> None:

@@ -1,10 +1,9 @@
-"""What the load tests translate: real English by length, of test sets, or else of this repository's own documents."""
+"""What the load tests translate: English by length, of test sets, or else of the sentences beside this file."""
 
 import enum
 import gzip
 import os
 import random
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -40,15 +39,8 @@ DATA_VARIABLE: Final = "DRAGOMAN_DATA"
 """Names the directory of the test sets if no flag does."""
 
 _TEST_SETS: Final = (Path("tatoeba-en-de/test.tsv.gz"), Path("newstest2013-en-de/test.tsv.gz"))
-_CHECKOUT: Final = Path(__file__).resolve().parents[1]
-_DOCUMENTS: Final = (
-    "README.md",
-    "ARCHITECTURE.md",
-    "CONTRIBUTING.md",
-    "docs/guides/*.md",
-    "docs/operations/*.md",
-    "docs/internals/*.md",
-)
+_OWN: Final = Path(__file__).with_name("sentences.txt")
+"""A sentence in each line, which follow each other as in their documents."""
 _MAX_SENTENCES: Final = 3000
 """Of each test set; they are in the order of the articles, so neighbours belong together."""
 
@@ -60,10 +52,6 @@ _DOCUMENT_CHARACTERS: Final = 3000
 """Length, of a paragraph likewise, from which no more sentences are added."""
 _SENTENCES_OF_A_PARAGRAPH: Final = 4
 """Of a document."""
-
-_PROSE_LINE: Final = re.compile(r"[A-Za-z*(\[]")
-_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
-_MARKUP: Final = re.compile(r"\*\*|`|\[([^\]]*)\]\([^)]*\)")
 
 
 class Profile(enum.Enum):
@@ -135,7 +123,7 @@ class Texts:
 
     def _run(self, generator: random.Random, num_characters: int) -> list[str]:
         """Return sentences that follow each other, from a random place until they have so many characters."""
-        index, run, length = generator.randrange(len(self._sentences)), list[str](), 0
+        index, run, length = generator.randrange(len(self._sentences)), list[str](), -1
         while length < num_characters:
             run.append(self._sentences[index % len(self._sentences)])
             length += len(run[-1]) + 1
@@ -149,7 +137,7 @@ def sample(generator: random.Random, size: int) -> Sequence[str]:
 
 
 def read_texts(directory: Path | None = None, *, lines: Path | None = None) -> Texts:
-    """Return the texts of a directory, of this repository's documents, or the few that are built in.
+    """Return the texts of a directory, or those that are built in, the same whatever else changes.
 
     Args:
         directory: holds `tatoeba-en-de/test.tsv.gz` or `newstest2013-en-de/test.tsv.gz`, English first, a tab behind;
@@ -172,16 +160,7 @@ def read_texts(directory: Path | None = None, *, lines: Path | None = None) -> T
         return Texts([sentence for path in found for sentence in _test_set(path)], origin=names)
     if directory is not None:
         raise ValueError(f"{directory}: expected {' or '.join(map(str, _TEST_SETS))} in it")
-    return _own_texts()
-
-
-def _own_texts() -> Texts:
-    """Return the prose of this repository; the sentences that are built in where its documents are not at hand."""
-    paths = [path for pattern in _DOCUMENTS for path in sorted(_CHECKOUT.glob(pattern))]
-    prose = [sentence for path in paths for sentence in prose_sentences(path.read_text(encoding="utf-8"))]
-    if not prose:
-        return Texts(SENTENCES, origin="built-in sentences")
-    return Texts([*SENTENCES, *prose], origin="the repository's documents")
+    return Texts([*SENTENCES, *_OWN.read_text(encoding="utf-8").splitlines()], origin=_OWN.name)
 
 
 def _test_set(path: Path) -> Iterator[str]:
@@ -190,17 +169,6 @@ def _test_set(path: Path) -> Iterator[str]:
             source = line.partition("\t")[0].strip()
             if source:
                 yield source
-
-
-def prose_sentences(markdown: str) -> Iterator[str]:
-    """Yield the sentences of running text: no headings, lists, tables or code."""
-    is_code = False
-    for block in markdown.split("\n\n"):
-        fences = block.count("```")
-        if not is_code and not fences and _PROSE_LINE.match(block) and "\n    " not in block:
-            text = _MARKUP.sub(lambda match: match[1] or "", " ".join(block.split()))
-            yield from (part for part in _SENTENCE_END.split(text) if part[:1].isupper() and part[-1:] in ".!?")
-        is_code ^= fences % 2 == 1
 
 
 def _paragraphs(sentences: Sequence[str]) -> str:

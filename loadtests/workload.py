@@ -14,7 +14,7 @@ from loadtests.texts import Profile, Texts, read_texts
 from loadtests.wire import Method
 
 _REQUESTS_OF_A_STREAM: Final = 3
-_MAX_TEXTS: Final = 128
+MAX_TEXTS: Final = 128
 _LABEL: Final = "loadtest"
 """What `SetModelLabel` sets; a label of its own, so that nobody's requests go elsewhere."""
 
@@ -130,7 +130,7 @@ class Workload:
             ValueError: naming the field and what it must be.
         """
         checks = {
-            f"texts_per_call {self.texts_per_call}: expected 1 to {_MAX_TEXTS}": 1 <= self.texts_per_call <= _MAX_TEXTS,
+            f"texts_per_call {self.texts_per_call}: expected 1 to {MAX_TEXTS}": 1 <= self.texts_per_call <= MAX_TEXTS,
             f"deadline {self.deadline_s:g}: expected seconds above 0, up to 86400": 0 < self.deadline_s <= 86_400,
             f"leaving {self.leaving:g}: expected a share from 0 to 1": 0 <= self.leaving <= 1,
             f"leave_within {self.leave_within_s:g}: expected seconds from 0 to 86400": 0

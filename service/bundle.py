@@ -256,13 +256,9 @@ class Bundle:
         """Return the attention graph of a precision; BundleError if the bundle does not have it."""
         name = self._files(precision).attention
         if name is None:
-            raise self.missing_attention(precision)
+            what = f"precisions.{precision}.attention"
+            raise _manifest_error(self.directory, what, None, "a graph; export the model again to get one")
         return self.directory / name
-
-    def missing_attention(self, precision: str) -> BundleError:
-        """Return the error of a precision that has no attention graph."""
-        what = f"precisions.{precision}.attention"
-        return _manifest_error(self.directory, what, None, "a graph; export the model again to get one")
 
     def weights_bytes(self, precision: str) -> int:
         """Return the bytes on disk of what translating takes: encoder, decoder and the weights outside of them.

@@ -1,27 +1,35 @@
-"""`python -m loadtests.overload`: offer the server ten times its capacity and judge how it says no."""
+"""`python -m loadtests overload`: offer a server ten times its capacity and judge how it rejects."""
 
 import argparse
+import itertools
+import math
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
-from loadtests import wire
 from loadtests.arrivals import Poisson
-from loadtests.overload import report
-from loadtests.overload.calls import Caller
-from loadtests.overload.phases import closed_loop, open_loop
-from loadtests.overload.sizes import texts_per_call
-from loadtests.overload.verdict import Promises, broken_promises, summarize
-from loadtests.sampler import work_left
-from loadtests.target import ServerError, ServerProcess
+from loadtests.capacity.search import DEFAULT_SLO, PLANS, SearchPlan, find_capacity
+from loadtests.flags import verb_parser, within, workload_of
+from loadtests.generator import Generator, closed_loop, open_loop
+from loadtests.machine import describe_machine
+from loadtests.overload.verdict import Overload, as_json, broken_promises, line, picture
+from loadtests.records import summarize
+from loadtests.report import command_line, write_json, write_picture
+from loadtests.sampler import RESIDENT_BYTES, Sampler, scrape, work_left
+from loadtests.slo import GRAMMAR, parse_slo
+from loadtests.target import ServerError, Target, add_server_flags, open_target
+from loadtests.texts import Profile
+from loadtests.wire import Method
+from loadtests.workload import MAX_TEXTS, Workload
 
 _DESCRIPTION: Final = """\
-Starts the server on free ports of this machine with the model that ships, finds out how many calls a second it answers
-(callers who wait for each answer), then offers ten times that for a minute: calls arrive at random moments (Poisson),
-whatever became of those before, each with a deadline.
+Finds the capacity of a server, as `python -m loadtests capacity` does but more coarsely: calls of one text each by the
+second. Then offers ten times as many texts for a minute, in larger calls that the generator can send: they arrive at
+random moments (Poisson), whatever became of those before, each with a deadline. Without --target it starts a server on
+free ports of this machine, with the model that ships.
 
-What must hold: rejected calls are answered within 50 ms at p99 and say when to come back; accepted ones are answered
+What must hold: rejected calls are answered within 50 ms at p99 and say when to retry; accepted ones are answered
 before their deadline; nothing fails otherwise; the server's memory stays bounded; at least half of the capacity is
 still used; afterwards the server answers again at once.
 
@@ -32,140 +40,116 @@ The line, the JSON and the picture (DIR/overload.json, DIR/overload.png) hold th
 
 exit codes: 0 every promise held, 1 one was broken or the server failed, 2 called wrongly"""
 
-_SHORT_S: Final = 15.0
-_NUM_REQUESTS: Final = 64
-"""Different requests, sent in turn."""
+_PLANS: Final = {"full": SearchPlan(closed_loop_s=10.0, probe_s=5.0, resolution=0.1), "short": PLANS["short"]}
+_DURATIONS_S: Final = {"full": 60.0, "short": 15.0}
+_NUM_CALLS: Final = 256
+"""Different calls, sent in turn."""
 _MAX_CALLS_PER_S: Final = 400.0
 """What the generator sends without being late; more work makes the calls larger."""
-_MAX_TEXTS: Final = 128
-_START_TIMEOUT_S: Final = 120.0
-_MEMORY_EACH_S: Final = 0.5
-_MAX_FLAG: Final = 3600.0
+_MEMORY_INTERVAL_S: Final = 0.5
+_BYTES_PER_MB: Final = 1024 * 1024
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the storm; return the exit code."""
-    options = _parser().parse_args(arguments)
+    """Run the overload; return the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
     try:
-        with ServerProcess(options.output / "server.log", *_flags(options)) as server:
-            server.wait_until_ready(timeout_s=_START_TIMEOUT_S)
-            storm = _storm(server, options)
-            _require_recovery(server, options)
-            exit_code = server.stop()
-    except (ServerError, TimeoutError, RuntimeError) as error:
-        print(f"loadtests.overload: {error}", file=sys.stderr)
+        workload, slo = workload_of(options), parse_slo(options.slo)
+        workload.calls(options.seed)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    try:
+        with open_target(options) as target:
+            one_text = Generator(target=target, workload=replace(workload, texts_per_call=1))
+            capacity_per_s = options.capacity
+            if capacity_per_s is None:
+                capacity_per_s = find_capacity(one_text, slo, _PLANS[options.mode], note=lambda _: None).per_s
+            overload = _offer(target, workload, capacity_per_s, options)
+            _require_recovery(one_text)
+            exit_code = target.stop()
+    except (ServerError, TimeoutError, RuntimeError, OSError) as error:
+        print(f"loadtests overload: {error}", file=sys.stderr)
         return 1
-    report.write(options.output, storm)
-    print(report.line(storm.summary))
-    for sentence in storm.broken:
+    broken = broken_promises(overload, max_rss_growth_mb=options.max_rss_growth_mb)
+    facts = {"machine": describe_machine(), "command": command_line("overload")}
+    write_json(options.output / "overload.json", {**facts, **as_json(overload, broken)})
+    write_picture(options.output / "overload.png", picture(overload))
+    print(line(overload))
+    for sentence in broken:
         print(f"broken: {sentence}", file=sys.stderr)
-    return 1 if storm.broken or exit_code else 0
+    return 1 if broken or exit_code else 0
 
 
-def _storm(server: ServerProcess, options: argparse.Namespace) -> report.Storm:
-    texts_per_s = _capacity(server, options)
-    offered_per_s = options.factor * texts_per_s
-    size = texts_per_call(offered_per_s, at_least=options.texts, at_most=_MAX_TEXTS, max_calls_per_s=_MAX_CALLS_PER_S)
-    duration_s = _SHORT_S if options.short else options.duration
-    arrivals = Poisson(offered_per_s / size).times(duration_s, options.seed)
-    memory: list[tuple[float, float]] = []
-    before_mb = server.rss_mb()
-    with Caller(server.target, wire.translate_requests(options.seed, count=_NUM_REQUESTS, texts=size)) as caller:
-        began_s, records = open_loop(
-            caller,
-            arrivals,
-            timeout_s=options.deadline,
-            each_s=_MEMORY_EACH_S,
-            tick=lambda at_s: memory.append((at_s, server.rss_mb())),
-        )
-    summary = summarize(
-        records,
-        capacity_per_s=texts_per_s / size,
-        duration_s=duration_s,
-        rss_growth_mb=max(size_mb for _, size_mb in memory) - before_mb,
-    )
-    return report.Storm(
+def _offer(target: Target, workload: Workload, capacity_per_s: float, options: argparse.Namespace) -> Overload:
+    """Offer so many times the capacity, in calls that are large enough for the generator."""
+    size = texts_per_call(workload, options.factor * capacity_per_s)
+    capacity_per_s /= size
+    duration_s = options.duration or _DURATIONS_S[options.mode]
+    arrivals = Poisson(options.factor * capacity_per_s).times(duration_s, options.seed)
+    workload = replace(workload, texts_per_call=size)
+    generator = Generator(target=target, workload=workload)
+    calls = list(itertools.islice(workload.calls(options.seed), _NUM_CALLS))
+    watched = (None, [target.process.pid]) if target.process else (target.metrics_url, [])
+    with generator.connect() as client, Sampler(*watched, interval_s=_MEMORY_INTERVAL_S) as sampler:
+        began_s, records = open_loop(client, [calls[index % _NUM_CALLS] for index in range(len(arrivals))], arrivals)
+    memory = [(sample.at_s - began_s, sample.total(RESIDENT_BYTES) / _BYTES_PER_MB) for sample in sampler.samples]
+    return Overload(
         began_s=began_s,
-        summary=summary,
         records=records,
-        memory_mb=memory,
-        settings=_settings(options, duration_s=duration_s, texts_per_call=size),
-        broken=broken_promises(summary, Promises(max_rss_growth_mb=options.max_rss_growth_mb)),
+        summary=summarize(records, duration_s=duration_s),
+        capacity_per_s=capacity_per_s,
+        memory_mb=[(at_s, size_mb) for at_s, size_mb in memory if math.isfinite(size_mb)],
+        settings={
+            "factor": options.factor,
+            "deadline_s": workload.deadline_s,
+            "seed": options.seed,
+            "duration_s": duration_s,
+            "texts_per_call": size,
+        },
     )
 
 
-def _capacity(server: ServerProcess, options: argparse.Namespace) -> float:
-    """Return the texts that the server translates in a second for callers who wait."""
-    requests = wire.translate_requests(options.seed + 1, count=_NUM_REQUESTS, texts=options.texts)
-    warm_up_s, duration_s = (2.0, 5.0) if options.short else (5.0, 15.0)
-    with Caller(server.target, requests) as caller:
-        calls_per_s = closed_loop(caller, num_open=options.callers, warm_up_s=warm_up_s, duration_s=duration_s)
-    return calls_per_s * float(options.texts)
+def texts_per_call(workload: Workload, texts_per_s: float) -> int:
+    """Return how many texts a call must have so that the generator need not send more calls than it can.
+
+    Args:
+        workload: whose calls would be sent; those that cannot take more texts than one keep that.
+        texts_per_s: to be sent.
+    """
+    methods = set(workload.methods.values) or {Method.TRANSLATE}
+    if workload.profile is Profile.DOCUMENT or methods - {Method.TRANSLATE, Method.TRANSLATE_STREAM}:
+        return 1
+    needed = math.ceil(texts_per_s / _MAX_CALLS_PER_S)
+    return min(max(needed, workload.texts_per_call), MAX_TEXTS)
 
 
-def _require_recovery(server: ServerProcess, options: argparse.Namespace) -> None:
-    """Ask once more, now that nobody else does.
+def _require_recovery(generator: Generator) -> None:
+    """Ask once more, without other callers.
 
     Raises:
-        ServerError: if that call fails, or the server still counts work that nobody waits for.
+        RuntimeError: if that call fails.
+        ServerError: if the server still counts work whose callers have gone.
     """
-    with Caller(server.target, wire.translate_requests(options.seed, count=1, texts=1)) as caller:
-        closed_loop(caller, num_open=1, warm_up_s=0.0, duration_s=0.1)
-    left = work_left(server.samples())
+    with generator.connect() as client:
+        closed_loop(client, generator.patient_calls(), num_callers=1, warm_up_s=0.0, duration_s=0.1)
+    left = work_left(scrape(generator.target.metrics_url)) if generator.target.metrics_url else {}
     if left:
-        raise ServerError(f"work is left after the storm: {left}")
-
-
-def _flags(options: argparse.Namespace) -> list[str]:
-    """Return what the server is started with."""
-    given = {"--config": options.config, "--models": options.models}
-    return [part for flag, path in given.items() if path is not None for part in (flag, str(path.resolve()))]
-
-
-def _settings(options: argparse.Namespace, **found: Any) -> dict[str, Any]:
-    return {"factor": options.factor, "deadline_s": options.deadline, "seed": options.seed, **found}
+        raise ServerError(f"work is left after the overload: {left}")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.overload",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--short", action="store_true", help=f"a storm of {_SHORT_S:g} s, and a shorter look at the capacity")
-    add("--duration", type=_above_zero, default=60.0, metavar="S", help="seconds of the storm (60)")
-    add("--factor", type=_above_zero, default=10.0, metavar="N", help="times the capacity (10)")
-    add("--deadline", type=_above_zero, default=2.0, metavar="S", help="seconds that each call may take (2)")
-    add(
-        "--texts",
-        type=_count,
-        default=16,
-        metavar="N",
-        help="sentences of a call, at least (16); more if the "
-        f"generator would have to send over {_MAX_CALLS_PER_S:g} calls a second",
-    )
-    add("--callers", type=_count, default=16, metavar="N", help="calls at a time while the capacity is measured (16)")
-    add("--max-rss-growth-mb", type=_above_zero, default=128.0, metavar="MB", help="memory promise (128)")
-    add("--seed", type=int, default=1, metavar="N", help="of texts and arrivals (1)")
-    add("--config", type=Path, metavar="FILE", help="settings of the server; default: its defaults")
-    add("--models", type=Path, metavar="DIR", help="models from English to German; default: the one that ships")
-    add("--output", type=Path, default=Path("build/overload"), metavar="DIR", help="(build/overload)")
+    parser = verb_parser("overload", _DESCRIPTION, output="build/overload")
+    parser.add_argument("--short", action="store_const", const="short", dest="mode", help="as --mode short")
+    add_server_flags(parser.add_argument_group("the server"))
+    add = parser.add_argument_group("what is offered").add_argument
+    add("--factor", type=within(0.001, 3600), default=10.0, metavar="N", help="times the capacity (10)")
+    add("--capacity", type=within(0.001, 1e6), metavar="N", help="as `capacity` finds it, in place of a search")
+    add("--slo", default=DEFAULT_SLO, metavar="BOUNDS", help=f"of the search; {GRAMMAR}".replace("%", "%%"))
+    add("--duration", type=within(0.001, 3600), metavar="S", help="seconds of the overload (60; short: 15)")
+    add("--max-rss-growth-mb", type=within(0.001, 3600), default=128.0, metavar="MB", help="memory promise (128)")
+    parser.set_defaults(texts_per_call=16, deadline=2.0)
     return parser
-
-
-def _above_zero(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= _MAX_FLAG:
-        raise argparse.ArgumentTypeError(f"{text}: expected a number above 0, at most {_MAX_FLAG:g}")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= _MAX_TEXTS:
-        raise argparse.ArgumentTypeError(f"{text}: expected 1 to {_MAX_TEXTS}")
-    return value
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import sys
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -18,8 +19,9 @@ _COMMANDS = ("bench", "table", "overhead", "server", "serve", "load", "prepare")
 """Each a module of this package."""
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["worker"]:  # not for people: what `Worker` starts
         workers.serve(Connection(int(arguments[1])), ModelFiles(directory=Path(arguments[2])))
         return 0
@@ -38,4 +40,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -12,10 +12,10 @@ from loadtests.peers.workspace import MODELS, prepare_model, served_models
 
 _DEADLINE_S: Final = 10.0
 _DESCRIPTION: Final = """\
-Writes a model as `load` compares it, and sentences for it, and prints the flags by which `python -m loadtests.capacity`
-and `python -m loadtests.loadtest` serve the one and send the other:
+Writes a model as `load` compares it, and sentences for it, and prints the flags by which `python -m loadtests capacity`
+and `python -m loadtests load` serve the one and send the other:
 
-    eval "python -m loadtests.capacity $(python -m loadtests.peers prepare --model base)\""""
+    eval "python -m loadtests capacity $(python -m loadtests peers prepare --model base)\""""
 
 
 def add_parser(commands: Any) -> None:
@@ -47,6 +47,6 @@ def run(arguments: argparse.Namespace) -> int:
         directory=arguments.output / "texts",
         deadline_s=_DEADLINE_S,
     )
-    flags = [f"--model-dir={served_models(files)}", *flags_of(calls, profile_flag="--profile")]
+    flags = [f"--model-dir={served_models(files)}", *flags_of(calls)]
     print(shlex.join(flags))
     return 0

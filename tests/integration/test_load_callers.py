@@ -12,7 +12,7 @@ from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import code_pb2, status_pb2
 
-from loadtests.client import Client
+from loadtests.client import Access, Client
 from loadtests.records import CallRecord
 from loadtests.wire import Method, Outcome
 from loadtests.workload import PlannedCall
@@ -167,7 +167,7 @@ def test_a_key_is_sent_over_an_encrypted_connection(tmp_path: Path) -> None:
 
     with (
         fake_translator({"Translate": note}, credentials=credentials) as target,
-        Client(target, key="secret", ca=authority.write(tmp_path / "ca.pem")) as connection,
+        Client(target, Access(key="secret", ca=authority.write(tmp_path / "ca.pem"))) as connection,
     ):
         record = connection.make(call(Method.TRANSLATE), time.monotonic())
 
@@ -175,5 +175,5 @@ def test_a_key_is_sent_over_an_encrypted_connection(tmp_path: Path) -> None:
 
 
 def test_nobody_there_is_told_in_time() -> None:
-    with Client("localhost:1") as connection, pytest.raises(ConnectionError, match="no server within"):
+    with Client("localhost:1") as connection, pytest.raises(ConnectionError, match="no connection within"):
         connection.wait_until_ready(0.05)

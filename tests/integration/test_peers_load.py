@@ -10,7 +10,6 @@ from loadtests.peers.ctranslate2_model import convert
 from loadtests.peers.serving.settings import BatchingSettings
 from loadtests.peers.under_load.servers import PausedServer, our_server, their_server
 from loadtests.peers.workspace import network_of, write_model
-from loadtests.sending import Sender
 from loadtests.texts import Profile
 from loadtests.workload import Workload
 from service.bundle import Limits
@@ -33,12 +32,12 @@ def test_both_servers_answer_the_same_calls_and_stand_still_in_between(
     convert(network_of(files), files.ctranslate2_path)
     lines = tmp_path / "texts.txt"
     lines.write_text("".join(f"{text}\n" for text in SENTENCES[:4]), encoding="utf-8")
-    sender = Sender(workload=Workload(profile=Profile.LINES, lines=lines))
+    workload = Workload(profile=Profile.LINES, lines=lines)
     settings = BatchingSettings.parse("1x1,b8,w1")
 
     with (
-        our_server(files, sender, log=tmp_path / "ours.log") as ours,
-        their_server(files, sender, "ctranslate2", settings, log=tmp_path / "theirs.log") as theirs,
+        our_server(files, workload, log=tmp_path / "ours.log") as ours,
+        their_server(files, workload, "ctranslate2", settings, log=tmp_path / "theirs.log") as theirs,
     ):
         answers = [server.answers(count=6) for server in (ours, theirs)]
         summaries = [server.offer(rate_per_s=40.0, duration_s=0.5, seed=1) for server in (ours, theirs)]

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-from loadtests.capacity.contender import find_capacities
+from loadtests.capacity.search import find_capacities
 from loadtests.machine import num_cores
 from loadtests.peers.model_files import ModelFiles
 from loadtests.peers.serving.settings import BatchingSettings
@@ -18,7 +18,6 @@ from loadtests.peers.under_load.lines import trial_line
 from loadtests.peers.under_load.results import Agreement, Rivalry, Trial
 from loadtests.peers.under_load.rounds import Plan, Side, best_settings, measure_load, tune
 from loadtests.peers.under_load.servers import PausedServer, our_server, their_server
-from loadtests.sending import Sender
 from loadtests.slo import Slo
 from loadtests.workload import Workload
 
@@ -64,13 +63,12 @@ def compare(task: Task) -> Rivalry:
         TimeoutError: if one stops answering.
         RuntimeError: if calls fail that wait for each other.
     """
-    sender = Sender(workload=task.workload)
     with tqdm(desc=f"{task.model}, {task.peer}", unit="run", disable=None, leave=False) as bar:
-        trials = _trials(task, sender, bar)
+        trials = _trials(task, bar)
         settings = task.settings or best_settings(trials)
         with (
-            our_server(task.files, sender, log=task.directory / "ours.log") as ours,
-            their_server(task.files, sender, task.peer, settings, log=task.directory / "theirs.log") as theirs,
+            our_server(task.files, task.workload, log=task.directory / "ours.log") as ours,
+            their_server(task.files, task.workload, task.peer, settings, log=task.directory / "theirs.log") as theirs,
         ):
             found = _agreement(task, ours, theirs)
 
@@ -98,14 +96,14 @@ def compare(task: Task) -> Rivalry:
     )
 
 
-def _trials(task: Task, sender: Sender, bar: "tqdm[NoReturn]") -> list[Trial]:
+def _trials(task: Task, bar: "tqdm[NoReturn]") -> list[Trial]:
     if task.settings is not None:
         return []
 
     @contextmanager
     def start(settings: BatchingSettings) -> Iterator[PausedServer]:
         log = task.directory / "trial.log"
-        with their_server(task.files, sender, task.peer, settings, log=log) as server:
+        with their_server(task.files, task.workload, task.peer, settings, log=log) as server:
             yield server
 
     trials = []

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from statistics import median
 
-from loadtests.capacity.contender import Run
+from loadtests.capacity.search import Run
 from loadtests.peers.lines import line
 from loadtests.peers.under_load.results import LoadPoint, Rivalry, Trial, reached, runs_of
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from loadtests.capacity.contender import Capacity, Run
+from loadtests.capacity.search import Capacity, Run
 from loadtests.peers.under_load.results import MAX_LATENCY_RATIO, MIN_CAPACITY_RATIO, LoadPoint, Rivalry
 
 PICTURE_NAME: Final = "load.png"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from loadtests.capacity.contender import Capacity, Run
+from loadtests.capacity.search import Capacity, Run
 from loadtests.peers.systems import Peer
 
 MAX_LATENCY_RATIO: Final = 0.6

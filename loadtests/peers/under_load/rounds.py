@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from loadtests.capacity.contender import Contender, Run, SearchPlan, run
+from loadtests.capacity.search import Run, SearchPlan, System, run
 from loadtests.peers.serving.settings import BatchingSettings
 from loadtests.peers.systems import Peer
 from loadtests.peers.under_load.results import LoadPoint, Trial
@@ -18,7 +18,7 @@ _TUNED_LOADS: Final = (0.3, 0.9)
 """Shares of the rival's throughput at which set-ups are compared: alone, and with company."""
 
 
-Start = Callable[[BatchingSettings], AbstractContextManager[Contender]]
+Start = Callable[[BatchingSettings], AbstractContextManager[System]]
 """Starts the rival at one set-up."""
 
 
@@ -110,7 +110,7 @@ def _trial(start: Start, settings: BatchingSettings, most_per_s: float, plan: Pl
     return Trial(settings=settings.name, runs=tuple(runs))
 
 
-def measure_load(contenders: Mapping[Side, Contender], load: float, capacity_per_s: float, plan: Plan) -> LoadPoint:
+def measure_load(contenders: Mapping[Side, System], load: float, capacity_per_s: float, plan: Plan) -> LoadPoint:
     """Offer both the same, arrival by arrival, forwards and backwards by turns, so that the machine favours neither."""
     runs: dict[Side, list[Run]] = {side: [] for side in _SIDES}
     rate_per_s = load * capacity_per_s

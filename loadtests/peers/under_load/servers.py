@@ -1,32 +1,41 @@
 """Both servers as processes; whoever has no turn stands still."""
 
+import itertools
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+import grpc
 from dragoman.v1 import translation_pb2 as pb
 
+from loadtests.generator import Generator
 from loadtests.peers.model_files import ModelFiles
 from loadtests.peers.serving.settings import BatchingSettings
 from loadtests.peers.systems import Peer
 from loadtests.peers.workspace import served_models
 from loadtests.records import Summary
-from loadtests.sending import Sender
-from loadtests.target import ServerProcess
+from loadtests.target import ServerProcess, Target
+from loadtests.wire import TRANSLATE
+from loadtests.workload import Workload
 
 _START_S: Final = 120.0
+_NUM_CALLERS: Final = 8
+_PATIENCE_S: Final = 120.0
+"""Of callers who want to know what is answered, not how quickly."""
 
 
 class PausedServer:
     """A server that runs only while load is offered to it; stopped (SIGSTOP) it takes nothing from the other."""
 
-    def __init__(self, process: ServerProcess, sender: Sender) -> None:
+    def __init__(self, process: ServerProcess, workload: Workload) -> None:
         """Stop it; it must be ready."""
         self._process = process
-        self._sender = sender
+        self._generator = Generator(target=Target(address=process.target), workload=workload)
         self._stop()
 
     @property
@@ -36,24 +45,31 @@ class PausedServer:
 
     def offer(self, *, rate_per_s: float, duration_s: float, seed: int) -> Summary:
         """Let it run under so many calls a second."""
-        with self._running() as target:
-            return self._sender.offer(target, rate_per_s=rate_per_s, duration_s=duration_s, seed=seed)
+        with self._running():
+            return self._generator.offer(rate_per_s=rate_per_s, duration_s=duration_s, seed=seed)
 
     def throughput_per_s(self, *, duration_s: float) -> float:
         """Let it run for callers who wait."""
-        with self._running() as target:
-            return self._sender.throughput_per_s(target, duration_s=duration_s)
+        with self._running():
+            return self._generator.throughput_per_s(duration_s=duration_s)
 
     def answers(self, *, count: int) -> list[pb.TranslateResponse]:
         """Let it answer so many requests."""
-        with self._running() as target:
-            return self._sender.answers(target, count=count)
+        calls = itertools.islice(self._generator.workload.calls(0), count)
+        with (
+            self._running(),
+            grpc.insecure_channel(self._process.target) as channel,
+            ThreadPoolExecutor(_NUM_CALLERS) as pool,
+        ):
+            method = channel.unary_unary(TRANSLATE, response_deserializer=pb.TranslateResponse.FromString)
+            ask = partial(method, timeout=_PATIENCE_S, wait_for_ready=True)
+            return list(pool.map(ask, [call.messages[0] for call in calls]))
 
     @contextmanager
-    def _running(self) -> Iterator[str]:
+    def _running(self) -> Iterator[None]:
         os.kill(self.pid, signal.SIGCONT)
         try:
-            yield self._process.target
+            yield
         finally:
             self._stop()
 
@@ -64,7 +80,7 @@ class PausedServer:
 
 
 @contextmanager
-def our_server(files: ModelFiles, sender: Sender, *, log: Path) -> Iterator[PausedServer]:
+def our_server(files: ModelFiles, workload: Workload, *, log: Path) -> Iterator[PausedServer]:
     """Serve a model as an operator would, with all defaults.
 
     Raises:
@@ -72,12 +88,12 @@ def our_server(files: ModelFiles, sender: Sender, *, log: Path) -> Iterator[Paus
     """
     with ServerProcess(log, "--models", str(served_models(files).resolve())) as process:
         process.wait_until_ready(timeout_s=_START_S)
-        yield PausedServer(process, sender)
+        yield PausedServer(process, workload)
 
 
 @contextmanager
 def their_server(
-    files: ModelFiles, sender: Sender, peer: Peer, settings: BatchingSettings, *, log: Path
+    files: ModelFiles, workload: Workload, peer: Peer, settings: BatchingSettings, *, log: Path
 ) -> Iterator[PausedServer]:
     """Serve a model with another system.
 
@@ -88,4 +104,4 @@ def their_server(
     flags = ("--system", peer, "--files", str(files.directory.resolve()), "--settings", settings.name)
     with ServerProcess(log, *flags, module=module) as process:
         process.wait_until_ready(timeout_s=_START_S)
-        yield PausedServer(process, sender)
+        yield PausedServer(process, workload)

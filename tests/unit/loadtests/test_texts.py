@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.texts import Profile, Texts, prose_sentences, read_texts
+from loadtests.texts import Profile, Texts, read_texts
 
 SHORT, LONG = "A short one.", "This one is a sentence that has more than forty-five characters."
 GENERATOR = random.Random(1)  # noqa: S311 - draws texts
@@ -57,10 +57,10 @@ def _read_by_environment(path: Path, monkeypatch: pytest.MonkeyPatch) -> Texts:
     return read_texts()
 
 
-def test_without_test_sets_the_repository_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_test_sets_the_built_in_sentences_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DRAGOMAN_DATA", raising=False)
 
-    assert read_texts().origin == "the repository's documents"
+    assert read_texts().origin == "sentences.txt"
 
 
 def test_a_directory_without_test_sets_is_refused(tmp_path: Path) -> None:
@@ -84,31 +84,3 @@ def test_an_empty_file_of_texts_is_refused(tmp_path: Path) -> None:
 def test_sentences_of_one_length_only_are_too_few() -> None:
     with pytest.raises(ValueError, match="too few sentences"):
         Texts([SHORT], origin="made up")
-
-
-def test_prose_is_what_is_neither_heading_nor_list_nor_table_nor_code() -> None:
-    markdown = """# A heading.
-
-First sentence with **bold** and a [link](https://example.com). Second
-sentence, `code` in it.
-
-- An item of a list.
-
-```sh
-Not this. Nor this.
-
-Nor this either.
-```
-
-| A | table. |
-
-    Indented code.
-
-Last one!
-"""
-
-    assert list(prose_sentences(markdown)) == [
-        "First sentence with bold and a link.",
-        "Second sentence, code in it.",
-        "Last one!",
-    ]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.capacity.contender import find_capacities
+from loadtests.capacity.search import find_capacities
 from loadtests.peers.record import write_record
 from loadtests.peers.under_load.agreement import agreement
 from loadtests.peers.under_load.lines import rivalry_lines, trial_line
@@ -14,7 +14,7 @@ from loadtests.peers.under_load.record import record_of
 from loadtests.peers.under_load.results import Agreement, Rivalry, Trial, reached
 from loadtests.peers.under_load.rounds import Plan, Side, measure_load
 from loadtests.slo import parse_slo
-from tests.unit.loadtests.capacity.fake_contender import FakeContender
+from tests.unit.loadtests.capacity.fake_system import FakeSystem
 
 _AGREEMENT = Agreement(num_texts=100, identical=0.7, bleu=78.0, tokens_ratio=0.99)
 _PLAN = Plan(run_s=10.0, probe_s=10.0, trial_s=10.0, num_repetitions=2, loads=(0.3, 0.9), resolution=0.01)
@@ -22,9 +22,9 @@ _PLAN = Plan(run_s=10.0, probe_s=10.0, trial_s=10.0, num_repetitions=2, loads=(0
 
 @pytest.fixture
 def rivalry() -> Rivalry:
-    contenders: dict[Side, FakeContender] = {
-        "ours": FakeContender("ours", [], capacity_per_s=160.0, service_s=0.05),
-        "theirs": FakeContender("theirs", [], capacity_per_s=100.0, service_s=0.1),
+    contenders: dict[Side, FakeSystem] = {
+        "ours": FakeSystem("ours", [], capacity_per_s=160.0, service_s=0.05),
+        "theirs": FakeSystem("theirs", [], capacity_per_s=100.0, service_s=0.1),
     }
     capacities = find_capacities(contenders, parse_slo("p95<1s"), _PLAN.search, note=lambda *_: None)
     return Rivalry(

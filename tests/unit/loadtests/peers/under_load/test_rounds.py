@@ -5,16 +5,16 @@ import pytest
 
 from loadtests.peers.serving.settings import BatchingSettings
 from loadtests.peers.under_load.rounds import Plan, Side, best_settings, measure_load, tune
-from tests.unit.loadtests.capacity.fake_contender import FakeContender
+from tests.unit.loadtests.capacity.fake_system import FakeSystem
 
 _PLAN = Plan(run_s=10.0, probe_s=10.0, trial_s=10.0, num_repetitions=3, loads=(0.6,))
 _Log = list[tuple[str, float, int]]
 
 
-def _contenders(log: _Log) -> dict[Side, FakeContender]:
+def _contenders(log: _Log) -> dict[Side, FakeSystem]:
     return {
-        "ours": FakeContender("ours", log, capacity_per_s=150.0, service_s=0.02),
-        "theirs": FakeContender("theirs", log, capacity_per_s=100.0, service_s=0.05),
+        "ours": FakeSystem("ours", log, capacity_per_s=150.0, service_s=0.02),
+        "theirs": FakeSystem("theirs", log, capacity_per_s=100.0, service_s=0.05),
     }
 
 
@@ -36,10 +36,10 @@ def test_both_get_the_same_arrivals_in_turn_forwards_and_backwards() -> None:
 
 def test_the_rival_is_set_up_as_it_does_best() -> None:
     @contextmanager
-    def start(settings: BatchingSettings) -> Iterator[FakeContender]:
+    def start(settings: BatchingSettings) -> Iterator[FakeSystem]:
         capacity_per_s = 100.0 if settings.num_streams == 2 else 50.0
         service_s = 0.02 + settings.max_wait_s + abs(settings.max_batch_size - 16) / 1000
-        yield FakeContender(settings.name, [], capacity_per_s=capacity_per_s, service_s=service_s)
+        yield FakeSystem(settings.name, [], capacity_per_s=capacity_per_s, service_s=service_s)
 
     trials = list(tune(start, "ctranslate2", _PLAN, num_cores=2))
 
@@ -53,9 +53,9 @@ def test_transformers_has_one_stream_only() -> None:
     asked = []
 
     @contextmanager
-    def start(settings: BatchingSettings) -> Iterator[FakeContender]:
+    def start(settings: BatchingSettings) -> Iterator[FakeSystem]:
         asked.append(settings)
-        yield FakeContender(settings.name, [], capacity_per_s=10.0, service_s=0.1)
+        yield FakeSystem(settings.name, [], capacity_per_s=10.0, service_s=0.1)
 
     list(tune(start, "transformers", _PLAN, num_cores=4))
 

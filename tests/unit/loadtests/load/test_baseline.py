@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from loadtests.loadtest.baseline import BaselineError, Change, parse_share, read_baseline, table
-from loadtests.loadtest.run import as_json, settings_of
-from tests.unit.loadtests.loadtest.fake_runs import MACHINE, run_of
+from loadtests.load.baseline import BaselineError, Change, parse_share, read_baseline, table
+from loadtests.load.run import as_json, settings_of
+from tests.unit.loadtests.load.fake_runs import MACHINE, run_of
 
 
 def kept(path: Path, **changed: Any) -> Path:

@@ -3,17 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.loadtest.__main__ import main
-from loadtests.loadtest.run import as_json
-from tests.unit.loadtests.loadtest.fake_runs import run_of
-
-
-def test_the_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["--help"])
-
-    assert caught.value.code == 0
-    assert "all times count from the moment" in capsys.readouterr().out
+from loadtests.load.__main__ import main
+from loadtests.load.run import as_json
+from tests.unit.loadtests.load.fake_runs import run_of
 
 
 @pytest.mark.parametrize(

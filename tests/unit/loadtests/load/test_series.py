@@ -2,11 +2,11 @@ import math
 
 import pytest
 
-from loadtests.loadtest.series import Series, call_series, server_series
+from loadtests.load.series import Series, call_series, server_series
 from loadtests.sampler import Sample
 from loadtests.wire import Outcome
 from tests.unit.loadtests.fake_calls import record
-from tests.unit.loadtests.loadtest.fake_runs import BEGAN_S, answered, sample
+from tests.unit.loadtests.load.fake_runs import BEGAN_S, answered, sample
 
 
 def by_name(series: list[Series]) -> dict[str, Series]:

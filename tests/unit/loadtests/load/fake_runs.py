@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from loadtests.arrivals import Poisson
-from loadtests.load import Load, LoadResult
-from loadtests.loadtest.run import Run, series_of, server_facts
+from loadtests.load.offer import Load, LoadResult
+from loadtests.load.run import Run, series_of
 from loadtests.records import CallRecord
-from loadtests.sampler import Sample
+from loadtests.sampler import Sample, server_facts
 from loadtests.wire import Outcome
 from loadtests.workload import Workload
 
@@ -75,7 +75,7 @@ def run_of(
         summary=result.summary(),
         series=series_of(result),
         machine=MACHINE,
-        command="python -m loadtests.loadtest --rate 1",
+        command="python -m loadtests load --rate 1",
         server=server_facts(samples[-1].values if samples else {}),
         slo=slo,
         broken=broken,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from loadtests.loadtest.run import FORMAT
+from loadtests.load.run import FORMAT
 
 JUDGED: Final[Mapping[str, int]] = {"p50_ms": 1, "p95_ms": 1, "goodput_per_s": -1, "tokens_per_s": -1}
 """Figures that may not become worse, and in which direction worse is. What is refused, late or an error lowers the

@@ -4,7 +4,7 @@ from loadtests.records import CallRecord, Summary, summarize
 from loadtests.wire import Outcome
 
 
-class FakeContender:
+class FakeSystem:
     """Answers within its service time below its capacity; above it, calls wait the longer the more there are."""
 
     def __init__(

@@ -2,12 +2,13 @@ import json
 import re
 from html.parser import HTMLParser
 
-from loadtests.loadtest import page
-from loadtests.loadtest.baseline import Change
-from loadtests.loadtest.run import as_json, line
+from loadtests.load import page
+from loadtests.load.baseline import Change
+from loadtests.load.run import as_json, broken_promises, line
+from loadtests.slo import parse_slo
 from loadtests.wire import Outcome
-from tests.unit.loadtests.fake_calls import record
-from tests.unit.loadtests.loadtest.fake_runs import BEGAN_S, answered, run_of, sample
+from tests.unit.loadtests.fake_calls import record, summary_of
+from tests.unit.loadtests.load.fake_runs import BEGAN_S, answered, run_of, sample
 
 SAMPLES = [sample(float(second)) for second in range(11)]
 
@@ -52,7 +53,7 @@ def test_the_page_says_machine_versions_command_date_and_figures() -> None:
         "Abacus <1>, 2 cores (avx2)",
         "Python 3.11, dragoman 0.1.0",
         "2026-11-21T12:00:00+00:00",
-        "python -m loadtests.loadtest --rate 1",
+        "python -m loadtests load --rate 1",
         'onnxruntime="1.31",version="0.1.0"',
         "the objective p95<2s was held",
         "batch_segments_mean",
@@ -95,3 +96,14 @@ def test_the_line_has_what_a_script_wants() -> None:
         "loadtest profile=sentence rate=1 p50_ms=100.0 p95_ms=100.0 p99_ms=100.0 max_ms=100.0 goodput=0.8889 "
         "rejected=0.1111 errors=0.0000 tokens_per_s=10 generator_lag_p99_ms=1.0"
     )
+
+
+def test_objective_and_generator_are_each_told() -> None:
+    summary = summary_of(latencies_s=[0.1], lag_s=0.03)
+
+    assert broken_promises(summary, slo=parse_slo("p95<50ms"), max_lag_ms=25.0) == [
+        "generator_lag_p99_ms is 30.0, the limit is 25: the run does not count",
+        "p95 is 100ms, the limit is < 50ms",
+    ]
+    assert broken_promises(summary, slo=parse_slo("p95<1s"), max_lag_ms=30.1) == []
+    assert broken_promises(summary, slo=None, max_lag_ms=30.1) == []

@@ -1,0 +1,162 @@
+"""Offers load from this process: calls at random moments whatever became of those before, or callers who wait.
+
+Sent by gRPC's own threads as bytes made beforehand, not by Locust, which can do more and takes three times the
+processor time: 1.9 ms a call instead of 0.6 (100 calls/s, on two cores that a server kept busy). A generator shares
+the cores with a server on the same machine; at 200 calls/s that would take a fifth of two cores from it.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from loadtests.arrivals import Poisson
+from loadtests.client import Client
+from loadtests.records import CallRecord, Summary, summarize
+from loadtests.target import Target
+from loadtests.wire import Outcome
+from loadtests.workload import PlannedCall, Workload
+
+NUM_WAITING_CALLERS: Final = 32
+"""Of a closed loop: enough to fill the batches of all streams."""
+
+_NUM_CHANNELS: Final = 4
+_CONNECT_S: Final = 10.0
+_PATIENCE_S: Final = 60.0
+"""Deadline of calls in a closed loop, and what a call may take beyond its deadline."""
+_WARM_UP_S: Final = 1.5
+"""In which calls come that do not count."""
+_RETRY_S: Final = 0.1
+"""After which a caller who waits repeats a call that was rejected."""
+_NUM_CALLS: Final = 256
+"""Different ones of a closed loop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generator:
+    """Offers the calls of one workload to one server: a `loadtests.capacity.search.System`."""
+
+    target: Target
+    workload: Workload
+
+    def offer(self, *, rate_per_s: float, duration_s: float, seed: int) -> Summary:
+        """Have calls arrive at random moments (Poisson), the same for the same seed; summarise those after warm-up.
+
+        Raises:
+            RuntimeError: if not one call comes.
+            TimeoutError: if calls do not end long after their deadline.
+        """
+        arrivals = Poisson(rate_per_s).times(_WARM_UP_S + duration_s, seed)
+        calls = list(itertools.islice(self.workload.calls(seed), len(arrivals)))
+        cpu_s = time.process_time()
+        with self.connect() as client:
+            began_s, records = open_loop(client, calls, arrivals)
+        cpu_s = time.process_time() - cpu_s
+        counted = [record for record in records if record.planned_s >= began_s + _WARM_UP_S]
+        if not counted:
+            raise RuntimeError(f"not one call came within {duration_s:g} s at {rate_per_s:g} calls/s")
+        share = len(counted) / len(records)
+        return summarize(counted, duration_s=duration_s, generator_cpu_s=share * cpu_s)
+
+    def throughput_per_s(self, *, duration_s: float) -> float:
+        """Return the calls answered in a second for callers who wait for each answer.
+
+        Raises:
+            RuntimeError: if a call fails.
+            TimeoutError: if the server stops answering.
+        """
+        with self.connect() as client:
+            return closed_loop(client, self.patient_calls(), num_callers=NUM_WAITING_CALLERS, duration_s=duration_s)
+
+    def connect(self, *, timeout_s: float = _CONNECT_S) -> Client:
+        """Return a client whose connections stand; to be closed.
+
+        Raises:
+            RuntimeError: if the server cannot be reached.
+        """
+        client = Client(self.target.address, self.target.access, num_channels=_NUM_CHANNELS)
+        try:
+            client.wait_until_ready(timeout_s)
+        except ConnectionError as error:
+            raise RuntimeError(f"{self.target.address}: {error}") from error
+        return client
+
+    def patient_calls(self) -> Iterator[PlannedCall]:
+        """Return calls without end whose callers neither leave nor have a short deadline."""
+        calls = itertools.islice(self.workload.calls(0), _NUM_CALLS)
+        return itertools.cycle([replace(call, timeout_s=_PATIENCE_S, leave_after_s=None) for call in calls])
+
+
+def closed_loop(
+    client: Client, calls: Iterator[PlannedCall], *, num_callers: int, duration_s: float, warm_up_s: float = _WARM_UP_S
+) -> float:
+    """Keep so many calls under way; return the calls answered in a second after warm-up.
+
+    Raises:
+        RuntimeError: if a call fails.
+        TimeoutError: if the server stops answering.
+    """
+    records: list[CallRecord] = []
+    free = threading.Semaphore(num_callers)
+
+    def note(record: CallRecord) -> None:
+        records.append(record)
+        if record.outcome is Outcome.REJECTED:  # more callers than the server has room for
+            threading.Timer(_RETRY_S, free.release).start()
+        else:
+            free.release()
+
+    began_s = time.monotonic()
+    until_s = began_s + warm_up_s + duration_s
+    while True:
+        _require(free.acquire(timeout=_PATIENCE_S))
+        if (now_s := time.monotonic()) >= until_s:
+            break
+        client.begin(next(calls), now_s, note)
+    for _ in range(num_callers - 1):
+        _require(free.acquire(timeout=_PATIENCE_S))
+    failed = [record.status for record in records if record.outcome not in {Outcome.ANSWERED, Outcome.REJECTED}]
+    if failed:
+        raise RuntimeError(f"{len(failed)} calls of callers who wait failed, the first with {failed[0]}")
+    answered = [record.ended_s for record in records if record.outcome is Outcome.ANSWERED]
+    if not answered:
+        raise RuntimeError(f"no call of callers who wait was answered: {records[-1].status}")
+    return sum(began_s + warm_up_s <= ended_s < until_s for ended_s in answered) / duration_s
+
+
+def open_loop(
+    client: Client, calls: Sequence[PlannedCall], arrivals: Sequence[float], *, began_s: float | None = None
+) -> tuple[float, list[CallRecord]]:
+    """Make a call at each arrival, whatever becomes of those before; return when it began, and the records.
+
+    Args:
+        client: makes them.
+        calls: as many as arrivals.
+        arrivals: in seconds from the start, ascending.
+        began_s: the start, on `time.monotonic()`; None: now.
+
+    Raises:
+        TimeoutError: if calls do not end long after their deadline.
+    """
+    records: list[CallRecord] = []
+    ended = threading.Semaphore(0)
+
+    def note(record: CallRecord) -> None:
+        records.append(record)
+        ended.release()
+
+    began_s = time.monotonic() if began_s is None else began_s
+    for call, arrival_s in zip(calls, arrivals, strict=True):
+        time.sleep(max(0.0, began_s + arrival_s - time.monotonic()))
+        client.begin(call, began_s + arrival_s, note)
+    until_s = time.monotonic() + max((call.timeout_s for call in calls), default=0.0) + _PATIENCE_S
+    for _ in calls:
+        _require(ended.acquire(timeout=max(0.0, until_s - time.monotonic())))
+    return began_s, records
+
+
+def _require(is_in_time: bool) -> None:
+    if not is_in_time:
+        raise TimeoutError(f"the server has not answered for {_PATIENCE_S:g} s")
