@@ -92,9 +92,11 @@ class UnsupportedFieldError(RequestError):
 class ModelNotFoundError(RequestError):
     """No such model, version or language pair."""
 
-    def __init__(self, field: str, wanted: str, available: tuple[str, ...]) -> None:
-        """Name what was asked for and all that exists."""
-        super().__init__(field, f"{wanted} is not served here; available: {', '.join(available) or 'none'}")
+    def __init__(
+        self, field: str, wanted: str, available: tuple[str, ...], *, fault: str = "is not served here"
+    ) -> None:
+        """Name what was asked for, all that exists, and what is wrong with it."""
+        super().__init__(field, f"{wanted} {fault}; available: {', '.join(available) or 'none'}")
         self.wanted = wanted
         self.available = available
 

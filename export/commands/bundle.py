@@ -1,6 +1,7 @@
 """`python -m export bundle`: from the checkpoint of a run to a directory the service loads."""
 
 import argparse
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,13 @@ def run(args: argparse.Namespace) -> int:
     ranges = measure_ranges(model, _calibration_pairs(args, vocabulary, description.limits)) if args.calibration else {}
     manifest = write_bundle(args.output, Network.of(model, ranges, kept=kept), vocabulary, description)
     print(f"{args.output}: {manifest.name}/{manifest.version} from {trained.checkpoint}")
+    place = args.output.resolve()
+    if (place.parent.name, place.name) != (manifest.name, manifest.version):
+        print(
+            f"warning: the service loads this bundle only from a directory {manifest.name}/{manifest.version}, "
+            f"not from {place.parent.name}/{place.name}",
+            file=sys.stderr,
+        )
     sizes = {name: entry.bytes for name, entry in manifest.files.items()}
     for name, size in {**sizes, "all files": sum(sizes.values())}.items():
         print(f"  {name:24} {size:>12,} bytes")

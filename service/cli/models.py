@@ -5,7 +5,8 @@ from typing import Any
 
 from dragoman.admin import ModelAdminClient
 from dragoman.client import TranslationClient
-from dragoman.models import Model, ModelVersion
+from dragoman.enums import ModelState, Precision
+from dragoman.models import EvaluationScore, Model, ModelLimits, ModelVersion
 
 from service.cli.target import add_target_flags, call, call_admin
 
@@ -15,12 +16,14 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "models",
         help="list the models of a running server, load, unload or label them",
-        description="Lists every model of a running server with its versions, languages, limits and scores.",
+        description="Lists every model of a running server with its versions, languages, limits and scores. A version "
+        "marked default answers requests that name its model alone; one marked with a language pair, also those that "
+        "name no model.",
     )
     add_target_flags(parser)
     parser.set_defaults(run=run)
     changes = parser.add_subparsers(metavar="CHANGE")
-    _add_change(changes, "load", run_load, "load a version from the server's directory of models, and warm it up")
+    _add_change(changes, "load", run_load, "load a version from the server's directory of models")
     _add_change(changes, "unload", run_unload, "unload a version once what it has is answered")
     label = _add_change(changes, "label", run_label, "let NAME@LABEL mean a version")
     label.add_argument("label", metavar="LABEL", help="such as stable or canary")
@@ -82,16 +85,36 @@ def _print(model: Model) -> None:
 
 
 def _described(model: Model, version: ModelVersion) -> str:
-    pairs = ", ".join(f"{pair.source_language}-{pair.target_language}" for pair in version.language_pairs)
-    limits = version.limits
-    scores = "".join(
-        f"\n    {score.metric} {score.value:.1f} on {score.test_set}" for score in version.evaluation_scores
-    )
-    labels = "".join(f"  @{label}" for label in version.labels)
-    fault = f"\n    {version.state_message}" if version.state_message else ""
-    state = f"{version.precision.name.lower()}  {version.state.name.lower()}{fault}"
+    pairs = [(f"{pair.source_language}-{pair.target_language}", pair.is_default) for pair in version.language_pairs]
+    is_failed = version.state is ModelState.FAILED
+    facts = [
+        f"{model.name}/{version.version}",
+        *(f"@{label}" for label in version.labels),
+        ", ".join(name for name, _ in pairs),
+        "" if version.precision is Precision.UNSPECIFIED else version.precision.name.lower(),
+        version.state.name.lower(),
+        _default_of(version, [name for name, is_default in pairs if is_default]),
+    ]
+    lines = [
+        version.state_message,
+        *([] if is_failed else [_limits(version.limits), *map(_score, version.evaluation_scores)]),
+    ]
+    return "\n    ".join(["  ".join(filter(None, facts)), *filter(None, lines)])
+
+
+def _default_of(version: ModelVersion, pairs: list[str]) -> str:
+    """Say which requests get a version without naming it: those for its model, or also those for a language pair."""
+    if pairs:
+        return f"default of {', '.join(pairs)}"
+    return "default" if version.is_default else ""
+
+
+def _limits(limits: ModelLimits) -> str:
     return (
-        f"{model.name}/{version.version}{labels}  {pairs}  {state}\n"
-        f"    up to {limits.max_texts} texts of {limits.max_text_characters} characters, "
-        f"sentences up to {limits.max_source_tokens} tokens{scores}"
+        f"up to {limits.max_texts} texts of {limits.max_text_characters} characters, "
+        f"sentences up to {limits.max_source_tokens} tokens"
     )
+
+
+def _score(score: EvaluationScore) -> str:
+    return f"{score.metric} {score.value:.1f} on {score.test_set}"

@@ -10,6 +10,8 @@ from service.errors import BundleError, ConfigError
 from service.models.names import is_plain_name
 from service.models.serving import SERVING_NAME
 
+_PLACE = "name and version"
+
 Fingerprint = tuple[tuple[str, int, int, int], ...]
 """Name, inode, size and time of change of every file of a directory; changes with any of the files."""
 
@@ -73,8 +75,13 @@ def named_manifest(directory: Path) -> Manifest:
     manifest = load_manifest(directory)
     found, expected = f"{manifest.name}/{manifest.version}", f"{directory.parent.name}/{directory.name}"
     if found != expected:
-        raise BundleError(str(directory / MANIFEST_NAME), found=found, expected=expected, what="name and version")
+        raise BundleError(str(directory / MANIFEST_NAME), found=found, expected=expected, what=_PLACE)
     return manifest
+
+
+def is_misplaced(error: BundleError) -> bool:
+    """Whether a bundle is in the directory of another version: copying the rest of it will not help."""
+    return error.what == _PLACE
 
 
 def check_complete(directory: Path) -> None:

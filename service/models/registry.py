@@ -151,12 +151,19 @@ class Catalogue:
                 labels=self.policy(entry.name).labels_of(entry.version),
             )
 
-    def _labelled(self, name: str, label: str) -> Entry:
-        labels = self.policy(name).labels
+    def check_label_known(self, name: str, label: str) -> None:
+        """Do nothing if a model has a label, else ModelNotFoundError, which lists its labels."""
         if name not in {entry.name for entry in self.entries.values()}:
             raise ModelNotFoundError("model", f"{name}@{label}", self.available())
+        labels = self.policy(name).labels
         if label not in labels:
-            raise ModelNotFoundError("model", f"{name}@{label}", tuple(f"{name}@{known}" for known in labels))
+            known = tuple(f"{name}@{other}" for other in labels)
+            fault = "is not served here" if labels else f"is not served here, as {name} has no labels"
+            raise ModelNotFoundError("model", f"{name}@{label}", known or self.available(), fault=fault)
+
+    def _labelled(self, name: str, label: str) -> Entry:
+        self.check_label_known(name, label)
+        labels = self.policy(name).labels
         entry = self.entries.get(full_name(name, labels[label]))
         if entry is None:
             raise ModelNotFoundError("model", f"{name}@{label}, which is {name}/{labels[label]},", self.available())

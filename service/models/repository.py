@@ -163,7 +163,8 @@ class ModelRepository:
         name, version = parse_version(model)
         directory = self._directory / name / version
         if not directory.is_dir():
-            raise ModelNotFoundError("model", model, self._names_on_disk())
+            fault = f"cannot be loaded: no bundle at {directory}"
+            raise ModelNotFoundError("model", model, self._names_on_disk(), fault=fault)
         self._reconciler.note_load(directory)
         ready = {*self._registry.catalogue.ready_versions(name), version}
         self._registry.change_policy(name, lambda policy: policy.with_demand(version, ready))
@@ -197,7 +198,7 @@ class ModelRepository:
 
         Raises:
             InvalidFieldError: if one of them is malformed, or the model has too many labels.
-            ModelNotFoundError: if there is no such version; lists what there is.
+            ModelNotFoundError: if there is no such version, or no such label to remove; lists what there is.
             ModelStateError: if it is not ready.
         """
         check_label(label)
@@ -208,6 +209,8 @@ class ModelRepository:
         (entry, *_) = catalogue.select(reference)
         if reference.version is not None:
             _check_may_have(label, entry, catalogue)
+        else:
+            catalogue.check_label_known(reference.name, label)
         self._registry.change_policy(reference.name, lambda policy: policy.with_label(label, reference.version))
         self._reconciler.retire_unwanted(reference.name)
         return self.get_model(reference.name)

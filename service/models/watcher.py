@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from service.errors import BundleError, ConfigError, DragomanError
-from service.models.disk import Fingerprint, NameOnDisk, check_complete, fingerprint, name_on_disk, names_on_disk
+from service.models.disk import (
+    Fingerprint,
+    NameOnDisk,
+    check_complete,
+    fingerprint,
+    is_misplaced,
+    name_on_disk,
+    names_on_disk,
+)
 from service.models.lifecycle import Lifecycle, entry_of
 from service.models.model import ModelState
 from service.models.names import full_name, version_key
@@ -36,7 +44,8 @@ class Reconciler:
     """Loads and unloads versions until they are those that are on the disk and wanted by the policy of their name.
 
     A bundle is complete once its checksums fit. One that does not fit may still be being copied: it is tried again
-    after each change, and is broken if it has not changed for `settle_s`.
+    after each change, and is broken if it has not changed for `settle_s`, or at once if its manifest is that of another
+    version.
     """
 
     def __init__(
@@ -140,17 +149,23 @@ class Reconciler:
     def _missing(self, name: str, on_disk: NameOnDisk) -> list[str]:
         """Return the versions to load, the oldest first."""
         catalogue = self._registry.catalogue
-        candidates = [version for version in on_disk.versions if not self._is_excluded(name, version, on_disk)]
+        candidates = [version for version in on_disk.versions if not self._has_failed(name, version, on_disk)]
         current = {entry.version for entry in catalogue.versions(name) if entry.state is not ModelState.FAILED}
-        return sorted(catalogue.policy(name).wanted(candidates) - current, key=version_key)
+        wanted = catalogue.policy(name).wanted(candidates) - current
+        # One that was unloaded by command still counts among the newest: none that is older takes its place.
+        return sorted((v for v in wanted if not self._is_unloaded(name, v, on_disk)), key=version_key)
 
-    def _is_excluded(self, name: str, version: str, on_disk: NameOnDisk) -> bool:
+    def _is_unloaded(self, name: str, version: str, on_disk: NameOnDisk) -> bool:
+        """Whether a caller unloaded a version whose directory has not changed since."""
         model, bundle = full_name(name, version), on_disk.versions[version]
         if self._unloaded.get(model, bundle) != bundle:
             del self._unloaded[model]
-        attempt = self._attempts.get(model)
-        has_failed = attempt is not None and attempt.is_final and attempt.content == (bundle, on_disk.serving)
-        return model in self._unloaded or has_failed
+        return model in self._unloaded
+
+    def _has_failed(self, name: str, version: str, on_disk: NameOnDisk) -> bool:
+        attempt = self._attempts.get(full_name(name, version))
+        content = on_disk.versions[version], on_disk.serving
+        return attempt is not None and attempt.is_final and attempt.content == content
 
     def _try(self, name: str, version: str, on_disk: NameOnDisk) -> None:
         """Load a version if its bundle is complete."""
@@ -167,7 +182,7 @@ class Reconciler:
             check_complete(directory)
             self._lifecycle.load(directory)
         except BundleError as error:
-            if not is_settled:
+            if not (is_settled or is_misplaced(error)):
                 return
             self._lifecycle.fail(entry_of(directory), error)
         except DragomanError:

@@ -85,6 +85,7 @@ async def test_a_model_is_got_by_its_label(server: RunningServer) -> None:
     ("fields", "message"),
     [
         ({"model": "tiny@canary"}, "model: tiny@canary is not served here; available: tiny@stable"),
+        ({"model": "back@canary"}, "back@canary is not served here, as back has no labels; available: back/1, tiny/1"),
         ({"model": "huge"}, "model: huge is not served here; available: back/1, tiny/1"),
         ({"model": "tiny/2"}, "model: tiny/2 is not served here; available: back/1, tiny/1"),
         ({"source_language": "fr"}, "fr to de is not served here; available: de to en, en to de"),
@@ -113,6 +114,7 @@ async def test_what_is_not_served_is_not_found_and_what_is_is_listed(
         ("SetModelLabel", {"model": "tiny/1", "label": "x" * 65}, "INVALID_ARGUMENT", "label"),
         ("SetModelLabel", {"model": "tiny@stable", "label": "x"}, "INVALID_ARGUMENT", "model"),
         ("SetModelLabel", {"model": "tiny/2", "label": "x"}, "NOT_FOUND", "model"),
+        ("SetModelLabel", {"model": "tiny", "label": "canary"}, "NOT_FOUND", "model"),
     ],
 )
 async def test_a_bad_request_is_refused_with_its_field(
@@ -123,6 +125,13 @@ async def test_a_bad_request_is_refused_with_its_field(
     error = await refusal(getattr(admin(server), method)(message))
 
     assert (error.code, error.fields) == (code, [field])
+
+
+async def test_loading_what_is_not_there_says_where_it_was_looked_for(models: Path, server: RunningServer) -> None:
+    error = await refusal(admin(server).LoadModel(pb.LoadModelRequest(model="tiny/3")))
+
+    assert f"tiny/3 cannot be loaded: no bundle at {models / 'tiny' / '3'}; available: " in error.message
+    assert "tiny/1, tiny/2" in error.message
 
 
 async def test_a_broken_version_fails_to_load_and_says_why(models: Path, server: RunningServer) -> None:
@@ -165,7 +174,7 @@ async def test_the_command_line_loads_labels_and_unloads(
         assert await asyncio.to_thread(main, [*flags, *arguments]) == 0
         return capsys.readouterr().out
 
-    assert "tiny/2  en-de  float32  ready\n" in await run("load", "tiny/2")
+    assert "tiny/2  en-de  float32  ready  default of en-de\n" in await run("load", "tiny/2")
     assert "tiny/1  @blue  @stable" in await run("label", "tiny/1", "blue")
     assert "tiny/1  @blue  @stable  en-de  float32  ready\n" in await run()
     assert "@blue" not in await run("label", "tiny", "blue", "--remove")

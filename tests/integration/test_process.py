@@ -159,7 +159,7 @@ def test_a_refusal_is_one_line_and_exit_code_1(target: str, capsys: pytest.Captu
 def test_the_models_are_listed(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "--target", target]) == 0
 
-    assert capsys.readouterr().out.startswith("tiny/1  en-de  float32  ready\n")
+    assert capsys.readouterr().out.startswith("tiny/1  en-de  float32  ready  default of en-de\n")
 
 
 def test_the_demo_shows_four_texts_and_ends_well(

@@ -64,6 +64,16 @@ def test_a_bundle_says_where_it_comes_from(run_folder: Path, tmp_path: Path) -> 
     assert manifest.provenance.checkpoint_sha256 == file_entry(run_folder / "checkpoints" / "best.pt").sha256
 
 
+@pytest.mark.parametrize(("place", "is_warned"), [("en-de/1", False), ("en-de/2", True), ("bundle", True)])
+def test_a_bundle_in_a_directory_that_the_service_cannot_load_it_from_is_warned_of(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, is_warned: bool
+) -> None:
+    assert _bundle(run_folder, tmp_path / place, "--precisions", "fp32") == 0
+
+    told = capsys.readouterr().err
+    assert ("warning: the service loads this bundle only from a directory en-de/1, not from" in told) is is_warned
+
+
 def test_a_bundle_that_is_there_already_stays_as_it_is(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

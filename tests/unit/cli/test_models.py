@@ -1,8 +1,11 @@
 import argparse
 
 import pytest
+from dragoman.v1 import translation_pb2 as pb
 
+from service.__main__ import main
 from service.cli import models
+from tests.unit.proto.scripted_server import ScriptedService, answers, running
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -29,3 +32,26 @@ def test_who_is_asked_may_be_said_before_or_after_what_is_asked(words: tuple[str
 def test_without_a_change_the_models_are_listed() -> None:
     assert parsed().run is models.run
     assert parsed().target == "localhost:50051"
+
+
+def test_the_defaults_are_marked_and_a_version_that_failed_has_no_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = pb.LanguagePair(source_language="en", target_language="de", is_default=True)
+    limits = pb.ModelLimits(max_texts=128, max_text_characters=10_000, max_source_tokens=128)
+    served = {"state": pb.MODEL_STATE_READY, "precision": pb.PRECISION_INT8, "limits": limits}
+    versions = [
+        pb.ModelVersion(version="3", state=pb.MODEL_STATE_FAILED, state_message="manifest.json is missing"),
+        pb.ModelVersion(version="2", is_default=True, labels=["stable"], language_pairs=[pair], **served),  # type: ignore[arg-type]
+        pb.ModelVersion(version="1", **served),  # type: ignore[arg-type]
+    ]
+    service = ScriptedService()
+    service.script.append(answers(pb.ListModelsResponse(models=[pb.Model(name="tiny", versions=versions)])))
+
+    with running(service) as target:
+        assert main(["models", "--target", target]) == 0
+
+    told = "    up to 128 texts of 10000 characters, sentences up to 128 tokens"
+    assert capsys.readouterr().out.splitlines() == [
+        *("tiny/3  failed", "    manifest.json is missing"),
+        *("tiny/2  @stable  en-de  int8  ready  default of en-de", told),
+        *("tiny/1  int8  ready", told),
+    ]

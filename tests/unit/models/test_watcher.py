@@ -224,6 +224,32 @@ def test_a_version_that_somebody_unloaded_stays_so_until_its_directory_changes(t
     assert states(repository) == {"tiny/2": "ready", "tiny/1": "ready"}
 
 
+def test_none_that_is_older_takes_the_place_of_one_that_was_unloaded(tmp_path: Path) -> None:
+    write_serving(tmp_path, "tiny", 'versions = "latest:1"')
+    repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
+
+    repository.unload("tiny/2")
+    repository.refresh()
+    assert states(repository) == {}
+    with pytest.raises(ModelNotFoundError):
+        resolved(repository, "tiny")
+    write_bundle(tmp_path, "tiny/3")
+    repository.refresh()
+
+    assert states(repository) == {"tiny/3": "ready"}
+
+
+def test_a_bundle_in_the_directory_of_another_version_is_told_at_once(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1")
+    shutil.copytree(tmp_path / "tiny" / "1", tmp_path / "tiny" / "2")
+
+    repository.refresh()
+
+    (broken, _) = repository.list_models()
+    assert states(repository) == {"tiny/2": "failed", "tiny/1": "ready"}
+    assert "name and version is tiny/1, expected tiny/2" in broken.message
+
+
 def test_a_version_that_was_asked_for_stays_although_it_is_not_among_the_newest(tmp_path: Path) -> None:
     write_serving(tmp_path, "tiny", 'versions = "latest:1"')
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
