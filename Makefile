@@ -64,11 +64,11 @@ cancellations: $(VENV)/.bench ## Make 50,000 calls whose callers leave at any mo
 soak: $(VENV)/.bench ## Everything at once for half an hour: does anything leak, is anything lost? make soak [MODE=short]
 	@$(BIN)/python -m loadtests stress soak --mode $(MODE)
 
-chaos: $(VENV)/.bench bad-inputs ## Break one thing after the other in a running server: does anybody else notice? make chaos [MODE=short]
-	@$(BIN)/python -m loadtests.chaos --mode $(MODE)
+chaos: $(VENV)/.bench bad-inputs ## Inject one fault after the other into a running server: do other callers notice? make chaos [MODE=short]
+	@$(BIN)/python -m loadtests stress chaos --mode $(MODE)
 
 bad-inputs: $(VENV)/.bench ## Send 20,000 malformed and extreme inputs: does each get the right status? make bad-inputs [MODE=short]
-	@$(BIN)/python -m loadtests.stress bad-inputs --mode $(MODE)
+	@$(BIN)/python -m loadtests stress bad-inputs --mode $(MODE)
 
 image: ## Build the container image with docker or podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
 	@deploy/image/build.sh "$(VARIANT)" "$(TAG)"

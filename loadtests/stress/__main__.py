@@ -2,37 +2,29 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import grpc
 
-from loadtests.chaos import __main__ as chaos
 from loadtests.stress import cancellations
 from loadtests.stress.bad_inputs import scenario as bad_inputs
+from loadtests.stress.chaos import scenario as chaos
 from loadtests.stress.server import SHIPPED_MODELS, log_path
 from loadtests.stress.soak import scenario as soak
 from loadtests.target import ServerError
 
-_SCENARIOS: Final = {"soak": soak, "cancellations": cancellations}
+_SCENARIOS: Final = {"soak": soak, "cancellations": cancellations, "chaos": chaos, "bad-inputs": bad_inputs}
 """Modules, each with `SUMMARY`, `DESCRIPTION`, `add_flags(parser)` and `run(options)`, which returns the exit code."""
-
-_PROGRAMS: Final[dict[str, Callable[[Sequence[str] | None], int]]] = {
-    "chaos": chaos.main,
-    "bad-inputs": bad_inputs.main,
-}
 
 _EXIT_CODES: Final = "exit codes: 0 every promise held, 1 one was broken or the server failed, 2 wrong flags"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a scenario; return the exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if given and given[0] in _PROGRAMS:
-        return _PROGRAMS[given[0]](given[1:])
     parser = _parser()
-    options = parser.parse_args(given)
+    options = parser.parse_args(arguments)
     options.output = options.output or Path("build") / options.scenario
     try:
         return int(_SCENARIOS[options.scenario].run(options))

@@ -23,7 +23,7 @@ def test_every_kind_is_answered_as_it_should_be(
         "short",
         "--count",
         str(NUM_INPUTS),
-        "--models",
+        "--model-dir",
         str(tiny_model),
         "--output",
         str(tmp_path),
@@ -45,7 +45,17 @@ def test_one_input_is_shown_and_sent_again(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
 
-    flags = ["bad-inputs", "--only", "bad-utf8", "--index", "3", "--models", str(tiny_model), "--output", str(tmp_path)]
+    flags = [
+        "bad-inputs",
+        "--only",
+        "bad-utf8",
+        "--index",
+        "3",
+        "--model-dir",
+        str(tiny_model),
+        "--output",
+        str(tmp_path),
+    ]
     exit_code = main(flags)
 
     printed = capsys.readouterr()

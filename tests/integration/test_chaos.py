@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.chaos.fault import Fault, Stage
-from loadtests.chaos.limits import Limits
-from loadtests.chaos.plan import all_faults, chosen
-from loadtests.chaos.run import Run, run_faults
-from loadtests.chaos.scale import SHORT
-from loadtests.chaos.verdict import broken_promises
+from loadtests.stress.chaos.fault import SCALES, Fault, Limits, Stage
+from loadtests.stress.chaos.run import Run, run_faults
+from loadtests.stress.chaos.scenario import all_faults, chosen
 from tests.integration.real_process import CHECKOUT, START_S
 
-SCALE = dataclasses.replace(SHORT, num_failing_runs=1, num_logged_calls=30)
+SCALE = dataclasses.replace(SCALES["short"], num_failing_runs=1, num_logged_calls=30)
 ANY_TIME = Limits(max_bystander_s=START_S, max_check_s=START_S, max_recovery_s=START_S)
 """How fast a server is says nothing on a machine that tests share."""
 
@@ -27,7 +24,7 @@ def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(faults: list[Fault], models: Path, output: Path) -> Run:
     unhurried = [dataclasses.replace(fault, limits=ANY_TIME) for fault in faults]
-    return run_faults(unhurried, SCALE, output=output, models=models, report=lambda _: None)
+    return run_faults(unhurried, SCALE, output=output, models=models, seed=1, report=lambda _: None)
 
 
 def test_faults_within_the_process_hit_nobody_else(tiny_model: Path, tmp_path: Path) -> None:
@@ -36,13 +33,15 @@ def test_faults_within_the_process_hit_nobody_else(tiny_model: Path, tmp_path: P
 
     found = run(faults, tiny_model, tmp_path)
 
-    assert {result.fault: broken_promises(result) for result in found.results} == {fault.name: [] for fault in faults}
+    assert {result.fault.name: result.summary.broken for result in found.results} == {
+        fault.name: [] for fault in faults
+    }
     assert list(found.exit_codes) == [0]
 
 
 def test_a_server_that_ends_is_told_and_the_next_fault_gets_another(tiny_model: Path, tmp_path: Path) -> None:
     def kill(stage: Stage) -> str:
-        os.kill(stage.venue.server.pid, signal.SIGKILL)
+        os.kill(stage.server.process.pid, signal.SIGKILL)
         stage.bystanders.wait_for_answers()
         return "nowhere"
 
@@ -60,7 +59,7 @@ def test_a_server_that_ends_is_told_and_the_next_fault_gets_another(tiny_model: 
     )
 
     killed, left_alone = found.results
-    assert "the server has ended with -9" in broken_promises(killed)
+    assert "the server has ended with -9" in killed.broken
     assert {error.status for error in killed.errors} == {"UNAVAILABLE"}
-    assert broken_promises(left_alone) == []
+    assert left_alone.summary.broken == []
     assert list(found.exit_codes) == [-9, 0]

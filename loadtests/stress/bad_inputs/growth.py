@@ -14,12 +14,12 @@ from loadtests.stress.bad_inputs.inputs import (
     Draw,
     Limits,
     document_content,
-    drawn,
     repeated,
     translate_content,
 )
 from loadtests.stress.bad_inputs.sender import Answer
 from loadtests.stress.bad_inputs.texts import SHAPES
+from loadtests.stress.drawing import drawn
 
 _LONG_S: Final = 0.5
 _UNIT_CHARACTERS: Final = 61

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from dragoman.v1 import translation_pb2 as pb
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 _Drawn = TypeVar("_Drawn")
@@ -173,26 +172,6 @@ class Draw:
     def unary_or_stream(self) -> Method:
         """Draw how a TranslateRequest is sent."""
         return self.choice((Method.UNARY, Method.STREAM))
-
-
-def drawn(make: Callable[[Callable[..., Any]], _Drawn], *, entropy: str) -> _Drawn:
-    """Return what a function draws: the same for the same entropy, version of Hypothesis and of this program."""
-    found: list[_Drawn] = []
-
-    @seed(entropy)
-    @settings(
-        max_examples=2,  # the first one is always the simplest
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(st.data())
-    def collect(data: st.DataObject) -> None:
-        found.append(make(data.draw))
-
-    collect()
-    return found[-1]
 
 
 def translate_content(

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from loadtests.stress.bad_inputs.fields import FIELDS
-from loadtests.stress.bad_inputs.inputs import BadInput, Content, Draw, Limits, drawn
+from loadtests.stress.bad_inputs.inputs import BadInput, Content, Draw, Limits
 from loadtests.stress.bad_inputs.messages import MESSAGES
 from loadtests.stress.bad_inputs.texts import SHAPES, html_format, megabytes, shaped, unicode_rows
+from loadtests.stress.drawing import drawn
 
 KINDS: Final[Mapping[str, Callable[[Draw], Content]]] = {
     "unicode": unicode_rows,

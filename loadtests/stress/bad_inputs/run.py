@@ -112,7 +112,7 @@ class Watch:
         self._num_read = len(lines)
 
 
-def run(
+def send_all(
     server: ServerProcess,
     output: Path,
     *,

@@ -1,25 +1,24 @@
-"""`python -m loadtests.stress bad-inputs`: thousands of malformed and extreme inputs, and what they did."""
+"""Scenario `bad-inputs`: thousands of malformed and extreme inputs, and what they did."""
 
 import argparse
 import sys
-from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Final
 
-import grpc
-
+from loadtests.flags import within
 from loadtests.stress.bad_inputs import kinds, verdict
 from loadtests.stress.bad_inputs.inputs import BadInput
 from loadtests.stress.bad_inputs.kinds import KINDS, Planned
-from loadtests.stress.bad_inputs.run import Record, Watch, run, send_one
+from loadtests.stress.bad_inputs.run import Record, Watch, send_all, send_one
 from loadtests.stress.bad_inputs.sender import Sender
 from loadtests.stress.bad_inputs.texts import SHAPES
 from loadtests.stress.report import conclude
-from loadtests.stress.server import SHIPPED_MODELS, log_path, started
-from loadtests.target import ServerError, ServerProcess
+from loadtests.stress.server import started
+from loadtests.target import ServerProcess
 
-_DESCRIPTION: Final = """\
+SUMMARY: Final = "20,000 malformed and extreme inputs: does each get the right status?"
+
+DESCRIPTION: Final = """\
 Starts the server on free ports of this machine with the model that ships and sends it inputs of every bad kind, drawn
 by Hypothesis from a seed: characters of every Unicode block, invisible ones, towers of marks; bombs of tags, entities
 and placeholders, megabytes without a space; bytes that are no message, or no UTF-8; sizes and options at each limit and
@@ -32,40 +31,51 @@ hang, no lost connection, no error in the server's log; after each thousand the 
 what it did before; memory is bounded; bystanders are answered; twice the text takes no more than three times as long.
 
 DIR gets bad_inputs.json, bad_inputs.png (time against size) and server.log. `--only KIND --index I` sends one input
-again, with the seed that is printed beside it, and shows what was sent and what came back.
-
-exit codes: 0 all of this held, 1 it did not or the server failed, 2 wrong arguments"""
+again, with the seed that is printed beside it, and shows what was sent and what came back."""
 
 _COUNTS: Final = {"short": 2000, "full": 20_000}
 _SHORT_SHAPES: Final = ("combining", "untranslatable")
 _MAX_COUNT: Final = 1_000_000
+_MAX_CALLERS: Final = 1000
 _MAX_SHOWN: Final = 2000
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Send them all, or one; return the exit code."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of this scenario."""
+    add = parser.add_argument
+    counts = ", ".join(f"{mode}: {count}" for mode, count in _COUNTS.items())
+    add("--count", type=within(1, _MAX_COUNT, int), metavar="N", help=f"inputs ({counts}, and growth of all shapes)")
+    add("--only", type=_kinds, default=list(KINDS), metavar="KIND,...", help="kinds to send (all)")
+    add("--index", type=within(0, _MAX_COUNT, int), metavar="I", help="send and show this one input of one kind")
+    add("--list", action="store_true", help="print the kinds and end")
+    add("--callers", type=within(1, _MAX_CALLERS, int), default=8, metavar="N", help="inputs in flight at a time (8)")
+    add("--timeout", type=within(0.1, 3600), default=60.0, metavar="S", help="after which a call hangs (60)")
+    add("--max-rss-growth-mb", type=within(1, 1e6), default=256.0, metavar="MB", help="memory promise (256)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Send them all, or one; return the exit code.
+
+    Raises:
+        argparse.ArgumentTypeError: if flags do not go together.
+        ServerError: if the server does not start or answer.
+    """
     if options.list:
         print("\n".join(f"{name:20} {(kind.__doc__ or '').partition(chr(10))[0]}" for name, kind in KINDS.items()))
         return 0
     if options.index is not None and len(options.only) != 1:
-        parser.error("--index needs --only with one kind")
+        raise argparse.ArgumentTypeError("--index needs --only with one kind")
     options.count = options.count or _COUNTS[options.mode]
     if options.count < len(options.only):
-        parser.error(f"--count {options.count}: expected at least {len(options.only)}, one input of each kind")
-    send = _send_all if options.index is None else _send_one
-    try:
-        with started(options.output, models=options.models) as server:
-            status = send(server, options)
-            return 1 if server.stop() else status
-    except (ServerError, grpc.RpcError, OSError) as error:
-        print(f"bad-inputs: {error}\nthe server's log: {log_path(options.output)}", file=sys.stderr)
-        return 1
+        least = f"expected at least {len(options.only)}, one input of each kind"
+        raise argparse.ArgumentTypeError(f"--count {options.count}: {least}")
+    with started(options.output, models=options.model_dir) as server:
+        status = (_send_all if options.index is None else _send_one)(server, options)
+        return 1 if server.stop() else status
 
 
 def _send_all(server: ServerProcess, options: argparse.Namespace) -> int:
-    result = run(
+    result = send_all(
         server,
         options.output,
         count=options.count,
@@ -114,52 +124,9 @@ def _slow_line(record: Record) -> str:
     return f"{1000 * record.seconds:.0f} ms: {what}"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtests.stress bad-inputs",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    counts = ", ".join(f"{mode}: {count} inputs" for mode, count in _COUNTS.items())
-    add("--mode", choices=sorted(_COUNTS), default="full", help=f"{counts}; full also measures growth of all shapes")
-    add("--count", type=_count, metavar="N", help="inputs, instead of those of the mode")
-    add("--seed", type=int, default=1, metavar="N", help="of everything that is drawn (1)")
-    add("--only", type=_kinds, default=list(KINDS), metavar="KIND,...", help="kinds to send (all)")
-    add("--index", type=_index, metavar="I", help="send and show this one input of the one kind of --only")
-    add("--list", action="store_true", help="print the kinds and end")
-    add("--callers", type=_count, default=8, metavar="N", help="inputs in flight at a time (8)")
-    add("--timeout", type=_above_zero, default=60.0, metavar="S", help="seconds after which a call hangs (60)")
-    add("--max-rss-growth-mb", type=_above_zero, default=256.0, metavar="MB", help="memory promise (256)")
-    add("--models", type=Path, default=SHIPPED_MODELS, metavar="DIR", help="models to serve (the one that ships)")
-    add("--output", type=Path, default=Path("build/bad-inputs"), metavar="DIR", help="(build/bad-inputs)")
-    return parser
-
-
 def _kinds(text: str) -> list[str]:
     names = text.split(",")
     unknown = [name for name in names if name not in KINDS]
     if unknown:
         raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: no such kind; --list names them")
     return names
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= _MAX_COUNT:
-        raise argparse.ArgumentTypeError(f"{text}: expected 1 to {_MAX_COUNT}")
-    return value
-
-
-def _index(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text}: expected 0 or more")
-    return value
-
-
-def _above_zero(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text}: expected a number above 0")
-    return value

@@ -1,1 +1,0 @@
-"""What can go wrong, one module for each place in which it does."""

@@ -1,0 +1,365 @@
+"""Faults of connections: callers who never read, drop, drip, flood, cancel, or speak no gRPC."""
+
+import itertools
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+import grpc
+from dragoman.v1 import translation_pb2 as pb
+from h2.errors import ErrorCodes
+from hyperframe.frame import (
+    ContinuationFrame,
+    DataFrame,
+    GoAwayFrame,
+    HeadersFrame,
+    PingFrame,
+    RstStreamFrame,
+)
+
+from loadtests import wire
+from loadtests.stress.callers import Client
+from loadtests.stress.chaos import http2
+from loadtests.stress.chaos.fault import Fault, Limits, Stage
+from loadtests.stress.chaos.http2 import RawConnection
+from loadtests.stress.chaos.server import HANDSHAKE_TIMEOUT_S
+
+_SENTENCE: Final = "The weather is nice today, and the children play in the garden. "
+_NUM_SENTENCES: Final = 900
+"""Of each document: many times what the server has in work for one, and no more bytes than a peer may send unasked."""
+
+_NUM_STREAMED: Final = 200
+_MAX_SHARE_DONE: Final = 0.5
+"""Of the documents, how much the server may translate although it is not read."""
+
+_READERS_SLACK_S: Final = 5.0
+_SOURCE_TOKENS: Final = "mt_source_tokens_total"
+_DOCUMENTS: Final = 'mt_requests_total{{method="TranslateDocument",status="{}"}}'
+_OPEN: Final = ('mt_requests_in_flight{method="TranslateDocument"}', "mt_open_streams")
+_STREAM_ENDED, _STREAM_LATE = '"event": "stream"', '"status": "DEADLINE_EXCEEDED"'
+
+_MOST_OPEN: Final = 200
+"""Connections at a time, far below what the server accepts: others must find room."""
+
+_MAX_PER_S: Final = 1000.0
+_FILES: Final = "process_open_fds"
+_DRIP_EACH_S: Final = 0.2
+_SLOW_TIMEOUT_S: Final = 600.0
+_SHARE_SEEN: Final = 0.5
+_CLOSING_SLACK_S: Final = 4.0
+
+_KIB: Final = 1024
+_METADATA_BYTES: Final = (8 * _KIB, 32 * _KIB, 64 * _KIB, 256 * _KIB, 1024 * _KIB)
+_ACCEPTED_METADATA_BYTES: Final = 15 * _KIB
+"""What fits what the server accepts by default."""
+
+_MANY_HEADERS: Final = 1000
+_CALL_S: Final = 30.0
+_REPLY_S: Final = 5.0
+_CLOSE_S: Final = 10.0
+_LARGE_BYTES: Final = 5 * _KIB * _KIB
+_COMPRESSED_BYTES: Final = 64 * _KIB * _KIB
+_LYING_LENGTH: Final = 2**32 - 1
+_RESETS_A_CONNECTION: Final = 100
+_ADMITTED_S: Final = 0.02
+_CANCELLED: Final = 'mt_requests_total{method="Translate",status="CANCELLED"}'
+_SETTLE_S: Final = 10.0
+_POLL_S: Final = 0.05
+
+
+def _never_read(stage: Stage) -> str:
+    """Ask for documents and streams and read nothing until the deadline; the server ends them in bounded memory."""
+    late, refused = (_DOCUMENTS.format(status) for status in ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"))
+    late_before, refused_before, tokens_before = map(stage.samples, (late, refused, _SOURCE_TOKENS))
+    log_before = stage.server.log.stat().st_size
+    num_readers, timeout_s = stage.scale.num_readers, stage.scale.reading_timeout_s
+    with ExitStack() as stack:
+        for number in range(num_readers):
+            connection = stack.enter_context(RawConnection(stage.target))
+            connection.begin(http2.NO_WINDOW)
+            connection.send(_unread_document(timeout_s) if number % 2 == 0 else _unread_stream(timeout_s))
+        deadline_s = time.monotonic() + timeout_s
+        while (now_s := time.monotonic()) < deadline_s or (
+            now_s < deadline_s + _READERS_SLACK_S and any(map(stage.samples, _OPEN))
+        ):
+            time.sleep(0.1)
+    num_late, num_refused = round(stage.samples(late) - late_before), round(stage.samples(refused) - refused_before)
+    lines = stage.server.logged_since(log_before).splitlines()  # metrics count the requests of streams, not streams
+    num_streams = sum(_STREAM_ENDED in line and _STREAM_LATE in line for line in lines)
+    stage.hits.update({"DEADLINE_EXCEEDED": num_late + num_streams, "RESOURCE_EXHAUSTED": num_refused})
+    stage.require(
+        stage.hits.total() == num_readers,
+        f"of {num_readers} callers who never read, {num_late} with documents and {num_streams} with streams ran into "
+        f"their deadline, and {num_refused} were rejected",
+    )
+    asked_tokens = num_readers // 2 * (_NUM_SENTENCES + _NUM_STREAMED) * len(_SENTENCE.split())
+    done = (stage.samples(_SOURCE_TOKENS) - tokens_before) / asked_tokens
+    stage.require(done < _MAX_SHARE_DONE, f"{done:.0%} of what was not read was translated")
+    return f"mt_requests_total{{DEADLINE_EXCEEDED}}{num_late:+d}" if num_late else ""
+
+
+def _unread_document(timeout_s: float) -> bytes:
+    request = pb.TranslateDocumentRequest(text=_SENTENCE * _NUM_SENTENCES, source_language="en", target_language="de")
+    return http2.call_frames(wire.TRANSLATE_DOCUMENT, request.SerializeToString(), timeout_s=timeout_s)
+
+
+def _unread_stream(timeout_s: float) -> bytes:
+    requests = (
+        pb.TranslateRequest(
+            texts=[_SENTENCE], source_language="en", target_language="de", request_id=f"unread-{number}"
+        )
+        for number in range(_NUM_STREAMED)
+    )
+    content = b"".join(http2.grpc_message(request.SerializeToString()) for request in requests)
+    block = http2.header_block(wire.TRANSLATE_STREAM, timeout_s=timeout_s)
+    return http2.headers_frames(block) + http2.data_frames(content, ends=False)
+
+
+def _open_and_drop(stage: Stage) -> str:
+    """Open connections at a bounded rate, a couple of hundred at a time, each dropped in one of two ways."""
+    calls = [http2.HELLO + http2.call_frames(wire.TRANSLATE, question.request) for question in stage.questions]
+    ways = ((b"",), (http2.PREFACE,), (http2.PREFACE[:10],), (http2.TLS_HELLO,), (http2.HELLO,), calls)
+    open_now: deque[RawConnection] = deque()
+    most_files = files_before = stage.samples(_FILES)
+    began_s = time.monotonic()
+    try:
+        for number, way in zip(range(stage.scale.num_connections), itertools.cycle(ways)):
+            connection = RawConnection(stage.target)
+            open_now.append(connection)
+            connection.send(way[number // len(ways) % len(way)])
+            if len(open_now) >= _MOST_OPEN:
+                if number % _MOST_OPEN == 0:
+                    most_files = max(most_files, stage.samples(_FILES))
+                open_now.popleft().close(with_reset=number % 4 != 0)
+            time.sleep(max(0.0, (number + 1) / _MAX_PER_S - (time.monotonic() - began_s)))
+        most_files = max(most_files, stage.samples(_FILES))
+    finally:
+        for connection in open_now:
+            connection.close(with_reset=True)
+    stage.hits["dropped"] += stage.scale.num_connections
+    return f"{_FILES}{most_files - files_before:+.0f}" if most_files > files_before else ""
+
+
+def _drip(stage: Stage) -> str:
+    """Keep hundreds of connections that send a byte now and then; others, new ones too, are served all the time."""
+    generator = random.Random(1)
+    files_before = stage.samples(_FILES)
+    with ExitStack() as stack:
+        slow = [
+            _Slow(stack.enter_context(RawConnection(stage.target)), kind, stage.questions[0].request)
+            for kind in itertools.islice(itertools.cycle(_SLOW_KINDS), stage.scale.num_slow)
+        ]
+        until_s = time.monotonic() + max(stage.scale.slow_s, HANDSHAKE_TIMEOUT_S + 1)
+        num_files = stage.samples(_FILES) - files_before
+        while time.monotonic() < until_s:
+            for connection in generator.sample(slow, len(slow)):
+                connection.drip()
+            status = stage.ask().status
+            stage.require(status == "OK", f"a new connection among slow ones was told {status}")
+            time.sleep(_DRIP_EACH_S)
+        silent = [one.connection for one in slow if one.kind == "preface"]
+        num_ended = sum(connection.wait_until_closed(_CLOSING_SLACK_S) for connection in silent)
+    stage.hits["handshake_timeout"] += num_ended
+    num_open = len(silent) - num_ended
+    stage.require(num_open == 0, f"{num_open} connections that never finished their preface were still open")
+    return f"{_FILES}{num_files:+.0f}" if num_files > _SHARE_SEEN * stage.scale.num_slow else ""
+
+
+_SLOW_KINDS: Final = ("preface", "headers", "continuation", "body")
+
+
+class _Slow:
+    """A connection that never finishes what it has begun."""
+
+    def __init__(self, connection: RawConnection, kind: str, request: bytes) -> None:
+        self.connection = connection
+        self.kind = kind
+        self._rest = deque(self._content(request))
+
+    def drip(self) -> None:
+        """Send a byte, unless there would be an end to it."""
+        if self._rest and not self.connection.is_closed:
+            self.connection.send(bytes([self._rest.popleft()]))
+
+    def _content(self, request: bytes) -> bytes:
+        """Begin as far as that is quick; return what is sent byte by byte."""
+        if self.kind == "preface":
+            return http2.PREFACE[:-1]
+        self.connection.begin()
+        block = http2.header_block(wire.TRANSLATE, timeout_s=_SLOW_TIMEOUT_S)
+        if self.kind == "headers":
+            return http2.headers_frames(block)[:-1]
+        if self.kind == "continuation":
+            self.connection.send(HeadersFrame(1, block).serialize())
+            return ContinuationFrame(1).serialize() * len(block)
+        self.connection.send(http2.headers_frames(block))
+        return http2.data_frames(http2.grpc_message(request))[:-1]
+
+
+def _send_metadata(stage: Stage) -> str:
+    """Send ever larger metadata, through gRPC and past it: its client does not send what it knows to be too much."""
+    with Client(stage.target) as client:
+        for number, size in zip(range(stage.scale.num_metadata), itertools.cycle(_METADATA_BYTES)):
+            request = stage.questions[number % len(stage.questions)].request
+            reply = client.call(wire.Method.TRANSLATE, request, timeout_s=_CALL_S, metadata=(("x-note", "a" * size),))
+            expected = "OK" if size <= _ACCEPTED_METADATA_BYTES else "RESOURCE_EXHAUSTED"
+            stage.require(reply.status == expected, f"{size} bytes of metadata: {reply.status}, not {expected}")
+            if expected != "OK":
+                stage.hits[reply.status] += 1
+    for size in _METADATA_BYTES:
+        _send_headers(stage, [("x-note", "a" * size)], size)
+    _send_headers(stage, [(f"x-note-{number}", "a" * 100) for number in range(_MANY_HEADERS)], 100 * _MANY_HEADERS)
+    with RawConnection(stage.target) as connection:  # limits bind a client that acknowledges them, so it must
+        connection.send(http2.HELLO)
+        is_closed = connection.wait_until_closed(HANDSHAKE_TIMEOUT_S + _CLOSE_S)
+    stage.require(is_closed, "the server goes on with a client that never acknowledged its settings")
+    stage.hits["never_acknowledged_closed"] += is_closed
+    return ""
+
+
+def _send_headers(stage: Stage, extra: Sequence[tuple[str, str]], size: int) -> None:
+    """Send headers as they are; the server must reject the call, or the connection, and no other one."""
+    with RawConnection(stage.target) as connection:
+        connection.begin()
+        block = http2.header_block(wire.TRANSLATE, timeout_s=_CALL_S, extra=extra)
+        connection.send(http2.headers_frames(block))
+        connection.send(http2.data_frames(http2.grpc_message(stage.questions[0].request)))
+        reply = connection.reply(_REPLY_S)
+    if size <= _ACCEPTED_METADATA_BYTES:
+        stage.require(DataFrame in reply, f"a call with {size} bytes of raw headers, which are accepted, got no answer")
+        return
+    rejected = connection.is_closed or bool(reply & {HeadersFrame, RstStreamFrame, GoAwayFrame})
+    stage.require(rejected, f"{size} bytes of raw headers got no answer")
+    stage.require(DataFrame not in reply, f"a call with {size} bytes of raw headers was answered")
+    stage.hits["raw_rejected"] += rejected
+
+
+def _send_large(stage: Stage) -> str:
+    """Send messages larger than the server accepts: plainly, compressed, and with a length that lies."""
+    plain, unpacked = (
+        pb.TranslateRequest(texts=["\0" * size]).SerializeToString() for size in (_LARGE_BYTES, _COMPRESSED_BYTES)
+    )
+    ways = ((plain, grpc.Compression.NoCompression), (unpacked, grpc.Compression.Gzip))
+    with Client(stage.target) as client:
+        for request, compression in itertools.islice(itertools.cycle(ways), stage.scale.num_large):
+            reply = client.call(wire.Method.TRANSLATE, request, timeout_s=_CALL_S, compression=compression)
+            stage.hits[reply.status] += 1
+    told = set(stage.hits)
+    stage.require(told == {"RESOURCE_EXHAUSTED"}, f"messages that are too large were told {told}")
+    for _ in range(stage.scale.num_large):
+        with RawConnection(stage.target) as connection:
+            connection.begin()
+            connection.send(http2.headers_frames(http2.header_block(wire.TRANSLATE)))
+            connection.send(http2.data_frames(http2.grpc_message(b"x", length=_LYING_LENGTH), ends=False))
+            reply_types = connection.reply(_REPLY_S)
+            rejected = bool(reply_types & {HeadersFrame, RstStreamFrame}) or connection.is_closed
+            stage.require(rejected, "a message that says it has 4 GiB got no answer")
+            stage.hits["lying_length_rejected"] += rejected
+    return ""
+
+
+def _ping(stage: Stage) -> str:
+    """Ping as fast as can be; the server closes that connection, and no other."""
+    with RawConnection(stage.target) as connection:
+        connection.begin()
+        ping = PingFrame(opaque_data=bytes(8)).serialize()
+        for _ in range(stage.scale.num_pings // 100):
+            if not connection.send(100 * ping):
+                break
+        stage.hits.update(connection.goaways(_REPLY_S))
+        is_closed = connection.wait_until_closed(_CLOSE_S)
+    stage.require(is_closed, f"the server still serves a client that pinged {stage.scale.num_pings} times")
+    return ""
+
+
+def _reset(stage: Stage) -> str:
+    """Begin calls and cancel them at once, thousands of them (CVE-2023-44487); those that wait are still answered."""
+    cancelled_before = stage.samples(_CANCELLED)
+    for first, wait_s in zip(
+        range(0, stage.scale.num_resets, _RESETS_A_CONNECTION), itertools.cycle((0.0, _ADMITTED_S))
+    ):
+        num_streams = min(_RESETS_A_CONNECTION, stage.scale.num_resets - first)
+        streams = range(1, 2 * num_streams, 2)
+        with RawConnection(stage.target) as connection:
+            connection.begin()
+            for stream in streams:
+                request = stage.questions[0].request
+                connection.send(http2.call_frames(wire.TRANSLATE, request, stream=stream, timeout_s=_CALL_S))
+            time.sleep(wait_s)  # some are cancelled before they are seen, others in the queue
+            for stream in streams:
+                connection.send(RstStreamFrame(stream, ErrorCodes.CANCEL).serialize())
+            stage.hits.update(connection.goaways(_POLL_S))
+    num_cancelled = _settled(lambda: stage.samples(_CANCELLED)) - cancelled_before
+    stage.hits["cancelled"] += stage.scale.num_resets
+    return f"mt_requests_total{{CANCELLED}}{num_cancelled:+.0f}" if num_cancelled else ""
+
+
+def _settled(measure: Callable[[], float]) -> float:
+    """Return a figure once it stays the same."""
+    until_s = time.monotonic() + _SETTLE_S
+    last = -1.0
+    while (now := measure()) != last and time.monotonic() < until_s:
+        last = now
+        time.sleep(4 * _POLL_S)
+    return now
+
+
+def _send_garbage(stage: Stage) -> str:
+    """Send what is no gRPC; the server closes the connection or answers, and goes on."""
+    for number, kind in zip(range(stage.scale.num_garbage), itertools.cycle(http2.GARBAGE)):
+        with RawConnection(stage.target) as connection:
+            connection.send(http2.garbage(kind, number))
+            goaways = connection.goaways(_POLL_S)
+            stage.hits.update(goaways or (["closed"] if connection.is_closed else ["ignored"]))
+    return ""
+
+
+def connection_faults() -> dict[str, Fault]:
+    """Return the faults, by name."""
+    return {fault.name: fault for fault in _faults()}
+
+
+def _faults() -> Iterator[Fault]:
+    yield Fault(
+        name="reader-stalls",
+        summary="callers ask for long documents and streams and never read",
+        run=_never_read,
+        limits=Limits(max_bystander_s=5.0),  # what they ask for is decoded with the same priority
+    )
+    yield Fault(
+        name="connections-dropped",
+        summary="thousands of connections are opened and dropped, with and without a call",
+        run=_open_and_drop,
+        limits=Limits(max_bystander_s=8.0, max_file_growth=16),  # one of six makes a call: they are work, too
+    )
+    yield Fault(
+        name="slow-loris",
+        summary="hundreds of connections send a byte now and then: prefaces, headers and bodies without an end",
+        run=_drip,
+        limits=Limits(max_file_growth=16),
+    )
+    yield Fault(
+        name="large-metadata",
+        summary="metadata of 8 KiB to 1 MiB, and a thousand headers",
+        run=_send_metadata,
+        is_counted=False,
+    )
+    yield Fault(
+        name="large-messages",
+        summary="requests of 5 MiB, of 64 MiB compressed, and with lengths that lie",
+        run=_send_large,
+        is_counted=False,
+    )
+    yield Fault(name="ping-flood", summary="thousands of pings without a pause", run=_ping, is_counted=False)
+    yield Fault(
+        name="rapid-reset",
+        summary="thousands of calls, each cancelled as soon as it is sent (CVE-2023-44487)",
+        run=_reset,
+        limits=Limits(max_bystander_s=4.0),
+    )
+    yield Fault(
+        name="garbage", summary="other protocols, noise and forbidden frames", run=_send_garbage, is_counted=False
+    )
