@@ -69,6 +69,10 @@ def test_every_snippet_defines_the_names_that_it_uses(tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", [READ_FIRST[0], *GUIDES], ids=lambda page: page.name)
 def test_shell_examples_activate_the_environment_before_they_use_it(page: Path) -> None:
     for block in blocks(page, "sh"):
-        uses = [line for line in block.splitlines() if re.match(r"\(?(umask 077; )?python -m (service|export)", line)]
+        uses = [
+            line
+            for line in block.splitlines()
+            if re.match(r"(\(umask 077; )?(dragoman|python -m (service|export)) ", line)
+        ]
 
         assert not uses or "bin/activate" in block.split(uses[0])[0]

@@ -1,0 +1,96 @@
+"""What README and guides show works as it stands: each Python example, and the recipe for a certificate and a key."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.cli.server_process import ServerProcess
+
+CHECKOUT = Path(__file__).parents[2]
+PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs" / "guides").glob("*.md"))]
+TARGET = '"localhost:50051"'
+RECIPE = "openssl req"
+
+
+def examples(language: str) -> list[tuple[str, str]]:
+    return [
+        (f"{page.name}:{index}", block)
+        for page in PAGES
+        for index, block in enumerate(
+            re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        )
+    ]
+
+
+PLAIN = [(name, code) for name, code in examples("python") if TARGET in code and "tls=" not in code]
+
+
+def free_ports() -> list[int]:
+    """Two ports; another program may take one before the server does, but none here asks for a port by number."""
+    with socket.socket() as first, socket.socket() as second:
+        for each in (first, second):
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in (first, second)]
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[str]:
+    with ServerProcess() as server:
+        yield f"localhost:{server.wait_until_ready(timeout_s=60).grpc_port}"
+
+
+@pytest.mark.parametrize("code", [code for _, code in PLAIN], ids=[name for name, _ in PLAIN])
+def test_an_example_in_python_prints_a_translation(target: str, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(code.replace(TARGET, f'"{target}"'), "example", "exec"), {"__name__": "__main__"})  # noqa: S102
+
+    printed = capsys.readouterr().out
+    assert printed
+    assert "failed" not in printed
+
+
+def test_the_pages_show_each_way_to_call() -> None:
+    shown = "".join(code for _, code in PLAIN)
+
+    assert all(name in shown for name in ("AsyncTranslationClient", "translate_document", "translate_stream"))
+
+
+@pytest.mark.parametrize("recipe", [code for _, code in examples("sh") if RECIPE in code], ids=["readme", "security"])
+def test_the_recipe_for_a_certificate_and_a_key_ends_with_a_translation(tmp_path: Path, recipe: str) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    grpc_port, http_port = free_ports()
+    script = (
+        recipe.replace(". .venv/bin/activate\n", "trap 'kill %1' EXIT\n")
+        .replace("--host 0.0.0.0", "--host 127.0.0.1 2>log")
+        .replace("--ca-file", f"--target localhost:{grpc_port} --ca-file")
+    )
+    command = tmp_path / "bin" / "dragoman"  # of this checkout, whichever is installed
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m dragoman "$@"\n', encoding="utf-8")
+    command.chmod(0o755)
+
+    done = subprocess.run(
+        ["bash", "-ec", script],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
+            "DRAGOMAN_GRPC__PORT": str(grpc_port),
+            "DRAGOMAN_HTTP__PORT": str(http_port),
+            "PYTHONPATH": f"{CHECKOUT}{os.pathsep}{CHECKOUT / 'proto'}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert recipe.count("\n") <= 13
+    assert (done.returncode, done.stdout) == (0, "Wo ist der Bahnhof?\n"), done.stderr
