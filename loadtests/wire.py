@@ -40,6 +40,7 @@ class Method(enum.Enum):
     LIST_MODELS = "ListModels"
     GET_MODEL = "GetModel"
     LOAD_MODEL = "LoadModel"
+    UNLOAD_MODEL = "UnloadModel"
     SET_MODEL_LABEL = "SetModelLabel"
     CHECK = "Check"
     """Of grpc.health.v1."""
@@ -57,7 +58,7 @@ class Method(enum.Enum):
     @property
     def needs_admin(self) -> bool:
         """Whether it changes what the server translates with."""
-        return self in {Method.LOAD_MODEL, Method.SET_MODEL_LABEL}
+        return self in {Method.LOAD_MODEL, Method.UNLOAD_MODEL, Method.SET_MODEL_LABEL}
 
 
 _TRANSLATION_SERVICE: Final = "dragoman.v1.TranslationService"
@@ -65,6 +66,7 @@ _SERVICES: Final = {
     Method.LIST_MODELS: "dragoman.v1.ModelService",
     Method.GET_MODEL: "dragoman.v1.ModelService",
     Method.LOAD_MODEL: "dragoman.v1.ModelAdminService",
+    Method.UNLOAD_MODEL: "dragoman.v1.ModelAdminService",
     Method.SET_MODEL_LABEL: "dragoman.v1.ModelAdminService",
     Method.CHECK: "grpc.health.v1.Health",
 }

@@ -29,6 +29,8 @@ REQUEST_ID_KEY: Final = "x-request-id"
 WRONG_ANSWER: Final = "WRONG_ANSWER"
 """In place of OK: an answer came, but not the right one."""
 
+_DETAILS_KEY: Final = "grpc-status-details-bin"
+"""The server sends it with every failure that is its own."""
 _CHANNEL_OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),  # or callers would share connections
     ("grpc.enable_retries", 0),  # a call that is repeated would be counted twice
@@ -50,22 +52,42 @@ def connect(target: str) -> grpc.Channel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What became of a call; times in seconds on the monotonic clock."""
+    """What became of a call, as its client sees it; times in seconds on the monotonic clock."""
 
     status: str
     message: str = ""
     """Of a status that is not OK."""
 
-    answer: bytes = b""
-    """What the translations mean (`contract.meaning`); other calls have none."""
+    is_of_server: bool = True
+    """Whether the server gave the status, and not the client's own library."""
 
-    began_s: float
-    ended_s: float
+    messages: tuple[bytes, ...] = ()
+    """What came, in this order."""
+
+    answer: bytes = b""
+    """What the translations mean (`contract.meaning`), if that was asked for."""
+
+    began_s: float = 0.0
+    ended_s: float = 0.0
 
     @property
     def latency_s(self) -> float:
         """How long the caller waited."""
         return self.ended_s - self.began_s
+
+
+def reply_of(call: Any, messages: Sequence[bytes], *, began_s: float) -> Reply:
+    """Return what became of a call that has ended."""
+    status, ended_s = call.code().name, time.monotonic()
+    has_details = any(key == _DETAILS_KEY for key, _ in call.trailing_metadata() or ())
+    return Reply(
+        status=status,
+        message=(call.details() or "")[:_MAX_MESSAGE_CHARACTERS],
+        is_of_server=status == "OK" or (has_details and status != "CANCELLED"),  # which the client's library says
+        messages=tuple(messages),
+        began_s=began_s,
+        ended_s=ended_s,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,17 +138,16 @@ class Client:
         read: Callable[[bytes], bytes] = lambda _: b"",
         **options: Any,
     ) -> Reply:
-        """Make any unary call; `read` makes its answer, or raises a ValueError that says what is wrong."""
+        """Make any unary call; `read` makes `Reply.answer`, or raises a ValueError that says what is wrong."""
         began_s = time.monotonic()
-        answer, message = b"", ""
+        call = self._method(method).future(request, timeout=timeout_s, **options)
+        if call.code() is not grpc.StatusCode.OK:
+            return reply_of(call, (), began_s=began_s)
+        reply = reply_of(call, [call.result()], began_s=began_s)
         try:
-            response: bytes = self._method(method)(request, timeout=timeout_s, **options)
-            answer, status = read(response), "OK"
-        except grpc.RpcError as error:
-            status, message = error.code().name, (error.details() or "")[:_MAX_MESSAGE_CHARACTERS]
+            return replace(reply, answer=read(reply.messages[0]))
         except ValueError as error:
-            status, message = WRONG_ANSWER, str(error)
-        return Reply(status=status, message=message, answer=answer, began_s=began_s, ended_s=time.monotonic())
+            return replace(reply, status=WRONG_ANSWER, message=str(error))
 
     def __enter__(self) -> Self:
         return self

@@ -2,10 +2,11 @@
 
 import enum
 import itertools
+import math
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -13,11 +14,9 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
-from loadtests.stress.callers import REQUEST_ID_KEY, TIMEOUT_S, connect
+from loadtests.stress.callers import REQUEST_ID_KEY, TIMEOUT_S, Reply, connect, reply_of
 from loadtests.wire import Method
 
-_DETAILS_KEY: Final = "grpc-status-details-bin"
-"""The server sends it with every failure that is its own."""
 _OLDER: Final = 0.9
 """Weight of what was learned before, when another answer comes."""
 _FIRST_USUAL_S: Final = 0.1
@@ -78,7 +77,9 @@ class PlannedCall:
     """Of the call; those of a stream's requests are the ids of their messages."""
 
     method: Method
-    path: str
+    path: str = ""
+    """Where it is sent; empty: to the method."""
+
     raw: tuple[bytes, ...]
     """What is sent: one message, or those of a stream."""
 
@@ -91,66 +92,22 @@ class PlannedCall:
     """Of a stream: whether the caller says that no more requests come."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How a call ended, as its client sees it."""
-
-    status: str
-    is_of_server: bool
-    """Whether the server said so, and not the client's own library."""
-
-    messages: tuple[bytes, ...] = ()
-    """What came, in this order."""
-
-    details: str = ""
-
-
-def ended(call: Any, messages: Sequence[bytes]) -> Ended:
-    """Return what a client sees of a call that has ended."""
-    status = call.code().name
-    has_details = any(key == _DETAILS_KEY for key, _ in call.trailing_metadata() or ())
-    is_of_server = status == "OK" or (has_details and status != "CANCELLED")  # the client's library says that itself
-    return Ended(status=status, is_of_server=is_of_server, messages=tuple(messages), details=call.details() or "")
-
-
-def call_unary(channel: grpc.Channel, path: str, raw: bytes, *, request_id: str) -> Ended:
-    """Make a call with one answer and wait for it; return what its client sees."""
-    metadata = ((REQUEST_ID_KEY, request_id),)
-    call = channel.unary_unary(path).future(raw, timeout=TIMEOUT_S, metadata=metadata)
-    return ended(call, [call.result()] if call.code() is grpc.StatusCode.OK else [])
-
-
-class UsualTimes:
-    """How long answers take of late, in seconds by method; any thread may ask and tell."""
-
-    def __init__(self) -> None:
-        self._times: dict[Method, float] = {}
-
-    def of(self, method: Method) -> float:
-        """Return the time of a method; that of a short call before the first answer."""
-        return self._times.get(method, _FIRST_USUAL_S)
-
-    def learn(self, method: Method, took_s: float) -> None:
-        """Add the time of an answer."""
-        self._times[method] = _OLDER * self._times.get(method, took_s) + (1 - _OLDER) * took_s
-
-
-class Caller:
+class _Caller:
     """Makes calls, one at a time, on a connection of its own."""
 
-    def __init__(self, target: str, usual: UsualTimes) -> None:
+    def __init__(self, target: str, usual_s: dict[Method, float]) -> None:
+        """Connect; `usual_s` is how long answers take of late, which all callers learn together."""
         self._target = target
-        self._usual = usual
+        self._usual_s = usual_s
         self._channel = connect(target)
 
-    def make(self, planned: PlannedCall) -> Ended:
+    def make(self, planned: PlannedCall) -> Reply:
         """Make a call, end it as planned, and return what became of it."""
-        began_s = time.monotonic()
-        is_over = threading.Event()
+        began_s, is_over = time.monotonic(), threading.Event()
         call = self._begin(planned, is_over)
         timer = self._parting_timer(call, planned)
         try:
-            found = ended(call, self._read(call, planned))
+            reply = reply_of(call, self._read(call, planned), began_s=began_s)
         finally:
             is_over.set()
             if timer:
@@ -159,25 +116,29 @@ class Caller:
         if planned.ending is Ending.DISCONNECTS:
             self._channel.close()
             self._channel = connect(self._target)
-        if planned.ending is Ending.WAITS and found.status == "OK":
-            self._usual.learn(planned.method, time.monotonic() - began_s)
-        return found
+        if planned.ending is Ending.WAITS and reply.status == "OK":
+            older_s = self._usual_s.get(planned.method, reply.latency_s)
+            self._usual_s[planned.method] = _OLDER * older_s + (1 - _OLDER) * reply.latency_s
+        return reply
 
     def close(self) -> None:
         """Disconnect."""
         self._channel.close()
 
+    def _after_s(self, planned: PlannedCall) -> float:
+        return planned.share * self._usual_s.get(planned.method, _FIRST_USUAL_S)
+
     def _begin(self, planned: PlannedCall, is_over: threading.Event) -> Any:
-        has_short_deadline = planned.ending is Ending.SHORT_DEADLINE
-        timeout_s = planned.share * self._usual.of(planned.method) if has_short_deadline else TIMEOUT_S
+        timeout_s = self._after_s(planned) if planned.ending is Ending.SHORT_DEADLINE else TIMEOUT_S
         settings = {"timeout": timeout_s, "metadata": ((REQUEST_ID_KEY, planned.request_id),)}
+        path = planned.path or planned.method.path
         match planned.method:
             case Method.TRANSLATE_STREAM:
-                return self._channel.stream_stream(planned.path)(_sent(planned, is_over), **settings)
+                return self._channel.stream_stream(path)(_sent(planned, is_over), **settings)
             case Method.TRANSLATE_DOCUMENT:
-                return self._channel.unary_stream(planned.path)(planned.raw[0], **settings)
+                return self._channel.unary_stream(path)(planned.raw[0], **settings)
             case _:
-                return self._channel.unary_unary(planned.path).future(planned.raw[0], **settings)
+                return self._channel.unary_unary(path).future(planned.raw[0], **settings)
 
     def _parting_timer(self, call: Any, planned: PlannedCall) -> threading.Timer | None:
         """End the call at its moment, while its answer is read; None if that is not planned, or done already."""
@@ -187,7 +148,7 @@ class Caller:
         if planned.moment is Moment.AT_ONCE:
             part()
             return None
-        timer = threading.Timer(planned.share * self._usual.of(planned.method), part)
+        timer = threading.Timer(self._after_s(planned), part)
         timer.start()
         return timer
 
@@ -243,24 +204,25 @@ class Pace:
 Planned = TypeVar("Planned", bound=PlannedCall)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Load(Generic[Planned]):
     """Callers side by side that make the calls of a plan; each call is made by the next caller that is free."""
 
-    target: str
-    num_callers: int
-    note: Callable[[Planned, Ended], None]
-    """Takes each call that has ended, from any thread."""
-
-    usual: UsualTimes
-    look_each_s: float
+    def __init__(
+        self, target: str, *, num_callers: int, note: Callable[[Planned, Reply], None], look_each_s: float
+    ) -> None:
+        """Say who calls; `note` gets each call that has ended, from any thread."""
+        self._target = target
+        self._num_callers = num_callers
+        self._note = note
+        self._look_each_s = look_each_s
+        self._usual_s: dict[Method, float] = {}
 
     def run(
         self,
         plan: Iterator[Planned],
         *,
         rate_per_s: float | None = None,
-        duration_s: float = float("inf"),
+        duration_s: float = math.inf,
         look: Callable[[], object] = lambda: None,
     ) -> int:
         """Connect, make calls until the time is up or the plan is through, disconnect; look at the server meanwhile.
@@ -272,24 +234,26 @@ class Load(Generic[Planned]):
         pace, num_in_time = Pace(rate_per_s), itertools.count()
         lock, is_over = threading.Lock(), threading.Event()
 
-        def make_calls(caller: Caller) -> None:
+        def make_calls(caller: _Caller) -> None:
             while (wait_s := pace.wait_s()) < until_s - time.monotonic() and not is_over.wait(wait_s):
                 with lock:
                     planned = next(plan, None)
                 if planned is None:
                     return
-                self.note(planned, caller.make(planned))
+                self._note(planned, caller.make(planned))
                 if time.monotonic() <= until_s:
                     next(num_in_time)
 
         with ExitStack() as stack:
-            callers = [stack.enter_context(closing(Caller(self.target, self.usual))) for _ in range(self.num_callers)]
+            callers = [
+                stack.enter_context(closing(_Caller(self._target, self._usual_s))) for _ in range(self._num_callers)
+            ]
             pool = stack.enter_context(ThreadPoolExecutor(len(callers), thread_name_prefix="caller"))
             stack.callback(is_over.set)  # the first of all: if something fails, all callers stop
             running = {pool.submit(make_calls, caller) for caller in callers}
             while running:
                 look()
-                done, running = wait(running, self.look_each_s, return_when=FIRST_EXCEPTION)
+                done, running = wait(running, self._look_each_s, return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()
         return next(num_in_time)

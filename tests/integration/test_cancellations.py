@@ -7,10 +7,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from loadtests.stress.cancellations import METHODS, cancel_calls
-from loadtests.target import ServerProcess
+from loadtests.stress.cancellations import cancel_calls, summarize
+from loadtests.stress.server import log_path, started
+from loadtests.stress.soak.ledger import read_access_log
+from loadtests.stress.soak.plan import EVERYTHING
 from loadtests.wire import Method
-from tests.integration.real_process import CHECKOUT, START_S
+from tests.integration.real_process import CHECKOUT
 from tests.integration.running_server import RunningServer, running_server
 
 NUM_CALLS = 600
@@ -76,19 +78,20 @@ async def test_callers_who_leave_at_any_moment_are_each_counted_once(server: Run
     assert server.sample("mt_segments_total", outcome="error") == 0
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.value)
-def test_the_process_answers_who_stays_and_forgets_who_leaves(
+@pytest.mark.parametrize("method", list(EVERYTHING.methods), ids=lambda method: method.value)
+def test_the_process_answers_calls_that_wait_and_forgets_those_that_are_cancelled(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
-    with ServerProcess(tmp_path / "server.log", "--models", str(tiny_model)) as server:
-        server.wait_until_ready(timeout_s=START_S)
+    with started(tmp_path, models=tiny_model) as server:
+        found = cancel_calls(
+            server, [method], models=("", "tiny"), num_calls=NUM_CALLS, num_warm_up=50, num_callers=16, seed=1
+        )
 
-        found = cancel_calls(server, [method], num_calls=NUM_CALLS, num_warm_up=50, num_callers=16, seed=1)
-
-        assert server.stop() == 0
-    assert found.unexpected == []
-    assert found.left == {}
-    assert sum(found.ends.values()) == found.num_calls == NUM_CALLS + 50
-    assert set(found.ends) == {"CANCELLED", "OK"}
-    assert "Traceback" not in (tmp_path / "server.log").read_text(encoding="utf-8")
+        exit_code = server.stop()
+    log = read_access_log(log_path(tmp_path).read_text(encoding="utf-8").splitlines())
+    summary = summarize(found, log, exit_code=exit_code, max_rss_growth_mb=1000.0)
+    broken = [promise.sentence for promise in summary.broken if promise.name != "each answer is right"]
+    assert broken == []
+    assert [sentence for sentence in found.notes.wrong if "NUL" not in sentence] == []  # of random weights
+    assert found.notes.num_calls == NUM_CALLS + 50

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtests.stress.calls import Ending
-from loadtests.stress.soak.ledger import UNSEEN, Entry, Logged, abandoned, balance, in_short_time
+from loadtests.stress.soak.ledger import UNSEEN, Entry, Logged, abandoned, answered, balance
 
 METHODS = ("Translate", "TranslateDocument", "TranslateStream")
 ANSWERS = ("OK", "INVALID_ARGUMENT", "NOT_FOUND")
@@ -28,7 +28,7 @@ def calls(draw: st.DrawFn) -> list[Call]:
     for number in range(draw(st.integers(1, 12))):
         ending, answer = draw(st.sampled_from(list(Ending))), draw(st.sampled_from(ANSWERS))
         gives_up = ending is not Ending.WAITS and draw(st.booleans())
-        told = in_short_time(answer) if ending is Ending.SHORT_DEADLINE else {answer}
+        told = answered(ending, answer)
         status = draw(st.sampled_from(sorted(abandoned(ending, answer) if gives_up else told)))
         possible = abandoned(ending, answer) if gives_up else frozenset({status})
         entry = Entry(request_id=f"r-{number}", method=draw(st.sampled_from(METHODS)), possible=possible)

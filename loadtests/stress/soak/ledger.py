@@ -1,4 +1,4 @@
-"""What the clients noted against what the server counted: each call exactly once. Pure.
+"""What the clients noted against what the server logged and counted: each call exactly once. Pure.
 
 Every call, and every request of a stream, has an id of its own that the server repeats in its access log. So each is
 compared by itself; and the sums by method and status are compared with the server's counters.
@@ -8,17 +8,19 @@ the call, does not: the server may not have seen it, may have ended it as cancel
 that was not read. Which of these can be depends on how the call was meant to end (`abandoned`); nothing else is right.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from loadtests.stress.calls import Ending
 from loadtests.stress.server import is_complaint, log_records
 
 UNSEEN: Final = "UNSEEN"
 """In place of a status: the server has not counted the call."""
+
+_REQUESTS: Final = re.compile(r'mt_requests_total\{method="(\w+)",status="(\w+)"\}')
 
 MethodAndStatus = tuple[str, str]
 """Labels of `mt_requests_total`."""
@@ -44,6 +46,17 @@ class Logged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccessLog:
+    """The server's log as a witness."""
+
+    logged: tuple[Logged, ...]
+    """Every call that was counted, and every request of a stream; a stream itself only if it failed."""
+
+    complaints: tuple[str, ...]
+    """Errors, and lines that are no record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
     """What does not agree, a sentence each; all empty if everything does."""
 
@@ -61,63 +74,45 @@ class Balance:
 
 
 def abandoned(ending: Ending, answer: str) -> frozenset[str]:
-    """Return how the server may have counted a request that its caller gave up before the server's word came.
+    """Return how the server may have counted a request that its caller gave up before a status of the server came.
 
     Args:
         ending: how the caller meant it to end.
         answer: the status with which the server answers it if there is time: OK, or that of its refusal.
     """
-    possible = {UNSEEN, "CANCELLED", answer}
+    return frozenset({UNSEEN, "CANCELLED"}) | answered(ending, answer)
+
+
+def answered(ending: Ending, answer: str) -> frozenset[str]:
+    """Return the statuses that the server may answer a request with."""
     if ending is Ending.SHORT_DEADLINE:
-        possible |= in_short_time(answer)
-    return frozenset(possible)
+        return frozenset({answer, "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})  # the last: it would come too late
+    return frozenset({answer})
 
 
-def in_short_time(answer: str) -> frozenset[str]:
-    """Return the statuses that the server may answer a request with whose deadline is short."""
-    return frozenset({answer, "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})  # the last: refused, it would come too late
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessLog:
-    """The server's log as a witness: how it ended each call, and what it complains of."""
-
-    logged: tuple[Logged, ...]
-    """Every call that was counted, and every request of a stream."""
-
-    complaints: tuple[str, ...]
-    """Errors, and lines that are no record of the log."""
-
-
-def read_access_log(path: Path) -> AccessLog:
-    """Read the log of a server that has ended."""
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        return parse_access_log(lines)
-
-
-def parse_access_log(lines: Iterable[str]) -> AccessLog:
-    """Read the lines of a log."""
+def read_access_log(lines: Iterable[str]) -> AccessLog:
+    """Read the lines of a server's log."""
     logged, complaints = [], []
     for line, record in log_records(lines):
         if record is None or is_complaint(record):
             complaints.append(line)
-        elif _is_counted(record):
+        elif record.get("event") == "request" or (record.get("event") == "stream" and "reason" in record):
             logged.append(Logged(request_id=record["request_id"], method=record["method"], status=record["status"]))
     return AccessLog(logged=tuple(logged), complaints=tuple(complaints))
 
 
-def _is_counted(record: dict[str, Any]) -> bool:
-    """Tell whether a record is that of a call; a stream is counted only if it failed itself, by its requests else."""
-    return record.get("event") == "request" or (record.get("event") == "stream" and "reason" in record)
+def counted_requests(metrics: Mapping[str, float]) -> dict[MethodAndStatus, int]:
+    """Return what the server has counted, by method and status."""
+    matches = ((_REQUESTS.fullmatch(name), value) for name, value in metrics.items())
+    return {(match[1], match[2]): round(value) for match, value in matches if match}
 
 
 def balance(entries: Iterable[Entry], logged: Iterable[Logged], counted: Mapping[MethodAndStatus, int]) -> Balance:
     """Compare the clients' notes with the server's log and counters, all of the same time."""
     entries, lines = list(entries), list(logged)
-    noted = {entry.request_id: entry for entry in entries}
     num_lines = Counter(line.request_id for line in lines)
     twice = [f"{request_id} was ended {count} times" for request_id, count in num_lines.items() if count > 1]
-    differing = _differing(noted, {line.request_id: line for line in lines})
+    differing = _differing({entry.request_id: entry for entry in entries}, {line.request_id: line for line in lines})
     sums = Counter((line.method, line.status) for line in lines)
     miscounted, num_miscounted = _miscounted(entries, sums, counted)
     return Balance(twice=twice, differing=differing, miscounted=miscounted, difference=len(differing) + num_miscounted)
@@ -148,12 +143,10 @@ def _miscounted(
             certain.update(pairs)
     sentences, difference = [], 0
     for pair in sorted(counted.keys() | logged.keys() | certain.keys()):
-        count = counted.get(pair, 0)
-        excess = max(abs(count - logged.get(pair, 0)), certain[pair] - count, count - possible[pair])
+        count, in_log = counted.get(pair, 0), logged.get(pair, 0)
+        excess = max(abs(count - in_log), certain[pair] - count, count - possible[pair])
         if excess > 0:
             difference += excess
-            bounds = f"{certain[pair]} to {possible[pair]}"
-            sentences.append(
-                f"{' '.join(pair)}: the server counted {count} and logged {logged.get(pair, 0)}, the clients {bounds}"
-            )
+            server, clients = f"counted {count} and logged {in_log}", f"{certain[pair]} to {possible[pair]}"
+            sentences.append(f"{' '.join(pair)}: the server {server}, the clients {clients}")
     return sentences, difference

@@ -32,24 +32,24 @@ class Trend:
         return (self.highest - self.lowest) / 2
 
 
-def lows(samples: Sequence[tuple[float, float]], *, num_windows: int) -> list[tuple[float, float]]:
-    """Return the smallest value of each window of time, and when it was.
+def lows(samples: Sequence[tuple[float, float, int]], *, num_windows: int) -> list[tuple[float, float]]:
+    """Return the smallest value of each window of whole swaps, and when it was.
 
-    A version that is loaded beside another, or a large document, takes memory for a while and gives it back: what stays
-    is seen in the lows.
+    A version that is loaded beside another, or a large document, takes memory for a while and frees it: what stays is
+    seen in the lows. Windows are counted in swaps, not in seconds, so that each of them has a time with one version
+    however long a swap takes on a busy machine.
 
     Args:
-        samples: (seconds, value), ascending.
-        num_windows: of equal length; those without a sample are left out.
+        samples: (seconds, value, number of swaps so far), ascending; those before the first swap do not count.
+        num_windows: of as many swaps each, as far as there are as many.
     """
-    if not samples:
-        return []
-    began_s, span_s = samples[0][0], samples[-1][0] - samples[0][0]
-    windows: list[list[tuple[float, float]]] = [[] for _ in range(num_windows)]
-    for sample in samples:
-        index = int(num_windows * (sample[0] - began_s) / span_s) if span_s else 0
-        windows[min(index, num_windows - 1)].append(sample)
-    return [min(window, key=lambda sample: sample[1]) for window in windows if window]
+    first, last = (samples[0][2] + 1, samples[-1][2]) if samples else (0, -1)
+    windows: dict[int, list[tuple[float, float]]] = {}
+    for at_s, value, num_swaps in samples:
+        if num_swaps >= first:
+            index = (num_swaps - first) * min(num_windows, last - first + 1) // (last - first + 1)
+            windows.setdefault(index, []).append((at_s, value))
+    return [min(window, key=lambda sample: sample[1]) for window in windows.values()]
 
 
 def trend(points: Sequence[tuple[float, float]]) -> Trend:

@@ -1,33 +1,25 @@
 """The run: one server, all callers, the swaps, and what is seen of the server meanwhile and afterwards."""
 
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from loadtests.contract import meaning
-from loadtests.sampler import Footprint, footprint, held_segments, open_calls
-from loadtests.stress.calls import Caller, Ended, Load, UsualTimes
+from loadtests.sampler import Footprint, footprint
+from loadtests.stress.callers import REQUEST_ID_KEY, Client, Reply
+from loadtests.stress.calls import Load
 from loadtests.stress.server import Versions
 from loadtests.stress.soak.judging import Notes, judge
-from loadtests.stress.soak.ledger import MethodAndStatus
-from loadtests.stress.soak.plan import SoakCall, planned_calls, probe_call
-from loadtests.stress.soak.requests import probe_requests
-from loadtests.stress.soak.swaps import Operator, Swapping
+from loadtests.stress.soak.plan import SoakCall, planned_calls, probe_calls
+from loadtests.stress.soak.swaps import LABEL, Operator
 from loadtests.target import ServerProcess, wait_until_idle
 from loadtests.texts import Texts
 
 _IDLE_TIMEOUT_S: Final = 60.0
 _CALM_S: Final = 2.0
 """For so long, nothing may change until the server counts as idle."""
-_REQUESTS: Final = re.compile(r'mt_requests_total\{method="(\w+)",status="(\w+)"\}')
-_VERSION: Final = re.compile(r'model="[^"]*".*version="([^"]*)"')
-_SWAPS: Final = "mt_model_swaps_total"
-_SEGMENTS: Final = 'mt_segments_total{outcome="%s"}'
-_S_PER_H: Final = 3600.0
+_SAMPLE_EACH_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,22 +40,21 @@ class Settings:
     """Of the calls a second that were answered in the calibration."""
 
     swap_each_s: float
-    sample_each_s: float
     num_windows: int
     """Of memory, after the warm-up; each should see a swap or more from its beginning to its end."""
 
     max_growth_mb: float
     """By which memory may grow in the time that is judged, in MiB."""
 
-    seed: int
-
     must_be_sure_of_memory: bool = True
     """Whether memory that is too uneven to be judged breaks the promise; a short run can only show that it grows."""
 
+    seed: int
+
     @property
     def max_slope(self) -> float:
-        """The same in MiB per hour."""
-        return self.max_growth_mb / (self.duration_s - self.warm_up_s) * _S_PER_H
+        """`max_growth_mb` as MiB per hour."""
+        return self.max_growth_mb / (self.duration_s - self.warm_up_s) * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +64,11 @@ class Sample:
     at_s: float
     """From the start of the load."""
 
-    footprint: Footprint
-    num_calls: int
-    num_swaps: int
+    rss_mb: float
+    threads: int
+    fds: int
+    calls: int
+    swaps: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +76,7 @@ class Idle:
     """The server without connections."""
 
     footprint: Footprint
-    open_calls: Mapping[str, float]
-    """Gauges that are not back at 0; so are the next."""
-
-    held_segments: Mapping[str, float]
-    versions: tuple[str, ...]
-    """Those that the metrics still have."""
+    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,16 +89,9 @@ class Observations:
     samples: Sequence[Sample]
     before: Idle
     after: Idle
-    counted: Mapping[MethodAndStatus, int]
-    num_segments_ok: int
-    num_segments_failed: int
     num_swaps: int
-    """Made by the operator."""
-
-    num_swaps_counted: int
-    """By the server."""
-
     num_broken_versions: int
+    """Added on purpose, for the server to reject."""
 
 
 def soak(
@@ -136,26 +117,19 @@ def soak(
         RuntimeError: if a probe is not answered by an idle server, or nothing under load.
         ServerError: if the server ends.
     """
-    probes, usual = probe_requests(), UsualTimes()
-    references = _first_answers(server.target, probes, notes, usual)
+    probes, models = probe_calls(), ("", versions.name, f"{versions.name}@{LABEL}")
 
-    def note(planned: SoakCall, ended: Ended) -> None:
-        notes.add(judge(planned, ended, reference=None if planned.probe is None else references[planned.probe]))
+    def note(planned: SoakCall, reply: Reply) -> None:
+        notes.add(judge(planned, reply, reference=None if planned.probe is None else references[planned.probe]))
 
     def plan(prefix: str, seed: int) -> Iterator[SoakCall]:
-        return planned_calls(texts, probes, model=versions.name, prefix=prefix, seed=seed)
+        return planned_calls(texts, probes, models=models, prefix=prefix, seed=seed)
 
-    load: Load[SoakCall] = Load(
-        target=server.target,
-        num_callers=settings.num_callers,
-        note=note,
-        usual=usual,
-        look_each_s=settings.sample_each_s,
-    )
-    with closing(Operator(server.target, versions, notes, name="swap")) as operator:
-        operator.begin()
-        swapping = partial(Swapping, operator, notes, each_s=settings.swap_each_s)
-        with swapping():
+    load: Load[SoakCall] = Load(server.target, num_callers=settings.num_callers, note=note, look_each_s=_SAMPLE_EACH_S)
+    with Client(server.target) as client:
+        references = _first_answers(client, probes, notes)
+        operator = Operator(client, versions, notes)
+        with operator.swapping(each_s=settings.swap_each_s):
             num_calibrated = load.run(plan("c", settings.seed + 1), duration_s=settings.calibration_s)
         if not num_calibrated:
             raise RuntimeError(f"no call was answered in {settings.calibration_s:g} s: is the machine busy otherwise?")
@@ -165,55 +139,43 @@ def soak(
         began_s, samples = time.monotonic(), list[Sample]()
 
         def look() -> None:
+            at_s, found = time.monotonic() - began_s, footprint(server.pid)
             samples.append(
                 Sample(
-                    at_s=time.monotonic() - began_s,
-                    footprint=footprint(server.pid),
-                    num_calls=notes.num_calls,
-                    num_swaps=operator.num_swaps,
+                    at_s=round(at_s, 2),
+                    rss_mb=round(found.rss_mb, 2),
+                    threads=found.num_threads,
+                    fds=found.num_fds,
+                    calls=notes.num_calls,
+                    swaps=operator.num_swaps,
                 )
             )
             progress(samples[-1])
 
-        with swapping():
+        with operator.swapping(each_s=settings.swap_each_s):
             load.run(plan("s", settings.seed), rate_per_s=rate_per_s, duration_s=settings.duration_s, look=look)
         elapsed_s = time.monotonic() - began_s
-    after, final = _idle(server, like=before), server.samples()
     return Observations(
         capacity_per_s=capacity_per_s,
         rate_per_s=rate_per_s,
         elapsed_s=elapsed_s,
         samples=samples,
         before=before,
-        after=after,
-        counted=counted_requests(final),
-        num_segments_ok=round(final.get(_SEGMENTS % "ok", 0)),
-        num_segments_failed=round(final.get(_SEGMENTS % "error", 0)),
+        after=_idle(server, like=before),
         num_swaps=operator.num_swaps,
-        num_swaps_counted=round(sum(value for name, value in final.items() if name.startswith(_SWAPS))),
         num_broken_versions=operator.num_broken,
     )
 
 
-def counted_requests(samples: Mapping[str, float]) -> dict[MethodAndStatus, int]:
-    """Return what the server has counted, by method and status."""
-    matches = ((_REQUESTS.fullmatch(name), value) for name, value in samples.items())
-    return {(match[1], match[2]): round(value) for match, value in matches if match}
-
-
-def _first_answers(target: str, probes: Sequence[bytes], notes: Notes, usual: UsualTimes) -> list[bytes]:
+def _first_answers(client: Client, probes: Sequence[SoakCall], notes: Notes) -> list[bytes]:
     """Return what the answers to the probes mean on an idle server."""
     references = []
-    with closing(Caller(target, usual)) as caller:
-        for number, raw in enumerate(probes):
-            planned = probe_call(f"first-{number}", raw, number)
-            ended = caller.make(planned)
-            notes.add(judge(planned, ended))
-            if not ended.messages:
-                raise RuntimeError(
-                    f"probe {number} was not answered by an idle server: {ended.status}: {ended.details}"
-                )
-            references.append(meaning(ended.messages[0]))
+    for probe in probes:
+        reply = client.call(probe.method, probe.raw[0], metadata=((REQUEST_ID_KEY, probe.request_id),))
+        notes.add(judge(probe, reply))
+        if not reply.messages:
+            raise RuntimeError(f"{probe.request_id}: not answered when idle: {reply.status}: {reply.message}")
+        references.append(meaning(reply.messages[0]))
     return references
 
 
@@ -221,26 +183,14 @@ def _idle(server: ServerProcess, *, like: Idle | None) -> Idle:
     """Wait until the server is idle, and threads and files are as few as before; return what was found then."""
     wait_until_idle(server, timeout_s=_IDLE_TIMEOUT_S)
     until_s = time.monotonic() + _IDLE_TIMEOUT_S
-    found = _look_at_idle(server)
+    found = footprint(server.pid)
     while time.monotonic() < until_s:
         time.sleep(_CALM_S)
-        last, found = found, _look_at_idle(server)
-        if _is_back(found, like or last) and _is_back(last, found):
+        last, found = found, footprint(server.pid)
+        if _is_back(found, like.footprint if like else last) and _is_back(last, found):
             break
-    return found
+    return Idle(footprint=found, metrics=server.samples())
 
 
-def _is_back(found: Idle, before: Idle) -> bool:
-    now, then = found.footprint, before.footprint
-    return now.num_threads <= then.num_threads and now.num_fds <= then.num_fds
-
-
-def _look_at_idle(server: ServerProcess) -> Idle:
-    samples = server.samples()
-    told = {match[1] for name in samples if (match := _VERSION.search(name))}
-    return Idle(
-        footprint=footprint(server.pid),
-        open_calls=open_calls(samples),
-        held_segments=held_segments(samples),
-        versions=tuple(sorted(told)),
-    )
+def _is_back(found: Footprint, before: Footprint) -> bool:
+    return found.num_threads <= before.num_threads and found.num_fds <= before.num_fds

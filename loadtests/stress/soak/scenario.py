@@ -1,10 +1,10 @@
 """Scenario `soak`: everything at once for half an hour, and which promises held."""
 
 import argparse
+import re
 import sys
 import tempfile
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import Any, Final
 from matplotlib.figure import Figure
 
 from loadtests.flags import within
-from loadtests.report import rounded
+from loadtests.report import figures_line, rounded
+from loadtests.sampler import held_segments, open_calls
 from loadtests.stress import report, server
 from loadtests.stress.soak import memory
 from loadtests.stress.soak.judging import Notes
-from loadtests.stress.soak.ledger import AccessLog, balance, read_access_log
+from loadtests.stress.soak.ledger import AccessLog, read_access_log
 from loadtests.stress.soak.run import Observations, Sample, Settings, soak
 from loadtests.stress.verdict import Promise, Summary, require
 from loadtests.texts import read_texts
@@ -38,20 +39,16 @@ What must hold:
             whose caller gave up may have been ended by the server as cancelled, late or answered, or not seen at all;
             no other difference is allowed
   errors    no status but those provoked, no error in the server's log
-  left      when all have gone, calls, queue and batches are at 0, and threads and open files as few as before
-  memory    after the warm-up (a third of the time, at most 4 minutes) the server's resident memory, the lowest of each
-            window of time, has a slope (Theil-Sen) that is not above the limit with a confidence of 95 %. In a run of
-            15 minutes and more the interval must not be so wide either that half of it is above the limit, which is no
-            knowledge; a shorter run says so and is not broken by it
+  left      afterwards calls, queue and batches are at 0, and threads and open files as few as before
+  memory    after the warm-up (a third of the time, at most 4 minutes) the slope (Theil-Sen) of the server's resident
+            memory, the lowest of each window of swaps, is not above the limit with a confidence of 95 %. In a run of 15
+            minutes and more the interval must not be so wide that half of it is above the limit; a shorter run says so
 
 The limit of the slope is --max-growth-mb over the time that is judged. Memory rises and falls by some 50 MB with every
 swap, so a short run is held to 24 MB within two minutes (720 MB/h): it shows a model that stays after each swap, or
 20 kB a call at 10 calls/s. Runs of 15 minutes and more are held to 16 MB; in a full run these are 37 MB/h, or 1 kB a
-call. With the said confidence nothing that grows three times as fast as the limit passes. The server runs with
-MALLOC_TRIM_THRESHOLD_=131072 and MALLOC_ARENA_MAX=2, so that glibc returns freed memory at once, where it would
-else keep it for minutes.
-
-The last line holds the figures, the JSON and the picture (DIR/soak.json, DIR/soak.png) the whole run."""
+call. The server runs with MALLOC_TRIM_THRESHOLD_=131072 and MALLOC_ARENA_MAX=2, so that glibc returns freed memory at
+once, where it would else keep it for minutes."""
 
 SERVER_SETTINGS: Final = {
     "DRAGOMAN_MODELS__POLL_INTERVAL_S": "1",
@@ -77,6 +74,8 @@ _LONG_S: Final = 900.0
 _LINES: Final = 60
 """Of progress, about; none sooner than five seconds after the last."""
 _TITLE_WIDTH: Final = 110
+_OUTCOMES: Final = ("error", "ok")
+_VERSION: Final = re.compile(r'model="[^"]*".*version="([^"]*)"')
 _BROKEN_VERSION: Final = '"event": "model could not be loaded"'
 _ENDS: Final = ("OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND")
 """What a soak must have met to have shown anything."""
@@ -102,7 +101,8 @@ def run(options: argparse.Namespace) -> int:
         with server.started(options.output, models=Path(models), settings=SERVER_SETTINGS) as tested:
             found = soak(tested, versions, read_texts(), notes, settings, progress=_progress(settings))
             exit_code = tested.stop()
-    log = read_access_log(server.log_path(options.output))
+    with server.log_path(options.output).open(encoding="utf-8", errors="replace") as lines:
+        log = read_access_log(lines)
     summary = summarize(found, notes, log, settings, exit_code=exit_code)
     figure = _figure(found.samples, settings, title=summary.line)
     return report.conclude(summary, options.output, details=details(found, notes, settings), figure=figure)
@@ -119,7 +119,6 @@ def settings_for(duration_s: float, options: argparse.Namespace) -> Settings:
         num_callers=options.callers,
         load_share=options.load,
         swap_each_s=_SWAP_EACH_S,
-        sample_each_s=0.5,
         num_windows=int((duration_s - warm_up_s) / window_s),
         max_growth_mb=options.max_growth_mb or (_MAX_GROWTH_MB if duration_s >= _LONG_S else _MAX_GROWTH_SHORT_MB),
         must_be_sure_of_memory=duration_s >= _LONG_S,
@@ -129,39 +128,42 @@ def settings_for(duration_s: float, options: argparse.Namespace) -> Settings:
 
 def summarize(found: Observations, notes: Notes, log: AccessLog, settings: Settings, *, exit_code: int = 0) -> Summary:
     """Return figures and promises."""
-    ledger = balance(notes.entries, log.logged, found.counted)
-    errors = [*notes.errors, *_complaints(log, found.num_broken_versions), *_failed_segments(found)]
+    metrics = found.after.metrics
+    num_failed, num_answered = (round(metrics.get(f'mt_segments_total{{outcome="{name}"}}', 0)) for name in _OUTCOMES)
+    complaints = _complaints(log, found.num_broken_versions)
+    of_calls = notes.promises(log, metrics, errors=complaints + [f"{num_failed} segments failed"] * bool(num_failed))
+    answered, twice, right, errors, ledger = of_calls
+    num_swaps = round(sum(value for name, value in metrics.items() if name.startswith("mt_model_swaps_total")))
     trend = _trend(found.samples, settings)
     memory_promise, doubt = _memory(trend, settings)
     left = _left(found)
-    ends = Counter[str]()
-    for (_, status), count in notes.ends.items():
-        ends[status] += count
+    missed = [status for status in _ENDS if not notes.num_ended(status)]
     figures = {
         "seconds": f"{found.elapsed_s:.0f}",
         "calls": notes.num_calls,
-        "unanswered": len(notes.unanswered),
-        "twice": len(notes.twice) + len(ledger.twice),
-        "ledger_difference": ledger.difference,
+        "unanswered": len(answered.broken),
+        "twice": len(twice.broken),
+        "ledger_difference": ledger.figures["difference"],
         "rss_slope_mb_per_h": rounded(trend.slope if trend else None),
         "rss_noise": rounded(trend.noise if trend else None),
         **{f"{name}_left": count for name, count in left.items()},
         "swaps": found.num_swaps,
-        "wrong": len(notes.wrong),
-        "errors": len(errors),
+        "wrong": len(right.broken),
+        "errors": len(errors.broken),
     }
-    swaps = f"{found.num_swaps} were made, the server counted {found.num_swaps_counted}"
-    segments = f"callers got {notes.num_sentences} sentences, the server counted {found.num_segments_ok} segments"
-    missed = [status for status in _ENDS if not ends[status]]
     promises = [
-        Promise(name="each request is answered", broken=notes.unanswered),
-        Promise(name="no request is answered twice", broken=[*notes.twice, *ledger.twice]),
-        Promise(name="each answer is right", broken=notes.wrong),
-        Promise(name="no error that was not provoked", broken=errors),
-        Promise(name="clients and server know the same calls", broken=[*ledger.differing, *ledger.miscounted]),
+        *of_calls,
         Promise(name="nothing is left", broken=[f"{count} {name}" for name, count in left.items() if count]),
-        require("each swap is counted once", found.num_swaps == found.num_swaps_counted, swaps),
-        require("each sentence is counted", found.num_segments_ok >= notes.num_sentences, segments),
+        require(
+            "each swap is counted once",
+            found.num_swaps == num_swaps,
+            f"{found.num_swaps} were made, the server counted {num_swaps}",
+        ),
+        require(
+            "each sentence is counted",
+            notes.num_sentences <= num_answered,
+            f"callers got {notes.num_sentences} sentences, the server counted {num_answered} segments",
+        ),
         memory_promise,
         require(
             "everything is met",
@@ -176,7 +178,7 @@ def summarize(found: Observations, notes: Notes, log: AccessLog, settings: Setti
 def judged_lows(samples: Sequence[Sample], settings: Settings) -> list[tuple[float, float]]:
     """Return the lows of memory (seconds, MiB) that are judged: under load, after the warm-up."""
     judged = [
-        (sample.at_s, sample.footprint.rss_mb)
+        (sample.at_s, sample.rss_mb, sample.swaps)
         for sample in samples
         if settings.warm_up_s <= sample.at_s <= settings.duration_s
     ]
@@ -184,55 +186,36 @@ def judged_lows(samples: Sequence[Sample], settings: Settings) -> list[tuple[flo
 
 
 def details(found: Observations, notes: Notes, settings: Settings) -> dict[str, Any]:
-    """Return settings and the server over time as JSON-ready values."""
+    """Return settings, calls and the server over time as JSON-ready values."""
     return {
         "settings": asdict(settings),
         "max_slope_mb_per_h": round(settings.max_slope, 2),
         "capacity_calls_per_s": round(found.capacity_per_s, 2),
         "offered_calls_per_s": round(found.rate_per_s, 2),
         "num_sentences": notes.num_sentences,
-        "num_segments": found.num_segments_ok,
         "calls": [
             {"kind": kind, "status": status, "count": count} for (kind, status), count in sorted(notes.ends.items())
         ],
-        "counted": [
-            {"method": method, "status": status, "count": count}
-            for (method, status), count in sorted(found.counted.items())
-        ],
         "before": asdict(found.before),
         "after": asdict(found.after),
-        "samples": [
-            {
-                "at_s": round(sample.at_s, 2),
-                "rss_mb": round(sample.footprint.rss_mb, 2),
-                "threads": sample.footprint.num_threads,
-                "fds": sample.footprint.num_fds,
-                "calls": sample.num_calls,
-                "swaps": sample.num_swaps,
-            }
-            for sample in found.samples
-        ],
+        "samples": [asdict(sample) for sample in found.samples],
     }
 
 
 def progress_line(sample: Sample, settings: Settings) -> str:
     """Return how far the soak is."""
-    footprint = sample.footprint
-    return (
-        f"{sample.at_s:.0f} of {settings.duration_s:.0f} s: calls={sample.num_calls} swaps={sample.num_swaps} "
-        f"rss_mb={footprint.rss_mb:.0f} threads={footprint.num_threads} fds={footprint.num_fds}"
-    )
+    figures = {name: value for name, value in asdict(sample).items() if name != "at_s"}
+    return figures_line(f"{sample.at_s:.0f} of {settings.duration_s:.0f} s:", figures)
 
 
 def _progress(settings: Settings) -> Callable[[Sample], None]:
     """Return what prints a line now and then."""
-    each_s = max(5.0, settings.duration_s / _LINES)
     next_s = 0.0
 
     def tell(sample: Sample) -> None:
         nonlocal next_s
         if sample.at_s >= next_s:
-            next_s = sample.at_s + each_s
+            next_s = sample.at_s + max(5.0, settings.duration_s / _LINES)
             print(progress_line(sample, settings), file=sys.stderr, flush=True)
 
     return tell
@@ -240,12 +223,13 @@ def _progress(settings: Settings) -> Callable[[Sample], None]:
 
 def _left(found: Observations) -> dict[str, int]:
     """Return what stayed: more than there was before the load, or more than nothing."""
-    before, after = found.before.footprint, found.after.footprint
+    before, after, metrics = found.before.footprint, found.after.footprint, found.after.metrics
+    versions = {match[1] for name in metrics if (match := _VERSION.search(name))}
     return {
         "threads": max(0, after.num_threads - before.num_threads),
         "fds": max(0, after.num_fds - before.num_fds),
-        "tasks": round(sum(found.after.open_calls.values())),  # calls that the server still counts as being answered
-        "slots": len(found.after.held_segments) + max(0, len(found.after.versions) - 1),  # also of versions that went
+        "tasks": round(sum(open_calls(metrics).values())),  # calls that the server still counts as being answered
+        "slots": len(held_segments(metrics)) + max(0, len(versions) - 1),  # also series of versions that are gone
     }
 
 
@@ -275,28 +259,17 @@ def _complaints(log: AccessLog, num_broken_versions: int) -> list[str]:
     return [line for line in log.complaints if _BROKEN_VERSION not in line] + provoked[num_broken_versions:]
 
 
-def _failed_segments(found: Observations) -> list[str]:
-    return [f"{found.num_segments_failed} segments failed"] if found.num_segments_failed else []
-
-
 def _figure(samples: Sequence[Sample], settings: Settings, *, title: str) -> Figure:
     figure = Figure(figsize=(10, 9), layout="constrained")
     figure.suptitle("\n".join(textwrap.wrap(title, _TITLE_WIDTH)), fontsize="small")
-    size, counts, work = figure.subplots(3, 1, sharex=True)
-    times = [sample.at_s for sample in samples]
-    size.plot(times, [sample.footprint.rss_mb for sample in samples], linewidth=0.8)
+    memory_axes, counts, work = figure.subplots(3, 1, sharex=True)
+    for axes, name in ((memory_axes, "rss_mb"), (counts, "threads"), (counts, "fds"), (work, "calls"), (work, "swaps")):
+        axes.plot([sample.at_s for sample in samples], [getattr(sample, name) for sample in samples], label=name)
     lowest = judged_lows(samples, settings)
-    size.plot([at_s for at_s, _ in lowest], [size_mb for _, size_mb in lowest], "o-", label="low of a window")
-    size.axvspan(0, settings.warm_up_s, color="lightgrey", label="warm-up, not judged")
-    size.set(ylabel="server memory, MiB")
-    size.legend(loc="lower right")
-    counts.plot(times, [sample.footprint.num_threads for sample in samples], label="threads")
-    counts.plot(times, [sample.footprint.num_fds for sample in samples], label="open files")
+    memory_axes.plot([at_s for at_s, _ in lowest], [size_mb for _, size_mb in lowest], "o-", label="low of a window")
+    memory_axes.axvspan(0, settings.warm_up_s, color="lightgrey", label="warm-up, not judged")
     counts.set_ylim(bottom=0)
-    counts.legend(loc="lower right")
-    work.plot(times, [sample.num_calls - samples[0].num_calls for sample in samples], label="calls")
-    work.set(xlabel="seconds", ylabel="calls ended")
-    swaps = work.twinx()
-    swaps.step(times, [sample.num_swaps for sample in samples], color="tab:red", where="post")
-    swaps.set_ylabel("swaps", color="tab:red")
+    work.set(xlabel="seconds", yscale="symlog")
+    for axes in (memory_axes, counts, work):
+        axes.legend(loc="lower right")
     return figure

@@ -3,8 +3,8 @@ import random
 import grpc
 import pytest
 
-from loadtests.stress.calls import Moment, Pace, UsualTimes, draw_moment, ended
-from loadtests.wire import Method
+from loadtests.stress.callers import reply_of
+from loadtests.stress.calls import Moment, Pace, draw_moment
 from service.errors import DeadlineExceededError, DragomanError, InvalidFieldError, ModelNotFoundError
 from tests.fakes import ManualClock
 from tests.unit.loadtests.fake_calls import EndedCall
@@ -47,7 +47,7 @@ class CancelledCall(EndedCall):
     ],
 )
 def test_what_the_server_says_is_known_by_its_details(error: DragomanError) -> None:
-    found = ended(EndedCall(error), [])
+    found = reply_of(EndedCall(error), [], began_s=0.0)
 
     assert found.is_of_server
     assert found.status in {"INVALID_ARGUMENT", "NOT_FOUND", "DEADLINE_EXCEEDED"}
@@ -55,24 +55,14 @@ def test_what_the_server_says_is_known_by_its_details(error: DragomanError) -> N
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE])
 def test_what_the_library_says_has_none(code: grpc.StatusCode) -> None:
-    assert not ended(EndedCall(code=code), []).is_of_server
+    assert not reply_of(EndedCall(code=code), [], began_s=0.0).is_of_server
 
 
 def test_an_answer_is_always_of_the_server_and_a_cancellation_never() -> None:
     cancelled = CancelledCall(InvalidFieldError("texts", "none", "one"))
 
-    assert ended(EndedCall(), [b"answer"]).is_of_server
-    assert not ended(cancelled, []).is_of_server
-
-
-def test_the_usual_time_follows_the_answers() -> None:
-    usual = UsualTimes()
-    usual.learn(Method.TRANSLATE, 1.0)
-    for _ in range(100):
-        usual.learn(Method.TRANSLATE, 3.0)
-
-    assert usual.of(Method.TRANSLATE) == pytest.approx(3.0, abs=0.01)
-    assert usual.of(Method.TRANSLATE_STREAM) > 0
+    assert reply_of(EndedCall(), [b"answer"], began_s=0.0).is_of_server
+    assert not reply_of(cancelled, [], began_s=0.0).is_of_server
 
 
 def test_callers_cancel_within_the_time_of_their_moment() -> None:

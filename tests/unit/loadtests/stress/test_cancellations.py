@@ -1,24 +1,29 @@
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from loadtests.stress.__main__ import main
-from loadtests.stress.calls import Ended, Ending, Moment, PlannedCall
-from loadtests.stress.cancellations import METHODS, Found, planned_calls, summarize
+from loadtests.stress.cancellations import Found, summarize
+from loadtests.stress.soak.judging import Notes
+from loadtests.stress.soak.ledger import AccessLog, Entry, Logged
 from loadtests.stress.verdict import Summary
-from loadtests.wire import Method
 
-GOOD: dict[str, Any] = {
-    "num_calls": 100,
-    "ends": Counter(CANCELLED=95, OK=5),
-    "memory_mb": [100.0] * 10,
-    "elapsed_s": 10.0,
-}
+LOG = AccessLog(logged=(Logged(request_id="r", method="Translate", status="OK"),), complaints=())
+METRICS = {'mt_requests_total{method="Translate",status="OK"}': 1.0}
+GOOD: dict[str, Any] = {"memory_mb": [100.0] * 10, "elapsed_s": 10.0, "metrics": METRICS}
 
 
-def summary(**changed: Any) -> Summary:
-    return summarize(Found(**{**GOOD, **changed}), exit_code=0, max_rss_growth_mb=32.0)
+def notes(cancelled: int = 95, answered: int = 5, **changed: Any) -> Notes:
+    ends = Counter({("cancels Translate", "CANCELLED"): cancelled, ("usual Translate", "OK"): answered})
+    entry = Entry(request_id="r", method="Translate", possible=frozenset({"OK"}))
+    return Notes(ends=ends, entries=[entry], **changed)
+
+
+def summary(*, log: AccessLog = LOG, **changed: Any) -> Summary:
+    found = Found(**{**GOOD, "notes": notes(), **changed})
+    return summarize(found, log, exit_code=0, max_rss_growth_mb=32.0)
 
 
 def test_a_run_that_leaves_nothing_behind_keeps_every_promise() -> None:
@@ -31,11 +36,15 @@ def test_a_run_that_leaves_nothing_behind_keeps_every_promise() -> None:
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"unexpected": ["Translate: INTERNAL"]}, "each call is answered or cancelled: Translate: INTERNAL"),
+        ({"notes": notes(unanswered=["late"])}, "each request is answered: late"),
+        ({"notes": notes(errors=["INTERNAL"])}, "no error that was not provoked: INTERNAL"),
+        ({"notes": notes(wrong=["no hypothesis"])}, "each answer is right: no hypothesis"),
+        ({"metrics": {}}, "clients and server know the same calls"),
+        ({"log": replace(LOG, complaints=("Traceback",))}, "no error that was not provoked: Traceback"),
         ({"left": {"mt_queue_segments": 1.0}}, "work is left: {'mt_queue_segments': 1.0}"),
         ({"memory_mb": [100.0, *range(100, 200, 10), 190.0]}, "grows: 90 MB, more than 32"),
-        ({"ends": Counter(CANCELLED=100)}, "both ends are met"),
-        ({"ends": Counter(OK=100)}, "both ends are met"),
+        ({"notes": notes(answered=0)}, "both ends are met"),
+        ({"notes": notes(cancelled=0)}, "both ends are met"),
     ],
 )
 def test_each_promise_can_be_broken(changed: dict[str, Any], sentence: str) -> None:
@@ -46,44 +55,6 @@ def test_each_promise_can_be_broken(changed: dict[str, Any], sentence: str) -> N
 
 def test_one_high_sample_is_no_growth() -> None:
     assert Found(**{**GOOD, "memory_mb": [100.0] * 60 + [150.0] + [100.0] * 60 + [150.0]}).rss_growth_mb == 0
-
-
-@pytest.mark.parametrize(
-    ("ending", "status", "is_expected"),
-    [
-        (Ending.WAITS, "OK", True),
-        (Ending.WAITS, "CANCELLED", False),
-        (Ending.CANCELS, "CANCELLED", True),
-        (Ending.CANCELS, "OK", True),
-        (Ending.CANCELS, "INTERNAL", False),
-    ],
-)
-def test_a_call_ends_as_its_caller_meant_it_to(ending: Ending, status: str, is_expected: bool) -> None:
-    found, method = Found(), Method.TRANSLATE
-    planned = PlannedCall(request_id="r", method=method, path=method.path, raw=(b"",), ending=ending)
-
-    found.note(planned, Ended(status=status, is_of_server=True))
-
-    assert (found.ends, found.unexpected == []) == (Counter([status]), is_expected)
-
-
-def test_a_plan_is_the_same_for_the_same_seed() -> None:
-    assert list(planned_calls(METHODS, 50, 1)) == list(planned_calls(METHODS, 50, 1))
-    assert list(planned_calls(METHODS, 50, 1)) != list(planned_calls(METHODS, 50, 2))
-
-
-def test_methods_take_turns_and_each_meets_every_moment() -> None:
-    calls = list(planned_calls(METHODS, 600, 1))
-
-    assert Counter(call.method for call in calls) == dict.fromkeys(METHODS, 200)
-    assert len({(call.method, call.moment) for call in calls}) == len(METHODS) * len(Moment)
-
-
-def test_a_stream_whose_caller_waits_is_half_closed() -> None:
-    calls = list(planned_calls([Method.TRANSLATE_STREAM], 300, 1))
-
-    assert all(call.half_closes for call in calls if call.moment is Moment.NEVER)
-    assert {call.half_closes for call in calls if call.moment is Moment.DECODING} == {True, False}
 
 
 @pytest.mark.parametrize("flags", [["--calls", "0"], ["--methods", "Translate,Guess"], ["--warm-up", "10000000"]])

@@ -1,9 +1,11 @@
 """A soak in which everything held, to be broken in one place or another."""
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from loadtests.sampler import Footprint
-from loadtests.stress.soak.judging import Judged, Notes
+from loadtests.stress.soak.judging import Notes
 from loadtests.stress.soak.ledger import Entry
 from loadtests.stress.soak.run import Idle, Observations, Sample, Settings
 
@@ -14,22 +16,28 @@ SETTINGS = Settings(
     num_callers=16,
     load_share=0.65,
     swap_each_s=6.0,
-    sample_each_s=0.5,
     num_windows=15,
     max_growth_mb=16.0,
     seed=1,
 )
 ENDS = ("OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND")
-COUNTED = {("Translate", status): 1 for status in ENDS}
 
 
 def footprint(rss_mb: float = 250.0, *, num_threads: int = 16, num_fds: int = 14) -> Footprint:
     return Footprint(rss_mb=rss_mb, num_threads=num_threads, num_fds=num_fds)
 
 
-def idle(**changed: Any) -> Idle:
-    fields = {"footprint": footprint(), "open_calls": {}, "held_segments": {}, "versions": ("7",)}
-    return Idle(**{**fields, **changed})
+METRICS = {
+    **{f'mt_requests_total{{method="Translate",status="{status}"}}': 1.0 for status in ENDS},
+    'mt_segments_total{outcome="ok"}': 5.0,
+    'mt_model_swaps_total{model="m"}': 30.0,
+    'mt_ready{model="m",version="7"}': 1.0,
+}
+
+
+def idle(*, without: str = "nothing", metrics: Mapping[str, float] | None = None, **footprint_of: int) -> Idle:
+    kept = {name: value for name, value in METRICS.items() if without not in name}
+    return Idle(footprint=footprint(**footprint_of), metrics={**kept, **(metrics or {})})
 
 
 def samples(mb_per_s: float = 0.0) -> list[Sample]:
@@ -37,9 +45,11 @@ def samples(mb_per_s: float = 0.0) -> list[Sample]:
     return [
         Sample(
             at_s=float(second),
-            footprint=footprint(500.0 if second < 60 else 250.0 + mb_per_s * second),
-            num_calls=10 * second,
-            num_swaps=second // 6,
+            rss_mb=500.0 if second < 60 else 250.0 + mb_per_s * second,
+            threads=16,
+            fds=14,
+            calls=10 * second,
+            swaps=second // 6,
         )
         for second in range(181)
     ]
@@ -53,22 +63,16 @@ def observations(**changed: Any) -> Observations:
         "samples": samples(),
         "before": idle(),
         "after": idle(),
-        "counted": COUNTED,
-        "num_segments_ok": 5,
-        "num_segments_failed": 0,
         "num_swaps": 30,
-        "num_swaps_counted": 30,
         "num_broken_versions": 1,
     }
     return Observations(**{**fields, **changed})
 
 
-def notes(**changed: Any) -> Notes:
-    """One call of each status; the last of them is changed."""
-    found = Notes()
-    for status in ENDS:
+def notes(*, last: str = ENDS[-1], **changed: Any) -> Notes:
+    """One call of each status, with what is changed; the last of them may end otherwise than the server says."""
+    found = Notes(num_sentences=5, **changed)
+    for status, ended in zip(ENDS, (*ENDS[:-1], last), strict=True):
         entry = Entry(request_id=status, method="Translate", possible=frozenset({status}))
-        is_last = status == ENDS[-1]
-        fields = {"kind": "usual Translate", "status": status, "entries": [entry], "num_sentences": 1}
-        found.add(Judged(**{**fields, **(changed if is_last else {})}))
+        found.add(Notes(ends=Counter([("usual Translate", ended)]), entries=[entry]))
     return found

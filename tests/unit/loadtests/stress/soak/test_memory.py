@@ -10,7 +10,7 @@ SECONDS = 120
 LIMIT = 480.0  # MiB per hour: 16 MiB in two minutes
 
 
-def judged(series: list[tuple[float, float]]) -> list[str]:
+def judged(series: list[tuple[float, float, int]]) -> list[str]:
     found = trend(lows(series, num_windows=WINDOWS))
     sentences = (growth(found, max_slope=LIMIT), doubt(found, max_slope=LIMIT))
     return [sentence for sentence in sentences if sentence][:1]
@@ -18,7 +18,7 @@ def judged(series: list[tuple[float, float]]) -> list[str]:
 
 def noisy(
     *, seed: int, leak_mb_per_h: float = 0.0, step_mb: float = 0.0, each_swap_mb: float = 0.0
-) -> list[tuple[float, float]]:
+) -> list[tuple[float, float, int]]:
     """Two samples a second: noise, half of the time a second version beside, and what is asked for."""
     generator = random.Random(seed)  # noqa: S311 - not for secrets
     series = []
@@ -26,7 +26,7 @@ def noisy(
         at_s = index / 2
         beside = 60.0 if at_s % 6 < 3 else 0.0
         grown = leak_mb_per_h * at_s / 3600 + each_swap_mb * (at_s // 6) + (step_mb if at_s > SECONDS / 2 else 0.0)
-        series.append((at_s, 250 + abs(generator.gauss(0, 4)) + beside + grown))
+        series.append((at_s, 250 + abs(generator.gauss(0, 4)) + beside + grown, int(at_s // 6)))
     return series
 
 
@@ -57,7 +57,7 @@ def test_what_is_too_uneven_to_judge_does_not_pass() -> None:
     generator = random.Random(1)  # noqa: S311 - not for secrets
     levels = [generator.uniform(0, 400) for _ in range(WINDOWS)]
 
-    (sentence,) = judged([(float(at_s), 250 + levels[at_s * WINDOWS // SECONDS]) for at_s in range(SECONDS)])
+    (sentence,) = judged([(float(at_s), 250 + levels[at_s * WINDOWS // SECONDS], at_s // 6) for at_s in range(SECONDS)])
 
     assert "too uneven to judge" in sentence
 
@@ -80,9 +80,12 @@ def test_two_outliers_of_ten_do_not_move_the_slope() -> None:
     assert trend(points).slope == 0
 
 
-def test_the_lowest_of_each_window_counts_and_windows_without_samples_do_not() -> None:
-    assert lows([(0, 5), (1, 3), (2, 9), (9, 4), (10, 7)], num_windows=5) == [(1, 3), (2, 9), (9, 4)]
-    assert lows([], num_windows=5) == []
+def test_the_lowest_of_each_window_of_swaps_counts() -> None:
+    samples = [(0, 1, 3), (1, 5, 4), (2, 3, 4), (3, 9, 5), (9, 4, 6), (10, 7, 7)]
+
+    assert lows(samples, num_windows=2) == [(2, 3), (9, 4)]
+    assert lows(samples, num_windows=9) == [(2, 3), (3, 9), (9, 4), (10, 7)]
+    assert lows([], num_windows=5) == lows(samples[:1], num_windows=5) == []
 
 
 def test_few_points_have_no_trend() -> None:

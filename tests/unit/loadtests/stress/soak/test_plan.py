@@ -6,17 +6,29 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 
 from loadtests.stress.calls import Ending, Moment
-from loadtests.stress.soak.plan import SoakCall, planned_calls
-from loadtests.stress.soak.requests import OPTIONS, REFUSALS, draw_options, draw_refusal, draw_refusal_in_stream
+from loadtests.stress.soak.plan import (
+    OPTIONS,
+    REFUSED,
+    Mix,
+    SoakCall,
+    draw_options,
+    draw_refused,
+    planned_calls,
+    probe_calls,
+)
 from loadtests.texts import SENTENCES, Texts
 from loadtests.wire import Method
 
 TEXTS = Texts(SENTENCES, origin="built-in sentences")
-PROBES = [b"first", b"second"]
+PROBES = probe_calls()[:2]
 
 
 def calls(count: int, *, seed: int = 1, prefix: str = "p") -> list[SoakCall]:
-    return list(itertools.islice(planned_calls(TEXTS, PROBES, model="en-de", prefix=prefix, seed=seed), count))
+    return list(
+        itertools.islice(
+            planned_calls(TEXTS, PROBES, models=("", "en-de", "en-de@stable"), prefix=prefix, seed=seed), count
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +105,7 @@ def test_requests_differ_in_model_priority_and_options(many: list[SoakCall]) -> 
 def test_probes_are_asked_as_they_are(many: list[SoakCall]) -> None:
     probes = [(call.probe, call.raw) for call in many if call.kind == "probe"]
 
-    assert {(0, (b"first",)), (1, (b"second",))} == set(probes)
+    assert set(probes) == {(probe.probe, probe.raw) for probe in PROBES}
 
 
 def test_a_stream_knows_which_of_its_requests_are_refused(many: list[SoakCall]) -> None:
@@ -107,8 +119,18 @@ def test_every_way_to_decode_and_every_refusal_is_drawn() -> None:
     generator = random.Random(1)  # noqa: S311 - not for secrets
 
     assert {draw_options(generator)[0] for _ in range(500)} == set(OPTIONS)
-    assert {draw_refusal(generator).name for _ in range(1000)} == {refusal.name for refusal in REFUSALS}
-    assert all(draw_refusal_in_stream(generator).method is Method.TRANSLATE for _ in range(100))
+    assert {draw_refused(generator) for _ in range(1000)} == set(REFUSED)
+
+
+def test_a_mix_says_what_is_asked_and_how_long_it_is() -> None:
+    mix = Mix(kinds={"cancels": 19, "usual": 1}, methods={Method.TRANSLATE_DOCUMENT: 1}, is_short=True)
+    made = list(
+        itertools.islice(planned_calls(TEXTS, models=("", "en-de", "en-de@stable"), prefix="p", seed=1, mix=mix), 300)
+    )
+
+    assert {(call.kind, call.method) for call in made} == {(kind, Method.TRANSLATE_DOCUMENT) for kind in mix.kinds}
+    assert {call.moment for call in made} == set(Moment)
+    assert max(len(pb.TranslateDocumentRequest.FromString(call.raw[0]).text) for call in made) < 1000
 
 
 def _translating() -> set[Method]:
