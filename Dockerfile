@@ -4,8 +4,8 @@
 #   docker run --publish 127.0.0.1:50051:50051 --read-only --cap-drop ALL --stop-timeout 40 \
 #     --env DRAGOMAN_ACCESS__ALLOW_UNAUTHENTICATED=true dragoman
 #
-# It listens on every address of its container, and therefore does not start before its settings say who may call: mount keys
-# and certificates and name them (docs/guides/security.md), or let every client in, as above.
+# It listens on every address of its container, and therefore does not start before its settings say who may call: mount
+# keys and certificates and name them (docs/guides/security.md), or admit every client, as above.
 #
 # The gpu variant carries ONNX Runtime for CUDA and NVIDIA's libraries from the package index; the host needs a driver
 # for CUDA 13 and the NVIDIA container toolkit (`docker run --gpus all`).
@@ -31,7 +31,7 @@ COPY pyproject.toml README.md LICENSE ./
 RUN mkdir -p /usr/share/sbom \
     && /opt/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application --output-reproducible \
         --output-file /usr/share/sbom/dragoman.cdx.json /opt/venv/bin/python
-# What only developers of the dependencies use is left out. Bytecode lies in a tree of its own, that of the standard
+# What only developers of the dependencies use is left out. Bytecode is in a tree of its own, that of the standard
 # library too: the official base has none, and as nothing can be written at run time, every start would compile it all
 # again. It is compared with the hash of its source, as a build from cache does not keep times of files.
 RUN find /opt/venv/lib -depth \
@@ -72,7 +72,7 @@ WORKDIR /opt/dragoman
 USER 65532:65532
 EXPOSE 50051 9464
 
-# The first check comes after one interval, so a shorter one is sooner healthy; each takes 0.15 s of a core.
+# The first check comes after one interval, so a shorter one makes it healthy sooner; each takes 0.15 s of a core.
 HEALTHCHECK --interval=3s --timeout=5s --start-period=60s --retries=3 \
     CMD ["/opt/venv/bin/python", "-m", "service", "probe"]
 

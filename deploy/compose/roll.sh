@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Replace the replicas one after the other by new ones, of the image and the settings that the compose file has now:
+# Replace the replicas one by one with new ones, with the image and the settings that the compose file has now:
 #
 #   docker compose build dragoman && deploy/compose/roll.sh [FLAG ...]
 #
-# FLAGs are those of `docker compose`, such as -f FILE. Each replica drains and is removed; its successor must be healthy
-# before the next one goes, so with two replicas or more somebody always answers. `docker compose up` alone would replace
-# all of them at once.
+# FLAGs are those of `docker compose`, such as -f FILE. Each replica drains and is removed; its successor must be
+# healthy before the next one is stopped, so with two replicas or more one always answers. `docker compose up` alone
+# would replace all of them at once.
 #
 #   COMPOSE           the command to use instead of `docker compose`
 #   DRAGOMAN_DOCKER   the client to use instead of `docker`
 set -euo pipefail
 
 readonly DRAIN_S=40   # stop_grace_period
-readonly NOTICED_S=5  # Envoy asks DNS every 2 s, and new replicas for their health every second
+readonly NOTICED_S=5  # Envoy queries DNS every 2 s, and the health of new replicas every second
 readonly HEALTHY_S=180
 
 read -ra compose <<<"${COMPOSE:-docker compose}"

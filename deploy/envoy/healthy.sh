@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Health check of Envoy's container: it is ready, and at least one replica behind it is healthy. Needs bash alone, as
+# Health check of Envoy's container: it is ready, and at least one replica behind it is healthy. Needs only bash, as
 # Envoy's image has neither curl nor wget.
 set -euo pipefail
 
