@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(wanted: Sequence[str]) -> argparse.ArgumentParser:
     """Build the parser; only the module of the wanted command is imported, as each may load much."""
-    parser = argparse.ArgumentParser(prog="python -m export", description=__doc__)
+    parser = argparse.ArgumentParser(prog="dragoman export", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)

@@ -178,10 +178,19 @@ class DrainingError(DragomanError):
 class DeadlineExceededError(DragomanError):
     """The caller's deadline passed before the answer."""
 
-    def __init__(self, stage: str) -> None:
-        """Name the stage the request was in: `admission`, `queue`, `decode` or `stream`."""
-        super().__init__(f"deadline exceeded in stage {stage}")
+    def __init__(self, stage: str, *, needed_s: float | None = None, allowed_s: float | None = None) -> None:
+        """Say where, and for a request that was not admitted how long it would take and how long it may.
+
+        Args:
+            stage: of the request: `admission`, `queue`, `decode` or `stream`.
+            needed_s: expected time until the answer; given with `allowed_s`.
+            allowed_s: time that was left until the deadline.
+        """
+        why = "" if needed_s is None else f": the answer would take {needed_s:.3f} s, {allowed_s:.3f} s are allowed"
+        super().__init__(f"deadline exceeded in stage {stage}{why}")
         self.stage = stage
+        self.needed_s = needed_s
+        self.allowed_s = allowed_s
 
 
 class EngineError(DragomanError):

@@ -160,6 +160,22 @@ class DeadlineExceededError(DragomanError):
         """Where the time ran out: `admission`, `queue` or `decode`; None if the server did not answer in time."""
         return self.metadata.get("stage")
 
+    @property
+    def needed_s(self) -> float | None:
+        """How long the answer was expected to take when the request was rejected for it; None if it was not."""
+        return self._seconds("needed_s")
+
+    @property
+    def allowed_s(self) -> float | None:
+        """How much of the deadline was left then; None if the request was not rejected for it."""
+        return self._seconds("allowed_s")
+
+    def _seconds(self, name: str) -> float | None:
+        try:
+            return float(self.metadata[name])
+        except (KeyError, ValueError):
+            return None
+
 
 class CallCancelledError(DragomanError):
     """The call was cancelled, for instance because the client was closed."""

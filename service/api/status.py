@@ -88,8 +88,9 @@ def _row(error: BaseException) -> Row:
 
 
 def _details(error: BaseException, row: Row) -> list[any_pb2.Any]:
-    facts = {"stage": error.stage} if isinstance(error, errors.DeadlineExceededError) else {}
-    details: list[message.Message] = [error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN, metadata=facts)]
+    details: list[message.Message] = [
+        error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN, metadata=_facts(error))
+    ]
     if isinstance(error, errors.RequestError):
         violation = error_details_pb2.BadRequest.FieldViolation(
             field=error.field, description=_shortened(error.description), reason=row.reason
@@ -100,6 +101,14 @@ def _details(error: BaseException, row: Row) -> list[any_pb2.Any]:
         delay.FromMilliseconds(_milliseconds(error.retry_after_s))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
     return [_packed(detail) for detail in details]
+
+
+def _facts(error: BaseException) -> dict[str, str]:
+    """Return what the `metadata` of ErrorInfo says beyond the reason."""
+    if not isinstance(error, errors.DeadlineExceededError):
+        return {}
+    times = {"needed_s": error.needed_s, "allowed_s": error.allowed_s}
+    return {"stage": error.stage, **{name: f"{time_s:.3f}" for name, time_s in times.items() if time_s is not None}}
 
 
 def _packed(detail: message.Message) -> any_pb2.Any:

@@ -293,19 +293,20 @@ def _check_range(option: str, value: float, low: float, high: float, *, note: st
 def _check_texts(texts: Sequence[str], limits: TranslationLimits) -> None:
     if not 1 <= len(texts) <= limits.max_texts:
         raise InvalidFieldError("texts", f"{len(texts)} texts", f"1 to {limits.max_texts} texts")
+    hint = f"; TranslateDocument (`translate_document`, `--document`) takes up to {limits.max_document_characters}"
     for index, text in enumerate(texts):
-        _check_length(f"texts[{index}]", text, limits.max_text_characters)
+        _check_length(f"texts[{index}]", text, limits.max_text_characters, hint=hint)
     num_characters = sum(map(len, texts))
     if num_characters > limits.max_request_characters:
         limit = f"at most {limits.max_request_characters} over all texts"
         raise InvalidFieldError("texts", f"{num_characters} characters", limit)
 
 
-def _check_length(field: str, text: str, at_most: int, *, at_least: int = 0) -> None:
+def _check_length(field: str, text: str, at_most: int, *, at_least: int = 0, hint: str = "") -> None:
     """Refuse a text that is too short or long, or no Unicode."""
     if not at_least <= len(text) <= at_most:
         limit = f"{at_least} to {at_most} characters" if at_least else f"at most {at_most}"
-        raise InvalidFieldError(field, f"{len(text)} characters", limit)
+        raise InvalidFieldError(field, f"{len(text)} characters", limit + hint)
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -10,7 +10,14 @@ import pytest
 
 from service.errors import DragomanError
 
-VALUES: dict[Any, Any] = {str: "a name", int: 3, float: 1.5, object: ("of", "any", 4), tuple[str, ...]: ("a", "b")}
+VALUES: dict[Any, Any] = {
+    str: "a name",
+    int: 3,
+    float: 1.5,
+    float | None: 2.5,
+    object: ("of", "any", 4),
+    tuple[str, ...]: ("a", "b"),
+}
 
 
 def kinds(root: type[DragomanError] = DragomanError) -> Iterator[type[DragomanError]]:

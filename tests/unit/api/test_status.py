@@ -108,6 +108,18 @@ def test_a_deadline_says_in_which_stage_it_passed() -> None:
     assert dict(info.metadata) == {"stage": "queue"}
 
 
+def test_a_deadline_that_cannot_be_kept_says_what_is_needed_and_allowed() -> None:
+    given = answer(errors.DeadlineExceededError("admission", needed_s=12.5, allowed_s=3))
+
+    expected = "deadline exceeded in stage admission: the answer would take 12.500 s, 3.000 s are allowed"
+    assert given.message == expected
+    assert dict(detail(given, error_details_pb2.ErrorInfo).metadata) == {
+        "stage": "admission",
+        "needed_s": "12.500",
+        "allowed_s": "3.000",
+    }
+
+
 @pytest.mark.parametrize("error", [errors.EngineError("weights at /srv/x are broken"), RuntimeError("/srv/x")])
 def test_a_fault_of_the_server_keeps_its_details(error: Exception) -> None:
     assert answer(error).message == NEUTRAL_MESSAGE

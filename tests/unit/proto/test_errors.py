@@ -75,6 +75,25 @@ def test_a_passed_deadline_says_in_which_stage_if_the_server_did(stage: str | No
     assert error.stage == stage
 
 
+@pytest.mark.parametrize(
+    ("metadata", "times"),
+    [
+        ({"stage": "admission", "needed_s": "12.500", "allowed_s": "3.000"}, (12.5, 3.0)),
+        ({"stage": "queue"}, (None, None)),
+        ({"stage": "admission", "needed_s": "long", "allowed_s": ""}, (None, None)),
+    ],
+)
+def test_a_deadline_that_cannot_be_kept_says_what_is_needed_and_allowed(
+    metadata: dict[str, str], times: tuple[float | None, float | None]
+) -> None:
+    status = status_for(grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED", metadata=metadata)
+
+    error = errors.error_from_status(status, "r-1")
+
+    assert isinstance(error, errors.DeadlineExceededError)
+    assert (error.needed_s, error.allowed_s) == times
+
+
 def test_an_error_survives_the_way_to_another_process() -> None:
     told = status_for(grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED")
     told.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=3)))

@@ -242,18 +242,23 @@ def _check(request: TranslationRequest, limits: TranslationLimits | None = None)
     check_request(request, limits or TranslationLimits(), TranslationDefaults(), draw_seed=lambda: 0)
 
 
+DOCUMENTS = "TranslateDocument (`translate_document`, `--document`) takes up to 99"
+
+
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
         ((), "texts: is 0 texts, must be 1 to 3 texts"),
         (("a",) * 4, "texts: is 4 texts, must be 1 to 3 texts"),
-        (("a", "b" * 11), "texts[1]: is 11 characters, must be at most 10"),
+        (("a", "b" * 11), f"texts[1]: is 11 characters, must be at most 10; {DOCUMENTS}"),
         (("a" * 9,) * 3, "texts: is 27 characters, must be at most 20 over all texts"),
         (("a", "b", "\ud800"), "texts[2]: is a text with a lone surrogate, must be Unicode text"),
     ],
 )
 def test_texts_beyond_a_limit_are_refused(texts: tuple[str, ...], message: str) -> None:
-    limits = TranslationLimits(max_texts=3, max_text_characters=10, max_request_characters=20)
+    limits = TranslationLimits(
+        max_texts=3, max_text_characters=10, max_request_characters=20, max_document_characters=99
+    )
 
     with pytest.raises(InvalidFieldError) as caught:
         _check(_request(*texts), limits)
