@@ -1,12 +1,12 @@
-"""The model bundle: one directory with the graphs, the tokenizer and `manifest.json`, which says what they are.
+"""The model bundle: a directory with the graphs, the tokenizer and `manifest.json`, which describes them.
 
-The exporter writes it, the service opens it; both take file layout and tensor names from here. Opening checks
-everything that can be known without loading a graph, so that a damaged bundle fails before it serves.
+The exporter writes it and the service opens it; both use the file layout and the tensor names of this module. Opening
+checks everything that can be known without loading a graph.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -16,23 +16,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from service.errors import BundleError
 
 SCHEMA_VERSION: Final = 2
-"""Version of the format; raised when an older service could not read a newer bundle.
+"""Version of the format, raised when an older service could not read a newer bundle.
 
-1: two graphs a precision, each with its weights inside, and one description of tensors for all precisions. 2: graphs
-may share a file of weights, an attention graph may be there, and each precision has a description of its own. Both are
-read.
+1: each precision has an encoder and a decoder with their weights inside; one description of tensors for all precisions.
+2: graphs may share a file of weights, a precision may have an attention graph, and has its own description of tensors.
 """
 
 _READABLE_VERSIONS: Final = (1, SCHEMA_VERSION)
 
 FloatType = Literal["float32", "float16"]
-"""Element type of what is not an integer between products: states, keys and values, the ancestor mask. Scores are
-float32 whatever it is."""
-
-_FLOAT_BYTES: Final[Mapping[FloatType, int]] = {"float32": 4, "float16": 2}
+"""Element type of states, keys and values, and of the ancestor mask. Scores are always float32."""
 
 MANIFEST_NAME = "manifest.json"
-"""The one file that no checksum covers."""
+"""The only file without a checksum."""
 
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 """A file, model or version name that cannot leave its directory: no separator, no leading dot."""
@@ -72,7 +68,7 @@ class Architecture(_Section):
 
 
 class SpecialIds(_Section):
-    """Token ids with a meaning of their own."""
+    """Special token ids."""
 
     pad: _TokenId
     bos: _TokenId
@@ -87,7 +83,7 @@ class SpecialIds(_Section):
 
 
 class Limits(_Section):
-    """Longest sequences the graphs have positions for."""
+    """Longest sequences that the graphs have positions for."""
 
     max_source_tokens: _AtLeastOne
     """EOS counted."""
@@ -96,7 +92,7 @@ class Limits(_Section):
 
 
 class FileEntry(_Section):
-    """What a file must be to be the one that was exported."""
+    """Checksum and size of a file."""
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     bytes: Annotated[int, Field(ge=0)]
@@ -108,7 +104,7 @@ class GraphFiles(_Section):
     encoder: PlainName
     decoder: PlainName
     attention: PlainName | None = None
-    """Gives the cross-attention weights of a given target; None: this bundle cannot tell them."""
+    """Returns the cross-attention weights of a given target; None: the bundle cannot compute them."""
     weights: PlainName | None = None
     """Holds the weights that the graphs do not hold themselves; None: they hold all of theirs.
 
@@ -116,7 +112,7 @@ class GraphFiles(_Section):
     """
 
     def names(self) -> tuple[str, ...]:
-        """Return all files that there are."""
+        """Return the names of all files."""
         return tuple(name for name in (self.encoder, self.decoder, self.attention, self.weights) if name is not None)
 
 
@@ -133,40 +129,40 @@ class Tensors(_Section):
     encoder: GraphTensors
     decoder: GraphTensors
     attention: GraphTensors | None = None
-    """None only if the precision has no such graph."""
+    """None if the precision has no such graph."""
 
     @property
     def float_type(self) -> FloatType:
-        """Element type of the cache."""
+        """Element type of the KV cache."""
         return "float16" if "float16" in self.encoder.outputs.values() else "float32"
 
 
 class Score(_Section):
-    """A quality figure measured when the bundle was made."""
+    """A quality score measured when the bundle was made."""
 
     metric: str
     """For instance `BLEU`."""
     value: float
     data: str
-    """What was translated."""
+    """Name of the test set."""
     signature: str = ""
-    """How the metric was computed, as its tool prints it."""
+    """Signature of the metric, as its tool prints it."""
     precision: str = ""
-    """Which graphs translated."""
+    """Precision of the graphs."""
     beam_size: _AtLeastOne = 4
 
 
 class Provenance(_Section):
-    """Where the weights come from."""
+    """Origin of the weights."""
 
     exporter_version: str
     checkpoint: str
     """File the weights were read from."""
     checkpoint_sha256: str
     training_step: int | None = None
-    """Optimizer steps, if the checkpoint says so."""
+    """Optimizer steps; None if the checkpoint does not say."""
     training_data: tuple[str, ...] = ()
-    """Names of the texts it was trained on."""
+    """Names of the training data."""
 
 
 class Manifest(_Section):
@@ -186,7 +182,7 @@ class Manifest(_Section):
     tokenizer: PlainName
     """SentencePiece model."""
     tensors: dict[PlainName, Tensors]
-    """Precision to what its graphs take and give."""
+    """Precision to the inputs and outputs of its graphs."""
     files: dict[PlainName, FileEntry]
     """Every file of the bundle but the manifest."""
     scores: tuple[Score, ...] = ()
@@ -194,7 +190,7 @@ class Manifest(_Section):
     licence: str
     """SPDX expression under which the model may be used."""
     attribution: str
-    """Who must be named, for instance the makers of the training data."""
+    """Attribution that the licence demands."""
 
     def has_attention(self, precision: str) -> bool:
         """Return whether there is a graph that tells the cross-attention, at one precision."""
@@ -204,7 +200,7 @@ class Manifest(_Section):
     @field_validator("tensors", mode="before")
     @classmethod
     def _of_every_precision(cls, tensors: object, info: ValidationInfo) -> object:
-        """Give every precision the one description that a bundle of version 1 has."""
+        """Give every precision the description of a bundle of version 1."""
         if isinstance(tensors, dict) and tensors.keys() & Tensors.model_fields.keys():
             return dict.fromkeys(info.data.get("precisions", ()), tensors)
         return tensors
@@ -219,15 +215,16 @@ class Manifest(_Section):
             raise ValueError("a special id is outside the vocabulary")
         if self.tensors.keys() != self.precisions.keys():
             raise ValueError(f"tensors are those of {sorted(self.tensors)}, precisions {sorted(self.precisions)}")
-        if any(self.tensors[name] not in self._possible_tensors(files) for name, files in self.precisions.items()):
+        if not all(self._are_tensors(self.tensors[name], files) for name, files in self.precisions.items()):
             raise ValueError("tensors are not those of this schema version")
         return self
 
-    def _possible_tensors(self, files: GraphFiles) -> list[Tensors]:
-        possible = [graph_tensors(self.architecture.num_decoder_layers, float_type) for float_type in _FLOAT_BYTES]
-        if files.attention is not None:
-            return possible
-        return possible + [tensors.model_copy(update={"attention": None}) for tensors in possible]
+    def _are_tensors(self, tensors: Tensors, files: GraphFiles) -> bool:
+        """Say whether the graphs of a precision can have these tensors; attention is optional without its graph."""
+        expected = graph_tensors(self.architecture.num_decoder_layers, tensors.float_type)
+        return tensors == expected or (
+            files.attention is None and tensors == expected.model_copy(update={"attention": None})
+        )
 
     def referenced_files(self) -> tuple[str, ...]:
         """Return the names of the files the service reads."""
@@ -237,7 +234,7 @@ class Manifest(_Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A bundle whose files are all there and unchanged."""
+    """A bundle whose files were found complete and unchanged."""
 
     directory: Path
     manifest: Manifest
@@ -261,11 +258,7 @@ class Bundle:
         return self.directory / name
 
     def weights_bytes(self, precision: str) -> int:
-        """Return the bytes on disk of what translating takes: encoder, decoder and the weights outside of them.
-
-        Raises:
-            BundleError: if the bundle does not have the precision.
-        """
+        """Return the size of encoder, decoder and weights; BundleError if the bundle does not have the precision."""
         files = self._files(precision)
         names = (files.encoder, files.decoder, files.weights)
         return sum((self.directory / name).stat().st_size for name in names if name is not None)
@@ -279,14 +272,14 @@ class Bundle:
 
 
 def graph_tensors(num_decoder_layers: int, float_type: FloatType) -> Tensors:
-    """Return names and element types of what the graphs of a precision take and give.
+    """Return names and element types of the inputs and outputs of the graphs of a precision.
 
     Keys, values, pools and the ancestor mask are of `float_type`; scores and attention weights are float32. Shapes,
     with B segments, K rows each, S source tokens, L slots, C candidates, H heads of size D:
 
         encoder    source_ids [B, S], source_lengths [B] -> cross_key.i and cross_value.i [B, H, S, D]
         decoder    token_ids [B, K], positions [B, 1], slots [B, K, 2] (segment and slot each row writes to),
-                   query_rows [Q] (0 to K - 1, and 0 again for a lone row), ancestor_mask [B, 1, Q, L] (added to
+                   query_rows [Q] (0 to K - 1, and 0 again for a single row), ancestor_mask [B, 1, Q, L] (added to
                    attention scores), source_lengths [B], num_candidates [1], self_key_pool.i and self_value_pool.i
                    [B, L, H * D], cross_key.i and cross_value.i [B, H, S, D]
                    -> log_probs and candidate_ids [B, K, C]; the pools written to, as <pool>.written.i
@@ -308,7 +301,7 @@ def graph_tensors(num_decoder_layers: int, float_type: FloatType) -> Tensors:
 
 
 def attention_tensors(num_decoder_layers: int, float_type: FloatType) -> GraphTensors:
-    """Return names and element types of what an attention graph takes and gives.
+    """Return names and element types of the inputs and outputs of an attention graph.
 
     Shapes, with B segments, T target tokens, S source tokens, H heads of size D:
 
@@ -322,21 +315,6 @@ def attention_tensors(num_decoder_layers: int, float_type: FloatType) -> GraphTe
         inputs={"token_ids": "int64", "source_lengths": "int32", **dict.fromkeys(cross, float_type)},
         outputs=dict.fromkeys(weights, "float32"),
     )
-
-
-def kv_cache_bytes(
-    architecture: Architecture, float_type: FloatType, *, num_slots: int, num_source_positions: int
-) -> int:
-    """Return the bytes that the cache of one segment takes: keys and values of every decoder layer.
-
-    Args:
-        architecture: of the network.
-        float_type: of the precision's tensors; half precision takes half of the bytes.
-        num_slots: L, room for tokens of all its hypotheses, as rounded up by the batch.
-        num_source_positions: S, room for source tokens, as rounded up by the batch.
-    """
-    bytes_per_position = 2 * architecture.num_decoder_layers * architecture.d_model * _FLOAT_BYTES[float_type]
-    return bytes_per_position * (num_slots + num_source_positions)
 
 
 def layer_names(kinds: Sequence[str], num_layers: int) -> tuple[str, ...]:
@@ -376,7 +354,7 @@ def load_manifest(directory: Path) -> Manifest:
         raise BundleError(str(path), found=str(error), expected="JSON", what="content") from error
     if not isinstance(fields, dict):
         raise BundleError(str(path), found=type(fields).__name__, expected="an object", what="content")
-    if fields.get("schema_version") not in _READABLE_VERSIONS:  # before all else: another version has other fields
+    if fields.get("schema_version") not in _READABLE_VERSIONS:  # first: another version has other fields
         readable = " or ".join(map(str, _READABLE_VERSIONS))
         raise _manifest_error(directory, "schema_version", fields.get("schema_version"), readable)
     try:
@@ -386,7 +364,7 @@ def load_manifest(directory: Path) -> Manifest:
 
 
 def file_entry(path: Path) -> FileEntry:
-    """Return checksum and size of a file as it is now."""
+    """Return checksum and current size of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return FileEntry(sha256=digest, bytes=path.stat().st_size)
@@ -408,7 +386,7 @@ def _manifest_error(directory: Path, what: str, found: object, expected: object)
 
 
 def _first_error(directory: Path, error: ValidationError) -> BundleError:
-    """Turn the first thing pydantic found into one BundleError."""
+    """Return the first error of pydantic as a BundleError."""
     first: Any = error.errors()[0]
     what = ".".join(str(part) for part in first["loc"]) or "manifest"
     if first["type"] == "missing":

@@ -5,14 +5,14 @@
     ├── BundleError                 a model bundle does not fit what its manifest or the service says
     ├── RequestError                the caller must change the request
     │   ├── InvalidFieldError       a field has a value that is never valid
-    │   ├── UnsupportedFieldError   a documented field this server does not implement yet
+    │   ├── UnsupportedFieldError   a documented field that this server does not implement
     │   └── ModelNotFoundError      no such model, version or language pair
-    ├── ModelStateError             the model is not in a state that allows what was asked for
-    ├── UnauthenticatedError        no API key or certificate, or none that the server knows
+    ├── ModelStateError             the state of the model does not allow the call
+    ├── UnauthenticatedError        no API key or certificate, or an unknown one
     ├── PermissionDeniedError       the caller may not call the method
-    ├── RetryableError              the same request may succeed after a time that the error says
+    ├── RetryableError              the same request may succeed after the time that the error gives
     │   ├── OverloadedError         the queue is full, or too long for the deadline
-    │   └── RateLimitedError        the caller has used up what it may ask for in a time
+    │   └── RateLimitedError        the caller exceeds its rate limit
     ├── StartingError               the models are still being loaded; the same request may succeed later
     ├── DrainingError               the server is shutting down; another replica may answer
     ├── DeadlineExceededError       the caller's deadline passed before the answer
@@ -25,10 +25,10 @@ from typing import Any
 
 
 class DragomanError(Exception):
-    """Root of the tree; all of it can be pickled, whatever its constructors take."""
+    """Root of the tree; all classes can be pickled, whatever the arguments of their constructors."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Say how to make an equal one, without its constructor."""
+        """Return what makes an equal error without its constructor."""
         return _restored, (type(self), self.args, vars(self))
 
 
@@ -62,7 +62,7 @@ class BundleError(DragomanError):
 
 
 class RequestError(DragomanError):
-    """The caller must change the request before trying again."""
+    """The caller must change the request before it retries."""
 
     def __init__(self, field: str, description: str) -> None:
         """Name the field of the wire message, such as `options.beam_size` or `texts[3]`."""
@@ -82,7 +82,7 @@ class InvalidFieldError(RequestError):
 
 
 class UnsupportedFieldError(RequestError):
-    """A documented field or method that this server does not implement yet."""
+    """A documented field or method that this server does not implement."""
 
     def __init__(self, field: str) -> None:
         """Name the field or method."""
@@ -95,31 +95,31 @@ class ModelNotFoundError(RequestError):
     def __init__(
         self, field: str, wanted: str, available: tuple[str, ...], *, fault: str = "is not served here"
     ) -> None:
-        """Name what was asked for, all that exists, and what is wrong with it."""
+        """Name what was requested, all that exists, and why it is not available."""
         super().__init__(field, f"{wanted} {fault}; available: {', '.join(available) or 'none'}")
         self.wanted = wanted
         self.available = available
 
 
 class ModelStateError(DragomanError):
-    """The model is not in a state that allows what was asked for."""
+    """The state of the model does not allow the call."""
 
     def __init__(self, model: str, description: str) -> None:
-        """Name the model, and say what is in the way."""
+        """Name the model and the reason."""
         super().__init__(f"model {model} {description}")
         self.model = model
 
 
 class UnauthenticatedError(DragomanError):
-    """The caller did not say who it is, or nobody knows it."""
+    """The caller has no credentials, or unknown ones."""
 
     def __init__(self, description: str) -> None:
-        """Say what is missing or wrong; never the key itself."""
+        """Name what is missing or wrong, but never the key."""
         super().__init__(f"authentication failed: {description}")
 
 
 class PermissionDeniedError(DragomanError):
-    """The caller may not do this."""
+    """The caller does not have the permission for the call."""
 
     def __init__(self, *, caller: str, permission: str) -> None:
         """Name the caller and the permission it lacks."""
@@ -132,16 +132,16 @@ class RetryableError(DragomanError):
     """The same request may succeed later."""
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
-        """Say why not now, and when to try again."""
+        """Give the reason and the time after which to retry."""
         super().__init__(f"{message}; retry in {retry_after_s:.1f} s")
         self.retry_after_s = retry_after_s
 
 
 class OverloadedError(RetryableError):
-    """The queue is full, or so long that the answer would come too late."""
+    """The queue is full, or too long for the deadline."""
 
     def __init__(self, *, queued: int, limit: int, unit: str, retry_after_s: float) -> None:
-        """Say what is queued, the limit, their unit, and when to try again."""
+        """Give what is queued, the limit, their unit, and the time after which to retry."""
         super().__init__(f"queue holds {queued} of {limit} {unit}", retry_after_s=retry_after_s)
         self.queued = queued
         self.limit = limit
@@ -149,10 +149,10 @@ class OverloadedError(RetryableError):
 
 
 class RateLimitedError(RetryableError):
-    """The caller has used up what it may ask for in a time."""
+    """The caller exceeds its rate limit."""
 
     def __init__(self, *, caller: str, limit: float, unit: str, retry_after_s: float) -> None:
-        """Name the caller, its limit, the limit's unit such as `requests/s`, and when to try again."""
+        """Name the caller, its limit with its unit such as `requests/s`, and the time after which to retry."""
         super().__init__(f"caller {caller!r} is limited to {limit:g} {unit}", retry_after_s=retry_after_s)
         self.caller = caller
         self.limit = limit
@@ -163,7 +163,7 @@ class StartingError(DragomanError):
     """The server is still loading its models."""
 
     def __init__(self) -> None:
-        """Make the one message this class has."""
+        """Make the only message of this class."""
         super().__init__("the server is starting and takes no requests yet")
 
 
@@ -171,7 +171,7 @@ class DrainingError(DragomanError):
     """The server is shutting down and takes no new requests."""
 
     def __init__(self) -> None:
-        """Make the one message this class has."""
+        """Make the only message of this class."""
         super().__init__("the server is draining and takes no new requests")
 
 

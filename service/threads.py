@@ -1,4 +1,4 @@
-"""How many cores there are for this process."""
+"""Threads of the process: cores, pools, priorities, and the interval at which Python switches between them."""
 
 import math
 import os
@@ -14,19 +14,19 @@ _CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 def num_cores(*, control_group: Path = _CONTROL_GROUP) -> int:
-    """Return how many cores this process can keep busy: those it may run on, or fewer if its container has a quota.
+    """Return how many cores this process can use: those it may run on, or fewer if its container has a quota.
 
-    Part of a core counts as a whole one: a thread too many waits, one too few leaves time unused.
+    A part of a core counts as one: a thread too many waits, a thread too few leaves CPU time unused.
 
     Args:
-        control_group: where the kernel tells the quota, as `cpu.max` (version 2) or `cpu/cpu.cfs_*_us` (version 1).
+        control_group: directory of the quota, as `cpu.max` (version 2) or `cpu/cpu.cfs_*_us` (version 1).
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(cores, _quota_cores(control_group))))
 
 
 def _quota_cores(control_group: Path) -> float:
-    """Return the cores' time that may be used a second; infinite without a quota, or where the kernel tells none."""
+    """Return the CPU time that may be used a second; infinite without a quota, or if there is none to be read."""
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
             quota, period = " ".join((control_group / name).read_text() for name in names).split()
@@ -37,37 +37,37 @@ def _quota_cores(control_group: Path) -> float:
     return math.inf
 
 
-CALM_S: Final = 0.0002
-"""A decoding thread wants the lock back after each run of the network, several hundred times a second, and may have to
-wait as long each time for the thread that answers calls: at 2 ms, cores idle while calls queue."""
+NORMAL_INTERVAL_S: Final = 0.0002
+"""A decoding thread takes the interpreter lock after each run of the network, several hundred times a second, and may
+wait for one interval each time while calls are answered: at 2 ms, cores are idle while calls queue."""
 
-OVERLOADED_S: Final = 0.002
-"""Refusing what cannot be done takes more of the lock than anything else, and must not wait for decoding each time."""
+OVERLOAD_INTERVAL_S: Final = 0.002
+"""Under overload, rejecting calls needs the lock most of the time, and must not wait for decoding each time."""
 
-_OVERLOAD_LASTS_S: Final = 1.0
+_OVERLOAD_DURATION_S: Final = 1.0
 
 
 class SwitchInterval:
-    """Sets the interval of the whole process; safe to share between threads."""
+    """Sets the switch interval of the process; any thread may use it."""
 
     def __init__(self, set_interval: Callable[[float], None] = sys.setswitchinterval) -> None:
-        """Leave the interval as it is until it is told of a request."""
+        """Leave the interval as it is until the first request."""
         self._set = set_interval
         self._lock = threading.Lock()
         self._chosen_s = 0.0
         self._refused_at_s = float("-inf")
 
     def note_refusal(self, now_s: float) -> None:
-        """Take notice of a request that was refused for load."""
+        """Note a request that was rejected for overload."""
         with self._lock:
             self._refused_at_s = max(self._refused_at_s, now_s)
-            self._choose(OVERLOADED_S)
+            self._choose(OVERLOAD_INTERVAL_S)
 
     def note_admission(self, now_s: float) -> None:
-        """Take notice of a request that was admitted."""
+        """Note a request that was admitted."""
         with self._lock:
-            if now_s - self._refused_at_s > _OVERLOAD_LASTS_S:
-                self._choose(CALM_S)
+            if now_s - self._refused_at_s > _OVERLOAD_DURATION_S:
+                self._choose(NORMAL_INTERVAL_S)
 
     def _choose(self, interval_s: float) -> None:
         if interval_s != self._chosen_s:
@@ -79,10 +79,10 @@ _LOWEST: Final = 19
 
 
 def lower_priority(niceness: int) -> None:
-    """Let other threads run before the calling one, by so many steps of niceness; only Linux can, elsewhere nothing is.
+    """Raise the niceness of the calling thread, so that others run before it; does nothing except on Linux.
 
-    Decoding keeps every core busy. At the same priority, the thread that takes and refuses calls waits for its turn
-    behind it, several times for each call, and under overload even refusals come late.
+    Decoding keeps every core busy. At the same priority, the thread that answers calls waits for a core several times
+    for each call, and under overload even rejections are late.
     """
     if sys.platform != "linux":
         return
@@ -92,21 +92,20 @@ def lower_priority(niceness: int) -> None:
 
 
 def started_pool(num_threads: int, *, name: str) -> ThreadPoolExecutor:
-    """Return a pool all of whose threads run already.
+    """Return a pool with all of its threads running.
 
-    A pool by itself starts a thread when work comes and none is idle, so how many there are depends on how calls
-    happened to fall: a thread that leaks cannot be told from one more of the pool, and where threads are limited a
-    server fails at its busiest moment instead of at its start.
+    By default a pool starts a thread when work arrives and none is idle: a leaked thread cannot be told from one more
+    of the pool, and where threads are limited a server fails under load instead of at its start.
 
     Args:
-        num_threads: in it.
-        name: how their names begin.
+        num_threads: of the pool.
+        name: prefix of their names.
 
     Raises:
         RuntimeError: if the system starts no more threads.
     """
     pool = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
-    together = threading.Barrier(num_threads)  # nobody is idle until all are there
+    together = threading.Barrier(num_threads)  # no thread is idle until all are running
     try:
         arrivals = [pool.submit(together.wait) for _ in range(num_threads)]
     except RuntimeError:

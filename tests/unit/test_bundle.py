@@ -10,7 +10,6 @@ from service.bundle import (
     attention_tensors,
     file_entry,
     graph_tensors,
-    kv_cache_bytes,
     layer_names,
     load_manifest,
     open_bundle,
@@ -274,13 +273,3 @@ def test_the_attention_graph_takes_no_values_of_the_last_layer() -> None:
     assert "cross_key.1" in tensors.inputs
     assert "cross_value.1" not in tensors.inputs
     assert tuple(tensors.outputs) == ("cross_attention.0", "cross_attention.1")
-
-
-def test_a_cache_holds_a_key_and_a_value_of_every_layer_for_every_position(directory: Path) -> None:
-    architecture = load_manifest(directory).architecture.model_copy(update={"num_decoder_layers": 3})
-
-    one_slot = kv_cache_bytes(architecture, "float32", num_slots=1, num_source_positions=0)
-
-    assert one_slot == 2 * 3 * 4 * 4  # key and value, layers, width, bytes of a float
-    assert kv_cache_bytes(architecture, "float32", num_slots=16, num_source_positions=8) == 24 * one_slot
-    assert kv_cache_bytes(architecture, "float16", num_slots=16, num_source_positions=8) == 12 * one_slot

@@ -3,7 +3,7 @@ import gc
 import numpy as np
 import pytest
 
-from service.bundle import Bundle, FloatType, kv_cache_bytes
+from service.bundle import Bundle, FloatType
 from service.runtime.device import Placement
 from service.runtime.kv_pool import LENGTH_BUCKET, SEGMENT_BUCKET
 from service.runtime.onnx_model import OnnxStepModel
@@ -40,7 +40,8 @@ def test_the_caches_of_all_batches_are_counted_with_their_room(
         batch.step(np.array([[1]]), np.array([[0]]), num_candidates=1)
 
     architecture = bundle.manifest.architecture
-    one_segment = kv_cache_bytes(architecture, float_type, num_slots=LENGTH_BUCKET, num_source_positions=8)
+    one_position = 2 * architecture.num_decoder_layers * architecture.d_model * np.dtype(float_type).itemsize
+    one_segment = one_position * (LENGTH_BUCKET + 8)  # slots, and source positions as rounded up
     assert model.cache_bytes == 2 * SEGMENT_BUCKET * one_segment
 
 
