@@ -127,7 +127,7 @@ class App:
             settings.access,
             metrics,
             asks_certificates=settings.tls.client_ca_file is not None,
-            is_exposed=not is_loopback(settings.grpc.host),
+            is_reachable_remotely=not is_loopback(settings.grpc.host),
             clock=clock,
         )
         self._models = ModelRepository(

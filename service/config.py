@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from service.api.settings import AccessSettings, GrpcSettings, TlsSettings, check_exposure
+from service.api.settings import AccessSettings, GrpcSettings, TlsSettings, check_bind_policy
 from service.engine.forecast import MAX_STEPS_PER_SOURCE_TOKEN
 from service.engine.settings import SchedulingSettings
 from service.errors import ConfigError
@@ -82,7 +82,7 @@ def load_settings(
         entries[name] = entry
     settings = _validated(entries)
     _check_agreement(settings)
-    check_exposure(settings.grpc, settings.tls, settings.access)
+    check_bind_policy(settings.grpc, settings.tls, settings.access)
     return settings
 
 

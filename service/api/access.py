@@ -1,4 +1,4 @@
-"""Who calls, and whether they may: by API key, by client certificate, or anybody where the settings allow that."""
+"""Who calls, and whether they may: by API key, by client certificate, or unknown where the settings allow that."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -57,7 +57,7 @@ class Access:
         metrics: Metrics,
         *,
         asks_certificates: bool = False,
-        is_exposed: bool = False,
+        is_reachable_remotely: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read the callers file, if there is one.
@@ -65,16 +65,16 @@ class Access:
         Args:
             settings: of access.
             metrics: where failed reloads are counted.
-            asks_certificates: whether TLS lets nobody in without a certificate.
-            is_exposed: whether other machines can connect: nobody unknown manages models then.
+            asks_certificates: whether TLS requires client certificates.
+            is_reachable_remotely: whether other machines can connect: unknown callers manage no models then.
             clock: of the limits.
 
         Raises:
-            ConfigError: if the file cannot be read or is no good.
+            ConfigError: if the file cannot be read or is invalid.
         """
         self._settings = settings
         self._asks_certificates = asks_certificates
-        self._is_exposed = is_exposed
+        self._is_reachable_remotely = is_reachable_remotely
         self._limiter = RateLimiter(clock)
         self._callers = _watched(settings.callers_file, metrics) if settings.callers_file else None
 
@@ -86,7 +86,7 @@ class Access:
             context: of the call.
 
         Raises:
-            UnauthenticatedError: if nobody knows the caller.
+            UnauthenticatedError: if the caller is unknown.
             PermissionDeniedError: if the caller may not call this method.
             RateLimitedError: if it has called too often.
         """
@@ -98,7 +98,7 @@ class Access:
         return caller.name
 
     def check_known(self, context: grpc.aio.ServicerContext) -> None:
-        """Do nothing if the caller is somebody the server lets in for whatever purpose; else UnauthenticatedError."""
+        """Raise UnauthenticatedError unless the caller is one that the server serves, whatever its permissions."""
         self._identify(credentials(context))
 
     def charge_tokens(self, caller_name: str, num_tokens: int) -> AbstractContextManager[None]:
@@ -120,7 +120,7 @@ class Access:
             return _listed(self._callers.value, shown)
         if self._asks_certificates:
             return _certified(shown)
-        return _unlisted(shown.peer, _TRANSLATE_ONLY if self._is_exposed else frozenset(Permission))
+        return _unlisted(shown.peer, _TRANSLATE_ONLY if self._is_reachable_remotely else frozenset(Permission))
 
 
 def credentials(context: grpc.aio.ServicerContext) -> Credentials:

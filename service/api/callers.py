@@ -17,7 +17,6 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -98,31 +97,21 @@ class Permission(StrEnum):
     """Load and unload models."""
 
 
-class Limits(BaseModel):
-    """How much a caller may ask for; None: as much as the server can."""
+class Caller(BaseModel):
+    """One entry of the file; without a limit a caller may ask for as much as the server can do."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    requests_per_s: float | None = Field(default=None, gt=0, le=1e6)
-    """RPCs, with a burst of one second's, at least one."""
-
-    tokens_per_min: float | None = Field(default=None, gt=0, le=1e9)
-    """Source tokens, with a burst of one minute's."""
-
-
-class Caller(Limits):
-    """One entry of the file."""
 
     # No colon, slash or space: a name is never mistaken for the address of a caller who has none.
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$")
     keys: tuple[_Identifier, ...] = Field(default=(), max_length=16)
     certificates: tuple[_Identifier, ...] = Field(default=(), max_length=16)
     permissions: frozenset[Permission] = Field(min_length=1)
+    requests_per_s: float | None = Field(default=None, gt=0, le=1e6)
+    """RPCs, with a burst of one second's, at least one."""
 
-    @cached_property
-    def limits(self) -> Limits:
-        """Its limits alone."""
-        return Limits(requests_per_s=self.requests_per_s, tokens_per_min=self.tokens_per_min)
+    tokens_per_min: float | None = Field(default=None, gt=0, le=1e9)
+    """Source tokens, with a burst of one minute's."""
 
     @model_validator(mode="after")
     def _can_be_recognized(self) -> Self:

@@ -12,16 +12,14 @@ from typing import Any, TypeVar
 
 import grpc
 import structlog
-from dragoman.v1 import translation_pb2 as pb
-from google.protobuf.message import DecodeError, Message
 
 from service.api import messages, status
 from service.api.access import Access
 from service.api.callers import peer_name
 from service.api.calls import REQUEST_ID_KEY, Call, sent_or_new_id
 from service.api.rate_limits import ConcurrencyLimiter
-from service.api.streams import RequestStream, Respond, ResponseStream, StreamedRequest, readable_id
-from service.errors import InvalidFieldError, PermissionDeniedError, RateLimitedError, RequestError
+from service.api.streams import RequestStream, Respond, ResponseStream, parsed
+from service.errors import PermissionDeniedError, RateLimitedError, RequestError
 from service.telemetry.access_record import AccessRecord
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import NoTracing, Tracing
@@ -70,20 +68,25 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         path = handler_call_details.method
         if handler is None or not path.startswith(self._prefixes):
             return handler
-        # no codecs: bytes in, bytes out
+        wrapped = self._many_requests(path, handler) if handler.request_streaming else self._one_request(path, handler)
         if handler.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(_freed_when_aborted(self._many_to_many(path, handler)))
-        if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(_freed_when_aborted(self._one_to_many(path, handler)))
-        return grpc.unary_unary_rpc_method_handler(_freed_when_aborted(self._one_to_one(path, handler)))
+            make_handler = grpc.stream_stream_rpc_method_handler
+        elif handler.response_streaming:
+            make_handler = grpc.unary_stream_rpc_method_handler
+        else:
+            make_handler = grpc.unary_unary_rpc_method_handler
+        return make_handler(_freed_when_aborted(wrapped))  # no codecs: bytes in, bytes out
 
-    def _one_to_one(self, path: str, handler: Any) -> _Handler:
+    def _one_request(self, path: str, handler: Any) -> _Handler:
         async def answer(raw_request: bytes, context: grpc.aio.ServicerContext) -> _RawResponse:
             call = self._start(path, context, raw_request)
 
-            async def respond() -> bytes:
-                request = _parsed(raw_request, handler.request_deserializer)
+            async def respond() -> _RawResponse:
+                request = parsed(raw_request, handler.request_deserializer)
                 call.agree_on_id(request)
+                if handler.response_streaming:
+                    await handler.unary_stream(request, ResponseStream(call))
+                    return None
                 raw_response: bytes = handler.response_serializer(await handler.unary_unary(request, call))
                 return raw_response
 
@@ -91,54 +94,32 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
 
         return answer
 
-    def _one_to_many(self, path: str, handler: Any) -> _Handler:
-        async def answer(raw_request: bytes, context: grpc.aio.ServicerContext) -> _RawResponse:
-            call = self._start(path, context, raw_request)
-
-            async def respond() -> None:
-                request = _parsed(raw_request, handler.request_deserializer)
-                call.agree_on_id(request)
-                await handler.unary_stream(request, ResponseStream(call))
-
-            return await _sent(call, await self._answer(call, respond, _as_status))
-
-        return answer
-
-    def _many_to_many(self, path: str, handler: Any) -> _Handler:
-        """Many requests, each answered as if it were a call of its own."""
+    def _many_requests(self, path: str, handler: Any) -> _Handler:
+        """Each is answered as if it were a call of its own, in a task of its own; an error is told in the response."""
 
         async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> _RawResponse:
             call = self._start(path, context)
             call.is_stream = True
 
-            def received(raw_request: bytes) -> StreamedRequest:
-                message, problem = _parsed_or_named(raw_request, handler.request_deserializer)
+            async def answer_raw(raw_request: bytes, request: Any, respond: Respond) -> bytes:
+                own_call = self._start(path, context, raw_request)
 
-                async def answered(respond: Respond) -> bytes:
-                    return await self._answer_streamed(self._start(path, context, raw_request), message, respond)
+                async def responded() -> bytes:
+                    own_call.take_id(request)
+                    return (await respond(own_call)).SerializeToString()
 
-                return StreamedRequest(message=message, answered=answered, problem=problem)
+                def told(failure: status.Answer) -> bytes:
+                    return messages.to_error_response(failure.status, request_id=request.request_id).SerializeToString()
 
-            stream = RequestStream(call, self._limiter, received)
+                return await self._answer(own_call, responded, told)
+
+            stream = RequestStream(call, self._limiter, handler.request_deserializer, answer_raw)
             outcome = await self._answer(call, lambda: handler.stream_stream(stream, call), _as_status)
             if isinstance(outcome, status.Answer):
-                await stream.before_refusal()
+                await stream.before_rejection()
             return await _sent(call, outcome)
 
         return answer
-
-    async def _answer_streamed(self, call: Call, request: Any, respond: Respond) -> bytes:
-        """Answer one request of a stream, in a task of its own; an error is told in the response."""
-
-        async def responded() -> bytes:
-            call.take_id(request)
-            raw_response: bytes = (await respond(call)).SerializeToString()
-            return raw_response
-
-        def told(answer: status.Answer) -> bytes:
-            return messages.to_error_response(answer.status, request_id=request.request_id).SerializeToString()
-
-        return await self._answer(call, responded, told)
 
     def _start(self, path: str, context: grpc.aio.ServicerContext, raw_request: bytes = b"") -> Call:
         metadata = dict(context.invocation_metadata() or ())
@@ -276,20 +257,3 @@ def _freed_when_aborted(answer: _Handler) -> _Handler:
             raise error.with_traceback(None) from None
 
     return answered
-
-
-def _parsed(raw_request: bytes, deserialize: Callable[[bytes], Message]) -> Message:
-    try:
-        return deserialize(raw_request)
-    except DecodeError as error:
-        raise InvalidFieldError("request", "no valid protobuf message", "one, with all texts in UTF-8") from error
-
-
-def _parsed_or_named(
-    raw_request: bytes, deserialize: Callable[[bytes], Message]
-) -> tuple[Message, InvalidFieldError | None]:
-    """Return a request, or its name alone and what is wrong with it."""
-    try:
-        return _parsed(raw_request, deserialize), None
-    except InvalidFieldError as problem:
-        return pb.TranslateRequest(request_id=readable_id(raw_request)), problem

@@ -7,6 +7,7 @@ Ranges that a setting or a model decides are checked by `service.translate.servi
 from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import groupby
+from typing import Any
 
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf import duration_pb2
@@ -65,6 +66,15 @@ _PRECISIONS: Mapping[str, pb.Precision] = {
     "int8": pb.PRECISION_INT8,
 }
 
+_OPTIONAL_OPTIONS = (
+    *("beam_size", "num_hypotheses", "length_penalty", "min_target_tokens", "max_target_tokens"),
+    *("no_repeat_ngram_size", "repetition_penalty", "coverage_penalty", "early_stopping", "repetition_guard"),
+    "split_sentences",
+)
+"""Fields of DecodingOptions that may be absent; `TranslationOptions` has the same names."""
+
+_OPTIONAL_SAMPLING = ("temperature", "top_k", "top_p", "seed")
+"""Likewise of SamplingOptions."""
 
 _NO_OPTIONS = datatypes.TranslationOptions()
 
@@ -131,20 +141,14 @@ def _from_options(message: pb.DecodingOptions) -> datatypes.TranslationOptions:
     long_sentences = _known("options.long_sentences", message.long_sentences, pb.LongSentencePolicy)
     return_attention = _known("options.return_attention", message.return_attention, pb.AttentionDetail)
     return datatypes.TranslationOptions(
-        beam_size=message.beam_size if message.HasField("beam_size") else None,
-        num_hypotheses=message.num_hypotheses if message.HasField("num_hypotheses") else None,
-        length_penalty=message.length_penalty if message.HasField("length_penalty") else None,
-        min_target_tokens=message.min_target_tokens if message.HasField("min_target_tokens") else None,
-        max_target_tokens=message.max_target_tokens if message.HasField("max_target_tokens") else None,
-        no_repeat_ngram_size=message.no_repeat_ngram_size if message.HasField("no_repeat_ngram_size") else None,
-        repetition_penalty=message.repetition_penalty if message.HasField("repetition_penalty") else None,
-        coverage_penalty=message.coverage_penalty if message.HasField("coverage_penalty") else None,
-        early_stopping=message.early_stopping if message.HasField("early_stopping") else None,
-        repetition_guard=message.repetition_guard if message.HasField("repetition_guard") else None,
-        sampling=_from_sampling(message.sampling) if message.HasField("sampling") else None,
+        **_present(message, _OPTIONAL_OPTIONS),
+        sampling=(
+            datatypes.SamplingOptions(**_present(message.sampling, _OPTIONAL_SAMPLING))
+            if message.HasField("sampling")
+            else None
+        ),
         target_prefix=message.target_prefix,
         suppressed_tokens=tuple(message.suppressed_tokens),
-        split_sentences=message.split_sentences if message.HasField("split_sentences") else True,
         long_sentences=_LONG_SENTENCE_POLICIES[long_sentences],
         return_scores=message.return_scores,
         return_tokens=message.return_tokens,
@@ -153,13 +157,9 @@ def _from_options(message: pb.DecodingOptions) -> datatypes.TranslationOptions:
     )
 
 
-def _from_sampling(message: pb.SamplingOptions) -> datatypes.SamplingOptions:
-    return datatypes.SamplingOptions(
-        temperature=message.temperature if message.HasField("temperature") else None,
-        top_k=message.top_k if message.HasField("top_k") else None,
-        top_p=message.top_p if message.HasField("top_p") else None,
-        seed=message.seed if message.HasField("seed") else None,
-    )
+def _present(message: pb.DecodingOptions | pb.SamplingOptions, names: Iterable[Any]) -> dict[str, Any]:
+    """Return the fields that a message has; those it has not keep their defaults."""
+    return {name: getattr(message, name) for name in names if message.HasField(name)}
 
 
 def _known(field: str, number: int, enum: EnumTypeWrapper) -> int:
@@ -292,20 +292,10 @@ def from_model_name(model: str) -> str:
     return model
 
 
-def from_get_model_request(message: pb.GetModelRequest) -> str:
-    """Return the `name`, `name/version` or `name@label` that is asked for; InvalidFieldError if it cannot be one."""
-    return from_model_name(message.model)
-
-
 def to_list_models_response(statuses: Iterable[ModelStatus], limits: TranslationLimits) -> pb.ListModelsResponse:
     """Return the models as the caller gets them; `statuses` holds the versions of each model side by side."""
     by_name = groupby(statuses, key=lambda status: status.name)
     return pb.ListModelsResponse(models=[_to_model(name, versions, limits) for name, versions in by_name])
-
-
-def to_get_model_response(statuses: Iterable[ModelStatus], limits: TranslationLimits) -> pb.GetModelResponse:
-    """Return one model as the caller gets it; all `statuses` are versions of it."""
-    return pb.GetModelResponse(model=to_model(statuses, limits))
 
 
 def to_model(statuses: Iterable[ModelStatus], limits: TranslationLimits) -> pb.Model:

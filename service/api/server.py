@@ -1,10 +1,10 @@
-"""The gRPC server: port, limits, reflection, health, and an end in which everybody is answered."""
+"""The gRPC server: port, limits, reflection, health, and a shutdown that answers every admitted call."""
 
 import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -26,8 +26,8 @@ from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import Tracing
 
 
-class ReflectionGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Asks callers of reflection who they are, and nobody else."""
+class ReflectionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Lets only known callers ask for the services; other methods pass untouched."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -35,46 +35,27 @@ class ReflectionGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
     ) -> Any:  # a grpc.RpcMethodHandler, or None if there is no such method
-        """Return the handler of the method, guarded if it is reflection's."""
+        """Return the handler of the method, with a check of its caller if it is reflection's."""
         handler = await continuation(handler_call_details)
         if handler is None or not handler_call_details.method.startswith(f"/{reflection.SERVICE_NAME}/"):
             return handler
 
         async def answer(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-            await self._check(requests, context)
+            try:
+                self._access.check_known(context)
+            except UnauthenticatedError as error:
+                refusal = status.answer(error)
+                await wait_for_first_message(anext(requests))
+                await context.abort(refusal.code, refusal.message, refusal.trailing_metadata)
             async for response in handler.stream_stream(requests, context):
                 yield response
 
         return grpc.stream_stream_rpc_method_handler(answer, handler.request_deserializer, handler.response_serializer)
 
-    async def _check(self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> None:
-        try:
-            self._access.check_known(context)
-        except UnauthenticatedError as error:
-            refusal = status.answer(error)
-            await wait_for_first_message(anext(requests))
-            await context.abort(refusal.code, refusal.message, refusal.trailing_metadata)
-
-
-class Health:
-    """The status that load balancers ask for; `servicer` answers them."""
-
-    def __init__(self, service_names: Iterable[str]) -> None:
-        self.servicer = health.aio.HealthServicer()
-        self._names = (health.OVERALL_HEALTH, *service_names)
-
-    async def set_serving(self, is_serving: bool) -> None:
-        """Tell every watcher whether new calls are welcome."""
-        statuses = health_pb2.HealthCheckResponse
-        for name in self._names:
-            await self.servicer.set(name, statuses.SERVING if is_serving else statuses.NOT_SERVING)
-
 
 _TRANSLATION_SERVICE: str = pb.DESCRIPTOR.services_by_name["TranslationService"].full_name
-_MODEL_SERVICE: str = pb.DESCRIPTOR.services_by_name["ModelService"].full_name
-_ADMIN_SERVICE: str = pb.DESCRIPTOR.services_by_name["ModelAdminService"].full_name
 
-SERVICE_NAMES = (_TRANSLATION_SERVICE, _MODEL_SERVICE, _ADMIN_SERVICE)
+SERVICE_NAMES: tuple[str, ...] = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
 """The services of ours; the others are health and reflection."""
 
 _STOP_GRACE_S = 1.0
@@ -112,8 +93,8 @@ class GrpcServer:
             models: answers ModelService.
             admin: answers ModelAdminService.
             metrics: where calls are counted.
-            access: who may call; None: whoever connects.
-            tls: what connections are encrypted with; None: nothing.
+            access: who may call; None: every caller.
+            tls: what connections are encrypted with; None: plain text.
             tracing: where calls are traced, if anywhere.
             logs_texts: whether what is translated may be logged.
             clock: of durations.
@@ -124,7 +105,7 @@ class GrpcServer:
         self._tls = tls
         self._watches: list[asyncio.Task[None]] = []
         self._limiter = ConcurrencyLimiter(max_concurrent=settings.max_concurrent_requests, clock=clock)
-        self._health = Health(SERVICE_NAMES)
+        self._health = health.aio.HealthServicer()
         interceptor = RequestInterceptor(
             SERVICE_NAMES,
             limited_service=_TRANSLATION_SERVICE,
@@ -135,12 +116,12 @@ class GrpcServer:
             logs_texts=logs_texts,
             clock=clock,
         )
-        guards = (ReflectionGuard(access),) if access else ()
-        self._server = grpc.aio.server(interceptors=(interceptor, *guards), options=_options(settings))
+        interceptors = (interceptor, ReflectionInterceptor(access)) if access else (interceptor,)
+        self._server = grpc.aio.server(interceptors=interceptors, options=_options(settings))
         pb_grpc.add_TranslationServiceServicer_to_server(translation, self._server)
         pb_grpc.add_ModelServiceServicer_to_server(models, self._server)
         pb_grpc.add_ModelAdminServiceServicer_to_server(admin, self._server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
 
@@ -150,7 +131,7 @@ class GrpcServer:
         Raises:
             ConfigError: if the address cannot be listened on.
         """
-        await self._health.set_serving(False)
+        await self._set_serving(False)
         address = _address(self._settings)
         try:
             port = self._add_port(address)
@@ -163,12 +144,12 @@ class GrpcServer:
     async def open(self) -> None:
         """Take calls from now on."""
         self._limiter.open()
-        await self._health.set_serving(True)
+        await self._set_serving(True)
 
     async def close(self) -> None:
         """Take no new calls; those under way go on."""
         self._limiter.close(DrainingError())
-        await self._health.set_serving(False)
+        await self._set_serving(False)
 
     async def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait until every admitted call is answered; return False if time ran out first."""
@@ -184,6 +165,12 @@ class GrpcServer:
             watch.cancel()
         await self._server.stop(_STOP_GRACE_S)
 
+    async def _set_serving(self, is_serving: bool) -> None:
+        """Tell load balancers, and those who watch the health, whether new calls are admitted."""
+        statuses = health_pb2.HealthCheckResponse
+        for name in (health.OVERALL_HEALTH, *SERVICE_NAMES):
+            await self._health.set(name, statuses.SERVING if is_serving else statuses.NOT_SERVING)
+
     def _add_port(self, address: str) -> int:
         port: int = (
             self._server.add_secure_port(address, self._tls.credentials())
@@ -194,7 +181,7 @@ class GrpcServer:
 
 
 def is_worth_logging(record: logging.LogRecord) -> bool:
-    """Filter what gRPC logs as an error when a caller leaves while its answer is being sent: nobody is at fault."""
+    """Filter what gRPC logs as an error when a caller leaves while its answer is being sent, which is no fault."""
     error = record.exc_info[1] if record.exc_info else None
     return type(error).__name__ != "ExecuteBatchError"
 

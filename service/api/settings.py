@@ -73,6 +73,14 @@ class GrpcSettings(BaseModel):
     drain_timeout_s: float = Field(default=30.0, ge=0, le=86400)
     """After SIGTERM, longest wait for the answers to admitted requests."""
 
+    def allowed_s(self, remaining_s: float | None) -> float:
+        """Return how long a call may take: what its caller left it, or the default, within the maximum."""
+        return min(self.default_timeout_s if remaining_s is None else remaining_s, self.max_timeout_s)
+
+    def allowed_stream_s(self, remaining_s: float | None) -> float:
+        """Return how long a document or a stream of requests may take, likewise."""
+        return min(self.default_stream_timeout_s if remaining_s is None else remaining_s, self.max_stream_timeout_s)
+
     @model_validator(mode="after")
     def _default_within_maximum(self) -> Self:
         if self.default_timeout_s > self.max_timeout_s:
@@ -153,7 +161,7 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def check_exposure(grpc: GrpcSettings, tls: TlsSettings, access: AccessSettings) -> None:
+def check_bind_policy(grpc: GrpcSettings, tls: TlsSettings, access: AccessSettings) -> None:
     """Refuse to serve strangers, or to take keys that others can read, unless the settings say so in so many words.
 
     Raises:

@@ -8,7 +8,6 @@ caller has cancelled. Hence `_undisturbed`, and no handler may swallow `Cancelle
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
@@ -20,7 +19,10 @@ from service.api.calls import Call
 from service.api.rate_limits import ConcurrencyLimiter
 from service.errors import DragomanError, InvalidFieldError
 
+_Result = TypeVar("_Result")
+
 _NAME = "dragoman.unreadable.Named"
+_FIRST_MESSAGE_PATIENCE_S = 0.2
 
 
 def readable_id(raw_request: bytes) -> str:
@@ -50,15 +52,15 @@ def _named_type() -> type[Message]:
 
 _NAMED = _named_type()
 
-_Result = TypeVar("_Result")
-
-_FIRST_MESSAGE_PATIENCE_S = 0.2
+Answer = Callable[[Any, Call], Awaitable[Message]]
+"""Answers a request of a stream, as the call that it is given, or raises an error of the tree."""
 
 Respond = Callable[[Call], Awaitable[Message]]
-"""Answers a request of a stream as the call that it is given, or raises an error of the tree."""
+"""The same for a certain request."""
 
-Answer = Callable[[Any, Call], Awaitable[Message]]
-"""Answers a message, likewise."""
+AnswerRaw = Callable[[bytes, Message, Respond], Awaitable[bytes]]
+"""Has a request, raw and parsed, answered as if it were a call of its own, counted and logged; returns the serialized
+response, which tells the error if there was one."""
 
 
 class ResponseStream:
@@ -89,56 +91,126 @@ class ResponseStream:
         self.call.response_bytes += len(raw_response)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamedRequest:
-    """One request of a stream."""
-
-    message: Any
-    answered: Callable[[Respond], Awaitable[bytes]]
-    """Answers it as if it were a call of its own, counted and logged; returns the serialized response, which tells
-    the error if there was one."""
-
-    problem: InvalidFieldError | None = None
-    """What is wrong if its bytes are no request; `message` has only the id then, if that can be read."""
-
-
 class RequestStream(ResponseStream):
-    """Receives the requests of a call, too."""
+    """Receives the requests of a call, too, and answers them as they come."""
 
-    def __init__(self, call: Call, limiter: ConcurrencyLimiter, received: Callable[[bytes], StreamedRequest]) -> None:
+    def __init__(
+        self,
+        call: Call,
+        limiter: ConcurrencyLimiter,
+        deserialize: Callable[[bytes], Message],
+        answer_raw: AnswerRaw,
+    ) -> None:
         """Read nothing yet.
 
         Args:
             call: without codecs.
             limiter: tells when the server takes no more requests.
-            received: makes a request of its bytes, whatever they are.
+            deserialize: makes a request of its bytes; DecodeError if they are none.
+            answer_raw: has a request answered.
         """
         super().__init__(call)
         self._limiter = limiter
-        self._received = received
+        self._deserialize = deserialize
+        self._answer_raw = answer_raw
         self._has_begun = False
+        self._is_half_closed = False
+        self._reading: asyncio.Task[Any] | None = None
+        self._under_way: dict[asyncio.Task[bytes], str] = {}  # request ids by the tasks that answer
 
-    async def read(self) -> StreamedRequest | None:
-        """Return the next request; None once the caller has half-closed. Not to be cancelled."""
+    async def answer_all(self, answer: Answer, *, max_unanswered: int) -> None:
+        """Answer all requests until the caller has half-closed and the last one is answered.
+
+        If this is cancelled or fails, so are the requests under way.
+
+        Args:
+            answer: answers one request, or raises an error of the tree, which is the answer then.
+            max_unanswered: how many are under way before no more are read.
+
+        Raises:
+            DragomanError: why the server takes no more requests, once those under way are answered.
+        """
+        rejection = asyncio.create_task(self._limiter.wait_until_closed())
+        try:
+            while not self._is_over(rejection):
+                if self._reading is None and not self._is_half_closed and len(self._under_way) < max_unanswered:
+                    self._reading = asyncio.create_task(self.read())
+                    self._reading.add_done_callback(look_at_error)
+                waiting = {*self._under_way, rejection, *([self._reading] if self._reading else [])}
+                if rejection.done():
+                    waiting.remove(rejection)
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in [task for task in self._under_way if task.done()]:
+                    await self.write_raw(task.result())
+                    del self._under_way[task]
+                if self._reading is not None and self._reading.done():
+                    self._take(self._reading.result(), answer)
+                    self._reading = None
+        finally:  # but for the read, which must not be cancelled: it ends with the call
+            for unfinished in (rejection, *self._under_way):
+                unfinished.cancel()
+            await asyncio.gather(rejection, *self._under_way, return_exceptions=True)
+
+    async def read(self) -> Any:
+        """Return the next request, raw; `grpc.aio.EOF` once the caller has half-closed. Not to be cancelled."""
         self._has_begun = True
-        raw_request = await self._context.read()
-        if raw_request is grpc.aio.EOF:
-            return None
-        self.call.request_bytes += len(raw_request)
-        return self._received(raw_request)
+        return await self._context.read()
 
-    async def before_refusal(self) -> None:
-        """Prepare the refusal of the call; see `wait_for_first_message`."""
+    async def before_rejection(self) -> None:
+        """Prepare the rejection of the call; see `wait_for_first_message`."""
         if not self._has_begun:
             await wait_for_first_message(self._context.read())
 
-    async def refusal(self) -> DragomanError:
-        """Wait until the server takes no more requests; return why."""
-        return await self._limiter.wait_until_closed()
+    def _is_over(self, rejection: "asyncio.Task[DragomanError]") -> bool:
+        if self._under_way:
+            return False
+        if rejection.done() and not self._is_half_closed:
+            raise rejection.result()
+        return self._is_half_closed
+
+    def _take(self, raw_request: Any, answer: Answer) -> None:
+        """Begin to answer a request."""
+        if raw_request is grpc.aio.EOF:
+            self._is_half_closed = True
+            return
+        self.call.request_bytes += len(raw_request)
+        request, problem = self._parsed_or_named(raw_request)
+        problem = problem or self._problem_of_id(request.request_id)
+
+        async def respond(call: Call) -> Message:
+            if problem:
+                raise problem
+            return await answer(request, call)
+
+        task = asyncio.ensure_future(self._answer_raw(raw_request, request, respond))
+        self._under_way[task] = request.request_id
+
+    def _parsed_or_named(self, raw_request: bytes) -> tuple[Any, InvalidFieldError | None]:
+        """Return a request, or its id alone and what is wrong with it."""
+        try:
+            return parsed(raw_request, self._deserialize), None
+        except InvalidFieldError as problem:
+            return pb.TranslateRequest(request_id=readable_id(raw_request)), problem
+
+    def _problem_of_id(self, request_id: str) -> InvalidFieldError | None:
+        """Return what is wrong with the id of the next request, if anything."""
+        if not request_id:
+            return InvalidFieldError("request_id", "empty", "present in a stream, 1 to 128 printable ASCII characters")
+        if request_id in self._under_way.values():
+            return InvalidFieldError("request_id", "that of a request still unanswered", "different from all of those")
+        return None
+
+
+def parsed(raw_request: bytes, deserialize: Callable[[bytes], Message]) -> Message:
+    """Return a request; InvalidFieldError if the bytes are none."""
+    try:
+        return deserialize(raw_request)
+    except DecodeError as error:
+        raise InvalidFieldError("request", "no valid protobuf message", "one, with all texts in UTF-8") from error
 
 
 async def wait_for_first_message(receiving: Awaitable[Any]) -> None:
-    """Take, and drop, the message with which a caller opens a stream that is about to be refused.
+    """Take, and drop, the message with which a caller opens a stream that is about to be rejected.
 
     A client of `grpc.aio` that is still sending when the status comes reports INTERNAL in its place
     (grpc/grpc#36066). One who sends nothing is waited for only briefly.
@@ -159,96 +231,3 @@ def look_at_error(task: "asyncio.Future[Any]") -> None:
     """Keep asyncio from logging the error of a task that nobody waits for any more."""
     if not task.cancelled():
         task.exception()
-
-
-async def answer_all(stream: RequestStream, answer: Answer, *, max_unanswered: int) -> None:
-    """Answer the requests of a stream until its caller has half-closed and the last one is answered.
-
-    If this is cancelled or fails, so are the requests under way.
-
-    Args:
-        stream: to read from and write to.
-        answer: answers one request, or raises an error of the tree, which is the answer then.
-        max_unanswered: how many are under way before no more are read.
-
-    Raises:
-        DragomanError: why the server takes no more requests, once those under way are answered.
-    """
-    await _Multiplexer(stream, answer, max_unanswered).run()
-
-
-class _Multiplexer:
-    """The requests under way on one call, by the tasks that answer them."""
-
-    def __init__(self, stream: RequestStream, answer: Answer, max_unanswered: int) -> None:
-        self._stream = stream
-        self._answer = answer
-        self._max_unanswered = max_unanswered
-        self._under_way: dict[asyncio.Task[bytes], str] = {}
-        self._reading: asyncio.Task[StreamedRequest | None] | None = None
-        self._is_half_closed = False
-
-    async def run(self) -> None:
-        refusal = asyncio.create_task(self._stream.refusal())
-        try:
-            while not self._is_over(refusal):
-                self._read_on()
-                waiting = {*self._under_way, refusal, *([self._reading] if self._reading else [])}
-                if refusal.done():
-                    waiting.remove(refusal)
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                await self._write_answers()
-                self._take_request()
-        finally:  # but for the read, which must not be cancelled: it ends with the call
-            await _cancel_all((refusal, *self._under_way))
-
-    def _is_over(self, refusal: "asyncio.Task[DragomanError]") -> bool:
-        if self._under_way:
-            return False
-        if refusal.done() and not self._is_half_closed:
-            raise refusal.result()
-        return self._is_half_closed
-
-    def _read_on(self) -> None:
-        if self._reading is None and not self._is_half_closed and len(self._under_way) < self._max_unanswered:
-            self._reading = asyncio.create_task(self._stream.read())
-            self._reading.add_done_callback(look_at_error)
-
-    async def _write_answers(self) -> None:
-        for task in [task for task in self._under_way if task.done()]:
-            await self._stream.write_raw(task.result())
-            del self._under_way[task]
-
-    def _take_request(self) -> None:
-        if self._reading is None or not self._reading.done():
-            return
-        request = self._reading.result()
-        self._reading = None
-        if request is None:
-            self._is_half_closed = True
-        else:
-            request_id = request.message.request_id
-            task = asyncio.create_task(self._answered(request, request.problem or self._problem(request_id)))
-            self._under_way[task] = request_id
-
-    async def _answered(self, request: StreamedRequest, problem: InvalidFieldError | None) -> bytes:
-        async def respond(call: Call) -> Message:
-            if problem:
-                raise problem
-            return await self._answer(request.message, call)
-
-        return await request.answered(respond)
-
-    def _problem(self, request_id: str) -> InvalidFieldError | None:
-        """Return what is wrong with the id of the next request, if anything."""
-        if not request_id:
-            return InvalidFieldError("request_id", "empty", "present in a stream, 1 to 128 printable ASCII characters")
-        if request_id in self._under_way.values():
-            return InvalidFieldError("request_id", "that of a request still unanswered", "different from all of those")
-        return None
-
-
-async def _cancel_all(tasks: "tuple[asyncio.Task[Any], ...]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

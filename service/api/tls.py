@@ -27,26 +27,22 @@ _MAX_FILE_BYTES = 16 * 1024 * 1024
 class WatchedFiles(Generic[_Value]):
     """Keeps the newest value that the files made; a change that makes none leaves the value as it was.
 
-    What is compared is what the files hold, not their times: they are small, a time may be too coarse, and files that
-    are links into a directory which is replaced, as Kubernetes mounts secrets, have nothing else to go by.
+    What is compared is the content of the files, not their times: they are small, a time may be too coarse, and files
+    that are links into a directory which is replaced, as Kubernetes mounts secrets, have nothing else to go by.
     """
 
     def __init__(
-        self,
-        paths: Mapping[str, Path],
-        make: Callable[[Mapping[str, bytes]], _Value],
-        *,
-        fail: Callable[[], None],
+        self, paths: Mapping[str, Path], make: Callable[[Mapping[str, bytes]], _Value], *, fail: Callable[[], None]
     ) -> None:
         """Read the files for the first time.
 
         Args:
             paths: the files, by the name of the setting that names them.
-            make: gets what they hold, by the same names; ConfigError if that is no good.
+            make: makes the value of their contents, by the same names; ConfigError if they are invalid.
             fail: called for each change that made no value.
 
         Raises:
-            ConfigError: if a file cannot be read or is no good.
+            ConfigError: if a file cannot be read or is invalid.
         """
         self._paths = paths
         self._make = make
@@ -65,9 +61,15 @@ class WatchedFiles(Generic[_Value]):
             seen: Mapping[str, bytes] | str = self._read()
         except ConfigError as error:
             seen = str(error)
-        if seen != self._seen:  # so each change is tried, logged and counted once
-            self._seen = seen
-            self._renew(seen)
+        if seen == self._seen:
+            return
+        self._seen = seen  # so each change is tried, logged and counted once
+        problem = seen if isinstance(seen, str) else self._renew(seen)
+        if problem:
+            self._fail()
+            log.error("changed files are invalid; the previous content stays active", reason=problem)
+        else:
+            log.info("files reloaded", settings=list(self._paths))
 
     async def watch(self, interval_s: float) -> None:
         """Refresh for ever."""
@@ -75,22 +77,16 @@ class WatchedFiles(Generic[_Value]):
             await asyncio.sleep(interval_s)
             await asyncio.to_thread(self.refresh)
 
-    def _renew(self, seen: Mapping[str, bytes] | str) -> None:
+    def _renew(self, contents: Mapping[str, bytes]) -> str:
+        """Make the value anew; return what is wrong, if anything."""
         try:
-            if isinstance(seen, str):
-                self._keep(seen)
-            else:
-                self._value = self._make(seen)
-                log.info("files reloaded", settings=list(self._paths))
+            self._value = self._make(contents)
         except ConfigError as error:
-            self._keep(str(error))
+            return str(error)
         except Exception:  # whatever is wrong with a file, it must not end the watch
             log.exception("reading changed files failed", settings=list(self._paths))
-            self._keep("internal error")
-
-    def _keep(self, reason: str) -> None:
-        self._fail()
-        log.error("changed files are no good; what was read before stays in use", reason=reason)
+            return "internal error"
+        return ""
 
     def _read(self) -> Mapping[str, bytes]:
         return {setting: _content(setting, path) for setting, path in self._paths.items()}
@@ -126,11 +122,10 @@ class TlsIdentity:
 class TlsIdentityFiles:
     """The certificate files of a server: new connections get what they hold by now."""
 
-    def __init__(self, settings: TlsSettings, metrics: Metrics, now: Callable[[], float] = time.time) -> None:
-        """Read the files; ConfigError if they are no good."""
+    def __init__(self, settings: TlsSettings, metrics: Metrics) -> None:
+        """Read the files; ConfigError if they are invalid."""
         self._settings = settings
         self._metrics = metrics
-        self._now = now
         metrics.certificate_reload_failures.inc(0)
         self._files = WatchedFiles(_paths(settings), self._make, fail=metrics.certificate_reload_failures.inc)
         self._shown = self._files.value.configuration
@@ -154,7 +149,7 @@ class TlsIdentityFiles:
         return newest
 
     def _make(self, contents: Mapping[str, bytes]) -> TlsIdentity:
-        identity = read_identity(contents, self._settings, now_s=self._now())
+        identity = read_identity(contents, self._settings, now_s=time.time())
         for certificate, expiry_s in identity.expiries_s.items():
             self._metrics.certificate_expiry_seconds.labels(certificate).set(expiry_s)
         return identity

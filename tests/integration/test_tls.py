@@ -114,7 +114,7 @@ async def test_a_broken_new_certificate_keeps_the_old_one_and_is_counted_and_log
         files.certificate.write_bytes(broken)
         await encrypted.until_sample(1, FAILURES)
 
-    assert [record["log_level"] for record in records if "no good" in record["event"]] == ["error"]
+    assert [record["log_level"] for record in records if "invalid" in record["event"]] == ["error"]
     assert shown_certificate(encrypted) == before
     await translate(authority.channel(encrypted.port))
 

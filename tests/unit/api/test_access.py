@@ -26,9 +26,11 @@ def call(*authorization: str, names: dict[str, list[bytes]] | None = None) -> An
     )
 
 
-def access(callers_file: Path | None = None, *, asks_certificates: bool = False, is_exposed: bool = False) -> Access:
+def access(
+    callers_file: Path | None = None, *, asks_certificates: bool = False, is_reachable_remotely: bool = False
+) -> Access:
     settings, metrics = AccessSettings(callers_file=callers_file), Metrics(CollectorRegistry())
-    return Access(settings, metrics, asks_certificates=asks_certificates, is_exposed=is_exposed)
+    return Access(settings, metrics, asks_certificates=asks_certificates, is_reachable_remotely=is_reachable_remotely)
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def test_without_anything_set_callers_go_by_their_host_and_may_do_everything() -
 
 
 def test_beyond_this_machine_whom_nobody_knows_may_translate_only() -> None:
-    exposed = access(is_exposed=True)
+    exposed = access(is_reachable_remotely=True)
 
     assert exposed.admit(TRANSLATE, call()) == exposed.admit(LIST_MODELS, call()) == "ipv4:10.0.0.7"
     with pytest.raises(PermissionDeniedError, match="caller 'ipv4:10\\.0\\.0\\.7' has no permission 'admin'"):

@@ -197,7 +197,7 @@ async def test_a_refused_call_is_logged_with_reason_and_field_without_the_value(
     assert "a secret" not in str(record)
 
 
-async def test_a_closed_gate_refuses_with_its_reason() -> None:
+async def test_a_closed_limiter_rejects_with_its_reason() -> None:
     around = Around(echo)
     around.limiter.close(DrainingError())
 
@@ -207,7 +207,7 @@ async def test_a_closed_gate_refuses_with_its_reason() -> None:
     assert around.sample("mt_rejected_requests_total", reason="draining") == 1
 
 
-async def test_a_full_gate_refuses_and_lets_in_again_once_there_is_room() -> None:
+async def test_a_full_limiter_rejects_and_lets_in_again_once_there_is_room() -> None:
     around = Around(echo, max_concurrent=1)
     with around.limiter.admitted():
         context = await around.refused(FakeContext())

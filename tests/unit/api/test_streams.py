@@ -6,11 +6,12 @@ from typing import Any
 
 import grpc
 import pytest
+from dragoman.v1 import translation_pb2 as pb
 
 from service.api import streams
 from service.api.calls import Call
 from service.api.rate_limits import ConcurrencyLimiter
-from service.api.streams import RequestStream, StreamedRequest, wait_for_first_message
+from service.api.streams import RequestStream, readable_id, wait_for_first_message
 from service.telemetry.access_record import AccessRecord
 from service.telemetry.tracing import RequestTrace
 
@@ -41,10 +42,10 @@ def stream_of(caller: Caller) -> RequestStream:
         is_limited=True,
     )
     limiter = ConcurrencyLimiter(max_concurrent=1)
-    return RequestStream(call, limiter, lambda raw: StreamedRequest(message=raw, answered=refuse))
+    return RequestStream(call, limiter, pb.TranslateRequest.FromString, refuse)
 
 
-async def refuse(_respond: Any) -> bytes:
+async def refuse(*_: Any) -> bytes:
     raise AssertionError("nothing is answered here")
 
 
@@ -52,7 +53,7 @@ async def refuse(_respond: Any) -> bytes:
 async def test_a_refusal_follows_the_first_message_and_waits_for_no_other(requests: list[bytes]) -> None:
     caller = Caller(requests)
 
-    await asyncio.wait_for(stream_of(caller).before_refusal(), timeout=10)
+    await asyncio.wait_for(stream_of(caller).before_rejection(), timeout=10)
 
     assert caller.num_reads == 1
 
@@ -62,7 +63,7 @@ async def test_a_refusal_does_not_read_beside_what_reads_already() -> None:
     stream = stream_of(caller)
     await stream.read()
 
-    await stream.before_refusal()
+    await stream.before_rejection()
 
     assert caller.num_reads == 1
 
@@ -72,7 +73,7 @@ async def test_who_sends_nothing_is_refused_all_the_same(monkeypatch: pytest.Mon
 
     caller = Caller(None)
 
-    await asyncio.wait_for(stream_of(caller).before_refusal(), timeout=10)
+    await asyncio.wait_for(stream_of(caller).before_rejection(), timeout=10)
 
     assert caller.num_reads == 1
 
@@ -88,3 +89,24 @@ async def test_an_error_while_receiving_is_no_error_of_the_refusal() -> None:
     await wait_for_first_message(anext(broken()))
 
     assert was_asked
+
+
+NAMED = pb.TranslateRequest(request_id="r1").SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [b"", b"\x0a\x02\xff\xfe", b"\x2a\x01\xff", b"\x38\x01", b"\xfa\x3e\x01x", b"\x0a\x01a" * 100_000],
+    ids=["nothing", "no UTF-8", "broken options", "a number in its place", "an unknown field", "a lot"],
+)
+def test_the_id_is_read_whatever_the_other_fields_hold(rest: bytes) -> None:
+    assert readable_id(NAMED + rest) == readable_id(rest + NAMED) == "r1"
+
+
+@pytest.mark.parametrize("raw_request", [b"", b"\x0a\x7fshort", b"\xff" * 20, NAMED[:-1], NAMED + b"\x3c" * 1000])
+def test_of_bytes_without_an_end_there_is_no_id(raw_request: bytes) -> None:
+    assert readable_id(raw_request) == ""
+
+
+def test_an_id_that_is_no_utf8_can_be_sent_back() -> None:
+    assert readable_id(b"\x3a\x02\xff\xfe") == "\ufffd\ufffd"

@@ -1,9 +1,10 @@
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.api.settings import is_loopback
+from service.api.settings import GrpcSettings, is_loopback
 from service.config import load_settings
 from service.errors import ConfigError
 
@@ -86,3 +87,16 @@ def test_half_of_what_tls_needs_is_refused(settings: dict[str, Any], expected: s
 
 def test_the_http_port_may_be_reached_from_anywhere() -> None:
     load_settings(flags={"http.host": EVERYWHERE})
+
+
+SETTINGS = GrpcSettings(default_timeout_s=10, max_timeout_s=100)
+
+
+@pytest.mark.parametrize(
+    ("remaining_s", "allowed_s"),
+    [(None, 10), (0.0, 0.0), (5.0, 5.0), (50.0, 50.0), (1000.0, 100), (math.inf, 100)],
+)
+def test_a_call_may_take_what_its_caller_leaves_it_within_the_maximum(
+    remaining_s: float | None, allowed_s: float
+) -> None:
+    assert SETTINGS.allowed_s(remaining_s) == allowed_s

@@ -1,0 +1,226 @@
+import asyncio
+
+import pytest
+
+from service.api.callers import Caller, Permission
+from service.api.rate_limits import ConcurrencyLimiter, RateLimiter, TokenBucket
+from service.errors import DrainingError, OverloadedError, RateLimitedError, StartingError
+from tests.fakes import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def test_a_burst_goes_up_to_the_capacity(clock: ManualClock) -> None:
+    bucket = TokenBucket(rate_per_s=2, capacity=3, clock=clock)
+
+    assert [bucket.take(1) for _ in range(4)] == [0, 0, 0, 0.5]
+
+
+def test_after_the_time_it_names_an_amount_is_there(clock: ManualClock) -> None:
+    bucket = TokenBucket(rate_per_s=2, capacity=3, clock=clock)
+    bucket.take(3)
+
+    wait_s = bucket.take(2)
+    clock.advance(wait_s)
+
+    assert wait_s == 1.0
+    assert bucket.take(2) == 0
+
+
+def test_a_refusal_takes_nothing(clock: ManualClock) -> None:
+    bucket = TokenBucket(rate_per_s=1, capacity=3, clock=clock)
+    bucket.take(2)
+
+    assert [bucket.take(2), bucket.take(2), bucket.take(1)] == [1.0, 1.0, 0]
+
+
+def test_more_than_the_capacity_is_taken_from_a_full_bucket_and_paid_for_afterwards(clock: ManualClock) -> None:
+    bucket = TokenBucket(rate_per_s=1, capacity=3, clock=clock)
+
+    assert bucket.take(10) == 0
+    assert bucket.take(1) == 8.0
+    assert bucket.take(10) == 10.0
+
+
+def test_what_is_given_back_can_be_taken_again(clock: ManualClock) -> None:
+    bucket = TokenBucket(rate_per_s=1, capacity=3, clock=clock)
+    bucket.take(3)
+
+    bucket.give_back(3)
+
+    assert bucket.take(3) == 0
+
+
+def test_an_idle_time_fills_no_more_than_the_capacity(clock: ManualClock) -> None:
+    bucket = TokenBucket(rate_per_s=1, capacity=3, clock=clock)
+
+    clock.advance(1000.0)
+
+    assert [bucket.take(3), bucket.take(3)] == [0, 3.0]
+
+
+def caller(name: str = "shop", *, requests_per_s: float | None = None, tokens_per_min: float | None = None) -> Caller:
+    return Caller(
+        name=name,
+        certificates=(name,),
+        permissions=frozenset(Permission),
+        requests_per_s=requests_per_s,
+        tokens_per_min=tokens_per_min,
+    )
+
+
+def take_tokens(limiter: RateLimiter, who: Caller, num_tokens: int) -> None:
+    with limiter.charge_tokens(who, num_tokens):
+        pass
+
+
+def test_a_caller_without_limits_is_never_refused(clock: ManualClock) -> None:
+    limiter = RateLimiter(clock)
+
+    for _ in range(1000):
+        limiter.take_request(caller())
+        take_tokens(limiter, caller(), 10**9)
+
+
+def test_one_request_is_allowed_however_small_the_rate(clock: ManualClock) -> None:
+    limiter, slow = RateLimiter(clock), caller(requests_per_s=0.001)
+    limiter.take_request(slow)
+
+    with pytest.raises(RateLimitedError, match=r"caller 'shop' is limited to 0.001 requests/s; retry in 1000.0 s"):
+        limiter.take_request(slow)
+
+
+def test_tokens_of_a_minute_may_be_used_at_once_and_are_back_after_it(clock: ManualClock) -> None:
+    limiter, small = RateLimiter(clock), caller(tokens_per_min=600)
+    take_tokens(limiter, small, 600)
+
+    with pytest.raises(RateLimitedError, match=r"limited to 600 source tokens/min; retry in 10.0 s") as caught:
+        take_tokens(limiter, small, 100)
+    clock.advance(caught.value.retry_after_s)
+
+    take_tokens(limiter, small, 100)
+
+
+def test_tokens_are_given_back_if_what_they_are_for_fails(clock: ManualClock) -> None:
+    limiter, small = RateLimiter(clock), caller(tokens_per_min=600)
+
+    with pytest.raises(OverloadedError), limiter.charge_tokens(small, 600):
+        raise OverloadedError(queued=1, limit=1, unit="segments", retry_after_s=1.0)
+
+    take_tokens(limiter, small, 600)
+
+
+def test_limits_that_stay_the_same_keep_what_is_used_and_others_begin_anew(clock: ManualClock) -> None:
+    limiter = RateLimiter(clock)
+    take_tokens(limiter, caller(tokens_per_min=60), 60)
+
+    with pytest.raises(RateLimitedError):
+        take_tokens(limiter, caller(tokens_per_min=60), 60)
+
+    take_tokens(limiter, caller(tokens_per_min=61), 60)
+
+
+def enter(limiter: ConcurrencyLimiter) -> None:
+    with limiter.admitted():
+        pass
+
+
+def test_a_new_limiter_is_closed_because_nothing_is_loaded() -> None:
+    with pytest.raises(StartingError):
+        enter(ConcurrencyLimiter(max_concurrent=1))
+
+
+def test_a_closed_limiter_keeps_those_inside() -> None:
+    limiter = ConcurrencyLimiter(max_concurrent=2)
+    limiter.open()
+
+    with limiter.admitted():
+        limiter.close(DrainingError())
+        with pytest.raises(DrainingError):
+            enter(limiter)
+
+
+def test_a_full_limiter_says_how_many_there_are() -> None:
+    limiter = ConcurrencyLimiter(max_concurrent=1)
+    limiter.open()
+
+    with limiter.admitted(), pytest.raises(OverloadedError, match="1 of 1 requests"):
+        enter(limiter)
+
+
+def test_a_place_is_free_again_after_an_error() -> None:
+    limiter = ConcurrencyLimiter(max_concurrent=1)
+    limiter.open()
+    with pytest.raises(ZeroDivisionError), limiter.admitted():
+        raise ZeroDivisionError
+
+    enter(limiter)
+
+
+async def test_a_limiter_is_idle_once_the_last_has_left() -> None:
+    limiter = ConcurrencyLimiter(max_concurrent=2)
+    limiter.open()
+    with limiter.admitted(), limiter.admitted():
+        waiting = asyncio.ensure_future(limiter.wait_until_idle())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+
+    await waiting
+
+
+async def test_a_limiter_that_nobody_entered_is_idle() -> None:
+    waiting = asyncio.ensure_future(ConcurrencyLimiter(max_concurrent=1).wait_until_idle())
+    await asyncio.sleep(0)
+
+    assert waiting.done()
+
+
+def retry_after_s(limiter: ConcurrencyLimiter) -> float:
+    """Fill a limiter that has one place, and return when the next one shall come back."""
+    with limiter.admitted(), pytest.raises(OverloadedError) as refusal:
+        enter(limiter)
+    return refusal.value.retry_after_s
+
+
+def test_a_full_limiter_says_to_come_back_after_the_time_that_calls_take() -> None:
+    clock = ManualClock()
+    limiter = ConcurrencyLimiter(max_concurrent=1, clock=clock)
+    limiter.open()
+    for _ in range(3):
+        with limiter.admitted():
+            clock.advance(4.0)
+
+    assert retry_after_s(limiter) == 4.0
+
+
+@pytest.mark.parametrize(("stay_s", "expected_s"), [(0.0, 0.1), (1000.0, 10.0)])
+def test_the_time_to_come_back_to_a_full_limiter_has_sensible_limits(stay_s: float, expected_s: float) -> None:
+    clock = ManualClock()
+    limiter = ConcurrencyLimiter(max_concurrent=1, clock=clock)
+    limiter.open()
+    with limiter.admitted():
+        clock.advance(stay_s)
+
+    assert retry_after_s(limiter) == expected_s
+
+
+def test_a_limiter_that_knows_no_call_yet_names_a_second() -> None:
+    limiter = ConcurrencyLimiter(max_concurrent=1)
+    limiter.open()
+
+    assert retry_after_s(limiter) == 1.0
+
+
+async def test_whoever_waits_for_the_limiter_to_close_is_told_why() -> None:
+    limiter = ConcurrencyLimiter(max_concurrent=1)
+    limiter.open()
+    waiting = asyncio.create_task(limiter.wait_until_closed())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+
+    limiter.close(DrainingError())
+
+    assert isinstance(await waiting, DrainingError)
