@@ -8,17 +8,20 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 TEXT ?= The weather is nice today.
 TARGET ?= localhost:50051
 MODE ?= full
+SCENARIO ?= soak
+COMMAND ?= bench
 PROFILE ?= sentence
 RATE ?= 10
 VARIANT ?= cpu
 TAG ?= dragoman:$(VARIANT)
 export ORT_DISABLE_TELEMETRY := 1
+comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve translate bench peers-load loadtest capacity capacity-base overload cancellations soak chaos bad-inputs image image-test lock dashboards watching-test envoy-test compose-test manifests kube-play rules test check format proto buf docs clean
+.PHONY: help demo serve translate test test-all check format docs loadtest capacity overload soak stress bench image
 
 help: ## Show the verbs
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '$$1 != "help" {printf "  make %-10s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.serve ## Start the server on the shipped model, translate four texts through gRPC, stop it
 	@$(BIN)/python -m service demo
@@ -30,84 +33,18 @@ translate: $(VENV)/.serve ## Ask a running server: make translate TEXT="..." [TA
 	@$(BIN)/python -m service translate --target "$(TARGET)" -- "$$DRAGOMAN_TEXT"
 translate: export DRAGOMAN_TEXT = $(value TEXT)
 
-bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch on this machine: make bench [MODE=short]
-	@$(BIN)/python -m loadtests peers bench --mode $(MODE)
-	@test $(MODE) = short || $(BIN)/python -m loadtests peers overhead
-	@test $(MODE) = short || $(BIN)/python -m loadtests peers server
+test: check ## make check, then all tests but the slow ones
+	$(BIN)/python -m pytest -n auto -m "not slow"
 
-peers-load: $(VENV)/.bench ## Same calls to servers over CTranslate2 and Transformers: latency, capacity: make peers-load [MODE=short]
-	@$(BIN)/python -m loadtests peers load --mode $(MODE)
+test-all: check ## make check, then all tests
+	$(BIN)/python -m pytest -n auto
 
-# What the next three take alike: MODE, PROFILE, METHODS, SLO; of a server that runs already TARGET, METRICS_URL, KEY (a
-# file with the API key) and CA (a file with the certificate to trust).
-LOAD_FLAGS = --mode $(MODE) --profile "$(PROFILE)" $(if $(METHODS),--methods "$(METHODS)") $(if $(SLO),--slo "$(SLO)") \
-	$(if $(filter-out file,$(origin TARGET)),--target "$(TARGET)") $(if $(METRICS_URL),--metrics-url "$(METRICS_URL)") \
-	$(if $(KEY),--api-key-file "$(KEY)") $(if $(CA),--ca-file "$(CA)")
-
-loadtest: $(VENV)/.load ## Offer calls, judge latency, write one page: make loadtest [RATE=20] [SLO="p95<400ms"] [TARGET=host:port] [MODE=short]
-	@$(BIN)/python -m loadtests load $(LOAD_FLAGS) --rate "$(RATE)" $(if $(BASELINE),--baseline "$(BASELINE)")
-
-capacity: $(VENV)/.load ## Find the highest rate that holds an objective, and latency against load: make capacity [SLO="p95<1s"] [MODE=short]
-	@$(BIN)/python -m loadtests capacity $(LOAD_FLAGS)
-
-capacity-base: $(VENV)/.bench ## The same for Transformer-base with random weights
-	@flags=$$($(BIN)/python -m loadtests peers prepare --model base) && eval "set -- $$flags" && \
-		$(BIN)/python -m loadtests capacity --mode $(MODE) --slo "$(if $(SLO),$(SLO),p95<3s,goodput>99%)" \
-		--title "Transformer-base" --output build/capacity-base "$$@"
-
-overload: $(VENV)/.load ## Offer ten times the capacity for a minute: are calls rejected early, with a time to retry after? [MODE=short]
-	@$(BIN)/python -m loadtests overload $(LOAD_FLAGS)
-
-cancellations: $(VENV)/.bench ## Make 50,000 calls whose callers leave at any moment: does anything of them stay?
-	@$(BIN)/python -m loadtests stress cancellations --mode $(MODE)
-
-soak: $(VENV)/.bench ## Everything at once for half an hour: does anything leak, is anything lost? make soak [MODE=short]
-	@$(BIN)/python -m loadtests stress soak --mode $(MODE)
-
-chaos: $(VENV)/.bench bad-inputs ## Inject one fault after the other into a running server: do other callers notice? make chaos [MODE=short]
-	@$(BIN)/python -m loadtests stress chaos --mode $(MODE)
-
-bad-inputs: $(VENV)/.bench ## Send 20,000 malformed and extreme inputs: does each get the right status? make bad-inputs [MODE=short]
-	@$(BIN)/python -m loadtests stress bad-inputs --mode $(MODE)
-
-image: ## Build the container image with docker or podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
-	@deploy/image/build.sh "$(VARIANT)" "$(TAG)"
-
-image-test: $(VENV)/.serve ## Build the image with an engine of its own and try it as a restricted pod runs it
-	@deploy/ci/image_test.sh
-
-lock: $(VENV)/.dev ## Pin what goes into the image, hashes included: make lock [UPGRADE=1]
-	@$(BIN)/python deploy/image/lock.py $(if $(UPGRADE),--upgrade)
-
-dashboards: $(VENV)/.dev ## Write Grafana's dashboards from deploy/grafana/*.py
-	@$(BIN)/python -m deploy.grafana
-
-watching-test: $(VENV)/.dev ## Run Prometheus, Alertmanager, Envoy and two replicas: does every panel and alert work?
-	@$(BIN)/python -m deploy.ci.watching_test
-
-envoy-test: $(VENV)/.load ## Kill, drain and upgrade replicas behind Envoy under load: does a call fail?
-	@$(BIN)/python -m deploy.ci.envoy_test
-
-compose-test: $(VENV)/.serve ## Run docker-compose.yml for real, as far as images can be had
-	@deploy/ci/compose_test.sh
-
-manifests: $(VENV)/.dev ## Render every overlay and component for Kubernetes and check them strictly, without a cluster
-	@$(BIN)/python deploy/ci/manifests_test.py
-
-kube-play: $(VENV)/.dev ## Run the rendered Deployment with podman, under its own security context (needs root)
-	@deploy/ci/kube_play_test.sh
-
-rules: $(VENV)/.dev ## Put the rules of deploy/prometheus into the PrometheusRule for Kubernetes
-	@$(BIN)/python deploy/kubernetes/render_rules.py
-
-test: check ## Everything CI runs: make check, then all tests
-	$(BIN)/python -m pytest
-
-check: $(VENV)/.dev buf ## Format, lint, strict types, import contracts, generated files, proto rules
+check: $(VENV)/.dev ## Format, lint, strict types, import contracts, generated files, contract, workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python proto/lint.py
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python -m deploy.grafana --check
 	$(BIN)/python -m docs.generate --check
@@ -115,24 +52,52 @@ check: $(VENV)/.dev buf ## Format, lint, strict types, import contracts, generat
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(BIN)/zizmor --quiet --offline --pedantic .github
 
-format: $(VENV)/.dev ## Format the code and apply the safe fixes of the linter
+format: $(VENV)/.dev ## Format the code, apply safe fixes, regenerate stubs, dashboards, rules and the reference
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-
-proto: $(VENV)/.dev ## Regenerate the Python stubs from the .proto and accept the contract if nothing breaks
 	$(BIN)/python proto/generate.py
-	$(BIN)/python proto/lint.py --accept
+	$(BIN)/python -m deploy.grafana
+	$(BIN)/python deploy/kubernetes/render_rules.py
+	$(BIN)/python -m docs.generate
 
-buf: $(VENV)/.dev ## Lint the .proto and refuse wire-breaking changes (needs npm)
-	@$(BIN)/python proto/lint.py
-
-docs: $(VENV)/.dev ## Generate the reference and build the documentation into build/site; a broken link fails
-	@$(BIN)/python -m docs.generate
+docs: $(VENV)/.dev ## Build the documentation into build/site; a broken link fails
 	@$(BIN)/python -m mkdocs build --quiet --strict --site-dir build/site
 
-clean: ## Remove the virtual environment, caches and what runs under build/
-	@[ ! -d build/engine ] || deploy/ci/engine.sh clean
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info
+# What the next three take alike: MODE, PROFILE, METHODS, SLO; of a server that runs already TARGET, METRICS_URL, KEY (a
+# file with the API key) and CA (a file with the certificate to trust).
+LOAD_FLAGS = --mode $(MODE) --profile "$(PROFILE)" $(if $(METHODS),--methods "$(METHODS)") $(if $(SLO),--slo "$(SLO)") \
+	$(if $(filter-out file,$(origin TARGET)),--target "$(TARGET)") $(if $(METRICS_URL),--metrics-url "$(METRICS_URL)") \
+	$(if $(KEY),--api-key-file "$(KEY)") $(if $(CA),--ca-file "$(CA)")
+
+loadtest: $(VENV)/.load ## Offer load, judge latency, write one page: make loadtest [RATE=20] [SLO="p95<400ms"] [TARGET=host:port] [MODE=short]
+	@$(BIN)/python -m loadtests load $(LOAD_FLAGS) --rate "$(RATE)" $(if $(BASELINE),--baseline "$(BASELINE)")
+
+capacity: $(VENV)/.load $(if $(filter base,$(MODEL)),$(VENV)/.bench) ## Find the highest rate that holds an SLO, and latency against load: make capacity [SLO="p95<1s"] [MODEL=base]
+ifeq ($(MODEL),base)
+	@flags=$$($(BIN)/python -m loadtests peers prepare --model base) && eval "set -- $$flags" && \
+		$(BIN)/python -m loadtests capacity --mode $(MODE) --slo "$(or $(SLO),p95<3s$(comma)goodput>99%)" \
+		--title "Transformer-base" --output build/capacity-base "$$@"
+else
+	@$(BIN)/python -m loadtests capacity $(LOAD_FLAGS)
+endif
+
+overload: $(VENV)/.load ## Offer ten times the capacity for a minute: are calls rejected early, with a time to retry after? [MODE=short]
+	@$(BIN)/python -m loadtests overload $(LOAD_FLAGS)
+
+soak stress: $(VENV)/.bench
+soak: SCENARIO = soak
+soak: ## Half an hour of everything at once: does anything leak, is anything lost? [MODE=short]
+stress: ## Stress a server: make stress SCENARIO=soak|chaos|bad-inputs|cancellations [MODE=short]
+soak stress:
+	@$(BIN)/python -m loadtests stress $(SCENARIO) --mode $(MODE)
+
+bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch: make bench [COMMAND=load: as servers] [MODE=short]
+	@$(BIN)/python -m loadtests peers $(COMMAND) --mode $(MODE)
+	@test "$(COMMAND) $(MODE)" != "bench full" || $(BIN)/python -m loadtests peers overhead
+	@test "$(COMMAND) $(MODE)" != "bench full" || $(BIN)/python -m loadtests peers server
+
+image: ## Build the container image with docker or podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
+	@deploy/image/build.sh "$(VARIANT)" "$(TAG)"
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ...")'

@@ -26,7 +26,7 @@ if [ "${1:-}" = --inside ]; then # the engine runs
     exec .venv/bin/python -m deploy.ci.image_test "$@"
 fi
 
-[ -x .venv/bin/python ] || { echo "install the client first: make image-test, or pip install '.[serve]' in .venv" >&2; exit 1; }
+[ -x .venv/bin/python ] || { echo "install the client first: .ci/run image, or pip install '.[serve]' in .venv" >&2; exit 1; }
 hadolint Dockerfile
 echo "ok    hadolint has nothing to say about the Dockerfile"
 code=0

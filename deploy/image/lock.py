@@ -1,4 +1,4 @@
-"""Pin what goes into the image, hashes included: `python deploy/image/lock.py`, or `make lock`.
+"""Pin what goes into the image, hashes included: `python deploy/image/lock.py`.
 
 Writes, beside this file, `cpu.lock` and `gpu.lock`: what `pyproject.toml` asks for to serve, with ONNX Runtime for the
 one or the other; and `tools.lock`: what the build of the image uses and does not keep. Needs `uv`. Versions that are
@@ -52,7 +52,7 @@ def _compile(lines: list[str], lock: Path, *, is_upgrade: bool) -> int:
     """Resolve and write one file; uv says what is wrong."""
     command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--generate-hashes", "--no-annotate"]
     options = ["--python-version", _PYTHON_VERSION, "--python-platform", _PLATFORM, "--only-binary", ":all:"]
-    heading = ["--custom-compile-command", "make lock", "--output-file", str(lock)]
+    heading = ["--custom-compile-command", "python deploy/image/lock.py", "--output-file", str(lock)]
     finished = subprocess.run(  # noqa: S603 - uv, with the words above
         [*command, *options, *heading, *(["--upgrade"] if is_upgrade else []), "-"],
         input="\n".join(lines),

@@ -12,6 +12,7 @@ from tests.integration.real_process import CHECKOUT
 NUM_INPUTS = 2 * len(KINDS)
 
 
+@pytest.mark.slow
 def test_every_kind_is_answered_as_it_should_be(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,6 +79,7 @@ async def test_callers_who_leave_at_any_moment_are_each_counted_once(server: Run
 
 
 @pytest.mark.parametrize("method", list(EVERYTHING.methods), ids=lambda method: method.value)
+@pytest.mark.slow
 def test_the_process_answers_calls_that_wait_and_forgets_those_that_are_cancelled(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method
 ) -> None:

@@ -27,6 +27,7 @@ def run(faults: list[Fault], models: Path, output: Path) -> Run:
     return run_faults(unhurried, SCALE, output=output, models=models, seed=1, report=lambda _: None)
 
 
+@pytest.mark.slow
 def test_faults_within_the_process_hit_nobody_else(tiny_model: Path, tmp_path: Path) -> None:
     names = ["step-raises", "onnx-runtime", "log-disk-full"]
     faults = chosen(all_faults(SCALE, output=tmp_path, compiler=None), names)
@@ -39,6 +40,7 @@ def test_faults_within_the_process_hit_nobody_else(tiny_model: Path, tmp_path: P
     assert list(found.exit_codes) == [0]
 
 
+@pytest.mark.slow
 def test_a_server_that_ends_is_told_and_the_next_fault_gets_another(tiny_model: Path, tmp_path: Path) -> None:
     def kill(stage: Stage) -> str:
         os.kill(stage.server.process.pid, signal.SIGKILL)

@@ -88,6 +88,7 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 async def test_twenty_swaps_under_load_fail_no_request_and_keep_no_memory(
     server: RunningServer, bundles: Path, models: Path
 ) -> None:

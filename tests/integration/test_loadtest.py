@@ -48,6 +48,7 @@ def counted(server: ServerProcess) -> Counter[str]:
     return calls
 
 
+@pytest.mark.slow
 def test_the_ledger_of_all_processes_is_what_the_server_counted(server: ServerProcess, tmp_path: Path) -> None:
     methods = (
         Method.TRANSLATE,
@@ -136,6 +137,7 @@ def test_a_load_that_cannot_be_offered_is_an_error_that_says_why(tmp_path: Path)
         offer(Target(address=target), load, directory=tmp_path / "output")
 
 
+@pytest.mark.slow
 def test_the_command_judges_a_server_and_leaves_a_page(
     tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

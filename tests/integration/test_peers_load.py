@@ -22,6 +22,7 @@ def _is_stopped(server: PausedServer) -> bool:
     return fields[0] == "T"
 
 
+@pytest.mark.slow
 def test_both_servers_answer_the_same_calls_and_stand_still_in_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

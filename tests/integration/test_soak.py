@@ -26,6 +26,7 @@ SETTINGS = Settings(
 )
 
 
+@pytest.mark.slow
 def test_books_of_callers_and_server_agree_whatever_callers_and_versions_do(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

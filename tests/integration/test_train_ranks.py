@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from export.training.checkpoint import list_checkpoints, load_checkpoint
@@ -23,6 +24,7 @@ def train_as_one_of_the_ranks(folder: Path) -> None:
     ranks.close()
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_together_and_hold_equal_weights(tmp_path: Path) -> None:
     command = (*TORCHRUN, "--module", "tests.integration.test_train_ranks", str(tmp_path))
 

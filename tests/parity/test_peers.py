@@ -126,6 +126,7 @@ def test_a_worker_translates_in_its_own_process(files: ModelFiles, sources: tupl
     assert len(result.latencies_s) == len(sources)
 
 
+@pytest.mark.slow
 def test_a_worker_that_fails_is_an_error_and_no_endless_wait(files: ModelFiles) -> None:
     task = Task(settings=SystemSettings(peer="pytorch", precision="fp32"), sources=((10**6, 2),), search=_SEARCH)
 

@@ -31,6 +31,7 @@ _OPTIONS = (
 
 
 @pytest.mark.parametrize("precision", open_bundle(_BUNDLE).manifest.precisions)
+@pytest.mark.slow
 def test_five_hundred_real_sentences_are_translated_alike_alone_and_in_a_changing_batch(precision: str) -> None:
     model = OnnxStepModel(open_bundle(_BUNDLE), RuntimeSettings(precision=precision))
     segments = _segments(model, count=500)

@@ -26,7 +26,7 @@ _OF_OTHERS = {
     "envoy_cluster_upstream_rq_retry": _ENVOY_CLUSTER,
     "envoy_http_downstream_cx_active": _FOUND_WITH | {"envoy_http_conn_manager_prefix"},
 }
-"""Envoy's are asked for in the test with a real Envoy, too: `make watching-test`."""
+"""Envoy's are asked for in the test with a real Envoy, too: `.ci/run watching`."""
 
 
 def rules() -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The files that make the image agree with each other and with the project; `make image-test` runs the image itself."""
+"""The files that make the image agree with each other and with the project; `.ci/run image` runs the image itself."""
 
 import json
 import re
@@ -41,9 +41,9 @@ def test_a_lock_has_what_the_project_asks_for(lock: str) -> None:
     pins = _pins(lock)
     for requirement in map(Requirement, _REQUIREMENTS[lock]):
         name = canonicalize_name(requirement.name)
-        assert name in pins, f"{name} is not in {lock}.lock; run make lock"
+        assert name in pins, f"{name} is not in {lock}.lock; run python deploy/image/lock.py"
         assert requirement.specifier.contains(Version(pins[name])), (
-            f"{lock}.lock has {name} {pins[name]}; run make lock"
+            f"{lock}.lock has {name} {pins[name]}; run python deploy/image/lock.py"
         )
 
 
