@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import signal
 import time
 from collections.abc import Callable, Coroutine
@@ -10,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import structlog
 from prometheus_client import CollectorRegistry
 
 from service.api.access import Access
@@ -37,7 +37,7 @@ from service.text.tokenizer import open_tokenizer
 from service.threads import num_cores, started_pool
 from service.translate.service import Translator
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 _MAX_FLUSH_S = 5.0  # for traces that are not sent yet, after everything is answered
 _MORE_THREADS_THAN_CORES = 4  # in the event loop's pool: most of its work computes, some waits for files
@@ -171,9 +171,9 @@ class App:
         self._http = HttpServer(self._settings.http, make_app(self._metrics.registry, lambda: self._is_ready))
         self._http.start()
         ports = Ports(grpc_port=await self._grpc.start(), http_port=self._http.port)
-        log.info("listening", grpc_port=ports.grpc_port, http_port=ports.http_port)
+        log.info("listening", extra={"grpc_port": ports.grpc_port, "http_port": ports.http_port})
         if self._settings.logs.include_texts:
-            log.warning("texts of callers are written into the log", setting="logs.include_texts")
+            log.warning("texts of callers are written into the log", extra={"setting": "logs.include_texts"})
         return ports
 
     async def load(self) -> None:
@@ -188,11 +188,12 @@ class App:
         await self._grpc.open()
         self._set_ready(True)
         self._watcher.start()
-        log.info("ready", models=[f"{status.name}/{status.version}" for status in self._models.list_models()])
+        models = [f"{status.name}/{status.version}" for status in self._models.list_models()]
+        log.info("ready", extra={"models": models})
 
     async def drain(self) -> bool:
         """Take no new calls, answer the admitted ones; return False if the time for it ran out."""
-        log.info("draining", timeout_s=self._settings.grpc.drain_timeout_s)
+        log.info("draining", extra={"timeout_s": self._settings.grpc.drain_timeout_s})
         self._watcher.end()
         self._set_ready(False)
         await self._grpc.close()
@@ -258,7 +259,7 @@ def _events_of_signals() -> tuple[asyncio.Event, asyncio.Event]:
     first, second = asyncio.Event(), asyncio.Event()
 
     def received(number: signal.Signals) -> None:
-        log.info("signal received", signal=number.name)
+        log.info("signal received", extra={"signal": number.name})
         (second if first.is_set() else first).set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

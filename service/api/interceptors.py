@@ -6,6 +6,7 @@ bad request. Health and reflection pass untouched: probes must not be refused, a
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from service.telemetry.access_record import AccessRecord
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import NoTracing, Tracing
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 _Response = TypeVar("_Response")
 _Told = TypeVar("_Told")
@@ -200,7 +201,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         if isinstance(error, RequestError | RateLimitedError) or not call.is_admitted:
             self._metrics.rejected_requests.labels(answer.reason.lower()).inc()
         if answer.code is grpc.StatusCode.INTERNAL:
-            log.error("request failed", method=call.method, exc_info=error)
+            log.error("request failed", extra={"method": call.method}, exc_info=error)
         return answer
 
     def _record(self, call: Call) -> None:
@@ -208,17 +209,18 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         if not call.is_stream or call.failure:  # the requests of a stream are counted one by one
             self._metrics.requests.labels(call.method, call.status).inc()
             self._metrics.request_seconds.labels(call.method).observe(duration_s, call.trace.exemplar)
+        facts = {
+            "method": call.method,
+            "status": call.status,
+            "duration_s": round(duration_s, 6),
+            "caller": call.caller,
+            "peer": call.grpc_context.peer(),
+            "request_bytes": call.request_bytes,
+            "response_bytes": call.response_bytes,
+        }
         log.info(
             "stream" if call.is_stream else "request",
-            method=call.method,
-            status=call.status,
-            duration_s=round(duration_s, 6),
-            caller=call.caller,
-            peer=call.grpc_context.peer(),
-            request_bytes=call.request_bytes,
-            response_bytes=call.response_bytes,
-            **call.access_record.log_fields(),
-            **call.failure,
+            extra={**facts, **call.access_record.log_fields(), **call.failure},
         )
         failure = {f"mt.{name}": value for name, value in call.failure.items()}
         attributes = {"mt.request_id": call.request_id, **call.access_record.span_attributes(), **failure}

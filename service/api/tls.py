@@ -1,6 +1,7 @@
 """TLS with certificates that may change while the server runs."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import grpc
-import structlog
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -17,7 +17,7 @@ from service.api.settings import TlsSettings
 from service.errors import ConfigError
 from service.telemetry.metrics import Metrics
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 _Value = TypeVar("_Value")
 
@@ -67,9 +67,9 @@ class WatchedFiles(Generic[_Value]):
         problem = seen if isinstance(seen, str) else self._renew(seen)
         if problem:
             self._fail()
-            log.error("changed files are invalid; the previous content stays active", reason=problem)
+            log.error("changed files are invalid; the previous content stays active", extra={"reason": problem})
         else:
-            log.info("files reloaded", settings=list(self._paths))
+            log.info("files reloaded", extra={"settings": list(self._paths)})
 
     async def watch(self, interval_s: float) -> None:
         """Refresh for ever."""
@@ -84,7 +84,7 @@ class WatchedFiles(Generic[_Value]):
         except ConfigError as error:
             return str(error)
         except Exception:  # whatever is wrong with a file, it must not end the watch
-            log.exception("reading changed files failed", settings=list(self._paths))
+            log.exception("reading changed files failed", extra={"settings": list(self._paths)})
             return "internal error"
         return ""
 

@@ -1,5 +1,6 @@
 """The HTTP port for operators: metrics, liveness and readiness."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from socket import AF_INET, AF_INET6
@@ -7,13 +8,12 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-import structlog
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.errors import ConfigError
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 _ALLOW = {"405 Method Not Allowed": [("Allow", "GET, HEAD")]}
 

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-import structlog
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -20,7 +19,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from service.telemetry.tracing import MAX_TRACED_SEGMENTS, Attributes, RequestTrace, TracingSettings
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 _MAX_QUEUED_SPANS = 8192  # some 10 MB at most; the oldest go first
 _MAX_EXPORT_SPANS = 512
@@ -139,9 +138,9 @@ class _CountingExporter(SpanExporter):
         has_failed = result is not SpanExportResult.SUCCESS
         self._count("failed" if has_failed else "exported", len(spans))
         if has_failed and not self._is_failing:
-            log.warning("traces cannot be sent; they are dropped until they can", endpoint=self._endpoint)
+            log.warning("traces cannot be sent; they are dropped until they can", extra={"endpoint": self._endpoint})
         elif self._is_failing and not has_failed:
-            log.info("traces are sent again", endpoint=self._endpoint)
+            log.info("traces are sent again", extra={"endpoint": self._endpoint})
         self._is_failing = has_failed
         return result
 

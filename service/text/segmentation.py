@@ -5,6 +5,7 @@ line breaks, list markers, lines without a letter or digit) is not translated: `
 splitting decides, `join` of the untranslated sentences is the text.
 """
 
+import logging
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,11 +13,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 import sentencex
-import structlog
 
 from service.datatypes import Span
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 SentenceSplitter = Callable[[str, str], list[str]]
 """Takes a language code and a text, gives its sentences; together they should be the text."""
@@ -239,10 +239,10 @@ def _checked_lengths(window: str, subtag: str, splitter: SentenceSplitter) -> li
         # A panic of the library's Rust side is no Exception, and its class cannot be imported.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        log.warning("sentence splitter failed", error=type(error).__name__, language=subtag)
+        log.warning("sentence splitter failed", extra={"error": type(error).__name__, "language": subtag})
         return [len(window)]
     if "".join(sentences) != window:
-        log.warning("sentence splitter lost text", language=subtag)
+        log.warning("sentence splitter lost text", extra={"language": subtag})
         return [len(window)]
     return list(_joined_lengths(filter(None, sentences), _OPEN_END.get(subtag)))
 

@@ -12,11 +12,11 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from structlog.testing import capture_logs
 
 from service.api.callers import new_key, store
 from service.cli.server_process import ServerProcess
 from service.errors import ConfigError
+from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles
 from tests.integration.running_server import (
     PATIENCE_S,

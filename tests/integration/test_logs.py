@@ -70,7 +70,6 @@ def log() -> Iterator[Log]:
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield Log(io.StringIO())
-    structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
     root.handlers[:] = handlers
     root.setLevel(level)

@@ -10,8 +10,8 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 from opentelemetry.proto.trace.v1 import trace_pb2
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from structlog.testing import capture_logs
 
+from tests.captured_logs import capture_logs
 from tests.integration.observed_server import OPENMETRICS, observed_server
 from tests.integration.otlp_collector import Collector, attributes, running_collector
 from tests.integration.running_server import PATIENCE_S, request, until

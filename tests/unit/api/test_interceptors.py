@@ -7,13 +7,13 @@ import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 from prometheus_client import CollectorRegistry
-from structlog.testing import capture_logs
 
 from service.api.interceptors import RequestInterceptor
 from service.api.rate_limits import ConcurrencyLimiter
 from service.api.status import NEUTRAL_MESSAGE
 from service.errors import DrainingError, InvalidFieldError
 from service.telemetry.metrics import Metrics
+from tests.captured_logs import capture_logs
 from tests.fakes import ManualClock
 
 SERVICE = "dragoman.v1.TranslationService"

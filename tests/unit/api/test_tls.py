@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from structlog.testing import capture_logs
 
 from service.api.settings import TlsSettings
 from service.api.tls import TlsIdentity, WatchedFiles, read_identity
 from service.errors import ConfigError
+from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles, key_pem
 
 EXPIRES = dt.datetime(2031, 1, 1, tzinfo=dt.UTC)

@@ -10,11 +10,11 @@ from http.client import HTTPConnection
 import pytest
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
-from structlog.testing import capture_logs
 
 from service.errors import ConfigError
 from service.telemetry.http_server import HttpServer, HttpSettings, make_app
 from service.telemetry.metrics import Metrics
+from tests.captured_logs import capture_logs
 
 AS_PROMETHEUS_ASKS = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"

@@ -1,14 +1,23 @@
 import asyncio
+import fcntl
 import io
 import json
 import logging
+import os
+import threading
 from collections.abc import Iterator
-from typing import Literal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import structlog
 
-from service.telemetry.logs import LogSettings, configure_logs
+from service.telemetry.logs import LogSettings, LogStream, configure_logs
+from tests.captured_logs import capture_logs
+
+PIPE_BYTES = 4096  # the smallest there is
+LINE = "x" * 99 + "\n"
 
 
 @pytest.fixture
@@ -16,7 +25,6 @@ def stream() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield io.StringIO()
-    structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
     root.handlers[:] = handlers
     root.setLevel(level)
@@ -29,7 +37,7 @@ def records(stream: io.StringIO) -> list[dict[str, object]]:
 def test_away_from_a_terminal_each_record_is_one_json_line(stream: io.StringIO) -> None:
     configure_logs(LogSettings(), stream=stream)
 
-    structlog.get_logger("a").info("ready", port=1)
+    logging.getLogger("a").info("ready", extra={"port": 1})
 
     (record,) = records(stream)
     assert (record["event"], record["level"], record["logger"], record["port"]) == ("ready", "info", "a", 1)
@@ -48,7 +56,7 @@ def test_records_of_the_standard_library_keep_their_extras(stream: io.StringIO) 
 def test_a_record_below_the_level_is_not_written(stream: io.StringIO) -> None:
     configure_logs(LogSettings(level="warning"), stream=stream)
 
-    structlog.get_logger("a").info("ready")
+    logging.getLogger("a").info("ready")
     logging.getLogger("b").info("ready")
 
     assert stream.getvalue() == ""
@@ -58,7 +66,7 @@ def test_what_is_bound_to_the_request_is_in_every_record(stream: io.StringIO) ->
     configure_logs(LogSettings(), stream=stream)
     structlog.contextvars.bind_contextvars(request_id="r1")
 
-    structlog.get_logger("a").info("one")
+    logging.getLogger("a").info("one")
     logging.getLogger("b").warning("two")
 
     assert [record["request_id"] for record in records(stream)] == ["r1", "r1"]
@@ -74,7 +82,7 @@ def test_a_traceback_does_not_show_local_variables(stream: io.StringIO, log_form
     try:
         fail("a secret " * 2)
     except ValueError:
-        structlog.get_logger("a").exception("failed")
+        logging.getLogger("a").exception("failed")
 
     assert "ValueError: 18" in stream.getvalue()
     assert "a secret a secret" not in stream.getvalue()
@@ -83,7 +91,7 @@ def test_a_traceback_does_not_show_local_variables(stream: io.StringIO, log_form
 def test_the_console_format_is_for_people(stream: io.StringIO) -> None:
     configure_logs(LogSettings(format="console"), stream=stream)
 
-    structlog.get_logger("a").info("ready", port=1)
+    logging.getLogger("a").info("ready", extra={"port": 1})
 
     assert "ready" in stream.getvalue()
     assert "port=1" in stream.getvalue()
@@ -175,3 +183,139 @@ def test_exceptions_that_name_each_other_are_told_once(stream: io.StringIO) -> N
 
 def test_texts_are_not_logged_by_default() -> None:
     assert LogSettings().include_texts is False
+
+
+@dataclass
+class Pipe:
+    reader: int
+    writer: int
+
+    def read(self) -> str:
+        """All that is in it; something must have been written."""
+        return os.read(self.reader, 1 << 20).decode()
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    """A pipe without a reader, of the smallest size."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    yield Pipe(reader, writer)
+    for descriptor in (reader, writer):
+        os.close(descriptor)
+
+
+@pytest.fixture
+def messages() -> Iterator[list[dict[str, Any]]]:
+    """What the stream itself logs."""
+    with capture_logs() as records:
+        yield records
+
+
+def lost(messages: list[dict[str, Any]]) -> list[int]:
+    """How many lines the log says are missing, each time it says so."""
+    return [record["lines"] for record in messages if record["event"] == "log lines were lost"]
+
+
+def test_lines_go_out_as_they_are(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        stream = LogStream(file.fileno())
+
+        assert stream.write("eine Zeile\n") == len("eine Zeile\n")
+        stream.write("zwei \udc80\n" + "x" * 10_000 + "\n")
+
+    text = (tmp_path / "log").read_text(encoding="utf-8")
+    assert text == "eine Zeile\nzwei \\udc80\n" + "x" * 10_000 + "\n"
+
+
+def test_a_full_disk_loses_lines_and_counts_them() -> None:
+    counted: list[int] = []
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    try:
+        stream = LogStream(descriptor)
+        stream.write(LINE)
+        stream.count_lost(counted.append)
+        stream.write(LINE * 2)
+    finally:
+        os.close(descriptor)
+
+    assert counted == [1, 2]
+
+
+def test_a_pipe_without_a_reader_loses_lines_and_logs_it_once_it_is_read(
+    pipe: Pipe, messages: list[dict[str, Any]]
+) -> None:
+    counted: list[int] = []
+    stream = LogStream(pipe.writer, max_wait_s=0)
+    stream.count_lost(counted.append)
+    for _ in range(100):
+        stream.write(LINE)
+    written = pipe.read()
+
+    stream.write("after\n")
+
+    assert len(written) + sum(counted) * len(LINE) == 100 * len(LINE)
+    assert sum(counted) > 0
+    assert pipe.read() == "after\n"
+    assert lost(messages) == [sum(counted)]
+
+
+def test_a_reader_in_time_loses_nothing(pipe: Pipe, messages: list[dict[str, Any]]) -> None:
+    stream = LogStream(pipe.writer, max_wait_s=60)
+    lines = [f"{number:04}" + LINE for number in range(200)]
+    read: list[str] = []
+
+    def drain() -> None:
+        while sum(map(len, read)) < sum(map(len, lines)):
+            read.append(pipe.read())
+
+    reader = threading.Thread(target=drain)
+    reader.start()
+    for line in lines:
+        stream.write(line)
+    reader.join(timeout=60)
+
+    assert "".join(read) == "".join(lines)
+    assert lost(messages) == []
+
+
+def test_after_a_line_that_was_cut_off_the_next_begins_anew(pipe: Pipe, messages: list[dict[str, Any]]) -> None:
+    stream = LogStream(pipe.writer, max_wait_s=0)
+    stream.write("y" * 3 * PIPE_BYTES + "\n")
+    torn = pipe.read()
+
+    stream.write("whole\n")
+
+    assert set(torn) == {"y"}
+    assert pipe.read() == "\nwhole\n"
+    assert lost(messages) == [1]
+
+
+def test_a_reader_that_is_gone_stops_no_writer(pipe: Pipe) -> None:
+    counted: list[int] = []
+    stream = LogStream(pipe.writer)
+    stream.count_lost(counted.append)
+    os.close(pipe.reader)
+
+    stream.write(LINE)
+
+    assert counted == [0, 1]
+    pipe.reader = os.open("/dev/null", os.O_RDONLY)  # for the fixture
+
+
+def test_every_thread_writes_whole_lines(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        stream = LogStream(file.fileno())
+
+        def talk(name: str) -> None:
+            for _ in range(200):
+                stream.write(name * 50 + "\n")
+
+        threads = [threading.Thread(target=talk, args=(name,)) for name in "abcd"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    lines = (tmp_path / "log").read_text(encoding="utf-8").splitlines()
+    assert sorted(lines) == sorted(name * 50 for name in "abcd" for _ in range(200))
