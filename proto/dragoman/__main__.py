@@ -101,10 +101,14 @@ def _told_missing(name: str, command: Command, missing: str) -> str:
     is_checkout = (_CHECKOUT / command.program).is_dir()
     where = "" if is_checkout else ", in a checkout of the project"
     source = _CHECKOUT if is_checkout else "."
-    return (
-        f"dragoman: `dragoman {name}` needs {missing}, which is not installed here; this installs it{where}:\n"
-        f"  {sys.executable} -m pip install --editable '{source}[{command.extra}]'"
-    )
+    lines = [
+        f"dragoman: `dragoman {name}` needs {missing}, which is not installed here; this installs it{where}:",
+        f"  {sys.executable} -m pip install --editable '{source}[{command.extra}]'",
+    ]
+    environment = _CHECKOUT / ".venv"
+    if (environment / "bin" / "activate").is_file() and not environment.samefile(sys.prefix):
+        lines += ["or, if `make` has installed it, this activates it:", f"  . {environment}/bin/activate"]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -95,6 +95,19 @@ def test_a_missing_extra_is_told_with_the_command_that_installs_it(tmp_path: Pat
     assert "Traceback" not in finished.stderr
 
 
+def test_an_environment_that_is_not_active_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "activate").touch()
+    monkeypatch.setattr(command, "_CHECKOUT", tmp_path)
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+
+    assert command.main(["serve"]) == 2
+
+    assert capsys.readouterr().err.endswith(f"this activates it:\n  . {tmp_path}/.venv/bin/activate\n")
+
+
 def test_a_module_of_ours_that_is_missing_is_a_bug_and_no_extra(tmp_path: Path) -> None:
     _program(tmp_path, "export", "import service.no_such_module\n")
 
