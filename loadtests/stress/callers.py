@@ -7,9 +7,8 @@ answer is awaited (grpc/grpc#43360), and so would show growth of its own.
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
@@ -98,6 +97,10 @@ class Question:
     answer: bytes
     """As `Reply.answer` was before anything went wrong; bit for bit."""
 
+    def ask(self, client: "Client") -> Reply:
+        """Ask it; the reply has another status if it is an answer, but not the right one."""
+        return self.judge(client.translate(self.request))
+
     def judge(self, reply: Reply) -> Reply:
         """Return a reply with another status if it is an answer, but not the right one."""
         if reply.status != "OK" or reply.answer == self.answer:
@@ -152,9 +155,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._channel.close()
 
     def _method(self, method: Method) -> Any:
@@ -203,30 +204,28 @@ class Bystanders:
             look_each_s: pause between two of these.
         """
         self._target = target
-        self._questions = questions
         self._is_over = threading.Event()
         self._progress = threading.Condition()
-        self._translations: list[list[Reply]] = [[] for _ in range(num_translating)]
-        self._looks: list[Reply] = []
+        asks: list[Callable[[Client], Reply]] = [question.ask for question in questions]
+        of_threads = [([*asks[number:], *asks[:number]], each_s) for number in range(num_translating)]
+        of_threads.append(([look], look_each_s))
+        self._replies: list[list[Reply]] = [[] for _ in of_threads]
         self._threads = [
-            threading.Thread(target=self._translate, args=(number, each_s), name=f"bystander-{number}", daemon=True)
-            for number in range(num_translating)
+            threading.Thread(target=self._call, args=(replies, *calls), name="bystander", daemon=True)
+            for replies, calls in zip(self._replies, of_threads, strict=True)
         ]
-        self._threads.append(
-            threading.Thread(target=self._look, args=(look, look_each_s), name="bystander-look", daemon=True)
-        )
 
     @property
     def translations(self) -> list[Reply]:
         """What came of every translation so far."""
         with self._progress:
-            return [reply for replies in self._translations for reply in replies]
+            return [reply for replies in self._replies[:-1] for reply in replies]
 
     @property
     def looks(self) -> list[Reply]:
         """What came of every other call so far."""
         with self._progress:
-            return list(self._looks)
+            return list(self._replies[-1])
 
     def wait_for_answers(self) -> None:
         """Return once each of them has ended a call that began after this.
@@ -235,8 +234,12 @@ class Bystanders:
             ServerError: if one of them waits for very long.
         """
         began_s = time.monotonic()
+
+        def has_each_called() -> bool:
+            return all(replies and replies[-1].began_s >= began_s for replies in self._replies)
+
         with self._progress:
-            if not self._progress.wait_for(lambda: all(self._began(began_s)), _PROGRESS_TIMEOUT_S):
+            if not self._progress.wait_for(has_each_called, _PROGRESS_TIMEOUT_S):
                 raise ServerError(f"a bystander has waited for more than {_PROGRESS_TIMEOUT_S:g} s")
 
     def __enter__(self) -> Self:
@@ -244,35 +247,20 @@ class Bystanders:
             thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._is_over.set()
         for thread in self._threads:
             thread.join()
 
-    def _began(self, after_s: float) -> Iterator[bool]:
-        for replies in (*self._translations, self._looks):
-            yield bool(replies) and replies[-1].began_s >= after_s
-
-    def _translate(self, number: int, each_s: float) -> None:
+    def _call(self, replies: list[Reply], calls: Sequence[Callable[[Client], Reply]], each_s: float) -> None:
         with Client(self._target) as client:
-            for question in itertools.cycle([*self._questions[number:], *self._questions[:number]]):
-                self._note(self._translations[number], question.judge(client.translate(question.request)))
+            for call in itertools.cycle(calls):
+                reply = call(client)
+                with self._progress:
+                    replies.append(reply)
+                    self._progress.notify_all()
                 if self._is_over.wait(each_s):
                     return
-
-    def _look(self, look: Callable[[Client], Reply], each_s: float) -> None:
-        with Client(self._target) as client:
-            while True:
-                self._note(self._looks, look(client))
-                if self._is_over.wait(each_s):
-                    return
-
-    def _note(self, replies: list[Reply], reply: Reply) -> None:
-        with self._progress:
-            replies.append(reply)
-            self._progress.notify_all()
 
 
 def _texts(answer: bytes) -> list[tuple[str, float]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import grpc
 
@@ -71,10 +71,13 @@ def draw_moment(generator: random.Random, *, may_wait: bool = True) -> tuple[Mom
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCall:
-    """One call."""
+    """One call, and what must come of it."""
 
     request_id: str
     """Of the call; those of a stream's requests are the ids of their messages."""
+
+    kind: str
+    """For people: why it is made."""
 
     method: Method
     path: str = ""
@@ -82,6 +85,15 @@ class PlannedCall:
 
     raw: tuple[bytes, ...]
     """What is sent: one message, or those of a stream."""
+
+    answers: tuple[str, ...] = ("OK",)
+    """Status that each message is answered with if there is time: OK, or that of its refusal."""
+
+    is_counted: bool = True
+    """False: gRPC refuses it itself, before any code of the server sees it."""
+
+    probe: int | None = None
+    """Which one it is of the calls whose answers never change."""
 
     ending: Ending = Ending.WAITS
     moment: Moment = Moment.NEVER
@@ -103,11 +115,18 @@ class _Caller:
 
     def make(self, planned: PlannedCall) -> Reply:
         """Make a call, end it as planned, and return what became of it."""
-        began_s, is_over = time.monotonic(), threading.Event()
+        began_s, is_over, timer = time.monotonic(), threading.Event(), None
         call = self._begin(planned, is_over)
-        timer = self._parting_timer(call, planned)
+        part = self._channel.close if planned.ending is Ending.DISCONNECTS else call.cancel
+        parts_after_first = planned.moment is Moment.ANSWERING and planned.method is not Method.TRANSLATE
+        if planned.moment is Moment.AT_ONCE:
+            part()
+        elif planned.moment is not Moment.NEVER and not parts_after_first:
+            timer = threading.Timer(self._after_s(planned), part)
+            timer.start()
         try:
-            reply = reply_of(call, self._read(call, planned), began_s=began_s)
+            messages = _read(call, planned.method, after_first=part if parts_after_first else None)
+            reply = reply_of(call, messages, began_s=began_s)
         finally:
             is_over.set()
             if timer:
@@ -140,40 +159,20 @@ class _Caller:
             case _:
                 return self._channel.unary_unary(path).future(planned.raw[0], **settings)
 
-    def _parting_timer(self, call: Any, planned: PlannedCall) -> threading.Timer | None:
-        """End the call at its moment, while its answer is read; None if that is not planned, or done already."""
-        if planned.moment is Moment.NEVER or _parts_after_first(planned):
-            return None
-        part = self._parting(call, planned)
-        if planned.moment is Moment.AT_ONCE:
-            part()
-            return None
-        timer = threading.Timer(self._after_s(planned), part)
-        timer.start()
-        return timer
 
-    def _read(self, call: Any, planned: PlannedCall) -> list[bytes]:
-        """Read what comes until the call has ended."""
-        if planned.method is Method.TRANSLATE:
-            return [call.result()] if call.code() is grpc.StatusCode.OK else []
-        messages = []
-        try:
-            for message in call:
-                messages.append(message)
-                if _parts_after_first(planned) and len(messages) == 1:
-                    self._parting(call, planned)()
-        except grpc.RpcError:
-            pass  # its status is looked at later
-        return messages
-
-    def _parting(self, call: Any, planned: PlannedCall) -> Callable[[], object]:
-        close: Callable[[], object] = self._channel.close
-        cancel: Callable[[], object] = call.cancel
-        return close if planned.ending is Ending.DISCONNECTS else cancel
-
-
-def _parts_after_first(planned: PlannedCall) -> bool:
-    return planned.moment is Moment.ANSWERING and planned.method is not Method.TRANSLATE
+def _read(call: Any, method: Method, *, after_first: Callable[[], object] | None) -> list[bytes]:
+    """Read what comes until a call has ended; `after_first` is done when the first message of a stream came."""
+    if method is Method.TRANSLATE:
+        return [call.result()] if call.code() is grpc.StatusCode.OK else []
+    messages = []
+    try:
+        for message in call:
+            messages.append(message)
+            if after_first and len(messages) == 1:
+                after_first()
+    except grpc.RpcError:
+        pass  # its status is looked at later
+    return messages
 
 
 def _sent(planned: PlannedCall, is_over: threading.Event) -> Iterator[bytes]:
@@ -201,14 +200,11 @@ class Pace:
             return at_s - now_s
 
 
-Planned = TypeVar("Planned", bound=PlannedCall)
-
-
-class Load(Generic[Planned]):
+class Load:
     """Callers side by side that make the calls of a plan; each call is made by the next caller that is free."""
 
     def __init__(
-        self, target: str, *, num_callers: int, note: Callable[[Planned, Reply], None], look_each_s: float
+        self, target: str, *, num_callers: int, note: Callable[[PlannedCall, Reply], None], look_each_s: float
     ) -> None:
         """Say who calls; `note` gets each call that has ended, from any thread."""
         self._target = target
@@ -219,7 +215,7 @@ class Load(Generic[Planned]):
 
     def run(
         self,
-        plan: Iterator[Planned],
+        plan: Iterator[PlannedCall],
         *,
         rate_per_s: float | None = None,
         duration_s: float = math.inf,

@@ -13,7 +13,7 @@ from loadtests.stress import report, server
 from loadtests.stress.calls import Load
 from loadtests.stress.soak.judging import Notes, judge
 from loadtests.stress.soak.ledger import AccessLog, read_access_log
-from loadtests.stress.soak.plan import EVERYTHING, Mix, SoakCall, planned_calls
+from loadtests.stress.soak.plan import EVERYTHING, Mix, planned_calls
 from loadtests.stress.verdict import Summary, at_most, require
 from loadtests.target import ServerProcess, wait_until_idle
 from loadtests.texts import SENTENCES, Texts
@@ -76,7 +76,7 @@ def cancel_calls(
     """Make all calls of a plan, after others that only warm up."""
     found, texts = Found(), Texts(SENTENCES, origin="built-in sentences")
     mix = Mix(kinds=_KINDS, methods=dict.fromkeys(methods, 1), is_short=True)
-    load: Load[SoakCall] = Load(
+    load = Load(
         tested.target,
         num_callers=num_callers,
         note=lambda planned, reply: found.notes.add(judge(planned, reply)),

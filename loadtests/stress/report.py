@@ -13,13 +13,10 @@ from loadtests.stress.verdict import Summary
 
 
 def conclude(summary: Summary, output: Path, *, details: Mapping[str, Any], figure: Figure | None = None) -> int:
-    """Write and print a result; return the exit status of the scenario.
+    """Write `SCENARIO.json`, with `details` beside machine and summary, and `SCENARIO.png`; print the line.
 
-    Args:
-        summary: of the whole run; its line is the last that is printed.
-        output: directory of `SCENARIO.json` and `SCENARIO.png`, which replace older ones.
-        details: JSON-ready values for the JSON, beside machine and summary.
-        figure: the picture, if there is one.
+    Returns:
+        The exit status of the scenario.
     """
     name = summary.scenario.replace("-", "_")
     write_json(output / f"{name}.json", {"machine": describe_machine(), **summary.as_json(), **details})

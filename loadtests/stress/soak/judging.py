@@ -10,19 +10,17 @@ from dragoman.v1 import translation_pb2 as pb
 
 from loadtests.contract import document_faults, meaning, stream_answers, translate_faults
 from loadtests.stress.callers import Reply
-from loadtests.stress.calls import Ending
+from loadtests.stress.calls import Ending, PlannedCall
 from loadtests.stress.soak.ledger import UNSEEN, AccessLog, Entry, abandoned, answered, balance, counted_requests
-from loadtests.stress.soak.plan import SoakCall
 from loadtests.stress.verdict import Promise
 from loadtests.wire import Method
 
 _GIVEN_UP: Final = {
-    Ending.WAITS: "",
     Ending.CANCELS: "CANCELLED",
     Ending.DISCONNECTS: "CANCELLED",
     Ending.SHORT_DEADLINE: "DEADLINE_EXCEEDED",
 }
-"""Status that the client's own library may give a call that ended before a status of the server came."""
+"""Status that the client's own library gives a call that ended as planned before a status of the server came."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,16 +34,14 @@ class Notes:
     """Requests of streams included."""
 
     unanswered: list[str] = field(default_factory=list)
-    """A sentence for each request that should have been answered."""
+    """A sentence for each request that should have been answered; the next are such sentences, too."""
 
     twice: list[str] = field(default_factory=list)
-    """A sentence for each request that was answered more than once."""
-
     errors: list[str] = field(default_factory=list)
-    """A sentence for each status that was not provoked."""
+    """Statuses that were not provoked."""
 
     wrong: list[str] = field(default_factory=list)
-    """A sentence for each answer that is not whole, foreign, or not what it always was."""
+    """Answers that are not whole, foreign, or not what they always were."""
 
     num_sentences: int = 0
     """In the answers."""
@@ -54,32 +50,23 @@ class Notes:
 
     @property
     def num_calls(self) -> int:
-        """All that have reply."""
+        """All that have ended."""
         return self.ends.total()
-
-    def add(self, others: "Notes") -> None:
-        """Add other calls."""
-        with self._lock:
-            self.ends += others.ends
-            self.entries += others.entries
-            self.unanswered += others.unanswered
-            self.twice += others.twice
-            self.errors += others.errors
-            self.wrong += others.wrong
-            self.num_sentences += others.num_sentences
 
     def num_ended(self, status: str) -> int:
         """Return how many calls ended with a status."""
         return sum(count for (_, ended), count in self.ends.items() if ended == status)
 
-    def promises(self, log: AccessLog, metrics: Mapping[str, float], *, errors: Sequence[str]) -> list[Promise]:
-        """Return what is promised of every call, by what the server has logged and counted.
+    def add(self, others: "Notes") -> None:
+        """Add other calls."""
+        with self._lock:
+            self.ends += others.ends
+            self.num_sentences += others.num_sentences
+            for name in ("entries", "unanswered", "twice", "errors", "wrong"):
+                getattr(self, name).extend(getattr(others, name))
 
-        Args:
-            log: of the server, since its start.
-            metrics: at its end.
-            errors: sentences beside those of calls.
-        """
+    def promises(self, log: AccessLog, metrics: Mapping[str, float], *, errors: Sequence[str]) -> list[Promise]:
+        """Return what is promised of every call, by what the server has logged and counted since its start."""
         ledger = balance(self.entries, log.logged, counted_requests(metrics))
         return [
             Promise(name="each request is answered", broken=self.unanswered),
@@ -94,23 +81,16 @@ class Notes:
         ]
 
 
-def judge(planned: SoakCall, reply: Reply, *, reference: bytes | None = None) -> Notes:
-    """Return what became of a call.
-
-    Args:
-        planned: the call.
-        reply: how it ended.
-        reference: of a probe, what its answer must mean.
-    """
+def judge(planned: PlannedCall, reply: Reply, *, reference: bytes | None = None) -> Notes:
+    """Return what became of a call; `reference` is what the answer to a probe must mean."""
     notes = Notes(ends=Counter([(_kind(planned), reply.status)]))
-    match planned.method:
-        case Method.TRANSLATE_STREAM:
-            _judge_stream(planned, reply, notes)
-            return notes
-        case Method.TRANSLATE_DOCUMENT:
-            _judge_document(planned, reply, notes)
-        case _:
-            _judge_unary(planned, reply, reference, notes)
+    if planned.method is Method.TRANSLATE_STREAM:
+        _judge_stream(planned, reply, notes)
+        return notes
+    if planned.method is Method.TRANSLATE_DOCUMENT:
+        _judge_document(planned, reply, notes)
+    elif reply.status == "OK":
+        _judge_answer(planned, reply.messages[0], reference, notes)
     (answer,) = planned.answers
     _judge_status(planned, reply, answer, notes)
     possible = {reply.status} if reply.is_of_server else abandoned(planned.ending, answer)
@@ -118,26 +98,24 @@ def judge(planned: SoakCall, reply: Reply, *, reference: bytes | None = None) ->
     return notes
 
 
-def _judge_unary(planned: SoakCall, reply: Reply, reference: bytes | None, notes: Notes) -> None:
-    if reply.status != "OK":
-        return
-    response = pb.TranslateResponse.FromString(reply.messages[0])
-    faults = translate_faults(pb.TranslateRequest.FromString(planned.raw[0]), response, request_id=planned.request_id)
+def _judge_answer(planned: PlannedCall, raw: bytes, reference: bytes | None, notes: Notes) -> None:
+    request, response = pb.TranslateRequest.FromString(planned.raw[0]), pb.TranslateResponse.FromString(raw)
+    faults = translate_faults(request, response, request_id=planned.request_id)
     notes.wrong += [f"{planned.request_id}: {fault}" for fault in faults]
     notes.num_sentences = _num_sentences(response)
-    if reference is not None and meaning(reply.messages[0]) != reference:
+    if reference is not None and meaning(raw) != reference:
         notes.wrong.append(f"{planned.request_id}: probe {planned.probe} got another answer than at first")
 
 
-def _judge_document(planned: SoakCall, reply: Reply, notes: Notes) -> None:
-    messages = [pb.TranslatedSentence.FromString(raw) for raw in reply.messages]
+def _judge_document(planned: PlannedCall, reply: Reply, notes: Notes) -> None:
     request = pb.TranslateDocumentRequest.FromString(planned.raw[0])
+    messages = [pb.TranslatedSentence.FromString(raw) for raw in reply.messages]
     faults = document_faults(request, messages, is_complete=reply.status == "OK", request_id=planned.request_id)
     notes.wrong += [f"{planned.request_id}: {fault}" for fault in faults]
     notes.num_sentences = sum(message.HasField("sentence") for message in messages)
 
 
-def _judge_stream(planned: SoakCall, reply: Reply, notes: Notes) -> None:
+def _judge_stream(planned: PlannedCall, reply: Reply, notes: Notes) -> None:
     """Its requests are answered one by one; it is counted itself only if it fails."""
     requests = [pb.TranslateRequest.FromString(raw) for raw in planned.raw]
     responses = [pb.TranslateResponse.FromString(raw) for raw in reply.messages]
@@ -161,23 +139,20 @@ def _judge_stream(planned: SoakCall, reply: Reply, notes: Notes) -> None:
         _add_entry(notes, planned, request.request_id, {status} if status else abandoned(planned.ending, answer))
 
 
-def _judge_status(planned: SoakCall, reply: Reply, answer: str, notes: Notes) -> None:
+def _judge_status(planned: PlannedCall, reply: Reply, answer: str, notes: Notes) -> None:
     """Note a call that was not answered, or ended with a status that was not provoked."""
-    if reply.is_of_server:
-        is_expected = reply.status in answered(planned.ending, answer)
-    else:
-        is_expected = reply.status in {_GIVEN_UP[planned.ending], "" if planned.is_counted else answer}
-    if not is_expected:
+    expected: frozenset[str | None] = frozenset({_GIVEN_UP.get(planned.ending), None if planned.is_counted else answer})
+    if reply.status not in (answered(planned.ending, answer) if reply.is_of_server else expected):
         is_late = reply.status == "DEADLINE_EXCEEDED" and not reply.is_of_server
         told = f"{_kind(planned)} {planned.request_id}: {reply.status} instead of {answer}: {reply.message}"
         (notes.unanswered if is_late else notes.errors).append(told)
 
 
-def _add_entry(notes: Notes, planned: SoakCall, request_id: str, possible: set[str] | frozenset[str]) -> None:
+def _add_entry(notes: Notes, planned: PlannedCall, request_id: str, possible: set[str] | frozenset[str]) -> None:
     notes.entries.append(Entry(request_id=request_id, method=planned.method.value, possible=frozenset(possible)))
 
 
-def _kind(planned: SoakCall) -> str:
+def _kind(planned: PlannedCall) -> str:
     return f"{planned.kind} {planned.method.value}"
 
 

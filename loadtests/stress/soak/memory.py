@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-_S_PER_H: Final = 3600.0
 _Z: Final = 1.959964
 """Quantile of the normal distribution for a confidence of 95 %, on both sides."""
 _MIN_WINDOWS: Final = 6
-"""Fewer have no interval of 95 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +29,9 @@ class Trend:
         """How far the slope may be off: half of the interval."""
         return (self.highest - self.lowest) / 2
 
+    def __str__(self) -> str:
+        return f"{self.slope:.1f} MB/h, with 95 % confidence between {self.lowest:.1f} and {self.highest:.1f} MB/h"
+
 
 def lows(samples: Sequence[tuple[float, float, int]], *, num_windows: int) -> list[tuple[float, float]]:
     """Return the smallest value of each window of whole swaps, and when it was.
@@ -39,9 +40,7 @@ def lows(samples: Sequence[tuple[float, float, int]], *, num_windows: int) -> li
     seen in the lows. Windows are counted in swaps, not in seconds, so that each of them has a time with one version
     however long a swap takes on a busy machine.
 
-    Args:
-        samples: (seconds, value, number of swaps so far), ascending; those before the first swap do not count.
-        num_windows: of as many swaps each, as far as there are as many.
+    `samples` are (seconds, value, number of swaps so far), ascending; those before the first swap do not count.
     """
     first, last = (samples[0][2] + 1, samples[-1][2]) if samples else (0, -1)
     windows: dict[int, list[tuple[float, float]]] = {}
@@ -52,19 +51,18 @@ def lows(samples: Sequence[tuple[float, float, int]], *, num_windows: int) -> li
     return [min(window, key=lambda sample: sample[1]) for window in windows.values()]
 
 
-def trend(points: Sequence[tuple[float, float]]) -> Trend:
+def trend(points: Sequence[tuple[float, float]]) -> Trend | None:
     """Return the Theil-Sen slope of (seconds, MiB), with its interval of 95 %.
 
     The interval is that of Sen 1968 (doi:10.1080/01621459.1968.10480934), from the variance of Kendall's statistic: it
     assumes nothing of how the noise is distributed, and up to 29 % of the points may be anywhere.
 
-    Raises:
-        ValueError: if there are fewer than 6 points, or two at the same time.
+    Fewer than 6 points have no interval of 95 %, and no trend: None.
     """
     count = len(points)
     if count < _MIN_WINDOWS:
-        raise ValueError(f"no trend of {count} points; expected {_MIN_WINDOWS} or more")
-    slopes = sorted((y2 - y1) / (x2 - x1) * _S_PER_H for (x1, y1), (x2, y2) in itertools.combinations(points, 2))
+        return None
+    slopes = sorted((y2 - y1) / (x2 - x1) * 3600 for (x1, y1), (x2, y2) in itertools.combinations(points, 2))
     spread = _Z * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     lowest = max(0, round((len(slopes) - spread) / 2))
     highest = min(len(slopes) - 1, round((len(slopes) + spread) / 2))
@@ -73,20 +71,10 @@ def trend(points: Sequence[tuple[float, float]]) -> Trend:
 
 def growth(found: Trend, *, max_slope: float) -> str | None:
     """Return a sentence if memory grows faster than this, in MiB per hour, with a confidence of 95 %."""
-    if found.lowest <= max_slope:
-        return None
-    return f"memory grows by {found.slope:.1f} MB/h, {_between(found)}: more than {max_slope:.1f}"
+    return f"it grows by {found}: more than {max_slope:.1f}" if found.lowest > max_slope else None
 
 
 def doubt(found: Trend, *, max_slope: float) -> str | None:
     """Return a sentence if memory changes too unevenly to be held to this limit, in MiB per hour."""
-    if found.noise <= max_slope:
-        return None
-    return (
-        f"memory changes by {found.slope:.1f} MB/h, {_between(found)}: too uneven to judge by {max_slope:.1f}, look at "
-        "the curve or run longer"
-    )
-
-
-def _between(found: Trend) -> str:
-    return f"with 95 % confidence between {found.lowest:.1f} and {found.highest:.1f} MB/h"
+    hint = "look at the curve or run longer"
+    return f"it changes by {found}: too uneven to judge by {max_slope:.1f}, {hint}" if found.noise > max_slope else None

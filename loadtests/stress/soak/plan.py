@@ -39,23 +39,6 @@ _SHORTEST_DEADLINE: Final = 0.01
 _Choice = TypeVar("_Choice")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoakCall(PlannedCall):
-    """One call, and what must come of it."""
-
-    kind: str
-    """For people: why it is made."""
-
-    answers: tuple[str, ...] = ("OK",)
-    """Status that each message is answered with if there is time: OK, or that of its refusal."""
-
-    is_counted: bool = True
-    """False: gRPC refuses it itself, before any code of the server sees it."""
-
-    probe: int | None = None
-    """Which of the probes it is."""
-
-
 def _wide(generator: random.Random) -> pb.DecodingOptions:
     beam_size = generator.choice((2, 3, 5, 8, 16))
     return pb.DecodingOptions(beam_size=beam_size, num_hypotheses=generator.randint(1, beam_size), return_scores=True)
@@ -108,25 +91,25 @@ def draw_options(generator: random.Random) -> tuple[str, pb.DecodingOptions]:
     return name, OPTIONS[name](generator)
 
 
-def _refused(status: str, raw: Message | bytes, *, method: Method = Method.TRANSLATE, **more: Any) -> SoakCall:
+def _refused(status: str, raw: Message | bytes, *, method: Method = Method.TRANSLATE, **more: Any) -> PlannedCall:
     serialized = raw if isinstance(raw, bytes) else raw.SerializeToString()
-    return SoakCall(request_id="", kind="refused", method=method, raw=(serialized,), answers=(status,), **more)
+    return PlannedCall(request_id="", kind="refused", method=method, raw=(serialized,), answers=(status,), **more)
 
 
-def _bad(status: str = "INVALID_ARGUMENT", **fields: Any) -> SoakCall:
+def _bad(status: str = "INVALID_ARGUMENT", **fields: Any) -> PlannedCall:
     return _refused(status, pb.TranslateRequest(**{"texts": SENTENCES[:1], **_LANGUAGES, **fields}))
 
 
-def _bad_options(status: str = "INVALID_ARGUMENT", **options: Any) -> SoakCall:
+def _bad_options(status: str = "INVALID_ARGUMENT", **options: Any) -> PlannedCall:
     return _bad(status, options=pb.DecodingOptions(**options))
 
 
-def _bad_document(status: str = "INVALID_ARGUMENT", **fields: Any) -> SoakCall:
+def _bad_document(status: str = "INVALID_ARGUMENT", **fields: Any) -> PlannedCall:
     message = pb.TranslateDocumentRequest(**{"text": SENTENCES[0], **_LANGUAGES, **fields})
     return _refused(status, message, method=Method.TRANSLATE_DOCUMENT)
 
 
-REFUSED_IN_STREAM: Final[Mapping[str, SoakCall]] = {
+REFUSED_IN_STREAM: Final[Mapping[str, PlannedCall]] = {
     "beam of nothing": _bad_options(beam_size=0),
     "beam too wide": _bad_options(beam_size=17),
     "more hypotheses than beams": _bad_options(beam_size=2, num_hypotheses=3),
@@ -145,7 +128,7 @@ REFUSED_IN_STREAM: Final[Mapping[str, SoakCall]] = {
 }
 """Calls that the server must refuse, each with its status; a stream answers them with an error and goes on."""
 
-REFUSED: Final[Mapping[str, SoakCall]] = {
+REFUSED: Final[Mapping[str, PlannedCall]] = {
     **REFUSED_IN_STREAM,
     "empty document": _bad_document(text=""),
     "unknown model of a document": _bad_document("NOT_FOUND", model="unknown"),
@@ -174,14 +157,14 @@ _PROBE_OPTIONS: Final = (
 """Greedy search, the defaults, n-best lists, a prefix with penalties, a seeded draw."""
 
 
-def probe_calls() -> list[SoakCall]:
+def probe_calls() -> list[PlannedCall]:
     """Return calls whose answers never change, whatever else the server does."""
     requests = [
         pb.TranslateRequest(texts=SENTENCES[2 * index :][:2], options=options, **_LANGUAGES)
         for index, options in enumerate(_PROBE_OPTIONS)
     ]
     return [
-        SoakCall(
+        PlannedCall(
             request_id=f"first-{index}",
             kind="probe",
             method=Method.TRANSLATE,
@@ -214,22 +197,16 @@ EVERYTHING: Final = Mix(
 
 def planned_calls(
     texts: Texts,
-    probes: Sequence[SoakCall] = (),
+    probes: Sequence[PlannedCall] = (),
     *,
     models: Sequence[str],
     prefix: str,
     seed: int,
     mix: Mix = EVERYTHING,
-) -> Iterator[SoakCall]:
-    """Yield calls without end.
+) -> Iterator[PlannedCall]:
+    """Yield calls without end; their ids begin with a prefix that no other plan on the same server has.
 
-    Args:
-        texts: to be translated.
-        probes: calls whose answers never change.
-        models: from English to German, as calls name them; "" is one way.
-        prefix: of the request ids, unlike that of any other plan on the same server.
-        seed: of everything that is drawn.
-        mix: of the calls.
+    `models` are the names that calls have for the model from English to German, "" among them.
     """
     writer = _Writer(texts, models=models, generator=random.Random(seed), mix=mix)
     index = 0
@@ -247,7 +224,7 @@ class _Writer:
         self._models = models
         self._generator = generator
 
-    def call(self, request_id: str, probes: Sequence[SoakCall]) -> SoakCall:
+    def call(self, request_id: str, probes: Sequence[PlannedCall]) -> PlannedCall:
         kind = self._choose(self._mix.kinds)
         if kind == "refused":
             return replace(REFUSED[draw_refused(self._generator)], request_id=request_id)
@@ -261,7 +238,7 @@ class _Writer:
             moment, share = draw_moment(self._generator, may_wait=False)
         elif ending is Ending.SHORT_DEADLINE:
             share = _SHORTEST_DEADLINE ** self._generator.random()
-        return SoakCall(
+        return PlannedCall(
             request_id=request_id,
             kind=kind,
             method=method,

@@ -8,10 +8,10 @@ from typing import Final
 from loadtests.contract import meaning
 from loadtests.sampler import Footprint, footprint
 from loadtests.stress.callers import REQUEST_ID_KEY, Client, Reply
-from loadtests.stress.calls import Load
+from loadtests.stress.calls import Load, PlannedCall
 from loadtests.stress.server import Versions
 from loadtests.stress.soak.judging import Notes, judge
-from loadtests.stress.soak.plan import SoakCall, planned_calls, probe_calls
+from loadtests.stress.soak.plan import planned_calls, probe_calls
 from loadtests.stress.soak.swaps import LABEL, Operator
 from loadtests.target import ServerProcess, wait_until_idle
 from loadtests.texts import Texts
@@ -20,6 +20,12 @@ _IDLE_TIMEOUT_S: Final = 60.0
 _CALM_S: Final = 2.0
 """For so long, nothing may change until the server counts as idle."""
 _SAMPLE_EACH_S: Final = 0.5
+_WINDOW_S: Final = 8.0
+"""At least; a swap is begun each 6 s."""
+_MAX_WINDOWS: Final = 30
+_MAX_GROWTH_SHORT_MB: Final = 24.0
+_MAX_GROWTH_MB: Final = 16.0
+_LONG_S: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,32 +35,41 @@ class Settings:
     duration_s: float
     """Of the load, its warm-up included."""
 
-    warm_up_s: float
-    """From the start of the load; its memory is not judged, all else is."""
-
-    calibration_s: float
-    """Before the load: as many calls as are answered."""
-
-    num_callers: int
-    load_share: float
+    num_callers: int = 16
+    load_share: float = 0.65
     """Of the calls a second that were answered in the calibration."""
 
-    swap_each_s: float
-    num_windows: int
-    """Of memory, after the warm-up; each should see a swap or more from its beginning to its end."""
+    swap_each_s: float = 6.0
+    growth_limit_mb: float | None = None
+    """By which memory may grow in the time that is judged, in MiB; None: 24, or 16 in a long run."""
 
-    max_growth_mb: float
-    """By which memory may grow in the time that is judged, in MiB."""
+    seed: int = 1
 
-    must_be_sure_of_memory: bool = True
-    """Whether memory that is too uneven to be judged breaks the promise; a short run can only show that it grows."""
+    @property
+    def calibration_s(self) -> float:
+        """Before the load: as many calls as are answered."""
+        return min(self.duration_s / 15, 20.0)
 
-    seed: int
+    @property
+    def warm_up_s(self) -> float:
+        """From the start of the load; its memory is not judged, all else is."""
+        return min(self.duration_s / 3, 240.0)
+
+    @property
+    def num_windows(self) -> int:
+        """Of memory, after the warm-up."""
+        return min(int((self.duration_s - self.warm_up_s) / _WINDOW_S), _MAX_WINDOWS)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether memory that is too uneven to be judged breaks the promise; a short run only shows that it grows."""
+        return self.duration_s >= _LONG_S
 
     @property
     def max_slope(self) -> float:
-        """`max_growth_mb` as MiB per hour."""
-        return self.max_growth_mb / (self.duration_s - self.warm_up_s) * 3600
+        """The limit of growth in MiB per hour."""
+        max_growth_mb = self.growth_limit_mb or (_MAX_GROWTH_MB if self.is_long else _MAX_GROWTH_SHORT_MB)
+        return max_growth_mb / (self.duration_s - self.warm_up_s) * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,13 +120,7 @@ def soak(
 ) -> Observations:
     """Calibrate, let the server become idle, put it under load, let it become idle again.
 
-    Args:
-        server: fresh, ready, and with version 1 of `versions`.
-        versions: in its directory of models.
-        texts: to be translated.
-        notes: where every call is noted.
-        settings: how long and how much.
-        progress: called with each sample.
+    The server is fresh, ready, and has version 1 of `versions`; every call is added to `notes`.
 
     Raises:
         RuntimeError: if a probe is not answered by an idle server, or nothing under load.
@@ -119,13 +128,13 @@ def soak(
     """
     probes, models = probe_calls(), ("", versions.name, f"{versions.name}@{LABEL}")
 
-    def note(planned: SoakCall, reply: Reply) -> None:
+    def note(planned: PlannedCall, reply: Reply) -> None:
         notes.add(judge(planned, reply, reference=None if planned.probe is None else references[planned.probe]))
 
-    def plan(prefix: str, seed: int) -> Iterator[SoakCall]:
+    def plan(prefix: str, seed: int) -> Iterator[PlannedCall]:
         return planned_calls(texts, probes, models=models, prefix=prefix, seed=seed)
 
-    load: Load[SoakCall] = Load(server.target, num_callers=settings.num_callers, note=note, look_each_s=_SAMPLE_EACH_S)
+    load = Load(server.target, num_callers=settings.num_callers, note=note, look_each_s=_SAMPLE_EACH_S)
     with Client(server.target) as client:
         references = _first_answers(client, probes, notes)
         operator = Operator(client, versions, notes)
@@ -167,7 +176,7 @@ def soak(
     )
 
 
-def _first_answers(client: Client, probes: Sequence[SoakCall], notes: Notes) -> list[bytes]:
+def _first_answers(client: Client, probes: Sequence[PlannedCall], notes: Notes) -> list[bytes]:
     """Return what the answers to the probes mean on an idle server."""
     references = []
     for probe in probes:

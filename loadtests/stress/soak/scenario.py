@@ -59,18 +59,6 @@ SERVER_SETTINGS: Final = {
 where glibc would keep up to 200 MB for minutes and hide what is not freed."""
 
 _DURATIONS_S: Final = {"short": 180.0, "full": 1800.0}
-_WARM_UP_SHARE: Final = 1 / 3
-_MAX_WARM_UP_S: Final = 240.0
-_CALIBRATION_SHARE: Final = 1 / 15
-_MAX_CALIBRATION_S: Final = 20.0
-_WINDOW_S: Final = 8.0
-_MAX_WINDOWS: Final = 30
-_SWAP_EACH_S: Final = 6.0
-_MAX_GROWTH_SHORT_MB: Final = 24.0
-_MAX_GROWTH_MB: Final = 16.0
-_LONG_S: Final = 900.0
-"""From which duration the smaller of the two holds."""
-
 _LINES: Final = 60
 """Of progress, about; none sooner than five seconds after the last."""
 _TITLE_WIDTH: Final = 110
@@ -84,16 +72,21 @@ _ENDS: Final = ("OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of this scenario."""
     add = parser.add_argument
-    growth = f"memory promise, see above ({_MAX_GROWTH_SHORT_MB:g} or {_MAX_GROWTH_MB:g})"
     add("--duration", type=within(10, 86_400), metavar="S", help="seconds of load, in place of those of the mode")
     add("--load", type=within(0.01, 1), default=0.65, metavar="X", help="share of the capacity that is offered (0.65)")
     add("--callers", type=within(1, 256, int), default=16, metavar="N", help="calls at a time, at most (16)")
-    add("--max-growth-mb", type=within(0.1, 10_000), metavar="MB", help=growth)
+    add("--max-growth-mb", type=within(0.1, 10_000), metavar="MB", help="memory promise, see above")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the scenario; return the exit code."""
-    settings = settings_for(options.duration or _DURATIONS_S[options.mode], options)
+    settings = Settings(
+        duration_s=options.duration or _DURATIONS_S[options.mode],
+        num_callers=options.callers,
+        load_share=options.load,
+        growth_limit_mb=options.max_growth_mb,
+        seed=options.seed,
+    )
     notes = Notes()
     with tempfile.TemporaryDirectory(prefix="dragoman-soak-") as models:
         versions = server.Versions(Path(models), server.only_bundle(options.model_dir))
@@ -108,24 +101,6 @@ def run(options: argparse.Namespace) -> int:
     return report.conclude(summary, options.output, details=details(found, notes, settings), figure=figure)
 
 
-def settings_for(duration_s: float, options: argparse.Namespace) -> Settings:
-    """Return how to spend the time."""
-    warm_up_s = min(_WARM_UP_SHARE * duration_s, _MAX_WARM_UP_S)
-    window_s = max(_WINDOW_S, (duration_s - warm_up_s) / _MAX_WINDOWS)
-    return Settings(
-        duration_s=duration_s,
-        warm_up_s=warm_up_s,
-        calibration_s=min(_CALIBRATION_SHARE * duration_s, _MAX_CALIBRATION_S),
-        num_callers=options.callers,
-        load_share=options.load,
-        swap_each_s=_SWAP_EACH_S,
-        num_windows=int((duration_s - warm_up_s) / window_s),
-        max_growth_mb=options.max_growth_mb or (_MAX_GROWTH_MB if duration_s >= _LONG_S else _MAX_GROWTH_SHORT_MB),
-        must_be_sure_of_memory=duration_s >= _LONG_S,
-        seed=options.seed,
-    )
-
-
 def summarize(found: Observations, notes: Notes, log: AccessLog, settings: Settings, *, exit_code: int = 0) -> Summary:
     """Return figures and promises."""
     metrics = found.after.metrics
@@ -134,7 +109,7 @@ def summarize(found: Observations, notes: Notes, log: AccessLog, settings: Setti
     of_calls = notes.promises(log, metrics, errors=complaints + [f"{num_failed} segments failed"] * bool(num_failed))
     answered, twice, right, errors, ledger = of_calls
     num_swaps = round(sum(value for name, value in metrics.items() if name.startswith("mt_model_swaps_total")))
-    trend = _trend(found.samples, settings)
+    trend = memory.trend(judged_lows(found.samples, settings))
     memory_promise, doubt = _memory(trend, settings)
     left = _left(found)
     missed = [status for status in _ENDS if not notes.num_ended(status)]
@@ -151,25 +126,16 @@ def summarize(found: Observations, notes: Notes, log: AccessLog, settings: Setti
         "wrong": len(right.broken),
         "errors": len(errors.broken),
     }
+    swaps = f"{found.num_swaps} were made, the server counted {num_swaps}"
+    sentences = f"callers got {notes.num_sentences} sentences, the server counted {num_answered} segments"
+    met = f"no call ended with {missed}"
     promises = [
         *of_calls,
         Promise(name="nothing is left", broken=[f"{count} {name}" for name, count in left.items() if count]),
-        require(
-            "each swap is counted once",
-            found.num_swaps == num_swaps,
-            f"{found.num_swaps} were made, the server counted {num_swaps}",
-        ),
-        require(
-            "each sentence is counted",
-            notes.num_sentences <= num_answered,
-            f"callers got {notes.num_sentences} sentences, the server counted {num_answered} segments",
-        ),
+        require("each swap is counted once", found.num_swaps == num_swaps, swaps),
+        require("each sentence is counted", notes.num_sentences <= num_answered, sentences),
         memory_promise,
-        require(
-            "everything is met",
-            not missed and found.num_swaps > 0,
-            f"run longer: {found.num_swaps} swaps, no call ended with {missed}",
-        ),
+        require("everything is met", not missed and found.num_swaps > 0, f"run longer: {found.num_swaps} swaps, {met}"),
         require("the server drains", exit_code == 0, f"it ended with exit code {exit_code}"),
     ]
     return Summary(scenario="soak", figures=figures, promises=promises, notes=[doubt] if doubt else [])
@@ -240,17 +206,10 @@ def _memory(trend: memory.Trend | None, settings: Settings) -> tuple[Promise, st
         return Promise(name=name, broken=["the run is too short to tell"]), None
     growth = memory.growth(trend, max_slope=settings.max_slope)
     doubt = memory.doubt(trend, max_slope=settings.max_slope)
-    unsure = doubt if settings.must_be_sure_of_memory else None
+    unsure = doubt if settings.is_long else None
     broken = [sentence for sentence in (growth, unsure) if sentence][:1]
     figures = {**asdict(trend), "limit": settings.max_slope}
     return Promise(name=name, broken=broken, figures=figures), None if doubt in broken else doubt
-
-
-def _trend(samples: Sequence[Sample], settings: Settings) -> memory.Trend | None:
-    try:
-        return memory.trend(judged_lows(samples, settings))
-    except ValueError:
-        return None
 
 
 def _complaints(log: AccessLog, num_broken_versions: int) -> list[str]:

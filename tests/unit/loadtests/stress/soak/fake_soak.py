@@ -9,17 +9,7 @@ from loadtests.stress.soak.judging import Notes
 from loadtests.stress.soak.ledger import Entry
 from loadtests.stress.soak.run import Idle, Observations, Sample, Settings
 
-SETTINGS = Settings(
-    duration_s=180.0,
-    warm_up_s=60.0,
-    calibration_s=12.0,
-    num_callers=16,
-    load_share=0.65,
-    swap_each_s=6.0,
-    num_windows=15,
-    max_growth_mb=16.0,
-    seed=1,
-)
+SETTINGS = Settings(duration_s=180.0, growth_limit_mb=16.0)
 ENDS = ("OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND")
 
 

@@ -5,14 +5,13 @@ from dragoman.v1 import translation_pb2 as pb
 
 from loadtests.contract import meaning
 from loadtests.stress.callers import Reply
-from loadtests.stress.calls import Ending
+from loadtests.stress.calls import Ending, PlannedCall
 from loadtests.stress.soak.judging import judge
 from loadtests.stress.soak.ledger import UNSEEN, abandoned
-from loadtests.stress.soak.plan import SoakCall
 from loadtests.wire import Method
 
 
-def planned(method: Method = Method.TRANSLATE, **changed: Any) -> SoakCall:
+def planned(method: Method = Method.TRANSLATE, **changed: Any) -> PlannedCall:
     raw = {
         Method.TRANSLATE: (pb.TranslateRequest(texts=["A"]).SerializeToString(),),
         Method.TRANSLATE_DOCUMENT: (pb.TranslateDocumentRequest(text="A").SerializeToString(),),
@@ -21,7 +20,7 @@ def planned(method: Method = Method.TRANSLATE, **changed: Any) -> SoakCall:
         ),
     }[method]
     told = {"request_id": "r", "kind": "usual", "method": method, "raw": raw}
-    return SoakCall(**{**told, "answers": ("OK",) * len(raw), **changed})
+    return PlannedCall(**{**told, "answers": ("OK",) * len(raw), **changed})
 
 
 def answer(request_id: str = "r", text: str = "B") -> bytes:

@@ -12,6 +12,7 @@ LIMIT = 480.0  # MiB per hour: 16 MiB in two minutes
 
 def judged(series: list[tuple[float, float, int]]) -> list[str]:
     found = trend(lows(series, num_windows=WINDOWS))
+    assert found is not None
     sentences = (growth(found, max_slope=LIMIT), doubt(found, max_slope=LIMIT))
     return [sentence for sentence in sentences if sentence][:1]
 
@@ -39,7 +40,7 @@ def test_flat_noise_is_no_leak(seed: int) -> None:
 def test_a_steady_leak_above_the_limit_is_found(seed: int) -> None:
     (sentence,) = judged(noisy(seed=seed, leak_mb_per_h=3 * LIMIT))
 
-    assert "memory grows by 1" in sentence
+    assert "grows by 1" in sentence
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -69,6 +70,7 @@ def test_memory_that_shrinks_keeps_the_promise() -> None:
 def test_the_slope_of_a_line_is_its_slope_and_has_no_noise() -> None:
     found = trend([(float(at_s), 100 + at_s / 60) for at_s in range(0, 600, 60)])
 
+    assert found is not None
     assert math.isclose(found.slope, 60.0)
     assert found.noise == pytest.approx(0.0, abs=1e-6)
 
@@ -77,7 +79,9 @@ def test_two_outliers_of_ten_do_not_move_the_slope() -> None:
     points = [(float(index), 100.0) for index in range(10)]
     points[3], points[8] = (3.0, 900.0), (8.0, 900.0)
 
-    assert trend(points).slope == 0
+    found = trend(points)
+    assert found is not None
+    assert found.slope == 0
 
 
 def test_the_lowest_of_each_window_of_swaps_counts() -> None:
@@ -89,5 +93,4 @@ def test_the_lowest_of_each_window_of_swaps_counts() -> None:
 
 
 def test_few_points_have_no_trend() -> None:
-    with pytest.raises(ValueError, match="no trend of 5 points; expected 6 or more"):
-        trend([(float(index), 1.0) for index in range(5)])
+    assert trend([(float(index), 1.0) for index in range(5)]) is None

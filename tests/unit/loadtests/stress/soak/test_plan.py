@@ -5,12 +5,11 @@ from collections import Counter
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.stress.calls import Ending, Moment
+from loadtests.stress.calls import Ending, Moment, PlannedCall
 from loadtests.stress.soak.plan import (
     OPTIONS,
     REFUSED,
     Mix,
-    SoakCall,
     draw_options,
     draw_refused,
     planned_calls,
@@ -23,7 +22,7 @@ TEXTS = Texts(SENTENCES, origin="built-in sentences")
 PROBES = probe_calls()[:2]
 
 
-def calls(count: int, *, seed: int = 1, prefix: str = "p") -> list[SoakCall]:
+def calls(count: int, *, seed: int = 1, prefix: str = "p") -> list[PlannedCall]:
     return list(
         itertools.islice(
             planned_calls(TEXTS, PROBES, models=("", "en-de", "en-de@stable"), prefix=prefix, seed=seed), count
@@ -32,7 +31,7 @@ def calls(count: int, *, seed: int = 1, prefix: str = "p") -> list[SoakCall]:
 
 
 @pytest.fixture(scope="module")
-def many() -> list[SoakCall]:
+def many() -> list[PlannedCall]:
     return calls(2000)
 
 
@@ -41,7 +40,7 @@ def test_a_plan_is_the_same_for_the_same_seed() -> None:
     assert calls(100) != calls(100, seed=2)
 
 
-def test_every_request_has_an_id_of_its_own(many: list[SoakCall]) -> None:
+def test_every_request_has_an_id_of_its_own(many: list[PlannedCall]) -> None:
     ids = [call.request_id for call in many]
     for call in many:
         if call.method is Method.TRANSLATE_STREAM:
@@ -51,7 +50,7 @@ def test_every_request_has_an_id_of_its_own(many: list[SoakCall]) -> None:
     assert all(request_id.startswith("p-") for request_id in ids)
 
 
-def test_every_method_meets_every_ending_at_every_moment(many: list[SoakCall]) -> None:
+def test_every_method_meets_every_ending_at_every_moment(many: list[PlannedCall]) -> None:
     leaving = {Ending.CANCELS, Ending.DISCONNECTS}
     moments = {(call.method, call.ending, call.moment) for call in many if call.ending in leaving}
 
@@ -59,7 +58,7 @@ def test_every_method_meets_every_ending_at_every_moment(many: list[SoakCall]) -
     assert moments == set(itertools.product(_translating(), leaving, set(Moment) - {Moment.NEVER}))
 
 
-def test_most_callers_stay_and_all_others_know_when_they_go(many: list[SoakCall]) -> None:
+def test_most_callers_stay_and_all_others_know_when_they_go(many: list[PlannedCall]) -> None:
     staying = [call for call in many if call.ending is Ending.WAITS]
 
     assert len(staying) > len(many) / 2
@@ -69,7 +68,7 @@ def test_most_callers_stay_and_all_others_know_when_they_go(many: list[SoakCall]
     assert 0.5 < max(hurrying) <= 1
 
 
-def test_texts_are_from_nothing_to_long(many: list[SoakCall]) -> None:
+def test_texts_are_from_nothing_to_long(many: list[PlannedCall]) -> None:
     sizes = [
         len(pb.TranslateDocumentRequest.FromString(call.raw[0]).text)
         for call in many
@@ -89,7 +88,7 @@ def test_texts_are_from_nothing_to_long(many: list[SoakCall]) -> None:
     assert max(map(len, texts)) > 300
 
 
-def test_requests_differ_in_model_priority_and_options(many: list[SoakCall]) -> None:
+def test_requests_differ_in_model_priority_and_options(many: list[PlannedCall]) -> None:
     requests = [
         pb.TranslateRequest.FromString(call.raw[0])
         for call in many
@@ -102,13 +101,13 @@ def test_requests_differ_in_model_priority_and_options(many: list[SoakCall]) -> 
     assert {"beam_size", "sampling", "target_prefix", "return_alignment", "repetition_guard"} <= fields
 
 
-def test_probes_are_asked_as_they_are(many: list[SoakCall]) -> None:
+def test_probes_are_asked_as_they_are(many: list[PlannedCall]) -> None:
     probes = [(call.probe, call.raw) for call in many if call.kind == "probe"]
 
     assert set(probes) == {(probe.probe, probe.raw) for probe in PROBES}
 
 
-def test_a_stream_knows_which_of_its_requests_are_refused(many: list[SoakCall]) -> None:
+def test_a_stream_knows_which_of_its_requests_are_refused(many: list[PlannedCall]) -> None:
     statuses = Counter(status for call in many if call.method is Method.TRANSLATE_STREAM for status in call.answers)
 
     assert statuses["OK"] > statuses["INVALID_ARGUMENT"] > 0
