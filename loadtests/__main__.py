@@ -1,6 +1,7 @@
 """`python -m loadtests VERB ...`: the load tests, each with `--help`."""
 
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -27,4 +28,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # or started servers would outlive it
     sys.exit(main())

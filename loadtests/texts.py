@@ -39,7 +39,7 @@ DATA_VARIABLE: Final = "DRAGOMAN_DATA"
 """Names the directory of the test sets if no flag does."""
 
 _TEST_SETS: Final = (Path("tatoeba-en-de/test.tsv.gz"), Path("newstest2013-en-de/test.tsv.gz"))
-_OWN: Final = Path(__file__).with_name("sentences.txt")
+SENTENCES_PATH: Final = Path(__file__).with_name("sentences.txt")
 """A sentence in each line, which follow each other as in their documents."""
 _MAX_SENTENCES: Final = 3000
 """Of each test set; they are in the order of the articles, so neighbours belong together."""
@@ -160,7 +160,7 @@ def read_texts(directory: Path | None = None, *, lines: Path | None = None) -> T
         return Texts([sentence for path in found for sentence in _test_set(path)], origin=names)
     if directory is not None:
         raise ValueError(f"{directory}: expected {' or '.join(map(str, _TEST_SETS))} in it")
-    return Texts([*SENTENCES, *_OWN.read_text(encoding="utf-8").splitlines()], origin=_OWN.name)
+    return Texts([*SENTENCES, *SENTENCES_PATH.read_text(encoding="utf-8").splitlines()], origin=SENTENCES_PATH.name)
 
 
 def _test_set(path: Path) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`python -m loadtests.peers COMMAND`: speed on this machine, beside other systems."""
+"""`python -m loadtests peers COMMAND`: speed on this machine, beside other systems."""
 
 import argparse
 import importlib
@@ -11,12 +11,17 @@ from dragoman.errors import DragomanError as CallError
 
 from export.errors import ExportError
 from loadtests.peers import workers
-from loadtests.peers.model_files import ModelFiles
-from service.cli.server_process import ServerProcessError
+from loadtests.peers.systems import ModelFiles
+from loadtests.target import ServerError
 from service.errors import DragomanError
 
-_COMMANDS = ("bench", "table", "overhead", "server", "serve", "load", "prepare")
-"""Each a module of this package."""
+_COMMANDS = {
+    **dict.fromkeys(("bench", "table"), "bench"),
+    **dict.fromkeys(("overhead", "server"), "shares"),
+    **dict.fromkeys(("load", "prepare"), "load"),
+    "serve": "serve",
+}
+"""By name: which module of this package has it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,16 +30,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["worker"]:  # not for people: what `Worker` starts
         workers.serve(Connection(int(arguments[1])), ModelFiles(directory=Path(arguments[2])))
         return 0
-    parser = argparse.ArgumentParser(prog="python -m loadtests.peers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m loadtests peers", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    named = [name for name in arguments[:1] if name in _COMMANDS]
-    for name in named or _COMMANDS:  # imported now: a worker needs nothing of them, a server of another system little
+    named = [_COMMANDS[name] for name in arguments[:1] if name in _COMMANDS]
+    for name in named or dict.fromkeys(
+        _COMMANDS.values()
+    ):  # imported now: a worker needs nothing of them, a server of another system little
         importlib.import_module(f"loadtests.peers.{name}").add_parser(commands)
     parsed = parser.parse_args(arguments)
     try:
         exit_code: int = parsed.run(parsed)
-    except (workers.WorkerError, ServerProcessError, CallError, DragomanError, ExportError) as error:
-        print(f"loadtests.peers: {error}", file=sys.stderr)
+    except (workers.WorkerError, ServerError, CallError, DragomanError, ExportError) as error:
+        print(f"loadtests peers: {error}", file=sys.stderr)
         return 1
     return exit_code
 

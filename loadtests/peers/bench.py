@@ -1,25 +1,25 @@
-"""`bench`: all cases on all systems; prints a line for each duel and leaves JSON, a table and plots behind."""
+"""`bench`: all cases on all systems; prints a line for each duel and leaves JSON, a table and plots behind.
+
+`table`: the table of the last comparison.
+"""
 
 import argparse
-import shlex
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from loadtests.machine import describe_machine
+from loadtests.machine import describe_machine, num_cores
+from loadtests.peers.bench_report import RESULTS_NAME, duel_line, record_of, table, write_bench
 from loadtests.peers.cases import Case, Mode, base_cases, selected, shipped_cases
 from loadtests.peers.comparison import CaseResult, Pairing, Plan, compare
-from loadtests.peers.lines import duel_line
-from loadtests.peers.model_files import ModelFiles
-from loadtests.peers.plots import write_plots
-from loadtests.peers.record import RESULTS_NAME, record_of, write_record
-from loadtests.peers.sentences import DATA_VARIABLE, sentence_sets
-from loadtests.peers.table import TABLE_NAME, render
-from loadtests.peers.text import TextPipeline
+from loadtests.peers.models import MODELS, prepare_model
+from loadtests.peers.sentences import TextPipeline, sentence_sets
+from loadtests.peers.systems import ModelFiles
 from loadtests.peers.workers import Workers
-from loadtests.peers.workspace import MODELS, prepare_model
-from service.threads import num_cores
+from loadtests.report import command_line
+from loadtests.texts import DATA_VARIABLE
 
 _INT8: Final = Pairing(ours="int8", peer="ctranslate2", theirs="int8")
 _FP32: Final = Pairing(ours="fp32", peer="ctranslate2", theirs="fp32")
@@ -47,20 +47,29 @@ def add_parser(commands: Any) -> None:
         "--data",
         type=Path,
         metavar="DIR",
-        help=f"holds test sets ({DATA_VARIABLE}; without it: sentences of this repository's documents, no BLEU)",
+        help=f"holds test sets ({DATA_VARIABLE}; without it: built-in sentences, no BLEU)",
     )
     parser.add_argument("--output", type=Path, default=Path("build/bench"), metavar="DIR", help="(build/bench)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=_run)
+    parser = commands.add_parser("table", help="print the results of the last comparison as Markdown")
+    parser.add_argument("--output", type=Path, default=Path("build/bench"), metavar="DIR", help="(build/bench)")
+    parser.set_defaults(run=_print_table)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def _print_table(arguments: argparse.Namespace) -> int:
+    """Print; return the exit code."""
+    print(table(json.loads((arguments.output / RESULTS_NAME).read_text(encoding="utf-8"))), end="")
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
     """Compare; return the exit code: 2 if there is no case as asked for."""
     plan = _plan(arguments)
     machine, results = describe_machine(), list[CaseResult]()
     for model in arguments.models:
         for result in _compare_all(model, plan, arguments):
             results.append(result)  # kept after each case, as one that fails would take the others with it
-            _leave(arguments.output, record_of(results, machine, _command()))
+            write_bench(arguments.output, record_of(results, machine, command_line("peers")))
     if not results:
         print(f"no case is named {', '.join(arguments.cases)}; without data there are other sentences", file=sys.stderr)
         return 2
@@ -78,17 +87,6 @@ def _compare_all(model: str, plan: Plan, arguments: argparse.Namespace) -> Itera
             for duel in result.duels:
                 print(duel_line(duel), flush=True)
             yield result
-
-
-def _leave(directory: Path, record: dict[str, Any]) -> None:
-    """Write what is to be kept of a comparison."""
-    write_record(directory / RESULTS_NAME, record)
-    (directory / TABLE_NAME).write_text(render(record), encoding="utf-8")
-    write_plots(directory, record)
-
-
-def _command() -> str:
-    return shlex.join(["python", "-m", "loadtests.peers", *sys.argv[1:]])
 
 
 def _names(text: str) -> tuple[str, ...]:

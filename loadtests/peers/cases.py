@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from export.corpus.vocabulary import BOS_ID, PAD_ID, UNK_ID
+from loadtests.peers.models import SPECIAL_IDS
 from loadtests.peers.sentences import sample
 from loadtests.peers.systems import SearchOptions, TokenIds
 from service.text.pipeline import EXTRA_TARGET_TOKENS
@@ -15,9 +15,6 @@ Mode = Literal["short", "full"]
 Kind = Literal["speed", "growth", "agreement"]
 """growth: a point of the curve of cost by length, where int8 at all cores is enough; agreement: in 32-bit floats and
 without a length penalty systems should say the same, so speed is not compared."""
-
-SPECIAL_IDS: Final = (PAD_ID, BOS_ID, UNK_ID)
-"""Of every vocabulary made here, EOS apart."""
 
 SWEPT_LENGTHS: Final = (10, 25, 50, 100, 150, 200)
 """Target tokens of the cases that show how cost grows with length."""

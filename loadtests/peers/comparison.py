@@ -1,15 +1,20 @@
 """Runs one case on every system: finds each one's best set-up, then measures these in turn, again and again."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from statistics import median
+from typing import Final, Protocol
 
 from loadtests.peers.cases import Case, Mode
-from loadtests.peers.contenders import contenders
-from loadtests.peers.figures import Spread, share_of_equal
+from loadtests.peers.sentences import share_of_equal
 from loadtests.peers.systems import Output, Peer, Precision, SystemSettings
 from loadtests.peers.workers import Task, TaskResult
 from loadtests.records import percentile
+
+_MANY_SOURCES: Final = 64
+"""Above so many at once, systems cut the work into batches of a size that suits them."""
+_BATCH_SIZES: Final = (16, 32, 64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +26,7 @@ class Plan:
     thread_counts: tuple[int, ...]
     """Cores a system may use; each is compared by itself."""
     isas: tuple[str, ...]
+    """Instruction sets that CTranslate2 is tried with, the empty one for its own choice."""
 
     def repetitions_of(self, case: Case) -> int:
         """Return how often a case is measured: once if its speed does not matter."""
@@ -71,17 +77,11 @@ class Measurement:
     @property
     def tokens_per_s(self) -> float:
         """Target tokens a second, by the median repetition."""
-        return self.num_target_tokens / Spread.of(self.elapsed_s).median
+        return self.num_target_tokens / median(self.elapsed_s)
 
-    @property
-    def latency_p50_s(self) -> float:
-        """Of one call."""
-        return percentile(self.latencies_s, 0.5)
-
-    @property
-    def latency_p95_s(self) -> float:
-        """Of one call."""
-        return percentile(self.latencies_s, 0.95)
+    def latency_s(self, share: float) -> float:
+        """Return a percentile of the latency of a call; the share is from 0 to 1."""
+        return percentile(self.latencies_s, share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,15 +104,14 @@ class Duel:
     @property
     def identical(self) -> float:
         """Share of the sources to which both say the same, token for token."""
-        return share_of_equal(
-            [output.token_ids for output in self.ours.outputs], [output.token_ids for output in self.theirs.outputs]
-        )
+        ours, theirs = ([output.token_ids for output in side.outputs] for side in (self.ours, self.theirs))
+        return share_of_equal(ours, theirs)
 
     @property
     def ratio(self) -> float:
         """Above 1 if ours is faster: of tokens a second, or of the median latency if calls come one by one."""
         if self.case.call_size == 1:
-            return self.theirs.latency_p50_s / self.ours.latency_p50_s
+            return self.theirs.latency_s(0.5) / self.ours.latency_s(0.5)
         return self.ours.tokens_per_s / self.theirs.tokens_per_s
 
 
@@ -158,13 +157,40 @@ def compare(runner: Runner, case: Case, pairings: Sequence[Pairing], plan: Plan,
     return CaseResult(case=case, trials=tuple(trials), measurements=tuple(measurements.values()), duels=tuple(duels))
 
 
+def setups(case: Case, peer: Peer, precision: Precision, plan: Plan) -> list[SystemSettings]:
+    """Return every set-up of a system that is worth a try in a case, up to the most threads of the plan."""
+    max_threads = plan.thread_counts[-1]
+    if case.kind == "agreement":
+        return [SystemSettings(peer=peer, precision=precision, num_threads=max_threads)]
+    has_streams = peer in ("dragoman", "ctranslate2") and case.call_size > 1
+    counts = sorted({max_threads, *(2**power for power in range(max_threads.bit_length()))})
+    return [
+        SystemSettings(
+            peer=peer, precision=precision, num_streams=streams, num_threads=threads, batch_size=size, isa=isa
+        )
+        for streams, threads in itertools.product(counts if has_streams else (1,), counts)
+        if streams * threads <= max_threads
+        for isa in (plan.isas if peer == "ctranslate2" else ("",))
+        for size in _batch_sizes(case.call_size, peer, streams, plan.mode)[: 1 if isa else None]
+    ]
+
+
+def _batch_sizes(call_size: int, peer: Peer, num_streams: int, mode: Mode) -> list[int]:
+    share = -(-call_size // num_streams)
+    if call_size > _MANY_SOURCES:
+        return list(_BATCH_SIZES[::2] if mode == "short" else _BATCH_SIZES)
+    if mode == "short":
+        return [share]
+    if peer == "dragoman":  # deals shares by itself
+        return sorted({min(16, share), share})
+    return sorted({share, call_size})
+
+
 def _try_all(runner: Runner, case: Case, systems: Sequence[tuple[Peer, Precision]], plan: Plan) -> list[Trial]:
     """Run every set-up once, after one more run to warm up what was not loaded yet."""
     trials, warm = [], set[tuple[object, ...]]()
     for peer, precision in systems:
-        for settings in contenders(
-            case, peer, precision, max_threads=plan.thread_counts[-1], isas=plan.isas, mode=plan.mode
-        ):
+        for settings in setups(case, peer, precision, plan):
             if settings.loaded_as not in warm:
                 _run(runner, case, settings)
                 warm.add(settings.loaded_as)

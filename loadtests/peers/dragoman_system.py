@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from loadtests.peers.model_files import ModelFiles
-from loadtests.peers.systems import Output, SearchOptions, SystemSettings, TokenIds
+from loadtests.peers.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
 from service.datatypes import SearchConfig, Segment
 from service.decoding.running_batch import Engine
 from service.decoding.step_model import StepModel

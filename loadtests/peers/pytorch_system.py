@@ -9,9 +9,8 @@ from torch import Tensor
 
 from export.graph.network import Network
 from export.model.transformer import DecoderCache, Transformer
-from loadtests.peers.model_files import ModelFiles
-from loadtests.peers.systems import Output, SearchOptions, SystemSettings, TokenIds
-from loadtests.peers.workspace import network_of
+from loadtests.peers.models import network_of
+from loadtests.peers.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
 from service.decoding.scoring import score
 
 

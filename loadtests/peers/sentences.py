@@ -1,32 +1,41 @@
-"""Real sentences for the model that ships: samples of public test sets, or else of this repository's own documents."""
+"""What is translated: real sentences for the model that ships, made-up ones for Transformer-base; and scores of it."""
 
+import json
 import os
+import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from export.corpus.reader import ParallelFiles, read_corpus
-from service.text.segmentation import split_sentences
+from sacrebleu.metrics.bleu import BLEU
 
-DATA_VARIABLE: Final = "DRAGOMAN_DATA"
-"""Names the directory of the test sets if no flag does."""
+from export.corpus.reader import ParallelFiles, read_corpus
+from export.corpus.vocabulary import EOS_ID
+from loadtests.peers.models import BASE_VOCABULARY_SIZE, SPECIAL_IDS, made_up_word
+from loadtests.peers.systems import Output, TokenIds
+from loadtests.texts import DATA_VARIABLE, SENTENCES, SENTENCES_PATH, Profile
+from loadtests.workload import Workload
+from service.bundle import Bundle
+from service.text.segmentation import split_sentences
+from service.text.tokenizer import open_tokenizer
 
 _TEST_SETS: Final = {
     "tatoeba": Path("tatoeba-en-de/test.tsv.gz"),
     "newstest2013": Path("newstest2013-en-de/test.tsv.gz"),
 }
-_CHECKOUT: Final = Path(__file__).resolve().parents[2]
-_DOCUMENTS: Final = (
-    "README.md",
-    "ARCHITECTURE.md",
-    "CONTRIBUTING.md",
-    "docs/guides/*.md",
-    "docs/operations/*.md",
-    "docs/internals/*.md",
-)
-_MIN_CHARACTERS = 20
-"""Of a line of a document that is taken for a sentence."""
+_NUM_UNDER_LOAD: Final = 300
+"""Sentences of each test set that servers are asked."""
+_DEADLINE_S: Final = 10.0
+"""Of each call to a server: far beyond the objective, as the other system does not look at it."""
+_SEED: Final = 1
+_WORD: Final = re.compile(r"\w+|[^\w\s]")
+"""Or a mark of punctuation: about a token of a usual vocabulary."""
+_OPTIONS: Final = {"earlyStopping": True}
+"""The other systems stop with the K-th finished hypothesis, too; ours would otherwise search further than they do."""
+_MADE_UP_OPTIONS: Final = {**_OPTIONS, "repetitionGuard": False}
+"""A network that says nothing says it again and again, and only ours would look for that."""
 
 _T = TypeVar("_T")
 
@@ -37,12 +46,12 @@ class Sentences:
 
     name: str
     texts: tuple[str, ...]
-    references: tuple[str, ...]
+    references: tuple[str, ...] = ()
     """Their human translations; empty: there are none."""
 
 
 def sentence_sets(directory: Path | None, *, size: int) -> list[Sentences]:
-    """Return a sample of each test set below a directory, or of the documents if there is none.
+    """Return a sample of each test set below a directory, or the built-in sentences if there is none.
 
     Args:
         directory: holds `tatoeba-en-de/test.tsv.gz` and `newstest2013-en-de/test.tsv.gz`; None: the one that the
@@ -52,22 +61,14 @@ def sentence_sets(directory: Path | None, *, size: int) -> list[Sentences]:
     directory = directory or (Path(os.environ[DATA_VARIABLE]) if DATA_VARIABLE in os.environ else None)
     paths = {} if directory is None else {name: directory / path for name, path in _TEST_SETS.items()}
     found = [_read(name, path, size) for name, path in paths.items() if path.is_file()]
-    return found or [_documents(size)]
+    built_in = [*SENTENCES, *SENTENCES_PATH.read_text(encoding="utf-8").splitlines()]
+    return found or [Sentences(name="built-in", texts=tuple(sample(built_in, size)))]
 
 
 def _read(name: str, path: Path, size: int) -> Sentences:
     pairs = sample(read_corpus([ParallelFiles(source=path)], max_malformed=0.0).pairs, size)
-    return Sentences(
-        name=name, texts=tuple(pair.source for pair in pairs), references=tuple(pair.target for pair in pairs)
-    )
-
-
-def _documents(size: int) -> Sentences:
-    paths = [path for pattern in _DOCUMENTS for path in sorted(_CHECKOUT.glob(pattern))]
-    texts = (path.read_text(encoding="utf-8") for path in paths)
-    sentences = [text[span.start : span.end] for text in texts for span in split_sentences(text, language="en")]
-    whole = [sentence for sentence in sentences if len(sentence) >= _MIN_CHARACTERS and sentence[0].isupper()]
-    return Sentences(name="documents", texts=tuple(sample(whole, size)), references=())
+    texts, references = zip(*((pair.source, pair.target) for pair in pairs), strict=True)
+    return Sentences(name=name, texts=texts, references=references)
 
 
 def sample(values: Sequence[_T], size: int) -> list[_T]:
@@ -84,3 +85,63 @@ def whole_sentences(texts: Sequence[str]) -> list[str]:
         for text in texts
         if [text[span.start : span.end] for span in split_sentences(text, language="en")] == [text]
     ]
+
+
+def made_up_sentences(sentences: Sequence[str]) -> list[str]:
+    """Return sentences of made-up words, the same in every run: one for each word of real sentences."""
+    generator = random.Random(_SEED)
+    ordinary = range(max(*SPECIAL_IDS, EOS_ID) + 1, BASE_VOCABULARY_SIZE)
+    return [
+        " ".join(map(made_up_word, generator.choices(ordinary, k=len(_WORD.findall(sentence)))))
+        for sentence in sentences
+    ]
+
+
+def real_sentences(data: Path | None) -> list[str]:
+    """Return sentences of all test sets, or the built-in ones, that are translated as they are."""
+    texts = (text for sentences in sentence_sets(data, size=_NUM_UNDER_LOAD) for text in sentences.texts)
+    return whole_sentences([" ".join(text.split()) for text in texts])
+
+
+def workload(model: str, sentences: Sequence[str], *, directory: Path) -> Workload:
+    """Return the calls to a server of a model: one sentence each, with the defaults of the service.
+
+    Args:
+        model: one of `loadtests.peers.models.MODELS`.
+        sentences: real ones.
+        directory: where the texts go.
+    """
+    texts = made_up_sentences(sentences) if model == "base" else sentences
+    lines = directory / f"{model}.txt"
+    lines.parent.mkdir(parents=True, exist_ok=True)
+    lines.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    options = json.dumps(_MADE_UP_OPTIONS if model == "base" else _OPTIONS)
+    return Workload(profile=Profile.LINES, lines=lines, deadline_s=_DEADLINE_S, options=options)
+
+
+class TextPipeline:
+    """The tokenizer of a model."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        """Load it."""
+        self._tokenizer = open_tokenizer(bundle)
+        self._max_source_tokens = bundle.manifest.limits.max_source_tokens
+
+    def encode(self, texts: Sequence[str]) -> tuple[TokenIds, ...]:
+        """Return the token ids of each text, cut to what the model takes, EOS last."""
+        longest, eos_id = self._max_source_tokens - 1, self._tokenizer.eos_id
+        return tuple((*self._tokenizer.encode(text)[:longest], eos_id) for text in texts)
+
+    def bleu(self, outputs: Sequence[Output], references: Sequence[str]) -> float:
+        """Return the corpus BLEU of outputs, one reference each."""
+        return bleu([self._tokenizer.decode(output.token_ids) for output in outputs], references)
+
+
+def bleu(texts: Sequence[str], references: Sequence[str]) -> float:
+    """Return the corpus BLEU of texts, one reference each."""
+    return float(BLEU().corpus_score(list(texts), [list(references)]).score)
+
+
+def share_of_equal(ours: Sequence[object], theirs: Sequence[object]) -> float:
+    """Return the share of places, of at least one, at which both hold the same."""
+    return sum(mine == other for mine, other in zip(ours, theirs, strict=True)) / len(ours)

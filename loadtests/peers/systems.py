@@ -1,14 +1,41 @@
-"""What every system compared is asked for and answers: one protocol, and the settings that make a system."""
+"""What every system compared is asked for and answers: one protocol, its settings, the files of a model.
+
+Imports no library of any system.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
+
+from service.bundle import Bundle, open_bundle
 
 TokenIds = tuple[int, ...]
 
 Peer = Literal["dragoman", "ctranslate2", "transformers", "pytorch"]
 
 Precision = Literal["int8", "fp32"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """Where the files of one model lie."""
+
+    directory: Path
+
+    @property
+    def bundle_path(self) -> Path:
+        """Our bundle, at both precisions."""
+        return self.directory / "bundle"
+
+    @property
+    def ctranslate2_path(self) -> Path:
+        """The same weights as CTranslate2 stores them."""
+        return self.directory / "ctranslate2"
+
+    def open(self) -> Bundle:
+        """Return the bundle."""
+        return open_bundle(self.bundle_path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

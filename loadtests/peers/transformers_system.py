@@ -14,10 +14,9 @@ from transformers import M2M100Config, M2M100ForConditionalGeneration, MarianCon
 from export.graph.network import Network
 from export.model.config import ModelConfig
 from export.model.layers import sinusoidal_positions
-from loadtests.peers.model_files import ModelFiles
+from loadtests.peers.models import network_of
 from loadtests.peers.pytorch_system import batches_by_length, padded
-from loadtests.peers.systems import Output, SearchOptions, SystemSettings, TokenIds
-from loadtests.peers.workspace import network_of
+from loadtests.peers.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
 
 _NUM_POSITIONS = 512
 

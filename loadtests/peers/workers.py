@@ -15,8 +15,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Final, Self
 
-from loadtests.peers.model_files import ModelFiles
-from loadtests.peers.systems import Output, Peer, SearchOptions, System, SystemSettings, TokenIds
+from loadtests.peers.systems import ModelFiles, Output, Peer, SearchOptions, System, SystemSettings, TokenIds
 
 _ISA_VARIABLE = "CT2_FORCE_CPU_ISA"
 _STOP_TIMEOUT_S = 30.0
@@ -75,7 +74,7 @@ class Worker:
         self._connection, theirs = Pipe()
         environment = {name: value for name, value in os.environ.items() if name != _ISA_VARIABLE}
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", "loadtests.peers", "worker", str(theirs.fileno()), str(files.directory)],
+            [sys.executable, "-m", "loadtests", "peers", "worker", str(theirs.fileno()), str(files.directory)],
             pass_fds=[theirs.fileno()],
             env=environment | ({_ISA_VARIABLE: isa} if isa else {}),
             stdout=subprocess.DEVNULL,

@@ -3,13 +3,14 @@
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from export.graph.network import Network
-from loadtests.peers.ctranslate2_model import convert
-from loadtests.peers.serving.settings import BatchingSettings
-from loadtests.peers.under_load.servers import PausedServer, our_server, their_server
-from loadtests.peers.workspace import network_of, write_model
+from loadtests.peers.batching import BatchingSettings
+from loadtests.peers.ctranslate2_system import convert
+from loadtests.peers.models import network_of, write_model
+from loadtests.peers.rivals import PausedServer, our_server, their_server
 from loadtests.texts import Profile
 from loadtests.workload import Workload
 from service.bundle import Limits
@@ -18,8 +19,7 @@ from tests.tiny_bundle import SENTENCES, tiny_model, tiny_vocabulary
 
 
 def _is_stopped(server: PausedServer) -> bool:
-    fields = Path(f"/proc/{server.pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
-    return fields[0] == "T"
+    return all(psutil.Process(pid).status() == psutil.STATUS_STOPPED for pid in server.pids)
 
 
 @pytest.mark.slow

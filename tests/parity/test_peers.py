@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from export.graph.network import Network
-from loadtests.peers.cases import SPECIAL_IDS, random_sources
-from loadtests.peers.model_files import ModelFiles
-from loadtests.peers.overhead import measure_share
+from loadtests.peers.cases import random_sources
+from loadtests.peers.models import SPECIAL_IDS, made_up_vocabulary, network_of, write_model
 from loadtests.peers.pytorch_system import load_network, padded
-from loadtests.peers.systems import Output, Peer, SearchOptions, SystemSettings, TokenIds
+from loadtests.peers.shares import measure_share
+from loadtests.peers.systems import ModelFiles, Output, Peer, SearchOptions, SystemSettings, TokenIds
 from loadtests.peers.workers import Task, WorkerError, Workers, open_system
-from loadtests.peers.workspace import made_up_vocabulary, network_of, write_model
 from service.bundle import Limits
 from tests.tiny_bundle import tiny_model, tiny_vocabulary
 
@@ -48,7 +47,7 @@ def _translate(
 ) -> list[Output]:
     if peer == "ctranslate2" and not files.ctranslate2_path.exists():
         pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed: pip install '.[bench]'")
-        from loadtests.peers.ctranslate2_model import convert  # noqa: PLC0415 - it may not be installed
+        from loadtests.peers.ctranslate2_system import convert  # noqa: PLC0415 - it may not be installed
 
         convert(network_of(files), files.ctranslate2_path)
     if peer == "transformers":

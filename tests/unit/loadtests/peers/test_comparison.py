@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 
+from loadtests.peers.bench_report import duel_line
 from loadtests.peers.cases import Case, fixed_length, random_sources
-from loadtests.peers.comparison import CaseResult, Pairing, Plan, compare
-from loadtests.peers.lines import duel_line
-from loadtests.peers.systems import Output, SystemSettings
+from loadtests.peers.comparison import CaseResult, Pairing, Plan, compare, setups
+from loadtests.peers.systems import Output, Peer, SystemSettings
 from tests.unit.loadtests.peers.fake_runner import FakeRunner
 
 _PLAN = Plan(mode="full", num_repetitions=4, thread_counts=(1, 2), isas=("",))
@@ -50,7 +50,7 @@ def test_lone_sentences_are_compared_by_latency() -> None:
     (duel, _) = _compare(replace(_CASE, sources_per_call=1), FakeRunner(_duration_s)).duels
 
     assert duel.ratio == 1.5
-    assert duel.ours.latency_p50_s == pytest.approx(1 / 8)
+    assert duel.ours.latency_s(0.5) == pytest.approx(1 / 8)
     assert "p50_ms=125/188" in duel_line(duel)
 
 
@@ -71,3 +71,57 @@ def test_a_line_is_what_scripts_read() -> None:
         "bench model=base case=batch8 threads=2 vs=ctranslate2-int8 ratio=1.50 ours=int8@2x1,b4 best=int8@2x1,b4"
         " tokens_per_s=384 theirs=256 bleu=8.00 bleu_delta=0.00"
     )
+
+
+_BATCH_32 = Case(
+    model="base",
+    name="batch32",
+    sources=random_sources(32, vocabulary_size=100, eos_id=2),
+    search=fixed_length(8),
+)
+
+
+def _setups(case: Case, peer: Peer) -> list[SystemSettings]:
+    return setups(case, peer, "int8", replace(_PLAN, isas=("", "AVX2")))
+
+
+def _layouts(found: list[SystemSettings]) -> set[tuple[int, int]]:
+    return {(settings.num_streams, settings.num_threads) for settings in found}
+
+
+def test_a_batch_may_be_cut_for_several_streams_or_given_to_all_threads() -> None:
+    found = _setups(_BATCH_32, "ctranslate2")
+
+    assert _layouts(found) == {(1, 1), (1, 2), (2, 1)}
+    assert {settings.batch_size for settings in found if settings.num_streams == 2} == {16, 32}
+
+
+def test_many_cores_are_tried_in_powers_of_two() -> None:
+    found = setups(_BATCH_32, "dragoman", "int8", replace(_PLAN, thread_counts=(1, 6), mode="short"))
+
+    assert _layouts(found) == {(1, 1), (1, 2), (1, 4), (1, 6), (2, 1), (2, 2), (4, 1), (6, 1)}
+
+
+def test_a_lone_sentence_has_one_stream() -> None:
+    assert _layouts(_setups(replace(_BATCH_32, sources_per_call=1), "dragoman")) == {(1, 1), (1, 2)}
+
+
+def test_only_ctranslate2_is_tried_with_instruction_sets() -> None:
+    assert {settings.isa for settings in _setups(_BATCH_32, "ctranslate2")} == {"", "AVX2"}
+    assert {settings.isa for settings in _setups(_BATCH_32, "dragoman")} == {""}
+
+
+def test_pytorch_has_one_stream() -> None:
+    assert _layouts(_setups(_BATCH_32, "pytorch")) == {(1, 1), (1, 2)}
+
+
+def test_many_sources_are_cut_into_batches() -> None:
+    sources = random_sources(200, vocabulary_size=100, eos_id=2)
+
+    found = _setups(replace(_BATCH_32, sources=sources), "dragoman")
+
+    assert {settings.batch_size for settings in found} == {16, 32, 64}
+
+
+def test_nothing_is_tried_where_speed_does_not_matter() -> None:
+    assert len(_setups(replace(_BATCH_32, kind="agreement"), "ctranslate2")) == 1

@@ -7,11 +7,9 @@ import pytest
 
 from loadtests.machine import describe_machine
 from loadtests.peers.__main__ import main
+from loadtests.peers.bench_report import RESULTS_NAME, record_of, table, write_bench
 from loadtests.peers.cases import Case, fixed_length, random_sources
 from loadtests.peers.comparison import Pairing, Plan, compare
-from loadtests.peers.plots import write_plots
-from loadtests.peers.record import RESULTS_NAME, record_of, write_record
-from loadtests.peers.table import markdown_table, render
 from tests.unit.loadtests.peers.fake_runner import FakeRunner
 
 _CASE = Case(
@@ -30,43 +28,28 @@ def record() -> dict[str, Any]:
     ]
     pairing = Pairing(ours="int8", peer="ctranslate2", theirs="int8")
     results = [compare(runner, case, [pairing], plan, judge=lambda *_: 30.0) for case in cases]
-    return record_of(results, describe_machine(), "python -m loadtests.peers bench")
-
-
-def test_a_table_is_markdown_with_figures_to_the_right() -> None:
-    table = markdown_table(("case", "ratio"), [("batch1", "1.50"), ("batch8", "1.20")])
-
-    assert table == "| case | ratio |\n| --- | ---: |\n| batch1 | 1.50 |\n| batch8 | 1.20 |\n"
+    return record_of(results, describe_machine(), "python -m loadtests peers bench")
 
 
 def test_every_duel_is_a_row_of_the_table(record: dict[str, Any]) -> None:
-    table = render(record)
+    rows = table(record)
 
-    assert "| base | batch8 | 1 | ctranslate2-int8 | 2.00 | 192 tokens/s | 96 tokens/s | +0.00 |" in table
-    assert "| base | length10 |" in table
-    assert "| said | int8@1x1,b16 / ctranslate2-int8 | 100.0 % |" in table
-
-
-def test_the_record_holds_every_repetition_and_the_machine(record: dict[str, Any], tmp_path: Path) -> None:
-    write_record(tmp_path / RESULTS_NAME, record)
-
-    read = json.loads((tmp_path / RESULTS_NAME).read_text())
-    assert [len(measurement["elapsed_s"]) for measurement in read["cases"][0]["measurements"]] == [2, 2]
-    assert read["machine"]["cores"] >= 1
-    assert read["command"] == "python -m loadtests.peers bench"
+    assert "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: |" in rows
+    assert "| base | batch8 | 1 | ctranslate2-int8 | 2.00 | 192 tokens/s | 96 tokens/s | +0.00 |" in rows
+    assert "| base | length10 |" in rows
+    assert "| said | int8@1x1,b16 / ctranslate2-int8 | 100.0 % |" in rows
 
 
-def test_the_table_can_be_printed_again(
+def test_a_comparison_is_kept_and_its_table_can_be_printed_again(
     record: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_record(tmp_path / RESULTS_NAME, record)
+    write_bench(tmp_path, record)
 
     assert main(["table", "--output", str(tmp_path)]) == 0
 
-    assert capsys.readouterr().out == render(record)
-
-
-def test_plots_are_drawn_of_what_was_measured(record: dict[str, Any], tmp_path: Path) -> None:
-    write_plots(tmp_path, record)
-
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["growth.png", "ratios.png"]
+    assert capsys.readouterr().out == table(record)
+    read = json.loads((tmp_path / RESULTS_NAME).read_text())
+    assert [len(measurement["elapsed_s"]) for measurement in read["cases"][0]["measurements"]] == [2, 2]
+    assert read["machine"]["cores"] >= 1
+    assert read["command"] == "python -m loadtests peers bench"
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".md", ".png"}

@@ -3,15 +3,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from loadtests.peers.serving.settings import BatchingSettings
-from loadtests.peers.under_load.rounds import Plan, Side, best_settings, measure_load, tune
+from loadtests.peers.batching import BatchingSettings
+from loadtests.peers.rivals import Plan, Side, best_settings, measure_load, tune
 from tests.unit.loadtests.capacity.fake_system import FakeSystem
 
 _PLAN = Plan(run_s=10.0, probe_s=10.0, trial_s=10.0, num_repetitions=3, loads=(0.6,))
 _Log = list[tuple[str, float, int]]
 
 
-def _contenders(log: _Log) -> dict[Side, FakeSystem]:
+def _systems(log: _Log) -> dict[Side, FakeSystem]:
     return {
         "ours": FakeSystem("ours", log, capacity_per_s=150.0, service_s=0.02),
         "theirs": FakeSystem("theirs", log, capacity_per_s=100.0, service_s=0.05),
@@ -21,7 +21,7 @@ def _contenders(log: _Log) -> dict[Side, FakeSystem]:
 def test_both_get_the_same_arrivals_in_turn_forwards_and_backwards() -> None:
     log: _Log = []
 
-    point = measure_load(_contenders(log), 0.6, 100.0, _PLAN)
+    point = measure_load(_systems(log), 0.6, 100.0, _PLAN)
 
     assert log == [
         ("ours", 60.0, 1),

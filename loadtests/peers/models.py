@@ -21,8 +21,7 @@ from export.importers.bundle import read_network
 from export.model.config import PRESETS
 from export.model.transformer import Transformer
 from loadtests.peers.ending import end_by_itself
-from loadtests.peers.model_files import ModelFiles
-from loadtests.peers.systems import Precision
+from loadtests.peers.systems import ModelFiles, Precision
 from service.bundle import Bundle, Limits, Provenance, open_bundle
 
 MODELS: Final = ("base", "shipped")
@@ -30,6 +29,9 @@ MODELS: Final = ("base", "shipped")
 
 PRECISIONS: Final[tuple[Precision, ...]] = ("fp32", "int8")
 """Each model is written at both, the last one as its default."""
+
+SPECIAL_IDS: Final = (PAD_ID, BOS_ID, UNK_ID)
+"""Of every vocabulary made here, EOS apart."""
 
 _PREFERRED_PRECISIONS: Final = ("fp32", "fp16", "int8")
 """Whose weights are taken from a bundle that exists already: the first that it has."""
@@ -53,7 +55,7 @@ def prepare_model(directory: Path, model: str, *, ends: bool = False) -> ModelFi
     """
     files = prepare_base(directory, ends=ends) if model == "base" else prepare_bundle(directory, open_bundle(_SHIPPED))
     if find_spec("ctranslate2"):
-        importlib.import_module("loadtests.peers.ctranslate2_model").convert(network_of(files), files.ctranslate2_path)
+        importlib.import_module("loadtests.peers.ctranslate2_system").convert(network_of(files), files.ctranslate2_path)
     return files
 
 

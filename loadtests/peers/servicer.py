@@ -9,7 +9,7 @@ import grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
-from loadtests.peers.serving.batcher import Answer, DynamicBatcher
+from loadtests.peers.batching import Answer, DynamicBatcher
 from loadtests.peers.systems import SearchOptions
 from service.api import messages, status
 from service.bundle import Bundle

@@ -11,14 +11,13 @@ from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from export.graph.network import Network
-from loadtests.peers.ctranslate2_model import convert
-from loadtests.peers.model_files import ModelFiles
-from loadtests.peers.serving.server import PeerServer
-from loadtests.peers.serving.settings import BatchingSettings
-from loadtests.peers.systems import Peer, SearchOptions, System
-from loadtests.peers.text import TextPipeline
+from loadtests.peers.batching import BatchingSettings
+from loadtests.peers.ctranslate2_system import convert
+from loadtests.peers.models import network_of, write_model
+from loadtests.peers.sentences import TextPipeline
+from loadtests.peers.serve import PeerServer
+from loadtests.peers.systems import ModelFiles, Peer, SearchOptions, System
 from loadtests.peers.workers import open_system
-from loadtests.peers.workspace import network_of, write_model
 from service.bundle import Limits
 from tests.tiny_bundle import SENTENCES, tiny_model, tiny_vocabulary
 

@@ -1,18 +1,13 @@
 import json
 from dataclasses import replace
-from pathlib import Path
 
+import numpy as np
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
 from loadtests.capacity.search import find_capacities
-from loadtests.peers.record import write_record
-from loadtests.peers.under_load.agreement import agreement
-from loadtests.peers.under_load.lines import rivalry_lines, trial_line
-from loadtests.peers.under_load.plots import write_picture
-from loadtests.peers.under_load.record import record_of
-from loadtests.peers.under_load.results import Agreement, Rivalry, Trial, reached
-from loadtests.peers.under_load.rounds import Plan, Side, measure_load
+from loadtests.peers.load_report import Agreement, Comparison, Trial, agreement_of, picture, record_of, trial_line
+from loadtests.peers.rivals import Plan, Side, measure_load
 from loadtests.slo import parse_slo
 from tests.unit.loadtests.capacity.fake_system import FakeSystem
 
@@ -21,13 +16,13 @@ _PLAN = Plan(run_s=10.0, probe_s=10.0, trial_s=10.0, num_repetitions=2, loads=(0
 
 
 @pytest.fixture
-def rivalry() -> Rivalry:
-    contenders: dict[Side, FakeSystem] = {
+def compared() -> Comparison:
+    systems: dict[Side, FakeSystem] = {
         "ours": FakeSystem("ours", [], capacity_per_s=160.0, service_s=0.05),
         "theirs": FakeSystem("theirs", [], capacity_per_s=100.0, service_s=0.1),
     }
-    capacities = find_capacities(contenders, parse_slo("p95<1s"), _PLAN.search, note=lambda *_: None)
-    return Rivalry(
+    capacities = find_capacities(systems, parse_slo("p95<1s"), _PLAN.search, note=lambda *_: None)
+    return Comparison(
         model="shipped",
         peer="ctranslate2",
         objective="p95<1s",
@@ -36,12 +31,12 @@ def rivalry() -> Rivalry:
         agreement=_AGREEMENT,
         our_capacity=capacities["ours"],
         their_capacity=capacities["theirs"],
-        points=tuple(measure_load(contenders, load, capacities["theirs"].per_s, _PLAN) for load in _PLAN.loads),
+        points=tuple(measure_load(systems, load, capacities["theirs"].per_s, _PLAN) for load in _PLAN.loads),
     )
 
 
-def test_a_line_for_each_load_is_what_scripts_read(rivalry: Rivalry) -> None:
-    lines = list(rivalry_lines(rivalry))
+def test_a_line_for_each_load_is_what_scripts_read(compared: Comparison) -> None:
+    lines = list(compared.lines())
 
     assert lines[0] == (
         "peers agreement=yes vs=ctranslate2 model=shipped identical=0.70 bleu=78.0 tokens_ratio=0.990 texts=100"
@@ -51,39 +46,41 @@ def test_a_line_for_each_load_is_what_scripts_read(rivalry: Rivalry) -> None:
     assert lines[3].endswith("repetitions=2 targets=p50:reached,p95:reached,capacity:reached")
 
 
-def test_missed_targets_are_said(rivalry: Rivalry) -> None:
-    (point, _) = rivalry.points
-    slower = replace(rivalry, our_capacity=rivalry.their_capacity)
+def test_missed_targets_are_said(compared: Comparison) -> None:
+    (point, _) = compared.points
+    slower = replace(compared, our_capacity=compared.their_capacity)
     later = replace(point, ours=point.theirs)
 
-    assert reached(point, slower) == {"p50": True, "p95": True, "capacity": False}
-    assert reached(later, rivalry) == {"p50": False, "p95": False, "capacity": True}
-    assert "targets=p50:missed,p95:missed,capacity:missed" in list(rivalry_lines(replace(slower, points=(later,))))[-1]
+    assert slower.reached(point) == {"p50": True, "p95": True, "capacity": False}
+    assert compared.reached(later) == {"p50": False, "p95": False, "capacity": True}
+    assert "targets=p50:missed,p95:missed,capacity:missed" in list(replace(slower, points=(later,)).lines())[-1]
 
 
-def test_a_trial_says_what_it_came_to(rivalry: Rivalry) -> None:
-    trial = Trial(settings="2x1,b8,w5", runs=rivalry.points[0].theirs)
+def test_a_trial_says_what_it_came_to(compared: Comparison) -> None:
+    trial = Trial(settings="2x1,b8,w5", runs=compared.points[0].theirs)
 
     assert trial_line(trial, peer="ctranslate2", model="base").startswith(
         "peers trial=2x1,b8,w5 vs=ctranslate2 model=base p95_ms=100.0/100.0 rate="
     )
 
 
-def test_the_record_holds_every_run_and_the_verdict(rivalry: Rivalry, tmp_path: Path) -> None:
-    write_record(tmp_path / "load.json", record_of([rivalry], {"cores": 2}, "python -m loadtests.peers load"))
+def test_the_record_holds_every_run_and_the_verdict(compared: Comparison) -> None:
+    record = record_of([compared], {"cores": 2}, "python -m loadtests peers load")
 
-    (read,) = json.loads((tmp_path / "load.json").read_text())["rivalries"]
+    (read,) = json.loads(json.dumps(record, allow_nan=False))["rivalries"]
     assert [len(point["ours"]) for point in read["points"]] == [2, 2]
     assert read["points"][0]["reached"] == {"p50": True, "p95": True, "capacity": True}
     assert read["trials"][0]["settings"] == "2x1,b32,w0"
-    assert len(read["their_capacity"]["probes"]) == len(rivalry.their_capacity.probes)
+    assert len(read["their_capacity"]["probes"]) == len(compared.their_capacity.probes)
 
 
-def test_the_picture_is_drawn_of_one_and_of_many(rivalry: Rivalry, tmp_path: Path) -> None:
-    for number in (1, 2):
-        write_picture(tmp_path / f"{number}.png", [rivalry, replace(rivalry, model="base")][:number])
+def test_the_picture_has_a_column_for_each_comparison(compared: Comparison) -> None:
+    figure = picture([compared, replace(compared, model="base")])
 
-        assert (tmp_path / f"{number}.png").read_bytes().startswith(b"\x89PNG")
+    assert [axes.get_ylabel() for axes in figure.axes] == ["p50, ms", "p50, ms", "p95, ms", "p95, ms"]
+    ours = figure.axes[0].lines[0]
+    assert np.asarray(ours.get_xdata()).tolist() == [30.0, 90.0]
+    assert np.asarray(ours.get_ydata()).tolist() == pytest.approx([50.0, 50.0])
 
 
 def _answers(*texts: str, num_tokens: int = 10) -> list[pb.TranslateResponse]:
@@ -98,7 +95,7 @@ def _answers(*texts: str, num_tokens: int = 10) -> list[pb.TranslateResponse]:
 def test_the_same_answers_agree() -> None:
     texts = ["Das Wetter ist heute sehr schön.", "Zwei Hunde spielen im tiefen Schnee."]
 
-    found = agreement(_answers(*texts), _answers(*texts), has_meaning=True)
+    found = agreement_of(_answers(*texts), _answers(*texts), has_meaning=True)
 
     assert found.holds
     assert (found.identical, found.tokens_ratio) == (1.0, 1.0)
@@ -108,6 +105,6 @@ def test_the_same_answers_agree() -> None:
 def test_other_words_or_other_lengths_do_not_agree() -> None:
     ours, theirs = ["Das Wetter ist heute sehr schön."], ["Zwei Hunde spielen im tiefen Schnee."]
 
-    assert not agreement(_answers(*ours), _answers(*theirs), has_meaning=True).holds
-    assert agreement(_answers(*ours), _answers(*theirs), has_meaning=False).holds
-    assert not agreement(_answers(*ours, num_tokens=12), _answers(*theirs), has_meaning=False).holds
+    assert not agreement_of(_answers(*ours), _answers(*theirs), has_meaning=True).holds
+    assert agreement_of(_answers(*ours), _answers(*theirs), has_meaning=False).holds
+    assert not agreement_of(_answers(*ours, num_tokens=12), _answers(*theirs), has_meaning=False).holds

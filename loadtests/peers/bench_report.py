@@ -1,0 +1,171 @@
+"""A comparison on paper: a line for each duel, everything as JSON, a table in Markdown, plots."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from matplotlib.figure import Figure
+
+from loadtests.peers.comparison import CaseResult, Duel, Measurement
+from loadtests.report import figures_line, write_json, write_picture
+
+RESULTS_NAME: Final = "results.json"
+TABLE_NAME: Final = "table.md"
+
+
+def peers_line(kind: str, fields: Mapping[str, object]) -> str:
+    """Return `kind name=value ...`; fields that are None are left out."""
+    return figures_line(kind, {name: value for name, value in fields.items() if value is not None})
+
+
+def duel_line(duel: Duel) -> str:
+    """Return what a duel came to."""
+    ours, theirs, case = duel.ours, duel.theirs, duel.case
+    is_lone, is_timed = case.call_size == 1, case.kind != "agreement"
+
+    def both_ms(share: float) -> str | None:
+        return f"{1000 * ours.latency_s(share):.0f}/{1000 * theirs.latency_s(share):.0f}" if is_lone else None
+
+    growth = f"{1000 / ours.tokens_per_s:.2f}/{1000 / theirs.tokens_per_s:.2f}"
+    return peers_line(
+        "bench",
+        {
+            "model": case.model,
+            "case": case.name,
+            "threads": duel.num_threads,
+            "vs": theirs.settings.name,
+            "ratio": f"{duel.ratio:.2f}" if is_timed else None,
+            "ours": ours.settings.setup,
+            "best": theirs.settings.setup,
+            "tokens_per_s": f"{ours.tokens_per_s:.0f}" if is_timed else None,
+            "theirs": f"{theirs.tokens_per_s:.0f}" if is_timed else None,
+            "p50_ms": both_ms(0.5),
+            "p95_ms": both_ms(0.95),
+            "ms_per_token": growth if case.kind == "growth" else None,
+            "bleu": None if ours.bleu is None else f"{ours.bleu:.2f}",
+            "bleu_delta": None if duel.bleu_delta is None else f"{duel.bleu_delta:z.2f}",
+            "identical": f"{duel.identical:.2f}" if case.has_meaning else None,
+        },
+    )
+
+
+def write_bench(directory: Path, record: Mapping[str, Any]) -> None:
+    """Write what is to be kept of a comparison, in place of an older one."""
+    write_json(directory / RESULTS_NAME, record)
+    (directory / TABLE_NAME).write_text(table(record), encoding="utf-8")
+    duels = [(case, duel) for case in record["cases"] for duel in case["duels"] if case["kind"] == "speed"]
+    if duels:
+        write_picture(directory / "ratios.png", _ratios(duels))
+    swept = [case for case in record["cases"] if case["kind"] == "growth"]
+    if swept:
+        write_picture(directory / "growth.png", _growth(swept))
+
+
+def record_of(results: Sequence[CaseResult], machine: dict[str, Any], command: str) -> dict[str, Any]:
+    """Return everything measured as JSON-ready values."""
+    return {"machine": machine, "command": command, "cases": [_case(result) for result in results]}
+
+
+def _case(result: CaseResult) -> dict[str, Any]:
+    return {
+        "model": result.case.model,
+        "case": result.case.name,
+        "kind": result.case.kind,
+        "search": asdict(result.case.search),
+        "num_sources": len(result.case.sources),
+        "sources_per_call": result.case.call_size,
+        "trials": [{**asdict(trial.settings), "elapsed_s": trial.elapsed_s} for trial in result.trials],
+        "measurements": [_measurement(measurement) for measurement in result.measurements],
+        "duels": [_duel(duel) for duel in result.duels],
+    }
+
+
+def _measurement(measurement: Measurement) -> dict[str, Any]:
+    return {
+        **asdict(measurement.settings),
+        "elapsed_s": measurement.elapsed_s,
+        "latencies_s": measurement.latencies_s,
+        "num_target_tokens": measurement.num_target_tokens,
+        "bleu": measurement.bleu,
+    }
+
+
+def _duel(duel: Duel) -> dict[str, Any]:
+    sides = {"ours": duel.ours, "theirs": duel.theirs}
+    return {
+        "threads": duel.num_threads,
+        "vs": duel.theirs.settings.name,
+        "ratio": duel.ratio,
+        "bleu_delta": duel.bleu_delta,
+        "identical": duel.identical if duel.case.has_meaning else None,
+        **{name: side.settings.setup for name, side in sides.items()},
+        **{f"{name}_tokens_per_s": side.tokens_per_s for name, side in sides.items()},
+        **{f"{name}_p50_s": side.latency_s(0.5) for name, side in sides.items()},
+        **{f"{name}_p95_s": side.latency_s(0.95) for name, side in sides.items()},
+    }
+
+
+def table(record: Mapping[str, Any]) -> str:
+    """Return machine, versions and one table row for each duel of a record."""
+    machine = record["machine"]
+    sets = ", ".join(machine["instruction_sets"])
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
+    facts = f"{machine['cpu']}, {machine['cores']} cores ({sets}); {versions}; {machine['date']}"
+    parts = [f"{facts}\n\n    {record['command']}\n"]
+    duels = [(case, duel) for case in record["cases"] for duel in case["duels"]]
+    if timed := [_speed_row(case, duel) for case, duel in duels if case["kind"] != "agreement"]:
+        header = ("model", "case", "threads", "against", "ratio", "ours", "theirs", "BLEU difference")
+        parts.append(_markdown(header, timed))
+    agreeing = [
+        (case["case"], f"{duel['ours']} / {duel['vs']}", f"{100 * duel['identical']:.1f} %")
+        for case, duel in duels
+        if duel["identical"] is not None
+    ]
+    if agreeing:
+        parts.append(_markdown(("case", "against", "identical translations"), agreeing))
+    return "\n".join(parts)
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table; columns of figures are aligned to the right."""
+    is_figure = [all(row[column][:1] in "+-0123456789" for row in rows) for column in range(len(header))]
+    rule = ["---:" if right else "---" for right in is_figure]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, rule, *rows))
+
+
+def _speed_row(case: Mapping[str, Any], duel: Mapping[str, Any]) -> tuple[str, ...]:
+    delta, sides = duel["bleu_delta"], ("ours", "theirs")
+    if case["sources_per_call"] == 1:
+        speeds = [f"{1000 * duel[f'{side}_p50_s']:.0f} ms" for side in sides]
+    else:
+        speeds = [f"{duel[f'{side}_tokens_per_s']:,.0f} tokens/s" for side in sides]
+    named = (case["model"], case["case"], str(duel["threads"]), duel["vs"], f"{duel['ratio']:.2f}")
+    return (*named, *speeds, "" if delta is None else f"{delta:+z.2f}")
+
+
+def _ratios(duels: list[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Figure:
+    """Draw a bar for each duel; beyond the line ours is faster."""
+    names = [f"{case['model']} {case['case']} @{duel['threads']} vs {duel['vs']}" for case, duel in duels]
+    figure = Figure(figsize=(9, 1 + 0.25 * len(names)), layout="constrained")
+    axes = figure.add_subplot(xlabel="speed of ours, theirs = 1")
+    axes.barh(names, [duel["ratio"] for _, duel in duels])
+    axes.axvline(1.0, color="black", linewidth=1)
+    axes.invert_yaxis()
+    return figure
+
+
+def _growth(cases: list[Mapping[str, Any]]) -> Figure:
+    """Draw the time of a batch over the length of its targets."""
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot(
+        xlabel="target tokens of each sentence", ylabel=f"seconds for a batch of {cases[0]['num_sources']}"
+    )
+    lengths = [case["search"]["max_target_tokens"] for case in cases]
+    counts = [case["num_sources"] * length for case, length in zip(cases, lengths, strict=True)]
+    for side, name in (("ours", "dragoman-int8"), ("theirs", cases[0]["duels"][0]["vs"])):
+        speeds = [case["duels"][0][f"{side}_tokens_per_s"] for case in cases]
+        axes.plot(lengths, [count / speed for count, speed in zip(counts, speeds, strict=True)], marker="o", label=name)
+    axes.set(xlim=(0, None), ylim=(0, None))
+    axes.legend()
+    return figure
