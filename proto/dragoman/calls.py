@@ -3,6 +3,7 @@
 Both clients make them here, so they differ in how they wait only.
 """
 
+import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,12 +21,14 @@ from dragoman.requests import (
     translation_message,
 )
 from dragoman.results import StreamAnswer, TranslatedSentence, TranslationResult
-from dragoman.trace_context import opentelemetry_inject, trace_metadata
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
 Answer = TypeVar("Answer")
 """What a call returns, or what its stream consists of."""
+
+Inject = Callable[[dict[str, str]], object]
+"""Writes the current trace context into a carrier, as `opentelemetry.propagate.inject` does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,3 +199,22 @@ def _checked_timeout(timeout_s: float) -> float:
     if not (math.isfinite(timeout_s) and timeout_s > 0):
         raise ValueError(f"timeout_s is {timeout_s}, must be finite and above 0")
     return timeout_s
+
+
+def opentelemetry_inject() -> Inject | None:
+    """Return OpenTelemetry's own injection; None where it is not installed."""
+    try:
+        module = importlib.import_module("opentelemetry.propagate")
+    except ImportError:
+        return None
+    inject: Inject = module.inject
+    return inject
+
+
+def trace_metadata(inject: Inject | None) -> tuple[tuple[str, str], ...]:
+    """Return the metadata that make the call a part of the running trace; none outside of one."""
+    if inject is None:
+        return ()
+    carrier: dict[str, str] = {}
+    inject(carrier)
+    return tuple((name.lower(), value) for name, value in carrier.items())

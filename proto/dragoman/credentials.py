@@ -119,7 +119,7 @@ def is_local(target: str) -> bool:
         case "ipv4" | "ipv6":
             return all(_is_loopback(address) for address in rest.split(","))
         case "dns":
-            # With an authority, `dns://8.8.8.8/localhost`, somebody else says what localhost is.
+            # With an authority, `dns://8.8.8.8/localhost`, another server says what localhost is.
             return not re.match("//[^/]", rest) and _is_loopback(rest.removeprefix("///"))
         case _:
             return _is_loopback(target)

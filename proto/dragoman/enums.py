@@ -18,10 +18,10 @@ class Priority(WireEnum):
     """How urgent a request is."""
 
     INTERACTIVE = 1
-    """Somebody waits for the answer."""
+    """A person waits for the answer."""
 
     BULK = 2
-    """Nobody waits; starts when interactive requests leave room."""
+    """No one waits; starts when interactive requests leave room."""
 
 
 class TextFormat(WireEnum):

@@ -169,7 +169,7 @@ def _cause_without_tls(address: _Address, timeout_s: float) -> str | None:
     if is_http1:
         return f"{address.told} answers HTTP/1, not gRPC: is it the port of the metrics?"
     if _speaks_tls(address, timeout_s):
-        return f"{address.told} expects TLS, and this client sends plain text: give tls=TlsOptions() (--tls)"
+        return f"{address.told} expects TLS, and this client sends plain text: give tls=TlsOptions() (--tls, --ca-file)"
     return f"{address.told} is open, but does not answer as gRPC does"
 
 

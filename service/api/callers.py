@@ -2,7 +2,7 @@
 
 [[caller]]
 name = "shop"
-keys = ["3f9a5c0d1e2b:8f4e..."]     # one line of `python -m service keys new`; two while a key is replaced
+keys = ["3f9a5c0d1e2b:8f4e..."]     # one line of `dragoman keys new`; two while a key is replaced
 certificates = ["shop.example.com"]  # common or alternative name of a client certificate, instead of a key
 permissions = ["translate"]          # and "admin" for who may load and unload models
 requests_per_s = 50
@@ -63,7 +63,7 @@ def parse_stored(entry: str) -> StoredKey:
     """
     match = _STORED.fullmatch(entry)
     if match is None:
-        raise ValueError("must be ID:SHA256, as `python -m service keys new` prints it")
+        raise ValueError("must be ID:SHA256, as `dragoman keys new` prints it")
     return StoredKey(key_id=match["key_id"], digest=bytes.fromhex(match["digest"]))
 
 

@@ -127,7 +127,7 @@ class AccessSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     callers_file: Path | None = None
-    """Who may call, by hashed API key or certificate, and how much (`python -m service keys`); unset: whoever
+    """Who may call, by hashed API key or certificate, and how much (`dragoman keys`); unset: whoever
     connects. It is read again when it changes."""
 
     reload_interval_s: float = Field(default=10.0, ge=0.01, le=3600)

@@ -11,9 +11,9 @@ from service.api.callers import Permission, new_key, parse_callers, store
 _DESCRIPTION = """\
 Makes API keys, and checks the file that lists who may call (setting access.callers_file).
 
-`new` prints a key on standard output, once: the server keeps its hash alone, and nobody can show the key again.
-The entry for the file goes to standard error, so that `python -m service keys new shop > shop.key` parts the two.
-To replace the key of a caller, add the new line to its `keys`, and take the old one out once nobody sends it."""
+`new` prints a key on standard output, once: the server keeps only its hash, so the key cannot be shown again.
+The entry for the file goes to standard error, so that `dragoman keys new shop > shop.key` separates the two.
+To replace the key of a caller, add the new line to its `keys`, and remove the old one once it is no longer sent."""
 
 
 def add_parser(commands: Any) -> None:

@@ -123,7 +123,7 @@ def _fault_over_grpc(target: str, tls: TlsOptions | None, *, service: str, timeo
             request = health_pb2.HealthCheckRequest(service=service)
             response = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_s)
     except grpc.RpcError as error:
-        return f"{target}: {_described(error)}"
+        return f"{target}: {_described(error, target, tls)}"
     if response.status == health_pb2.HealthCheckResponse.SERVING:
         return None
     return f"{target} is {health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)}"
@@ -136,12 +136,14 @@ def _channel(target: str, tls: TlsOptions | None) -> grpc.Channel:
     return grpc.secure_channel(target, tls.credentials(), options=(*_CHANNEL_OPTIONS, *name))
 
 
-def _described(error: grpc.RpcError) -> str:
+def _described(error: grpc.RpcError, target: str, tls: TlsOptions | None) -> str:
     """Say why there is no answer."""
-    details = str(error.details())
-    is_hung_up = error.code() is grpc.StatusCode.UNAVAILABLE and "refused" not in details
-    hint = "; a server with TLS needs --tls, --ca-file or what else it asks for" if is_hung_up else ""
-    return f"{error.code().name}: {details}{hint}"
+    cause = None
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        from dragoman.reachability import likely_cause  # noqa: PLC0415 - not needed while all is well
+
+        cause = likely_cause(target, tls)
+    return f"{error.code().name}: {cause or error.details()}"
 
 
 def _fault_over_http(address: str, *, timeout_s: float) -> str | None:
