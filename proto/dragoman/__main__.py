@@ -38,7 +38,7 @@ COMMANDS: Mapping[str, Command] = {
     "translate": Command("translate texts with a running server"),
     "models": Command("list the models of a running server, load, unload or label them"),
     "keys": Command("make an API key, check a file of callers"),
-    "probe": Command("ask whether a server takes calls, for health checks"),
+    "probe": Command("ask whether a server accepts calls, for health checks"),
     "demo": Command("start the server on the shipped model, translate four texts, stop it"),
     "reference": Command("print every setting or metric as a Markdown table"),
     "export": Command("train a model, make a bundle of it, verify and evaluate that", "export", "train,serve"),

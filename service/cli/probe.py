@@ -20,11 +20,12 @@ _CHANNEL_OPTIONS = (
 )
 
 _DESCRIPTION = """\
-Asks grpc.health.v1 whether a server takes calls, for health checks: exit code 0 if it serves, 1 if it does not, cannot
-be reached or does not answer in time; standard error says which.
+Asks grpc.health.v1 whether a server accepts calls, for health checks: exit code 0 if it serves, 1 if it does not,
+cannot be reached or does not answer in time; standard error says which.
 
 Without --target it asks the server of this machine, which it finds by the settings in the environment and in the file
-that DRAGOMAN_CONFIG names. If that has TLS and no flag says whom to trust, it asks /readyz of its HTTP port instead."""
+that DRAGOMAN_CONFIG names. If that has TLS and no flag names the authorities to trust, it asks /readyz of its HTTP
+port instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ def add_parser(commands: Any) -> None:
     """Declare the command and its flags."""
     parser = commands.add_parser(
         "probe",
-        help="ask whether a server takes calls, for health checks",
+        help="ask whether a server accepts calls, for health checks",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -50,10 +51,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--timeout", type=float, default=2.0, metavar="S", help="for the answer, in s (%(default)s)")
     tls = parser.add_argument_group("for a server with TLS; the files are PEM")
     tls.add_argument("--tls", action="store_true", help="encrypt; implied by the flags below")
-    tls.add_argument("--ca-file", type=Path, metavar="FILE", help="whom to trust; default: the public authorities")
-    tls.add_argument("--certificate-file", type=Path, metavar="FILE", help="who we are, for mutual TLS")
-    tls.add_argument("--private-key-file", type=Path, metavar="FILE", help="belongs to --certificate-file")
-    tls.add_argument("--server-name", metavar="NAME", help="that the certificate holds; default: the host of --target")
+    tls.add_argument(
+        "--ca-file", type=Path, metavar="FILE", help="certificate authorities to trust; default: the public ones"
+    )
+    tls.add_argument("--certificate-file", type=Path, metavar="FILE", help="certificate of this client, for mutual TLS")
+    tls.add_argument("--private-key-file", type=Path, metavar="FILE", help="private key of --certificate-file")
+    tls.add_argument("--server-name", metavar="NAME", help="name in the certificate; default: the host of --target")
     parser.set_defaults(run=run)
 
 

@@ -1,4 +1,4 @@
-"""`reference`: the tables of settings and metrics in the README, made from their declarations."""
+"""`reference`: the tables of settings and metrics in docs/reference, made from their declarations."""
 
 import argparse
 from collections.abc import Iterable, Sequence

@@ -18,7 +18,7 @@ Serves every model of a directory over gRPC, and metrics and probes over HTTP.
 Settings come from flags, else from the environment (DRAGOMAN_GRPC__PORT=50051), else from the file (TOML), else the
 defaults serve the model that ships. `dragoman reference settings` lists them all.
 
-SIGTERM or SIGINT drains: new calls are refused, admitted ones answered. A second signal stops at once.
+SIGTERM or SIGINT drains: new calls are rejected, admitted ones answered. A second signal stops at once.
 
 exit codes: 0 after a complete drain, 1 if calls were left unanswered or a model failed, 2 if a setting is wrong"""
 

@@ -36,12 +36,18 @@ def add_target_flags(parser: argparse.ArgumentParser, *, are_again: bool = False
         metavar="S",
         help="deadline in seconds (30; 300 to change models; 600 for a document)",
     )
-    access = parser.add_argument_group("for a server that asks who calls; all files but that of the key are PEM")
+    access = parser.add_argument_group("for a server with TLS or API keys; all files but that of the key are PEM")
     add(access, "--api-key-file", type=Path, metavar="FILE", help="holds the API key")
     add(access, "--tls", default=False, action="store_true", help="encrypt; implied by the flags below")
-    add(access, "--ca-file", type=Path, metavar="FILE", help="whom to trust; default: the public authorities")
-    add(access, "--certificate-file", type=Path, metavar="FILE", help="who we are, for mutual TLS")
-    add(access, "--private-key-file", type=Path, metavar="FILE", help="belongs to --certificate-file")
+    add(
+        access,
+        "--ca-file",
+        type=Path,
+        metavar="FILE",
+        help="certificate authorities to trust; default: the public ones",
+    )
+    add(access, "--certificate-file", type=Path, metavar="FILE", help="certificate of this client, for mutual TLS")
+    add(access, "--private-key-file", type=Path, metavar="FILE", help="private key of --certificate-file")
 
 
 def call(arguments: argparse.Namespace, use: Callable[[TranslationClient], None]) -> int:

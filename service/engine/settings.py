@@ -15,8 +15,8 @@ class SchedulingSettings(BaseModel):
     max_queue_segments: int = Field(
         default=4096,
         ge=1,
-        description="Segments that may wait. A request whose segments do not all find a place is refused whole, "
-        "so one with more segments than this is always refused.",
+        description="Segments that may wait. A request whose segments do not all fit is rejected as a whole, so one "
+        "with more segments than this is always rejected.",
     )
     max_queue_work_tokens: int = Field(
         default=2_162_688,
@@ -30,7 +30,8 @@ class SchedulingSettings(BaseModel):
         gt=0,
         le=1,
         description="Share of both bounds of the queue that one caller (API key, or host) may take with several "
-        "requests, so that there is room for others; 1: all. A caller with nothing waiting may take more with one.",
+        "requests, so that there is room for others; 1: all. A caller with nothing waiting may exceed it "
+        "with one request.",
     )
     max_batch_segments: int = Field(
         default=32,
@@ -59,14 +60,14 @@ class SchedulingSettings(BaseModel):
         default=15,
         ge=0,
         le=19,
-        description="How far decoding threads stand back behind the thread that takes and refuses calls, in steps of "
-        "niceness (Linux only); 0: not at all, and refusals come late while every core decodes.",
+        description="How much lower the priority of decoding threads is than that of the thread that answers calls, in "
+        "steps of niceness (Linux only); 0: equal, and rejections come late while every core decodes.",
     )
     bulk_patience_s: float = Field(
         default=5.0,
         ge=0,
-        description="Seconds bulk segments wait behind interactive ones before one of them takes the next place, each "
-        "time that any is free.",
+        description="Seconds that bulk segments wait behind interactive ones before one of them gets the next place, "
+        "each time that one is free.",
     )
 
     def on(self, device: str) -> Self:

@@ -13,17 +13,17 @@ class RuntimeSettings(BaseModel):
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
         Field(
-            description="What runs the network; `auto`: a GPU if this ONNX Runtime can use one and the bundle has a "
-            "precision for it, else the CPU; the log tells which and why. `cuda` never falls back."
+            description="Device that runs the network; `auto`: a GPU if this ONNX Runtime can use one and the bundle "
+            "has a precision for it, else the CPU; the log says which and why. `cuda` never falls back."
         ),
     ] = "auto"
 
-    device_index: Annotated[int, Field(ge=0, description="Which GPU, counted from 0; cuda only.")] = 0
+    device_index: Annotated[int, Field(ge=0, description="Index of the GPU, from 0; cuda only.")] = 0
 
     precision: Annotated[
         str | None,
         Field(
-            description="Which graphs of a bundle to run, such as int8; unset: on the CPU the bundle's default, on a "
+            description="Precision of the graphs to run, such as int8; unset: on the CPU the bundle's default, on a "
             "GPU fp16 or else fp32."
         ),
     ] = None
@@ -32,8 +32,8 @@ class RuntimeSettings(BaseModel):
         int | None,
         Field(
             ge=1,
-            description="Most GPU memory that each graph of a model may set aside (encoder and decoder, and one more "
-            "once alignments are asked for); what CUDA itself takes comes on top. Unset: all there is; cuda only.",
+            description="Most GPU memory that each graph of a model (encoder, decoder, attention) may reserve; the "
+            "memory of CUDA itself is extra. Unset: no limit; cuda only.",
         ),
     ] = None
 
@@ -49,8 +49,8 @@ class RuntimeSettings(BaseModel):
         Literal["process", "none"],
         Field(
             description="Where networks run. `process`: a process for each version of a model, so that decoding and "
-            "calls do not wait for each other's turn in Python, and a crash of the runtime costs the segments in its "
-            "batches and not the server. `none`: the server's own process, which takes less memory."
+            "calls do not compete for Python's lock, and a crash of the runtime costs the segments in its batches and "
+            "not the server. `none`: the server's own process, which takes less memory."
         ),
     ] = "process"
 
@@ -59,7 +59,7 @@ class RuntimeSettings(BaseModel):
         Field(
             ge=1,
             description="CPU threads inside one encoder or decoder run. With several decoding threads 1 gives the most "
-            "tokens a second; more answer a lone caller sooner.",
+            "tokens per second; more answer a single caller sooner.",
         ),
     ] = 1
 
@@ -67,7 +67,7 @@ class RuntimeSettings(BaseModel):
         int | None,
         Field(
             ge=1,
-            description="CPU threads inside a decoder run while no other batch of the model runs: answers a lone "
+            description="CPU threads inside a decoder run while no other batch of the model runs: answers a single "
             "caller sooner, takes memory for the decoder's weights once more. Unset: one for each core of the "
             "process if the model's weights exceed 16 MiB; smaller networks gain nothing.",
         ),

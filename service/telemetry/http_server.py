@@ -29,8 +29,8 @@ class HttpSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     host: str = "127.0.0.1"
-    """Address to listen on; `0.0.0.0` for all IPv4 interfaces, `::` for IPv6. Open to whoever can connect, in plain
-    text: it takes no orders, and tells of load and models, never of texts, keys or callers."""
+    """Address to listen on; `0.0.0.0` for all IPv4 interfaces, `::` for IPv6. Open to every client that can
+    connect, in plain text: it accepts no commands, and shows load and models, never texts, keys or callers."""
 
     port: int = Field(default=9464, ge=0, le=65535)
     """TCP port of `/metrics`, `/healthz` and `/readyz`; 0 takes a free one."""

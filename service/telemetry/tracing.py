@@ -40,7 +40,7 @@ class TracingSettings(BaseModel):
     come from the environment variable `OTEL_EXPORTER_OTLP_HEADERS`."""
 
     sample_ratio: float = Field(default=0.1, ge=0, le=1)
-    """Share of the requests traced whose callers send no `traceparent`; those who do decide themselves."""
+    """Share of the requests without a `traceparent` that are traced; for the others their caller decides."""
 
     service_name: str = Field(default="dragoman", min_length=1, max_length=255)
     """Name of this service in traces."""

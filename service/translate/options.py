@@ -68,12 +68,12 @@ class TranslationLimits(BaseModel):
     """Most characters of all texts of a request together."""
 
     max_request_sentences: int = Field(default=2048, ge=1)
-    """Most sentences of all texts of a request together, parts of overlong ones counted. Keep it below what the queue
-    takes, or a request in between is told to come back and never finds room."""
+    """Most sentences of all texts of a request together, parts of overlong ones counted. Keep it below the bounds of
+    the queue, or a request in between is told to retry and never fits."""
 
     max_request_source_tokens: int = Field(default=65_536, ge=1)
     """Most source tokens of all texts of a request together, EOS of each sentence counted. Keep it below
-    what the queue takes, too."""
+    the bounds of the queue, too."""
 
     max_document_characters: int = Field(default=1_000_000, ge=1, le=MAX_DOCUMENT_CHARACTERS)
     """Most characters of a document, whose memory on the server is a few times its size. A message holds up to 4 bytes
@@ -96,11 +96,11 @@ class TranslationDefaults(BaseModel):
     """Exponent of the length penalty; 0 disables it."""
 
     repetition_guard: bool = True
-    """Decode a sentence again if its translation runs in a loop, copies the source or has an absurd length."""
+    """Decode a sentence again if its translation runs in a loop, copies the source or has an implausible length."""
 
     early_stopping: bool = False
-    """End the search of a sentence once as many hypotheses as its beam is wide have finished, in place of when none
-    that lives can be better: a tenth fewer steps with the model that ships."""
+    """End the search of a sentence once as many hypotheses as its beam is wide have finished, instead of when no
+    live one can be better: a tenth fewer steps with the model that ships."""
 
 
 def new_seed() -> int:
