@@ -5,10 +5,10 @@ bad request. Health and reflection pass untouched: probes must not be refused, a
 """
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import grpc
@@ -23,7 +23,7 @@ from service.api.streams import RequestStream, Respond, ResponseStream, parsed
 from service.errors import PermissionDeniedError, RateLimitedError, RequestError
 from service.telemetry.access_record import AccessRecord
 from service.telemetry.metrics import Metrics
-from service.telemetry.tracing import NoTracing, Tracing
+from service.telemetry.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +47,8 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         limited_service: str,
         limiter: ConcurrencyLimiter,
         metrics: Metrics,
-        access: Access | None = None,
-        tracing: Tracing | None = None,
+        access: Access,
+        tracing: Tracing,
         logs_texts: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -57,7 +57,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         self._limiter = limiter
         self._metrics = metrics
         self._access = access
-        self._tracing = tracing or NoTracing()
+        self._tracing = tracing
         self._logs_texts = logs_texts
         self._clock = clock
 
@@ -153,41 +153,28 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
             respond: returns the response, raw, or raises any error.
             told: makes of an error what is returned for it.
         """
-        response: _Response | _Told
-        with self._observed(call):
-            try:
-                with self._admitted(call):
-                    response = await respond()
-                call.status = grpc.StatusCode.OK.name
-            except asyncio.CancelledError:
-                call.status = call.cancellation_status().name
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
-                response = told(self._failed(call, error))
-            if isinstance(response, bytes):
-                call.response_bytes = len(response)
-        return response
-
-    @contextlib.contextmanager
-    def _admitted(self, call: Call) -> Iterator[None]:
-        """Let a call in, or a request of a stream: why one is not let in is told by the error raised."""
-        if self._access:
-            call.caller = self._access.admit(call.path, call.grpc_context)
-        with self._limiter.admitted() if call.is_limited else contextlib.nullcontext():
-            call.is_admitted = True
-            yield
-
-    @contextlib.contextmanager
-    def _observed(self, call: Call) -> Iterator[None]:
+        response: _Response | _Told | None = None
         in_flight = (
             self._metrics.open_streams if call.is_stream else self._metrics.requests_in_flight.labels(call.method)
         )
         in_flight.inc()
         try:
-            yield
+            call.caller = self._access.admit(call.path, call.grpc_context)
+            with self._limiter.admitted() if call.is_limited else nullcontext():
+                call.is_admitted = True
+                response = await respond()
+            call.status = grpc.StatusCode.OK.name
+        except asyncio.CancelledError:
+            call.status = call.cancellation_status().name
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
+            response = told(self._failed(call, error))
         finally:
+            if isinstance(response, bytes):
+                call.response_bytes = len(response)
             in_flight.dec()
             self._record(call)
+        return response
 
     def _failed(self, call: Call, error: Exception) -> status.Answer:
         """Note why a call failed, and return what its caller is told."""

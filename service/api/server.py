@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -79,26 +78,13 @@ class GrpcServer:
         models: ModelServicer,
         admin: ModelAdminServicer,
         metrics: Metrics,
-        access: Access | None = None,
-        tls: TlsIdentityFiles | None = None,
-        tracing: Tracing | None = None,
-        logs_texts: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        access: Access,
+        tls: TlsIdentityFiles | None,
+        tracing: Tracing,
+        logs_texts: bool,
+        clock: Callable[[], float],
     ) -> None:
-        """Build it within a running event loop.
-
-        Args:
-            settings: address and limits.
-            translation: answers TranslationService.
-            models: answers ModelService.
-            admin: answers ModelAdminService.
-            metrics: where calls are counted.
-            access: who may call; None: every caller.
-            tls: what connections are encrypted with; None: plain text.
-            tracing: where calls are traced, if anywhere.
-            logs_texts: whether what is translated may be logged.
-            clock: of durations.
-        """
+        """Build it within a running event loop; without `tls` it speaks plain text."""
         logging.getLogger("grpc._cython.cygrpc").addFilter(is_worth_logging)
         self._settings = settings
         self._access = access
@@ -116,7 +102,7 @@ class GrpcServer:
             logs_texts=logs_texts,
             clock=clock,
         )
-        interceptors = (interceptor, ReflectionInterceptor(access)) if access else (interceptor,)
+        interceptors = (interceptor, ReflectionInterceptor(access))
         self._server = grpc.aio.server(interceptors=interceptors, options=_options(settings))
         pb_grpc.add_TranslationServiceServicer_to_server(translation, self._server)
         pb_grpc.add_ModelServiceServicer_to_server(models, self._server)
@@ -134,7 +120,11 @@ class GrpcServer:
         await self._set_serving(False)
         address = _address(self._settings)
         try:
-            port = self._add_port(address)
+            port: int = (
+                self._server.add_secure_port(address, self._tls.credentials())
+                if self._tls
+                else self._server.add_insecure_port(address)
+            )
         except RuntimeError as error:
             raise ConfigError("grpc.port", address, "an address that is free to listen on") from error
         await self._server.start()
@@ -170,14 +160,6 @@ class GrpcServer:
         statuses = health_pb2.HealthCheckResponse
         for name in (health.OVERALL_HEALTH, *SERVICE_NAMES):
             await self._health.set(name, statuses.SERVING if is_serving else statuses.NOT_SERVING)
-
-    def _add_port(self, address: str) -> int:
-        port: int = (
-            self._server.add_secure_port(address, self._tls.credentials())
-            if self._tls
-            else self._server.add_insecure_port(address)
-        )
-        return port
 
 
 def is_worth_logging(record: logging.LogRecord) -> bool:
