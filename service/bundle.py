@@ -253,9 +253,13 @@ class Bundle:
         """Return the attention graph of a precision; BundleError if the bundle does not have it."""
         name = self._files(precision).attention
         if name is None:
-            what = f"precisions.{precision}.attention"
-            raise _manifest_error(self.directory, what, None, "a graph; export the model again to get one")
+            raise self.missing_attention(precision)
         return self.directory / name
+
+    def missing_attention(self, precision: str) -> BundleError:
+        """Return the error of a precision that has no attention graph."""
+        what = f"precisions.{precision}.attention"
+        return _manifest_error(self.directory, what, None, "a graph; export the model again to get one")
 
     def weights_bytes(self, precision: str) -> int:
         """Return the size of encoder, decoder and weights; BundleError if the bundle does not have the precision."""

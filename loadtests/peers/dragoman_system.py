@@ -59,7 +59,7 @@ def _runtime_settings(settings: SystemSettings) -> RuntimeSettings:
         device="cpu",
         precision=settings.precision,
         num_intra_op_threads=1 if is_lone else settings.num_threads,
-        num_lone_threads=settings.num_threads if is_lone else 1,
+        num_low_latency_threads=settings.num_threads if is_lone else 1,
     )
 
 

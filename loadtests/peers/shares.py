@@ -82,7 +82,7 @@ def measure_share(files: ModelFiles, batch_size: int) -> float:
     The engine has decoded such a batch before, as one that serves has: its buffers have their memory.
     """
     # One thread a run, as when every core has a batch of its own.
-    settings = RuntimeSettings(device="cpu", precision="int8", num_lone_threads=1)
+    settings = RuntimeSettings(device="cpu", precision="int8", num_low_latency_threads=1)
     model = OnnxStepModel(files.open(), settings)
     search = SearchConfig(min_target_tokens=_NUM_STEPS, max_target_tokens=_NUM_STEPS)
     vocabulary = model.limits.vocabulary

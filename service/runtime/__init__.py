@@ -1,5 +1,5 @@
-"""The ONNX Runtime edge: sessions, the step model over the two graphs, cache buffers."""
+"""The ONNX Runtime edge: sessions, the step model over the graphs of a bundle, cache buffers."""
 
 import os
 
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # from its import on, ONNX Runtime reports to its maker otherwise
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # otherwise ONNX Runtime sends telemetry as soon as it is imported

@@ -1,4 +1,4 @@
-"""Where a network runs and at which precision: what is asked for, the machine and the bundle decide together."""
+"""Which device runs a network and at which precision, by settings, machine and bundle."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ _PROVIDERS: dict[Device, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExe
 """ONNX Runtime's names."""
 
 _CUDA_PRECISIONS = ("fp16", "fp32")
-"""What can run on a GPU, best first; ONNX Runtime multiplies integers on the CPU only."""
+"""Precisions that a GPU can run, best first; ONNX Runtime multiplies integers on the CPU only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What runs a network."""
+    """Device and precision of a network."""
 
     device: Device
     precision: str
@@ -36,7 +36,7 @@ def choose_placement(
     default_precision: str,
     cuda_fault: Callable[[int], str | None],
 ) -> Placement:
-    """Return device and precision of a bundle; `auto` takes a GPU if there is one and it can run the bundle.
+    """Return device and precision of a bundle; `auto` takes a GPU if there is one that can run the bundle.
 
     Args:
         settings: what is asked for.
@@ -69,13 +69,13 @@ def cuda_fault(device_index: int) -> str | None:
     onnxruntime.preload_dlls()  # of the CUDA packages installed beside it
     try:
         onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, dtype=np.float32), "cuda", device_index)
-    except Exception as error:  # noqa: BLE001 (its exception classes share no base of their own)
+    except Exception as error:  # noqa: BLE001 (its exception classes have no common base)
         return f"GPU {device_index} does not work: {error}"
     return None
 
 
 def providers(device: Device, settings: RuntimeSettings) -> list[tuple[str, dict[str, Any]]]:
-    """Return ONNX Runtime's providers and their options, the one that is to run the graph first."""
+    """Return ONNX Runtime's providers and their options, the one for the device first."""
     cpu: tuple[str, dict[str, Any]] = (_PROVIDERS["cpu"], {})
     if device == "cpu":
         return [cpu]
@@ -86,11 +86,11 @@ def providers(device: Device, settings: RuntimeSettings) -> list[tuple[str, dict
 
 
 def check_device(device: Device, found: Sequence[str]) -> None:
-    """Refuse a session that ONNX Runtime opened elsewhere than asked.
+    """Reject a session that ONNX Runtime opened on another device.
 
     Args:
-        device: where it should run.
-        found: the session's providers.
+        device: expected.
+        found: providers of the session.
 
     Raises:
         ConfigError: if the first of them is not the device's.
@@ -100,7 +100,7 @@ def check_device(device: Device, found: Sequence[str]) -> None:
 
 
 def _check_cuda(settings: RuntimeSettings, wanted: Collection[str], runnable: Sequence[str], fault: str | None) -> None:
-    """Raise ConfigError unless a GPU was found and can run something of what is wanted."""
+    """Raise ConfigError unless a GPU was found that can run one of the precisions wanted."""
     if fault is not None:
         raise ConfigError("runtime.device", "cuda", f"a device that works here; available: cpu ({fault})")
     if not runnable and settings.precision is not None:

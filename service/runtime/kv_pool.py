@@ -1,4 +1,4 @@
-"""The cache of a running batch: which slot of a pool holds which token, and the buffers themselves."""
+"""The KV cache of a running batch: which slot of a pool holds which token, and the buffers."""
 
 import math
 import mmap
@@ -28,9 +28,9 @@ def round_up(count: int, bucket: int) -> int:
 
 
 def fitting_length(length: int, needed: int) -> int:
-    """Return the length to have: what is needed, or what is there if that is enough and less than twice as much.
+    """Return the new length: what is needed, or the current one if that is enough and less than twice as much.
 
-    To shrink moves everything, and the next to come may need the room again.
+    Shrinking moves everything, and the next segments may need the room again.
     """
     return length if needed <= length < 2 * needed else needed
 
@@ -38,13 +38,13 @@ def fitting_length(length: int, needed: int) -> int:
 class SlotTable:
     """Which slots of its segment's pool each row sees: those that hold the tokens of its hypothesis.
 
-    A slot that no row sees is free. New tokens take the lowest free slots in the order of rows, so where the tokens
-    of a segment lie depends on its own rows alone: neither on the segments beside it nor on rows behind its own that
-    continue a parent which one of its own rows continues too.
+    A slot that no row sees is free. New tokens take the lowest free slots in the order of rows, so the slots of a
+    segment's tokens depend on its own rows alone: not on other segments, and not on rows behind its own that continue
+    the parent of one of its own rows.
     """
 
     def __init__(self) -> None:
-        """Begin without segments."""
+        """Start without segments."""
         self._visible: BoolArray = np.zeros((0, 1, LENGTH_BUCKET), dtype=np.bool_)
 
     @property
@@ -63,14 +63,14 @@ class SlotTable:
         self._visible = np.concatenate([self._visible, np.zeros((count, num_rows, num_slots), dtype=np.bool_)])
 
     def keep_segments(self, keep: Sequence[int]) -> None:
-        """Forget every segment but those given, which take the order given, and slots at the end that none uses."""
+        """Forget every segment but those given, which take that order, and slots at the end that none uses."""
         kept = self._visible[np.asarray(keep, dtype=np.int64)]
         used = np.flatnonzero(kept.any(axis=(0, 1)))
         needed = round_up(int(used[-1]) + 1 if used.size else 0, LENGTH_BUCKET)
         self._visible = kept[:, :, : fitting_length(self.num_slots, needed)]
 
     def append(self, parents: IntArray) -> IntArray:
-        """Let every row go on from its parent with one more token.
+        """Let every row continue its parent with one more token.
 
         Args:
             parents: [B, K], for each new row the row whose tokens it continues.
@@ -94,17 +94,16 @@ class SlotTable:
 
 
 class SegmentBuffers:
-    """Named float arrays whose first axis is the segment; the parts of live segments are kept side by side in front.
+    """Named float arrays whose first axis is the segment; the parts of live segments are contiguous and come first.
 
-    They begin as zeros and must stay finite: attention multiplies by zero what it does not look at. All lie in one
-    piece of memory, and when they are laid out anew they move to and fro between two: fresh memory costs more than the
-    copy.
+    Values start as zeros and must stay finite: attention multiplies masked ones by zero. All arrays are in one block of
+    memory; a new layout moves them to a second block and the next one back, as new memory costs more than the copy.
     """
 
     def __init__(
         self, names: Sequence[str], part_shape: Callable[[int], tuple[int, ...]], float_type: FloatType
     ) -> None:
-        """Make no room yet.
+        """Allocate nothing yet.
 
         Args:
             names: one array each.
@@ -122,17 +121,17 @@ class SegmentBuffers:
 
     @property
     def layout(self) -> int:
-        """Another number whenever the parts have moved to other memory or have another shape."""
+        """A number that changes whenever the parts move to other memory or get another shape."""
         return self._num_layouts
 
     @property
     def length(self) -> int:
-        """Slots or source positions each part has room for."""
+        """Slots or source positions of each part."""
         return self._length
 
     @property
     def num_bytes(self) -> int:
-        """Memory taken, room for segments to come and for the next layout included; may be asked by any thread."""
+        """Memory allocated, room for more segments and for the next layout included; any thread may read it."""
         return self._memory.nbytes + self._spare.nbytes
 
     def live(self) -> dict[str, NDArray[Any]]:
@@ -145,11 +144,11 @@ class SegmentBuffers:
         if num_segments > capacity or length != self._length:
             self._lay_out(max(capacity, round_up(num_segments, SEGMENT_BUCKET)), length, kept=num_segments)
         if num_segments > self._num_segments:
-            self._arrays[:, self._num_segments : num_segments] = 0  # where another segment may have been
+            self._arrays[:, self._num_segments : num_segments] = 0  # which another segment may have used
         self._num_segments, self._length = num_segments, length
 
     def keep_segments(self, keep: Sequence[int]) -> None:
-        """Move the parts of the given segments to 0, 1, ... in that order and forget the others."""
+        """Move the parts of the given segments to 0, 1, ... in that order, and forget the others."""
         sources = np.asarray(keep, dtype=np.int64)
         targets = np.flatnonzero(sources != np.arange(len(keep)))
         if targets.size:
@@ -180,7 +179,7 @@ def _copy(source: NDArray[Any], target: NDArray[Any]) -> None:
 
 
 def _zeros(size: int, float_type: FloatType) -> NDArray[Any]:
-    """Return zeros, in huge pages where the system has them: fresh pages of 4 KB cost up to 10 us each."""
+    """Return zeros, in huge pages where the system has them: a new page of 4 KB costs up to 10 us."""
     num_bytes = size * np.dtype(float_type).itemsize
     if num_bytes < _HUGE_PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return np.zeros(size, dtype=float_type)

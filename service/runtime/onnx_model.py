@@ -1,4 +1,4 @@
-"""`StepModel` over the two graphs of a bundle: encoder runs, and decoder steps on buffers that stay bound."""
+"""`StepModel` over the three graphs of a bundle: encoder, decoder on buffers that stay bound, and attention."""
 
 import threading
 import weakref
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bundle import Bundle, Manifest, layer_names
+from service.bundle import Bundle, layer_names
 from service.decoding.step_model import FloatArray, IntArray, StepOutput
 from service.runtime.device import Placement
 from service.runtime.kv_pool import SegmentBuffers, SlotTable, fitting_length, round_up
@@ -18,22 +18,22 @@ from service.runtime.settings import RuntimeSettings
 from service.runtime.step_binding import StepBinding, StepShape
 
 _SOURCE_BUCKET = 8
-"""Source positions of the cross-attention buffers are added so many at a time, so that these are seldom moved."""
+"""Source positions are added to the cross-attention buffers so many at a time, so that these are seldom moved."""
 
 _ENCODER_BUCKET = 16
-"""Newcomers whose lengths fall into the same bucket of so many tokens are encoded in one run: measured, a run costs
-about as much as 13 more tokens of padding."""
+"""New segments whose lengths fall into the same bucket of so many tokens are encoded in one run: measured, a run costs
+as much as 13 tokens of padding."""
 
 _ENCODER_TOKENS = 192
-"""Most tokens of one encoder run, padding counted; only a single segment may have more. The states of so many tokens
-stay in a core's cache: measured, twice as many take up to 1.5 times as long a token."""
+"""Most tokens of one encoder run, padding counted; only a single segment may have more. Their states fit into the cache
+of a core: measured, twice as many take up to 1.5 times as long a token."""
 
 
 class OnnxStepModel:
     """A network run by ONNX Runtime; safe to share between threads, each with its own batches."""
 
     def __init__(self, bundle: Bundle, settings: RuntimeSettings) -> None:
-        """Load the graphs of a bundle.
+        """Open the graphs of a bundle.
 
         Raises:
             BundleError: if a graph does not fit the manifest, or the precision asked for is not there.
@@ -41,7 +41,6 @@ class OnnxStepModel:
         """
         self.limits = model_limits(bundle.manifest)
         """What its batches take."""
-        self._manifest = bundle.manifest
         self._sessions = open_sessions(bundle, settings)
         self._batches: weakref.WeakSet[OnnxStepBatch] = weakref.WeakSet()
         self._lock = threading.Lock()  # of the set
@@ -58,13 +57,13 @@ class OnnxStepModel:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes that the caches of all batches take now, room for segments to come included."""
+        """Bytes that the KV caches of all batches take now, room for more segments included."""
         with self._lock:
             return sum(batch.cache_bytes for batch in self._batches)
 
     def new_batch(self) -> "OnnxStepBatch":
         """Return an empty running batch."""
-        batch = OnnxStepBatch(self._sessions, self._manifest, is_alone=self._has_one_running)
+        batch = OnnxStepBatch(self._sessions, is_alone=self._has_one_running)
         with self._lock:
             self._batches.add(batch)
         return batch
@@ -77,18 +76,18 @@ class OnnxStepModel:
 class OnnxStepBatch:
     """The caches and bindings of one running batch; one thread at a time may use it.
 
-    What it computes for a segment does not depend, bit for bit, on the other segments, provided that rows which are
-    dead copy token and parent of a live row of their segment.
+    Results of a segment do not depend, bit for bit, on the other segments, provided that dead rows copy token and
+    parent of a live row of their segment.
     """
 
-    def __init__(self, sessions: Sessions, manifest: Manifest, *, is_alone: Callable[[], bool]) -> None:
-        """Begin without segments.
+    def __init__(self, sessions: Sessions, *, is_alone: Callable[[], bool]) -> None:
+        """Start without segments.
 
         Args:
             sessions: of the model.
-            manifest: of its bundle.
-            is_alone: asked before a step; whether no other batch of the model has segments.
+            is_alone: called before a step; says whether no other batch of the model has segments.
         """
+        manifest = sessions.bundle.manifest
         shape = manifest.architecture
         num_layers, d_model, num_heads = shape.num_decoder_layers, shape.d_model, shape.num_heads
         self._sessions = sessions
@@ -106,25 +105,26 @@ class OnnxStepBatch:
         )
         self._source_lengths = np.zeros(0, dtype=np.int32)
         self._positions = np.zeros(0, dtype=np.int64)
-        self._has_newcomers = False
+        self._has_new_segments = False
         self._is_alone = is_alone
         self._binding = StepBinding(sessions, sessions.decoder)
-        self._lone_binding = StepBinding(sessions, sessions.lone_decoder) if sessions.lone_decoder else None
+        low_latency = sessions.low_latency_decoder
+        self._low_latency_binding = StepBinding(sessions, low_latency) if low_latency else None
 
     @property
     def num_segments(self) -> int:
-        """B, the segments now in the batch."""
+        """B, segments in the batch."""
         return len(self._positions)
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of its cache buffers; may be asked by any thread."""
+        """Bytes of its cache buffers; any thread may read it."""
         return self._pools.num_bytes + self._cross.num_bytes
 
     def start(self, source_ids: Sequence[Sequence[int]]) -> None:
-        """Encode newcomers and append them, in order, behind the segments already there."""
+        """Encode new segments and append them, in order, behind those of the batch."""
         first, count = self.num_segments, len(source_ids)
-        self._has_newcomers = True
+        self._has_new_segments = True
         lengths = np.array([len(ids) for ids in source_ids], dtype=np.int32)
         self._release()
         self._slots.add_segments(count)
@@ -139,9 +139,9 @@ class OnnxStepBatch:
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
         """Append one token to every row and score what may follow it."""
-        if self._has_newcomers:  # with nothing to continue yet: all their rows are equally empty
+        if self._has_new_segments:  # which have nothing to continue: all their rows are empty
             parents = np.where(self._positions[:, None] == 0, 0, parents)
-            self._has_newcomers = False
+            self._has_new_segments = False
         slots = self._slots.append(parents)
         binding = self._fitted_binding(num_rows=token_ids.shape[1], num_candidates=num_candidates)
         output = binding.run(token_ids, self._positions, slots, self._slots.visible)
@@ -152,12 +152,13 @@ class OnnxStepBatch:
         """Return the cross-attention weights with which given target tokens of a segment are chosen.
 
         Raises:
-            BundleError: if the bundle has no attention graph, or one that cannot be loaded.
+            BundleError: if the bundle has no attention graph.
         """
         own = (slice(segment, segment + 1), slice(None), slice(int(self._source_lengths[segment])))
-        return self._sessions.attention.weights(
-            target_ids, {name: array[own] for name, array in self._cross.live().items()}
-        )
+        attention = self._sessions.attention
+        if attention is None:
+            raise self._sessions.bundle.missing_attention(self._sessions.placement.precision)
+        return attention.weights(target_ids, {name: array[own] for name, array in self._cross.live().items()})
 
     def drop(self, keep: Sequence[int]) -> None:
         """Forget every segment but those at the given indices, which become 0, 1, ... in the order given."""
@@ -181,14 +182,14 @@ class OnnxStepBatch:
         return encoded
 
     def _fitted_binding(self, *, num_rows: int, num_candidates: int) -> StepBinding:
-        """Return what runs the step, with room for its sizes: all stays bound if they are those of the last step."""
+        """Return the binding for a step of these sizes; the current one if they are those of the last step."""
         shape = StepShape(
             num_segments=self.num_segments,
             num_rows=num_rows,
             num_slots=self._slots.num_slots,
             num_candidates=num_candidates,
         )
-        binding = self._lone_binding if self._lone_binding and self._is_alone() else self._binding
+        binding = self._low_latency_binding if self._low_latency_binding and self._is_alone() else self._binding
         if not binding.fits(shape):
             self._release()
             self._fit_buffers()
@@ -202,10 +203,10 @@ class OnnxStepBatch:
         return binding
 
     def _release(self) -> None:
-        """Give the buffers free, as they are about to change."""
+        """Release the buffers, which are about to change."""
         self._binding.release()
-        if self._lone_binding:
-            self._lone_binding.release()
+        if self._low_latency_binding:
+            self._low_latency_binding.release()
 
     def _fit_buffers(self) -> None:
         self._pools.resize(self.num_segments, self._slots.num_slots)
@@ -215,7 +216,7 @@ class OnnxStepBatch:
 
 
 def _by_length(lengths: NDArray[np.int32]) -> Iterator[IntArray]:
-    """Yield indices of segments that are encoded together."""
+    """Yield the indices of segments that are encoded together."""
     buckets = -(-lengths // _ENCODER_BUCKET)
     for bucket in np.unique(buckets):
         members = np.flatnonzero(buckets == bucket)

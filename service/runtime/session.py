@@ -1,8 +1,7 @@
-"""ONNX Runtime sessions: how they are opened, and whether a graph is what the manifest says."""
+"""ONNX Runtime sessions: opens the graphs of a bundle, and checks that they are what its manifest says."""
 
 import logging
 import platform
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,14 +28,14 @@ _FIELDS: Mapping[str, Mapping[int, str]] = {
     "sparse tensor": {1: "tensor", 2: "tensor"},
     "tensor": {13: "external data"},
 }
-"""By kind of message, which of its fields hold what that may lead to a file name."""
+"""Kind of message to its fields that may lead to a file name, and the kind of message they hold."""
 
 _KEY, _VALUE = 1, 2
 """Fields of an entry of external data."""
 
 
 def external_files(path: Path) -> frozenset[str]:
-    """Return the names of the files that a graph refers to, as written in it.
+    """Return the names of the files that a graph refers to.
 
     Raises:
         ValueError: if the file is no protocol buffer.
@@ -56,7 +55,7 @@ def _locations(message: memoryview, kind: str) -> Iterator[str]:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield number and content of every field that is a string or a message, in order."""
+    """Yield number and content of every string and message of a message, in order."""
     position = 0
     while position < len(message):
         key, position = _varint(message, position)
@@ -78,7 +77,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _varint(message: memoryview, position: int) -> tuple[int, int]:
-    """Return the number at a position, 7 bits a byte, lowest first, and the position behind it."""
+    """Return the number at a position, 7 bits a byte, lowest first, and the position after it."""
     number = shift = 0
     while position < len(message):
         byte = message[position]
@@ -91,33 +90,23 @@ def _varint(message: memoryview, position: int) -> tuple[int, int]:
 
 
 class CrossAttention:
-    """Tells with which weights given targets were chosen."""
+    """Computes the cross-attention weights of given targets."""
 
-    def __init__(self, load: Callable[[], onnxruntime.InferenceSession], *, num_layers: int, bos_id: int) -> None:
-        """Load nothing yet.
+    def __init__(self, session: onnxruntime.InferenceSession, *, num_layers: int, bos_id: int) -> None:
+        """Use an attention graph.
 
         Args:
-            load: opens the graph; called once, or again after it failed.
+            session: of the graph.
             num_layers: of the decoder.
             bos_id: token that every target begins with.
         """
-        self._load = load
+        self._session = session
         self._outputs = layer_names(("cross_attention",), num_layers)
         self._inputs = layer_names(("cross_key", "cross_value"), num_layers)[:-1]
         self._bos_id = bos_id
-        self._lock = threading.Lock()
-        self._session: onnxruntime.InferenceSession | None = None
-
-    def open(self) -> None:
-        """Load the graph now, not when first asked: by then the directory of the bundle may be gone.
-
-        Raises:
-            BundleError: as `weights`.
-        """
-        self._opened()
 
     def weights(self, target_ids: Sequence[int], cross: Mapping[str, FloatArray]) -> FloatArray:
-        """Return the weights with which the tokens of one target look at its source.
+        """Return the cross-attention weights of the tokens of one target.
 
         Args:
             target_ids: T token ids, at least one, BOS not stored.
@@ -125,9 +114,6 @@ class CrossAttention:
 
         Returns:
             [L, H, T, S]
-
-        Raises:
-            BundleError: if the bundle has no attention graph, or one that does not fit the manifest.
         """
         cross_inputs = {name: cross[name] for name in self._inputs}
         inputs = {
@@ -135,13 +121,7 @@ class CrossAttention:
             "source_lengths": np.array([cross_inputs["cross_key.0"].shape[2]], dtype=np.int32),
             **cross_inputs,
         }
-        return np.concatenate(self._opened().run(self._outputs, inputs))
-
-    def _opened(self) -> onnxruntime.InferenceSession:
-        with self._lock:
-            if self._session is None:
-                self._session = self._load()
-            return self._session
+        return np.concatenate(self._session.run(self._outputs, inputs))
 
 
 log = logging.getLogger(__name__)
@@ -152,14 +132,13 @@ _ELEMENT_TYPES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
 }
-"""How ONNX Runtime spells the element types that numpy and the manifest spell otherwise."""
+"""Element types as ONNX Runtime spells them, and as numpy and the manifest do."""
 
 _LOG_ERRORS = 3
-"""ONNX Runtime's severity from which on it writes to standard error."""
+"""ONNX Runtime writes messages of this severity and above to standard error."""
 
 _SMALL_WEIGHTS_BYTES = 16 << 20
-"""Measured: a network of 9 MB is stepped no sooner by two threads than by one, one of 60 MB in three quarters of the
-time."""
+"""Measured: two threads step a network of 60 MB in three quarters of the time of one, and gain nothing at 9 MB."""
 
 _CPU_INFO = Path("/proc/cpuinfo")
 
@@ -168,20 +147,21 @@ _CPU_INFO = Path("/proc/cpuinfo")
 class Sessions:
     """The loaded graphs of a model; may be run from several threads at once."""
 
+    bundle: Bundle
     encoder: onnxruntime.InferenceSession
     decoder: onnxruntime.InferenceSession
 
-    lone_decoder: onnxruntime.InferenceSession | None
-    """The same graph with more threads in a run, for the only running batch; None if it would gain nothing."""
+    low_latency_decoder: onnxruntime.InferenceSession | None
+    """The decoder with more threads, for a batch that runs alone; None if it would not gain from them."""
 
-    attention: CrossAttention
-    """Loaded already if the bundle has the graph."""
+    attention: CrossAttention | None
+    """None if the bundle has no attention graph."""
 
     to_device: Callable[[NDArray[Any]], onnxruntime.OrtValue]
-    """Makes an array something a session can be bound to."""
+    """Makes a value that a session can be bound to of an array."""
 
     shares_memory: bool
-    """What `to_device` returns is the array's own memory, not a copy on another device."""
+    """True if such a value is the array's own memory, not a copy on another device."""
 
     placement: Placement
 
@@ -195,7 +175,7 @@ class Sessions:
 def open_sessions(
     bundle: Bundle, settings: RuntimeSettings, *, find_cuda_fault: Callable[[int], str | None] = cuda_fault
 ) -> Sessions:
-    """Load the graphs of a bundle at the precision and on the device that the settings and the machine allow.
+    """Open the graphs of a bundle at the precision and on the device that the settings and the machine allow.
 
     Args:
         bundle: an opened bundle.
@@ -218,19 +198,12 @@ def open_sessions(
     opener = _Opener(bundle=bundle, settings=settings, placement=placement)
     encoder_path, decoder_path = bundle.graph_paths(placement.precision)
     tensors = manifest.tensors[placement.precision]
-    attention = CrossAttention(
-        opener.open_attention,
-        num_layers=manifest.architecture.num_decoder_layers,
-        bos_id=manifest.special_ids.bos,
-    )
-    encoder, decoder = opener.open(encoder_path, tensors.encoder), opener.open(decoder_path, tensors.decoder)
-    if manifest.precisions[placement.precision].attention is not None:
-        attention.open()
     return Sessions(
-        encoder=encoder,
-        decoder=decoder,
-        lone_decoder=opener.open_lone(decoder_path, tensors.decoder),
-        attention=attention,
+        bundle=bundle,
+        encoder=opener.open(encoder_path, tensors.encoder),
+        decoder=opener.open(decoder_path, tensors.decoder),
+        low_latency_decoder=opener.open_low_latency(decoder_path, tensors.decoder),
+        attention=opener.open_attention(),
         to_device=partial(
             onnxruntime.OrtValue.ortvalue_from_numpy,
             device_type=placement.device,
@@ -243,35 +216,37 @@ def open_sessions(
     )
 
 
-def num_lone_threads(settings: RuntimeSettings, placement: Placement, *, weights_bytes: int, num_cores: int) -> int:
-    """Return the threads of a run that has the machine to itself; not more than in others if it would gain nothing."""
+def num_low_latency_threads(
+    settings: RuntimeSettings, placement: Placement, *, weights_bytes: int, num_cores: int
+) -> int:
+    """Return the threads of a decoder run of a batch that runs alone; as many as of others if it gains nothing."""
     if placement.device != "cpu":
         return settings.num_intra_op_threads
-    wanted = settings.num_lone_threads or (num_cores if weights_bytes > _SMALL_WEIGHTS_BYTES else 1)
+    wanted = settings.num_low_latency_threads or (num_cores if weights_bytes > _SMALL_WEIGHTS_BYTES else 1)
     return max(wanted, settings.num_intra_op_threads)
 
 
 def session_options(
     settings: RuntimeSettings,
     *,
-    num_lone_threads: int | None = None,
+    num_low_latency_threads: int | None = None,
     multiplies_exactly: Callable[[], bool] | None = None,
 ) -> onnxruntime.SessionOptions:
     """Return the options every session is opened with.
 
     Args:
         settings: what is asked for.
-        num_lone_threads: of a session for the only running batch, whose threads wait for work awake while a run lasts.
-        multiplies_exactly: whether products of unsigned and signed bytes cannot overflow; None: asks this CPU.
+        num_low_latency_threads: of the low-latency decoder, whose threads spin during a run.
+        multiplies_exactly: whether products of unsigned and signed bytes cannot overflow; None: on this CPU.
     """
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = num_lone_threads or settings.num_intra_op_threads
+    options.intra_op_num_threads = num_low_latency_threads or settings.num_intra_op_threads
     options.inter_op_num_threads = 1
     options.log_severity_level = _LOG_ERRORS
-    # Shapes change from step to step: a memory plan for each combination met would never stop growing.
+    # Shapes change from step to step: memory plans, one for each combination of shapes, would grow without limit.
     options.enable_mem_pattern = False
-    # Idle threads of one session would take the cores of the other decoding threads.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if num_lone_threads else "0")
+    # Spinning threads of one session would take the cores of the other decoding threads.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if num_low_latency_threads else "0")
     options.add_session_config_entry("session.force_spinning_stop", "1")  # when a run ends
     if not (multiplies_exactly or multiplies_u8s8_exactly)():
         options.add_session_config_entry("session.x64quantprecision", "1")
@@ -303,53 +278,58 @@ class _Opener:
     settings: RuntimeSettings
     placement: Placement
 
-    def open_lone(self, path: Path, tensors: GraphTensors) -> onnxruntime.InferenceSession | None:
-        """Return a session with more threads in a run than others have; None if there is nothing to gain."""
+    def open_low_latency(self, path: Path, tensors: GraphTensors) -> onnxruntime.InferenceSession | None:
+        """Return a session with more threads than others have; None if it would not gain from them."""
         settings, weights_bytes = self.settings, self.bundle.weights_bytes(self.placement.precision)
-        count = num_lone_threads(settings, self.placement, weights_bytes=weights_bytes, num_cores=num_cores())
-        return self.open(path, tensors, num_lone_threads=count) if count > settings.num_intra_op_threads else None
+        count = num_low_latency_threads(settings, self.placement, weights_bytes=weights_bytes, num_cores=num_cores())
+        return (
+            self.open(path, tensors, num_low_latency_threads=count) if count > settings.num_intra_op_threads else None
+        )
 
     def open(
-        self, path: Path, tensors: GraphTensors, *, num_lone_threads: int | None = None
+        self, path: Path, tensors: GraphTensors, *, num_low_latency_threads: int | None = None
     ) -> onnxruntime.InferenceSession:
-        """Return a session after checking that it runs where it should and is what the manifest says."""
+        """Return a session after checking its device, and that the graph is what the manifest says."""
         device, weights = self.placement.device, self.bundle.manifest.precisions[self.placement.precision].weights
         _check_external_files(path, weights)
-        options = session_options(self.settings, num_lone_threads=num_lone_threads)
+        options = session_options(self.settings, num_low_latency_threads=num_low_latency_threads)
         session = _load(path, options, providers(device, self.settings), weights=weights)
-        session.disable_fallback()  # a failing run must fail, not go on elsewhere
+        session.disable_fallback()  # a failing run must fail, not continue on another device
         check_device(device, session.get_providers())
         _check_tensors(path, "inputs", session.get_inputs(), tensors.inputs)
         _check_tensors(path, "outputs", session.get_outputs(), tensors.outputs)
         return session
 
-    def open_attention(self) -> onnxruntime.InferenceSession:
-        """Return a session of the attention graph; BundleError if the bundle has none."""
+    def open_attention(self) -> CrossAttention | None:
+        """Return the attention graph, None if the bundle has none."""
         manifest, precision = self.bundle.manifest, self.placement.precision
-        path = self.bundle.attention_path(precision)
-        num_layers, float_type = manifest.architecture.num_decoder_layers, manifest.tensors[precision].float_type
-        return self.open(path, attention_tensors(num_layers, float_type))
+        if manifest.precisions[precision].attention is None:
+            return None
+        num_layers = manifest.architecture.num_decoder_layers
+        tensors = attention_tensors(num_layers, manifest.tensors[precision].float_type)
+        session = self.open(self.bundle.attention_path(precision), tensors)
+        return CrossAttention(session, num_layers=num_layers, bos_id=manifest.special_ids.bos)
 
 
 def _load(
     path: Path, options: onnxruntime.SessionOptions, providers: Sequence[Any], *, weights: str | None
 ) -> onnxruntime.InferenceSession:
-    """Return a session that needs no file any more.
+    """Return a session that does not need its files any more.
 
-    Left to itself, ONNX Runtime maps the file of weights into memory; if that is cut off in place, or written over, a
-    run reads other weights or ends the process (SIGBUS). Given the content it copies what it needs.
+    By default ONNX Runtime maps the file of weights into memory; when that is truncated or overwritten in place, a run
+    reads other weights or ends the process (SIGBUS). From the content in memory it copies what it needs.
     """
     try:
-        content = (path.parent / weights).read_bytes() if weights else b""  # must live until the session is there
+        content = (path.parent / weights).read_bytes() if weights else b""  # must live until the session is open
         if weights:
             options.add_external_initializers_from_files_in_memory([weights], [content], [len(content)])
         return onnxruntime.InferenceSession(path, options, providers=providers)
-    except Exception as error:  # its exception classes share no base of their own
+    except Exception as error:  # its exception classes have no common base
         raise _damaged(path, error) from error
 
 
 def _check_external_files(path: Path, weights: str | None) -> None:
-    """Raise BundleError if a graph refers to another file than the one of weights its manifest lists."""
+    """Raise BundleError if a graph refers to a file other than the weights that its manifest lists."""
     try:
         names = external_files(path)
     except (OSError, ValueError, RecursionError) as error:

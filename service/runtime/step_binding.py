@@ -13,15 +13,14 @@ from service.runtime.kv_pool import BoolArray
 from service.runtime.session import Sessions
 
 _MASK = (-3e4, 0.0)
-"""What is added to the attention score of a slot that a row does not see, and of one that it sees: a weight becomes
-exactly 0, where -inf could make NaN. Half precision reaches to -65,504."""
+"""Added to the attention score of a slot that a row does not see, and of one that it sees: weights become exactly 0,
+where -inf could give NaN. Half precision reaches to -65,504."""
 
 _MIN_QUERIES = 2
-"""A lone row attends together with a copy of itself; the decoder graph says why."""
-
+"""A single row attends together with a copy of itself; `export.graph.decoder` says why."""
 
 _MAX_SHAPES = 64
-"""Shapes of steps whose inputs and outputs stay bound for the next step that has them."""
+"""Shapes of steps whose inputs and outputs stay bound for the next step of the same shape."""
 
 _RESULTS = {"log_probs": np.float32, "candidate_ids": np.int64}
 """Outputs that the search reads, and their element types."""
@@ -54,7 +53,7 @@ class StepShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BoundTensor:
-    """An array and what ONNX Runtime was given for it."""
+    """An array and the value that ONNX Runtime uses for it."""
 
     array: NDArray[Any]
     value: onnxruntime.OrtValue
@@ -70,7 +69,7 @@ class _BoundTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bound:
-    """What ONNX Runtime was told for steps of one shape."""
+    """A binding for steps of one shape."""
 
     binding: onnxruntime.IOBinding
     tensors: Mapping[str, _BoundTensor]
@@ -78,18 +77,18 @@ class _Bound:
 
 
 class StepBinding:
-    """Runs the decoder steps of one batch; what a shape needs stays bound while the buffers lie where they did.
+    """Runs the decoder steps of one batch; shapes stay bound as long as the buffers are not moved.
 
     On the CPU, ONNX Runtime reads and writes the numpy arrays themselves. On another device it works on copies, which
-    `release` brings back.
+    `release` copies back.
     """
 
     def __init__(self, sessions: Sessions, decoder: onnxruntime.InferenceSession) -> None:
         """Bind nothing yet.
 
         Args:
-            sessions: say where arrays go.
-            decoder: is run.
+            sessions: for device and float type.
+            decoder: to run.
         """
         self._sessions = sessions
         self._decoder = decoder
@@ -101,7 +100,7 @@ class StepBinding:
         self._pool_names: tuple[str, ...] = ()
 
     def fits(self, shape: StepShape) -> bool:
-        """Say whether a step of this shape can be run as things are bound."""
+        """Say whether the current binding is for this shape."""
         return self._bound is not None and shape == self._shape
 
     def fit(
@@ -117,7 +116,7 @@ class StepBinding:
 
         Args:
             shape: of the steps.
-            layout: another one whenever pools or cross-attention begin elsewhere or their parts have other shapes.
+            layout: changes whenever pools or cross-attention have moved or have other shapes.
             pools: `self_key_pool.i` and `self_value_pool.i`, each [B, L, H * D]; steps write to them.
             cross: `cross_key.i` and `cross_value.i`, each [B, H, S, D].
             source_lengths: [B]
@@ -145,26 +144,30 @@ class StepBinding:
         Returns:
             Arrays that the next step may overwrite.
         """
-        bound = self._require_bound()
+        bound = self._bound
+        if bound is None:
+            raise RuntimeError("a step before its buffers are bound")
         tensors = bound.tensors
         tensors["token_ids"].array[:] = token_ids
         tensors["positions"].array[:, 0] = positions
         tensors["slots"].array[:, :, 1] = slots
         mask = tensors["ancestor_mask"].array[:, 0]
-        seen = np.broadcast_to(visible.view(np.uint8), mask.shape)  # the twin of a lone row sees as much as it
+        seen = np.broadcast_to(visible.view(np.uint8), mask.shape)  # the copy of a single row sees the same slots
         self._mask.take(seen, out=mask, mode="clip")
         if not self._sessions.shares_memory:
             for name in _CHANGING:
                 tensors[name].upload()
         self._decoder.run_with_iobinding(bound.binding)
-        return StepOutput(log_probs=self._result("log_probs"), token_ids=self._result("candidate_ids"))
+        return StepOutput(
+            log_probs=self._result(tensors["log_probs"]), token_ids=self._result(tensors["candidate_ids"])
+        )
 
     def release(self) -> None:
-        """Bring the pools back to the arrays given; they may change now; `fit` comes before a step."""
+        """Copy the pools back to their arrays, which may be changed until the next `fit`."""
         if self._bound is not None and not self._sessions.shares_memory:
             for name in self._pool_names:
                 self._bound.tensors[name].download()
-            self._known.clear()  # copies: what changes meanwhile is not in them
+            self._known.clear()  # copies, which do not follow changes of the arrays
         self._bound = None
 
     def _bind(
@@ -178,26 +181,20 @@ class StepBinding:
             binding.bind_ortvalue_input(name, tensors[name].value)
         for name in results:
             binding.bind_ortvalue_output(name, tensors[name].value)
-        for name in pools:  # written where they are read: nothing is copied
+        for name in pools:  # written in place
             kind, layer = name.split(".")
             binding.bind_ortvalue_output(f"{kind}.written.{layer}", tensors[name].value)
         return _Bound(binding=binding, tensors=tensors)
 
-    def _require_bound(self) -> _Bound:
-        if self._bound is None:
-            raise RuntimeError("a step before its buffers are bound")
-        return self._bound
-
     def _tensor(self, array: NDArray[Any]) -> _BoundTensor:
         return _BoundTensor(array=array, value=self._sessions.to_device(array))
 
-    def _result(self, name: str) -> NDArray[Any]:
-        tensor = self._require_bound().tensors[name]
+    def _result(self, tensor: _BoundTensor) -> NDArray[Any]:
         return tensor.array if self._sessions.shares_memory else tensor.value.numpy()
 
 
 def _own_inputs(shape: StepShape, mask_type: np.dtype[Any]) -> dict[str, NDArray[Any]]:
-    """Return room for the inputs that differ from step to step, and those that only the shape decides."""
+    """Return arrays for the inputs that differ from step to step, and the inputs that depend on the shape alone."""
     num_queries = max(shape.num_rows, _MIN_QUERIES)
     slots = np.zeros((shape.num_segments, shape.num_rows, 2), dtype=np.int64)
     slots[:, :, 0] = np.arange(shape.num_segments)[:, None]

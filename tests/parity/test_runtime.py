@@ -75,10 +75,10 @@ def _play(batch: StepBatch, cast: list[Script]) -> list[list[bytes]]:
             keep = keep[::-1]  # any order will do
             batch.drop(keep)
             present = [present[place] for place in keep]
-        newcomers = [index for index, script in enumerate(cast) if script.joins_at == now]
-        if newcomers:
-            batch.start([cast[index].source for index in newcomers])
-            present += newcomers
+        new_indices = [index for index, script in enumerate(cast) if script.joins_at == now]
+        if new_indices:
+            batch.start([cast[index].source for index in new_indices])
+            present += new_indices
         if not present:
             continue
         num_rows = max(cast[index].tokens.shape[1] for index in present)
@@ -102,7 +102,7 @@ def test_a_segment_is_scored_alike_alone_and_in_company(model: StepModel, cast: 
 
 
 def _decode(model: StepModel, segments: list[Segment], *, batch_size: int) -> list[Hypothesis]:
-    """Translate segments with the engine, `batch_size` at a time; a newcomer takes the place of each that ends."""
+    """Translate segments with the engine, `batch_size` at a time; a new one takes the place of each that ends."""
     engine, waiting = Engine(model), list(range(len(segments)))[::-1]
     running: dict[int, int] = {}
     best: dict[int, Hypothesis] = {}
@@ -152,8 +152,8 @@ def test_threads_inside_a_run_change_nothing(bundle: Bundle) -> None:
 def test_a_batch_is_stepped_alike_by_itself_with_more_threads_and_beside_another(
     bundle: Bundle, precision: str
 ) -> None:
-    plain = OnnxStepModel(bundle, RuntimeSettings(precision=precision, num_lone_threads=1))
-    model = OnnxStepModel(bundle, RuntimeSettings(precision=precision, num_lone_threads=2))
+    plain = OnnxStepModel(bundle, RuntimeSettings(precision=precision, num_low_latency_threads=1))
+    model = OnnxStepModel(bundle, RuntimeSettings(precision=precision, num_low_latency_threads=2))
     segments = _segments(6, seed=5)
     expected = _decode(plain, segments, batch_size=3)
 
@@ -162,7 +162,7 @@ def test_a_batch_is_stepped_alike_by_itself_with_more_threads_and_beside_another
     other.start([(5, 6, 2)])
     beside_another = _decode(model, segments, batch_size=3)
 
-    assert model._sessions.lone_decoder is not None
+    assert model._sessions.low_latency_decoder is not None
     assert alone == expected
     assert beside_another == expected
 
@@ -177,7 +177,7 @@ def test_a_device_with_memory_of_its_own_is_kept_in_step(bundle: Bundle) -> None
                 to_device=lambda array: onnxruntime.OrtValue.ortvalue_from_numpy(array.copy()),
                 shares_memory=False,
             )
-            return OnnxStepBatch(sessions, bundle.manifest, is_alone=lambda: False)
+            return OnnxStepBatch(sessions, is_alone=lambda: False)
 
     segments = _segments(8, seed=4)
     expected = _decode(OnnxStepModel(bundle, RuntimeSettings()), segments, batch_size=3)

@@ -53,7 +53,7 @@ def test_every_row_sees_exactly_the_tokens_of_its_hypothesis(data: st.DataObject
         event = data.draw(st.sampled_from(["add", "keep", "append", "append", "append"])) if count else "add"
         if event == "add":
             model.add(data.draw(st.integers(1, 3)))
-            # A newcomer's rows are all empty, as many as its neighbours have.
+            # Rows of a new segment are all empty, as many as those of the others.
             model.rows = [rows if len(rows) == max(num_rows, 1) else [()] * max(num_rows, 1) for rows in model.rows]
         elif event == "keep":
             model.keep(data.draw(st.permutations(range(count)))[: data.draw(st.integers(0, count))])

@@ -1,15 +1,26 @@
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper
 from pydantic import ValidationError
 
 from service.bundle import Bundle, GraphFiles, GraphTensors
 from service.errors import BundleError
 from service.runtime.device import Device, Placement
-from service.runtime.session import multiplies_u8s8_exactly, num_lone_threads, open_sessions, session_options
+from service.runtime.session import (
+    CrossAttention,
+    external_files,
+    multiplies_u8s8_exactly,
+    num_low_latency_threads,
+    open_sessions,
+    session_options,
+)
 from service.runtime.settings import RuntimeSettings
 from tests.tiny_bundle import build_tiny_bundle
 
@@ -146,17 +157,17 @@ def test_a_bundle_with_its_weights_inside_the_graphs_is_loaded(bundle: Bundle, t
         ("cuda", None, 60 << 20, 2),
     ],
 )
-def test_a_lone_batch_gets_more_threads_where_they_gain_something(
+def test_the_low_latency_decoder_has_more_threads_where_they_gain_something(
     device: Device, asked: int | None, weights_bytes: int, expected: int
 ) -> None:
-    settings = RuntimeSettings(num_intra_op_threads=2, num_lone_threads=asked)
+    settings = RuntimeSettings(num_intra_op_threads=2, num_low_latency_threads=asked)
     placement = Placement(device=device, precision="fp32", reason="")
 
-    assert num_lone_threads(settings, placement, weights_bytes=weights_bytes, num_cores=8) == expected
+    assert num_low_latency_threads(settings, placement, weights_bytes=weights_bytes, num_cores=8) == expected
 
 
-def test_the_threads_of_a_lone_batch_wait_awake_until_its_run_ends() -> None:
-    options = session_options(RuntimeSettings(), num_lone_threads=4)
+def test_the_threads_of_the_low_latency_decoder_spin_until_its_run_ends() -> None:
+    options = session_options(RuntimeSettings(), num_low_latency_threads=4)
 
     assert options.intra_op_num_threads == 4
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
@@ -168,3 +179,96 @@ def test_no_file_of_a_loaded_model_is_mapped_so_none_that_is_cut_off_ends_the_pr
 
     assert sessions.weights_bytes > 0
     assert str(bundle.directory) not in Path("/proc/self/maps").read_text(encoding="utf-8")
+
+
+_CROSS = {
+    f"{kind}.{layer}": np.zeros((1, 2, 5, 4), dtype=np.float32)
+    for kind in ("cross_key", "cross_value")
+    for layer in range(2)
+}
+
+
+class FakeSession:
+    """Remembers what it was fed and answers with the number of the layer."""
+
+    def __init__(self) -> None:
+        self.fed: Mapping[str, Any] = {}
+
+    def run(self, outputs: Sequence[str], inputs: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
+        self.fed = inputs
+        shape = (1, 2, inputs["token_ids"].shape[1], 5)
+        return [np.full(shape, float(name.rpartition(".")[2]), dtype=np.float32) for name in outputs]
+
+
+def test_a_target_is_fed_from_bos_to_the_token_before_its_last() -> None:
+    session = FakeSession()
+    attention = CrossAttention(session, num_layers=2, bos_id=1)
+
+    attention.weights([7, 8, 2], _CROSS)
+
+    assert session.fed["token_ids"].tolist() == [[1, 7, 8]]
+    assert session.fed["source_lengths"].tolist() == [5]
+    assert set(session.fed) == {"token_ids", "source_lengths", "cross_key.0", "cross_value.0", "cross_key.1"}
+
+
+def test_layers_come_in_order() -> None:
+    weights = CrossAttention(FakeSession(), num_layers=2, bos_id=1).weights([2], _CROSS)
+
+    assert weights.shape == (2, 2, 1, 5)
+    assert weights[:, 0, 0, 0].tolist() == [0, 1]
+
+
+def _external(name: str, location: str) -> TensorProto:
+    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": location, "offset": "64", "length": "8"}.items():
+        tensor.external_data.add(key=key, value=value)
+    return tensor
+
+
+def _graph(nodes: list[onnx.NodeProto], *initializers: TensorProto) -> onnx.GraphProto:
+    return helper.make_graph(nodes, "graph", [], [], initializer=initializers)
+
+
+def _save(path: Path, model: onnx.ModelProto) -> Path:
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_a_graph_with_all_of_its_arrays_inside_refers_to_no_file(tmp_path: Path) -> None:
+    inside = onnx.numpy_helper.from_array(np.arange(1000, dtype=np.float32), "inside")
+
+    assert external_files(_save(tmp_path / "a.onnx", helper.make_model(_graph([], inside)))) == frozenset()
+
+
+def test_files_are_told_as_the_graph_names_them(tmp_path: Path) -> None:
+    graph = _graph([], _external("a", "weights.bin"), _external("b", "weights.bin"), _external("c", "../other.bin"))
+
+    assert external_files(_save(tmp_path / "a.onnx", helper.make_model(graph))) == {"weights.bin", "../other.bin"}
+
+
+def test_arrays_of_attributes_inner_graphs_and_functions_are_found(tmp_path: Path) -> None:
+    constant = helper.make_node("Constant", [], ["value"], value=_external("constant", "constant.bin"))
+    branch = helper.make_node("If", ["so"], ["out"], then_branch=_graph([], _external("branch", "branch.bin")))
+    inner = helper.make_node("Constant", [], ["value"], value=_external("inner", "function.bin"))
+    function = helper.make_function("local", "F", [], ["value"], [inner], [helper.make_opsetid("", 24)])
+    model = helper.make_model(_graph([constant, branch]), functions=[function])
+
+    assert external_files(_save(tmp_path / "a.onnx", model)) == {"constant.bin", "branch.bin", "function.bin"}
+
+
+def test_sparse_arrays_are_found(tmp_path: Path) -> None:
+    sparse = onnx.SparseTensorProto(
+        values=_external("values", "values.bin"), indices=_external("indices", "indices.bin")
+    )
+    graph = _graph([])
+    graph.sparse_initializer.append(sparse)
+
+    assert external_files(_save(tmp_path / "a.onnx", helper.make_model(graph))) == {"values.bin", "indices.bin"}
+
+
+@pytest.mark.parametrize("content", [b"no graph", b"\x3a\x05ab", b"\x3a", b"\x3a\xff", b"\x08\xff\xff"])
+def test_a_file_that_is_no_protocol_buffer_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.onnx").write_bytes(content)
+
+    with pytest.raises(ValueError, match=r"a (field|number)"):
+        external_files(tmp_path / "a.onnx")
