@@ -7,10 +7,11 @@ As text, on command lines: `poisson`, `constant`, `burst`, `burst:every=5,size=2
 import json
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
-from typing import ClassVar, Final, Protocol
+from typing import Any, Final, Protocol
 
 KINDS: Final = ("poisson", "constant", "burst", "ramp", "trace")
 """What the text of arrivals begins with."""
@@ -44,47 +45,51 @@ class Arrivals(Protocol):
         """
 
 
+class _Kind:
+    """What all kinds share."""
+
+    __slots__ = ()
+
+    @property
+    def text(self) -> str:
+        return type(self).__name__.lower()
+
+    @property
+    def methods(self) -> Sequence[str | None]:
+        return ()
+
+    def times(self, duration_s: float, seed: int) -> list[float]:
+        if not 0 < duration_s < math.inf:
+            raise ValueError(f"no arrivals within {duration_s} s: expected a duration above 0")
+        return list(_below(duration_s, self._times(duration_s, random.Random(seed))))
+
+    def _times(self, duration_s: float, generator: random.Random) -> Iterable[float]:
+        """Return ascending times, of the duration at least."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class Poisson:
+class Poisson(_Kind):
     """Callers who know nothing of each other: exponential gaps."""
 
     rate_per_s: float
 
-    methods: ClassVar[Sequence[str | None]] = ()
-
-    @property
-    def text(self) -> str:
-        """Its name."""
-        return "poisson"
-
-    def times(self, duration_s: float, seed: int) -> list[float]:
-        """Return random times; the same for the same seed."""
-        _require_duration(duration_s)
-        return list(_below(duration_s, _poisson(self.rate_per_s, random.Random(seed))))
+    def _times(self, duration_s: float, generator: random.Random) -> Iterable[float]:  # noqa: ARG002
+        return _poisson(self.rate_per_s, generator)
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(_Kind):
     """Equal gaps; the first call comes at once."""
 
     rate_per_s: float
 
-    methods: ClassVar[Sequence[str | None]] = ()
-
-    @property
-    def text(self) -> str:
-        """Its name."""
-        return "constant"
-
-    def times(self, duration_s: float, seed: int) -> list[float]:  # noqa: ARG002 - nothing is random here
-        """Return one time for each whole gap."""
-        _require_duration(duration_s)
-        count = math.ceil(duration_s * self.rate_per_s)
-        return list(_below(duration_s, (index / self.rate_per_s for index in range(count))))
+    def _times(self, duration_s: float, generator: random.Random) -> Iterable[float]:  # noqa: ARG002
+        return (index / self.rate_per_s for index in range(math.ceil(duration_s * self.rate_per_s)))
 
 
 @dataclass(frozen=True, slots=True)
-class Burst:
+class Burst(_Kind):
     """Many calls in the same moment, again and again; the rest of the rate arrives at random in between."""
 
     rate_per_s: float
@@ -92,31 +97,25 @@ class Burst:
     size: int
     """Calls of each burst; the first burst comes after half of `every_s`."""
 
-    methods: ClassVar[Sequence[str | None]] = ()
-
     @property
     def text(self) -> str:
         """Its name, and both settings."""
         return f"burst:every={self.every_s!r},size={self.size}"
 
-    def times(self, duration_s: float, seed: int) -> list[float]:
-        """Return bursts and what is between them."""
-        _require_duration(duration_s)
+    def _times(self, duration_s: float, generator: random.Random) -> Iterable[float]:
         num_bursts = max(0, math.ceil(duration_s / self.every_s - 0.5))
         bursts = ((index + 0.5) * self.every_s for index in range(num_bursts) for _ in range(self.size))
         rest_per_s = self.rate_per_s - self.size / self.every_s
-        rest = _poisson(rest_per_s, random.Random(seed)) if rest_per_s > 1e-9 else iter(())
-        return sorted([*_below(duration_s, bursts), *_below(duration_s, rest)])
+        rest = _below(duration_s, _poisson(rest_per_s, generator)) if rest_per_s > 1e-9 else ()
+        return sorted([*bursts, *rest])
 
 
 @dataclass(frozen=True, slots=True)
-class Ramp:
+class Ramp(_Kind):
     """At random, more and more (or fewer and fewer): the rate goes evenly from one figure to another."""
 
     from_per_s: float
     to_per_s: float
-
-    methods: ClassVar[Sequence[str | None]] = ()
 
     @property
     def rate_per_s(self) -> float:
@@ -128,35 +127,25 @@ class Ramp:
         """Its name, and both ends."""
         return f"ramp:from={self.from_per_s!r},to={self.to_per_s!r}"
 
-    def times(self, duration_s: float, seed: int) -> list[float]:
-        """Return random times: those of a steady rate of 1, moved to where as many are expected."""
-        _require_duration(duration_s)
-        expected = self.rate_per_s * duration_s
-        return list(
-            _below(
-                duration_s,
-                (self._when(count, duration_s) for count in _below(expected, _poisson(1.0, random.Random(seed)))),
-            )
-        )
-
-    def _when(self, count: float, duration_s: float) -> float:
-        """Return the time until which so many calls are expected."""
+    def _times(self, duration_s: float, generator: random.Random) -> Iterable[float]:
+        """Return the times of a steady rate of 1, moved to where as many calls are expected."""
         slope = (self.to_per_s - self.from_per_s) / duration_s
-        root = math.sqrt(max(0.0, self.from_per_s**2 + 2 * slope * count))
-        return 2 * count / (self.from_per_s + root)  # the stable form of (root - from) / slope; holds for slope 0 too
+        for count in _below(self.rate_per_s * duration_s, _poisson(1.0, generator)):
+            root = math.sqrt(max(0.0, self.from_per_s**2 + 2 * slope * count))
+            yield 2 * count / (self.from_per_s + root)  # the stable form of (root - from) / slope; for slope 0 too
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(_Kind):
     """What was recorded somewhere, replayed."""
 
     offsets_s: tuple[float, ...]
-    """Ascending, the first at 0."""
+    """Ascending, the first at 0; divided by the speed."""
 
-    methods: Sequence[str | None] = ()
+    recorded_methods: tuple[str | None, ...] = ()
     path: Path = Path()
     speed: float = 1.0
-    """How many times as fast as recorded; the offsets have been divided by it."""
+    """How many times as fast as recorded."""
 
     @property
     def rate_per_s(self) -> float:
@@ -168,10 +157,13 @@ class Trace:
         """Its name, the file and the speed."""
         return f"trace:{self.path.absolute()},speed={self.speed!r}"
 
-    def times(self, duration_s: float, seed: int) -> list[float]:  # noqa: ARG002 - nothing is random here
-        """Return the offsets that lie within the duration."""
-        _require_duration(duration_s)
-        return list(_below(duration_s, iter(self.offsets_s)))
+    @property
+    def methods(self) -> Sequence[str | None]:
+        """As they were recorded."""
+        return self.recorded_methods
+
+    def _times(self, duration_s: float, generator: random.Random) -> Iterable[float]:  # noqa: ARG002
+        return self.offsets_s
 
 
 def parse_arrivals(text: str, *, rate_per_s: float) -> Arrivals:
@@ -189,7 +181,8 @@ def parse_arrivals(text: str, *, rate_per_s: float) -> Arrivals:
         raise ValueError(f"arrivals {text!r}: expected one of {', '.join(KINDS)}, such as burst:every=5,size=20")
     if kind == "trace":
         return _trace(settings)
-    _require_rate(rate_per_s)
+    if not 0 < rate_per_s <= MAX_RATE_PER_S:
+        raise ValueError(f"no arrivals at {rate_per_s} calls/s: expected a rate above 0, at most {MAX_RATE_PER_S:g}")
     match kind:
         case "burst":
             return _burst(_numbers(text, settings, known=("every", "size")), rate_per_s)
@@ -232,37 +225,24 @@ def _trace(settings: str) -> Trace:
         lines = Path(name).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeError) as error:
         raise ValueError(f"trace {name}: cannot be read: {error}") from error
-    calls = sorted(
-        (_call(name, number, line) for number, line in enumerate(lines, 1) if line.strip()), key=lambda call: call[0]
-    )
+    calls = [_call(f"trace {name}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
     if not calls:
         raise ValueError(f"trace {name}: has no line; expected an offset in seconds in each")
-    first_s = calls[0][0]
-    has_methods = any(method for _, method in calls)
-    return Trace(
-        tuple((offset_s - first_s) / speed for offset_s, _ in calls),
-        tuple(method for _, method in calls) if has_methods else (),
-        Path(name),
-        speed,
-    )
+    offsets_s, methods = zip(*sorted(calls, key=lambda call: call[0]), strict=True)
+    shifted = tuple((offset_s - offsets_s[0]) / speed for offset_s in offsets_s)
+    return Trace(shifted, methods if any(methods) else (), Path(name), speed)
 
 
-def _call(name: str, number: int, line: str) -> tuple[float, str | None]:
+def _call(where: str, line: str) -> tuple[float, str | None]:
     """Return offset and method of a line: a bare number, or an object with `offset_s` and optionally `method`."""
     try:
-        value = json.loads(line)
+        value: Any = json.loads(line)
         offset, method = (value["offset_s"], value.get("method")) if isinstance(value, dict) else (value, None)
-        offset_s = float(offset)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"trace {name}, line {number}: {line[:60]!r}: expected seconds, or "
-            '{"offset_s": 1.5, "method": "Translate"}'
-        ) from error
-    if not math.isfinite(offset_s) or not isinstance(method, str | None):
-        raise ValueError(
-            f"trace {name}, line {number}: {line[:60]!r}: expected a finite number and the name of a method"
-        )
-    return offset_s, method
+        if math.isfinite(float(offset)) and isinstance(method, str | None):
+            return float(offset), method
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ValueError(f'{where}: {line[:60]!r}: expected seconds, or {{"offset_s": 1.5, "method": "Translate"}}')
 
 
 def _numbers(text: str, settings: str, *, known: Sequence[str]) -> dict[str, float]:
@@ -289,22 +269,9 @@ def _poisson(rate_per_s: float, generator: random.Random) -> Iterator[float]:
         yield at_s
 
 
-def _below(limit: float, times: Iterator[float]) -> Iterator[float]:
-    """Yield ascending times up to the first that is not below the limit."""
-    for at_s in times:
-        if at_s >= limit:
-            return
-        yield at_s
-
-
-def _require_duration(duration_s: float) -> None:
-    if not 0 < duration_s < math.inf:
-        raise ValueError(f"no arrivals within {duration_s} s: expected a duration above 0")
-
-
-def _require_rate(rate_per_s: float) -> None:
-    if not 0 < rate_per_s <= MAX_RATE_PER_S:
-        raise ValueError(f"no arrivals at {rate_per_s} calls/s: expected a rate above 0, at most {MAX_RATE_PER_S:g}")
+def _below(limit: float, times: Iterable[float]) -> Iterator[float]:
+    """Return ascending times up to the first that is not below the limit."""
+    return takewhile(lambda at_s: at_s < limit, times)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,9 +291,6 @@ class Arrival:
 def make_schedule(arrivals: Arrivals, *, warm_up_s: float, duration_s: float, seed: int) -> list[Arrival]:
     """Return all calls in the order of their times: random ones at the same rate to warm up, then the arrivals."""
     warm_up = Poisson(arrivals.rate_per_s).times(warm_up_s, seed + 1) if warm_up_s > 0 else []
-    times = [warm_up_s + offset_s for offset_s in arrivals.times(duration_s, seed)]
+    times = [*warm_up, *(warm_up_s + offset_s for offset_s in arrivals.times(duration_s, seed))]
     methods = [*[None] * len(warm_up), *arrivals.methods, *[None] * len(times)]
-    return [
-        Arrival(number=number, offset_s=offset_s, method=method)
-        for number, (offset_s, method) in enumerate(zip([*warm_up, *times], methods, strict=False))
-    ]
+    return [Arrival(number=number, offset_s=offset_s, method=methods[number]) for number, offset_s in enumerate(times)]

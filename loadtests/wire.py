@@ -86,39 +86,6 @@ def translate_requests(seed: int, *, count: int, texts: int) -> list[bytes]:
     ]
 
 
-class Requests:
-    """Requests of every method, made beforehand; numbers choose among them."""
-
-    def __init__(self, seed: int, *, count: int = 64) -> None:
-        self._unary = translate_requests(seed, count=count, texts=2)
-        generator = random.Random(seed)
-        self._documents = [_document(generator) for _ in range(count)]
-        self._streams = [[_named(generator, f"r-{index}") for index in range(3)] for _ in range(count)]
-
-    def unary(self, number: int) -> bytes:
-        """Return a request of two sentences."""
-        return self._unary[number % len(self._unary)]
-
-    def document(self, number: int) -> bytes:
-        """Return a document of six sentences."""
-        return self._documents[number % len(self._documents)]
-
-    def stream(self, number: int) -> list[bytes]:
-        """Return what is sent over one stream: three requests of a sentence each."""
-        return self._streams[number % len(self._streams)]
-
-
-def _document(generator: random.Random) -> bytes:
-    text = " ".join(sentences.sample(generator, 6))
-    return pb.TranslateDocumentRequest(text=text, source_language="en", target_language="de").SerializeToString()
-
-
-def _named(generator: random.Random, request_id: str) -> bytes:
-    return pb.TranslateRequest(
-        texts=sentences.sample(generator, 1), source_language="en", target_language="de", request_id=request_id
-    ).SerializeToString()
-
-
 def outcome(call: Any) -> tuple[Outcome, str]:
     """Return what became of a finished call, and the status that says so.
 

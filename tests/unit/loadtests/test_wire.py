@@ -48,9 +48,3 @@ def test_requests_are_the_same_for_the_same_seed_and_have_so_many_texts() -> Non
 
     assert requests == wire.translate_requests(7, count=3, texts=5)
     assert [len(pb.TranslateRequest.FromString(request).texts) for request in requests] == [5, 5, 5]
-
-
-def test_requests_of_a_stream_have_different_names() -> None:
-    sent = [pb.TranslateRequest.FromString(request) for request in wire.Requests(1).stream(100)]
-
-    assert len({request.request_id for request in sent}) == len(sent) == 3
