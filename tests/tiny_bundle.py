@@ -9,9 +9,9 @@ from torch import nn
 
 from export.bundle import BundleDescription, exporter_version, write_bundle
 from export.corpus.vocabulary import EOS_ID, Vocabulary, VocabularyConfig, train_vocabulary
-from export.graph.calibration import measure_ranges
 from export.graph.mixed import ProductKind
 from export.graph.network import Network
+from export.graph.quantize import measure_ranges
 from export.model.config import ModelConfig
 from export.model.transformer import Transformer
 from service.bundle import Bundle, Limits, Provenance, open_bundle

@@ -12,9 +12,9 @@ from export.bundle import BundleDescription, BundleWriteError, exporter_version,
 from export.commands.evaluate import read_pairs
 from export.corpus.vocabulary import Vocabulary
 from export.errors import SettingError
-from export.graph.calibration import measure_ranges
 from export.graph.mixed import ProductKind
 from export.graph.network import ARITHMETICS, Network, TrainedModel
+from export.graph.quantize import measure_ranges
 from export.training.checkpoint import load_checkpoint, load_model
 from export.training.config import TrainingConfig
 from service.bundle import Limits, Provenance, Score, file_entry

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from export.errors import RunFolderError
-from export.training.curves import draw_curves
+from export.training.report import draw_curves
 from export.training.run_folder import RunFolder
 
 

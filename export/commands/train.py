@@ -16,11 +16,10 @@ from export.corpus.vocabulary import Vocabulary, VocabularyConfig, train_vocabul
 from export.errors import CheckpointConflictError, RunFolderError, SettingError
 from export.model.config import PRESETS, ModelConfig
 from export.model.transformer import Transformer
-from export.training.allocator import keep_freed_memory
 from export.training.checkpoint import load_model, write_atomically
 from export.training.config import TRAINING_PRESETS, DataConfig, RunConfig, TrainingConfig
 from export.training.loop import Trainer
-from export.training.ranks import Ranks
+from export.training.ranks import Ranks, keep_freed_memory
 from export.training.report import Report
 from export.training.run_folder import RunFolder
 from export.training.text import PlainText, TrainingText, encode_text, read_text

@@ -81,3 +81,13 @@ class Float32:
 
     def _stored(self, graph: GraphBuilder, name: str, array: FloatArray) -> ir.Value:
         return graph.constant(name, array.astype(self._float_type))
+
+
+class Float16(Float32):
+    """As `Float32`, with weights and states in 16-bit floats; logits stay 32-bit ones."""
+
+    _float_type = "float16"
+
+    def project(self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray) -> ir.Value:
+        """Multiply by the table and give what comes out as float32."""
+        return graph.op("Cast", super().project(graph, states, name, table), to=ir.DataType.FLOAT)

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from export.errors import RunFolderError
-from export.graph.arithmetic import Arithmetic, Float32, FloatArray
+from export.graph.arithmetic import Arithmetic, Float16, Float32, FloatArray
 from export.graph.attention import build_attention
 from export.graph.decoder import build_decoder
 from export.graph.encoder import build_encoder
-from export.graph.half import Float16
 from export.graph.mixed import Mixed, ProductKind
 from export.graph.quantize import Int8
 from export.graph.write import WeightsFile, save_model
@@ -60,7 +59,7 @@ class Network:
     """Float32, by the names of the checkpoint."""
 
     ranges: Mapping[str, float] = field(default_factory=dict)
-    """Of what enters each projection, by its path; see `export.graph.calibration`. Empty: not measured."""
+    """Of what enters each projection, by its path; see `export.graph.quantize`. Empty: not measured."""
     kept: frozenset[ProductKind] = frozenset()
     """Products that stay in 32-bit floats in int8."""
 

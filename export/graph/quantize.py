@@ -4,15 +4,20 @@ Either way a row's result does not depend on the rows beside it, so the same tex
 batch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from tqdm import tqdm
 
 from export.graph.arithmetic import FloatArray
+from export.graph.blocks import EMBEDDING
 from export.graph.write import MICROSOFT, GraphBuilder
+from export.model.transformer import Transformer
 
 _WEIGHT_MAX = 127
 """Largest magnitude of a quantized weight; -128 is left out to keep the range symmetric."""
@@ -46,7 +51,7 @@ class Int8:
     """
 
     def __init__(self, ranges: Mapping[str, float] | None = None) -> None:
-        """Take the measured ranges; see `export.graph.calibration`.
+        """Take the measured ranges; see `export.graph.quantize`.
 
         Args:
             ranges: the largest magnitude that enters a projection, by its path. One that is not there takes the
@@ -165,3 +170,36 @@ class _Product:
         """Return one zero point a row, in the shape of `scale`, which is the same for all products of a graph."""
         value = ir.tensor(np.array([self._zero_point], dtype=np.uint8))
         return graph.once("zero_points", lambda: graph.op("ConstantOfShape", graph.op("Shape", scale), value=value))
+
+
+@torch.inference_mode()
+def measure_ranges(model: Transformer, pairs: Sequence[tuple[list[int], list[int]]]) -> dict[str, float]:
+    """Return the largest magnitude that enters each projection while given sentences are translated.
+
+    Args:
+        model: in evaluation mode.
+        pairs: source and target token ids, EOS last; a few hundred real sentences.
+
+    Returns:
+        By the path of the projection, such as `encoder.layers.0.self_attention.query`; the projection to the
+        vocabulary under the path of the embedding.
+    """
+    ranges: dict[str, float] = {}
+
+    def note(path: str, states: Tensor) -> None:
+        ranges[path] = max(ranges.get(path, 0.0), float(states.abs().max()))
+
+    hooks = [
+        module.register_forward_pre_hook(lambda _, inputs, path=path: note(path, inputs[0]))
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+    try:
+        for source, target in tqdm(pairs, desc="calibrating", unit="sentence", leave=False):
+            memory = model.encode(torch.tensor([source]), None)
+            inputs = torch.tensor([[model.config.bos_id, *target[:-1]]])
+            note(EMBEDDING.removesuffix(".weight"), model.decode_states(inputs, memory, None))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return ranges

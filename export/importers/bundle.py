@@ -44,7 +44,7 @@ def read_network(bundle: Bundle, precision: str | None = None) -> Network:
 
 
 def read_ranges(bundle: Bundle) -> dict[str, float]:
-    """Return the ranges of `export.graph.calibration` that a bundle's int8 graphs were made with; none without them."""
+    """Return the ranges of `export.graph.quantize` that a bundle's int8 graphs were made with; none without them."""
     if _QUANTIZED not in bundle.manifest.precisions:
         return {}
     ranges: dict[str, float] = {}

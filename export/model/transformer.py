@@ -7,10 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from export.model.attention import KeysValues
 from export.model.config import ModelConfig
-from export.model.dropout import Dropout
-from export.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
+from export.model.layers import DecoderLayer, Dropout, EncoderLayer, KeysValues, sinusoidal_positions
 
 _INITIAL_POSITIONS = 512
 """Position encodings computed when a model is made; more are added when a longer sequence comes."""

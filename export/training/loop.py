@@ -21,15 +21,13 @@ from export.training.checkpoint import (
     save_checkpoint,
 )
 from export.training.config import TrainingConfig
-from export.training.curves import draw_curves
 from export.training.evaluation import Evaluation, evaluate
-from export.training.limits import expected_last_step, reached_limit
 from export.training.loss import BatchLoss
-from export.training.meter import Meter
 from export.training.optimizer import ScheduledOptimizer
 from export.training.ranks import Ranks
+from export.training.report import Meter, draw_curves
 from export.training.run_folder import RunFolder
-from export.training.stop_request import StopRequest
+from export.training.stopping import StopRequest, expected_last_step, reached_limit
 from export.training.text import TrainingText
 
 _OTHER_RANK, _MAX_MINUTES = "signal of another rank", "max-minutes"

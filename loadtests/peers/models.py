@@ -15,8 +15,8 @@ from sentencepiece import sentencepiece_model_pb2
 
 from export.bundle import BundleDescription, exporter_version, write_bundle
 from export.corpus.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Vocabulary
-from export.graph.calibration import measure_ranges
 from export.graph.network import Network
+from export.graph.quantize import measure_ranges
 from export.importers.bundle import read_network
 from export.model.config import PRESETS
 from export.model.transformer import Transformer

@@ -14,7 +14,7 @@ import torch
 
 from export.__main__ import main
 from export.training.checkpoint import list_checkpoints, load_model
-from export.training.curves import Record, read_log
+from export.training.report import Record, read_log
 from tests.unit.export.corpus.tiny_text import make_pairs, write_tsv
 
 ROOT = Path(__file__).parents[2]

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from export.errors import CheckpointConflictError, DivergenceError
 from export.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
-from export.training.curves import Record, read_log
 from export.training.loop import Trainer
 from export.training.ranks import Ranks
+from export.training.report import Record, read_log
 from tests.unit.export.training.tiny_run import make_model, make_text, make_trainer
 
 ROUNDING = 1e-5

@@ -1,6 +1,9 @@
-"""Where a run ends: the limits that are reached, and the step at which the first of them will be."""
+"""When a run stops: the limits that are reached, the step at which the first of them will be, and signals."""
 
 import math
+import signal
+from types import FrameType, TracebackType
+from typing import Self
 
 from export.training.checkpoint import Progress
 from export.training.config import TrainingConfig
@@ -42,3 +45,31 @@ def expected_last_step(
         left_s = max(0.0, 60 * config.max_minutes - spent_s)
         candidates.append(progress.step + math.ceil(left_s * steps_per_s))
     return min(candidates, default=None)
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """A flag that signals set while it is entered; a second signal interrupts at once."""
+
+    def __init__(self) -> None:
+        """Start unset."""
+        self.signal_name: str | None = None
+
+    def __enter__(self) -> Self:
+        """Install the handlers; only the main thread may."""
+        self._previous = [(number, signal.signal(number, self._handle)) for number in _SIGNALS]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Bring the earlier handlers back."""
+        for number, handler in self._previous:
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.signal_name is not None:
+            raise KeyboardInterrupt
+        self.signal_name = signal.Signals(number).name

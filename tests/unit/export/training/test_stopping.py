@@ -1,10 +1,12 @@
+import os
+import signal
 from typing import Any
 
 import pytest
 
 from export.training.checkpoint import Progress
 from export.training.config import TrainingConfig
-from export.training.limits import expected_last_step, reached_limit
+from export.training.stopping import StopRequest, expected_last_step, reached_limit
 
 PROGRESS = Progress(step=70, epoch=2, epoch_step=10, evaluations_since_best=3)
 
@@ -43,3 +45,28 @@ def test_the_last_step_is_expected_where_the_first_limit_is(limits: dict[str, An
     expected = expected_last_step(config, PROGRESS, steps_per_epoch=30, steps_per_s=2.0, spent_s=30.0)
 
     assert expected == last_step
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_is_a_request(number: signal.Signals) -> None:
+    with StopRequest() as request:
+        os.kill(os.getpid(), number)
+
+    assert request.signal_name == number.name
+
+
+def test_a_second_signal_interrupts() -> None:
+    with StopRequest():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_the_earlier_handlers_come_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    with StopRequest():
+        pass
+
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -1,8 +1,8 @@
 import pytest
 
-from export.corpus.encoding import encode_pairs
 from export.corpus.reader import Pair
 from export.errors import CorpusError
+from export.training.text import encode_pairs
 from tests.unit.export.corpus.tiny_text import tiny_vocabulary
 
 

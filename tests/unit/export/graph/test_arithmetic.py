@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from export.graph.half import Float16
+from export.graph.arithmetic import Float16
 from export.graph.network import ARITHMETICS, FLOAT_TYPES
 from export.graph.write import GraphBuilder, save_model
 
