@@ -51,7 +51,7 @@ class Ports:
     http_port: int
 
 
-def onnx_loader(settings: Settings, metrics: Metrics) -> ModelLoader:
+def onnx_loader(settings: Settings, metrics: Metrics, *, clock: Callable[[], float] = time.monotonic) -> ModelLoader:
     """Return what makes a running model of a bundle: tokenizer, ONNX Runtime and decoding threads."""
 
     def load(directory: Path, serving: ServingSettings) -> ModelParts:
@@ -62,7 +62,7 @@ def onnx_loader(settings: Settings, metrics: Metrics) -> ModelLoader:
         placement = network.placement
         return ModelParts(
             tokenizer=tokenizer,
-            scheduler=Scheduler(batches, own.scheduling.on(placement.device), metrics),
+            scheduler=Scheduler(batches, own.scheduling.on(placement.device), metrics, clock),
             precision=placement.precision,
             device=placement.device,
             weights_bytes=network.weights_bytes,
@@ -118,7 +118,7 @@ class App:
             settings: of all parts.
             metrics: where all parts count.
             load: makes a running model of a bundle.
-            clock: of all deadlines; the models' schedulers must go by the same.
+            clock: of all deadlines and durations; `load` must give the models the same.
         """
         self._settings = settings
         self._clock = clock
@@ -163,7 +163,7 @@ class App:
         self._is_ready = False
 
     async def start(self) -> Ports:
-        """Listen: probes are answered, translation is refused until `load` is done.
+        """Listen: probes are answered, translation is rejected until `load` is done.
 
         Raises:
             ConfigError: if an address cannot be listened on.
@@ -192,14 +192,14 @@ class App:
         log.info("ready", extra={"models": models})
 
     async def drain(self) -> bool:
-        """Take no new calls, answer the admitted ones; return False if the time for it ran out."""
+        """Reject new calls, answer the admitted ones; return False if the time for it ran out."""
         log.info("draining", extra={"timeout_s": self._settings.grpc.drain_timeout_s})
         self._watcher.end()
         self._set_ready(False)
         await self._grpc.close()
         is_drained = await self._grpc.wait_until_idle(self._settings.grpc.drain_timeout_s)
         if not is_drained:
-            log.warning("drain timed out; what is left is refused")
+            log.warning("drain timed out; unanswered requests get an error")
         return is_drained
 
     async def stop(self) -> None:
@@ -242,7 +242,7 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
     app = App(settings, metrics=metrics, load=onnx_loader(settings, metrics))
     try:
         await app.start()
-        gc.freeze()  # what was imported stays: looking through it again and again would stop everybody for that time
+        gc.freeze()  # what was imported stays: looking through it again and again would stop all requests for that time
         return await _unless(stop, _serve_until(drain, app))
     finally:
         await app.stop()

@@ -44,7 +44,7 @@ class Credentials:
 
 
 class Access:
-    """Admits calls; decides who they are served as."""
+    """Authenticates and authorizes calls, and holds callers to their rates."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """What happens around every RPC of ours: admission, request id, error to status, metrics, one line of log.
 
 Parsing is part of it, so that a message that is no protobuf, or holds text that is no UTF-8, is answered like any other
-bad request. Health and reflection pass untouched: probes must not be refused, and would drown the figures.
+bad request. Health and reflection pass untouched: probes must not be rejected, and would dominate the figures.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from service.telemetry.tracing import Tracing
 log = logging.getLogger(__name__)
 
 _Response = TypeVar("_Response")
-_Told = TypeVar("_Told")
+_Failed = TypeVar("_Failed")
 
 _RawResponse = bytes | None
 """Serialized; None if a stream has sent all there is to send."""
@@ -96,7 +96,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         return answer
 
     def _many_requests(self, path: str, handler: Any) -> _Handler:
-        """Each is answered as if it were a call of its own, in a task of its own; an error is told in the response."""
+        """Each is answered as if it were a call of its own, in a task of its own; an error is sent in the response."""
 
         async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> _RawResponse:
             call = self._start(path, context)
@@ -109,10 +109,10 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
                     own_call.take_id(request)
                     return (await respond(own_call)).SerializeToString()
 
-                def told(failure: status.Answer) -> bytes:
+                def to_response(failure: status.Answer) -> bytes:
                     return messages.to_error_response(failure.status, request_id=request.request_id).SerializeToString()
 
-                return await self._answer(own_call, responded, told)
+                return await self._answer(own_call, responded, to_response)
 
             stream = RequestStream(call, self._limiter, handler.request_deserializer, answer_raw)
             outcome = await self._answer(call, lambda: handler.stream_stream(stream, call), _as_status)
@@ -144,16 +144,16 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         self,
         call: Call,
         respond: Callable[[], Awaitable[_Response]],
-        told: Callable[[status.Answer], _Told],
-    ) -> _Response | _Told:
+        on_failure: Callable[[status.Answer], _Failed],
+    ) -> _Response | _Failed:
         """Admit, answer, count and log a call or a request of a stream; the figures are complete afterwards.
 
         Args:
             call: which.
             respond: returns the response, raw, or raises any error.
-            told: makes of an error what is returned for it.
+            on_failure: makes what is returned for an error.
         """
-        response: _Response | _Told | None = None
+        response: _Response | _Failed | None = None
         in_flight = (
             self._metrics.open_streams if call.is_stream else self._metrics.requests_in_flight.labels(call.method)
         )
@@ -168,7 +168,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
             call.status = call.cancellation_status().name
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
-            response = told(self._failed(call, error))
+            response = on_failure(self._failed(call, error))
         finally:
             if isinstance(response, bytes):
                 call.response_bytes = len(response)
@@ -177,7 +177,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         return response
 
     def _failed(self, call: Call, error: Exception) -> status.Answer:
-        """Note why a call failed, and return what its caller is told."""
+        """Note why a call failed, and return the status for its caller."""
         answer = status.answer(error)
         call.status = answer.code.name
         call.failure = {"reason": answer.reason}

@@ -21,7 +21,7 @@ from service.models.model import ModelState, ModelStatus
 from service.translate.options import ATTENTION_FIELDS, MAX_TARGET_TOKENS, TranslationLimits
 
 UNSUPPORTED_FIELDS = ("options.format",)
-"""Paths of request fields that are refused whatever the model, unless they ask for what the server does anyway."""
+"""Paths of request fields that are rejected whatever the model, unless they ask for what the server does anyway."""
 
 _MAX_LANGUAGE_CHARACTERS = 35  # the longest tag that RFC 5646, section 4.4.1, asks programs to take
 _MAX_NAME_CHARACTERS = 128
@@ -119,7 +119,7 @@ def from_priority(number: int) -> datatypes.Priority:
 
 
 def check_request_id(request_id: str) -> None:
-    """Refuse an id that cannot be sent back in metadata."""
+    """Reject an id that cannot be sent back in metadata."""
     if len(request_id) > _MAX_NAME_CHARACTERS or not (request_id.isascii() and request_id.isprintable()):
         limit = f"at most {_MAX_NAME_CHARACTERS} printable ASCII characters"
         raise InvalidFieldError("request_id", repr(request_id[:_MAX_NAME_CHARACTERS]), limit)

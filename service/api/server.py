@@ -43,9 +43,9 @@ class ReflectionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  
             try:
                 self._access.check_known(context)
             except UnauthenticatedError as error:
-                refusal = status.answer(error)
+                rejection = status.answer(error)
                 await wait_for_first_message(anext(requests))
-                await context.abort(refusal.code, refusal.message, refusal.trailing_metadata)
+                await context.abort(rejection.code, rejection.message, rejection.trailing_metadata)
             async for response in handler.stream_stream(requests, context):
                 yield response
 
@@ -67,7 +67,7 @@ _NEVER_MS = 2**31 - 1
 class GrpcServer:
     """Answers over gRPC; `stop` ends it.
 
-    Translation is refused until `open`, and again from `close` on; what models there are is told at any time.
+    Translation is rejected until `open`, and again from `close` on; models are listed at any time.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class GrpcServer:
         reflection.enable_server_reflection(names, self._server)
 
     async def start(self) -> int:
-        """Listen, still refusing calls; return the bound port.
+        """Listen, still rejecting translations; return the bound port.
 
         Raises:
             ConfigError: if the address cannot be listened on.
@@ -132,12 +132,12 @@ class GrpcServer:
         return port
 
     async def open(self) -> None:
-        """Take calls from now on."""
+        """Admit calls from now on."""
         self._limiter.open()
         await self._set_serving(True)
 
     async def close(self) -> None:
-        """Take no new calls; those under way go on."""
+        """Reject new calls; those under way go on."""
         self._limiter.close(DrainingError())
         await self._set_serving(False)
 
@@ -180,7 +180,7 @@ def _options(settings: GrpcSettings) -> list[tuple[str, int]]:
         "grpc.max_receive_message_length": settings.max_message_bytes,
         "grpc.so_reuseport": 0,  # a second server on the port must fail, not take half of the calls
         "grpc.max_metadata_size": settings.max_metadata_bytes,
-        "grpc.absolute_max_metadata_size": settings.max_metadata_bytes,  # between the two, gRPC would refuse by lot
+        "grpc.absolute_max_metadata_size": settings.max_metadata_bytes,  # between the two, gRPC would reject at random
         "grpc.max_concurrent_streams": settings.max_connection_streams,
         "grpc.max_allowed_incoming_connections": settings.max_connections,
         "grpc.max_connection_idle_ms": _milliseconds(settings.max_connection_idle_s) or _NEVER_MS,

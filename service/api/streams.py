@@ -53,7 +53,7 @@ Respond = Callable[[Call], Awaitable[Message]]
 
 AnswerRaw = Callable[[bytes, Message, Respond], Awaitable[bytes]]
 """Has a request, raw and parsed, answered as if it were a call of its own, counted and logged; returns the serialized
-response, which tells the error if there was one."""
+response, which holds the error if there was one."""
 
 
 class ResponseStream:
@@ -221,6 +221,6 @@ async def _undisturbed(operation: Coroutine[Any, Any, _Result]) -> _Result:
 
 
 def look_at_error(task: "asyncio.Future[Any]") -> None:
-    """Keep asyncio from logging the error of a task that nobody waits for any more."""
+    """Keep asyncio from logging the error of a task that is no longer awaited."""
     if not task.cancelled():
         task.exception()

@@ -72,7 +72,7 @@ class WatchedFiles(Generic[_Value]):
             log.info("files reloaded", extra={"settings": list(self._paths)})
 
     async def watch(self, interval_s: float) -> None:
-        """Refresh for ever."""
+        """Refresh at this interval; never returns."""
         while True:
             await asyncio.sleep(interval_s)
             await asyncio.to_thread(self.refresh)
@@ -110,7 +110,7 @@ _CLIENT_CA = "tls.client_ca_file"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsIdentity:
-    """What the server shows, and whom it trusts."""
+    """The certificate that the server shows, and the authorities that it trusts."""
 
     configuration: grpc.ServerCertificateConfiguration
     """The same as gRPC takes it."""
@@ -137,7 +137,7 @@ class TlsIdentityFiles:
         )
 
     async def watch(self) -> None:
-        """Look for changes for ever."""
+        """Look for changes; never returns."""
         await self._files.watch(self._settings.reload_interval_s)
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
