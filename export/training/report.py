@@ -114,8 +114,15 @@ def read_log(path: Path) -> list[Record]:
 
 
 def draw_curves(log: Path, picture: Path) -> None:
-    """Draw the log of a run as a PNG; what a resumed run did again is drawn once."""
-    records = read_log(log)
+    """Draw the log of a run as a PNG."""
+    figure = plot_curves(read_log(log))
+    temporary = picture.with_name(f".{os.getpid()}.{picture.name}")
+    figure.savefig(temporary, dpi=110)
+    temporary.replace(picture)
+
+
+def plot_curves(records: Sequence[Record]) -> Figure:
+    """Return the picture of a run; what a resumed run did again is drawn once."""
     steps, evaluations = _by_step(records, "step"), _by_step(records, "evaluation")
     figure = Figure(figsize=(11, 7), layout="constrained")
     axes = figure.subplots(2, 2)
@@ -130,9 +137,7 @@ def draw_curves(log: Path, picture: Path) -> None:
         axis.grid(alpha=0.3)
         if axis.lines:
             axis.legend()
-    temporary = picture.with_name(f".{os.getpid()}.{picture.name}")
-    figure.savefig(temporary, dpi=110)
-    temporary.replace(picture)
+    return figure
 
 
 def _by_step(records: Sequence[Record], event: str) -> list[Record]:

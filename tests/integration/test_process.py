@@ -183,13 +183,25 @@ def test_a_demo_that_fails_says_why(capsys: pytest.CaptureFixture[str], monkeypa
     assert "models.directory" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["", "serve", "translate", "models", "demo", "reference"])
-def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "described"),
+    [
+        ("", "ask whether a server"),
+        ("serve", "exit codes:"),
+        ("translate", "--document FILE"),
+        ("models", "marked default"),
+        ("demo", "SIGTERM"),
+        ("reference", "{metrics,settings}"),
+    ],
+)
+def test_every_command_describes_its_flags(command: str, described: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([*command.split(), "--help"])
 
     assert caught.value.code == 0
-    assert "usage: dragoman" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"usage: dragoman {command}".strip())
+    assert described in printed
 
 
 @pytest.mark.parametrize(
