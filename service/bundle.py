@@ -193,7 +193,7 @@ class Manifest(_Section):
     """Attribution that the licence demands."""
 
     def has_attention(self, precision: str) -> bool:
-        """Return whether there is a graph that tells the cross-attention, at one precision."""
+        """Return whether a precision has an attention graph."""
         files = self.precisions.get(precision)
         return files is not None and files.attention is not None
 
@@ -209,7 +209,8 @@ class Manifest(_Section):
     def _agrees_with_itself(self) -> Self:
         if self.default_precision not in self.precisions:
             raise ValueError(f"default_precision {self.default_precision!r} is none of {sorted(self.precisions)}")
-        if unlisted := set(self.referenced_files()) - set(self.files):
+        graphs = [name for files in self.precisions.values() for name in files.names()]
+        if unlisted := {self.tokenizer, *graphs} - self.files.keys():
             raise ValueError(f"no checksum of {sorted(unlisted)}")
         if max(self.special_ids.model_dump().values()) >= self.architecture.vocabulary_size:
             raise ValueError("a special id is outside the vocabulary")
@@ -225,11 +226,6 @@ class Manifest(_Section):
         return tensors == expected or (
             files.attention is None and tensors == expected.model_copy(update={"attention": None})
         )
-
-    def referenced_files(self) -> tuple[str, ...]:
-        """Return the names of the files the service reads."""
-        graphs = [name for files in self.precisions.values() for name in files.names()]
-        return (self.tokenizer, *graphs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +275,7 @@ def graph_tensors(num_decoder_layers: int, float_type: FloatType) -> Tensors:
     """Return names and element types of the inputs and outputs of the graphs of a precision.
 
     Keys, values, pools and the ancestor mask are of `float_type`; scores and attention weights are float32. Shapes,
-    with B segments, K rows each, S source tokens, L slots, C candidates, H heads of size D:
+    with B segments, K rows each, S source and T target tokens, L slots, C candidates, H heads of size D:
 
         encoder    source_ids [B, S], source_lengths [B] -> cross_key.i and cross_value.i [B, H, S, D]
         decoder    token_ids [B, K], positions [B, 1], slots [B, K, 2] (segment and slot each row writes to),
@@ -287,7 +283,9 @@ def graph_tensors(num_decoder_layers: int, float_type: FloatType) -> Tensors:
                    attention scores), source_lengths [B], num_candidates [1], self_key_pool.i and self_value_pool.i
                    [B, L, H * D], cross_key.i and cross_value.i [B, H, S, D]
                    -> log_probs and candidate_ids [B, K, C]; the pools written to, as <pool>.written.i
-        attention  see `attention_tensors`
+        attention  token_ids [B, T] (BOS, then the target without its last token), source_lengths [B], cross_key.i
+                   [B, H, S, D] of every decoder layer, cross_value.i [B, H, S, D] of every one but the last
+                   -> cross_attention.i [B, H, T, S]; each row adds up to 1
     """
     cross = _layer_floats(("cross_key", "cross_value"), num_decoder_layers, float_type)
     pools = _layer_floats(("self_key_pool", "self_value_pool"), num_decoder_layers, float_type)
@@ -305,14 +303,7 @@ def graph_tensors(num_decoder_layers: int, float_type: FloatType) -> Tensors:
 
 
 def attention_tensors(num_decoder_layers: int, float_type: FloatType) -> GraphTensors:
-    """Return names and element types of the inputs and outputs of an attention graph.
-
-    Shapes, with B segments, T target tokens, S source tokens, H heads of size D:
-
-        token_ids [B, T] (BOS, then the target without its last token), source_lengths [B], cross_key.i [B, H, S, D] of
-        every decoder layer, cross_value.i [B, H, S, D] of every one but the last
-        -> cross_attention.i [B, H, T, S]; each row adds up to 1
-    """
+    """Return those of an attention graph; see `graph_tensors`."""
     cross = layer_names(("cross_key", "cross_value"), num_decoder_layers)[:-1]
     weights = layer_names(("cross_attention",), num_decoder_layers)
     return GraphTensors(

@@ -224,10 +224,10 @@ def rank_candidates(state: BeamState, output: StepOutput, *, rules: CandidateRul
     num_segments, num_rows, num_columns = output.log_probs.shape
     forbids_eos = state.lengths < state.min_tokens if state.composition.has_minimums else None
     allowed = rules.apply(output, forbids_eos=forbids_eos)
-    # fmax takes -inf over NaN: a broken row dies and leaves its neighbours alone.
+    # fmax takes -inf over NaN: a broken row dies without harm to the others.
     log_probs = np.fmax(state.log_probs[:, :num_rows, None] + allowed, -np.inf)  # [B, K, C] float64
     log_probs = log_probs.reshape(num_segments, -1)  # [B, K, C] -> [B, K * C]
-    # The stable sort makes the order of ties independent of how far neighbours widen K and C.
+    # The stable sort makes the order of ties independent of how far other segments widen K and C.
     order = (-log_probs).argsort(axis=1, kind="stable")[:, : state.widest_beam + num_rows]
     flat = order + _offsets(*log_probs.shape)
     return Continuations(

@@ -95,7 +95,7 @@ class LoadedModel:
 
     @property
     def has_attention(self) -> bool:
-        """Whether it can tell its cross-attention."""
+        """True if it has an attention graph."""
         return self.manifest.has_attention(self.precision)
 
     @property

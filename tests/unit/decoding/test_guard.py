@@ -269,11 +269,11 @@ def test_a_second_search_that_yields_nothing_keeps_the_first() -> None:
 
 
 def test_second_searches_do_not_disturb_the_batch() -> None:
-    company = [HEALTHY, LOOPING, SILENT, COPYING, without_guard(LOOPING)]
+    batch = [HEALTHY, LOOPING, SILENT, COPYING, without_guard(LOOPING)]
 
-    together = decode(*company)
+    together = decode(*batch)
 
-    for index, (segment, ended) in enumerate(zip(company, together, strict=True)):
+    for index, (segment, ended) in enumerate(zip(batch, together, strict=True)):
         assert ended == replace(decode(segment)[0], handle=index)
 
 

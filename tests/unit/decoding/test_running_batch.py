@@ -244,7 +244,7 @@ def test_attention_is_that_of_each_hypothesis_returned() -> None:
         assert np.array_equal(hypothesis.attention, model.cross_attention(segment.source_ids, hypothesis.token_ids))
 
 
-def test_nobody_who_does_not_ask_pays_for_attention() -> None:
+def test_attention_is_not_computed_unless_it_is_asked_for() -> None:
     model = FlakyModel(ToyModel(), lambda operation: operation == "cross_attention")
 
     assert decode_one(model, make_segment(7, 8, repetition_penalty=2.0))[0].attention is None

@@ -211,7 +211,7 @@ def test_broken_settings_of_a_model_leave_those_before(tmp_path: Path, caplog: p
     assert any("default" in getattr(record, "fault", "") for record in caplog.records)
 
 
-def test_a_version_that_somebody_unloaded_stays_so_until_its_directory_changes(tmp_path: Path) -> None:
+def test_a_version_that_a_caller_unloaded_stays_so_until_its_directory_changes(tmp_path: Path) -> None:
     repository = loaded_repository(tmp_path, "tiny/1", "tiny/2")
 
     repository.unload("tiny/2")

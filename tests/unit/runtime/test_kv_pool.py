@@ -95,7 +95,7 @@ def test_slots_of_a_segment_do_not_depend_on_its_neighbours() -> None:
 
     for step in range(30):
         parents = np.array([[0, step % 2]])
-        # The neighbour has four rows; the two that are not this segment's own go on from its first.
+        # Another segment has four rows; the two that are not this segment's own continue its first.
         beside = np.array([[0, step % 2, 0, 0], [0, 1, 2, 3]]) if step else np.zeros((2, 4), dtype=np.int64)
         own = alone.append(parents if step else np.zeros((1, 2), dtype=np.int64))
 

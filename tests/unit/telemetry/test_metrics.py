@@ -41,7 +41,7 @@ def test_times_are_seconds_and_times_of_work_have_buckets(metric: MetricWrapperB
 
 
 @every_metric
-def test_labels_are_few_and_nobody_can_make_up_their_values(metric: MetricWrapperBase) -> None:
+def test_labels_are_few_and_callers_cannot_choose_their_values(metric: MetricWrapperBase) -> None:
     assert len(metric._labelnames) <= 4
     assert not UNBOUNDED & set(metric._labelnames)
 
