@@ -40,7 +40,7 @@ class CheckError(Exception):
 
 
 class Checks:
-    """Calls through Envoy, and what the replicas and Envoy count of them. Nobody else may call meanwhile."""
+    """Calls through Envoy, and what the replicas and Envoy count of them. There must be no other callers meanwhile."""
 
     def __init__(self, envoy: EnvoyProcess, replicas: Sequence[Replica], *, api_key: str, limited_key: str) -> None:
         """`limited_key` belongs to a caller whom each replica lets in once within the next seconds."""

@@ -85,7 +85,7 @@ def broken_promises(tally: Tally, outcome: Outcome) -> list[str]:
     """Say what did not hold."""
     promises = (
         (not tally.failures, f"{len(tally.failures)} calls failed, the first with {tally.failures[:1]}"),
-        (bool(tally.durations_s and tally.documents), "nobody was answered"),
+        (bool(tally.durations_s and tally.documents), "no call was answered"),
         (outcome.interrupted > 0, "the killed replica had no calls under way"),
         (outcome.retried_by_envoy + outcome.retried_by_client > 0, "no call was repeated: nothing was put to the test"),
         (outcome.versions_at_last == (_NEW_VERSION,), f"in the end versions {outcome.versions_at_last} answered"),

@@ -31,7 +31,7 @@ class GrpcSettings(BaseModel):
     """Connections at a time; one more is closed at once."""
 
     max_connection_streams: int = Field(default=2048, ge=1, le=1_000_000)
-    """Calls at a time on one connection; gRPC clients keep further ones to themselves until there is room."""
+    """Calls at a time on one connection; in gRPC clients further ones wait until there is room."""
 
     max_connection_idle_s: float = Field(default=1800.0, ge=0, le=2_000_000)
     """A connection without calls for this long is closed; 0: never."""
@@ -40,7 +40,7 @@ class GrpcSettings(BaseModel):
     """Time allowed to a new connection until it is ready for calls, TLS included."""
 
     min_ping_interval_s: float = Field(default=10.0, ge=0, le=86400)
-    """A client that pings more often than this, with or without calls under way, is disconnected as a nuisance."""
+    """A client that pings more often than this, with or without calls under way, is disconnected."""
 
     keepalive_interval_s: float = Field(default=120.0, ge=0.1, le=86400)
     """A connection with calls that has been silent for this long is pinged."""
@@ -65,7 +65,7 @@ class GrpcSettings(BaseModel):
     """Longest time allowed to a document or a stream of requests, whatever its deadline."""
 
     max_stream_requests: int = Field(default=32, ge=1, le=1024)
-    """Requests of one TranslateStream that are answered at a time; while it has so many the server reads no more."""
+    """Requests of one TranslateStream that are answered at a time; while there are so many the server reads no more."""
 
     max_connection_age_s: float = Field(default=0.0, ge=0, le=2_000_000)
     """A connection older than this is closed after its calls, so that clients spread over new replicas; 0: never."""
@@ -105,7 +105,7 @@ class TlsSettings(BaseModel):
     """With it, clients need a certificate that one of these has signed (mutual TLS)."""
 
     reload_interval_s: float = Field(default=10.0, ge=0.01, le=3600)
-    """How often to look whether the files have changed. New connections get what is new."""
+    """Interval at which the files are checked for changes. New connections get the new ones."""
 
     @property
     def is_on(self) -> bool:
@@ -131,7 +131,7 @@ class AccessSettings(BaseModel):
     every client. It is read again when it changes."""
 
     reload_interval_s: float = Field(default=10.0, ge=0.01, le=3600)
-    """How often to look whether `callers_file` has changed."""
+    """Interval at which `callers_file` is checked for changes."""
 
     allow_unauthenticated: bool = False
     """Whether `grpc.host` may be another than loopback while callers need no credentials. They may translate; models
