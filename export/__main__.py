@@ -10,6 +10,8 @@ from typing import Any
 from export.errors import ExportError
 from service.errors import DragomanError
 
+_DESCRIPTION = "Trains a model, plots its curves, makes a bundle of it, verifies and evaluates that."
+
 COMMANDS = {
     "train": "learn a model from parallel text",
     "average": "average the weights of the last checkpoints of a run",
@@ -23,8 +25,11 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the sub-command named first and return the exit status: 0 done, 1 an error told on stderr, 2 wrong usage."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Run the sub-command named first and return the exit status: 0 done, 1 an error told on stderr, 2 wrong usage.
+
+    Without one the sub-commands are printed.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     args = _parser(arguments[:1]).parse_args(arguments)
     try:
         return int(_module(args.command).run(args))
@@ -35,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(wanted: Sequence[str]) -> argparse.ArgumentParser:
     """Build the parser; only the module of the wanted command is imported, as each may load much."""
-    parser = argparse.ArgumentParser(prog="dragoman export", description=__doc__)
+    parser = argparse.ArgumentParser(prog="dragoman export", description=_DESCRIPTION)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)

@@ -1,0 +1,21 @@
+import pytest
+
+from export.__main__ import COMMANDS, main
+
+
+def test_a_bare_command_prints_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([])
+
+    printed = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert printed.startswith("usage: dragoman export")
+    assert all(f"    {name} " in printed for name in COMMANDS)
+
+
+def test_an_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["exprot"])
+
+    assert caught.value.code == 2
+    assert "invalid choice: 'exprot'" in capsys.readouterr().err
