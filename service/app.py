@@ -20,15 +20,17 @@ from service.api.settings import is_loopback
 from service.api.tls import TlsIdentityFiles
 from service.bundle import Bundle, open_bundle
 from service.config import Settings, settings_of_model
-from service.engine.client import Scheduler
-from service.engine.core import LocalBatches
-from service.engine.process import HostedBatches
-from service.engine.protocol import BatchSource
+from service.engine.client import EngineClient
+from service.engine.core import EngineCore
+from service.engine.process import ProcessCore
+from service.engine.protocol import LoadCommand, Loaded
 from service.models.model import ModelLoader, ModelParts
+from service.models.names import full_name
 from service.models.repository import ModelRepository, warm_up
 from service.models.serving import SERVING_NAME, ServingSettings
 from service.models.watcher import Watcher
-from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.__main__ import load_network
+from service.runtime.model_limits import model_limits
 from service.telemetry.http_server import HttpServer, make_app
 from service.telemetry.logs import LogStream
 from service.telemetry.metrics import Metrics, observe_process
@@ -51,37 +53,42 @@ class Ports:
     http_port: int
 
 
-def onnx_loader(settings: Settings, metrics: Metrics, *, clock: Callable[[], float] = time.monotonic) -> ModelLoader:
+def onnx_loader(settings: Settings, metrics: Metrics) -> ModelLoader:
     """Return what makes a running model of a bundle: tokenizer, ONNX Runtime and decoding threads."""
 
     def load(directory: Path, serving: ServingSettings) -> ModelParts:
         own = settings_of_model(settings, serving, origin=directory.parent / SERVING_NAME)
         bundle = open_bundle(directory)
         tokenizer = open_tokenizer(bundle)
-        network, batches = _hosted(bundle, own, metrics) if own.runtime.isolation == "process" else _local(bundle, own)
-        placement = network.placement
+        core, loaded = _engine_core(bundle, own, metrics)
+        client = EngineClient(core, model_limits(bundle.manifest), own.scheduling.on(loaded.device), metrics)
         return ModelParts(
             tokenizer=tokenizer,
-            scheduler=Scheduler(batches, own.scheduling.on(placement.device), metrics, clock),
-            precision=placement.precision,
-            device=placement.device,
-            weights_bytes=network.weights_bytes,
-            cache_bytes=lambda: network.cache_bytes,
-            process_bytes=(lambda: network.resident_bytes) if isinstance(network, HostedBatches) else None,
+            scheduler=client,
+            precision=loaded.precision,
+            device=loaded.device,
+            weights_bytes=loaded.weights_bytes,
+            cache_bytes=lambda: client.cache_bytes,
+            process_bytes=(lambda: core.process.resident_bytes) if isinstance(core, ProcessCore) else None,
         )
 
     return load
 
 
-def _hosted(bundle: Bundle, settings: Settings, metrics: Metrics) -> tuple[HostedBatches, BatchSource]:
-    niceness = settings.scheduling.decoding_niceness
-    hosted = HostedBatches(bundle, settings.runtime, niceness=niceness, metrics=metrics)
-    return hosted, hosted
-
-
-def _local(bundle: Bundle, settings: Settings) -> tuple[OnnxStepModel, BatchSource]:
-    model = OnnxStepModel(bundle, settings.runtime)
-    return model, LocalBatches(model)
+def _engine_core(bundle: Bundle, settings: Settings, metrics: Metrics) -> tuple[ProcessCore | EngineCore, Loaded]:
+    """Load the network of a bundle, in a process of its own or in this one."""
+    command = LoadCommand(
+        directory=bundle.directory,
+        settings=settings.runtime,
+        niceness=settings.scheduling.decoding_niceness,
+        log_level=logging.getLogger().getEffectiveLevel(),
+    )
+    if settings.runtime.isolation == "process":
+        name = full_name(bundle.manifest.name, bundle.manifest.version)
+        core = ProcessCore(command, name=name, module="service.runtime", metrics=metrics)
+        return core, core.process.loaded
+    model, loaded = load_network(command)
+    return EngineCore(model, niceness=command.niceness, cache_bytes=lambda: model.cache_bytes), loaded
 
 
 def start_tracing(
@@ -118,7 +125,7 @@ class App:
             settings: of all parts.
             metrics: where all parts count.
             load: makes a running model of a bundle.
-            clock: of all deadlines and durations; `load` must give the models the same.
+            clock: of all deadlines; the models' schedulers must go by the same.
         """
         self._settings = settings
         self._clock = clock
@@ -163,7 +170,7 @@ class App:
         self._is_ready = False
 
     async def start(self) -> Ports:
-        """Listen: probes are answered, translation is rejected until `load` is done.
+        """Listen: probes are answered, translation is refused until `load` is done.
 
         Raises:
             ConfigError: if an address cannot be listened on.
@@ -192,14 +199,14 @@ class App:
         log.info("ready", extra={"models": models})
 
     async def drain(self) -> bool:
-        """Reject new calls, answer the admitted ones; return False if the time for it ran out."""
+        """Take no new calls, answer the admitted ones; return False if the time for it ran out."""
         log.info("draining", extra={"timeout_s": self._settings.grpc.drain_timeout_s})
         self._watcher.end()
         self._set_ready(False)
         await self._grpc.close()
         is_drained = await self._grpc.wait_until_idle(self._settings.grpc.drain_timeout_s)
         if not is_drained:
-            log.warning("drain timed out; unanswered requests get an error")
+            log.warning("drain timed out; what is left is refused")
         return is_drained
 
     async def stop(self) -> None:
@@ -242,7 +249,7 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
     app = App(settings, metrics=metrics, load=onnx_loader(settings, metrics))
     try:
         await app.start()
-        gc.freeze()  # what was imported stays: looking through it again and again would stop all requests for that time
+        gc.freeze()  # what was imported stays: looking through it again and again would stop everybody for that time
         return await _unless(stop, _serve_until(drain, app))
     finally:
         await app.stop()

@@ -290,6 +290,14 @@ class GatedModel(WrappedModel):
         assert self._arrived.acquire(timeout=GATE_TIMEOUT_S), "no step arrived"
         return self.step_sizes[-1]
 
+    def pass_until(self, num_segments: int, *, max_steps: int = 5000) -> None:
+        """Let one step after the other pass until one of so many segments waits: a message may take some steps."""
+        for _ in range(max_steps):
+            if self.wait_for_step() == num_segments:
+                return
+            self.let_pass()
+        raise AssertionError(f"no step of {num_segments} segments came")
+
     def let_pass(self, num_steps: int = 1) -> None:
         """Let steps pass, those that wait or those that come next."""
         self._allowed.release(num_steps)

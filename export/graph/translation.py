@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from service.bundle import Manifest
 from service.datatypes import Segment, SegmentResult, StageTimings, TranslationOptions, TranslationRequest
-from service.decoding.running_batch import Engine
+from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import StepModel
 from service.text.pipeline import TextPipeline
 from service.text.tokenizer import SentencePieceTokenizer
@@ -106,14 +106,14 @@ def _decoded(graph: StepModel, segments: Sequence[Segment], batch_size: int) -> 
     """Return one result for each segment, in order."""
     results = dict[int, SegmentResult]()
     order = sorted(range(len(segments)), key=lambda index: -len(segments[index].source_ids))
-    engine, running = Engine(graph), dict[int, int]()
+    engine, running = RunningBatch(graph), dict[int, int]()
     with tqdm(total=len(segments), unit="sentence", leave=False) as progress:
         while order or running:
             if order and engine.num_segments <= batch_size // 2:  # joining one by one would cost an encoder run each
                 joining, order = order[: batch_size - len(running)], order[batch_size - len(running) :]
                 running.update(zip(engine.start([segments[index] for index in joining]), joining, strict=True))
             for ended in engine.step().ended:
-                results[running.pop(ended.handle)] = SegmentResult(
+                results[running.pop(ended.segment_id)] = SegmentResult(
                     hypotheses=ended.hypotheses, num_steps=ended.num_steps, timings=StageTimings(), guard=ended.guard
                 )
                 progress.update()

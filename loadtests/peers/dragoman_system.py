@@ -7,7 +7,7 @@ from functools import partial
 
 from loadtests.peers.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
 from service.datatypes import SearchConfig, Segment
-from service.decoding.running_batch import Engine
+from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import StepModel
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
@@ -19,7 +19,7 @@ class DragomanSystem:
     def __init__(self, files: ModelFiles, settings: SystemSettings) -> None:
         """Load the graphs."""
         self._model: StepModel = OnnxStepModel(files.open(), _runtime_settings(settings))
-        self._engines = [Engine(self._model) for _ in range(settings.num_streams)]  # kept, as a server keeps them
+        self._engines = [RunningBatch(self._model) for _ in range(settings.num_streams)]  # kept, as a server keeps them
         self._threads = ThreadPoolExecutor(settings.num_streams, thread_name_prefix="decoding")
 
     def translate(self, sources: Sequence[TokenIds], search: SearchOptions, *, batch_size: int) -> list[Output]:
@@ -36,7 +36,7 @@ class DragomanSystem:
         self._threads.shutdown()
 
 
-def _drain(segments: Sequence[Segment], batch_size: int, engine: Engine, waiting: "Waiting") -> dict[int, Output]:
+def _drain(segments: Sequence[Segment], batch_size: int, engine: RunningBatch, waiting: "Waiting") -> dict[int, Output]:
     """Decode what waits until nothing does; return the outputs by index."""
     running, done = dict[int, int](), dict[int, Output]()
     while True:
@@ -49,7 +49,7 @@ def _drain(segments: Sequence[Segment], batch_size: int, engine: Engine, waiting
             return done
         for ended in engine.step().ended:
             best = ended.hypotheses[0]
-            done[running.pop(ended.handle)] = Output(token_ids=best.token_ids, score=best.score)
+            done[running.pop(ended.segment_id)] = Output(token_ids=best.token_ids, score=best.score)
 
 
 def _runtime_settings(settings: SystemSettings) -> RuntimeSettings:

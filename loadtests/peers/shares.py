@@ -28,7 +28,7 @@ from loadtests.peers.workers import Task, Worker
 from loadtests.target import ServerProcess
 from loadtests.texts import DATA_VARIABLE
 from service.datatypes import SearchConfig, Segment
-from service.decoding.running_batch import Engine
+from service.decoding.running_batch import RunningBatch
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from service.text.pipeline import EXTRA_TARGET_TOKENS
@@ -87,7 +87,7 @@ def measure_share(files: ModelFiles, batch_size: int) -> float:
     search = SearchConfig(min_target_tokens=_NUM_STEPS, max_target_tokens=_NUM_STEPS)
     vocabulary = model.limits.vocabulary
     sources = random_sources(batch_size, vocabulary_size=vocabulary.size, eos_id=vocabulary.eos_id)
-    engine, segments = Engine(model), [Segment(source_ids=source_ids, search=search) for source_ids in sources]
+    engine, segments = RunningBatch(model), [Segment(source_ids=source_ids, search=search) for source_ids in sources]
     engine.start(segments)
     while engine.num_segments:
         engine.step()

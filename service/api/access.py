@@ -18,9 +18,14 @@ from service.errors import ConfigError, PermissionDeniedError, UnauthenticatedEr
 from service.telemetry.metrics import Metrics
 
 _SETTING = "access.callers_file"
+_AUTHORIZATION = "authorization"
+_SCHEME = "bearer"
 _MAX_NAME_CHARACTERS = 128
 _NUM_REMEMBERED = 1024  # callers that no file lists
 _TRANSLATE_ONLY = frozenset({Permission.TRANSLATE})
+
+_COMMON_NAME = "x509_common_name"
+_ALTERNATIVE_NAMES = "x509_subject_alternative_name"
 
 _NEEDED: Mapping[str, Permission | None] = {
     pb.DESCRIPTOR.services_by_name["TranslationService"].full_name: Permission.TRANSLATE,
@@ -44,7 +49,7 @@ class Credentials:
 
 
 class Access:
-    """Authenticates and authorizes calls, and holds callers to their rates."""
+    """Admits calls; decides who they are served as."""
 
     def __init__(
         self,
@@ -74,7 +79,11 @@ class Access:
         self._callers = _watched(settings.callers_file, metrics) if settings.callers_file else None
 
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> str:
-        """Return the name of the caller of `/package.Service/Method`, and count the call against its limit.
+        """Return the name of who makes a call that may be made, and count it against the caller's limit.
+
+        Args:
+            method: `/package.Service/Method`.
+            context: of the call.
 
         Raises:
             UnauthenticatedError: if the caller is unknown.
@@ -93,12 +102,16 @@ class Access:
         self._identify(credentials(context))
 
     def charge_tokens(self, caller_name: str, num_tokens: int) -> AbstractContextManager[None]:
-        """Count source tokens of a caller; see `RateLimiter.charge_tokens`. Callers without an entry have no limit."""
+        """Count source tokens against the caller's limit, but not if what they are for fails inside.
+
+        Raises:
+            RateLimitedError: if they are too many.
+        """
         caller = self._callers.value.named(caller_name) if self._callers else None
         return self._limiter.charge_tokens(caller, num_tokens) if caller else nullcontext()
 
     async def watch(self) -> None:
-        """Reload the callers file whenever it changes; never returns if there is one."""
+        """Look for changes of the callers file for ever."""
         if self._callers:
             await self._callers.watch(self._settings.reload_interval_s)
 
@@ -113,10 +126,10 @@ class Access:
 def credentials(context: grpc.aio.ServicerContext) -> Credentials:
     """Return what a call shows."""
     shown: Mapping[str, Iterable[bytes]] = context.auth_context()
-    names = (*shown.get("x509_common_name", ()), *shown.get("x509_subject_alternative_name", ()))
+    names = (*shown.get(_COMMON_NAME, ()), *shown.get(_ALTERNATIVE_NAMES, ()))
     return Credentials(
         peer=peer_name(context.peer()),
-        api_keys=tuple(str(value) for key, value in context.invocation_metadata() or () if key == "authorization"),
+        api_keys=tuple(str(value) for key, value in context.invocation_metadata() or () if key == _AUTHORIZATION),
         certificate_names=tuple(name.decode("utf-8", "replace") for name in names),
     )
 
@@ -147,7 +160,7 @@ def _listed(callers: Callers, shown: Credentials) -> Caller:
 
 def _api_key(values: tuple[str, ...]) -> str:
     scheme, _, key = values[0].strip().partition(" ")
-    if len(values) > 1 or scheme.lower() != "bearer" or not key.strip():
+    if len(values) > 1 or scheme.lower() != _SCHEME or not key.strip():
         raise UnauthenticatedError("the metadata `authorization` must be one value, `Bearer KEY`")
     return key.strip()
 

@@ -26,8 +26,8 @@ runtime bind anew: a small batch has all of its rows from its first step on."""
 class EndedSegment:
     """A segment that left the batch by itself."""
 
-    handle: int
-    """What `Engine.start` returned for it."""
+    segment_id: int
+    """What `RunningBatch.start` called it."""
 
     hypotheses: tuple[Hypothesis, ...]
     """Best first; empty only if the model gave no possible continuation (a broken network)."""
@@ -49,6 +49,55 @@ class StepReport:
 
     num_rows: int
     """K of the step: rows of each segment, dead ones counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLoad:
+    """The size of a batch."""
+
+    num_segments: int = 0
+    longest_source: int = 0
+    """In tokens, EOS counted."""
+
+    widest_beam: int = 0
+    source_tokens: int = 0
+    """Of all segments, EOS counted, without padding."""
+
+    live_rows: int = 0
+    """Beams of all segments together."""
+
+    @classmethod
+    def of(cls, segments: Iterable[Segment]) -> "BatchLoad":
+        """Return the load of a batch of these segments."""
+        listed = list(segments)
+        sources, beams = [len(one.source_ids) for one in listed], [one.search.beam_size for one in listed]
+        return cls(
+            num_segments=len(listed),
+            longest_source=max(sources, default=0),
+            widest_beam=max(beams, default=0),
+            source_tokens=sum(sources),
+            live_rows=sum(beams),
+        )
+
+    @property
+    def padded_tokens(self) -> int:
+        """Source tokens when every source is padded to the longest."""
+        return self.num_segments * self.longest_source
+
+    @property
+    def rows(self) -> int:
+        """Decoder rows when every beam is padded to the widest."""
+        return self.num_segments * self.widest_beam
+
+    def plus(self, segment: Segment) -> "BatchLoad":
+        """Return the load with one more segment."""
+        return BatchLoad(
+            num_segments=self.num_segments + 1,
+            longest_source=max(self.longest_source, len(segment.source_ids)),
+            widest_beam=max(self.widest_beam, segment.search.beam_size),
+            source_tokens=self.source_tokens + len(segment.source_ids),
+            live_rows=self.live_rows + segment.search.beam_size,
+        )
 
 
 def check_segment(segment: Segment, limits: ModelLimits) -> None:
@@ -100,11 +149,11 @@ def _require(holds: bool, name: str, value: object) -> None:
         raise ValueError(f"segment has {name} {value}, which the model or the search cannot take")
 
 
-class Engine:
+class RunningBatch:
     """Decodes whatever segments are in it, one step at a time.
 
     One thread at a time may use it. A result does not depend on the neighbours of a segment or on when it joined,
-    provided the model's rows do not. After an exception from the model the engine is of no further use.
+    provided the model's rows do not. After an exception from the model the batch is of no further use.
     """
 
     def __init__(self, model: StepModel) -> None:
@@ -113,26 +162,33 @@ class Engine:
         self._rules = CandidateRules(self._vocabulary)
         self._state = BeamState.starting([], bos_id=self._vocabulary.bos_id)
         self._second_searches = SecondSearches(eos_id=self._vocabulary.eos_id)
-        self._segments: dict[int, Segment] = {}  # by handle
-        self._handles: list[int] = []
-        self._next_handle = 0
+        self._segments: dict[int, Segment] = {}  # by id
+        self._ids: list[int] = []
+        self._next_id = 0
 
     @property
     def num_segments(self) -> int:
         """Segments in the batch."""
-        return len(self._handles)
+        return len(self._ids)
 
-    def start(self, segments: Sequence[Segment]) -> list[int]:
-        """Encode newcomers and add them to the batch; return a handle for each.
+    @property
+    def load(self) -> BatchLoad:
+        """Size of the batch."""
+        return BatchLoad.of(self._segments.values())
+
+    def start(self, segments: Sequence[Segment], *, ids: Sequence[int] | None = None) -> list[int]:
+        """Encode new segments and add them to the batch; return what each is called from now on.
 
         Args:
             segments: at least one, each accepted by `check_segment`.
+            ids: what to call them, never used in this batch before; None: numbers, counted from 0.
         """
-        handles = list(range(self._next_handle, self._next_handle + len(segments)))
-        self._next_handle += len(segments)
-        self._segments.update(zip(handles, segments, strict=True))
-        self._join({handle: SearchPlan(search=self._segments[handle].search) for handle in handles})
-        return handles
+        if ids is None:
+            ids = range(self._next_id, self._next_id + len(segments))
+            self._next_id += len(segments)
+        self._segments.update(zip(ids, segments, strict=True))
+        self._join({segment_id: SearchPlan(search=self._segments[segment_id].search) for segment_id in ids})
+        return list(ids)
 
     def step(self) -> StepReport:
         """Extend every segment of a batch that is not empty by one token; those that end leave.
@@ -147,16 +203,16 @@ class Engine:
         )
         advance(state, output, rules=self._rules, attend=self._batch.cross_attention)
         num_segments, (ended, again) = self.num_segments, self._settle()
-        self._leave([*(segment.handle for segment in ended), *again])
-        self._forget(segment.handle for segment in ended)
+        self._leave([*(segment.segment_id for segment in ended), *again])
+        self._forget(segment.segment_id for segment in ended)
         if again:
             self._join(again)
         return StepReport(ended=tuple(ended), num_segments=num_segments, num_rows=num_rows)
 
-    def drop(self, handles: Collection[int]) -> None:
+    def drop(self, ids: Collection[int]) -> None:
         """Forget segments that nobody waits for any more."""
-        self._leave(handles)
-        self._forget(handles)
+        self._leave(ids)
+        self._forget(ids)
 
     def _num_rows(self) -> int:
         """Return K of the next step: the rows that live, or all at once where that costs the model no more time."""
@@ -165,29 +221,29 @@ class Engine:
         return widest if is_small else self._state.num_live_rows
 
     def _join(self, plans: Mapping[int, SearchPlan]) -> None:
-        """Encode segments, named by their handles, and begin to search them as planned."""
-        self._batch.start([self._segments[handle].source_ids for handle in plans])
+        """Encode segments, by id, and begin to search them as planned."""
+        self._batch.start([self._segments[segment_id].source_ids for segment_id in plans])
         newcomers = BeamState.starting(
             [plan.search for plan in plans.values()],
             bos_id=self._vocabulary.bos_id,
             target_rules=[TargetRules.of(plan, vocabulary_size=self._vocabulary.size) for plan in plans.values()],
         )
-        if self._handles:
+        if self._ids:
             self._state.append(newcomers)
         else:
             self._state = newcomers
-        self._handles += plans
+        self._ids += plans
 
     def _settle(self) -> tuple[list[EndedSegment], dict[int, SearchPlan]]:
         """Return the segments that are answered now, and how to search those once more that are not."""
         ended, again = [], dict[int, SearchPlan]()
         looping = dict.fromkeys(self._find_looping(), True)
         for index, is_looping in sorted({**looping, **dict.fromkeys(find_ended(self._state), False)}.items()):
-            handle = self._handles[index]
+            segment_id = self._ids[index]
             end = self._search_end(index, looping_ids=self._best_live(index) if is_looping else [])
-            outcome = self._second_searches.settle(handle, self._segments[handle], end)
+            outcome = self._second_searches.settle(segment_id, self._segments[segment_id], end)
             if isinstance(outcome, SearchPlan):
-                again[handle] = outcome
+                again[segment_id] = outcome
             else:
                 ended.append(self._ended(index, outcome))
         return ended, again
@@ -202,7 +258,7 @@ class Engine:
         ]
 
     def _is_looping(self, index: int) -> bool:
-        segment = self._segments[self._handles[index]]
+        segment = self._segments[self._ids[index]]
         return self._state.num_live(index) > 0 and self._second_searches.is_looping(segment, self._best_live(index))
 
     def _best_live(self, index: int) -> list[int]:
@@ -217,23 +273,25 @@ class Engine:
 
     def _ended(self, index: int, answer: Answer) -> EndedSegment:
         """Return the answer to a segment that is still in the batch, with the attention if it is wanted."""
-        handle, hypotheses = self._handles[index], answer.hypotheses
-        if self._segments[handle].wants_attention:
+        segment_id, hypotheses = self._ids[index], answer.hypotheses
+        if self._segments[segment_id].wants_attention:
             hypotheses = tuple(
                 replace(hypothesis, attention=self._batch.cross_attention(index, hypothesis.token_ids))
                 for hypothesis in hypotheses
             )
-        return EndedSegment(handle=handle, hypotheses=hypotheses, num_steps=answer.num_steps, guard=answer.guard)
+        return EndedSegment(
+            segment_id=segment_id, hypotheses=hypotheses, num_steps=answer.num_steps, guard=answer.guard
+        )
 
-    def _leave(self, handles: Collection[int]) -> None:
-        if not handles:
+    def _leave(self, ids: Collection[int]) -> None:
+        if not ids:
             return
-        keep = indices_without(len(self._handles), [self._handles.index(handle) for handle in handles])
+        keep = indices_without(len(self._ids), [self._ids.index(segment_id) for segment_id in ids])
         self._batch.drop(keep)
         self._state.keep(keep)
-        self._handles = [self._handles[index] for index in keep]
+        self._ids = [self._ids[index] for index in keep]
 
-    def _forget(self, handles: Iterable[int]) -> None:
-        for handle in handles:
-            del self._segments[handle]
-            self._second_searches.forget(handle)
+    def _forget(self, ids: Iterable[int]) -> None:
+        for segment_id in ids:
+            del self._segments[segment_id]
+            self._second_searches.forget(segment_id)

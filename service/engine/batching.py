@@ -1,10 +1,10 @@
-"""Who joins a running batch next: pure functions of queue and batch."""
+"""Which waiting segments join a running batch: pure functions of queue and batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.datatypes import Priority
-from service.engine.protocol import BatchLoad
+from service.decoding.running_batch import BatchLoad
 from service.engine.queue import PendingSegment
 
 
@@ -25,28 +25,28 @@ class BatchBudget:
         )
 
 
-def fair_share(*, num_waiting: int, num_running: int, num_threads: int) -> int:
-    """Segments each thread holds if all are spread evenly, rounded up.
+def fair_share(num_segments: int, *, num_batches: int) -> int:
+    """Return the segments that each batch holds if all that wait and run are spread evenly, rounded up.
 
-    A thread takes newcomers up to its share. So two idle threads split a group, a busy one leaves newcomers to an
-    idle one, and while something waits there is always a thread below its share.
+    A batch takes new segments up to its share. So two empty batches split a group, a full one leaves new segments to an
+    empty one, and while something waits there is always a batch below its share.
     """
-    return -(-(num_waiting + num_running) // num_threads)
+    return -(-num_segments // num_batches)
 
 
-def next_joiners(waiting: Sequence[PendingSegment], running: BatchLoad, budget: BatchBudget) -> list[PendingSegment]:
-    """Choose who joins a batch.
+def select_segments(waiting: Sequence[PendingSegment], running: BatchLoad, budget: BatchBudget) -> list[PendingSegment]:
+    """Return the segments that join a batch.
 
-    The head of the queue goes first, or nobody does: if it does not fit yet, others must not keep it from ever
-    fitting. The rest of the room goes to interactive segments before bulk ones, in either lane to those whose source
-    is closest in length to the head's, because they are padded together.
+    The head of the queue joins first, or none does: if it does not fit yet, others must not keep it from ever fitting.
+    The rest of the budget goes to interactive segments before bulk ones, within a priority to those whose source is
+    closest in length to the head's, because they are padded together.
 
-    So who waits is passed by those only that are looked at with it, and each time one of those before it has left: of
-    `waiting[i]`, at most i + 1 batches are joined until it does, unless others come in before it. A caller is ahead
-    of its turn by no more work than that of what is looked at, and pays for it in its next turns.
+    So a segment is overtaken only by those looked at with it, and each time one of those before it has left: of
+    `waiting[i]`, at most i + 1 selections are made until it joins, unless others come in before it. A caller is ahead
+    of its fair share by no more than the work of what is looked at, and that work counts when it is next served.
 
     Args:
-        waiting: in the order they should be served; what is looked at, not necessarily all that waits.
+        waiting: what is looked at of the queue, in the order it should be served.
         running: the batch as it is.
         budget: kept by the batch that results, unless that is one segment.
     """
@@ -56,15 +56,15 @@ def next_joiners(waiting: Sequence[PendingSegment], running: BatchLoad, budget: 
     load = running.plus(head.segment)
     if not budget.allows(load):
         return []
-    joiners = [head]
+    selected = [head]
     for pending in sorted(waiting[1:], key=lambda other: _distance(head, other)):
         extended = load.plus(pending.segment)
         if budget.allows(extended):
-            joiners.append(pending)
+            selected.append(pending)
             load = extended
-    return joiners
+    return selected
 
 
 def _distance(head: PendingSegment, other: PendingSegment) -> tuple[bool, int]:
     """Order of preference to share a batch with the head."""
-    return other.priority is Priority.BULK, abs(other.num_source_tokens - head.num_source_tokens)
+    return other.context.priority is Priority.BULK, abs(other.num_source_tokens - head.num_source_tokens)

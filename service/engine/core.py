@@ -1,339 +1,217 @@
-"""A batch that is decoded by whoever gives it orders: newcomers are encoded, all step, who has ended or is late leaves.
+"""The engine core: the running batches of one loaded network, each stepped by a thread that messages tell what to do.
 
-Whatever the model does, it is told in the turn: an exception ends those who were in the batch, and the next turn begins
-with a fresh one.
+It runs in a process of its own, `service.runtime.__main__`, or in threads of the server (`EngineCore.connect`).
 """
 
 import contextlib
-import gc
 import logging
 import os
-import signal
 import socket
-import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from service.bundle import open_bundle
-from service.decoding.running_batch import EndedSegment, Engine
-from service.decoding.step_model import ModelLimits, StepModel
-from service.engine.process import ConnectionHandler
-from service.engine.protocol import (
-    BatchLoad,
-    Clock,
-    Loaded,
-    LoadOrder,
-    Newcomer,
-    NotLoaded,
-    Orders,
-    Report,
-    Turn,
-    format_digest,
-)
-from service.errors import DragomanError, EngineError
-from service.runtime.onnx_model import OnnxStepModel
+from service.decoding.running_batch import RunningBatch
+from service.decoding.step_model import StepModel
+from service.engine.protocol import BatchCommand, BatchReport, BatchStepOutput, Clock, NewSegment
 from service.threads import lower_priority
 
+log = logging.getLogger(__name__)
 
-class Usage:
-    """CPU time and caches of this process; any thread may ask."""
-
-    def __init__(self, cache_bytes: Callable[[], int], cpu_clock: Callable[[], float] = time.process_time) -> None:
-        """Begin with the CPU time taken so far as not yet told."""
-        self.cache_bytes = cache_bytes
-        """Tells the bytes of all caches."""
-        self._cpu_clock = cpu_clock
-        self._lock = threading.Lock()
-        self._told_s = 0.0
-
-    def untold_cpu_s(self) -> float:
-        """Return the CPU time since this was asked last, in seconds."""
-        with self._lock:
-            told_s, self._told_s = self._told_s, self._cpu_clock()
-            return self._told_s - told_s
+_REPORT_INTERVAL_S: Final = 0.02
+"""Most time between two reports of a batch that is not empty, but for that of a step. A batch that has nothing to tell
+disturbs the server no more often."""
 
 
-_EMPTY: Final = BatchLoad()
-
-
-class LocalBatch:
-    """The segments of one batch and the engine that decodes them."""
+class CoreBatch:
+    """The segments of one running batch, and what is unanswered of them; one thread at a time may use it."""
 
     def __init__(self, model: StepModel, clock: Clock) -> None:
         self._model = model
         self._clock = clock
-        self._engine: Engine | None = None  # made when needed: making it may fail like any other use of the model
-        self._running: dict[int, Newcomer] = {}  # by the engine's handle
-        self._load = _EMPTY
+        self._batch: RunningBatch | None = None  # made when needed: making it may fail like any other use of the model
+        self._unanswered: dict[int, NewSegment] = {}  # by id
 
     @property
     def num_segments(self) -> int:
         """Segments in the batch."""
-        return len(self._running)
+        return len(self._unanswered)
 
-    def exchange(self, orders: Orders) -> Sequence[Turn]:
-        """Obey, and take one turn."""
-        return (self.turn(orders),)
+    def run_step(self, command: BatchCommand) -> BatchStepOutput:
+        """Drop segments, start new ones, take one step if there is any, and drop those that are late.
 
-    def turn(self, orders: Orders) -> Turn:
-        """Drop whom nobody waits for, start newcomers, take one step, drop who is late."""
+        Whatever is raised is in the output: the segments of the batch are lost, the next step begins with an empty one.
+        """
         began_s = self._clock()
-        turn = Turn()
+        output = BatchStepOutput()
         try:
-            self._drop(handle for handle, newcomer in self._running.items() if newcomer.key in orders.dropped)
-            self._start(orders.newcomers, turn)
-            if self._running:
-                self._step(turn)
-                self._drop_late(turn)
+            self._drop([segment_id for segment_id in command.dropped_ids if segment_id in self._unanswered])
+            if command.new_segments:
+                self._start(command.new_segments, output)
+            if self._unanswered:
+                self._step(output)
+                self._drop_late(output)
         except Exception:  # noqa: BLE001 - one bad batch must strand neither its callers nor the decoding thread
-            turn.fault = traceback.format_exc()
-            turn.lost = tuple({newcomer.key for newcomer in (*self._running.values(), *orders.newcomers)})
-            self.reset()
-        turn.busy_s = self._clock() - began_s
-        return turn
+            output.fault = traceback.format_exc()
+            output.lost_ids = tuple({*self._unanswered, *(new.segment_id for new in command.new_segments)})
+            self._batch, self._unanswered = None, {}
+        output.busy_s = self._clock() - began_s
+        return output
 
-    def wake(self) -> None:
-        """Do nothing: an exchange is a step."""
+    def _running(self) -> RunningBatch:
+        if self._batch is None:
+            self._batch = RunningBatch(self._model)
+        return self._batch
 
-    def interrupt(self) -> None:
-        """Do nothing: nothing interrupts a step."""
+    def _start(self, new_segments: Sequence[NewSegment], output: BatchStepOutput) -> None:
+        output.encode_began_s = self._clock()
+        output.started_ids = tuple(new.segment_id for new in new_segments)
+        output.num_encoded_tokens = sum(len(new.segment.source_ids) for new in new_segments)
+        self._running().start([new.segment for new in new_segments], ids=output.started_ids)
+        output.encode_s = self._clock() - output.encode_began_s
+        self._unanswered.update(zip(output.started_ids, new_segments, strict=True))
 
-    def reset(self) -> None:
-        """Begin with an empty batch, and give up the memory of the one before."""
-        self._engine, self._running, self._load = None, {}, _EMPTY
-
-    def adopt_thread(self, *, niceness: int) -> None:
-        """Let the calling thread stand back: it is the one that decodes."""
-        lower_priority(niceness)
-
-    def close(self) -> None:
-        """Do nothing: its memory is freed with it."""
-
-    def _require_engine(self) -> Engine:
-        if self._engine is None:
-            self._engine = Engine(self._model)
-        return self._engine
-
-    def _start(self, newcomers: Sequence[Newcomer], turn: Turn) -> None:
-        if not newcomers:
-            return
-        turn.encode_began_s = self._clock()
-        turn.newcomers = tuple(newcomer.key for newcomer in newcomers)
-        turn.num_encoded_tokens = sum(len(newcomer.segment.source_ids) for newcomer in newcomers)
-        handles = self._require_engine().start([newcomer.segment for newcomer in newcomers])
-        turn.encode_s = self._clock() - turn.encode_began_s
-        self._running.update(zip(handles, newcomers, strict=True))
-        self._measure()
-
-    def _step(self, turn: Turn) -> None:
-        turn.load = self._load
+    def _step(self, output: BatchStepOutput) -> None:
+        output.load = self._running().load
         began_s = self._clock()
-        report = self._require_engine().step()
-        turn.step_ended_s = self._clock()
-        turn.step_s = turn.step_ended_s - began_s
-        turn.num_rows, turn.step_rows = turn.load.live_rows, report.num_segments * report.num_rows
-        if report.ended:
-            turn.ended = tuple(self._leaves(ended, turn) for ended in report.ended)
-            self._measure()
+        report = self._running().step()
+        output.step_ended_s = self._clock()
+        output.step_s = output.step_ended_s - began_s
+        output.num_rows, output.step_rows = output.load.live_rows, report.num_segments * report.num_rows
+        output.ended = report.ended
+        for ended in report.ended:
+            new = self._unanswered.pop(ended.segment_id)
+            if ended.hypotheses:
+                output.num_tokens += len(new.segment.source_ids)
+                output.num_steps += ended.num_steps
 
-    def _leaves(self, ended: EndedSegment, turn: Turn) -> EndedSegment:
-        """Take one who has ended out of the books; return it under its key."""
-        newcomer = self._running.pop(ended.handle)
-        if ended.hypotheses:
-            turn.num_tokens += len(newcomer.segment.source_ids)
-            turn.num_steps += ended.num_steps
-        return replace(ended, handle=newcomer.key)
-
-    def _drop_late(self, turn: Turn) -> None:
+    def _drop_late(self, output: BatchStepOutput) -> None:
         now_s = self._clock()
-        late = [handle for handle, newcomer in self._running.items() if newcomer.deadline_s <= now_s]
-        turn.late = tuple(self._running[handle].key for handle in late)
-        self._drop(late)
+        output.late_ids = tuple(new.segment_id for new in self._unanswered.values() if new.deadline_s <= now_s)
+        self._drop(output.late_ids)
 
-    def _drop(self, handles: Iterable[int]) -> None:
-        gone = list(handles)
-        if not gone:
+    def _drop(self, segment_ids: Collection[int]) -> None:
+        if not segment_ids:
             return
-        self._require_engine().drop(gone)
-        for handle in gone:
-            del self._running[handle]
-        self._measure()
-
-    def _measure(self) -> None:
-        self._load = BatchLoad.of(newcomer.segment for newcomer in self._running.values())
+        self._running().drop(segment_ids)
+        for segment_id in segment_ids:
+            del self._unanswered[segment_id]
 
 
-class LocalBatches:
-    """Makes batches that the decoding threads of this process step themselves."""
+class BatchLoop:
+    """Steps a batch as long as it is not empty, and waits for commands otherwise."""
 
-    def __init__(self, model: StepModel) -> None:
-        """Make batches of a model."""
-        self._model = model
-
-    @property
-    def limits(self) -> ModelLimits:
-        """What the model takes."""
-        return self._model.limits
-
-    def new_batch(self, clock: Clock) -> LocalBatch:
-        """Return an empty batch that goes by a clock."""
-        return LocalBatch(self._model, clock)
-
-    def close(self) -> None:
-        """Do nothing: the model's memory is freed with it."""
-
-
-_REPORT_INTERVAL_S: Final = 0.02
-"""Most time between two reports of a batch that somebody is in, but for that of a step: so late is it noticed that
-somebody has left, and no more often is the server disturbed by a batch that has nothing to tell."""
-
-
-class BatchServer:
-    """Steps a batch as long as somebody is in it, and waits for orders otherwise."""
-
-    def __init__(
-        self,
-        batch: LocalBatch,
-        connection: "Connection[Report, Orders]",
-        *,
-        niceness: int,
-        clock: Clock,
-        usage: Usage,
-    ) -> None:
-        """Take a batch and the connection to whom it belongs."""
-        self._batch = batch
+    def __init__(self, core: "EngineCore", connection: "Connection[BatchReport, BatchCommand]") -> None:
+        """Use the core's end of a connection; it is closed in the end."""
+        self._core = core
+        self._batch = CoreBatch(core.model, core.clock)
         self._connection = connection
-        self._niceness = niceness
-        self._clock = clock
-        self._usage = usage
-        self._orders: SimpleQueue[Orders | None] = SimpleQueue()  # None: there will be no more
-        self._turns: list[Turn] = []
-        self._is_asked = False
+        self._commands: SimpleQueue[BatchCommand | None] = SimpleQueue()  # None: there will be no more
+        self._outputs: list[BatchStepOutput] = []
         self._reported_at_s = 0.0
 
     def run(self) -> None:
         """Serve until the other end is closed."""
-        receiver = threading.Thread(target=self._receive, name="orders", daemon=True)
+        receiver = threading.Thread(target=self._receive, name="commands", daemon=True)
         receiver.start()
-        lower_priority(self._niceness)
         try:
-            while (orders := self._next_orders()) is not None:
-                self._turns.append(self._batch.turn(orders))
+            lower_priority(self._core.niceness)
+            while (command := self._next_command()) is not None:
+                self._outputs.append(self._batch.run_step(command))
                 if self._is_due():
-                    self._report()
-        except OSError:  # nobody listens any more
+                    self._connection.send(self._core.report_of(tuple(self._outputs)))
+                    self._outputs, self._reported_at_s = [], self._core.clock()
+        except OSError:  # the other end is closed
             pass
+        except Exception:
+            log.exception("batch ended")  # the client learns of it by the end of the connection
         finally:
-            self._hang_up()  # which the receiver notices; to close what it reads from would give its number to others
+            with socket.socket(fileno=os.dup(self._connection.fileno())) as end, contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)  # ends the receiver, which reads from it: so it cannot be closed yet
             receiver.join()
             self._connection.close()
 
-    def _hang_up(self) -> None:
-        with socket.socket(fileno=os.dup(self._connection.fileno())) as end, contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
-
     def _receive(self) -> None:
-        """Take orders off the connection as they come, so that whoever gives them never waits for a step."""
-        try:
+        """Take commands off the connection as they come, so that the client never waits for a step."""
+        with contextlib.suppress(Exception):  # whatever ends it
             while True:
-                self._orders.put(self._connection.recv())
-        except (EOFError, OSError):
-            self._orders.put(None)
+                self._commands.put(self._connection.recv())
+        self._commands.put(None)
 
-    def _next_orders(self) -> Orders | None:
-        """Return all orders given so far as one, waiting for some if nobody is in the batch; None after the last.
-
-        Empty ones among them ask for a report after this turn.
-        """
-        given = []
+    def _next_command(self) -> BatchCommand | None:
+        """Return all commands that have come as one, waiting if the batch is empty; None after the last."""
+        commands = []
         try:
-            given.append(self._orders.get(block=not self._batch.num_segments))
+            commands.append(self._commands.get(block=not self._batch.num_segments))
             while True:
-                given.append(self._orders.get_nowait())
+                commands.append(self._commands.get_nowait())
         except Empty:
             pass
-        orders = [one for one in given if one is not None]
-        self._is_asked = not all(orders)
-        return merged(orders) if len(orders) == len(given) else None
+        received = [command for command in commands if command is not None]
+        return BatchCommand.merged(received) if len(received) == len(commands) else None
 
     def _is_due(self) -> bool:
-        turn = self._turns[-1]
-        is_news = bool(turn.ended or turn.late or turn.fault) or not self._batch.num_segments
-        return is_news or self._is_asked or self._clock() - self._reported_at_s >= _REPORT_INTERVAL_S
-
-    def _report(self) -> None:
-        usage = self._usage
-        self._connection.send(
-            Report(turns=tuple(self._turns), cache_bytes=usage.cache_bytes(), cpu_s=usage.untold_cpu_s())
-        )
-        self._turns = []
-        self._reported_at_s = self._clock()
+        """Whether there is news, or the last report is long ago."""
+        output = self._outputs[-1]
+        is_news = bool(output.ended or output.late_ids or output.fault) or not self._batch.num_segments
+        return is_news or self._core.clock() - self._reported_at_s >= _REPORT_INTERVAL_S
 
 
-def merged(orders: list[Orders]) -> Orders:
-    """Return orders that were given one after the other as one; who was dropped before he could join does not."""
-    dropped = tuple(key for one in orders for key in one.dropped)
-    newcomers = tuple(newcomer for one in orders for newcomer in one.newcomers if newcomer.key not in dropped)
-    return Orders(newcomers=newcomers, dropped=dropped)
+class EngineCore:
+    """All running batches of a network; any thread may use it."""
 
+    def __init__(
+        self,
+        model: StepModel,
+        *,
+        niceness: int = 0,
+        clock: Clock = time.monotonic,
+        cache_bytes: Callable[[], int] = lambda: 0,
+        cpu_clock: Clock = lambda: 0.0,
+    ) -> None:
+        """Begin without batches.
 
-_OTHER_FILES = "the installed service is not the one that the server was started from: restart the server"
+        Args:
+            model: the network.
+            niceness: how far the threads that decode stand back behind others.
+            clock: of deadlines.
+            cache_bytes: tells the size of all caches.
+            cpu_clock: tells the CPU time of the process, if it is the core's own.
+        """
+        self.model, self.niceness, self.clock = model, niceness, clock
+        self._cache_bytes = cache_bytes
+        self._cpu_clock = cpu_clock
+        self._lock = threading.Lock()
+        self._reported_cpu_s = 0.0
+        self._threads: list[threading.Thread] = []
 
+    def connect(self) -> "Connection[Any, Any]":
+        """Return the client's end of a connection to a new batch."""
+        ours, theirs = socket.socketpair()
+        self.serve(Connection(theirs.detach()))
+        return Connection(ours.detach())
 
-def main() -> None:
-    """Do as the other end of the socket says."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # whoever ends the server gets all answers first
-        signal.signal(number, signal.SIG_IGN)
-    control: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    with contextlib.suppress(EOFError, OSError):  # the server has closed, or is gone
-        _serve(control)
-    os._exit(0)  # at once: threads in a step are waited for by nobody
+    def serve(self, connection: "Connection[Any, Any]") -> None:
+        """Run a new batch in a thread until the other end of a connection is closed."""
+        run = BatchLoop(self, connection).run
+        with self._lock:
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            thread = threading.Thread(target=run, name=f"decode-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
+    def report_of(self, outputs: tuple[BatchStepOutput, ...]) -> BatchReport:
+        """Return the report of what a batch did, with what the core takes."""
+        with self._lock:
+            before_s, self._reported_cpu_s = self._reported_cpu_s, self._cpu_clock()
+            cpu_s = self._reported_cpu_s - before_s
+        return BatchReport(outputs=outputs, cache_bytes=self._cache_bytes(), cpu_s=cpu_s)
 
-def _serve(control: "Connection[Any, Any]") -> None:
-    if sys.argv[2] != format_digest():
-        control.recv_bytes()  # an order that cannot be read
-        control.send(NotLoaded(error=EngineError(_OTHER_FILES)))
-        return
-    order: LoadOrder = control.recv()
-    logging.basicConfig(level=order.log_level, handlers=[ConnectionHandler(control)])
-    model = _load(order, control)
-    if model is None:
-        return
-    gc.freeze()
-    usage = Usage(lambda: model.cache_bytes)
-    while True:
-        control.recv()
-        connection: Connection[Any, Any] = Connection(recv_handle(control))
-        server = BatchServer(
-            LocalBatch(model, time.monotonic),
-            connection,
-            niceness=order.niceness,
-            clock=time.monotonic,
-            usage=usage,
-        )
-        threading.Thread(target=server.run, name="decode", daemon=True).start()
-
-
-def _load(order: LoadOrder, control: "Connection[Any, Any]") -> OnnxStepModel | None:
-    try:
-        model = OnnxStepModel(open_bundle(order.directory), order.settings)
-    except DragomanError as error:
-        control.send(NotLoaded(error=error))
-    except Exception as error:  # noqa: BLE001 - told to the server, whoever raised it
-        control.send(NotLoaded(error=EngineError(f"{type(error).__name__}: {error}")))
-    else:
-        control.send(Loaded(placement=model.placement, weights_bytes=model.weights_bytes))
-        return model
-    return None
-
-
-if __name__ == "__main__":
-    main()
+    def close(self, timeout_s: float) -> None:
+        """Wait for the threads, whose connections are closed: each ends after its step."""
+        for thread in self._threads:
+            thread.join(timeout_s)

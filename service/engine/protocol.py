@@ -1,86 +1,71 @@
-"""Who joins a running batch next: pure functions of queue and batch."""
+"""The messages between the engine client (in the server) and the engine core (in the decoding process).
+
+They are pickled and sent over sockets that nothing else can reach: one socket for the process (load, connect, log
+records), and one for each running batch (`BatchCommand` to the core, `BatchReport` back). Without a process of its own,
+a core runs in threads of the server and receives the same messages.
+"""
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+
+from pydantic import BaseModel
 
 from service.datatypes import GuardReport, Hypothesis, SamplingConfig, SearchConfig, Segment
-from service.decoding.running_batch import EndedSegment
-from service.decoding.step_model import ModelLimits
-from service.runtime.device import Placement
-from service.runtime.settings import RuntimeSettings
+from service.decoding.running_batch import BatchLoad, EndedSegment
+
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLoad:
-    """The size of a batch."""
+class NewSegment:
+    """A segment that joins a batch."""
 
-    num_segments: int = 0
-    longest_source: int = 0
-    """In tokens, EOS counted."""
+    segment_id: int
+    """Names it in every message; unique within an engine client."""
 
-    widest_beam: int = 0
-    source_tokens: int = 0
-    """Of all segments, EOS counted, without padding."""
+    segment: Segment
+    deadline_s: float
+    """On the monotonic clock, which all processes of a machine share."""
 
-    live_rows: int = 0
-    """Beams of all segments together."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCommand:
+    """What a batch is told between two steps."""
+
+    new_segments: tuple[NewSegment, ...] = ()
+    dropped_ids: tuple[int, ...] = ()
+    """Segments that are no longer wanted; they may have ended meanwhile."""
 
     @classmethod
-    def of(cls, segments: Iterable[Segment]) -> "BatchLoad":
-        """Return the load of a batch of these segments."""
-        listed = list(segments)
-        sources, beams = [len(one.source_ids) for one in listed], [one.search.beam_size for one in listed]
-        return cls(
-            num_segments=len(listed),
-            longest_source=max(sources, default=0),
-            widest_beam=max(beams, default=0),
-            source_tokens=sum(sources),
-            live_rows=sum(beams),
-        )
-
-    @property
-    def padded_tokens(self) -> int:
-        """Source tokens when every source is padded to the longest."""
-        return self.num_segments * self.longest_source
-
-    @property
-    def rows(self) -> int:
-        """Decoder rows when every beam is padded to the widest."""
-        return self.num_segments * self.widest_beam
-
-    def plus(self, segment: Segment) -> "BatchLoad":
-        """Return the load with one more segment."""
-        return BatchLoad(
-            num_segments=self.num_segments + 1,
-            longest_source=max(self.longest_source, len(segment.source_ids)),
-            widest_beam=max(self.widest_beam, segment.search.beam_size),
-            source_tokens=self.source_tokens + len(segment.source_ids),
-            live_rows=self.live_rows + segment.search.beam_size,
-        )
+    def merged(cls, commands: Sequence["BatchCommand"]) -> "BatchCommand":
+        """Return one command for several, in order; a segment that is dropped before it has joined never joins."""
+        if len(commands) == 1:
+            return commands[0]
+        dropped_ids = tuple(segment_id for one in commands for segment_id in one.dropped_ids)
+        new_segments = (new for one in commands for new in one.new_segments if new.segment_id not in dropped_ids)
+        return cls(new_segments=tuple(new_segments), dropped_ids=dropped_ids)
 
 
 @dataclass(slots=True, kw_only=True)
-class Turn:
-    """Newcomers were encoded and a step was taken, or nothing of it if nobody was left; filled in as it goes."""
+class BatchStepOutput:
+    """What one step of a batch did: new segments were encoded, then all took a step. Filled in as it goes.
 
-    newcomers: tuple[int, ...] = ()
-    """Keys of the segments that were encoded."""
+    Answers, metrics and the forecast are made of it. Times without `_began` or `_ended` in their name are durations.
+    """
+
+    started_ids: tuple[int, ...] = ()
+    """The segments that were encoded."""
 
     num_encoded_tokens: int = 0
-    """Source tokens of the newcomers."""
+    """Their source tokens."""
 
     encode_began_s: float = 0.0
-    """On the batch's clock."""
-
     encode_s: float = 0.0
-    """Seconds of their encoder runs, as are the other times."""
-
     load: BatchLoad = field(default_factory=BatchLoad)
-    """Of those who took part in the step."""
+    """Of the segments that took part in the decoder step."""
 
     step_rows: int = 0
     """Rows that the network stepped: those of each segment, dead ones counted, times segments."""
@@ -90,22 +75,20 @@ class Turn:
 
     step_s: float = 0.0
     step_ended_s: float = 0.0
-    """On the batch's clock."""
-
     ended: tuple[EndedSegment, ...] = ()
-    """Who ended with the step; handles are keys."""
+    """The segments that ended with the step."""
 
-    late: tuple[int, ...] = ()
-    """Keys of those who were dropped after the step, as their deadline had passed."""
+    late_ids: tuple[int, ...] = ()
+    """The segments that were dropped after the step because their deadline had passed."""
 
     fault: str = ""
-    """What was raised, as Python prints it."""
+    """The traceback, if anything was raised."""
 
-    lost: tuple[int, ...] = ()
-    """Keys of those who were in the batch when it was raised, newcomers included: nobody is in it any more."""
+    lost_ids: tuple[int, ...] = ()
+    """The segments that were in the batch when it was raised; the batch is empty from then on."""
 
     busy_s: float = 0.0
-    """The whole turn."""
+    """All of it."""
 
     num_tokens: int = 0
     """Source tokens of the segments that ended."""
@@ -119,142 +102,67 @@ class Turn:
         return self.num_encoded_tokens + self.num_rows
 
 
-Clock = Callable[[], float]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReport:
+    """What a batch has done since its last report."""
+
+    outputs: tuple[BatchStepOutput, ...]
+    cache_bytes: int
+    """KV caches of all batches of the core."""
+
+    cpu_s: float
+    """CPU time of the decoding process since any of its batches reported; 0 without a process of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Newcomer:
-    """A segment that joins."""
-
-    key: int
-    """What it is called in orders and turns; no other segment of the batch is called so."""
-
-    segment: Segment
-    deadline_s: float
-    """On the batch's clock."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
-    """What a batch is told between two steps."""
-
-    newcomers: tuple[Newcomer, ...] = ()
-    dropped: tuple[int, ...] = ()
-    """Keys of segments that nobody waits for any more; who has left by himself meanwhile may be among them."""
-
-    def __bool__(self) -> bool:
-        """Say whether there is anything to do."""
-        return bool(self.newcomers or self.dropped)
-
-
-class Batch(Protocol):
-    """One thread at a time may use it; `wake` and `interrupt` are for all others."""
-
-    def exchange(self, orders: Orders) -> Sequence[Turn]:
-        """Give orders and return what was done since the last exchange: a step at least, or nothing if interrupted.
-
-        Not called without orders while nobody is in the batch, as nothing would ever be done.
-
-        Raises:
-            EngineError: if the batch is lost with all who were in it; the next exchange begins with an empty one.
-        """
-
-    def wake(self) -> None:
-        """Let an exchange that waits return after the step that is being taken: there may be orders to give.
-
-        Not before: whoever comes while a batch is in a step that takes long is better off in another one.
-        """
-
-    def interrupt(self) -> None:
-        """Let exchanges return at once from now on: all is over."""
-
-    def reset(self) -> None:
-        """Forget all who are in it, whatever has become of them: the next exchange begins with an empty one."""
-
-    def adopt_thread(self, *, niceness: int) -> None:
-        """Prepare the calling thread, which will do all exchanges from now on.
-
-        Args:
-            niceness: how far the thread that decodes stands back behind others.
-        """
-
-    def close(self) -> None:
-        """Free what it takes; it is used no more."""
-
-
-class BatchSource(Protocol):
-    """Makes the batches of a model's decoding threads."""
-
-    @property
-    def limits(self) -> ModelLimits:
-        """What the batches take."""
-
-    def new_batch(self, clock: Clock) -> Batch:
-        """Return an empty batch that goes by a clock."""
-
-    def close(self) -> None:
-        """Free what the batches share; they are closed already."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOrder:
-    """The first thing a decoding process is told."""
+class LoadCommand:
+    """The first message to a decoding process."""
 
     directory: Path
     """Of the bundle."""
 
-    settings: RuntimeSettings
+    settings: BaseModel
+    """Of the runtime."""
+
     niceness: int
-    """How far its threads stand back behind others."""
+    """How far the threads that decode stand back behind others."""
 
     log_level: int
-    """From which on it sends what it logs."""
+    """Log records from this level on are sent to the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The answer: the network can be run."""
+    """The network can be run."""
 
-    placement: Placement
+    device: str
+    precision: str
     weights_bytes: int
+    """Size of the files that hold graphs and weights of the precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotLoaded:
-    """The other answer."""
+class LoadFailed:
+    """The network cannot be run; the process ends."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connect:
-    """One end of a socket comes next; it is for a batch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a batch has done since its last one."""
-
-    turns: tuple[Turn, ...]
-    cache_bytes: int
-    """Of all batches of the process."""
-
-    cpu_s: float
-    """CPU time of the process since any of its batches reported last."""
+    """One end of a socket follows; it is for a new batch."""
 
 
 _PICKLED = (
-    *(LoadOrder, Loaded, NotLoaded, Connect, Report),
-    *(Orders, Newcomer, Segment, SearchConfig, SamplingConfig),
-    *(Turn, BatchLoad, EndedSegment, Hypothesis, GuardReport),
+    *(LoadCommand, Loaded, LoadFailed, Connect),
+    *(BatchCommand, NewSegment, Segment, SearchConfig, SamplingConfig),
+    *(BatchReport, BatchStepOutput, BatchLoad, EndedSegment, Hypothesis, GuardReport),
 )
 """Messages, and what they are made of."""
 
 
-def format_digest() -> str:
-    """Return what tells two forms of the messages apart: processes that differ in it would misread each other."""
-    forms = [
-        (kind.__qualname__, [(field.name, str(field.type)) for field in dataclasses.fields(kind)]) for kind in _PICKLED
-    ]
-    settings = [(name, str(field.annotation)) for name, field in RuntimeSettings.model_fields.items()]
+def format_digest(settings_type: type[BaseModel]) -> str:
+    """Return a digest of the fields of all messages: two processes that differ in it would misread each other."""
+    forms = [(kind.__qualname__, [(one.name, str(one.type)) for one in dataclasses.fields(kind)]) for kind in _PICKLED]
+    settings = [(name, str(field.annotation)) for name, field in settings_type.model_fields.items()]
     return hashlib.sha256(repr((forms, settings)).encode()).hexdigest()

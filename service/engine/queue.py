@@ -1,5 +1,6 @@
-"""The bounded queue: all-or-nothing admission, priorities, fair turns, deadlines, and when to come back if full."""
+"""The bounded queue: all-or-nothing admission, priorities, fairness between callers, deadlines, when to retry."""
 
+import contextlib
 import heapq
 import math
 from bisect import bisect_left, insort
@@ -9,99 +10,205 @@ from dataclasses import dataclass, field
 from itertools import chain, count, islice
 
 from service.datatypes import Priority, Segment, SegmentResult
-from service.engine.forecast import Backlog, Demand, Forecast
+from service.engine.forecast import Forecast, Prediction, RequestCost, WorkAhead
+from service.engine.settings import SchedulingSettings
 from service.errors import DragomanError, OverloadedError
+from service.request_context import RequestContext
+
+_MIN_SWEEP = 64
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
-class PendingSegment:
-    """An admitted segment and the place where its one answer goes; equal only to itself."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class PendingSegment(Future[SegmentResult]):
+    """A segment between its admission and its answer, and the future that its caller waits for; equal only to itself.
+
+    The future stays pending until answered, so that its owner can cancel it at any time.
+    """
+
+    segment_id: int = 0
+    """In messages to the engine core."""
 
     segment: Segment
-    priority: Priority
-    caller: str = ""
-    """Name of who asked; empty for what the process asks itself."""
+    context: RequestContext = field(default_factory=RequestContext)
+    """Of its request."""
 
     work: int = 1
     """Expected work tokens, see `service.engine.forecast`; at least 1."""
 
-    admitted_at_s: float
-    deadline_s: float
-    """On the scheduler's clock."""
+    admitted_at_s: float = 0.0
+    """On the engine client's clock, as the other times."""
 
-    exemplar: dict[str, str] | None = None
-    """Leads from observations of its times to its trace."""
+    prediction: Prediction | None = None
+    """When its request was expected to be answered; the last segment of a request has it."""
 
-    future: "Future[SegmentResult]" = field(default_factory=Future)
-    """Stays pending until answered, so that its owner can cancel it at any time."""
+    queue_s: float = 0.0
+    """Until its encoder run began; known once that is reported, as are the next two."""
+
+    encode_s: float = 0.0
+    decode_began_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__init__()
 
     @property
     def num_source_tokens(self) -> int:
         """EOS counted."""
         return len(self.segment.source_ids)
 
-    def answer(self, result: SegmentResult) -> bool:
-        """Give the result; return False if the segment was answered or cancelled before."""
-        try:
-            self.future.set_result(result)
-        except InvalidStateError:
-            return False
-        return True
-
-    def fail(self, error: DragomanError) -> bool:
-        """Give an error instead; return False if the segment was answered or cancelled before."""
-        try:
-            self.future.set_exception(error)
-        except InvalidStateError:
-            return False
-        return True
+    def answer(self, outcome: SegmentResult | DragomanError) -> None:
+        """Give the result or an error, unless the segment was answered or cancelled before."""
+        with contextlib.suppress(InvalidStateError):
+            if isinstance(outcome, DragomanError):
+                self.set_exception(outcome)
+            else:
+                self.set_result(outcome)
 
 
-_MIN_SWEEP = 64
+class AdmissionQueue:
+    """Segments that wait, by priority; not thread-safe: the engine client guards it.
+
+    Interactive segments are served before bulk ones; within a priority the queue is fair to callers. While any bulk
+    segment has waited longer than `bulk_patience_s`, the next bulk segment is next of all at every look at the queue,
+    so bulk work progresses under any interactive load. It is the next by fairness, not the oldest: patience must not
+    let a caller with much bulk work go before one with little.
+
+    Bounds: segments; expected work, which only a request that finds nothing waiting may exceed; and for one caller a
+    share of both, which keeps room for others, and which only a request may exceed whose caller has nothing waiting.
+    Segments without a caller come from the process itself and are not counted by it.
+    """
+
+    def __init__(self, settings: SchedulingSettings) -> None:
+        self._settings = settings
+        self._queues = {priority: FairQueue() for priority in Priority}
+        self._num_tokens = 0
+        self._next_deadline_s = math.inf  # no deadline is earlier; may be one of a segment that has left
+
+    def __iter__(self) -> Iterator[PendingSegment]:
+        return chain(*self._queues.values())
+
+    @property
+    def num_segments(self) -> int:
+        """Segments that wait."""
+        return sum(map(len, self._queues.values()))
+
+    @property
+    def num_tokens(self) -> int:
+        """Source tokens that wait."""
+        return self._num_tokens
+
+    @property
+    def work(self) -> int:
+        """Expected work tokens of what waits."""
+        return sum(queue.work for queue in self._queues.values())
+
+    def check_capacity(self, cost: RequestCost, *, caller: str, forecast: Forecast) -> None:
+        """Raise OverloadedError, which says when to retry by the forecast, if a request does not fit."""
+        num_waiting, work, settings = self.num_segments, self.work, self._settings
+        average_work = work / max(1, num_waiting)
+        bounds = [("segments", num_waiting, cost.num_segments, settings.max_queue_segments, average_work)]
+        if num_waiting:
+            bounds.append(("work tokens", work, cost.work, settings.max_queue_work_tokens, 1))
+        num_held, work_held = map(sum, zip(*(queue.held_by(caller) for queue in self._queues.values()), strict=True))
+        if caller and num_held:
+            share = settings.max_caller_queue_share
+            num_callers = max(queue.num_callers for queue in self._queues.values())
+            most, each = math.floor(settings.max_queue_segments * share), average_work * num_callers
+            bounds.append(("segments of this caller", num_held, cost.num_segments, most, each))
+            most = math.floor(settings.max_queue_work_tokens * share)
+            bounds.append(("work tokens of this caller", work_held, cost.work, most, num_callers))
+        for unit, queued, added, limit, work_each in bounds:
+            if (excess := queued + added - limit) > 0:
+                excess_s = forecast.work_done_in_s(min(math.ceil(excess * work_each), work))
+                retry_after_s = forecast.retry_after_s(excess_s=excess_s)
+                raise OverloadedError(queued=queued, limit=limit, unit=unit, retry_after_s=retry_after_s)
+
+    def add(self, group: Sequence[PendingSegment]) -> None:
+        """Let all segments of a request wait, which fit."""
+        for pending in group:
+            self._queues[pending.context.priority].add(pending)
+            self._num_tokens += pending.num_source_tokens
+            self._next_deadline_s = min(self._next_deadline_s, pending.context.deadline_s)
+
+    def work_ahead(self, cost: RequestCost, context: RequestContext, *, num_running: int) -> WorkAhead:
+        """Return what is served before the last segment of a request; takes time for each caller, not each segment."""
+        work = self._queues[context.priority].work_before(context.caller, cost.work)
+        if context.priority is Priority.BULK:
+            work += self._queues[Priority.INTERACTIVE].work
+        num_waiting = round(work * self.num_segments / self.work) if self.num_segments else 0
+        return WorkAhead(num_waiting=num_waiting, work=work, num_running=num_running)
+
+    def serve(self, pending: PendingSegment) -> None:
+        """Take out a segment that waits, to be decoded."""
+        self._queues[pending.context.priority].serve(pending)
+        self._num_tokens -= pending.num_source_tokens
+
+    def drop(self, pending: PendingSegment) -> bool:
+        """Take out a segment that is no longer wanted; return False if it does not wait here."""
+        if is_here := self._queues[pending.context.priority].drop(pending):
+            self._num_tokens -= pending.num_source_tokens
+        return is_here
+
+    def pop_expired(self, now_s: float) -> list[PendingSegment]:
+        """Remove and return the segments whose deadline has passed."""
+        if now_s < self._next_deadline_s:
+            return []
+        expired = [pending for pending in self if pending.context.deadline_s <= now_s]
+        for pending in expired:
+            self.drop(pending)
+        self._next_deadline_s = min((pending.context.deadline_s for pending in self), default=math.inf)
+        return expired
+
+    def peek(self, now_s: float, *, limit: int) -> list[PendingSegment]:
+        """Return the next segments in the order they should be served, without removing them."""
+        interactive = self._queues[Priority.INTERACTIVE].peek(limit)
+        oldest = self._queues[Priority.BULK].oldest
+        is_bulk_due = oldest is not None and now_s - oldest.admitted_at_s > self._settings.bulk_patience_s
+        bulk = self._queues[Priority.BULK].peek(max(int(is_bulk_due), limit - len(interactive)))
+        if is_bulk_due:
+            return [bulk[0], *interactive, *bulk[1:]][:limit]
+        return interactive + bulk
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Caller:
     """A caller who has something waiting."""
 
-    turn_at: int
-    """On the clock of the lane: the work that the caller was served, and where it began. The least is next."""
+    start_tag: int
+    """On the virtual clock of the queue: the work that the caller was served, and where it began. The least is next."""
 
     order: int
-    """Decides among equals: who had its turn last comes last."""
+    """Decides among equals: the caller that was served last comes last."""
 
     waiting: dict[PendingSegment, None] = field(default_factory=dict)
-    """An ordered set: first in, first out, and anyone may leave."""
+    """An ordered set: first in, first out, and any may leave."""
 
     work: int = 0
     """Of what waits."""
 
     @property
     def key(self) -> tuple[int, int]:
-        return self.turn_at, self.order
+        return self.start_tag, self.order
 
 
-class FairLane:
-    """Segments of one priority that wait; callers take turns, each caller's segments go first in, first out.
+class FairQueue:
+    """Segments of one priority that wait: fair between callers, first in, first out for each caller.
 
-    Start-time fair queueing (Goyal et al. 1996, "Start-time Fair Queueing") with one flow for each caller: the next
-    segment is that of the caller who was served least work. A caller who comes back begins where the others are, or
-    where it was if that is later, so neither a pause nor a cancelled request changes what anybody is due. Of two
-    callers with segments waiting all the time, neither is served more than the other by more work than that of one
-    segment of each.
+    Start-time fair queueing (Goyal et al. 1996) with one flow for each caller: the next segment is that of the caller
+    who was served least work. A caller who comes back begins where the others are, or where it was if that is later,
+    so neither a pause nor a cancelled request changes what any caller is due. Of two callers with segments waiting all
+    the time, neither is served more than the other by more work than that of one segment of each.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[PendingSegment, None] = {}  # in order of admission
         self._callers: dict[str, _Caller] = {}
-        self._turns: list[tuple[tuple[int, int], _Caller]] = []  # sorted; no two keys are equal
-        self._left_at: dict[str, int] = {}  # turns of callers with nothing waiting, if those might be in the future
+        self._order: list[tuple[tuple[int, int], _Caller]] = []  # sorted; no two keys are equal
+        self._left_at: dict[str, int] = {}  # start tags of callers with nothing waiting, if they may be in the future
         self._sweep_at = _MIN_SWEEP
-        self._num_turns = 0
+        self._num_served = 0
         self._work = 0
 
     def __len__(self) -> int:
-        """Segments that wait."""
         return len(self._waiting)
 
     def __iter__(self) -> Iterator[PendingSegment]:
@@ -130,68 +237,68 @@ class FairLane:
 
     def add(self, pending: PendingSegment) -> None:
         """Let a segment wait."""
-        caller = self._callers.get(pending.caller)
+        caller = self._callers.get(pending.context.caller)
         if caller is None:
-            caller = _Caller(turn_at=self._next_turn_of(pending.caller), order=self._next_order())
-            self._left_at.pop(pending.caller, None)
-            self._callers[pending.caller] = caller
-            insort(self._turns, (caller.key, caller))
+            caller = _Caller(start_tag=self._start_tag_of(pending.context.caller), order=self._next_order())
+            self._left_at.pop(pending.context.caller, None)
+            self._callers[pending.context.caller] = caller
+            insort(self._order, (caller.key, caller))
         caller.waiting[pending] = None
         caller.work += pending.work
         self._waiting[pending] = None
         self._work += pending.work
 
     def serve(self, pending: PendingSegment) -> None:
-        """Take out a segment to be decoded; its caller's next turn is later by its work."""
-        caller = self._callers[pending.caller]
+        """Take out a segment to be decoded; its caller is next served later by its work."""
+        caller = self._callers[pending.context.caller]
         self._take_out(caller, pending)
-        del self._turns[bisect_left(self._turns, (caller.key,))]
-        caller.turn_at += pending.work
+        del self._order[bisect_left(self._order, (caller.key,))]
+        caller.start_tag += pending.work
         caller.order = self._next_order()
-        insort(self._turns, (caller.key, caller))
-        self._dismiss_if_done(pending.caller)
+        insort(self._order, (caller.key, caller))
+        self._forget_if_done(pending.context.caller)
 
     def drop(self, pending: PendingSegment) -> bool:
-        """Take out a segment that nobody waits for any more; return False if it does not wait here."""
+        """Take out a segment that is no longer wanted; return False if it does not wait here."""
         if pending not in self._waiting:
             return False
-        self._take_out(self._callers[pending.caller], pending)
-        self._dismiss_if_done(pending.caller)
+        self._take_out(self._callers[pending.context.caller], pending)
+        self._forget_if_done(pending.context.caller)
         return True
 
     def peek(self, limit: int) -> list[PendingSegment]:
-        """Return the next segments in the order in which they have their turns."""
+        """Return the next segments in the order in which they are served."""
         found: list[PendingSegment] = []
-        order = count(self._num_turns)
-        heap = [(key, iter(caller.waiting)) for key, caller in islice(self._turns, limit)]  # sorted, so it is a heap
+        order = count(self._num_served)
+        heap = [(key, iter(caller.waiting)) for key, caller in islice(self._order, limit)]  # sorted, so it is a heap
         while heap and len(found) < limit:
-            (turn_at, _), waiting = heap[0]
+            (start_tag, _), waiting = heap[0]
             pending = next(waiting, None)
             if pending is None:
                 heapq.heappop(heap)
             else:
                 found.append(pending)
-                heapq.heapreplace(heap, ((turn_at + pending.work, next(order)), waiting))
+                heapq.heapreplace(heap, ((start_tag + pending.work, next(order)), waiting))
         return found
 
     def work_before(self, caller: str, work: int) -> int:
         """Return the work that is served before so much more of a caller, its own included if it waits already."""
         known = self._callers.get(caller)
-        last_turn_at = self._next_turn_of(caller) + work + (known.work if known else 0)
+        last_tag = self._start_tag_of(caller) + work + (known.work if known else 0)
         return sum(
-            other.work if other is known else min(other.work, max(0, last_turn_at - other.turn_at))
+            other.work if other is known else min(other.work, max(0, last_tag - other.start_tag))
             for other in self._callers.values()
         )
 
-    def _next_turn_of(self, caller: str) -> int:
+    def _start_tag_of(self, caller: str) -> int:
         if known := self._callers.get(caller):
-            return known.turn_at
-        now = self._turns[0][1].turn_at if self._turns else 0
+            return known.start_tag
+        now = self._order[0][1].start_tag if self._order else 0
         return max(now, self._left_at.get(caller, 0))
 
     def _next_order(self) -> int:
-        self._num_turns += 1
-        return self._num_turns - 1
+        self._num_served += 1
+        return self._num_served - 1
 
     def _take_out(self, caller: _Caller, pending: PendingSegment) -> None:
         del caller.waiting[pending]
@@ -199,172 +306,17 @@ class FairLane:
         del self._waiting[pending]
         self._work -= pending.work
 
-    def _dismiss_if_done(self, name: str) -> None:
+    def _forget_if_done(self, name: str) -> None:
         """Forget a caller who has nothing waiting, but remember how far ahead of the others it was served."""
         caller = self._callers[name]
         if caller.waiting:
             return
         del self._callers[name]
-        del self._turns[bisect_left(self._turns, (caller.key,))]
-        self._left_at[name] = caller.turn_at
-        if not self._turns:  # nobody is behind anybody
+        del self._order[bisect_left(self._order, (caller.key,))]
+        self._left_at[name] = caller.start_tag
+        if not self._order:  # no caller is behind another
             self._left_at.clear()
-        elif len(self._left_at) >= self._sweep_at:
-            self._sweep()
-
-    def _sweep(self) -> None:
-        """Forget those whose turn the others have reached; each time as much is added as is looked at."""
-        now = self._turns[0][1].turn_at
-        self._left_at = {name: turn_at for name, turn_at in self._left_at.items() if turn_at > now}
-        self._sweep_at = max(_MIN_SWEEP, 2 * len(self._left_at))
-
-
-class AdmissionQueue:
-    """Segments that wait, in two lanes; not thread-safe: the scheduler guards it.
-
-    Interactive segments are served before bulk ones; in each lane callers take turns. While any bulk segment has waited
-    longer than `bulk_patience_s`, the next one of the bulk lane is next of all at every look at the queue, so bulk work
-    progresses under any interactive load. It is the one whose turn it is, not the oldest: patience must not let a
-    caller with much bulk work go before one with little.
-
-    Bounds: segments; expected work, which only a request that finds nothing waiting may exceed; and for the segments
-    and the work of one caller a share of both, which only a request may exceed whose caller has nothing waiting. The
-    share keeps room for others. Segments without a caller come from the process itself and are not counted by it.
-    """
-
-    def __init__(
-        self, *, max_segments: int, max_work: int, bulk_patience_s: float, max_caller_share: float = 1.0
-    ) -> None:
-        self._max_segments = max_segments
-        self._max_work = max_work
-        self._max_caller_share = max_caller_share
-        self._bulk_patience_s = bulk_patience_s
-        self._lanes = {priority: FairLane() for priority in Priority}
-        self._num_tokens = 0
-        self._next_deadline_s = math.inf  # no deadline is earlier; may be one of a segment that has left
-
-    @property
-    def num_segments(self) -> int:
-        """Segments that wait."""
-        return sum(map(len, self._lanes.values()))
-
-    @property
-    def num_tokens(self) -> int:
-        """Source tokens that wait."""
-        return self._num_tokens
-
-    @property
-    def work(self) -> int:
-        """Expected work tokens of what waits."""
-        return sum(lane.work for lane in self._lanes.values())
-
-    def admit(self, group: Sequence[PendingSegment], *, forecast: Forecast) -> None:
-        """Take all segments of a request, or none.
-
-        Raises:
-            OverloadedError: if they do not all find a place.
-        """
-        if group:
-            work = sum(pending.work for pending in group)
-            self.check_room(num_segments=len(group), work=work, caller=group[0].caller, forecast=forecast)
-        for pending in group:
-            self._lanes[pending.priority].add(pending)
-            self._num_tokens += pending.num_source_tokens
-            self._next_deadline_s = min(self._next_deadline_s, pending.deadline_s)
-
-    def check_room(self, *, num_segments: int, work: int, caller: str, forecast: Forecast) -> None:
-        """Do nothing if a request of so many segments and so much work finds a place.
-
-        Raises:
-            OverloadedError: if it does not.
-        """
-        self._check_bounds(num_segments, work, forecast)
-        self._check_share(num_segments, work, caller, forecast)
-
-    def backlog(self, demand: Demand, *, priority: Priority, caller: str, num_running: int) -> Backlog:
-        """Return what is served before the last segment of a request that is not admitted yet.
-
-        Takes as long as there are callers who wait, however many segments they have.
-        """
-        lane = self._lanes[priority]
-        work = lane.work_before(caller, demand.work)
-        if priority is Priority.BULK:
-            work += self._lanes[Priority.INTERACTIVE].work
-        num_waiting = round(work * self.num_segments / self.work) if self.num_segments else 0
-        return Backlog(num_waiting=num_waiting, work=work, num_running=num_running)
-
-    def serve(self, pending: PendingSegment) -> None:
-        """Take out a segment that waits, to be decoded."""
-        self._lanes[pending.priority].serve(pending)
-        self._num_tokens -= pending.num_source_tokens
-
-    def drop(self, pending: PendingSegment) -> bool:
-        """Free the place of a segment that nobody waits for any more; return False if it does not wait here."""
-        is_here = self._lanes[pending.priority].drop(pending)
-        if is_here:
-            self._num_tokens -= pending.num_source_tokens
-        return is_here
-
-    def pop_expired(self, now_s: float) -> list[PendingSegment]:
-        """Remove and return the segments whose deadline has passed."""
-        if now_s < self._next_deadline_s:
-            return []
-        expired = [pending for pending in self._all() if pending.deadline_s <= now_s]
-        for pending in expired:
-            self.drop(pending)
-        self._next_deadline_s = min((pending.deadline_s for pending in self._all()), default=math.inf)
-        return expired
-
-    def peek(self, now_s: float, *, limit: int) -> list[PendingSegment]:
-        """Return the next segments in the order they should be served, without removing them."""
-        interactive = self._lanes[Priority.INTERACTIVE].peek(limit)
-        is_bulk_due = self._is_bulk_due(now_s)
-        bulk = self._lanes[Priority.BULK].peek(max(int(is_bulk_due), limit - len(interactive)))
-        if is_bulk_due:
-            return [bulk[0], *interactive, *bulk[1:]][:limit]
-        return interactive + bulk
-
-    def _is_bulk_due(self, now_s: float) -> bool:
-        oldest = self._lanes[Priority.BULK].oldest
-        return oldest is not None and now_s - oldest.admitted_at_s > self._bulk_patience_s
-
-    def _check_bounds(self, num_added: int, work_added: int, forecast: Forecast) -> None:
-        queued, limit = self.num_segments, self._max_segments
-        if (excess := queued + num_added - limit) > 0:
-            retry_after_s = self._retry_after_s(self._work_of(excess), forecast)
-            raise OverloadedError(queued=queued, limit=limit, unit="segments", retry_after_s=retry_after_s)
-        work, limit = self.work, self._max_work
-        if queued and (excess := work + work_added - limit) > 0:
-            retry_after_s = self._retry_after_s(excess, forecast)
-            raise OverloadedError(queued=work, limit=limit, unit="work tokens", retry_after_s=retry_after_s)
-
-    def _check_share(self, num_added: int, work_added: int, caller: str, forecast: Forecast) -> None:
-        queued, work = map(sum, zip(*(lane.held_by(caller) for lane in self._lanes.values()), strict=True))
-        if not caller or not queued:
-            return
-        limit = math.floor(self._max_segments * self._max_caller_share)
-        if (excess := queued + num_added - limit) > 0:
-            retry_after_s = self._retry_after_s(self._work_of(excess) * self._num_callers, forecast)
-            unit = "segments of this caller"
-            raise OverloadedError(queued=queued, limit=limit, unit=unit, retry_after_s=retry_after_s)
-        limit = math.floor(self._max_work * self._max_caller_share)
-        if (excess := work + work_added - limit) > 0:
-            retry_after_s = self._retry_after_s(excess * self._num_callers, forecast)
-            unit = "work tokens of this caller"
-            raise OverloadedError(queued=work, limit=limit, unit=unit, retry_after_s=retry_after_s)
-
-    @property
-    def _num_callers(self) -> int:
-        """Callers that take turns with any of them."""
-        return max(lane.num_callers for lane in self._lanes.values())
-
-    def _retry_after_s(self, excess: int, forecast: Forecast) -> float:
-        """Return the time after which so much of the work that waits is done."""
-        return forecast.retry_after_s(excess_s=forecast.working_off_s(min(excess, self.work)))
-
-    def _work_of(self, num_segments: int) -> int:
-        """Return the work of so many segments as they wait here, on average."""
-        return math.ceil(num_segments * self.work / max(1, self.num_segments))
-
-    def _all(self) -> Iterator[PendingSegment]:
-        return chain(*self._lanes.values())
+        elif len(self._left_at) >= self._sweep_at:  # forget those that the others have reached
+            now = self._order[0][1].start_tag
+            self._left_at = {other: start_tag for other, start_tag in self._left_at.items() if start_tag > now}
+            self._sweep_at = max(_MIN_SWEEP, 2 * len(self._left_at))

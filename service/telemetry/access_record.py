@@ -47,8 +47,9 @@ class AccessRecord:
     def add_sentence(self, sentence: TranslatedSentence) -> None:
         """Note a sentence of a document."""
         located = sentence.sentence
-        num_tokens = (located.num_source_tokens, located.num_target_tokens) if located else (0, 0)
-        self._add_answer(sentence, *num_tokens)
+        self._add_answer(
+            sentence, located.num_source_tokens if located else 0, located.num_target_tokens if located else 0
+        )
         if self.keeps_texts:
             _keep(self.translations, (sentence.text,))
 

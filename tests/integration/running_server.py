@@ -20,8 +20,8 @@ from service.app import App, Ports
 from service.bundle import open_bundle
 from service.config import Settings, load_settings, settings_of_model
 from service.decoding.step_model import StepModel
-from service.engine.client import Scheduler
-from service.engine.core import LocalBatches
+from service.engine.client import EngineClient
+from service.engine.core import EngineCore
 from service.models.model import ModelLoader, ModelParts
 from service.models.serving import SERVING_NAME, ServingSettings
 from service.runtime.onnx_model import OnnxStepModel
@@ -152,7 +152,13 @@ class RunningServer:
             self.models.append(model)
             return ModelParts(
                 tokenizer=open_tokenizer(bundle),
-                scheduler=Scheduler(LocalBatches(model), own.scheduling.on(placement.device), self.metrics, self.clock),
+                scheduler=EngineClient(
+                    EngineCore(model, clock=self.clock),
+                    model.limits,
+                    own.scheduling.on(placement.device),
+                    self.metrics,
+                    self.clock,
+                ),
                 precision=placement.precision,
                 device=placement.device,
                 weights_bytes=network.weights_bytes,

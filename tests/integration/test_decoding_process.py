@@ -24,7 +24,7 @@ from dragoman.v1 import translation_pb2_grpc as pb_grpc
 import service.engine.process
 from service.cli.server_process import Ports, ServerProcess
 from service.engine.process import DecodingProcess
-from service.engine.protocol import LoadOrder
+from service.engine.protocol import LoadCommand
 from service.errors import EngineError
 from service.models.serving import SERVING_NAME
 from service.runtime.settings import RuntimeSettings
@@ -163,7 +163,7 @@ def test_there_is_one_process_for_a_version_whatever_the_number_of_decoding_thre
 
         assert len(server.children()) == 2
         commands = [Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8") for pid in server.children()]
-        assert all("service.engine.core" in command for command in commands)
+        assert all("service.runtime" in command for command in commands)
 
 
 def test_there_is_none_without_isolation_and_the_answers_are_the_same_to_the_last_bit(tiny_model: Path) -> None:
@@ -452,13 +452,13 @@ def test_a_broken_bundle_is_the_same_message_as_without_isolation(
 def test_a_process_of_other_files_than_the_server_s_says_that_it_must_be_restarted(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service.engine.process, "format_digest", lambda: "of a server that was started before")
-    order = LoadOrder(
+    monkeypatch.setattr(service.engine.process, "format_digest", lambda _: "of a server that was started before")
+    command = LoadCommand(
         directory=tiny_model / "tiny" / "1", settings=RuntimeSettings(), niceness=0, log_level=logging.WARNING
     )
 
     with pytest.raises(EngineError, match="restart the server"):
-        DecodingProcess(order, on_end=lambda _: None)
+        DecodingProcess(command, name="tiny/1", module="service.runtime", on_end=lambda _: None)
 
 
 def test_a_deadline_that_passes_in_the_middle_of_decoding_frees_the_batch(server: Server) -> None:

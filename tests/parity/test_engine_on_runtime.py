@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from export.graph.mixed import ProductKind
 from service.datatypes import Hypothesis, SamplingConfig, SearchConfig, Segment
-from service.decoding.running_batch import EndedSegment, Engine
+from service.decoding.running_batch import EndedSegment, RunningBatch
 from service.decoding.step_model import StepModel
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
@@ -84,7 +84,7 @@ def test_a_segment_is_answered_alike_alone_and_beside_others_with_other_options(
 
     for index, ended in together.items():
         alone = decode(model, [Arrival(segment=company[index].segment, joins_at=0, is_cancelled_at=None)])[0]
-        assert replace(alone, handle=0) == replace(ended, handle=0)
+        assert replace(alone, segment_id=0) == replace(ended, segment_id=0)
         assert [_bits(hypothesis) for hypothesis in alone.hypotheses] == [
             _bits(hypothesis) for hypothesis in ended.hypotheses
         ]
@@ -99,7 +99,7 @@ def decode(model: StepModel, company: list[Arrival]) -> dict[int, EndedSegment]:
     """Run one batch that segments join and leave as they say; return what ended, by index."""
     indices: dict[int, int] = {}
     ended: dict[int, EndedSegment] = {}
-    engine, turn = Engine(model), 0
+    engine, turn = RunningBatch(model), 0
     while engine.num_segments or any(arrival.joins_at >= turn for arrival in company):
         joining = [index for index, arrival in enumerate(company) if arrival.joins_at == turn]
         if joining:
@@ -108,6 +108,6 @@ def decode(model: StepModel, company: list[Arrival]) -> dict[int, EndedSegment]:
         indices = {handle: index for handle, index in indices.items() if company[index].is_cancelled_at != turn}
         if engine.num_segments:
             for segment in engine.step().ended:
-                ended[indices.pop(segment.handle)] = segment
+                ended[indices.pop(segment.segment_id)] = segment
         turn += 1
     return ended

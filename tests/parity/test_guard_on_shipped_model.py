@@ -7,7 +7,7 @@ import pytest
 from service.bundle import open_bundle
 from service.datatypes import DefectKind, GuardReport, SearchConfig, Segment
 from service.decoding.guard import Verdict, judge
-from service.decoding.running_batch import EndedSegment, Engine
+from service.decoding.running_batch import EndedSegment, RunningBatch
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from service.text.pipeline import EXTRA_TARGET_TOKENS
@@ -77,7 +77,7 @@ def test_an_ordinary_sentence_is_left_alone(model: OnnxStepModel, tokenizer: Sen
 
 def _decode(model: OnnxStepModel, source_ids: list[int], *, repetition_guard: bool) -> EndedSegment:
     longest = min(len(source_ids) + 1 + EXTRA_TARGET_TOKENS, model.limits.max_target_tokens)
-    engine = Engine(model)
+    engine = RunningBatch(model)
     search = SearchConfig(max_target_tokens=longest, repetition_guard=repetition_guard)
     engine.start([Segment(source_ids=(*source_ids, model.limits.vocabulary.eos_id), search=search)])
     while True:

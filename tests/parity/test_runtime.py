@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from service.bundle import Bundle
 from service.datatypes import Hypothesis, SearchConfig, Segment
-from service.decoding.running_batch import Engine
+from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import IntArray, StepBatch, StepModel
 from service.runtime.onnx_model import OnnxStepBatch, OnnxStepModel
 from service.runtime.session import open_sessions
@@ -103,7 +103,7 @@ def test_a_segment_is_scored_alike_alone_and_in_company(model: StepModel, cast: 
 
 def _decode(model: StepModel, segments: list[Segment], *, batch_size: int) -> list[Hypothesis]:
     """Translate segments with the engine, `batch_size` at a time; a new one takes the place of each that ends."""
-    engine, waiting = Engine(model), list(range(len(segments)))[::-1]
+    engine, waiting = RunningBatch(model), list(range(len(segments)))[::-1]
     running: dict[int, int] = {}
     best: dict[int, Hypothesis] = {}
     while waiting or running:
@@ -111,7 +111,7 @@ def _decode(model: StepModel, segments: list[Segment], *, batch_size: int) -> li
             index = waiting.pop()
             running[engine.start([segments[index]])[0]] = index
         for ended in engine.step().ended:
-            best[running.pop(ended.handle)] = ended.hypotheses[0]
+            best[running.pop(ended.segment_id)] = ended.hypotheses[0]
     return [best[index] for index in range(len(segments))]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.datatypes import Hypothesis, Segment
-from service.decoding.running_batch import Engine
+from service.decoding.running_batch import RunningBatch
 from tests.fakes import EOS, FIRST_WORD, ToyModel, make_segment
 from tests.reference_search import Candidate, allowed_tokens, exhaustive_search, final_score, full_beam_search
 
@@ -35,7 +35,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def decode(model: ToyModel, segment: Segment) -> tuple[Hypothesis, ...]:
-    engine = Engine(model)
+    engine = RunningBatch(model)
     engine.start([segment])
     while True:
         if ended := engine.step().ended:
@@ -160,7 +160,7 @@ def test_more_tokens_may_be_lowered_than_the_beam_takes(seed: int) -> None:
 
 
 def test_stopping_early_saves_most_steps_of_a_model_that_ends() -> None:
-    engine = Engine(ToyModel(eos_bias=4.0))
+    engine = RunningBatch(ToyModel(eos_bias=4.0))
     engine.start([make_segment(7, length_penalty=0.0, max_target_tokens=200)])
 
     ended = [found for _ in range(10) if engine.num_segments for found in engine.step().ended]

@@ -8,7 +8,7 @@ import pytest
 
 from service.bundle import open_bundle
 from service.datatypes import Hypothesis, SamplingConfig, SearchConfig, Segment
-from service.decoding.running_batch import Engine
+from service.decoding.running_batch import RunningBatch
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from service.text.pipeline import EXTRA_TARGET_TOKENS
@@ -61,7 +61,7 @@ def _decode_together(
     model: OnnxStepModel, segments: list[Segment], chance: random.Random
 ) -> list[tuple[Hypothesis, ...]]:
     """Decode all, a few joining now and then where others have left."""
-    engine, waiting, running = Engine(model), list(enumerate(segments)), dict[int, int]()
+    engine, waiting, running = RunningBatch(model), list(enumerate(segments)), dict[int, int]()
     ended: dict[int, tuple[Hypothesis, ...]] = {}
     while waiting or running:
         if waiting and (not running or chance.random() < 0.5):
@@ -72,5 +72,5 @@ def _decode_together(
                 handles = engine.start([segment for _, segment in joining])
                 running.update(zip(handles, (index for index, _ in joining), strict=True))
         if running:
-            ended.update({running.pop(one.handle): one.hypotheses for one in engine.step().ended})
+            ended.update({running.pop(one.segment_id): one.hypotheses for one in engine.step().ended})
     return [ended[index] for index in range(len(segments))]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.datatypes import SamplingConfig, SearchConfig, Segment
-from service.decoding.running_batch import EndedSegment, Engine, check_segment
+from service.decoding.running_batch import EndedSegment, RunningBatch, check_segment
 from service.decoding.scoring import bound_penalty, score
 from tests.fakes import EOS, FIRST_WORD, FaultyToyModel
 
@@ -70,7 +70,7 @@ VISITS = st.builds(Visit, segment=SEGMENTS, joins_at=st.integers(0, 12), stays=s
 @cache
 def decode_alone(segment: Segment) -> EndedSegment:
     check_segment(segment, MODEL.limits)
-    engine = Engine(MODEL)
+    engine = RunningBatch(MODEL)
     engine.start([segment])
     while True:
         if ended := engine.step().ended:
@@ -80,7 +80,7 @@ def decode_alone(segment: Segment) -> EndedSegment:
 
 def decode_together(visits: list[Visit]) -> dict[int, EndedSegment]:
     """Run the visits through one engine; return the answers by index of the visit."""
-    engine, step = Engine(MODEL), 0
+    engine, step = RunningBatch(MODEL), 0
     present: dict[int, int] = {}  # handle -> index of the visit
     answers = {}
     while engine.num_segments or step <= max(visit.joins_at for visit in visits):
@@ -89,7 +89,7 @@ def decode_together(visits: list[Visit]) -> dict[int, EndedSegment]:
             present |= zip(engine.start([visits[index].segment for index in joining]), joining, strict=True)
         step += 1
         for ended in engine.step().ended if engine.num_segments else ():
-            answers[present.pop(ended.handle)] = ended
+            answers[present.pop(ended.segment_id)] = ended
         leaving = [handle for handle, index in present.items() if is_cancelled(visits[index], step)]
         engine.drop(leaving)
         for handle in leaving:
@@ -99,7 +99,7 @@ def decode_together(visits: list[Visit]) -> dict[int, EndedSegment]:
 
 def assert_same(one: EndedSegment, other: EndedSegment) -> None:
     """Compare all but the handle, to the last bit; attention, which hypotheses are not compared by, included."""
-    assert replace(one, handle=0) == replace(other, handle=0)
+    assert replace(one, segment_id=0) == replace(other, segment_id=0)
     for first, second in zip(one.hypotheses, other.hypotheses, strict=True):
         assert (first.attention is None) == (second.attention is None)
         if first.attention is not None:

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.datatypes import Priority
-from service.engine.batching import BatchBudget, next_joiners
-from service.engine.forecast import Forecast
-from service.engine.protocol import BatchLoad
-from service.engine.queue import AdmissionQueue, FairLane, PendingSegment
+from service.decoding.running_batch import BatchLoad
+from service.engine.batching import BatchBudget, select_segments
+from service.engine.queue import AdmissionQueue, FairQueue, PendingSegment
+from service.engine.settings import SchedulingSettings
+from service.request_context import RequestContext
 from tests.fakes import make_segment
 
 MAX_WORK = 20
@@ -42,64 +43,64 @@ def make_pending(
 ) -> PendingSegment:
     return PendingSegment(
         segment=make_segment(*[7] * num_words),
-        priority=priority,
-        caller=caller,
+        context=RequestContext(priority=priority, caller=caller, deadline_s=1e9),
         work=work,
         admitted_at_s=admitted_at_s,
-        deadline_s=1e9,
     )
 
 
-def fill(lane: FairLane, arrivals: Sequence[tuple[str, int]]) -> list[PendingSegment]:
+def fill(queue: FairQueue, arrivals: Sequence[tuple[str, int]]) -> list[PendingSegment]:
     added = [make_pending(caller, work) for caller, work in arrivals]
     for pending in added:
-        lane.add(pending)
+        queue.add(pending)
     return added
 
 
 @given(ARRIVALS)
 def test_what_is_looked_at_is_what_is_served_next(arrivals: list[tuple[str, int]]) -> None:
-    lane = FairLane()
-    fill(lane, arrivals)
+    queue = FairQueue()
+    fill(queue, arrivals)
 
-    expected = lane.peek(1000)
+    expected = queue.peek(1000)
     for limit in (1, 2, 7):
-        assert lane.peek(limit) == expected[:limit]
+        assert queue.peek(limit) == expected[:limit]
     for pending in expected:
-        assert lane.peek(1) == [pending]
-        lane.serve(pending)
-    assert len(lane) == 0
+        assert queue.peek(1) == [pending]
+        queue.serve(pending)
+    assert len(queue) == 0
 
 
 @given(ARRIVALS)
 def test_each_caller_is_served_in_order(arrivals: list[tuple[str, int]]) -> None:
-    lane = FairLane()
-    added = fill(lane, arrivals)
+    queue = FairQueue()
+    added = fill(queue, arrivals)
 
-    served = lane.peek(1000)
+    served = queue.peek(1000)
 
     for caller in CALLERS:
-        assert [one for one in served if one.caller == caller] == [one for one in added if one.caller == caller]
+        assert [one for one in served if one.context.caller == caller] == [
+            one for one in added if one.context.caller == caller
+        ]
 
 
 class Race:
-    """Serves a lane, and notes for each pair of callers how far one got ahead while both had something waiting."""
+    """Serves a queue, and notes for each pair of callers how far one got ahead while both had something waiting."""
 
     def __init__(self) -> None:
-        self.lane = FairLane()
+        self.queue = FairQueue()
         self._lead: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._lowest: defaultdict[tuple[str, str], int] = defaultdict(int)
 
     def act(self, action: str, what: str | int, work: int) -> None:
         if action == "add":
-            self.lane.add(make_pending(str(what), work))
+            self.queue.add(make_pending(str(what), work))
         elif action == "drop":
-            waiting = list(self.lane)
+            waiting = list(self.queue)
             if isinstance(what, int) and what < len(waiting):
-                self.lane.drop(waiting[what])
-        elif self.lane:
-            (pending,) = self.lane.peek(1)
-            self.lane.serve(pending)
+                self.queue.drop(waiting[what])
+        elif self.queue:
+            (pending,) = self.queue.peek(1)
+            self.queue.serve(pending)
             self._note(pending)
         self._forget_idle()
 
@@ -109,15 +110,15 @@ class Race:
         return max((self._lead[pair] - self._lowest[pair] for pair in list(self._lead)), default=0)
 
     def _note(self, served: PendingSegment) -> None:
-        for other in {pending.caller for pending in self.lane} - {served.caller}:
-            self._lead[served.caller, other] += served.work
-            self._lead[other, served.caller] -= served.work
-            self._lowest[other, served.caller] = min(
-                self._lowest[other, served.caller], self._lead[other, served.caller]
+        for other in {pending.context.caller for pending in self.queue} - {served.context.caller}:
+            self._lead[served.context.caller, other] += served.work
+            self._lead[other, served.context.caller] -= served.work
+            self._lowest[other, served.context.caller] = min(
+                self._lowest[other, served.context.caller], self._lead[other, served.context.caller]
             )
 
     def _forget_idle(self) -> None:
-        waiting = {pending.caller for pending in self.lane}
+        waiting = {pending.context.caller for pending in self.queue}
         for pair in list(self._lead):
             if not waiting.issuperset(pair):
                 del self._lead[pair]
@@ -137,19 +138,19 @@ def test_of_two_callers_that_wait_none_gets_ahead_by_more_than_a_segment_of_each
 
 
 @given(ACTIONS)
-def test_what_a_lane_says_it_holds_is_what_it_holds(actions: list[tuple[str, str | int, int]]) -> None:
+def test_what_a_queue_says_it_holds_is_what_it_holds(actions: list[tuple[str, str | int, int]]) -> None:
     race = Race()
 
     for action in actions:
         race.act(*action)
 
-        waiting = list(race.lane)
-        assert race.lane.work == sum(pending.work for pending in waiting)
-        assert race.lane.num_callers == len({pending.caller for pending in waiting})
-        assert set(race.lane.peek(1000)) == set(waiting)
+        waiting = list(race.queue)
+        assert race.queue.work == sum(pending.work for pending in waiting)
+        assert race.queue.num_callers == len({pending.context.caller for pending in waiting})
+        assert set(race.queue.peek(1000)) == set(waiting)
         for caller in CALLERS:
-            own = [pending.work for pending in waiting if pending.caller == caller]
-            assert race.lane.held_by(caller) == (len(own), sum(own))
+            own = [pending.work for pending in waiting if pending.context.caller == caller]
+            assert race.queue.held_by(caller) == (len(own), sum(own))
 
 
 @given(
@@ -159,20 +160,21 @@ def test_what_a_lane_says_it_holds_is_what_it_holds(actions: list[tuple[str, str
 def test_every_admitted_segment_is_served_while_interactive_ones_keep_coming(
     arrivals: list[tuple[str, int, Priority, int]], max_segments: int
 ) -> None:
-    queue = AdmissionQueue(max_segments=10**6, max_work=10**9, bulk_patience_s=PATIENCE_S)
-    forecast = Forecast(num_threads=1, max_batch_segments=max_segments, max_batch_rows=1000)
+    queue = AdmissionQueue(
+        SchedulingSettings(max_queue_segments=10**6, max_queue_work_tokens=10**9, bulk_patience_s=PATIENCE_S)
+    )
     left = {
         make_pending(caller, work, priority=priority, num_words=num_words)
         for caller, work, priority, num_words in arrivals
     }
     for pending in left:
-        queue.admit([pending], forecast=forecast)
+        queue.add([pending])
 
     for turn in range(100 * (len(arrivals) + 1)):
         if not left:
             break
-        queue.admit([make_pending("flood", MAX_WORK, admitted_at_s=float(turn))], forecast=forecast)
-        for pending in joiners_of(queue, now_s=float(turn), max_segments=max_segments):
+        queue.add([make_pending("flood", MAX_WORK, admitted_at_s=float(turn))])
+        for pending in selected_of(queue, now_s=float(turn), max_segments=max_segments):
             queue.serve(pending)
             left.discard(pending)
 
@@ -183,15 +185,16 @@ def test_every_admitted_segment_is_served_while_interactive_ones_keep_coming(
 def test_similar_lengths_pass_those_only_that_are_looked_at_with_them(
     arrivals: list[tuple[str, int]], max_segments: int
 ) -> None:
-    queue = AdmissionQueue(max_segments=10**6, max_work=10**9, bulk_patience_s=PATIENCE_S)
-    forecast = Forecast(num_threads=1, max_batch_segments=max_segments, max_batch_rows=1000)
+    queue = AdmissionQueue(
+        SchedulingSettings(max_queue_segments=10**6, max_queue_work_tokens=10**9, bulk_patience_s=PATIENCE_S)
+    )
     for caller, work in arrivals:
-        queue.admit([make_pending(caller, work, num_words=work)], forecast=forecast)
+        queue.add([make_pending(caller, work, num_words=work)])
     positions = []
 
     while queue.num_segments:
         positions.append({pending: place for place, pending in enumerate(queue.peek(0.0, limit=LOOKAHEAD))})
-        for pending in joiners_of(queue, now_s=0.0, max_segments=max_segments):
+        for pending in selected_of(queue, now_s=0.0, max_segments=max_segments):
             assert pending in positions[-1]
             queue.serve(pending)
 
@@ -200,7 +203,7 @@ def test_similar_lengths_pass_those_only_that_are_looked_at_with_them(
         assert head not in after
 
 
-def joiners_of(queue: AdmissionQueue, *, now_s: float, max_segments: int) -> list[PendingSegment]:
-    """Return who joins an empty batch."""
+def selected_of(queue: AdmissionQueue, *, now_s: float, max_segments: int) -> list[PendingSegment]:
+    """Return the segments that join an empty batch."""
     budget = BatchBudget(max_segments=max_segments, max_padded_tokens=10**6, max_rows=10**6)
-    return next_joiners(queue.peek(now_s, limit=LOOKAHEAD), BatchLoad(), budget)
+    return select_segments(queue.peek(now_s, limit=LOOKAHEAD), BatchLoad(), budget)

@@ -4,18 +4,18 @@ import math
 import random
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from service.datatypes import Priority, Segment, SegmentResult
-from service.engine.batching import BatchBudget, fair_share, next_joiners
-from service.engine.client import Scheduler
-from service.engine.core import LocalBatches
-from service.engine.forecast import Forecast
-from service.engine.protocol import BatchLoad
+from service.decoding.running_batch import BatchLoad
+from service.engine.batching import BatchBudget, fair_share, select_segments
+from service.engine.client import EngineClient
+from service.engine.core import EngineCore
+from service.engine.forecast import Forecast, RequestCost
 from service.engine.queue import AdmissionQueue, PendingSegment
 from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, EngineError, OverloadedError
@@ -34,12 +34,13 @@ SEGMENTS = st.builds(
 PENDING = st.builds(
     PendingSegment,
     segment=SEGMENTS,
-    priority=st.sampled_from(Priority),
-    caller=st.sampled_from(["", "a", "b"]),
+    context=st.builds(
+        RequestContext,
+        priority=st.sampled_from(Priority),
+        caller=st.sampled_from(["", "a", "b"]),
+        deadline_s=st.integers(1, 20).map(float),
+    ),
     work=st.integers(1, 20),
-    admitted_at_s=st.just(0.0),
-    deadline_s=st.integers(1, 20).map(float),
-    future=st.builds(Future),
 )
 BUDGETS = st.builds(
     BatchBudget, max_segments=st.integers(1, 8), max_padded_tokens=st.integers(1, 100), max_rows=st.integers(1, 30)
@@ -52,27 +53,27 @@ def test_a_batch_exceeds_its_budget_only_if_it_is_one_segment(
 ) -> None:
     load = BatchLoad.of(running)
 
-    joiners = next_joiners(waiting, load, budget)
+    selected = select_segments(waiting, load, budget)
 
-    joined = BatchLoad.of([*running, *(pending.segment for pending in joiners)])
-    assert not joiners or budget.allows(joined)
-    assert joined.num_segments <= 1 or not joiners or joined.padded_tokens <= budget.max_padded_tokens
+    joined = BatchLoad.of([*running, *(pending.segment for pending in selected)])
+    assert not selected or budget.allows(joined)
+    assert joined.num_segments <= 1 or not selected or joined.padded_tokens <= budget.max_padded_tokens
 
 
 @given(st.lists(PENDING, min_size=1, max_size=20), BUDGETS)
 def test_the_head_always_joins_an_empty_batch_and_nobody_joins_without_it(
     waiting: list[PendingSegment], budget: BatchBudget
 ) -> None:
-    joiners = next_joiners(waiting, BatchLoad(), budget)
+    selected = select_segments(waiting, BatchLoad(), budget)
 
-    assert joiners[0] is waiting[0]
-    assert len(set(joiners)) == len(joiners)
-    assert set(joiners) <= set(waiting)
+    assert selected[0] is waiting[0]
+    assert len(set(selected)) == len(selected)
+    assert set(selected) <= set(waiting)
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=8), st.integers(1, 100))
-def test_while_something_waits_a_thread_is_below_its_share(running: list[int], num_waiting: int) -> None:
-    share = fair_share(num_waiting=num_waiting, num_running=sum(running), num_threads=len(running))
+def test_while_something_waits_a_batch_is_below_its_share(running: list[int], num_waiting: int) -> None:
+    share = fair_share(num_waiting + sum(running), num_batches=len(running))
 
     assert min(running) < share
 
@@ -84,13 +85,15 @@ class BoundedQueue:
 
     def __init__(self) -> None:
         self.queue = AdmissionQueue(
-            max_segments=self.MAX_SEGMENTS,
-            max_work=self.MAX_WORK,
-            bulk_patience_s=1.0,
-            max_caller_share=self.MAX_SHARE,
+            SchedulingSettings(
+                max_queue_segments=self.MAX_SEGMENTS,
+                max_queue_work_tokens=self.MAX_WORK,
+                bulk_patience_s=1.0,
+                max_caller_queue_share=self.MAX_SHARE,
+            )
         )
         self.held: list[PendingSegment] = []
-        self.forecast = Forecast(num_threads=1, max_batch_segments=4, max_batch_rows=16)
+        self.forecast = Forecast(SchedulingSettings(max_batch_segments=4, max_batch_rows=16), num_batches=1)
 
     def act(self, now_s: float, group: Sequence[PendingSegment], action: str) -> None:
         """Do one thing that may happen to a queue."""
@@ -98,7 +101,7 @@ class BoundedQueue:
             self._admit(group)
         elif action == "expire":
             expired = self.queue.pop_expired(now_s)
-            assert set(expired) == {other for other in self.held if other.deadline_s <= now_s}
+            assert set(expired) == {other for other in self.held if other.context.deadline_s <= now_s}
             self.held = [other for other in self.held if other not in expired]
         elif self.held and action == "drop":
             assert self.queue.drop(self.held.pop())
@@ -108,8 +111,8 @@ class BoundedQueue:
             self.held.remove(first)
 
     def _admit(self, group: Sequence[PendingSegment]) -> None:
-        caller = group[0].caller
-        own = [other for other in self.held if other.caller == caller]
+        caller = group[0].context.caller
+        own = [other for other in self.held if other.context.caller == caller]
         is_overfull = len(self.held) + len(group) > self.MAX_SEGMENTS or (
             self.held and work_of([*self.held, *group]) > self.MAX_WORK
         )
@@ -121,13 +124,15 @@ class BoundedQueue:
                 or work_of([*own, *group]) > self.MAX_WORK * self.MAX_SHARE
             )
         )
+        cost = RequestCost(works=tuple(one.work for one in group), longest_source=1, most_steps=1, widest_beam=1)
         try:
-            self.queue.admit(group, forecast=self.forecast)
+            self.queue.check_capacity(cost, caller=caller, forecast=self.forecast)
         except OverloadedError:
             assert is_overfull or is_greedy
         else:
             assert not is_overfull
             assert not is_greedy
+            self.queue.add(group)
             self.held += group
 
 
@@ -141,11 +146,8 @@ def same_request(group: list[PendingSegment]) -> list[PendingSegment]:
     return [
         PendingSegment(
             segment=pending.segment,
-            priority=first.priority,
-            caller=first.caller,
+            context=replace(first.context, deadline_s=pending.context.deadline_s),
             work=pending.work,
-            admitted_at_s=0.0,
-            deadline_s=pending.deadline_s,
         )
         for pending in group
     ]
@@ -155,7 +157,7 @@ GROUPS = st.lists(PENDING, min_size=1, max_size=5).map(same_request)
 
 
 @given(st.lists(st.tuples(GROUPS, st.sampled_from(["admit", "admit", "drop", "expire", "serve"])), max_size=40))
-def test_the_queue_counts_what_it_holds_and_refuses_what_exceeds_its_bounds(
+def test_the_queue_counts_what_it_holds_and_rejects_what_exceeds_its_bounds(
     actions: list[tuple[list[PendingSegment], str]],
 ) -> None:
     bounded = BoundedQueue()
@@ -194,14 +196,14 @@ ACTIONS = st.one_of(
 )
 
 
-def act(scheduler: Scheduler, clock: ManualClock, action: tuple[object, ...], answers: Answers) -> None:
+def act(client: EngineClient, clock: ManualClock, action: tuple[object, ...], answers: Answers) -> None:
     """Do one thing a caller or the world may do."""
     match action:
         case ("submit", list() as segments, Priority() as priority, timeout_s):
             deadline_s = clock() + timeout_s if isinstance(timeout_s, int) else math.inf
             try:
                 context = RequestContext(priority=priority, deadline_s=deadline_s, caller=f"{len(segments)}")
-                futures = scheduler.submit(segments, context)
+                futures = client.submit(segments, context)
             except DeadlineExceededError:
                 assert timeout_s == 0
             else:
@@ -228,13 +230,13 @@ def test_each_admitted_segment_is_answered_once(
     metrics = Metrics(CollectorRegistry())
     model = FlakyModel(ToyModel(), lambda _: rng.random() < failure_rate)
     options = SchedulingSettings(num_decoding_threads=num_threads, max_batch_segments=4, max_queue_segments=10**6)
-    scheduler = Scheduler(LocalBatches(model), options, metrics, clock=clock)
-    scheduler.start()
+    client = EngineClient(EngineCore(model, clock=clock), model.limits, options, metrics, clock=clock)
+    client.start()
 
     for action in actions:
-        act(scheduler, clock, action, answers)
-    assert not drains or scheduler.drain(TIMEOUT_S)
-    scheduler.stop(TIMEOUT_S)
+        act(client, clock, action, answers)
+    assert not drains or client.drain(TIMEOUT_S)
+    client.stop(TIMEOUT_S)
 
     assert all(count == 1 for count in answers.counts.values())
     samples = [sample for metric in metrics.segments.collect() for sample in metric.samples]

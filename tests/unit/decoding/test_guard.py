@@ -4,7 +4,7 @@ import pytest
 
 from service.datatypes import Defect, DefectKind, Hypothesis, SearchConfig, Segment
 from service.decoding.guard import Verdict, is_looping, is_second_better, judge, plan_second_search
-from service.decoding.running_batch import EndedSegment, Engine
+from service.decoding.running_batch import EndedSegment, RunningBatch
 from tests.fakes import EOS, FIRST_WORD, FaultyToyModel, ToyModel, make_segment
 
 SOURCE = (812, 40, 977, 13, 5021, 388, 61, 2210, 95, 7, 1404, 18)
@@ -186,12 +186,12 @@ def test_a_copy_is_replaced_only_by_something_likely() -> None:
 
 
 def decode(*segments: Segment, model: ToyModel = MODEL) -> list[EndedSegment]:
-    engine = Engine(model)
+    engine = RunningBatch(model)
     engine.start(segments)
     ended: list[EndedSegment] = []
     while engine.num_segments:
         ended += engine.step().ended
-    return sorted(ended, key=lambda segment: segment.handle)
+    return sorted(ended, key=lambda segment: segment.segment_id)
 
 
 def without_guard(segment: Segment, **search: object) -> Segment:
@@ -274,11 +274,11 @@ def test_second_searches_do_not_disturb_the_batch() -> None:
     together = decode(*batch)
 
     for index, (segment, ended) in enumerate(zip(batch, together, strict=True)):
-        assert ended == replace(decode(segment)[0], handle=index)
+        assert ended == replace(decode(segment)[0], segment_id=index)
 
 
 def test_a_segment_may_be_dropped_during_its_second_search() -> None:
-    engine = Engine(MODEL)
+    engine = RunningBatch(MODEL)
     looping, healthy = engine.start([LOOPING, without_guard(LOOPING)])
     for _ in range(17):
         assert engine.step().ended == ()
@@ -286,7 +286,7 @@ def test_a_segment_may_be_dropped_during_its_second_search() -> None:
     engine.drop([looping])
 
     assert engine.num_segments == 1
-    ended = [found.handle for _ in range(60) if engine.num_segments for found in engine.step().ended]
+    ended = [found.segment_id for _ in range(60) if engine.num_segments for found in engine.step().ended]
     assert ended == [healthy]
 
 

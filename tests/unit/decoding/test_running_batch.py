@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from service.datatypes import Hypothesis, SamplingConfig, Segment
-from service.decoding.running_batch import EndedSegment, Engine, check_segment
+from service.decoding.running_batch import EndedSegment, RunningBatch, check_segment
 from service.decoding.step_model import FloatArray, IntArray, StepBatch, StepModel, StepOutput
 from tests.fakes import BOS, EOS, PAD, UNK, FlakyModel, ToyModel, WrappedBatch, WrappedModel, make_segment
 
@@ -41,12 +41,12 @@ class CandidateCounter(WrappedModel):
 
 def decode(model: StepModel, *segments: Segment) -> list[EndedSegment]:
     """Decode segments together; return what became of each, in order."""
-    engine = Engine(model)
+    engine = RunningBatch(model)
     engine.start(segments)
     ended: list[EndedSegment] = []
     while engine.num_segments:
         ended += engine.step().ended
-    return sorted(ended, key=lambda segment: segment.handle)
+    return sorted(ended, key=lambda segment: segment.segment_id)
 
 
 def decode_one(model: StepModel, segment: Segment) -> tuple[Hypothesis, ...]:
@@ -115,21 +115,21 @@ def test_an_empty_target_is_one_eos() -> None:
 
 
 def test_the_first_step_of_a_large_batch_has_one_row_and_later_ones_no_more_than_the_widest_beam() -> None:
-    engine = Engine(ToyModel(eos_bias=-100.0))
+    engine = RunningBatch(ToyModel(eos_bias=-100.0))
     engine.start([make_segment(7, beam_size=3)] * 6 + [make_segment(8, beam_size=1)])
 
     assert [engine.step().num_rows for _ in range(4)] == [1, 3, 3, 3]
 
 
 def test_a_small_batch_has_all_its_rows_from_the_first_step_on() -> None:
-    engine = Engine(ToyModel(eos_bias=-100.0))
+    engine = RunningBatch(ToyModel(eos_bias=-100.0))
     engine.start([make_segment(7, beam_size=3)])
 
     assert [engine.step().num_rows for _ in range(3)] == [3, 3, 3]
 
 
 def test_the_rows_shrink_when_the_widest_beam_leaves() -> None:
-    engine = Engine(ToyModel(eos_bias=-100.0))
+    engine = RunningBatch(ToyModel(eos_bias=-100.0))
     wide, *_ = engine.start([make_segment(7, beam_size=4), *[make_segment(8, beam_size=2)] * 9])
     reports = [engine.step(), engine.step()]
 
@@ -139,29 +139,29 @@ def test_the_rows_shrink_when_the_widest_beam_leaves() -> None:
 
 
 def test_segments_leave_as_soon_as_they_end() -> None:
-    engine = Engine(ToyModel(eos_bias=-100.0))
+    engine = RunningBatch(ToyModel(eos_bias=-100.0))
     handles = engine.start([make_segment(7, max_target_tokens=2), make_segment(8, max_target_tokens=3)])
 
     reports = [engine.step() for _ in range(3)]
 
     assert [report.num_segments for report in reports] == [2, 2, 1]
-    assert [[ended.handle for ended in report.ended] for report in reports] == [[], handles[:1], handles[1:]]
+    assert [[ended.segment_id for ended in report.ended] for report in reports] == [[], handles[:1], handles[1:]]
     assert reports[1].ended[0].num_steps == 2
 
 
 def test_a_dropped_segment_is_never_reported() -> None:
-    engine = Engine(ToyModel())
+    engine = RunningBatch(ToyModel())
     first, second = engine.start([make_segment(7), make_segment(8)])
     engine.step()
 
     engine.drop([first])
 
-    ended = [segment.handle for _ in range(12) if engine.num_segments for segment in engine.step().ended]
+    ended = [segment.segment_id for _ in range(12) if engine.num_segments for segment in engine.step().ended]
     assert ended == [second]
 
 
 def test_an_emptied_engine_takes_new_segments() -> None:
-    engine, segment = Engine(ToyModel()), make_segment(7, 8)
+    engine, segment = RunningBatch(ToyModel()), make_segment(7, 8)
     engine.drop(engine.start([make_segment(9), make_segment(8)]))
 
     engine.start([segment])
@@ -252,7 +252,7 @@ def test_attention_is_not_computed_unless_it_is_asked_for() -> None:
 
 def test_candidates_are_few_without_options_and_as_many_as_needed_with_them() -> None:
     model = CandidateCounter(ToyModel(num_words=90, eos_bias=-100.0))
-    engine = Engine(model)
+    engine = RunningBatch(model)
     engine.start([make_segment(7)])
     engine.step()
     engine.start([make_segment(8, suppressed_tokens=frozenset(range(10, 40)), max_target_tokens=2)])

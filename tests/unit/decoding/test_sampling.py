@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.datatypes import Hypothesis, SamplingConfig
-from service.decoding.running_batch import Engine
+from service.decoding.running_batch import RunningBatch
 from service.decoding.sampling import Sampler, remaining_weights
 from tests.fakes import EOS, FIRST_WORD, ToyModel, make_segment
 
@@ -22,7 +22,7 @@ def probabilities_left(**config: float) -> list[float]:
 
 
 def sample(model: ToyModel, num_hypotheses: int, sampling: SamplingConfig, **search: object) -> tuple[Hypothesis, ...]:
-    engine = Engine(model)
+    engine = RunningBatch(model)
     options = {"beam_size": num_hypotheses, "num_hypotheses": num_hypotheses, "sampling": sampling, **search}
     engine.start([make_segment(7, **options)])
     while True:
@@ -116,7 +116,7 @@ def test_chains_continue_their_own_tokens() -> None:
 
 
 def test_a_likely_token_alone_makes_sampling_greedy() -> None:
-    engine = Engine(ToyModel())
+    engine = RunningBatch(ToyModel())
     engine.start([make_segment(7, beam_size=1, max_target_tokens=30)])
     greedy = next(found for _ in range(30) for found in engine.step().ended)
 

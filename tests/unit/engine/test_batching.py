@@ -1,9 +1,10 @@
 import pytest
 
 from service.datatypes import Priority
-from service.engine.batching import BatchBudget, fair_share, next_joiners
-from service.engine.protocol import BatchLoad
+from service.decoding.running_batch import BatchLoad
+from service.engine.batching import BatchBudget, fair_share, select_segments
 from service.engine.queue import PendingSegment
+from service.request_context import RequestContext
 from tests.fakes import make_segment
 
 BUDGET = BatchBudget(max_segments=4, max_padded_tokens=40, max_rows=16)
@@ -12,7 +13,7 @@ EMPTY = BatchLoad()
 
 def make_pending(num_tokens: int, *, priority: Priority = Priority.INTERACTIVE, beam_size: int = 4) -> PendingSegment:
     segment = make_segment(*[7] * (num_tokens - 1), beam_size=beam_size)
-    return PendingSegment(segment=segment, priority=priority, admitted_at_s=0.0, deadline_s=100.0)
+    return PendingSegment(segment=segment, context=RequestContext(priority=priority))
 
 
 def make_load(num_segments: int, longest_source: int) -> BatchLoad:
@@ -20,53 +21,53 @@ def make_load(num_segments: int, longest_source: int) -> BatchLoad:
 
 
 def test_nobody_joins_from_an_empty_queue() -> None:
-    assert next_joiners([], EMPTY, BUDGET) == []
+    assert select_segments([], EMPTY, BUDGET) == []
 
 
 def test_all_join_while_the_budget_lasts() -> None:
     waiting = [make_pending(5) for _ in range(6)]
 
-    assert next_joiners(waiting, EMPTY, BUDGET) == waiting[:4]
-    assert next_joiners(waiting, make_load(3, 5), BUDGET) == waiting[:1]
-    assert next_joiners(waiting, make_load(4, 5), BUDGET) == []
+    assert select_segments(waiting, EMPTY, BUDGET) == waiting[:4]
+    assert select_segments(waiting, make_load(3, 5), BUDGET) == waiting[:1]
+    assert select_segments(waiting, make_load(4, 5), BUDGET) == []
 
 
 def test_segments_of_a_length_like_the_head_s_are_preferred() -> None:
     head, long, similar, short = make_pending(8), make_pending(30), make_pending(9), make_pending(2)
 
-    assert next_joiners([head, long, similar, short], EMPTY, BUDGET) == [head, similar, short]
+    assert select_segments([head, long, similar, short], EMPTY, BUDGET) == [head, similar, short]
 
 
 def test_a_head_that_does_not_fit_yet_is_not_overtaken() -> None:
     waiting = [make_pending(30), make_pending(2)]
 
-    assert next_joiners(waiting, make_load(1, 5), BUDGET) == []
+    assert select_segments(waiting, make_load(1, 5), BUDGET) == []
 
 
 def test_a_segment_beyond_the_budget_is_decoded_alone() -> None:
     huge, small = make_pending(50), make_pending(2)
 
-    assert next_joiners([huge, small], EMPTY, BUDGET) == [huge]
+    assert select_segments([huge, small], EMPTY, BUDGET) == [huge]
 
 
 def test_interactive_segments_join_before_bulk_ones_of_a_better_length() -> None:
     head, bulk = make_pending(5), make_pending(5, priority=Priority.BULK)
     others = [make_pending(9) for _ in range(3)]
 
-    assert next_joiners([head, *others, bulk], EMPTY, BUDGET) == [head, *others]
+    assert select_segments([head, *others, bulk], EMPTY, BUDGET) == [head, *others]
 
 
 def test_a_wide_beam_does_not_widen_the_rows_of_many() -> None:
     waiting = [make_pending(5), make_pending(5, beam_size=8), make_pending(5)]
 
-    assert next_joiners(waiting, EMPTY, BUDGET) == waiting[:2]
-    assert next_joiners(waiting[1:], make_load(2, 5), BUDGET) == []
+    assert select_segments(waiting, EMPTY, BUDGET) == waiting[:2]
+    assert select_segments(waiting[1:], make_load(2, 5), BUDGET) == []
 
 
 @pytest.mark.parametrize(
-    ("num_waiting", "num_running", "num_threads", "share"), [(8, 0, 2, 4), (1, 1, 2, 1), (1, 3, 4, 1), (5, 4, 2, 5)]
+    ("num_waiting", "num_running", "num_batches", "share"), [(8, 0, 2, 4), (1, 1, 2, 1), (1, 3, 4, 1), (5, 4, 2, 5)]
 )
-def test_the_fair_share_spreads_segments_over_threads(
-    num_waiting: int, num_running: int, num_threads: int, share: int
+def test_the_fair_share_spreads_segments_over_batches(
+    num_waiting: int, num_running: int, num_batches: int, share: int
 ) -> None:
-    assert fair_share(num_waiting=num_waiting, num_running=num_running, num_threads=num_threads) == share
+    assert fair_share(num_waiting + num_running, num_batches=num_batches) == share

@@ -1,40 +1,50 @@
 import pytest
 
-from service.datatypes import Segment
-from service.engine.forecast import MAX_STEPS_PER_SOURCE_TOKEN, Backlog, Forecast
-from service.engine.protocol import Turn
+from service.datatypes import SearchConfig, Segment
+from service.engine.forecast import (
+    MAX_STEPS_PER_SOURCE_TOKEN,
+    DeadlineMargin,
+    Estimate,
+    Forecast,
+    LengthEstimate,
+    WorkAhead,
+)
+from service.engine.protocol import BatchStepOutput
+from service.engine.settings import SchedulingSettings
 from tests.fakes import make_segment
 
-LONE = Turn(num_rows=4, step_s=0.01, busy_s=0.01)
-FULL = Turn(num_rows=32, step_s=0.04, busy_s=0.04)
-IDLE = Backlog()
+LONE = BatchStepOutput(num_rows=4, step_s=0.01, busy_s=0.01)
+FULL = BatchStepOutput(num_rows=32, step_s=0.04, busy_s=0.04)
+IDLE = WorkAhead()
+LEAST_MARGIN = 2.5
+SEARCH = SearchConfig(beam_size=2)
 
 
-def make_forecast(*, num_threads: int = 1) -> Forecast:
-    return Forecast(num_threads=num_threads, max_batch_segments=8, max_batch_rows=1000)
+def make_forecast(*, num_batches: int = 1) -> Forecast:
+    return Forecast(SchedulingSettings(max_batch_segments=8, max_batch_rows=1000), num_batches=num_batches)
 
 
-def learn(forecast: Forecast, turn: Turn, *, times: int = 200, is_backlogged: bool = False) -> None:
+def learn(forecast: Forecast, output: BatchStepOutput, *, times: int = 200, is_backlogged: bool = False) -> None:
     for _ in range(times):
-        forecast.learn(turn, is_backlogged=is_backlogged, now_s=0.0)
+        forecast.learn(output, is_backlogged=is_backlogged, now_s=0.0)
 
 
 def make_source(num_tokens: int, **search: int) -> Segment:
     return make_segment(*[7] * (num_tokens - 1), **{"max_target_tokens": 200, **search})
 
 
-def finish_in_s(forecast: Forecast, *segments: Segment, backlog: Backlog = IDLE) -> float:
-    return forecast.finish_in_s(forecast.demand(segments), backlog)
+def finish_in_s(forecast: Forecast, *segments: Segment, ahead: WorkAhead = IDLE) -> float:
+    return forecast.predict(forecast.request_cost(segments), ahead).total_s
 
 
 def test_work_is_the_source_and_a_step_of_every_row_for_each_of_its_tokens() -> None:
-    assert make_forecast().expected_work(make_source(10, beam_size=4)) == 10 + 4 * 10
+    assert make_forecast().request_cost([make_source(10, beam_size=4)]).works[0] == 10 + 4 * 10
 
 
 def test_the_steps_for_each_source_token_are_learned() -> None:
     forecast = make_forecast()
 
-    learn(forecast, Turn(num_tokens=10, num_steps=15))
+    learn(forecast, BatchStepOutput(num_tokens=10, num_steps=15))
 
     assert forecast.steps_per_source_token == pytest.approx(1.5)
     assert forecast.expected_steps(make_source(20)) == 30
@@ -43,7 +53,7 @@ def test_the_steps_for_each_source_token_are_learned() -> None:
 def test_a_source_token_counts_for_a_bounded_number_of_steps() -> None:
     forecast = make_forecast()
 
-    learn(forecast, Turn(num_tokens=1, num_steps=100))
+    learn(forecast, BatchStepOutput(num_tokens=1, num_steps=100))
 
     assert forecast.expected_steps(make_source(10)) == 10 * MAX_STEPS_PER_SOURCE_TOKEN
 
@@ -62,13 +72,13 @@ def test_a_length_that_the_caller_forces_counts() -> None:
 def test_a_server_that_has_done_nothing_yet_expects_no_time_and_convinces_nobody() -> None:
     forecast = make_forecast()
 
-    assert finish_in_s(forecast, make_source(50), backlog=Backlog(num_waiting=9, work=10**6, num_running=8)) == 0.0
+    assert finish_in_s(forecast, make_source(50), ahead=WorkAhead(num_waiting=9, work=10**6, num_running=8)) == 0.0
     assert not forecast.is_convincing(0.0)
 
 
 def test_a_lone_segment_takes_its_encoder_run_and_its_steps() -> None:
     forecast = make_forecast()
-    learn(forecast, Turn(num_encoded_tokens=10, encode_s=0.02, num_rows=4, step_s=0.01, busy_s=0.03))
+    learn(forecast, BatchStepOutput(num_encoded_tokens=10, encode_s=0.02, num_rows=4, step_s=0.01, busy_s=0.03))
 
     assert finish_in_s(forecast, make_source(10)) == pytest.approx(10 * 0.002 + 10 * 0.01)
 
@@ -97,11 +107,11 @@ def test_a_batch_smaller_than_any_seen_is_taken_to_be_faster_in_proportion() -> 
 
 
 def test_behind_a_backlog_a_request_waits_until_it_is_worked_off_by_all_threads() -> None:
-    forecast = make_forecast(num_threads=2)
+    forecast = make_forecast(num_batches=2)
     learn(forecast, FULL, is_backlogged=True)
     s_per_work = 0.04 / 32 / 2
 
-    behind = finish_in_s(forecast, make_source(10), backlog=Backlog(num_waiting=100, work=5000, num_running=16))
+    behind = finish_in_s(forecast, make_source(10), ahead=WorkAhead(num_waiting=100, work=5000, num_running=16))
 
     assert behind == pytest.approx((5000 + 50) * s_per_work + 10 * 0.04)
 
@@ -110,7 +120,7 @@ def test_what_finds_a_place_in_a_batch_does_not_wait() -> None:
     forecast = make_forecast()
     learn(forecast, FULL, is_backlogged=True)
 
-    assert finish_in_s(forecast, *[make_source(10)] * 4, backlog=Backlog(num_running=4)) == pytest.approx(10 * 0.04)
+    assert finish_in_s(forecast, *[make_source(10)] * 4, ahead=WorkAhead(num_running=4)) == pytest.approx(10 * 0.04)
 
 
 def test_a_request_of_several_batches_waits_for_itself() -> None:
@@ -127,23 +137,23 @@ def test_turns_that_left_nobody_waiting_say_nothing_of_the_rate() -> None:
 
     learn(forecast, LONE, is_backlogged=False)
 
-    assert forecast.working_off_s(1000) == 0.0
+    assert forecast.work_done_in_s(1000) == 0.0
     assert forecast.retry_after_s(excess_s=50.0) == 1.0
 
 
 def test_one_stall_does_not_change_what_is_expected() -> None:
     forecast = make_forecast()
     learn(forecast, FULL, is_backlogged=True)
-    backlog = Backlog(num_waiting=100, work=5000, num_running=8)
-    before = finish_in_s(forecast, make_source(10), backlog=backlog)
+    backlog = WorkAhead(num_waiting=100, work=5000, num_running=8)
+    before = finish_in_s(forecast, make_source(10), ahead=backlog)
 
-    learn(forecast, Turn(num_rows=32, step_s=60.0, busy_s=60.0), times=1, is_backlogged=True)
+    learn(forecast, BatchStepOutput(num_rows=32, step_s=60.0, busy_s=60.0), times=1, is_backlogged=True)
 
-    assert finish_in_s(forecast, make_source(10), backlog=backlog) == pytest.approx(before, rel=0.05)
+    assert finish_in_s(forecast, make_source(10), ahead=backlog) == pytest.approx(before, rel=0.05)
 
 
 def test_a_wide_beam_takes_the_places_of_several() -> None:
-    forecast = Forecast(num_threads=1, max_batch_segments=8, max_batch_rows=16)
+    forecast = Forecast(SchedulingSettings(max_batch_segments=8, max_batch_rows=16), num_batches=1)
     learn(forecast, FULL, is_backlogged=True)
 
     assert finish_in_s(forecast, *[make_source(10, beam_size=16)] * 2) > finish_in_s(
@@ -157,3 +167,135 @@ def test_old_evidence_convinces_nobody() -> None:
 
     assert forecast.is_convincing(10.0)
     assert not forecast.is_convincing(10.1)
+
+
+def learned_estimate(value: float, *, times: int = 200) -> Estimate:
+    estimate = Estimate()
+    for _ in range(times):
+        estimate.record(value, per=1)
+    return estimate
+
+
+def test_nothing_is_said_before_enough_was_observed() -> None:
+    estimate = Estimate()
+
+    assert estimate.value is None
+    for _ in range(31):
+        estimate.record(1.0, per=1)
+    assert estimate.value is None
+    estimate.record(1.0, per=1)
+    assert estimate.value == 1.0
+
+
+def test_a_ratio_is_that_of_the_sums() -> None:
+    estimate = Estimate()
+    for _ in range(100):
+        estimate.record(1.0, per=1)
+        estimate.record(9.0, per=3)
+
+    assert estimate.value == pytest.approx(10 / 4, rel=0.02)
+
+
+def test_one_stall_changes_little() -> None:
+    estimate = learned_estimate(0.01)
+
+    estimate.record(1000.0, per=1)
+
+    assert estimate.value == pytest.approx(0.01, rel=0.05)
+
+
+def test_one_stall_among_the_first_changes_little() -> None:
+    estimate = Estimate()
+    estimate.record(1000.0, per=1)
+    for _ in range(31):
+        estimate.record(0.01, per=1)
+
+    assert estimate.value == pytest.approx(0.01, rel=0.15)
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.1])
+def test_a_lasting_change_is_learned(factor: float) -> None:
+    estimate = learned_estimate(1.0)
+
+    for _ in range(700):
+        estimate.record(factor, per=1)
+
+    assert estimate.value == pytest.approx(factor, rel=0.05)
+
+
+def test_few_answers_say_nothing() -> None:
+    margin = DeadlineMargin()
+    for _ in range(15):
+        margin.record(predicted_s=1.0, actual_s=3.0)
+
+    assert margin.factor == LEAST_MARGIN
+
+    margin.record(predicted_s=1.0, actual_s=3.0)
+
+    assert margin.factor == 3.0
+
+
+def test_the_slowest_of_the_latest_answers_counts_until_it_is_forgotten() -> None:
+    margin = DeadlineMargin()
+    margin.record(predicted_s=1.0, actual_s=3.5)
+    for _ in range(127):
+        margin.record(predicted_s=1.0, actual_s=0.9)
+
+    assert margin.factor == 3.5
+
+    margin.record(predicted_s=1.0, actual_s=2.75)
+
+    assert margin.factor == 2.75
+
+
+def test_answers_earlier_than_forecast_take_nothing_away() -> None:
+    margin = DeadlineMargin()
+    for _ in range(20):
+        margin.record(predicted_s=2.0, actual_s=0.5)
+
+    assert margin.factor == LEAST_MARGIN
+
+
+def test_a_stall_does_not_keep_everybody_out() -> None:
+    margin = DeadlineMargin()
+    for _ in range(20):
+        margin.record(predicted_s=1.0, actual_s=60.0)
+
+    assert margin.factor == 4.0
+
+
+def test_short_forecasts_are_not_looked_at() -> None:
+    margin = DeadlineMargin()
+    for _ in range(20):
+        margin.record(predicted_s=0.01, actual_s=0.05)
+
+    assert margin.factor == LEAST_MARGIN
+
+
+def learned_lengths(*, num_characters: int, sources: list[int]) -> LengthEstimate:
+    lengths = LengthEstimate()
+    for _ in range(100):
+        lengths.learn(num_characters, [make_segment(*[7] * (num_tokens - 1)) for num_tokens in sources])
+    return lengths
+
+
+def test_nothing_is_guessed_before_anything_was_seen() -> None:
+    assert LengthEstimate().expected_segments(100, SEARCH) == []
+
+
+def test_nothing_is_learned_from_segments_of_unknown_texts() -> None:
+    assert learned_lengths(num_characters=0, sources=[10]).expected_segments(100, SEARCH) == []
+
+
+def test_a_text_is_expected_to_become_what_such_texts_became() -> None:
+    segments = learned_lengths(num_characters=120, sources=[10, 20]).expected_segments(240, SEARCH)
+
+    assert [len(segment.source_ids) for segment in segments] == [15] * 4
+    assert {segment.search for segment in segments} == {SEARCH}
+
+
+@pytest.mark.parametrize("num_characters", [1, 5])
+def test_the_shortest_text_is_one_segment(num_characters: int) -> None:
+    segments = learned_lengths(num_characters=120, sources=[10, 20]).expected_segments(num_characters, SEARCH)
+
+    assert [len(segment.source_ids) for segment in segments] == [max(1, round(num_characters / 4))]

@@ -4,8 +4,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from service.bundle import MANIFEST_NAME
-from service.engine.client import Scheduler
-from service.engine.core import LocalBatches
+from service.engine.client import EngineClient
+from service.engine.core import EngineCore
 from service.engine.settings import SchedulingSettings
 from service.errors import (
     BundleError,
@@ -292,7 +292,8 @@ def test_a_directory_without_models_fails_the_start(tmp_path: Path, directory: s
 
 def test_a_real_scheduler_is_started_drained_and_stopped(tmp_path: Path) -> None:
     settings = SchedulingSettings(num_decoding_threads=1)
-    scheduler = Scheduler(LocalBatches(ToyModel()), settings, Metrics(CollectorRegistry()))
+    model = ToyModel()
+    scheduler = EngineClient(EngineCore(model), model.limits, settings, Metrics(CollectorRegistry()))
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler))
     repository.load_all()

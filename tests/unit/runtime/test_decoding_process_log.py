@@ -1,3 +1,5 @@
+"""What a decoding process logs comes out of the server's log: records go over its connection."""
+
 import logging
 import sys
 from collections.abc import Iterator
@@ -5,10 +7,11 @@ from multiprocessing import Pipe
 
 import pytest
 
-from service.engine.process import ConnectionHandler, log_here
-from tests.hosted_in_threads import TIMEOUT_S
+from service.engine.process import log_here
+from service.runtime.__main__ import ConnectionHandler
+from tests.threaded_core import TIMEOUT_S
 
-NAME = "tests.hosting.there"
+NAME = "tests.runtime.there"
 
 
 class Unpicklable:

@@ -1,9 +1,8 @@
-"""A batch behind a connection decodes as one at hand, and whatever becomes of the connection, all are answered."""
+"""Segments are decoded alike in any number of batches, and whatever becomes of the core, all are answered."""
 
 import math
 import random
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future
 
 from hypothesis import given, settings
@@ -11,15 +10,14 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from service.datatypes import Segment, SegmentResult
-from service.engine.client import Scheduler
-from service.engine.core import LocalBatches, merged
-from service.engine.protocol import BatchSource, Newcomer, Orders
+from service.engine.client import EngineClient
+from service.engine.protocol import BatchCommand, NewSegment
 from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, EngineError, OverloadedError
 from service.request_context import RequestContext
 from service.telemetry.metrics import Metrics
 from tests.fakes import FlakyModel, ToyModel, make_segment
-from tests.hosted_in_threads import TIMEOUT_S, ThreadedBatches
+from tests.threaded_core import TIMEOUT_S, MortalCore, decode_here
 
 MODEL = ToyModel()
 
@@ -39,41 +37,37 @@ ACTIONS = st.one_of(
 )
 
 
-def make_scheduler(batches: BatchSource, metrics: Metrics, *, num_threads: int) -> Scheduler:
+def make_client(core: MortalCore, metrics: Metrics, *, num_threads: int) -> EngineClient:
     options = SchedulingSettings(num_decoding_threads=num_threads, max_batch_segments=3, max_queue_segments=10**6)
-    scheduler = Scheduler(batches, options, metrics)
-    scheduler.start()
-    return scheduler
-
-
-def found(segments: Sequence[Segment], batches: BatchSource, *, num_threads: int) -> list[object]:
-    """Return what is found for segments, without the times it took."""
-    scheduler = make_scheduler(batches, Metrics(CollectorRegistry()), num_threads=num_threads)
-    try:
-        results = [future.result(TIMEOUT_S) for future in scheduler.submit(segments)]
-    finally:
-        scheduler.stop(TIMEOUT_S)
-    return [(result.hypotheses, result.num_steps, result.guard) for result in results]
+    client = EngineClient(core, MODEL.limits, options, metrics)
+    client.start()
+    return client
 
 
 @settings(max_examples=60)
 @given(st.lists(SEGMENTS, max_size=12), st.integers(1, 3))
-def test_hosted_batches_give_the_results_of_local_ones(segments: list[Segment], num_threads: int) -> None:
-    hosted = ThreadedBatches(MODEL)
+def test_an_engine_gives_the_results_of_a_batch_without_one(segments: list[Segment], num_threads: int) -> None:
+    core = MortalCore(MODEL)
+    client = make_client(core, Metrics(CollectorRegistry()), num_threads=num_threads)
+    try:
+        results = [future.result(TIMEOUT_S) for future in client.submit(segments)]
+    finally:
+        client.stop(TIMEOUT_S)
+        core.close()
 
-    results = found(segments, hosted, num_threads=num_threads)
+    for segment, result in zip(segments, results, strict=True):
+        new = NewSegment(segment_id=7, segment=segment, deadline_s=math.inf)
+        alone = decode_here(MODEL, BatchCommand(new_segments=(new,)))[7]
+        assert (result.hypotheses, result.num_steps, result.guard) == (alone.hypotheses, alone.num_steps, alone.guard)
 
-    hosted.close()
-    assert results == found(segments, LocalBatches(MODEL), num_threads=1)
 
-
-def act(scheduler: Scheduler, batches: ThreadedBatches, action: tuple[object, ...], answers: "Answers") -> None:
+def act(client: EngineClient, core: MortalCore, action: tuple[object, ...], answers: "Answers") -> None:
     """Do one thing that a caller may do, or that may happen to the process."""
     match action:
         case ("submit", list() as segments, timeout_s):
             deadline_s = time.monotonic() + timeout_s if isinstance(timeout_s, int | float) else math.inf
             try:
-                futures = scheduler.submit(segments, RequestContext(deadline_s=deadline_s))
+                futures = client.submit(segments, RequestContext(deadline_s=deadline_s))
             except (DeadlineExceededError, OverloadedError):  # too late alone, or behind what waits
                 return
             for future in futures:
@@ -85,7 +79,7 @@ def act(scheduler: Scheduler, batches: ThreadedBatches, action: tuple[object, ..
             if not future.cancelled():
                 future.exception(TIMEOUT_S)
         case ("die", None):
-            batches.die()
+            core.die()
 
 
 class Answers:
@@ -114,15 +108,16 @@ def test_each_segment_gets_one_answer_whoever_leaves_and_however_often_the_conne
     actions: list[tuple[object, ...]], num_threads: int, failure_rate: float, drains: bool, seed: int
 ) -> None:
     rng, metrics, answers = random.Random(seed), Metrics(CollectorRegistry()), Answers()  # noqa: S311
-    batches = ThreadedBatches(FlakyModel(MODEL, lambda _: rng.random() < failure_rate))
-    scheduler = make_scheduler(batches, metrics, num_threads=num_threads)
+    core = MortalCore(FlakyModel(MODEL, lambda _: rng.random() < failure_rate))
+    client = make_client(core, metrics, num_threads=num_threads)
 
     try:
         for action in actions:
-            act(scheduler, batches, action, answers)
-        assert not drains or scheduler.drain(TIMEOUT_S)
+            act(client, core, action, answers)
+        assert not drains or client.drain(TIMEOUT_S)
     finally:
-        scheduler.stop(TIMEOUT_S)
+        client.stop(TIMEOUT_S)
+        core.close()
 
     assert all(count == 1 for count in answers.counts.values())
     assert metrics.registry.get_sample_value("mt_batch_live_segments") == 0
@@ -133,26 +128,26 @@ def test_each_segment_gets_one_answer_whoever_leaves_and_however_often_the_conne
         assert not is_sound or not any(isinstance(error, EngineError) for error in errors)
 
 
-ORDERS = st.lists(
+COMMANDS = st.lists(
     st.tuples(st.lists(st.integers(0, 9), max_size=3), st.lists(st.integers(0, 9), max_size=3)), max_size=5
 )
 
 
-@given(ORDERS)
-def test_merged_orders_start_who_would_be_left_after_giving_them_one_by_one(
+@given(COMMANDS)
+def test_merged_commands_start_what_would_be_left_after_giving_them_one_by_one(
     given_keys: list[tuple[list[int], list[int]]],
 ) -> None:
     left: list[int] = []
-    orders = []
+    commands = []
     seen: set[int] = set()
     for joining, dropped in given_keys:
         fresh = [key for key in dict.fromkeys(joining) if key not in seen]
         known = [key for key in dropped if key in seen]
         seen.update(fresh)
         left = [key for key in left if key not in known] + fresh
-        newcomers = tuple(Newcomer(key=key, segment=make_segment(4), deadline_s=0.0) for key in fresh)
-        orders.append(Orders(newcomers=newcomers, dropped=tuple(known)))
+        new = tuple(NewSegment(segment_id=key, segment=make_segment(4), deadline_s=0.0) for key in fresh)
+        commands.append(BatchCommand(new_segments=new, dropped_ids=tuple(known)))
 
-    whole = merged(orders)
+    whole = BatchCommand.merged(commands)
 
-    assert [newcomer.key for newcomer in whole.newcomers] == left
+    assert [new.segment_id for new in whole.new_segments] == left

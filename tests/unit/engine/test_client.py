@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from service.datatypes import Priority, SearchConfig, SegmentResult
+from service.datatypes import Priority, SearchConfig, SegmentResult, StageTimings
 from service.decoding.step_model import StepModel
-from service.engine.client import Scheduler
-from service.engine.core import LocalBatch, LocalBatches
-from service.engine.protocol import Clock
+from service.engine.client import EngineClient
+from service.engine.core import EngineCore
 from service.engine.queue import PendingSegment
 from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, DrainingError, EngineError, OverloadedError
 from service.request_context import RequestContext
 from service.telemetry.metrics import Metrics
-from tests.fakes import FlakyModel, GatedModel, ManualClock, ToyModel, WrappedModel, make_segment
+from tests.fakes import FaultyToyModel, FlakyModel, GatedModel, ManualClock, ToyModel, WrappedModel, make_segment
 from tests.without_gc import num_alive, without_gc
 
 TIMEOUT_S = 30.0  # only reached by a test that would otherwise hang
@@ -38,29 +37,28 @@ class TickingModel(WrappedModel):
             self._clock.advance(1.0)
 
 
-class WakeCountingBatches(LocalBatches):
-    """Notes how many segments a batch has when it is woken."""
+class SlowModel(WrappedModel):
+    """Encoding takes 2 s of a clock moved by hand, a step 1 s."""
 
-    def __init__(self, model: StepModel) -> None:
-        super().__init__(model)
-        self.woken: list[int] = []
+    def __init__(self, inner: StepModel, clock: ManualClock) -> None:
+        super().__init__(inner)
+        self._clock = clock
 
-    def new_batch(self, clock: Clock) -> LocalBatch:
-        batch = super().new_batch(clock)
-        batch.wake = lambda: self.woken.append(batch.num_segments)  # type: ignore[method-assign]
-        return batch
+    def before(self, operation: str, num_segments: int) -> None:
+        self._clock.advance({"start": 2.0, "step": 1.0}.get(operation, 0.0))
 
 
 class Bench:
-    """A running scheduler with one thread unless told otherwise, its gate, its clock and its metrics."""
+    """A running client with one thread unless told otherwise, its gate, its clock and its metrics."""
 
     def __init__(self, model: StepModel | None = None, *, clock: ManualClock | None = None, **settings: Any) -> None:
         self.model = GatedModel(model or ENDLESS)
         self.clock = clock or ManualClock()
         self.registry = CollectorRegistry()
-        self.batches = WakeCountingBatches(self.model)
-        self.scheduler = Scheduler(
-            self.batches,
+        self.core = EngineCore(self.model, clock=self.clock)
+        self.client = EngineClient(
+            self.core,
+            self.model.limits,
             SchedulingSettings(**{"num_decoding_threads": 1, **settings}),
             Metrics(self.registry),
             clock=self.clock,
@@ -76,7 +74,7 @@ class Bench:
     ) -> Future[SegmentResult]:
         """Submit one segment."""
         segment = make_segment(7, 8, **search)
-        (future,) = self.scheduler.submit(
+        (future,) = self.client.submit(
             [segment],
             RequestContext(priority=priority, deadline_s=deadline_s, caller=caller),
             num_characters=NUM_CHARACTERS,
@@ -90,19 +88,19 @@ class Bench:
 
 @pytest.fixture
 def benches() -> Iterator[list[Bench]]:
-    """Return a list; the schedulers put into it are stopped in the end."""
+    """Return a list; the clients put into it are stopped in the end."""
     started: list[Bench] = []
     yield started
     for bench in started:
         bench.model.open()
-        bench.scheduler.stop()
+        bench.client.stop()
 
 
 @pytest.fixture
 def bench(benches: list[Bench]) -> Bench:
     """Return a started bench with one thread and room for one segment in its batch and three in its queue."""
     benches.append(Bench(max_batch_segments=1, max_queue_segments=3))
-    benches[0].scheduler.start()
+    benches[0].client.start()
     return benches[0]
 
 
@@ -114,35 +112,108 @@ def test_a_segment_is_decoded(bench: Bench) -> None:
     assert len(result.hypotheses[0].token_ids) == result.num_steps == 5
 
 
+def test_a_segment_is_answered_with_the_times_it_took(benches: list[Bench]) -> None:
+    clock = ManualClock()
+    benches.append(bench := Bench(SlowModel(ENDLESS, clock), clock=clock))
+    future = bench.submit(max_target_tokens=4)
+    clock.advance(3.0)
+
+    bench.client.start()
+    bench.model.open()
+
+    assert future.result(TIMEOUT_S).timings == StageTimings(queue_s=3.0, encode_s=2.0, decode_s=4.0)
+
+
+def test_a_segment_cancelled_before_its_start_is_not_encoded(benches: list[Bench]) -> None:
+    benches.append(bench := Bench(FlakyModel(ENDLESS, lambda _: True)))
+    assert bench.submit().cancel()
+
+    bench.client.start()
+
+    assert bench.client.drain(TIMEOUT_S)
+    assert bench.metric("mt_batch_failures_total") == 0
+
+
+def test_what_the_guard_did_is_answered_and_counted(benches: list[Bench]) -> None:
+    benches.append(bench := Bench(FaultyToyModel(num_words=40)))
+    looping = make_segment(FaultyToyModel.LOOPER, 20, max_target_tokens=40, repetition_guard=True)
+    future, _ = bench.client.submit([looping, make_segment(7, 8)])
+    bench.client.start()
+    bench.model.open()
+
+    guard = future.result(TIMEOUT_S).guard
+
+    assert guard is not None
+    assert guard.is_replaced
+    assert bench.metric("mt_guard_outcomes_total", outcome="replaced") == 1
+    assert bench.metric("mt_guard_defects_total", kind="repetition") == 1
+
+
+def test_a_warm_up_decodes_in_every_batch_and_is_neither_counted_nor_learned_from(benches: list[Bench]) -> None:
+    benches.append(bench := Bench(num_decoding_threads=2))
+    bench.model.open()
+
+    results = bench.client.warm_up([make_segment(7, max_target_tokens=60), make_segment(8, max_target_tokens=50)])
+
+    assert [result.num_steps for result in results] == [60, 50]
+    assert bench.model.step_sizes.count(1) == 2 * (60 + 10)
+    assert bench.model.step_sizes.count(2) == 2 * 50
+    assert bench.metric("mt_segments_total", outcome="ok") == 0
+    assert bench.client._forecast.request_cost([make_segment(7)]).most_steps == 2
+
+
+def test_a_warm_up_that_fails_says_so(benches: list[Bench]) -> None:
+    benches.append(bench := Bench(FlakyModel(ENDLESS, lambda used: used == "step")))
+    bench.model.open()
+
+    with pytest.raises(EngineError):
+        bench.client.warm_up([make_segment(7)])
+
+
 def test_what_an_answered_segment_held_is_freed_without_the_garbage_collector(bench: Bench) -> None:
     bench.model.open()
     with without_gc():
         before = num_alive(PendingSegment)
         for _ in range(3):
             bench.submit(max_target_tokens=5).result(TIMEOUT_S)
-        bench.scheduler.stop()  # its threads have let go of what they did last
+        bench.client.stop()  # its threads have let go of what they did last
 
         assert num_alive(PendingSegment) == before
 
 
-def test_who_comes_wakes_only_the_batches_that_have_a_place(benches: list[Bench]) -> None:
+def test_a_new_segment_joins_a_batch_that_has_room(benches: list[Bench]) -> None:
     bench = Bench(num_decoding_threads=2)
     benches.append(bench)
-    segment = make_segment(7, 8)
-    bench.scheduler.submit([segment] * 3)
-    bench.scheduler.start()
+    bench.client.submit([make_segment(7, 8, max_target_tokens=200)] * 3)
+    bench.client.start()
     bench.model.wait_for_step()
     bench.model.wait_for_step()
     assert sorted(bench.model.step_sizes) == [1, 2]
 
-    bench.submit()
-    assert bench.batches.woken == [1]
+    bench.submit(max_target_tokens=200)
+    bench.model.open()
 
-    bench.submit()
-    assert sorted(bench.batches.woken[1:]) == [1, 2]  # two wait for three places
+    assert bench.client.drain(TIMEOUT_S)
+    assert max(bench.model.step_sizes) == 2
 
 
-def test_a_full_queue_refuses_at_once(bench: Bench) -> None:
+def test_a_new_segment_goes_to_the_batch_whose_step_ends_first(benches: list[Bench]) -> None:
+    bench = Bench(num_decoding_threads=2)
+    benches.append(bench)
+    bench.client.start()
+    for _ in range(2):
+        bench.submit(max_target_tokens=200)
+        bench.model.wait_for_step()
+    bench.clock.advance(1.0)  # both steps take long
+
+    third = bench.submit(max_target_tokens=2)
+    assert not any(bench.client._select(batch) for batch in bench.client._batches)
+    bench.model.open()
+
+    assert third.result(TIMEOUT_S).num_steps == 2
+
+
+def test_a_full_queue_rejects_at_once(bench: Bench) -> None:
     bench.submit()
     bench.model.wait_for_step()
     waiting = [bench.submit() for _ in range(3)]
@@ -154,40 +225,42 @@ def test_a_full_queue_refuses_at_once(bench: Bench) -> None:
     assert bench.metric("mt_rejected_requests_total", reason="overloaded") == 1
 
 
-def test_a_request_larger_than_the_queue_is_refused_whole(bench: Bench) -> None:
+def test_a_request_larger_than_the_queue_is_rejected_whole(bench: Bench) -> None:
     with pytest.raises(OverloadedError):
-        bench.scheduler.submit([make_segment(7)] * 4)
+        bench.client.submit([make_segment(7)] * 4)
 
     assert bench.metric("mt_queue_segments") == 0
 
 
 def test_a_request_without_segments_needs_no_answer(bench: Bench) -> None:
-    assert bench.scheduler.submit([]) == []
+    assert bench.client.submit([]) == []
 
 
 def test_a_segment_the_model_cannot_take_is_not_admitted(bench: Bench) -> None:
     with pytest.raises(ValueError, match="source tokens 101"):
-        bench.scheduler.submit([make_segment(*[7] * 100)])
+        bench.client.submit([make_segment(*[7] * 100)])
 
 
-def test_a_newcomer_joins_the_running_batch(benches: list[Bench]) -> None:
+def test_a_new_segment_joins_the_running_batch(benches: list[Bench]) -> None:
     benches.append(bench := Bench())
-    bench.scheduler.start()
-    first = bench.submit(max_target_tokens=2)
+    bench.client.start()
+    first = bench.submit(max_target_tokens=200)
     bench.model.wait_for_step()
     second = bench.submit(max_target_tokens=2)
 
-    bench.model.let_pass(3)
+    bench.model.let_pass()
+    bench.model.pass_until(2)
+    bench.model.let_pass(2)
 
-    assert first.result(TIMEOUT_S).num_steps == second.result(TIMEOUT_S).num_steps == 2
-    assert bench.model.step_sizes == [1, 2, 1]
+    assert second.result(TIMEOUT_S).num_steps == 2
+    assert not first.done()
 
 
 def test_idle_threads_share_a_group(benches: list[Bench]) -> None:
     benches.append(bench := Bench(num_decoding_threads=2))
-    futures = bench.scheduler.submit([make_segment(7)] * 8)
+    futures = bench.client.submit([make_segment(7)] * 8)
 
-    bench.scheduler.start()
+    bench.client.start()
     bench.model.wait_for_step()
     bench.model.wait_for_step()
     bench.model.open()
@@ -206,7 +279,7 @@ def test_interactive_segments_are_served_first(bench: Bench) -> None:
 
     bench.model.open()
 
-    assert bench.scheduler.drain(TIMEOUT_S)
+    assert bench.client.drain(TIMEOUT_S)
     assert order == ["interactive", "bulk"]
 
 
@@ -223,12 +296,12 @@ def test_cancelling_a_waiting_segment_frees_its_place_at_once(bench: Bench) -> N
 
 
 def test_cancelling_a_running_segment_lets_the_next_one_in(bench: Bench) -> None:
-    running = bench.submit(max_target_tokens=100)
+    running = bench.submit(max_target_tokens=200)
     bench.model.wait_for_step()
     waiting = bench.submit(max_target_tokens=1)
 
     assert running.cancel()
-    bench.model.let_pass(2)
+    bench.model.let_pass(100)
 
     assert waiting.result(TIMEOUT_S).num_steps == 1
     assert bench.metric("mt_segments_total", outcome="cancelled") == 1
@@ -279,15 +352,15 @@ def test_a_deadline_may_pass_between_steps(bench: Bench) -> None:
 
     with pytest.raises(DeadlineExceededError, match="decode"):
         late.result(TIMEOUT_S)
-    assert bench.scheduler.drain(TIMEOUT_S)
+    assert bench.client.drain(TIMEOUT_S)
     assert bench.metric("mt_segments_total", outcome="deadline") == 1
 
 
 SIX_STEPS: dict[str, Any] = {"max_target_tokens": 6}
 ALONE_S = 6.0
-WAIT_S = 11 * 6.0  # for the ten that wait, and their own turn in the only place
-HEADROOM = 2.5
-ENOUGH_S = ALONE_S + HEADROOM * WAIT_S + 5.0
+WAIT_S = 11 * 6.0  # for the ten that wait, and their own place in the only place
+MARGIN = 2.5
+ENOUGH_S = ALONE_S + MARGIN * WAIT_S + 5.0
 
 
 @pytest.fixture
@@ -296,7 +369,7 @@ def experienced(benches: list[Bench]) -> Bench:
     clock = ManualClock()
     bench = Bench(TickingModel(ENDLESS, clock), clock=clock, max_batch_segments=1)
     benches.append(bench)
-    bench.scheduler.start()
+    bench.client.start()
     taught = [bench.submit(**SIX_STEPS) for _ in range(60)]
     bench.model.let_pass(60 * 6)
     wait(taught, TIMEOUT_S)
@@ -309,61 +382,64 @@ def experienced(benches: list[Bench]) -> Bench:
     return bench
 
 
-def test_an_answer_that_the_backlog_makes_too_late_is_refused_with_the_time_to_come_back(experienced: Bench) -> None:
-    with pytest.raises(OverloadedError, match="ms of work that the deadline allows") as refusal:
+def test_an_answer_that_the_backlog_makes_too_late_is_rejected_with_the_time_to_come_back(experienced: Bench) -> None:
+    with pytest.raises(OverloadedError, match="ms of work that the deadline allows") as rejection:
         experienced.submit(deadline_s=experienced.clock() + 30.0, **SIX_STEPS)
 
-    assert refusal.value.limit == 30_000
-    assert refusal.value.retry_after_s == pytest.approx(WAIT_S - (30 - ALONE_S) / HEADROOM, rel=0.05)
+    assert rejection.value.limit == 30_000
+    assert rejection.value.retry_after_s == pytest.approx(WAIT_S - (30 - ALONE_S) / MARGIN, rel=0.05)
     assert experienced.metric("mt_rejected_requests_total", reason="deadline") == 1
     assert experienced.metric("mt_deadline_misses_total", stage="admission") == 1
     assert experienced.metric("mt_queue_segments") == 10
 
 
-def test_an_answer_that_even_an_idle_server_would_give_too_late_is_refused(experienced: Bench) -> None:
-    with pytest.raises(DeadlineExceededError, match="admission"):
+def test_an_answer_that_even_an_idle_server_would_give_too_late_is_rejected(experienced: Bench) -> None:
+    with pytest.raises(DeadlineExceededError, match="admission") as rejection:
         experienced.submit(deadline_s=experienced.clock() + 3.0, **SIX_STEPS)
+
+    assert rejection.value.allowed_s == pytest.approx(3.0)
+    assert rejection.value.needed_s == pytest.approx(ALONE_S + MARGIN * WAIT_S, rel=0.05)
 
 
 def reject_early(bench: Bench, *, within_s: float) -> None:
     """Ask to be admitted with a text like those of the others."""
-    bench.scheduler.reject_early(
+    bench.client.reject_early(
         NUM_CHARACTERS, SearchConfig(**SIX_STEPS), RequestContext(deadline_s=bench.clock() + within_s)
     )
 
 
 @pytest.fixture
-def refusing(experienced: Bench) -> Bench:
-    """Return the experienced bench just after it has refused a request known in full."""
+def rejecting(experienced: Bench) -> Bench:
+    """Return the experienced bench just after it has rejected a request known in full."""
     with pytest.raises(OverloadedError):
         experienced.submit(deadline_s=experienced.clock() + 30.0, **SIX_STEPS)
     return experienced
 
 
-def test_who_would_be_refused_as_others_were_is_refused_before_the_texts_are_looked_at(refusing: Bench) -> None:
-    with pytest.raises(OverloadedError, match="ms of work that the deadline allows") as refusal:
-        reject_early(refusing, within_s=30.0)
+def test_who_would_be_rejected_as_others_were_is_rejected_before_the_texts_are_looked_at(rejecting: Bench) -> None:
+    with pytest.raises(OverloadedError, match="ms of work that the deadline allows") as rejection:
+        reject_early(rejecting, within_s=30.0)
 
-    assert refusal.value.retry_after_s == pytest.approx(WAIT_S - (30 - ALONE_S) / HEADROOM, rel=0.05)
-    assert refusing.metric("mt_rejected_requests_total", reason="deadline") == 2
-
-
-def test_who_has_time_enough_is_not_refused_by_a_guess(refusing: Bench) -> None:
-    reject_early(refusing, within_s=ENOUGH_S)
+    assert rejection.value.retry_after_s == pytest.approx(WAIT_S - (30 - ALONE_S) / MARGIN, rel=0.05)
+    assert rejecting.metric("mt_rejected_requests_total", reason="deadline") == 2
 
 
-def test_who_has_too_little_time_for_its_own_texts_is_not_told_so_by_a_guess(refusing: Bench) -> None:
-    reject_early(refusing, within_s=3.0)
+def test_who_has_time_enough_is_not_refused_by_a_guess(rejecting: Bench) -> None:
+    reject_early(rejecting, within_s=ENOUGH_S)
 
 
-def test_nobody_is_refused_by_a_guess_unless_others_are_refused(experienced: Bench) -> None:
+def test_who_has_too_little_time_for_its_own_texts_is_not_told_so_by_a_guess(rejecting: Bench) -> None:
+    reject_early(rejecting, within_s=3.0)
+
+
+def test_nobody_is_rejected_by_a_guess_unless_others_are_rejected(experienced: Bench) -> None:
     reject_early(experienced, within_s=30.0)
 
 
-def test_nobody_is_refused_by_a_guess_long_after_others_were_refused(refusing: Bench) -> None:
-    refusing.clock.advance(1.5)
+def test_nobody_is_rejected_by_a_guess_long_after_others_were_rejected(rejecting: Bench) -> None:
+    rejecting.clock.advance(1.5)
 
-    reject_early(refusing, within_s=30.0)
+    reject_early(rejecting, within_s=30.0)
 
 
 def test_there_must_be_time_for_a_wait_that_takes_longer_than_expected(experienced: Bench) -> None:
@@ -374,7 +450,7 @@ def test_there_must_be_time_for_a_wait_that_takes_longer_than_expected(experienc
 def test_who_need_not_wait_needs_no_time_to_spare(benches: list[Bench]) -> None:
     clock = ManualClock()
     benches.append(bench := Bench(TickingModel(ENDLESS, clock), clock=clock))
-    bench.scheduler.start()
+    bench.client.start()
     bench.model.open()
     for _ in range(40):
         bench.submit(**SIX_STEPS).result(TIMEOUT_S)
@@ -400,7 +476,7 @@ def test_a_new_caller_s_answer_is_expected_after_its_turn_not_after_the_whole_ba
     assert accepted.result(TIMEOUT_S).num_steps == 6
 
 
-def test_after_a_long_silence_nobody_is_refused_for_what_was_learned_before(experienced: Bench) -> None:
+def test_after_a_long_silence_nobody_is_rejected_for_what_was_learned_before(experienced: Bench) -> None:
     experienced.clock.advance(11.0)
 
     assert not experienced.submit(deadline_s=experienced.clock() + 3.0, **SIX_STEPS).done()
@@ -414,15 +490,17 @@ def test_how_far_an_expectation_was_off_is_recorded(experienced: Bench) -> None:
     count, total_s = total("count"), total("sum")
     experienced.model.open()
 
-    assert experienced.scheduler.drain(TIMEOUT_S)
+    assert experienced.client.drain(TIMEOUT_S)
 
     assert total("count") == count + 11
     assert total("sum") - total_s < 11 * 6
 
 
-def test_a_deadline_that_has_passed_is_refused_at_once(bench: Bench) -> None:
-    with pytest.raises(DeadlineExceededError, match="admission"):
+def test_a_deadline_that_has_passed_is_rejected_at_once(bench: Bench) -> None:
+    with pytest.raises(DeadlineExceededError, match="admission") as rejection:
         bench.submit(deadline_s=0.0)
+
+    assert (rejection.value.needed_s, rejection.value.allowed_s) == (0.0, 0.0)
 
     assert bench.metric("mt_deadline_misses_total", stage="admission") == 1
     assert bench.metric("mt_queue_segments") == 0
@@ -436,7 +514,7 @@ def test_deadlines_are_counted_where_they_pass(bench: Bench) -> None:
     bench.clock.advance(5.0)
     bench.model.open()
 
-    assert bench.scheduler.drain(TIMEOUT_S)
+    assert bench.client.drain(TIMEOUT_S)
     assert bench.metric("mt_deadline_misses_total", stage="decode") == 1
     assert bench.metric("mt_deadline_misses_total", stage="queue") == 1
 
@@ -456,16 +534,16 @@ def test_cancellations_are_counted_where_they_happen(bench: Bench) -> None:
 def test_one_small_request_does_not_wait_for_another_caller_s_many(benches: list[Bench]) -> None:
     order: list[str] = []
     benches.append(bench := Bench(max_batch_segments=1))
-    bench.scheduler.start()
+    bench.client.start()
     bench.submit(max_target_tokens=1)
     bench.model.wait_for_step()
-    for future in bench.scheduler.submit([make_segment(7, max_target_tokens=1)] * 20, RequestContext(caller="much")):
+    for future in bench.client.submit([make_segment(7, max_target_tokens=1)] * 20, RequestContext(caller="much")):
         future.add_done_callback(lambda _: order.append("much"))
     bench.submit(caller="little", max_target_tokens=1).add_done_callback(lambda _: order.append("little"))
 
     bench.model.open()
 
-    assert bench.scheduler.drain(TIMEOUT_S)
+    assert bench.client.drain(TIMEOUT_S)
     assert order.index("little") <= 1
 
 
@@ -480,28 +558,28 @@ def test_a_caller_may_not_fill_the_queue_with_several_requests(benches: list[Ben
     bench.submit(caller="other")
 
 
-def test_what_is_in_the_batches_is_shown_until_the_scheduler_stops(benches: list[Bench]) -> None:
+def test_what_is_in_the_batches_is_shown_until_the_client_stops(benches: list[Bench]) -> None:
     benches.append(bench := Bench())
-    bench.scheduler.start()
-    bench.scheduler.submit([make_segment(7, beam_size=3), make_segment(7, 8, beam_size=2)])
+    bench.client.start()
+    bench.client.submit([make_segment(7, beam_size=3), make_segment(7, 8, beam_size=2)])
     bench.model.wait_for_step()
 
     assert bench.metric("mt_batch_live_segments") == 2
     assert bench.metric("mt_batch_live_rows") == 5
     bench.model.open()
-    bench.scheduler.stop(TIMEOUT_S)
+    bench.client.stop(TIMEOUT_S)
     assert bench.metric("mt_batch_live_segments") == bench.metric("mt_batch_live_rows") == 0
 
 
 def test_padding_of_rows_and_sources_is_recorded(benches: list[Bench]) -> None:
     benches.append(bench := Bench())
-    bench.scheduler.start()
+    bench.client.start()
     bench.model.let_pass()
-    bench.scheduler.submit(
+    bench.client.submit(
         [make_segment(7, beam_size=1, max_target_tokens=1), make_segment(7, 8, 9, beam_size=3, max_target_tokens=1)]
     )
 
-    assert bench.scheduler.drain(TIMEOUT_S)
+    assert bench.client.drain(TIMEOUT_S)
 
     assert bench.metric("mt_step_padding_share_sum", part="rows") == pytest.approx(1 - 4 / 6)
     assert bench.metric("mt_step_padding_share_sum", part="sources") == pytest.approx(1 - 6 / 8)
@@ -509,7 +587,7 @@ def test_padding_of_rows_and_sources_is_recorded(benches: list[Bench]) -> None:
 
 def test_a_segment_without_a_deadline_is_never_given_up(benches: list[Bench]) -> None:
     benches.append(bench := Bench())
-    bench.scheduler.start()
+    bench.client.start()
     patient = bench.submit()
     bench.model.wait_for_step()
 
@@ -522,7 +600,7 @@ def test_a_segment_without_a_deadline_is_never_given_up(benches: list[Bench]) ->
 def test_a_broken_batch_does_not_break_the_next(benches: list[Bench]) -> None:
     failures = ["step"]
     benches.append(bench := Bench(FlakyModel(ENDLESS, lambda used: used in failures and bool(failures.pop()))))
-    bench.scheduler.start()
+    bench.client.start()
     bench.model.open()
 
     with pytest.raises(EngineError):
@@ -531,11 +609,11 @@ def test_a_broken_batch_does_not_break_the_next(benches: list[Bench]) -> None:
     assert bench.submit(max_target_tokens=2).result(TIMEOUT_S).num_steps == 2
 
 
-def test_draining_answers_everything_and_refuses_newcomers(bench: Bench) -> None:
+def test_draining_answers_everything_and_rejects_new_segments(bench: Bench) -> None:
     futures = [bench.submit(max_target_tokens=3) for _ in range(3)]
     bench.model.open()
 
-    assert bench.scheduler.drain(TIMEOUT_S)
+    assert bench.client.drain(TIMEOUT_S)
 
     assert [future.result(0).num_steps for future in futures] == [3, 3, 3]
     with pytest.raises(DrainingError):
@@ -545,7 +623,7 @@ def test_draining_answers_everything_and_refuses_newcomers(bench: Bench) -> None
 def test_draining_says_if_time_ran_out(bench: Bench) -> None:
     bench.submit()
 
-    assert not bench.scheduler.drain(0.0)
+    assert not bench.client.drain(0.0)
 
 
 def test_stopping_answers_what_is_left_even_if_the_model_is_stuck(bench: Bench) -> None:
@@ -553,27 +631,27 @@ def test_stopping_answers_what_is_left_even_if_the_model_is_stuck(bench: Bench) 
     bench.model.wait_for_step()
     waiting = bench.submit()
 
-    bench.scheduler.stop(timeout_s=0.0)
+    bench.client.stop(timeout_s=0.0)
 
     assert isinstance(stuck.exception(0), DrainingError)
     assert isinstance(waiting.exception(0), DrainingError)
-    assert bench.scheduler.drain(0.0)
+    assert bench.client.drain(0.0)
 
 
 def test_stopping_ends_the_threads(bench: Bench) -> None:
     bench.submit()
     bench.model.open()
 
-    bench.scheduler.stop(TIMEOUT_S)
+    bench.client.stop(TIMEOUT_S)
 
     assert not any(thread.name.startswith("decode-") for thread in threading.enumerate())
 
 
-def test_a_scheduler_that_never_started_can_be_stopped() -> None:
+def test_a_client_that_never_started_can_be_stopped() -> None:
     bench = Bench()
     waiting = bench.submit()
 
-    bench.scheduler.stop()
+    bench.client.stop()
 
     assert isinstance(waiting.exception(0), DrainingError)
 
@@ -582,7 +660,7 @@ def test_every_metric_of_a_segment_is_recorded(bench: Bench) -> None:
     bench.model.open()
     bench.submit(max_target_tokens=4).result(TIMEOUT_S)
 
-    assert bench.scheduler.drain(TIMEOUT_S)
+    assert bench.client.drain(TIMEOUT_S)
 
     assert bench.metric("mt_queue_wait_seconds_count", priority="interactive") == 1
     for stage in ("mt_encode_duration", "mt_decode_duration"):
@@ -596,10 +674,12 @@ def test_every_metric_of_a_segment_is_recorded(bench: Bench) -> None:
 
 def test_the_queue_gauges_of_several_models_add_up() -> None:
     metrics = Metrics(CollectorRegistry())
-    schedulers = [Scheduler(LocalBatches(ENDLESS), SchedulingSettings(), metrics) for _ in range(2)]
+    clients = [EngineClient(EngineCore(ENDLESS), ENDLESS.limits, SchedulingSettings(), metrics) for _ in range(2)]
 
-    for scheduler in schedulers:
-        scheduler.submit([make_segment(7)])
+    for client in clients:
+        client.submit([make_segment(7)])
 
     assert metrics.registry.get_sample_value("mt_queue_segments") == 2
     assert metrics.registry.get_sample_value("mt_queue_work_tokens") == 2 * (2 + 4 * 2)
+    for client in clients:
+        client.stop()

@@ -1,10 +1,12 @@
 import pytest
 
 from service.datatypes import Priority
-from service.engine.forecast import Backlog, Forecast
-from service.engine.protocol import Turn
-from service.engine.queue import AdmissionQueue, PendingSegment
+from service.engine.forecast import Forecast, RequestCost, WorkAhead
+from service.engine.protocol import BatchStepOutput
+from service.engine.queue import AdmissionQueue, FairQueue, PendingSegment
+from service.engine.settings import SchedulingSettings
 from service.errors import OverloadedError
+from service.request_context import RequestContext
 from tests.fakes import make_segment
 
 BULK = Priority.BULK
@@ -12,7 +14,12 @@ BULK = Priority.BULK
 
 def make_queue(max_segments: int = 10, max_work: int = 100, max_caller_share: float = 1.0) -> AdmissionQueue:
     return AdmissionQueue(
-        max_segments=max_segments, max_work=max_work, bulk_patience_s=5.0, max_caller_share=max_caller_share
+        SchedulingSettings(
+            max_queue_segments=max_segments,
+            max_queue_work_tokens=max_work,
+            bulk_patience_s=5.0,
+            max_caller_queue_share=max_caller_share,
+        )
     )
 
 
@@ -26,38 +33,38 @@ def make_pending(
 ) -> PendingSegment:
     return PendingSegment(
         segment=make_segment(7),
-        priority=priority,
-        caller=caller,
+        context=RequestContext(priority=priority, caller=caller, deadline_s=deadline_s),
         work=work,
         admitted_at_s=admitted_at_s,
-        deadline_s=deadline_s,
     )
 
 
-def make_forecast(*, num_threads: int = 1, s_per_work: float | None = None) -> Forecast:
-    forecast = Forecast(num_threads=num_threads, max_batch_segments=4, max_batch_rows=16)
+def make_forecast(*, num_batches: int = 1, s_per_work: float | None = None) -> Forecast:
+    forecast = Forecast(SchedulingSettings(max_batch_segments=4, max_batch_rows=16), num_batches=num_batches)
     if s_per_work is not None:
         for _ in range(100):
-            turn = Turn(num_rows=16, step_s=16 * s_per_work, busy_s=16 * s_per_work)
-            forecast.learn(turn, is_backlogged=True, now_s=0.0)
+            output = BatchStepOutput(num_rows=16, step_s=16 * s_per_work, busy_s=16 * s_per_work)
+            forecast.learn(output, is_backlogged=True, now_s=0.0)
     return forecast
 
 
 def admit(queue: AdmissionQueue, *group: PendingSegment, forecast: Forecast | None = None) -> None:
-    queue.admit(group, forecast=forecast or make_forecast())
+    cost = RequestCost(works=tuple(one.work for one in group), longest_source=2, most_steps=1, widest_beam=1)
+    queue.check_capacity(cost, caller=group[0].context.caller, forecast=forecast or make_forecast())
+    queue.add(group)
 
 
-def refused(queue: AdmissionQueue, *group: PendingSegment, forecast: Forecast | None = None) -> OverloadedError:
-    with pytest.raises(OverloadedError) as refusal:
+def rejected(queue: AdmissionQueue, *group: PendingSegment, forecast: Forecast | None = None) -> OverloadedError:
+    with pytest.raises(OverloadedError) as rejection:
         admit(queue, *group, forecast=forecast)
-    return refusal.value
+    return rejection.value
 
 
-def test_a_group_that_does_not_fit_is_refused_whole() -> None:
+def test_a_group_that_does_not_fit_is_rejected_whole() -> None:
     queue = make_queue(max_segments=3)
     admit(queue, make_pending(), make_pending())
 
-    error = refused(queue, make_pending(), make_pending())
+    error = rejected(queue, make_pending(), make_pending())
 
     assert queue.num_segments == 2
     assert (error.queued, error.limit, error.unit) == (2, 3, "segments")
@@ -67,7 +74,7 @@ def test_expected_work_is_limited_too() -> None:
     queue = make_queue(max_work=10)
     admit(queue, make_pending(work=8))
 
-    error = refused(queue, make_pending(work=3))
+    error = rejected(queue, make_pending(work=3))
 
     assert (error.queued, error.limit, error.unit) == (8, 10, "work tokens")
 
@@ -77,14 +84,14 @@ def test_a_request_beyond_the_work_of_a_whole_queue_is_taken_when_nothing_waits(
     admit(queue, huge)
 
     assert queue.work == 11
-    refused(queue, make_pending(work=1))
+    rejected(queue, make_pending(work=1))
     queue.drop(huge)
     admit(queue, make_pending(work=1))
-    refused(queue, huge)
+    rejected(queue, huge)
 
 
 def test_a_request_with_more_segments_than_the_queue_takes_is_never_taken() -> None:
-    refused(make_queue(max_segments=2), *(make_pending() for _ in range(3)))
+    rejected(make_queue(max_segments=2), *(make_pending() for _ in range(3)))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +102,7 @@ def test_a_caller_with_something_waiting_gets_no_more_than_its_share(work: int, 
     held = 3 if work == 2 else 1
     admit(queue, *(make_pending(work, caller="much") for _ in range(held)))
 
-    error = refused(queue, make_pending(work, caller="much", priority=BULK))
+    error = rejected(queue, make_pending(work, caller="much", priority=BULK))
 
     assert error.unit == unit
     admit(queue, make_pending(work, caller="other"))
@@ -185,7 +192,7 @@ def test_the_time_to_come_back_is_that_until_there_is_room() -> None:
     queue = make_queue(max_work=1000)
     admit(queue, make_pending(work=900))
 
-    error = refused(queue, make_pending(work=500), forecast=make_forecast(num_threads=2, s_per_work=0.01))
+    error = rejected(queue, make_pending(work=500), forecast=make_forecast(num_batches=2, s_per_work=0.01))
 
     assert error.retry_after_s == pytest.approx(400 * 0.01 / 2)
 
@@ -194,7 +201,7 @@ def test_without_room_for_more_segments_it_is_that_of_as_many_average_ones() -> 
     queue = make_queue(max_segments=2)
     admit(queue, make_pending(work=10), make_pending(work=30))
 
-    error = refused(queue, make_pending(), forecast=make_forecast(s_per_work=0.1))
+    error = rejected(queue, make_pending(), forecast=make_forecast(s_per_work=0.1))
 
     assert error.retry_after_s == pytest.approx(20 * 0.1)
 
@@ -204,7 +211,7 @@ def test_a_caller_beyond_its_share_waits_for_the_turns_of_the_others_too() -> No
     admit(queue, make_pending(10, caller="much"), make_pending(10, caller="much"))
     admit(queue, make_pending(10, caller="other"))
 
-    error = refused(queue, make_pending(caller="much"), forecast=make_forecast(s_per_work=0.1))
+    error = rejected(queue, make_pending(caller="much"), forecast=make_forecast(s_per_work=0.1))
 
     assert error.retry_after_s == pytest.approx(2 * 10 * 0.1)
 
@@ -214,32 +221,164 @@ def test_the_time_to_come_back_has_sensible_limits(s_per_work: float, expected_s
     queue = make_queue(max_segments=1)
     admit(queue, make_pending())
 
-    assert refused(queue, make_pending(), forecast=make_forecast(s_per_work=s_per_work)).retry_after_s == expected_s
+    assert rejected(queue, make_pending(), forecast=make_forecast(s_per_work=s_per_work)).retry_after_s == expected_s
 
 
 def test_a_server_that_never_had_a_backlog_names_a_second() -> None:
     queue = make_queue(max_segments=1)
     admit(queue, make_pending())
 
-    assert refused(queue, make_pending()).retry_after_s == 1.0
+    assert rejected(queue, make_pending()).retry_after_s == 1.0
 
 
 def test_before_a_request_others_are_served_as_much_as_its_caller() -> None:
     queue, forecast = make_queue(max_work=1000), make_forecast()
     admit(queue, make_pending(30, caller="other"), make_pending(10, caller="me"))
-    demand = forecast.demand([make_segment(7, beam_size=1, max_target_tokens=2)])
+    cost = forecast.request_cost([make_segment(7, beam_size=1, max_target_tokens=2)])
 
-    backlog = queue.backlog(demand, priority=Priority.INTERACTIVE, caller="me", num_running=3)
+    ahead = queue.work_ahead(cost, RequestContext(caller="me"), num_running=3)
 
-    assert demand.work == 4
-    assert backlog == Backlog(num_waiting=1, work=10 + (10 + 4), num_running=3)
+    assert cost.work == 4
+    assert ahead == WorkAhead(num_waiting=1, work=10 + (10 + 4), num_running=3)
 
 
 def test_before_a_bulk_request_all_interactive_ones_are_served() -> None:
     queue, forecast = make_queue(max_work=1000), make_forecast()
     admit(queue, make_pending(40, caller="other"), make_pending(2, caller="other", priority=BULK))
-    demand = forecast.demand([make_segment(7)])
+    cost = forecast.request_cost([make_segment(7)])
 
-    backlog = queue.backlog(demand, priority=BULK, caller="me", num_running=0)
+    ahead = queue.work_ahead(cost, RequestContext(caller="me", priority=BULK), num_running=0)
 
-    assert backlog == Backlog(num_waiting=2, work=40 + 2, num_running=0)
+    assert ahead == WorkAhead(num_waiting=2, work=40 + 2, num_running=0)
+
+
+def make_own(caller: str, work: int = 10) -> PendingSegment:
+    return make_pending(work, caller=caller)
+
+
+def add(queue: FairQueue, caller: str, *works: int) -> list[PendingSegment]:
+    added = [make_own(caller, work) for work in works]
+    for pending in added:
+        queue.add(pending)
+    return added
+
+
+def serve_all(queue: FairQueue) -> str:
+    """Serve what waits, one after the other; return the callers."""
+    served = ""
+    while queue:
+        (pending,) = queue.peek(1)
+        queue.serve(pending)
+        served += pending.context.caller
+    return served
+
+
+def test_callers_are_served_alternately() -> None:
+    queue = FairQueue()
+    add(queue, "a", 10, 10, 10, 10)
+    add(queue, "b", 10, 10)
+
+    assert [pending.context.caller for pending in queue.peek(6)] == list("ababaa")
+    assert serve_all(queue) == "ababaa"
+
+
+def test_fairness_is_weighed_by_work() -> None:
+    queue = FairQueue()
+    add(queue, "a", 30, 30, 30)
+    add(queue, "b", 10, 10, 10, 10, 10, 10)
+
+    assert serve_all(queue) == "abbbabbba"
+
+
+def test_a_caller_s_segments_keep_their_order() -> None:
+    queue = FairQueue()
+    first = add(queue, "a", 5, 1, 3)
+
+    assert queue.peek(9) == first
+    assert list(queue) == first
+    assert queue.oldest is first[0]
+
+
+def test_one_small_request_does_not_wait_for_a_thousand_segments() -> None:
+    queue = FairQueue()
+    add(queue, "much", *[10] * 1000)
+    for _ in range(5):
+        queue.serve(queue.peek(1)[0])
+
+    (small,) = add(queue, "little", 10)
+
+    assert small in queue.peek(2)
+
+
+def test_who_was_served_while_others_waited_does_not_come_back_as_a_newcomer() -> None:
+    queue = FairQueue()
+    add(queue, "a", *[10] * 6)
+    add(queue, "b", 30)
+    queue.serve(queue.peek(1)[0])
+    queue.serve(queue.peek(1)[0])
+
+    add(queue, "b", 10)
+
+    assert serve_all(queue) == "aabaaa"
+
+
+def test_a_pause_earns_nothing() -> None:
+    queue = FairQueue()
+    add(queue, "a", *[10] * 8)
+    for _ in range(4):
+        queue.serve(queue.peek(1)[0])
+
+    add(queue, "b", *[10] * 4)
+
+    assert serve_all(queue) == "abababab"
+
+
+def test_a_request_that_was_cancelled_costs_its_caller_nothing() -> None:
+    queue = FairQueue()
+    add(queue, "a", *[10] * 3)
+    for pending in add(queue, "b", *[1000] * 5):
+        assert queue.drop(pending)
+
+    add(queue, "b", 10)
+
+    assert serve_all(queue) == "abaa"
+
+
+def test_what_does_not_wait_cannot_be_dropped() -> None:
+    queue = FairQueue()
+    (pending,) = add(queue, "a", 10)
+    queue.serve(pending)
+
+    assert not queue.drop(pending)
+    assert (len(queue), queue.work, queue.num_callers, queue.held_by("a")) == (0, 0, 0, (0, 0))
+
+
+def test_a_fair_queue_knows_what_each_caller_holds() -> None:
+    queue = FairQueue()
+    add(queue, "a", 10, 20)
+    add(queue, "b", 5)
+
+    assert (queue.held_by("a"), queue.held_by("b"), queue.held_by("c")) == ((2, 30), (1, 5), (0, 0))
+    assert (len(queue), queue.work, queue.num_callers) == (3, 35, 2)
+
+
+def test_before_a_request_others_are_served_no_more_than_its_caller() -> None:
+    queue = FairQueue()
+    add(queue, "much", *[10] * 1000)
+    add(queue, "little", 5)
+    add(queue, "me", 20)
+
+    assert queue.work_before("me", 30) == 20 + 50 + 5
+    assert queue.work_before("newcomer", 30) == 30 + 5 + 20
+    assert FairQueue().work_before("me", 30) == 0
+
+
+def test_callers_that_were_caught_up_with_are_forgotten() -> None:
+    queue = FairQueue()
+    add(queue, "much", *[1] * 5000)
+    for number in range(2000):
+        add(queue, f"host {number}", 1)
+        for pending in queue.peek(2):
+            queue.serve(pending)
+
+    assert len(queue._left_at) < 200

@@ -1,0 +1,96 @@
+"""The decoding process: an engine core on ONNX Runtime, until the server closes the connection or ends.
+
+    python -m service.runtime DESCRIPTOR DIGEST
+
+Started by the server alone (`service.engine.process`), which hands it one end of a socket, and the digest of the
+messages as it knows them.
+"""
+
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from logging.handlers import QueueHandler
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from typing import Any
+
+from service.bundle import open_bundle
+from service.engine.core import EngineCore
+from service.engine.protocol import LoadCommand, Loaded, LoadFailed, format_digest
+from service.errors import DragomanError, EngineError
+from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.settings import RuntimeSettings
+
+_OTHER_FILES = "the installed service is not the one that the server was started from: restart the server"
+
+
+def load_network(command: LoadCommand) -> tuple[OnnxStepModel, Loaded]:
+    """Load the network of a bundle.
+
+    Raises:
+        BundleError: if a graph does not fit the manifest, or the precision asked for is not there.
+        ConfigError: if the settings ask for what this machine or ONNX Runtime cannot do.
+    """
+    model = OnnxStepModel(open_bundle(command.directory), RuntimeSettings.model_validate(command.settings))
+    device, precision = model.placement.device, model.placement.precision
+    return model, Loaded(device=device, precision=precision, weights_bytes=model.weights_bytes)
+
+
+class ConnectionHandler(QueueHandler):
+    """Sends log records over a connection, prepared so that they can be pickled."""
+
+    def __init__(self, connection: "Connection[Any, Any]") -> None:
+        """Use a connection; while this sends, nothing else may."""
+        super().__init__(connection)  # type: ignore[arg-type] # only `enqueue` touches it
+        self.setFormatter(logging.Formatter("%(message)s"))  # level and logger are sent beside it
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Return a copy that can be pickled, with nothing in it that the record itself does not have."""
+        prepared: logging.LogRecord = super().prepare(record)
+        del prepared.message  # is `msg` by now
+        return prepared
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Send a record."""
+        self.queue.send(record)  # type: ignore[attr-defined]
+
+
+def main() -> None:
+    """Do as the other end of the socket says."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server gets them too, and answers all its callers first
+        signal.signal(number, signal.SIG_IGN)
+    control: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    with contextlib.suppress(EOFError, OSError):  # the server has closed it, or has ended
+        if sys.argv[2] == format_digest(RuntimeSettings):
+            _serve(control)
+        else:
+            control.recv_bytes()  # a command that cannot be read
+            control.send(LoadFailed(error=EngineError(_OTHER_FILES)))
+    os._exit(0)  # at once: threads in a step are not waited for
+
+
+def _serve(control: "Connection[Any, Any]") -> None:
+    command: LoadCommand = control.recv()
+    logging.basicConfig(level=command.log_level, handlers=[ConnectionHandler(control)])
+    try:
+        model, loaded = load_network(command)
+    except Exception as error:  # noqa: BLE001 - told to the server, whatever was raised
+        is_ours = isinstance(error, DragomanError)
+        control.send(LoadFailed(error=error if is_ours else EngineError(f"{type(error).__name__}: {error}")))
+        return
+    control.send(loaded)
+    core = EngineCore(
+        model, niceness=command.niceness, cache_bytes=lambda: model.cache_bytes, cpu_clock=time.process_time
+    )
+    gc.freeze()
+    while True:
+        control.recv()
+        core.serve(Connection(recv_handle(control)))
+
+
+if __name__ == "__main__":
+    main()
