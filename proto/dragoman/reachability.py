@@ -9,16 +9,20 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from os import environ
+from typing import TypeVar
 
 import grpc
 
 from dragoman.credentials import Pem, TlsOptions, is_local, pem_content
 from dragoman.errors import DragomanError
+
+_Result = TypeVar("_Result")
 
 _TIMEOUT_S = 0.7
 """To find an address that listens, and of each of at most three questions to it."""
@@ -86,21 +90,44 @@ def likely_cause(target: str, tls: TlsOptions | None = None, *, timeout_s: float
     """Return why a target does not answer in the way it is called; None if that cannot be said."""
     if _is_behind_proxy(target, environ):
         return None
+    ends_s = time.monotonic() + timeout_s
     try:
-        addresses = _addresses(target)
+        context = None if tls is None else _context(tls)
+        addresses = _in_time(lambda: _addresses(target), timeout_s)
+    except TimeoutError:
+        return f"the name is not resolved within {timeout_s:g} s"
     except socket.gaierror as error:
         return f"the name cannot be resolved ({error.strerror})"
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # of a file that has changed since the client was made, or of the target
         return None
-    ends_s = time.monotonic() + timeout_s
     refused = []
     for address in addresses:
-        left_s = max(_SHORTEST_S, ends_s - time.monotonic())
         try:
-            return _cause_without_tls(address, left_s) if tls is None else _cause_with_tls(address, tls, left_s)
+            return _asked(address, tls, context, max(_SHORTEST_S, ends_s - time.monotonic()))
         except _NotConnectedError as error:
             refused.append(f"{address.told}: {error}")
     return f"nothing listens there ({', '.join(refused)})" if refused else None
+
+
+def _asked(address: "_Address", tls: TlsOptions | None, context: ssl.SSLContext | None, timeout_s: float) -> str | None:
+    """Return what is wrong with what listens at an address; _NotConnectedError if nothing does."""
+    if tls is None or context is None:
+        return _cause_without_tls(address, timeout_s)
+    return _cause_with_tls(address, tls, context, timeout_s)
+
+
+def _in_time(work: Callable[[], _Result], timeout_s: float) -> _Result:
+    """Return what `work` returns or raise what it raises; TimeoutError if that takes too long, as DNS may."""
+    future = Future[_Result]()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except (OSError, ValueError) as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="resolve-target", daemon=True).start()
+    return future.result(timeout_s)
 
 
 class _NotConnectedError(Exception):
@@ -173,13 +200,15 @@ def _cause_without_tls(address: _Address, timeout_s: float) -> str | None:
     return f"{address.told} is open, but does not answer as gRPC does"
 
 
-def _cause_with_tls(address: _Address, tls: TlsOptions, timeout_s: float) -> str | None:
+def _cause_with_tls(address: _Address, tls: TlsOptions, context: ssl.SSLContext, timeout_s: float) -> str | None:
     name = tls.server_name or address.name
     with _connected(address, timeout_s) as connection:
         try:
-            encrypted = _context(tls).wrap_socket(connection, server_hostname=name)
+            encrypted = context.wrap_socket(connection, server_hostname=name)
         except ssl.SSLCertVerificationError as error:
             return _certificate_fault(address, name, error)
+        except TimeoutError:
+            return f"{address.told} does not answer the TLS handshake: is it another port?"
         except OSError:
             return f"{address.told} does not speak TLS: leave out tls (--tls), or is it another port?"
         with encrypted:

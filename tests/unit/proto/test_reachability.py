@@ -139,6 +139,28 @@ def test_a_name_that_cannot_be_resolved_is_named() -> None:
     assert cause.startswith("the name cannot be resolved (")
 
 
+def test_a_name_that_takes_long_to_resolve_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    has_ended = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: has_ended.wait() and [])
+
+    cause = likely_cause("dragoman.example:50051", timeout_s=0.05)
+    has_ended.set()
+
+    assert cause == "the name is not resolved within 0.05 s"
+
+
+def test_a_port_that_is_silent_is_not_said_to_speak_no_tls() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        cause = likely_cause(f"127.0.0.1:{silent.getsockname()[1]}", TlsOptions(), timeout_s=0.1)
+
+    assert cause is not None
+    assert "does not answer the TLS handshake" in cause
+
+
+def test_a_file_that_is_gone_since_leaves_the_message_of_grpc(closed_port: int, tmp_path: Path) -> None:
+    assert likely_cause(f"localhost:{closed_port}", TlsOptions(ca=tmp_path / "gone.pem")) is None
+
+
 def test_every_address_of_a_target_is_tried(closed_port: int, target: str) -> None:
     assert likely_cause(f"ipv4:127.0.0.1:{closed_port},{target}") is None
     assert likely_cause(f"ipv4:127.0.0.1:{closed_port},127.0.0.2:{closed_port}") == (
