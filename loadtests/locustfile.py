@@ -31,7 +31,7 @@ from loadtests.arrivals import parse_arrivals
 from loadtests.client import Client, access_of, add_access_flags
 from loadtests.flags import add_workload_flags, workload_of
 from loadtests.wire import Outcome
-from loadtests.workload import PlannedCall
+from loadtests.workload import PlannedCall, Workload
 
 _CLOSED: Final = "closed"
 _CONNECT_S: Final = 20.0
@@ -53,7 +53,7 @@ def add_flags(parser: Any, **_: Any) -> None:
     add("--pause", type=float, default=0.1, metavar="S", help="mean pause of a user between two calls, closed (0.1)")
     add("--seed", type=int, default=1, metavar="N", help="of arrivals and texts (1)")
     add_access_flags(group)
-    add_workload_flags(group, profile_flag="--texts")  # Locust has a --profile of its own
+    add_workload_flags(group, Workload(), profile_flag="--texts")  # Locust has a --profile of its own
 
 
 def join(environment: Any, **_: Any) -> None:

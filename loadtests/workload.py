@@ -46,12 +46,8 @@ class Mix(Generic[_T]):
 def parse_mix(text: str, parse: Callable[[str], _T]) -> Mix[_T]:
     """Return a mix from `value=share,...`; a share of 1 need not be written.
 
-    Args:
-        text: on a command line.
-        parse: makes a value of its text; a ValueError says that it is none.
-
     Raises:
-        ValueError: if a part is no value, or a share is not above 0.
+        ValueError: if a part is no value, as `parse` says, or a share is not above 0.
     """
     shares = []
     for part in text.split(","):
@@ -70,11 +66,7 @@ def format_mix(mix: Mix[Any]) -> str:
 
 
 def parse_priority(text: str) -> str:
-    """Return the name of a priority.
-
-    Raises:
-        ValueError: if it is none.
-    """
+    """Return the name of a priority; ValueError if it is none."""
     if text not in _PRIORITIES:
         raise ValueError(f"{text}: expected {' or '.join(_PRIORITIES)}")
     return text
@@ -118,17 +110,13 @@ class Workload:
     """As requests name it; empty: the default of the languages."""
 
     admin_model: str = ""
-    """`name/version` that `LoadModel` and `SetModelLabel` are about, which are called only if it is given."""
+    """`name/version` that methods of ModelAdminService are about, which are called only if it is given."""
 
     options: str = ""
     """Further `DecodingOptions` of each request as JSON, such as `{"maxTargetTokens": 32}`."""
 
     def __post_init__(self) -> None:
-        """Check what a type cannot say.
-
-        Raises:
-            ValueError: naming the field and what it must be.
-        """
+        """Check what a type cannot say; ValueError names the field and what it must be."""
         checks = {
             f"texts_per_call {self.texts_per_call}: expected 1 to {MAX_TEXTS}": 1 <= self.texts_per_call <= MAX_TEXTS,
             f"deadline {self.deadline_s:g}: expected seconds above 0, up to 86400": 0 < self.deadline_s <= 86_400,
@@ -138,7 +126,7 @@ class Workload:
             <= 86_400,
             "the profile lines and a file of texts need each other": (self.lines is not None)
             == (self.profile is Profile.LINES),
-            "LoadModel and SetModelLabel need the name/version of a model (admin model)": bool(self.admin_model)
+            "methods of ModelAdminService need the name/version of a model (admin model)": bool(self.admin_model)
             or not any(method.needs_admin for method in self.methods.values),
             "GetModel needs the name of a model": bool(self.model) or Method.GET_MODEL not in self.methods.values,
         }
@@ -148,22 +136,14 @@ class Workload:
         self.decoding_options()
 
     def decoding_options(self) -> pb.DecodingOptions:
-        """Return the options that all requests share.
-
-        Raises:
-            ValueError: if `options` are none.
-        """
+        """Return the options that all requests share; ValueError if `options` are none."""
         try:
             return json_format.Parse(self.options or "{}", pb.DecodingOptions())
         except json_format.ParseError as error:
             raise ValueError(f"options {self.options!r}: no DecodingOptions as JSON: {error}") from error
 
     def calls(self, seed: int) -> "Calls":
-        """Return the calls, endless, the same for the same seed; reads the texts.
-
-        Raises:
-            ValueError: as `read_texts`; OSError likewise.
-        """
+        """Return the calls, endless, the same for the same seed; raises what `read_texts` does."""
         return Calls(self, read_texts(self.data, lines=self.lines), seed)
 
 
@@ -201,15 +181,7 @@ class Calls:
         return map(self.call, itertools.count())
 
     def call(self, number: int, *, method: str | None = None) -> PlannedCall:
-        """Return one call.
-
-        Args:
-            number: 0 or more.
-            method: to be called whatever the workload would draw.
-
-        Raises:
-            ValueError: if that is no method.
-        """
+        """Return one call, of the method that is named, whatever the workload would draw; ValueError if it is none."""
         generator = random.Random(f"{self._seed}/{number}")
         workload = self._workload
         profile, text = self._texts.draw(workload.profile, generator)
@@ -246,13 +218,16 @@ class Calls:
 
     def _question(self, method: Method) -> Any:
         """Return the request of a method without text."""
+        named = {"model": self._workload.admin_model}
         match method:
             case Method.GET_MODEL:
                 return pb.GetModelRequest(model=self._workload.model)
             case Method.LOAD_MODEL:
-                return pb.LoadModelRequest(model=self._workload.admin_model)
+                return pb.LoadModelRequest(**named)
+            case Method.UNLOAD_MODEL:
+                return pb.UnloadModelRequest(**named)
             case Method.SET_MODEL_LABEL:
-                return pb.SetModelLabelRequest(model=self._workload.admin_model, label=_LABEL)
+                return pb.SetModelLabelRequest(**named, label=_LABEL)
             case _:
                 return pb.ListModelsRequest()  # empty, as the request for the health of the whole server is
 
@@ -261,16 +236,13 @@ class Calls:
         workload = self._workload
         options = pb.DecodingOptions()
         options.CopyFrom(self._options)
-        beam = workload.beams.draw(generator)
-        if beam is not None:
+        if (beam := workload.beams.draw(generator)) is not None:
             options.beam_size = beam
         priority = workload.priorities.draw(generator)
-        fields: dict[str, Any] = {"priority": _PRIORITIES[priority]} if priority else {}
-        if options.ByteSize():
-            fields["options"] = options
         return {
-            **fields,
             "source_language": workload.source_language,
             "target_language": workload.target_language,
             "model": workload.model,
+            **({"options": options} if options.ByteSize() else {}),
+            **({"priority": _PRIORITIES[priority]} if priority else {}),
         }

@@ -139,7 +139,8 @@ def _require_recovery(generator: Generator) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = verb_parser("overload", _DESCRIPTION, output="build/overload")
+    usual = Workload(texts_per_call=16, deadline_s=2.0)
+    parser = verb_parser("overload", _DESCRIPTION, output="build/overload", workload=usual)
     parser.add_argument("--short", action="store_const", const="short", dest="mode", help="as --mode short")
     add_server_flags(parser.add_argument_group("the server"))
     add = parser.add_argument_group("what is offered").add_argument
@@ -148,7 +149,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--slo", default=DEFAULT_SLO, metavar="BOUNDS", help=f"of the search; {GRAMMAR}".replace("%", "%%"))
     add("--duration", type=within(0.001, 3600), metavar="S", help="seconds of the overload (60; short: 15)")
     add("--max-rss-growth-mb", type=within(0.001, 3600), default=128.0, metavar="MB", help="memory promise (128)")
-    parser.set_defaults(texts_per_call=16, deadline=2.0)
     return parser
 
 

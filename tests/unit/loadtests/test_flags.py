@@ -13,7 +13,7 @@ from loadtests.workload import Mix, Workload
 
 def parsed(flags: list[str]) -> Workload:
     parser = argparse.ArgumentParser()
-    add_workload_flags(parser, profile_flag="--texts")
+    add_workload_flags(parser, Workload())
     return workload_of(parser.parse_args(flags))
 
 
@@ -44,19 +44,19 @@ def test_without_flags_the_workload_is_the_usual_one() -> None:
 
 @given(_WORKLOADS)
 def test_flags_describe_the_whole_workload(workload: Workload) -> None:
-    assert parsed(flags_of(workload, profile_flag="--texts")) == workload
+    assert parsed(flags_of(workload)) == workload
 
 
 def test_a_file_of_texts_is_named_in_full() -> None:
     workload = Workload(profile=Profile.LINES, lines=Path("texts"))
 
-    assert parsed(flags_of(workload, profile_flag="--texts")).lines == Path("texts").absolute()
+    assert parsed(flags_of(workload)).lines == Path("texts").absolute()
 
 
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--texts=novel", "text profile novel: expected chat, sentence"),
+        ("--profile=novel", "--profile novel: expected chat, sentence"),
         ("--methods=Sing=1", "--methods Sing=1: expected Translate, "),
         ("--beams=17", "--beams 17: 17: expected a beam size"),
         ("--beams=x", "--beams x: "),

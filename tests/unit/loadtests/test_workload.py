@@ -71,6 +71,7 @@ def test_a_stream_has_three_requests_with_names_and_texts_of_their_own() -> None
         (Method.GET_MODEL, pb.GetModelRequest(model="en-de")),
         (Method.LIST_MODELS, pb.ListModelsRequest()),
         (Method.LOAD_MODEL, pb.LoadModelRequest(model="en-de/1")),
+        (Method.UNLOAD_MODEL, pb.UnloadModelRequest(model="en-de/1")),
         (Method.SET_MODEL_LABEL, pb.SetModelLabelRequest(model="en-de/1", label="loadtest")),
     ],
 )

@@ -14,7 +14,7 @@ from tests.unit.loadtests.load.fake_runs import run_of
         (["--rate", "0"], "no arrivals at 0.0 calls/s"),
         (["--arrivals", "sometimes"], "expected one of poisson"),
         (["--slo", "p95<400"], "'p95<400' is no bound"),
-        (["--profile", "novel"], "text profile novel: expected chat"),
+        (["--profile", "novel"], "--profile novel: expected chat"),
         (["--duration", "0"], "expected up to 86400"),
         (["--processes", "0"], "0 processes"),
         (["--arrivals", "closed", "--users", "1", "--processes", "2"], "1 users: expected at least one for each"),
