@@ -171,13 +171,9 @@ def test_locust_runs_as_the_compose_file_runs_it(server: ServerProcess) -> None:
         )
 
     ran = run(*flags, "--only-summary", "--texts=chat")
+    wrong = run(*flags, "--methods=Sing")
 
     assert ran.returncode == 0, ran.stderr
     assert "Translate" in ran.stderr + ran.stdout
-
-
-def test_the_locustfile_explains_its_flags() -> None:
-    command = [sys.executable, "-m", "loadtests.locustfile"]
-    explained = subprocess.run(command, capture_output=True, text=True, cwd=CHECKOUT, check=True, timeout=60).stdout
-
-    assert all(flag in explained for flag in ("--users", "--arrivals", "--rate", "--texts", "--leaving", "--deadline"))
+    assert wrong.returncode != 0
+    assert "expected Translate, TranslateDocument" in wrong.stderr

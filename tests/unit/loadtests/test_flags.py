@@ -40,17 +40,12 @@ _WORKLOADS = st.builds(
 
 def test_without_flags_the_workload_is_the_usual_one() -> None:
     assert parsed([]) == Workload()
+    assert parsed(flags_of(Workload(profile=Profile.LINES, lines=Path("texts")))).lines == Path("texts").absolute()
 
 
 @given(_WORKLOADS)
 def test_flags_describe_the_whole_workload(workload: Workload) -> None:
     assert parsed(flags_of(workload)) == workload
-
-
-def test_a_file_of_texts_is_named_in_full() -> None:
-    workload = Workload(profile=Profile.LINES, lines=Path("texts"))
-
-    assert parsed(flags_of(workload)).lines == Path("texts").absolute()
 
 
 @pytest.mark.parametrize(

@@ -63,24 +63,18 @@ def test_without_test_sets_the_built_in_sentences_are_read(monkeypatch: pytest.M
     assert read_texts().origin == "sentences.txt"
 
 
-def test_a_directory_without_test_sets_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"expected tatoeba-en-de.test\.tsv\.gz"):
-        read_texts(tmp_path)
-
-
 def test_a_file_of_texts_is_read_by_the_line(tmp_path: Path) -> None:
     (tmp_path / "texts").write_text("w1 w2\n\nw1 w2\n", encoding="utf-8")
 
     assert read_texts(lines=tmp_path / "texts").draw(Profile.LINES, GENERATOR) == (Profile.LINES, "w1 w2")
 
 
-def test_an_empty_file_of_texts_is_refused(tmp_path: Path) -> None:
+def test_too_few_texts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "texts").write_text("\n", encoding="utf-8")
 
     with pytest.raises(ValueError, match="no text in it"):
         read_texts(lines=tmp_path / "texts")
-
-
-def test_sentences_of_one_length_only_are_too_few() -> None:
+    with pytest.raises(ValueError, match=r"expected tatoeba-en-de.test\.tsv\.gz"):
+        read_texts(tmp_path)
     with pytest.raises(ValueError, match="too few sentences"):
         Texts([SHORT], origin="made up")

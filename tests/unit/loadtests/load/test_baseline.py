@@ -75,11 +75,8 @@ def test_a_file_that_is_no_run_is_refused(tmp_path: Path, text: str) -> None:
 
     with pytest.raises(BaselineError, match=r"run\.json: "):
         read_baseline(tmp_path / "run.json")
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BaselineError, match="no run of a load test"):
-        read_baseline(tmp_path / "run.json")
+        read_baseline(tmp_path / "missing.json")
 
 
 def test_the_table_shows_every_figure_and_stars_those_that_are_judged() -> None:
