@@ -53,15 +53,15 @@ class Ports:
     http_port: int
 
 
-def onnx_loader(settings: Settings, metrics: Metrics) -> ModelLoader:
+def onnx_loader(settings: Settings, metrics: Metrics, *, clock: Callable[[], float] = time.monotonic) -> ModelLoader:
     """Return what makes a running model of a bundle: tokenizer, ONNX Runtime and decoding threads."""
 
     def load(directory: Path, serving: ServingSettings) -> ModelParts:
         own = settings_of_model(settings, serving, origin=directory.parent / SERVING_NAME)
         bundle = open_bundle(directory)
         tokenizer = open_tokenizer(bundle)
-        core, loaded = _engine_core(bundle, own, metrics)
-        client = EngineClient(core, model_limits(bundle.manifest), own.scheduling.on(loaded.device), metrics)
+        core, loaded = _engine_core(bundle, own, metrics, clock)
+        client = EngineClient(core, model_limits(bundle.manifest), own.scheduling.on(loaded.device), metrics, clock)
         return ModelParts(
             tokenizer=tokenizer,
             scheduler=client,
@@ -75,7 +75,9 @@ def onnx_loader(settings: Settings, metrics: Metrics) -> ModelLoader:
     return load
 
 
-def _engine_core(bundle: Bundle, settings: Settings, metrics: Metrics) -> tuple[ProcessCore | EngineCore, Loaded]:
+def _engine_core(
+    bundle: Bundle, settings: Settings, metrics: Metrics, clock: Callable[[], float]
+) -> tuple[ProcessCore | EngineCore, Loaded]:
     """Load the network of a bundle, in a process of its own or in this one."""
     command = LoadCommand(
         directory=bundle.directory,
@@ -85,10 +87,11 @@ def _engine_core(bundle: Bundle, settings: Settings, metrics: Metrics) -> tuple[
     )
     if settings.runtime.isolation == "process":
         name = full_name(bundle.manifest.name, bundle.manifest.version)
-        core = ProcessCore(command, name=name, module="service.runtime", metrics=metrics)
-        return core, core.process.loaded
+        hosted = ProcessCore(command, name=name, module="service.runtime", metrics=metrics)
+        return hosted, hosted.process.loaded
     model, loaded = load_network(command)
-    return EngineCore(model, niceness=command.niceness, cache_bytes=lambda: model.cache_bytes), loaded
+    core = EngineCore(model, clock=clock, niceness=command.niceness, cache_bytes=lambda: model.cache_bytes)
+    return core, loaded
 
 
 def start_tracing(
@@ -125,7 +128,7 @@ class App:
             settings: of all parts.
             metrics: where all parts count.
             load: makes a running model of a bundle.
-            clock: of all deadlines; the models' schedulers must go by the same.
+            clock: of all deadlines and durations; `load` must give the models the same.
         """
         self._settings = settings
         self._clock = clock
@@ -170,7 +173,7 @@ class App:
         self._is_ready = False
 
     async def start(self) -> Ports:
-        """Listen: probes are answered, translation is refused until `load` is done.
+        """Listen: probes are answered, translation is rejected until `load` is done.
 
         Raises:
             ConfigError: if an address cannot be listened on.
@@ -199,14 +202,14 @@ class App:
         log.info("ready", extra={"models": models})
 
     async def drain(self) -> bool:
-        """Take no new calls, answer the admitted ones; return False if the time for it ran out."""
+        """Reject new calls, answer the admitted ones; return False if the time for it ran out."""
         log.info("draining", extra={"timeout_s": self._settings.grpc.drain_timeout_s})
         self._watcher.end()
         self._set_ready(False)
         await self._grpc.close()
         is_drained = await self._grpc.wait_until_idle(self._settings.grpc.drain_timeout_s)
         if not is_drained:
-            log.warning("drain timed out; what is left is refused")
+            log.warning("drain timed out; unanswered requests get an error")
         return is_drained
 
     async def stop(self) -> None:
@@ -249,7 +252,7 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
     app = App(settings, metrics=metrics, load=onnx_loader(settings, metrics))
     try:
         await app.start()
-        gc.freeze()  # what was imported stays: looking through it again and again would stop everybody for that time
+        gc.freeze()  # what was imported stays: looking through it again and again would stop all requests for that time
         return await _unless(stop, _serve_until(drain, app))
     finally:
         await app.stop()

@@ -123,11 +123,6 @@ def settings_of_model(settings: Settings, serving: ServingSettings, *, origin: P
     return merged
 
 
-def environment_variable(name: str) -> str:
-    """Return the variable that sets a setting."""
-    return ENVIRONMENT_PREFIX + name.replace(".", "__").upper()
-
-
 def _from_file(path: Path | None) -> Iterator[tuple[str, _Entry]]:
     if path is None:
         return
@@ -179,7 +174,7 @@ def _validated(entries: Mapping[str, _Entry]) -> Settings:
 
 
 def _check_agreement(settings: Settings) -> None:
-    """A request within the limits must fit into an empty queue, or its caller would come back for ever.
+    """A request within the limits must fit into an empty queue, or its caller would retry without end.
 
     Its work is that of the widest beam and of as many steps as a source token may count for. Only lengths that the
     caller forces may make it more; such a request is taken when nothing waits.

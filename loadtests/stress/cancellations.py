@@ -24,7 +24,7 @@ SUMMARY: Final = "50,000 calls whose callers cancel at any moment: does anything
 DESCRIPTION: Final = """\
 Starts the server on free ports of this machine and makes calls whose callers cancel: before the request is admitted,
 while it waits, while it is decoded, while the answer is written. One of twenty waits for the answer. The calls are of
-Translate, TranslateDocument and TranslateStream, with every option.
+Translate, TranslateDocument and TranslateStream.
 
 What must hold: a caller that waits is answered, and rightly; a call that is cancelled ends with CANCELLED (or OK, if
 the answer was faster); clients and server count the same calls; no request is in flight and no segment queued or
@@ -75,7 +75,7 @@ def cancel_calls(
 ) -> Found:
     """Make all calls of a plan, after others that only warm up."""
     found, texts = Found(), Texts(SENTENCES, origin="built-in sentences")
-    mix = Mix(kinds=_KINDS, methods=dict.fromkeys(methods, 1), is_short=True)
+    mix = Mix(kinds=_KINDS, methods=dict.fromkeys(methods, 1), is_light=True)
     load = Load(
         tested.target,
         num_callers=num_callers,

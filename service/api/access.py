@@ -18,14 +18,9 @@ from service.errors import ConfigError, PermissionDeniedError, UnauthenticatedEr
 from service.telemetry.metrics import Metrics
 
 _SETTING = "access.callers_file"
-_AUTHORIZATION = "authorization"
-_SCHEME = "bearer"
 _MAX_NAME_CHARACTERS = 128
 _NUM_REMEMBERED = 1024  # callers that no file lists
 _TRANSLATE_ONLY = frozenset({Permission.TRANSLATE})
-
-_COMMON_NAME = "x509_common_name"
-_ALTERNATIVE_NAMES = "x509_subject_alternative_name"
 
 _NEEDED: Mapping[str, Permission | None] = {
     pb.DESCRIPTOR.services_by_name["TranslationService"].full_name: Permission.TRANSLATE,
@@ -49,7 +44,7 @@ class Credentials:
 
 
 class Access:
-    """Admits calls; decides who they are served as."""
+    """Authenticates and authorizes calls, and holds callers to their rates."""
 
     def __init__(
         self,
@@ -79,11 +74,7 @@ class Access:
         self._callers = _watched(settings.callers_file, metrics) if settings.callers_file else None
 
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> str:
-        """Return the name of who makes a call that may be made, and count it against the caller's limit.
-
-        Args:
-            method: `/package.Service/Method`.
-            context: of the call.
+        """Return the name of the caller of `/package.Service/Method`, and count the call against its limit.
 
         Raises:
             UnauthenticatedError: if the caller is unknown.
@@ -102,16 +93,12 @@ class Access:
         self._identify(credentials(context))
 
     def charge_tokens(self, caller_name: str, num_tokens: int) -> AbstractContextManager[None]:
-        """Count source tokens against the caller's limit, but not if what they are for fails inside.
-
-        Raises:
-            RateLimitedError: if they are too many.
-        """
+        """Count source tokens of a caller; see `RateLimiter.charge_tokens`. Callers without an entry have no limit."""
         caller = self._callers.value.named(caller_name) if self._callers else None
         return self._limiter.charge_tokens(caller, num_tokens) if caller else nullcontext()
 
     async def watch(self) -> None:
-        """Look for changes of the callers file for ever."""
+        """Reload the callers file whenever it changes; never returns if there is one."""
         if self._callers:
             await self._callers.watch(self._settings.reload_interval_s)
 
@@ -126,10 +113,10 @@ class Access:
 def credentials(context: grpc.aio.ServicerContext) -> Credentials:
     """Return what a call shows."""
     shown: Mapping[str, Iterable[bytes]] = context.auth_context()
-    names = (*shown.get(_COMMON_NAME, ()), *shown.get(_ALTERNATIVE_NAMES, ()))
+    names = (*shown.get("x509_common_name", ()), *shown.get("x509_subject_alternative_name", ()))
     return Credentials(
         peer=peer_name(context.peer()),
-        api_keys=tuple(str(value) for key, value in context.invocation_metadata() or () if key == _AUTHORIZATION),
+        api_keys=tuple(str(value) for key, value in context.invocation_metadata() or () if key == "authorization"),
         certificate_names=tuple(name.decode("utf-8", "replace") for name in names),
     )
 
@@ -160,7 +147,7 @@ def _listed(callers: Callers, shown: Credentials) -> Caller:
 
 def _api_key(values: tuple[str, ...]) -> str:
     scheme, _, key = values[0].strip().partition(" ")
-    if len(values) > 1 or scheme.lower() != _SCHEME or not key.strip():
+    if len(values) > 1 or scheme.lower() != "bearer" or not key.strip():
         raise UnauthenticatedError("the metadata `authorization` must be one value, `Bearer KEY`")
     return key.strip()
 

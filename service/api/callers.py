@@ -46,7 +46,7 @@ class StoredKey:
 
 
 def new_key() -> str:
-    """Return a key that nobody has."""
+    """Return a new random key."""
     return f"{_PREFIX}_{secrets.token_hex(_ID_BYTES)}_{secrets.token_urlsafe(_SECRET_BYTES)}"
 
 
@@ -145,12 +145,12 @@ class Callers:
         self._by_certificate = {name: caller for caller in callers for name in caller.certificates}
 
     def with_key(self, key: str) -> Caller | None:
-        """Return whose key this is, if anybody's."""
+        """Return the caller with this key; None if there is none."""
         stored, caller = self._by_key_id.get(key_id(key), (None, None))
         return caller if stored is not None and stored.matches(key) else None
 
     def with_certificate(self, names: Iterable[str]) -> Caller | None:
-        """Return whom a certificate with these names speaks for, if anybody; the first name that is listed decides."""
+        """Return the caller of a certificate with these names, if any; the first name that is listed decides."""
         return next((self._by_certificate[name] for name in names if name in self._by_certificate), None)
 
     def named(self, name: str) -> Caller | None:
@@ -159,7 +159,7 @@ class Callers:
 
 
 def parse_callers(content: bytes) -> Callers:
-    """Return who a callers file lets in.
+    """Return the callers of a callers file.
 
     Raises:
         ValueError: names the entry and field that is wrong, without its value.

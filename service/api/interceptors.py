@@ -1,14 +1,14 @@
 """What happens around every RPC of ours: admission, request id, error to status, metrics, one line of log.
 
 Parsing is part of it, so that a message that is no protobuf, or holds text that is no UTF-8, is answered like any other
-bad request. Health and reflection pass untouched: probes must not be refused, and would drown the figures.
+bad request. Health and reflection pass untouched: probes must not be rejected, and would dominate the figures.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import grpc
@@ -23,12 +23,12 @@ from service.api.streams import RequestStream, Respond, ResponseStream, parsed
 from service.errors import PermissionDeniedError, RateLimitedError, RequestError
 from service.telemetry.access_record import AccessRecord
 from service.telemetry.metrics import Metrics
-from service.telemetry.tracing import NoTracing, Tracing
+from service.telemetry.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
 _Response = TypeVar("_Response")
-_Told = TypeVar("_Told")
+_Failed = TypeVar("_Failed")
 
 _RawResponse = bytes | None
 """Serialized; None if a stream has sent all there is to send."""
@@ -47,8 +47,8 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         limited_service: str,
         limiter: ConcurrencyLimiter,
         metrics: Metrics,
-        access: Access | None = None,
-        tracing: Tracing | None = None,
+        access: Access,
+        tracing: Tracing,
         logs_texts: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -57,7 +57,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         self._limiter = limiter
         self._metrics = metrics
         self._access = access
-        self._tracing = tracing or NoTracing()
+        self._tracing = tracing
         self._logs_texts = logs_texts
         self._clock = clock
 
@@ -96,7 +96,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         return answer
 
     def _many_requests(self, path: str, handler: Any) -> _Handler:
-        """Each is answered as if it were a call of its own, in a task of its own; an error is told in the response."""
+        """Each is answered as if it were a call of its own, in a task of its own; an error is sent in the response."""
 
         async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> _RawResponse:
             call = self._start(path, context)
@@ -109,10 +109,10 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
                     own_call.take_id(request)
                     return (await respond(own_call)).SerializeToString()
 
-                def told(failure: status.Answer) -> bytes:
+                def to_response(failure: status.Answer) -> bytes:
                     return messages.to_error_response(failure.status, request_id=request.request_id).SerializeToString()
 
-                return await self._answer(own_call, responded, told)
+                return await self._answer(own_call, responded, to_response)
 
             stream = RequestStream(call, self._limiter, handler.request_deserializer, answer_raw)
             outcome = await self._answer(call, lambda: handler.stream_stream(stream, call), _as_status)
@@ -144,53 +144,40 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         self,
         call: Call,
         respond: Callable[[], Awaitable[_Response]],
-        told: Callable[[status.Answer], _Told],
-    ) -> _Response | _Told:
+        on_failure: Callable[[status.Answer], _Failed],
+    ) -> _Response | _Failed:
         """Admit, answer, count and log a call or a request of a stream; the figures are complete afterwards.
 
         Args:
             call: which.
             respond: returns the response, raw, or raises any error.
-            told: makes of an error what is returned for it.
+            on_failure: makes what is returned for an error.
         """
-        response: _Response | _Told
-        with self._observed(call):
-            try:
-                with self._admitted(call):
-                    response = await respond()
-                call.status = grpc.StatusCode.OK.name
-            except asyncio.CancelledError:
-                call.status = call.cancellation_status().name
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
-                response = told(self._failed(call, error))
-            if isinstance(response, bytes):
-                call.response_bytes = len(response)
-        return response
-
-    @contextlib.contextmanager
-    def _admitted(self, call: Call) -> Iterator[None]:
-        """Let a call in, or a request of a stream: why one is not let in is told by the error raised."""
-        if self._access:
-            call.caller = self._access.admit(call.path, call.grpc_context)
-        with self._limiter.admitted() if call.is_limited else contextlib.nullcontext():
-            call.is_admitted = True
-            yield
-
-    @contextlib.contextmanager
-    def _observed(self, call: Call) -> Iterator[None]:
+        response: _Response | _Failed | None = None
         in_flight = (
             self._metrics.open_streams if call.is_stream else self._metrics.requests_in_flight.labels(call.method)
         )
         in_flight.inc()
         try:
-            yield
+            call.caller = self._access.admit(call.path, call.grpc_context)
+            with self._limiter.admitted() if call.is_limited else nullcontext():
+                call.is_admitted = True
+                response = await respond()
+            call.status = grpc.StatusCode.OK.name
+        except asyncio.CancelledError:
+            call.status = call.cancellation_status().name
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer
+            response = on_failure(self._failed(call, error))
         finally:
+            if isinstance(response, bytes):
+                call.response_bytes = len(response)
             in_flight.dec()
             self._record(call)
+        return response
 
     def _failed(self, call: Call, error: Exception) -> status.Answer:
-        """Note why a call failed, and return what its caller is told."""
+        """Note why a call failed, and return the status for its caller."""
         answer = status.answer(error)
         call.status = answer.code.name
         call.failure = {"reason": answer.reason}

@@ -1,13 +1,13 @@
 """Protobuf messages to and from the service's own types: pure functions, both ways.
 
 What only the wire can say is checked here: enum numbers, lengths of names, fields that this server does not implement.
-Ranges that a setting or a model decides are checked by `service.translate.service`.
+Ranges that a setting or a model decides are checked by `service.translate.options`.
 """
 
+import enum
 from collections.abc import Iterable, Mapping
-from functools import cache
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf import duration_pb2
@@ -21,44 +21,38 @@ from service.models.model import ModelState, ModelStatus
 from service.translate.options import ATTENTION_FIELDS, MAX_TARGET_TOKENS, TranslationLimits
 
 UNSUPPORTED_FIELDS = ("options.format",)
-"""Paths of request fields that are refused whatever the model, unless they ask for what the server does anyway."""
+"""Paths of request fields that are rejected whatever the model, unless they ask for what the server does anyway."""
 
 _MAX_LANGUAGE_CHARACTERS = 35  # the longest tag that RFC 5646, section 4.4.1, asks programs to take
 _MAX_NAME_CHARACTERS = 128
 
-_PRIORITIES: Mapping[int, datatypes.Priority] = {
-    pb.PRIORITY_UNSPECIFIED: datatypes.Priority.INTERACTIVE,
-    pb.PRIORITY_INTERACTIVE: datatypes.Priority.INTERACTIVE,
-    pb.PRIORITY_BULK: datatypes.Priority.BULK,
-}
+_Member = TypeVar("_Member", bound=enum.Enum)
+_Meaning = TypeVar("_Meaning")
 
-_LONG_SENTENCE_POLICIES: Mapping[int, datatypes.LongSentencePolicy] = {
-    pb.LONG_SENTENCE_POLICY_UNSPECIFIED: datatypes.LongSentencePolicy.SPLIT,
-    pb.LONG_SENTENCE_POLICY_SPLIT: datatypes.LongSentencePolicy.SPLIT,
-    pb.LONG_SENTENCE_POLICY_REFUSE: datatypes.LongSentencePolicy.REFUSE,
-}
 
-_ATTENTION_DETAILS: Mapping[int, datatypes.AttentionDetail] = {
-    pb.ATTENTION_DETAIL_UNSPECIFIED: datatypes.AttentionDetail.NONE,
-    pb.ATTENTION_DETAIL_NONE: datatypes.AttentionDetail.NONE,
-    pb.ATTENTION_DETAIL_AVERAGED: datatypes.AttentionDetail.AVERAGED,
-    pb.ATTENTION_DETAIL_ALL_HEADS: datatypes.AttentionDetail.ALL_HEADS,
-}
+def _numbers(wire: EnumTypeWrapper, kind: type[_Member]) -> dict[_Member, int]:
+    """Return the number that each member of an enum has on the wire, where it has the same name behind a prefix."""
+    prefix = wire.Name(0).removesuffix("UNSPECIFIED")
+    return {member: wire.Value(prefix + member.name) for member in kind}
 
-WARNING_KINDS: Mapping[datatypes.WarningKind, pb.WarningKind] = {
-    datatypes.WarningKind.TRUNCATED: pb.WARNING_KIND_TRUNCATED,
-    datatypes.WarningKind.SOURCE_SPLIT: pb.WARNING_KIND_SOURCE_SPLIT,
-    datatypes.WarningKind.REPETITION: pb.WARNING_KIND_REPETITION,
-    datatypes.WarningKind.COPIED_SOURCE: pb.WARNING_KIND_COPIED_SOURCE,
-    datatypes.WarningKind.LENGTH_RATIO: pb.WARNING_KIND_LENGTH_RATIO,
-}
 
-MODEL_STATES: Mapping[ModelState, pb.ModelState] = {
-    ModelState.LOADING: pb.MODEL_STATE_LOADING,
-    ModelState.READY: pb.MODEL_STATE_READY,
-    ModelState.DRAINING: pb.MODEL_STATE_DRAINING,
-    ModelState.FAILED: pb.MODEL_STATE_FAILED,
+def _members(wire: EnumTypeWrapper, *, unspecified: _Member) -> dict[int, _Member]:
+    """Return what each number of an enum of the contract means."""
+    return {0: unspecified, **{number: member for member, number in _numbers(wire, type(unspecified)).items()}}
+
+
+_PRIORITIES = _members(pb.Priority, unspecified=datatypes.Priority.INTERACTIVE)
+_LONG_SENTENCE_POLICIES = _members(pb.LongSentencePolicy, unspecified=datatypes.LongSentencePolicy.SPLIT)
+_ATTENTION_DETAILS = _members(pb.AttentionDetail, unspecified=datatypes.AttentionDetail.NONE)
+_FORMATS: Mapping[int, bool] = {
+    pb.TEXT_FORMAT_UNSPECIFIED: False,
+    pb.TEXT_FORMAT_PLAIN: False,
+    pb.TEXT_FORMAT_HTML: True,
 }
+"""Whether a text has markup."""
+
+WARNING_KINDS: Mapping[datatypes.WarningKind, Any] = _numbers(pb.WarningKind, datatypes.WarningKind)
+_MODEL_STATES: Mapping[ModelState, Any] = _numbers(pb.ModelState, ModelState)
 
 _PRECISIONS: Mapping[str, pb.Precision] = {
     "fp32": pb.PRECISION_FLOAT32,
@@ -73,14 +67,11 @@ _OPTIONAL_OPTIONS = (
 )
 """Fields of DecodingOptions that may be absent; `TranslationOptions` has the same names."""
 
-_OPTIONAL_SAMPLING = ("temperature", "top_k", "top_p", "seed")
-"""Likewise of SamplingOptions."""
-
 _NO_OPTIONS = datatypes.TranslationOptions()
 
 
 def from_translate_request(message: pb.TranslateRequest) -> datatypes.TranslationRequest:
-    """Return what the caller asks for.
+    """Return what the caller asks for, but for its priority.
 
     Raises:
         InvalidFieldError: if an enum number is unknown or a name too long.
@@ -93,8 +84,7 @@ def from_translate_document_request(message: pb.TranslateDocumentRequest) -> dat
     """Return what the caller asks for, with the document as its only text.
 
     Raises:
-        InvalidFieldError: as `from_translate_request`; also if the document is not to be split.
-        UnsupportedFieldError: if a field asks for what the server does not implement yet.
+        RequestError: as `from_translate_request`; also if the document is not to be split.
     """
     request = _from_request(message, texts=(message.text,), target_prefixes=())
     if not request.options.split_sentences:
@@ -125,36 +115,38 @@ def _from_request(
 
 def from_priority(number: int) -> datatypes.Priority:
     """Return how urgent a request is; InvalidFieldError if the number is unknown."""
-    return _PRIORITIES[_known("priority", number, pb.Priority)]
+    return _known("priority", number, pb.Priority, _PRIORITIES)
 
 
 def check_request_id(request_id: str) -> None:
-    """Refuse an id that cannot be sent back in metadata."""
+    """Reject an id that cannot be sent back in metadata."""
     if len(request_id) > _MAX_NAME_CHARACTERS or not (request_id.isascii() and request_id.isprintable()):
         limit = f"at most {_MAX_NAME_CHARACTERS} printable ASCII characters"
         raise InvalidFieldError("request_id", repr(request_id[:_MAX_NAME_CHARACTERS]), limit)
 
 
 def _from_options(message: pb.DecodingOptions) -> datatypes.TranslationOptions:
-    if _known("options.format", message.format, pb.TextFormat) == pb.TEXT_FORMAT_HTML:
+    if _known("options.format", message.format, pb.TextFormat, _FORMATS):
         raise UnsupportedFieldError("options.format")
-    long_sentences = _known("options.long_sentences", message.long_sentences, pb.LongSentencePolicy)
-    return_attention = _known("options.return_attention", message.return_attention, pb.AttentionDetail)
     return datatypes.TranslationOptions(
         **_present(message, _OPTIONAL_OPTIONS),
-        sampling=(
-            datatypes.SamplingOptions(**_present(message.sampling, _OPTIONAL_SAMPLING))
-            if message.HasField("sampling")
-            else None
-        ),
+        sampling=_from_sampling(message.sampling) if message.HasField("sampling") else None,
         target_prefix=message.target_prefix,
         suppressed_tokens=tuple(message.suppressed_tokens),
-        long_sentences=_LONG_SENTENCE_POLICIES[long_sentences],
+        long_sentences=_known(
+            "options.long_sentences", message.long_sentences, pb.LongSentencePolicy, _LONG_SENTENCE_POLICIES
+        ),
         return_scores=message.return_scores,
         return_tokens=message.return_tokens,
         return_alignment=message.return_alignment,
-        return_attention=_ATTENTION_DETAILS[return_attention],
+        return_attention=_known(
+            "options.return_attention", message.return_attention, pb.AttentionDetail, _ATTENTION_DETAILS
+        ),
     )
+
+
+def _from_sampling(message: pb.SamplingOptions) -> datatypes.SamplingOptions:
+    return datatypes.SamplingOptions(**_present(message, ("temperature", "top_k", "top_p", "seed")))
 
 
 def _present(message: pb.DecodingOptions | pb.SamplingOptions, names: Iterable[Any]) -> dict[str, Any]:
@@ -162,16 +154,11 @@ def _present(message: pb.DecodingOptions | pb.SamplingOptions, names: Iterable[A
     return {name: getattr(message, name) for name in names if message.HasField(name)}
 
 
-def _known(field: str, number: int, enum: EnumTypeWrapper) -> int:
-    """Return an enum number that the contract lists; proto3 lets any other pass."""
-    if number not in _numbers(enum):
-        raise InvalidFieldError(field, number, f"one of {', '.join(enum.keys())}")
-    return number
-
-
-@cache
-def _numbers(enum: EnumTypeWrapper) -> frozenset[int]:
-    return frozenset(enum.values())
+def _known(field: str, number: int, wire: EnumTypeWrapper, meanings: Mapping[int, _Meaning]) -> _Meaning:
+    """Return what an enum number means; proto3 lets numbers pass that the contract does not list."""
+    if number not in meanings:
+        raise InvalidFieldError(field, number, f"one of {', '.join(wire.keys())}")
+    return meanings[number]
 
 
 def _check_length(field: str, name: str, *, at_least: int, at_most: int) -> None:
@@ -206,10 +193,7 @@ def to_translated_sentence(
         text=sentence.text,
         hypotheses=[_to_hypothesis(hypothesis) for hypothesis in sentence.hypotheses],
         sentence=_to_sentence(sentence.sentence) if sentence.sentence else None,
-        warnings=[
-            pb.TranslationWarning(kind=WARNING_KINDS[warning.kind], message=warning.message)
-            for warning in sentence.warnings
-        ],
+        warnings=[_to_warning(warning) for warning in sentence.warnings],
         model_name=sentence.model_name,
         model_version=sentence.model_version,
         timings=_to_timings(sentence.timings),
@@ -295,23 +279,19 @@ def from_model_name(model: str) -> str:
 def to_list_models_response(statuses: Iterable[ModelStatus], limits: TranslationLimits) -> pb.ListModelsResponse:
     """Return the models as the caller gets them; `statuses` holds the versions of each model side by side."""
     by_name = groupby(statuses, key=lambda status: status.name)
-    return pb.ListModelsResponse(models=[_to_model(name, versions, limits) for name, versions in by_name])
+    return pb.ListModelsResponse(models=[to_model(versions, limits) for _, versions in by_name])
 
 
 def to_model(statuses: Iterable[ModelStatus], limits: TranslationLimits) -> pb.Model:
-    """Return one model as the caller gets it; all `statuses` are versions of it."""
-    (model,) = to_list_models_response(statuses, limits).models
-    return model
-
-
-def _to_model(name: str, versions: Iterable[ModelStatus], limits: TranslationLimits) -> pb.Model:
-    return pb.Model(name=name, versions=[_to_version(version, limits) for version in versions])
+    """Return one model as the caller gets it; all `statuses` are versions of it, of which there is at least one."""
+    versions = list(statuses)
+    return pb.Model(name=versions[0].name, versions=[_to_version(version, limits) for version in versions])
 
 
 def _to_version(status: ModelStatus, limits: TranslationLimits) -> pb.ModelVersion:
     version = pb.ModelVersion(
         version=status.version,
-        state=MODEL_STATES[status.state],
+        state=_MODEL_STATES[status.state],
         state_message=status.message,
         is_default=status.is_default,
         labels=status.labels,
@@ -322,47 +302,24 @@ def _to_version(status: ModelStatus, limits: TranslationLimits) -> pb.ModelVersi
 
 
 def _described_version(status: ModelStatus, manifest: Manifest, limits: TranslationLimits) -> pb.ModelVersion:
-    """Return what the manifest of a version says."""
+    """Return what the manifest of a version says; of scores those of the graphs that run, or of all precisions."""
+    pair = {"source_language": manifest.source_language, "target_language": manifest.target_language}
     return pb.ModelVersion(
-        language_pairs=[
-            pb.LanguagePair(
-                source_language=manifest.source_language,
-                target_language=manifest.target_language,
-                is_default=status.is_pair_default,
-            )
-        ],
+        language_pairs=[pb.LanguagePair(**pair, is_default=status.is_pair_default)],
         precision=_PRECISIONS.get(status.precision, pb.PRECISION_UNSPECIFIED),
-        limits=_to_limits(manifest, limits),
-        evaluation_scores=_to_scores(manifest, precision=status.precision),
-        unsupported_fields=_unsupported_fields(manifest, status.precision),
+        limits=pb.ModelLimits(
+            max_source_tokens=manifest.limits.max_source_tokens,
+            max_target_tokens=min(manifest.limits.max_target_tokens, MAX_TARGET_TOKENS),
+            max_texts=limits.max_texts,
+            max_text_characters=limits.max_text_characters,
+            max_document_characters=limits.max_document_characters,
+        ),
+        evaluation_scores=[
+            pb.EvaluationScore(
+                metric=score.metric, test_set=score.data, **pair, value=score.value, signature=score.signature
+            )
+            for score in manifest.scores
+            if score.precision in {"", status.precision}
+        ],
+        unsupported_fields=UNSUPPORTED_FIELDS + (() if manifest.has_attention(status.precision) else ATTENTION_FIELDS),
     )
-
-
-def _unsupported_fields(manifest: Manifest, precision: str) -> tuple[str, ...]:
-    return UNSUPPORTED_FIELDS if manifest.has_attention(precision) else (*UNSUPPORTED_FIELDS, *ATTENTION_FIELDS)
-
-
-def _to_limits(manifest: Manifest, limits: TranslationLimits) -> pb.ModelLimits:
-    return pb.ModelLimits(
-        max_source_tokens=manifest.limits.max_source_tokens,
-        max_target_tokens=min(manifest.limits.max_target_tokens, MAX_TARGET_TOKENS),
-        max_texts=limits.max_texts,
-        max_text_characters=limits.max_text_characters,
-        max_document_characters=limits.max_document_characters,
-    )
-
-
-def _to_scores(manifest: Manifest, *, precision: str) -> list[pb.EvaluationScore]:
-    """Return what the graphs that run scored; a score that names no precision holds for all."""
-    return [
-        pb.EvaluationScore(
-            metric=score.metric,
-            test_set=score.data,
-            source_language=manifest.source_language,
-            target_language=manifest.target_language,
-            value=score.value,
-            signature=score.signature,
-        )
-        for score in manifest.scores
-        if score.precision in {"", precision}
-    ]

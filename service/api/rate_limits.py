@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from service.api.callers import Caller
 from service.errors import DragomanError, OverloadedError, RateLimitedError, StartingError
 
-_S_PER_MIN = 60.0
-
 _UNKNOWN_DURATION_S = 1.0  # of a call, before any has ended
 _NUM_AVERAGED = 32  # calls after which the duration of a past one counts e times less
 _MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
@@ -55,34 +53,27 @@ class RateLimiter:
 
     def take_request(self, caller: Caller) -> None:
         """Count one request; RateLimitedError if it is one too many."""
-        rate_per_s = caller.requests_per_s
-        if rate_per_s is not None:
-            self._take(1, caller.name, rate_per_s, "requests/s", rate_per_s=rate_per_s, capacity=max(1.0, rate_per_s))
+        if caller.requests_per_s is not None:
+            self._take(1, caller.name, caller.requests_per_s, "requests/s", period_s=1.0)
 
     @contextlib.contextmanager
     def charge_tokens(self, caller: Caller, num_tokens: int) -> Iterator[None]:
         """Count source tokens, but not if what is done inside fails; RateLimitedError if they are too many."""
-        per_min = caller.tokens_per_min
-        if per_min is None:
+        if caller.tokens_per_min is None:
             yield
             return
-        rate_per_s = per_min / _S_PER_MIN
-        bucket = self._take(
-            num_tokens, caller.name, per_min, "source tokens/min", rate_per_s=rate_per_s, capacity=per_min
-        )
+        bucket = self._take(num_tokens, caller.name, caller.tokens_per_min, "source tokens/min", period_s=60.0)
         try:
             yield
         except BaseException:
             bucket.give_back(num_tokens)
             raise
 
-    def _take(
-        self, amount: float, caller: str, limit: float, unit: str, *, rate_per_s: float, capacity: float
-    ) -> TokenBucket:
-        """Take from a bucket, which is made anew if the limit has changed."""
+    def _take(self, amount: float, caller: str, limit: float, unit: str, *, period_s: float) -> TokenBucket:
+        """Take from a bucket that holds what a period allows; it is made anew if the limit has changed."""
         known_limit, bucket = self._buckets.get((caller, unit), (None, None))
         if bucket is None or known_limit != limit:
-            bucket = TokenBucket(rate_per_s=rate_per_s, capacity=capacity, clock=self._clock)
+            bucket = TokenBucket(rate_per_s=limit / period_s, capacity=max(1.0, limit), clock=self._clock)
             self._buckets[caller, unit] = limit, bucket
         wait_s = bucket.take(amount)
         if wait_s > 0:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -44,9 +43,9 @@ class ReflectionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  
             try:
                 self._access.check_known(context)
             except UnauthenticatedError as error:
-                refusal = status.answer(error)
+                rejection = status.answer(error)
                 await wait_for_first_message(anext(requests))
-                await context.abort(refusal.code, refusal.message, refusal.trailing_metadata)
+                await context.abort(rejection.code, rejection.message, rejection.trailing_metadata)
             async for response in handler.stream_stream(requests, context):
                 yield response
 
@@ -68,7 +67,7 @@ _NEVER_MS = 2**31 - 1
 class GrpcServer:
     """Answers over gRPC; `stop` ends it.
 
-    Translation is refused until `open`, and again from `close` on; what models there are is told at any time.
+    Translation is rejected until `open`, and again from `close` on; models are listed at any time.
     """
 
     def __init__(
@@ -79,26 +78,13 @@ class GrpcServer:
         models: ModelServicer,
         admin: ModelAdminServicer,
         metrics: Metrics,
-        access: Access | None = None,
-        tls: TlsIdentityFiles | None = None,
-        tracing: Tracing | None = None,
-        logs_texts: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        access: Access,
+        tls: TlsIdentityFiles | None,
+        tracing: Tracing,
+        logs_texts: bool,
+        clock: Callable[[], float],
     ) -> None:
-        """Build it within a running event loop.
-
-        Args:
-            settings: address and limits.
-            translation: answers TranslationService.
-            models: answers ModelService.
-            admin: answers ModelAdminService.
-            metrics: where calls are counted.
-            access: who may call; None: every caller.
-            tls: what connections are encrypted with; None: plain text.
-            tracing: where calls are traced, if anywhere.
-            logs_texts: whether what is translated may be logged.
-            clock: of durations.
-        """
+        """Build it within a running event loop; without `tls` it speaks plain text."""
         logging.getLogger("grpc._cython.cygrpc").addFilter(is_worth_logging)
         self._settings = settings
         self._access = access
@@ -116,7 +102,7 @@ class GrpcServer:
             logs_texts=logs_texts,
             clock=clock,
         )
-        interceptors = (interceptor, ReflectionInterceptor(access)) if access else (interceptor,)
+        interceptors = (interceptor, ReflectionInterceptor(access))
         self._server = grpc.aio.server(interceptors=interceptors, options=_options(settings))
         pb_grpc.add_TranslationServiceServicer_to_server(translation, self._server)
         pb_grpc.add_ModelServiceServicer_to_server(models, self._server)
@@ -126,7 +112,7 @@ class GrpcServer:
         reflection.enable_server_reflection(names, self._server)
 
     async def start(self) -> int:
-        """Listen, still refusing calls; return the bound port.
+        """Listen, still rejecting translations; return the bound port.
 
         Raises:
             ConfigError: if the address cannot be listened on.
@@ -134,7 +120,11 @@ class GrpcServer:
         await self._set_serving(False)
         address = _address(self._settings)
         try:
-            port = self._add_port(address)
+            port: int = (
+                self._server.add_secure_port(address, self._tls.credentials())
+                if self._tls
+                else self._server.add_insecure_port(address)
+            )
         except RuntimeError as error:
             raise ConfigError("grpc.port", address, "an address that is free to listen on") from error
         await self._server.start()
@@ -142,12 +132,12 @@ class GrpcServer:
         return port
 
     async def open(self) -> None:
-        """Take calls from now on."""
+        """Admit calls from now on."""
         self._limiter.open()
         await self._set_serving(True)
 
     async def close(self) -> None:
-        """Take no new calls; those under way go on."""
+        """Reject new calls; those under way go on."""
         self._limiter.close(DrainingError())
         await self._set_serving(False)
 
@@ -171,14 +161,6 @@ class GrpcServer:
         for name in (health.OVERALL_HEALTH, *SERVICE_NAMES):
             await self._health.set(name, statuses.SERVING if is_serving else statuses.NOT_SERVING)
 
-    def _add_port(self, address: str) -> int:
-        port: int = (
-            self._server.add_secure_port(address, self._tls.credentials())
-            if self._tls
-            else self._server.add_insecure_port(address)
-        )
-        return port
-
 
 def is_worth_logging(record: logging.LogRecord) -> bool:
     """Filter what gRPC logs as an error when a caller leaves while its answer is being sent, which is no fault."""
@@ -198,7 +180,7 @@ def _options(settings: GrpcSettings) -> list[tuple[str, int]]:
         "grpc.max_receive_message_length": settings.max_message_bytes,
         "grpc.so_reuseport": 0,  # a second server on the port must fail, not take half of the calls
         "grpc.max_metadata_size": settings.max_metadata_bytes,
-        "grpc.absolute_max_metadata_size": settings.max_metadata_bytes,  # between the two, gRPC would refuse by lot
+        "grpc.absolute_max_metadata_size": settings.max_metadata_bytes,  # between the two, gRPC would reject at random
         "grpc.max_concurrent_streams": settings.max_connection_streams,
         "grpc.max_allowed_incoming_connections": settings.max_connections,
         "grpc.max_connection_idle_ms": _milliseconds(settings.max_connection_idle_s) or _NEVER_MS,

@@ -22,10 +22,10 @@ class GrpcSettings(BaseModel):
     """TCP port; 0 takes a free one."""
 
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=2**31 - 1)
-    """Largest request; a larger one is refused with RESOURCE_EXHAUSTED before it is parsed."""
+    """Largest request; a larger one is rejected with RESOURCE_EXHAUSTED before it is parsed."""
 
     max_metadata_bytes: int = Field(default=16 * 1024, ge=1024, le=1024 * 1024)
-    """Largest metadata of a call, 32 bytes added to each entry; more is refused with RESOURCE_EXHAUSTED."""
+    """Largest metadata of a call, 32 bytes added to each entry; more is rejected with RESOURCE_EXHAUSTED."""
 
     max_connections: int = Field(default=1024, ge=1, le=1_000_000)
     """Connections at a time; one more is closed at once."""
@@ -49,7 +49,7 @@ class GrpcSettings(BaseModel):
     """Wait for the answer to such a ping; without one the connection is closed and its calls are cancelled."""
 
     max_concurrent_requests: int = Field(default=1024, ge=1, le=1_000_000)
-    """Translations answered at a time, open streams and each of their requests counted; one more is refused with
+    """Translations answered at a time, open streams and each of their requests counted; one more is rejected with
     RESOURCE_EXHAUSTED instead of waiting."""
 
     default_timeout_s: float = Field(default=30.0, gt=0, le=86400)
@@ -96,13 +96,13 @@ class TlsSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     certificate_file: Path | None = None
-    """The server's certificate, then those that sign it; with it, plain text is refused."""
+    """The server's certificate, then those that sign it; with it, plain text is rejected."""
 
     private_key_file: Path | None = None
     """Key of `certificate_file`, without a password."""
 
     client_ca_file: Path | None = None
-    """With it, nobody connects without a certificate that one of these has signed (mutual TLS)."""
+    """With it, clients need a certificate that one of these has signed (mutual TLS)."""
 
     reload_interval_s: float = Field(default=10.0, ge=0.01, le=3600)
     """Interval at which the files are checked for changes. New connections get the new ones."""
@@ -127,15 +127,15 @@ class AccessSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     callers_file: Path | None = None
-    """Who may call, by hashed API key or certificate, and how much (`dragoman keys`); unset: whoever
-    connects. It is read again when it changes."""
+    """Who may call, by hashed API key or certificate, and how much (`dragoman keys`); unset:
+    every client. It is read again when it changes."""
 
     reload_interval_s: float = Field(default=10.0, ge=0.01, le=3600)
     """Interval at which `callers_file` is checked for changes."""
 
     allow_unauthenticated: bool = False
-    """Whether `grpc.host` may be another than loopback while whoever connects is served. They may translate;
-    models are then managed by nobody."""
+    """Whether `grpc.host` may be another than loopback while callers need no credentials. They may translate; models
+    cannot be managed over gRPC then."""
 
     allow_plaintext_keys: bool = False
     """Whether `grpc.host` may be another than loopback with API keys but without TLS, as behind a proxy that
@@ -162,7 +162,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_bind_policy(grpc: GrpcSettings, tls: TlsSettings, access: AccessSettings) -> None:
-    """Refuse to serve strangers, or to take keys that others can read, unless the settings say so in so many words.
+    """Reject settings that serve unknown callers, or take keys in plain text, beyond this machine without saying so.
 
     Raises:
         ConfigError: names the setting and what would allow it.
@@ -178,8 +178,8 @@ def check_bind_policy(grpc: GrpcSettings, tls: TlsSettings, access: AccessSettin
         raise ConfigError(
             "grpc.host",
             grpc.host,
-            "a loopback address while nobody has to say who they are: set access.callers_file (API keys) or "
-            "tls.client_ca_file (client certificates), or access.allow_unauthenticated = true to serve anybody",
+            "a loopback address while callers need no credentials: set access.callers_file (API keys) or "
+            "tls.client_ca_file (client certificates), or access.allow_unauthenticated = true to serve every caller",
         )
     if access.callers_file is not None and tls.certificate_file is None and not access.allow_plaintext_keys:
         raise ConfigError(

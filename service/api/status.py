@@ -1,7 +1,7 @@
 """Error to gRPC status: one table, and the details that let a client act on it (google.rpc error model).
 
 Every status carries an ErrorInfo with a reason that programs may rely on. An error of the caller adds the field
-(BadRequest), a refusal for load says when to come back (RetryInfo, and `grpc-retry-pushback-ms`, which gRPC's own retry
+(BadRequest), a rejection for load says when to retry (RetryInfo, and `grpc-retry-pushback-ms`, which gRPC's own retry
 policy obeys). Errors that are the server's fault show a neutral message; their details are for the log.
 """
 

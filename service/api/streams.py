@@ -7,12 +7,14 @@ caller has cancelled. Hence `_undisturbed`, and no handler may swallow `Cancelle
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import grpc
 from dragoman.v1 import translation_pb2 as pb
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import proto_builder
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 from google.protobuf.message import DecodeError, Message
 
 from service.api.calls import Call
@@ -21,7 +23,6 @@ from service.errors import DragomanError, InvalidFieldError
 
 _Result = TypeVar("_Result")
 
-_NAME = "dragoman.unreadable.Named"
 _FIRST_MESSAGE_PATIENCE_S = 0.2
 
 
@@ -31,26 +32,18 @@ def readable_id(raw_request: bytes) -> str:
         named = _NAMED.FromString(raw_request)
     except DecodeError:
         return ""
-    raw_id: bytes = getattr(named, "request_id")  # noqa: B009 - a type that no checker knows
-    return raw_id.decode("utf-8", "replace")
+    return str(named.request_id, "utf-8", "replace")
 
 
-def _named_type() -> type[Message]:
-    """Return a message with the id as its only field: all others are skipped, whatever is in them."""
-    package, _, name = _NAME.rpartition(".")
-    file = descriptor_pb2.FileDescriptorProto(name=f"{_NAME}.proto", package=package, syntax="proto3")
-    file.message_type.add(name=name).field.add(
-        name="request_id",
-        number=pb.TranslateRequest.REQUEST_ID_FIELD_NUMBER,
-        type=descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
-        label=descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
-    )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(_NAME))
-
-
-_NAMED = _named_type()
+_ID_NUMBER = pb.TranslateRequest.REQUEST_ID_FIELD_NUMBER
+_NAMED: Any = proto_builder.MakeSimpleProtoClass(
+    OrderedDict(
+        (f"field_{number}" if number < _ID_NUMBER else "request_id", FieldDescriptorProto.TYPE_BYTES)
+        for number in range(1, _ID_NUMBER + 1)
+    ),
+    full_name="dragoman.unreadable.Named",
+)
+"""A message with the id at its number; what precedes it may be any bytes, all other fields are skipped."""
 
 Answer = Callable[[Any, Call], Awaitable[Message]]
 """Answers a request of a stream, as the call that it is given, or raises an error of the tree."""
@@ -60,7 +53,7 @@ Respond = Callable[[Call], Awaitable[Message]]
 
 AnswerRaw = Callable[[bytes, Message, Respond], Awaitable[bytes]]
 """Has a request, raw and parsed, answered as if it were a call of its own, counted and logged; returns the serialized
-response, which tells the error if there was one."""
+response, which holds the error if there was one."""
 
 
 class ResponseStream:
@@ -228,6 +221,6 @@ async def _undisturbed(operation: Coroutine[Any, Any, _Result]) -> _Result:
 
 
 def look_at_error(task: "asyncio.Future[Any]") -> None:
-    """Keep asyncio from logging the error of a task that nobody waits for any more."""
+    """Keep asyncio from logging the error of a task that is no longer awaited."""
     if not task.cancelled():
         task.exception()

@@ -72,7 +72,7 @@ class WatchedFiles(Generic[_Value]):
             log.info("files reloaded", extra={"settings": list(self._paths)})
 
     async def watch(self, interval_s: float) -> None:
-        """Refresh for ever."""
+        """Refresh at this interval; never returns."""
         while True:
             await asyncio.sleep(interval_s)
             await asyncio.to_thread(self.refresh)
@@ -110,7 +110,7 @@ _CLIENT_CA = "tls.client_ca_file"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsIdentity:
-    """What the server shows, and whom it trusts."""
+    """The certificate that the server shows, and the authorities that it trusts."""
 
     configuration: grpc.ServerCertificateConfiguration
     """The same as gRPC takes it."""
@@ -137,7 +137,7 @@ class TlsIdentityFiles:
         )
 
     async def watch(self) -> None:
-        """Look for changes for ever."""
+        """Look for changes; never returns."""
         await self._files.watch(self._settings.reload_interval_s)
 
     def _changed(self) -> grpc.ServerCertificateConfiguration | None:
@@ -156,12 +156,7 @@ class TlsIdentityFiles:
 
 
 def read_identity(contents: Mapping[str, bytes], settings: TlsSettings, *, now_s: float) -> TlsIdentity:
-    """Check that key and certificate are one pair and in force, because gRPC would only tell clients that they are not.
-
-    Args:
-        contents: of the files, by setting.
-        settings: the paths, for messages.
-        now_s: Unix time.
+    """Check that key and certificate are one pair and in force; gRPC itself would only tell clients if they are not.
 
     Raises:
         ConfigError: names the file and what is wrong with it.
@@ -181,12 +176,8 @@ def read_identity(contents: Mapping[str, bytes], settings: TlsSettings, *, now_s
 
 
 def _paths(settings: TlsSettings) -> dict[str, Path]:
-    paths = {
-        _CERTIFICATE: settings.certificate_file,
-        _KEY: settings.private_key_file,
-        _CLIENT_CA: settings.client_ca_file,
-    }
-    return {setting: path for setting, path in paths.items() if path is not None}
+    files = (settings.certificate_file, settings.private_key_file, settings.client_ca_file)
+    return {setting: path for setting, path in zip((_CERTIFICATE, _KEY, _CLIENT_CA), files, strict=True) if path}
 
 
 def _certificates(setting: str, paths: Mapping[str, Path], contents: Mapping[str, bytes]) -> list[x509.Certificate]:

@@ -1,4 +1,4 @@
-"""How a version is loaded and unloaded: read, warmed up, published; drained, stopped, freed.
+"""How versions are loaded and unloaded: read, warmed up, published; drained, stopped, freed.
 
 These calls block only their caller: requests and decoding threads go on.
 """
@@ -7,16 +7,18 @@ import gc
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from service.errors import DragomanError, ModelStateError
+from service.errors import DragomanError, DrainingError, ModelStateError
 from service.models.disk import check_complete, named_manifest
-from service.models.model import LoadedModel, ModelLoader, ModelState
-from service.models.registry import DrainingVersion, Entry, ModelRegistry
-from service.models.serving import ServingSettings, read_serving
+from service.models.model import LoadedModel, ModelLoader, ModelMetrics, ModelScheduler, ModelState
+from service.models.registry import Entry, ModelRegistry
+from service.models.serving import ServingSettings, VersionPolicy, read_serving
+from service.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -28,25 +30,62 @@ _COLLECT_INTERVAL_S = 1.0
 is run while a version is drained."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DrainingVersion:
+    """A version that takes no new requests; those that hold its model may still submit to its scheduler."""
+
+    entry: Entry
+    scheduler: ModelScheduler
+
+    is_released: threading.Event
+    """Set once there are no references to the model any more."""
+
+
 class Lifecycle:
-    """Loads and unloads versions; any thread may call it."""
+    """Loads and unloads versions, and replaces the registry each time; any thread may call it."""
 
-    def __init__(self, registry: ModelRegistry, load: ModelLoader, *, warm_up: WarmUp, unload_timeout_s: float) -> None:
-        """Use a registry.
-
-        Args:
-            registry: of the versions.
-            load: loads a bundle.
-            warm_up: called before a model takes requests.
-            unload_timeout_s: for the requests of a version that is unloaded; then they are rejected.
-        """
-        self._registry = registry
+    def __init__(self, load: ModelLoader, metrics: Metrics, *, warm_up: WarmUp, unload_timeout_s: float) -> None:
+        """Start with an empty registry."""
         self._load = load
+        self._metrics = metrics
+        self._shown = ModelMetrics(metrics)
         self._warm_up = warm_up
         self._unload_timeout_s = unload_timeout_s
-        self._lock = threading.Lock()
-        self._draining: dict[str, DrainingVersion] = {}  # by `name/version`
+        self._changed = threading.Condition()  # guards all that follows
+        self._registry = ModelRegistry()
+        self._draining: dict[str, _DrainingVersion] = {}  # by `name/version`
         self._threads: set[threading.Thread] = set()
+        self._is_stopped = False
+
+    @property
+    def registry(self) -> ModelRegistry:
+        """The current registry."""
+        return self._registry
+
+    @property
+    def is_stopped(self) -> bool:
+        """True once no version takes requests any more."""
+        return self._is_stopped
+
+    def change_policy(self, name: str, change: Callable[[VersionPolicy], VersionPolicy]) -> None:
+        """Replace the policy of a name by what a function makes of it."""
+        with self._changed:
+            self._replace(self._registry.with_policy(name, change(self._registry.policy(name))))
+
+    def claim(self, entry: Entry) -> Entry | None:
+        """Enter a version that is about to be loaded; return the entry that prevents this, None if none does.
+
+        Raises:
+            DrainingError: after `stop`.
+        """
+        with self._changed:
+            if self._is_stopped:
+                raise DrainingError
+            current = self._registry.entries.get(entry.full_name)
+            if current is not None and current.state is not ModelState.FAILED:
+                return current
+            self._put(entry)
+            return None
 
     def load(self, directory: Path) -> None:
         """Check all of a bundle and load it; nothing to do if it is ready, and waits for a load under way.
@@ -56,7 +95,7 @@ class Lifecycle:
             DrainingError: after `stop`.
         """
         entry = entry_of(directory)
-        current = self._registry.claim(entry)
+        current = self.claim(entry)
         if current is None:
             try:
                 check_complete(directory)
@@ -66,7 +105,7 @@ class Lifecycle:
                 raise ModelStateError(entry.full_name, f"could not be loaded: {_described(error)}") from error
             return
         if current.state is ModelState.LOADING:
-            current = self._registry.wait_while(entry.full_name, ModelState.LOADING)
+            current = self._wait_while(entry.full_name, ModelState.LOADING)
         if current is None or current.state is ModelState.DRAINING:
             raise ModelStateError(entry.full_name, "is being unloaded; load it again once that is done")
         if current.state is ModelState.FAILED:
@@ -83,7 +122,9 @@ class Lifecycle:
         began_s = time.monotonic()
         manifest = named_manifest(entry.directory)
         entry = replace(entry, manifest=manifest, precision=manifest.default_precision)
-        self._registry.update(entry)
+        with self._changed:
+            if self._state(entry.full_name) is ModelState.LOADING:
+                self._put(entry)
         parts = self._load(entry.directory, serving)
         model = LoadedModel(
             name=entry.name,
@@ -96,27 +137,45 @@ class Lifecycle:
         try:
             self._warm_up(model)
             load_s = time.monotonic() - began_s
-            is_published = self._registry.publish(entry, model, parts, load_s=load_s)
+            with self._changed:
+                is_published = self._state(entry.full_name) is ModelState.LOADING
+                if is_published:
+                    parts.scheduler.start()
+                    self._shown.show_parts(entry.name, entry.version, parts)
+                    self._put(replace(entry, model=model, precision=parts.precision, state=ModelState.READY))
         except BaseException:
             parts.scheduler.stop()
             raise
         if not is_published:
             parts.scheduler.stop()
             return
+        self._metrics.model_load_seconds.observe(load_s)
         facts = {"precision": parts.precision, "device": parts.device, "load_s": round(load_s, 3)}
         log.info("model ready", extra={"model": entry.full_name, **facts})
 
     def fail(self, entry: Entry, error: Exception) -> None:
-        """Enter and log why a version could not be loaded."""
-        self._registry.fail(entry, _described(error))
+        """Enter, count and log why a version could not be loaded."""
+        with self._changed:
+            if not self._is_stopped:
+                self._put(replace(entry, state=ModelState.FAILED, message=_described(error)))
+        self._metrics.model_load_failures.labels(entry.name).inc()
         facts = {"model": entry.full_name, "fault": _described(error)}
         is_foreseen = isinstance(error, DragomanError)
         log.error("model could not be loaded", extra=facts, exc_info=None if is_foreseen else error)
+
+    def forget(self, entry: Entry) -> None:
+        """Remove a version that failed or is unloaded from the registry and the metrics."""
+        with self._changed:
+            if entry.full_name in self._registry.entries:
+                self._shown.hide(entry.name, entry.version)
+                self._replace(self._registry.without_entry(entry.full_name))
 
     def unload(self, model: str) -> None:
         """Unload a version, if it is ready; returns once its requests are answered and its memory is free."""
         if self._begin_draining(model):
             self._finish_unloading(model)
+        else:
+            self._wait_while(model, ModelState.DRAINING)  # another caller unloads it
 
     def retire(self, models: Iterable[str]) -> None:
         """Let versions take no new requests, and unload them in threads of their own."""
@@ -125,31 +184,43 @@ class Lifecycle:
                 thread = threading.Thread(
                     target=self._finish_unloading, args=(model,), name=f"unload-{model}", daemon=True
                 )
-                with self._lock:
+                with self._changed:
                     self._threads = {other for other in self._threads if other.is_alive()} | {thread}
                     thread.start()
 
     def stop(self, timeout_s: float) -> None:
         """End all versions, those that are drained included; what is unanswered is answered with an error."""
-        schedulers = self._registry.close()
-        with self._lock:
+        with self._changed:
+            self._is_stopped = True
+            entries = [replace(entry, state=ModelState.DRAINING) for entry in self._registry.entries.values()]
+            for entry in entries:
+                self._shown.show_state(entry.name, entry.version, entry.state)
+            self._replace(self._registry.with_entries(*entries))
             draining, threads = list(self._draining.values()), list(self._threads)
         for version in draining:
             version.is_released.set()  # waited for no longer
+        schedulers = [entry.model.scheduler for entry in entries if entry.model]
         schedulers += [version.scheduler for version in draining]
         with ThreadPoolExecutor(max_workers=max(1, len(schedulers))) as pool:  # each may take its time
             list(pool.map(lambda scheduler: scheduler.stop(), schedulers))
         for thread in threads:
             thread.join(timeout_s)
-        for entry in self._registry.catalogue.entries.values():
-            self._registry.hide_parts(entry)
+        with self._changed:
+            for entry in entries:
+                self._shown.hide_parts(entry.name, entry.version)
 
     def _begin_draining(self, model: str) -> bool:
-        with self._lock:
-            version = self._registry.begin_draining(model)
-            if version:
-                self._draining[model] = version
-        return version is not None
+        """Let a version take no new requests; False if it is not ready."""
+        with self._changed:
+            entry = self._registry.entries.get(model)
+            if entry is None or entry.model is None or not entry.is_ready:
+                return False
+            is_released = threading.Event()
+            weakref.finalize(entry.model, is_released.set).atexit = False
+            scheduler, entry = entry.model.scheduler, replace(entry, model=None, state=ModelState.DRAINING)
+            self._draining[model] = _DrainingVersion(entry=entry, scheduler=scheduler, is_released=is_released)
+            self._put(entry)
+            return True
 
     def _finish_unloading(self, model: str) -> None:
         """Wait until a version is not used any more, end it and free its memory."""
@@ -158,22 +229,46 @@ class Lifecycle:
         is_drained = self._drain(version)
         version.scheduler.stop()
         entry = version.entry
-        self._registry.hide_parts(entry)
-        del self._draining[model], version
+        with self._changed:
+            self._shown.hide_parts(entry.name, entry.version)
+            del self._draining[model], version
         gc.collect()  # what failed requests left behind may still refer to the model
-        self._registry.remove(entry)
+        self.forget(entry)
         log.info("model unloaded", extra={"model": model, "is_drained": is_drained})
 
-    def _drain(self, version: DrainingVersion) -> bool:
+    def _drain(self, version: _DrainingVersion) -> bool:
         """Wait until there are no references to a version and all it has is answered; False at the timeout."""
         ends_s = time.monotonic() + self._unload_timeout_s
         while not version.is_released.wait(max(0.0, min(_COLLECT_INTERVAL_S, ends_s - time.monotonic()))):
             if time.monotonic() >= ends_s:
                 break
             gc.collect()
-        if self._registry.is_closed:
+        if self._is_stopped:
             return False
         return version.scheduler.drain(max(0.0, ends_s - time.monotonic()))
+
+    def _wait_while(self, model: str, state: ModelState) -> Entry | None:
+        """Wait until a version leaves a state, or `stop`; return its entry then, None if it is gone."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._state(model) is not state or self._is_stopped)
+            return self._registry.entries.get(model)
+
+    def _state(self, model: str) -> ModelState | None:
+        entry = self._registry.entries.get(model)
+        return entry.state if entry else None
+
+    def _put(self, entry: Entry) -> None:
+        self._shown.show_state(entry.name, entry.version, entry.state)
+        self._replace(self._registry.with_entries(entry))
+
+    def _replace(self, registry: ModelRegistry) -> None:
+        previous, self._registry = self._registry, registry
+        for name in {entry.name for entry in previous.entries.values()}:
+            before, now = previous.default_version(name), registry.default_version(name)
+            if before is not None and now is not None and before != now:
+                self._metrics.model_swaps.labels(name).inc()
+                log.info("default version changed", extra={"model": name, "before": before, "now": now})
+        self._changed.notify_all()
 
 
 def entry_of(directory: Path) -> Entry:

@@ -1,12 +1,6 @@
-"""Which versions there are and which of them answers: an immutable catalogue, and the registry that replaces it.
+"""Which versions there are and which of them answers a request: a registry as an immutable value."""
 
-Everything about which version answers a request is a pure function of a catalogue.
-"""
-
-import logging
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -14,12 +8,9 @@ from typing import Self
 
 from service.bundle import Manifest
 from service.errors import DragomanError, DrainingError, ModelNotFoundError, ModelStateError, StartingError
-from service.models.model import LoadedModel, ModelMetrics, ModelParts, ModelScheduler, ModelState, ModelStatus
+from service.models.model import LoadedModel, ModelState, ModelStatus
 from service.models.names import ModelReference, full_name, language_lookup, parse_reference, version_key
 from service.models.serving import VersionPolicy
-from service.telemetry.metrics import Metrics
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +23,7 @@ class Entry:
     state: ModelState
     manifest: Manifest | None = None
     model: LoadedModel | None = None
-    """None unless it is ready: a catalogue must not keep a version alive that is being unloaded."""
+    """None unless it is ready: a registry must not keep a version alive that is being unloaded."""
 
     precision: str = ""
     message: str = ""
@@ -57,7 +48,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Catalogue:
+class ModelRegistry:
     """All versions of all models, and the policy of each name.
 
     The default version of a name is the one its policy says, by default the latest (see `version_key`) that is ready.
@@ -202,142 +193,6 @@ class Catalogue:
         if ModelState.DRAINING in states:
             return DrainingError()
         return ModelStateError(entries[0].full_name, f"could not be loaded: {entries[0].message}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainingVersion:
-    """A version that takes no new requests; those that hold the model may still submit to its scheduler."""
-
-    entry: Entry
-    scheduler: ModelScheduler
-
-    is_released: threading.Event
-    """Set once there are no references to the model any more."""
-
-
-class ModelRegistry:
-    """Holds the current catalogue; any thread may read it, and change it by these methods, at any time."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._changed = threading.Condition()
-        self._catalogue = Catalogue()
-        self._metrics = metrics
-        self._shown = ModelMetrics(metrics)
-        self._is_closed = False
-
-    @property
-    def catalogue(self) -> Catalogue:
-        """The current catalogue; it stays valid, but is replaced with each change."""
-        return self._catalogue
-
-    @property
-    def is_closed(self) -> bool:
-        """True once no model takes requests any more."""
-        return self._is_closed
-
-    def claim(self, entry: Entry) -> Entry | None:
-        """Enter a version that is about to be loaded; return the entry that prevents this, None if none does.
-
-        Raises:
-            DrainingError: after `close`.
-        """
-        with self._changed:
-            if self._is_closed:
-                raise DrainingError
-            current = self._catalogue.entries.get(entry.full_name)
-            if current is not None and current.state is not ModelState.FAILED:
-                return current
-            self._put(entry)
-            return None
-
-    def update(self, entry: Entry) -> None:
-        """Replace the entry of a version that is being loaded."""
-        with self._changed:
-            if self._is_loading(entry):
-                self._put(entry)
-
-    def publish(self, entry: Entry, model: LoadedModel, parts: ModelParts, *, load_s: float) -> bool:
-        """Start a version that was loaded in a time, and let it answer; False after `close`."""
-        with self._changed:
-            if not self._is_loading(entry):
-                return False
-            model.scheduler.start()
-            self._shown.show_parts(entry.name, entry.version, parts)
-            self._metrics.model_load_seconds.observe(load_s)
-            self._put(replace(entry, model=model, precision=model.precision, state=ModelState.READY))
-            return True
-
-    def fail(self, entry: Entry, message: str) -> None:
-        """Enter the reason why a version could not be loaded."""
-        with self._changed:
-            self._metrics.model_load_failures.labels(entry.name).inc()
-            if not self._is_closed:
-                self._put(replace(entry, state=ModelState.FAILED, message=message))
-
-    def begin_draining(self, model: str) -> DrainingVersion | None:
-        """Let a version that is ready take no new requests; None if there is none."""
-        with self._changed:
-            entry = self._catalogue.entries.get(model)
-            if entry is None or entry.model is None or not entry.is_ready:
-                return None
-            is_released = threading.Event()
-            weakref.finalize(entry.model, is_released.set).atexit = False
-            scheduler, entry = entry.model.scheduler, replace(entry, model=None, state=ModelState.DRAINING)
-            self._put(entry)
-        return DrainingVersion(entry=entry, scheduler=scheduler, is_released=is_released)
-
-    def hide_parts(self, entry: Entry) -> None:
-        """Remove the parts of a version from the metrics, so that they can be freed."""
-        with self._changed:
-            self._shown.hide_parts(entry.name, entry.version)
-
-    def remove(self, entry: Entry) -> None:
-        """Remove a version that failed or is unloaded."""
-        with self._changed:
-            if entry.full_name in self._catalogue.entries:
-                self._shown.hide(entry.name, entry.version)
-                self._replace(self._catalogue.without_entry(entry.full_name))
-
-    def change_policy(self, name: str, change: Callable[[VersionPolicy], VersionPolicy]) -> None:
-        """Replace the policy of a name by what a function makes of it."""
-        with self._changed:
-            self._replace(self._catalogue.with_policy(name, change(self._catalogue.policy(name))))
-
-    def wait_while(self, model: str, state: ModelState) -> Entry | None:
-        """Wait until a version leaves a state, or `close`; return its entry then, None if it is gone."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._state(model) is not state or self._is_closed)
-            return self._catalogue.entries.get(model)
-
-    def close(self) -> list[ModelScheduler]:
-        """Let no version take requests any more; return the schedulers of those that were ready."""
-        with self._changed:
-            self._is_closed = True
-            entries = [replace(entry, state=ModelState.DRAINING) for entry in self._catalogue.entries.values()]
-            for entry in entries:
-                self._shown.show_state(entry.name, entry.version, entry.state)
-            self._replace(self._catalogue.with_entries(*entries))
-        return [entry.model.scheduler for entry in entries if entry.model]
-
-    def _put(self, entry: Entry) -> None:
-        self._shown.show_state(entry.name, entry.version, entry.state)
-        self._replace(self._catalogue.with_entries(entry))
-
-    def _replace(self, catalogue: Catalogue) -> None:
-        previous, self._catalogue = self._catalogue, catalogue
-        for name in {entry.name for entry in previous.entries.values()}:
-            before, now = previous.default_version(name), catalogue.default_version(name)
-            if before is not None and now is not None and before != now:
-                self._metrics.model_swaps.labels(name).inc()
-                log.info("default version changed", extra={"model": name, "before": before, "now": now})
-        self._changed.notify_all()
-
-    def _is_loading(self, entry: Entry) -> bool:
-        return self._state(entry.full_name) is ModelState.LOADING
-
-    def _state(self, model: str) -> ModelState | None:
-        entry = self._catalogue.entries.get(model)
-        return entry.state if entry else None
 
 
 def _model(entry: Entry) -> LoadedModel:

@@ -13,7 +13,7 @@ from service.models.disk import NameOnDisk, named_manifest, names_on_disk
 from service.models.lifecycle import Lifecycle, WarmUp, entry_of
 from service.models.model import LoadedModel, ModelLoader, ModelState, ModelStatus
 from service.models.names import MAX_LABELS, check_label, full_name, parse_reference, parse_version, version_key
-from service.models.registry import Catalogue, Entry, ModelRegistry
+from service.models.registry import Entry, ModelRegistry
 from service.models.serving import ModelSettings, ServingSettings, VersionPolicy, check_on_disk, read_serving
 from service.models.watcher import Reconciler
 from service.telemetry.metrics import Metrics
@@ -53,8 +53,8 @@ _STOP_TIMEOUT_S = 10.0  # for threads that only free memory
 class ModelRepository:
     """All models of one server.
 
-    Versions on the disk that the policy of their name wants are loaded; by default all. `Catalogue` says which version
-    answers a request. `load`, `unload`, `refresh` and `load_all` block; any thread may call any method.
+    Loads the versions on the disk that the policy of their name wants; by default all. `ModelRegistry` says which of
+    them answers a request. `load`, `unload`, `refresh` and `load_all` block; any thread may call any method.
     """
 
     def __init__(
@@ -66,21 +66,10 @@ class ModelRepository:
         warm_up: WarmUp,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Load nothing yet.
-
-        Args:
-            settings: where the models are, and when they are loaded and unloaded.
-            load: loads a bundle.
-            metrics: where models are shown.
-            warm_up: translates with a model before it takes requests.
-            clock: measures for how long an incomplete bundle has not changed.
-        """
+        """Load nothing yet; the clock measures for how long an incomplete bundle has not changed."""
         self._directory = settings.directory
-        self._registry = ModelRegistry(metrics)
-        self._lifecycle = Lifecycle(self._registry, load, warm_up=warm_up, unload_timeout_s=settings.unload_timeout_s)
-        self._reconciler = Reconciler(
-            self._directory, self._registry, self._lifecycle, settle_s=settings.settle_s, clock=clock
-        )
+        self._lifecycle = Lifecycle(load, metrics, warm_up=warm_up, unload_timeout_s=settings.unload_timeout_s)
+        self._reconciler = Reconciler(self._directory, self._lifecycle, settle_s=settings.settle_s, clock=clock)
 
     def load_all(self) -> None:
         """Load every bundle that is wanted, by name, the latest version of each first; blocks until all are ready.
@@ -100,9 +89,9 @@ class ModelRepository:
             for entry in self._wanted_entries(name, on_disk)
         ]
         for entry, _ in claimed:
-            self._registry.claim(entry)
+            self._lifecycle.claim(entry)
         for entry, serving in claimed:
-            if self._registry.is_closed:
+            if self._lifecycle.is_stopped:
                 return
             try:
                 self._lifecycle.bring_up(entry, serving)
@@ -132,11 +121,11 @@ class ModelRepository:
             StartingError: if the version is still being loaded.
             DrainingError: if it is being unloaded.
         """
-        return self._registry.catalogue.resolve(model, source_language, target_language)
+        return self._lifecycle.registry.resolve(model, source_language, target_language)
 
     def list_models(self) -> tuple[ModelStatus, ...]:
         """Return all models: by name, the latest version of each first."""
-        return tuple(self._registry.catalogue.statuses())
+        return tuple(self._lifecycle.registry.statuses())
 
     def get_model(self, model: str) -> tuple[ModelStatus, ...]:
         """Return all versions of `name`, the latest first, or the one of `name/version` or `name@label`.
@@ -145,8 +134,8 @@ class ModelRepository:
             InvalidFieldError: if `model` is malformed.
             ModelNotFoundError: if there is none.
         """
-        catalogue = self._registry.catalogue
-        return tuple(catalogue.statuses(catalogue.select(parse_reference(model))))
+        registry = self._lifecycle.registry
+        return tuple(registry.statuses(registry.select(parse_reference(model))))
 
     def load(self, model: str) -> tuple[ModelStatus, ...]:
         """Load `name/version`, unless it is loaded; return it once it takes requests.
@@ -166,12 +155,12 @@ class ModelRepository:
             fault = f"cannot be loaded: no bundle at {directory}"
             raise ModelNotFoundError("model", model, self._names_on_disk(), fault=fault)
         self._reconciler.note_load(directory)
-        ready = {*self._registry.catalogue.ready_versions(name), version}
-        self._registry.change_policy(name, lambda policy: policy.with_demand(version, ready))
+        ready = {*self._lifecycle.registry.ready_versions(name), version}
+        self._lifecycle.change_policy(name, lambda policy: policy.with_demand(version, ready))
         try:
             self._lifecycle.load(directory)
         except ModelStateError:
-            self._registry.change_policy(name, lambda policy: policy.without_demand([version]))
+            self._lifecycle.change_policy(name, lambda policy: policy.without_demand([version]))
             raise
         self._reconciler.retire_unwanted(name)
         return self.get_model(model)
@@ -188,10 +177,9 @@ class ModelRepository:
             ModelStateError: if it is being loaded.
         """
         name, version = parse_version(model)
-        _check_loaded(model, self._registry.catalogue)
+        _check_loaded(model, self._lifecycle.registry)
         self._reconciler.note_unload(self._directory / name / version)
         self._lifecycle.unload(model)
-        self._registry.wait_while(model, ModelState.DRAINING)  # if another caller unloads it
 
     def set_label(self, model: str, label: str) -> tuple[ModelStatus, ...]:
         """Give a label to `name/version`, or remove it if `model` is a name; return all versions of the name.
@@ -205,13 +193,13 @@ class ModelRepository:
         reference = parse_reference(model)
         if reference.label is not None:
             raise InvalidFieldError("model", repr(model), "`name/version`, or `name` to remove the label")
-        catalogue = self._registry.catalogue
-        (entry, *_) = catalogue.select(reference)
+        registry = self._lifecycle.registry
+        (entry, *_) = registry.select(reference)
         if reference.version is not None:
-            _check_may_have(label, entry, catalogue)
+            _check_may_have(label, entry, registry)
         else:
-            catalogue.check_label_known(reference.name, label)
-        self._registry.change_policy(reference.name, lambda policy: policy.with_label(label, reference.version))
+            registry.check_label_known(reference.name, label)
+        self._lifecycle.change_policy(reference.name, lambda policy: policy.with_label(label, reference.version))
         self._reconciler.retire_unwanted(reference.name)
         return self.get_model(reference.name)
 
@@ -227,11 +215,11 @@ class ModelRepository:
         serving = read_serving(on_disk.directory)
         check_on_disk(serving, on_disk.directory, on_disk.versions)
         self._reconciler.note_serving(name, on_disk)
-        self._registry.change_policy(name, lambda _: VersionPolicy(serving=serving))
+        self._lifecycle.change_policy(name, lambda _: VersionPolicy(serving=serving))
         return serving
 
     def _wanted_entries(self, name: str, on_disk: NameOnDisk) -> list[Entry]:
-        wanted = self._registry.catalogue.policy(name).wanted(on_disk.versions.keys())
+        wanted = self._lifecycle.registry.policy(name).wanted(on_disk.versions.keys())
         entries = [entry_of(on_disk.directory / version) for version in sorted(wanted, key=version_key, reverse=True)]
         return [replace(entry, manifest=named_manifest(entry.directory)) for entry in entries]
 
@@ -243,18 +231,18 @@ class ModelRepository:
         return tuple(full_name(name, version) for name, there in found.items() for version in there.versions)
 
 
-def _check_loaded(model: str, catalogue: Catalogue) -> None:
+def _check_loaded(model: str, registry: ModelRegistry) -> None:
     """Reject what cannot be unloaded; a function of its own, because a variable with an entry would hold its model."""
-    entry = catalogue.entries.get(model)
+    entry = registry.entries.get(model)
     if entry is None or entry.state is ModelState.FAILED:
-        raise ModelNotFoundError("model", model, catalogue.available())
+        raise ModelNotFoundError("model", model, registry.available())
     if entry.state is ModelState.LOADING:
         raise ModelStateError(model, "is being loaded; unload it once that is done")
 
 
-def _check_may_have(label: str, entry: Entry, catalogue: Catalogue) -> None:
+def _check_may_have(label: str, entry: Entry, registry: ModelRegistry) -> None:
     if not entry.is_ready:
         raise ModelStateError(entry.full_name, f"is {entry.state.value}: only a version that is ready gets a label")
-    labels = catalogue.policy(entry.name).labels
+    labels = registry.policy(entry.name).labels
     if len(labels) >= MAX_LABELS and label not in labels:
         raise InvalidFieldError("label", repr(label), f"one of the {MAX_LABELS} labels that the model has")

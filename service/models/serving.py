@@ -53,11 +53,7 @@ def _checked_versions(value: object) -> object:
         return value
     if isinstance(value, str) and (match := _LATEST_N.fullmatch(value)) and int(match[1]) <= MAX_VERSIONS:
         return value
-    if (
-        isinstance(value, list | tuple)
-        and 1 <= len(value) <= MAX_VERSIONS
-        and all(isinstance(version, str) and is_plain_name(version) for version in value)
-    ):
+    if isinstance(value, list | tuple) and 1 <= len(value) <= MAX_VERSIONS and all(map(_is_version, value)):
         return tuple(value)
     raise ValueError(f"`all`, `latest:N` with N from 1 to {MAX_VERSIONS}, or a list of 1 to {MAX_VERSIONS} versions")
 

@@ -20,7 +20,6 @@ from service.models.disk import (
 from service.models.lifecycle import Lifecycle, entry_of
 from service.models.model import ModelState
 from service.models.names import full_name, version_key
-from service.models.registry import ModelRegistry
 from service.models.serving import read_serving
 
 log = logging.getLogger(__name__)
@@ -51,14 +50,12 @@ class Reconciler:
     def __init__(
         self,
         directory: Path,
-        registry: ModelRegistry,
         lifecycle: Lifecycle,
         *,
         settle_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
-        self._registry = registry
         self._lifecycle = lifecycle
         self._settle_s = settle_s
         self._clock = clock
@@ -76,7 +73,7 @@ class Reconciler:
         """Do not load a version again while its directory stays as it is: a caller unloads it."""
         entry = entry_of(directory)
         self._unloaded[entry.full_name] = fingerprint(directory)
-        self._registry.change_policy(entry.name, lambda policy: policy.without_demand([entry.version]))
+        self._lifecycle.change_policy(entry.name, lambda policy: policy.without_demand([entry.version]))
 
     def note_load(self, directory: Path) -> None:
         """Forget that a version was unloaded, or could not be loaded: a caller loads it."""
@@ -98,23 +95,23 @@ class Reconciler:
                 self._is_lost = True
                 return
             self._is_lost = False
-            known = {entry.name for entry in self._registry.catalogue.entries.values()}
+            known = {entry.name for entry in self._lifecycle.registry.entries.values()}
             for name in sorted(known | found.keys()):
                 self._reconcile(name, found.get(name) or name_on_disk(self._directory / name))
 
     def retire_unwanted(self, name: str, versions: Sequence[str] | None = None) -> None:
         """Unload the ready versions of a name that its policy does not want, or that are not among `versions`."""
-        catalogue = self._registry.catalogue
-        ready = catalogue.ready_versions(name)
+        registry = self._lifecycle.registry
+        ready = registry.ready_versions(name)
         kept = ready if versions is None else [version for version in ready if version in versions]
-        wanted = catalogue.policy(name).wanted(kept)
+        wanted = registry.policy(name).wanted(kept)
         self._lifecycle.retire(full_name(name, version) for version in ready if version not in wanted)
 
     def _reconcile(self, name: str, on_disk: NameOnDisk) -> None:
         self._read_serving(name, on_disk)
         self._forget_removed(name, on_disk)
         for version in self._missing(name, on_disk):
-            if self._registry.is_closed:
+            if self._lifecycle.is_stopped:
                 return
             self._try(name, version, on_disk)
         self.retire_unwanted(name, tuple(on_disk.versions))
@@ -130,17 +127,17 @@ class Reconciler:
             facts = {"model": name, "fault": str(error)}
             log.warning("invalid settings of a model are ignored; the previous ones stay active", extra=facts)
         else:
-            self._registry.change_policy(name, lambda policy: replace(policy, serving=serving))
+            self._lifecycle.change_policy(name, lambda policy: replace(policy, serving=serving))
 
     def _forget_removed(self, name: str, on_disk: NameOnDisk) -> None:
         """Forget what is known of versions whose directory was removed."""
-        entries = self._registry.catalogue.versions(name)
+        entries = self._lifecycle.registry.versions(name)
         removed = [entry for entry in entries if entry.version not in on_disk.versions]
         for entry in removed:
             if entry.state is ModelState.FAILED:
-                self._registry.remove(entry)
+                self._lifecycle.forget(entry)
         versions = [entry.version for entry in removed]
-        self._registry.change_policy(name, lambda policy: policy.without_demand(versions))
+        self._lifecycle.change_policy(name, lambda policy: policy.without_demand(versions))
         current = {full_name(name, version) for version in on_disk.versions}
         for known in (self._attempts, self._unloaded):
             for model in [model for model in known if model.startswith(f"{name}/") and model not in current]:
@@ -148,10 +145,10 @@ class Reconciler:
 
     def _missing(self, name: str, on_disk: NameOnDisk) -> list[str]:
         """Return the versions to load, the oldest first."""
-        catalogue = self._registry.catalogue
+        registry = self._lifecycle.registry
         candidates = [version for version in on_disk.versions if not self._has_failed(name, version, on_disk)]
-        current = {entry.version for entry in catalogue.versions(name) if entry.state is not ModelState.FAILED}
-        wanted = catalogue.policy(name).wanted(candidates) - current
+        current = {entry.version for entry in registry.versions(name) if entry.state is not ModelState.FAILED}
+        wanted = registry.policy(name).wanted(candidates) - current
         # One that was unloaded by command still counts among the newest: none that is older takes its place.
         return sorted((v for v in wanted if not self._is_unloaded(name, v, on_disk)), key=version_key)
 
@@ -193,15 +190,10 @@ class Reconciler:
 
 
 class Watcher:
-    """Calls `refresh` periodically, in a thread of its own, until `end`."""
+    """Calls `refresh` periodically, in a thread of its own, until `end`; errors are logged."""
 
     def __init__(self, refresh: Callable[[], None], *, interval_s: float) -> None:
-        """Prepare it; nothing runs before `start`.
-
-        Args:
-            refresh: if it fails, that is logged, and it is called again after the interval.
-            interval_s: from the end of a call to the next; 0: it is never called.
-        """
+        """Run nothing yet; `interval_s` is from the end of a call to the next, 0: it is never called."""
         self._refresh = refresh
         self._interval_s = interval_s
         self._is_ended = threading.Event()

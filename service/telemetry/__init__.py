@@ -1,1 +1,1 @@
-"""What an operator sees: the catalogue of metrics and structured logs."""
+"""What an operator sees: metrics, traces, structured logs, and the HTTP port."""

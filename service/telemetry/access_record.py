@@ -47,9 +47,8 @@ class AccessRecord:
     def add_sentence(self, sentence: TranslatedSentence) -> None:
         """Note a sentence of a document."""
         located = sentence.sentence
-        self._add_answer(
-            sentence, located.num_source_tokens if located else 0, located.num_target_tokens if located else 0
-        )
+        num_tokens = (located.num_source_tokens, located.num_target_tokens) if located else (0, 0)
+        self._add_answer(sentence, *num_tokens)
         if self.keeps_texts:
             _keep(self.translations, (sentence.text,))
 

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 _ALLOW = {"405 Method Not Allowed": [("Allow", "GET, HEAD")]}
 
 _MAX_CONNECTIONS = 64
-"""Each has a thread; one more is closed at once. Probes and scrapes need a handful."""
+"""Each has a thread; further ones are closed at once. Probes and scrapes need a few."""
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -39,8 +39,8 @@ class HttpSettings(BaseModel):
 def make_app(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> WsgiApp:
     """Answer `/metrics`, `/healthz` (200 while the process lives), `/readyz` (503 unless ready); 404 elsewhere.
 
-    `/metrics` is in the format that the `Accept` header prefers: Prometheus text, or OpenMetrics, which alone has
-    exemplars; compressed if the caller takes that.
+    `/metrics` has the format of the `Accept` header: Prometheus text, or OpenMetrics, which has exemplars; it is
+    compressed if the caller accepts that.
     """
     metrics_app = make_wsgi_app(registry)
 
@@ -49,8 +49,8 @@ def make_app(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> WsgiA
             case "/metrics", "GET":
                 try:
                     body: Iterable[bytes] = metrics_app(environ, start_response)
-                except Exception:  # whichever metric it is, probes and the next scrape must be answered
-                    log.exception("metrics cannot be told")
+                except Exception:  # whichever metric fails, probes and the next scrape must be answered
+                    log.exception("metrics cannot be exposed")
                     status, text = "500 Internal Server Error", "the log says why"
                 else:
                     return body
@@ -69,7 +69,7 @@ def make_app(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> WsgiA
 
 
 class HttpServer:
-    """A small threaded server, apart from the event loop: probes are answered even while that is busy."""
+    """A small threaded server: probes are answered even while the event loop is busy."""
 
     def __init__(self, settings: HttpSettings, app: WsgiApp) -> None:
         """Bind the port.
@@ -93,7 +93,7 @@ class HttpServer:
         return self._server.server_port
 
     def start(self) -> None:
-        """Answer from now on, in a thread of its own."""
+        """Start to answer, in a thread of its own."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -119,7 +119,7 @@ class _WsgiServer(ThreadingMixIn, WSGIServer):
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:  # no thread was started that would release it
+        except BaseException:  # there is no thread that would release it
             self._room.release()
             raise
 
@@ -138,7 +138,7 @@ class _WsgiServerV6(_WsgiServer):
 
 
 class _QuietHandler(WSGIRequestHandler):
-    timeout = 10  # seconds; a client that says nothing does not keep its thread
+    timeout = 10  # seconds; a silent client does not keep its thread
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Log nothing: probes come every few seconds."""
+        """Log nothing: there are probes every few seconds."""

@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from os import isatty, write
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, TextIO
 
 import structlog
 from pydantic import BaseModel, ConfigDict
@@ -117,20 +117,7 @@ class LogSettings(BaseModel):
     them. For an error that cannot be found otherwise, and not with other people's texts."""
 
 
-class LineStream(Protocol):
-    """Takes the lines: a `LogStream`, or any text file."""
-
-    def write(self, text: str, /) -> int:
-        """Write a line, its end included."""
-
-    def flush(self) -> None:
-        """Write what is buffered."""
-
-    def isatty(self) -> bool:
-        """Whether this is a terminal."""
-
-
-def configure_logs(settings: LogSettings, *, stream: LineStream) -> None:
+def configure_logs(settings: LogSettings, *, stream: LogStream | TextIO) -> None:
     """Write the records of all loggers to a stream."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Formatter(settings, for_people=_is_for_people(settings, stream), has_colors=stream.isatty()))
@@ -165,7 +152,7 @@ class _Formatter(logging.Formatter):
         return str(self._render(None, record.levelname, event))
 
 
-def _is_for_people(settings: LogSettings, stream: LineStream) -> bool:
+def _is_for_people(settings: LogSettings, stream: LogStream | TextIO) -> bool:
     return stream.isatty() if settings.format == "auto" else settings.format == "console"
 
 

@@ -1,7 +1,7 @@
 """Traces sent to an OpenTelemetry collector over gRPC.
 
-Requests only put finished spans into a bounded queue; a thread sends them. A collector that is slow or gone costs
-spans, never a request, and is logged once when it fails and once when it is back.
+Requests put finished spans into a bounded queue; a thread sends them. A slow or unreachable collector costs spans but
+never a request; it is logged once when it fails and once when it works again.
 """
 
 import logging
@@ -21,14 +21,14 @@ from service.telemetry.tracing import MAX_TRACED_SEGMENTS, Attributes, RequestTr
 
 log = logging.getLogger(__name__)
 
-_MAX_QUEUED_SPANS = 8192  # some 10 MB at most; the oldest go first
+_MAX_QUEUED_SPANS = 8192  # about 10 MB at most; the oldest are dropped
 _MAX_EXPORT_SPANS = 512
 _EXPORT_INTERVAL_S = 1.0
 _EXPORT_TIMEOUT_S = 5.0
-_GIVE_UP_S = 1.0
+_ABORT_TIMEOUT_S = 1.0
 
 _SERVER_FAULTS = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
-"""Statuses that make the span of a server one of an error, by OpenTelemetry's conventions for RPC."""
+"""Statuses that are errors of the server by OpenTelemetry's conventions for RPC."""
 
 
 class OtlpTracing:
@@ -37,8 +37,8 @@ class OtlpTracing:
     def __init__(
         self, settings: TracingSettings, *, clock: Callable[[], float], count: Callable[[str, int], None]
     ) -> None:
-        """Start the thread that sends; whether anybody listens at the endpoint is not asked."""
-        _silence_library()
+        """Start the thread that sends; the endpoint need not be reachable."""
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)  # it logs each failed attempt to send
         self._clock = clock
         self._exporter = _CountingExporter(settings.endpoint, count)
         self._provider = TracerProvider(
@@ -57,7 +57,7 @@ class OtlpTracing:
         self._tracer = self._provider.get_tracer("service")
 
     def begin(self, method: str, metadata: Mapping[str, str]) -> RequestTrace:
-        """Begin the span of an RPC below its caller's, if the caller sent one."""
+        """Begin the span of an RPC, below its caller's if the caller sent one."""
         parent = TraceContextTextMapPropagator().extract(metadata)
         started_ns = time.time_ns()
         service, _, name = method.strip("/").rpartition("/")
@@ -71,17 +71,17 @@ class OtlpTracing:
         return _RecordedTrace(self._tracer, span, clock=self._clock, started_ns=started_ns)
 
     def stop(self, timeout_s: float) -> None:
-        """Send what is left; when the time is over, give the rest up."""
+        """Send what is left; drop the rest at the timeout."""
         flushing = threading.Thread(target=self._provider.shutdown, name="trace-flush", daemon=True)
         flushing.start()
         flushing.join(timeout_s)
         if flushing.is_alive():
-            self._exporter.shutdown()  # ends the attempt under way; further ones fail at once
-            flushing.join(_GIVE_UP_S)
+            self._exporter.shutdown()  # aborts the current attempt; further ones fail at once
+            flushing.join(_ABORT_TIMEOUT_S)
 
 
 class _RecordedTrace(RequestTrace):
-    """The span of one RPC and those below it; if it is not sampled, nothing but the id."""
+    """The span of an RPC and those below it; only the id if it is not sampled."""
 
     def __init__(self, tracer: Tracer, span: Span, *, clock: Callable[[], float], started_ns: int) -> None:
         super().__init__(format_trace_id(span.get_span_context().trace_id))
@@ -89,23 +89,23 @@ class _RecordedTrace(RequestTrace):
         self._span = span
         self._clock = clock
         self._epoch_ns = started_ns - round(clock() * 1e9)
-        """Of the service's clock, as Unix time."""
+        """Unix time at 0 of the service's clock."""
         self._context = set_span_in_context(span)
         self._num_segments_left = MAX_TRACED_SEGMENTS if span.is_recording() else 0
 
     @property
     def exemplar(self) -> dict[str, str] | None:
-        """The trace id, if spans are sent for it."""
+        """The trace id, if it is sampled."""
         return {"trace_id": self.trace_id} if self._span.is_recording() else None
 
     def reserve(self, num_segments: int) -> int:
-        """Return for how many of these segments spans are wanted, and count them."""
+        """Return for how many of these segments spans are recorded, and count them."""
         num_reserved = min(num_segments, self._num_segments_left)
         self._num_segments_left -= num_reserved
         return num_reserved
 
     def add(self, name: str, *, began_s: float, ended_s: float, attributes: Attributes | None = None) -> None:
-        """Add a span that is over."""
+        """Add a finished span."""
         if self._span.is_recording():
             span = self._tracer.start_span(
                 name, context=self._context, attributes=attributes, start_time=self._unix_ns(began_s)
@@ -125,7 +125,7 @@ class _RecordedTrace(RequestTrace):
 
 
 class _CountingExporter(SpanExporter):
-    """Sends spans, counts them, and says when sending begins to fail and when it works again."""
+    """Sends spans, counts them, and logs when sending starts to fail and when it works again."""
 
     def __init__(self, endpoint: str, count: Callable[[str, int], None]) -> None:
         self._endpoint = endpoint
@@ -149,11 +149,3 @@ class _CountingExporter(SpanExporter):
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         return self._sender.force_flush(timeout_millis)
-
-
-def _silence_library() -> None:
-    """Keep the library from logging each attempt that fails: what it would say is said once, above."""
-    library = logging.getLogger("opentelemetry")
-    library.propagate = False
-    if not library.handlers:
-        library.addHandler(logging.NullHandler())

@@ -1,7 +1,7 @@
-"""Where the time of a request went, as one distributed trace: what the rest of the service may say about it.
+"""Distributed traces: what the rest of the service records of a request.
 
-Off unless a collector is named. Then `begin` only reads the caller's trace id, for the log, and OpenTelemetry is never
-imported. Spans carry counts, names and times; texts, tokens and keys have no way into them.
+Tracing is off unless a collector is configured: `begin` then only reads the caller's trace id for the log, and
+OpenTelemetry is not imported. Spans have counts, names and times, never texts, tokens or keys.
 """
 
 import heapq
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from service.datatypes import Segment, SegmentResult
 
 TRACEPARENT_KEY = "traceparent"
-"""Metadata in which a caller names its span: W3C Trace Context."""
+"""Metadata key of the caller's span, by W3C Trace Context."""
 
 Attributes = Mapping[str, str | int | float]
 
@@ -23,7 +23,7 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}"
 _NO_TRACE_ID = "0" * 32
 
 MAX_TRACED_SEGMENTS = 10
-"""Of a request: three spans each, so a trace has about 32 at most however long the document is."""
+"""Segments of a request that have spans, three each: a trace has about 32 spans, however long the document is."""
 
 
 class TracingSettings(BaseModel):
@@ -57,42 +57,42 @@ class TracingSettings(BaseModel):
 
 
 class RequestTrace:
-    """The trace of one request; this one only knows its id, and sends nothing."""
+    """The trace of a request; this class only has its id and records nothing."""
 
     def __init__(self, trace_id: str = "") -> None:
         self.trace_id = trace_id
 
     @property
     def exemplar(self) -> dict[str, str] | None:
-        """Labels that lead from an observation in a histogram to this trace; None if it is not recorded."""
+        """Labels that link an observation in a histogram to this trace; None if it is not recorded."""
         return None
 
     def reserve(self, num_segments: int) -> int:  # noqa: ARG002 - see the subclass
-        """Return for how many of these segments spans are wanted."""
+        """Return for how many of these segments spans are recorded."""
         return 0
 
     def add(self, name: str, *, began_s: float, ended_s: float, attributes: Attributes | None = None) -> None:
-        """Add a span that is over, below that of the request; times are on the service's clock."""
+        """Add a finished span below that of the request; times are on the service's clock."""
 
     def end(self, *, status: str, attributes: Attributes) -> None:
         """End the span of the request with its gRPC status."""
 
 
 class Tracing(Protocol):
-    """Begins traces; everything is safe in any thread."""
+    """Begins traces; any thread may use it."""
 
     def begin(self, method: str, metadata: Mapping[str, str]) -> RequestTrace:
-        """Begin the trace of an RPC, or take part in that of its caller."""
+        """Begin the trace of an RPC, or join that of its caller."""
 
     def stop(self, timeout_s: float) -> None:
-        """Send what is left, for so long at most."""
+        """Send what is left until the timeout."""
 
 
 class NoTracing:
     """Traces nothing."""
 
     def begin(self, method: str, metadata: Mapping[str, str]) -> RequestTrace:  # noqa: ARG002
-        """Return a trace that is not recorded, under the caller's id if it sent one."""
+        """Return a trace that is not recorded, with the caller's id if it sent one."""
         match = _TRACEPARENT.match(metadata.get(TRACEPARENT_KEY, ""))
         return RequestTrace(match[1] if match and match[1] != _NO_TRACE_ID else "")
 
@@ -103,48 +103,27 @@ class NoTracing:
 def trace_segments(
     trace: RequestTrace, *, submitted_s: float, segments: Sequence[Segment], results: Sequence[SegmentResult]
 ) -> None:
-    """Add queue, encode and decode spans of the slowest segments of a request.
-
-    Args:
-        trace: of the request.
-        submitted_s: when all were queued, on the service's clock.
-        segments: of the request.
-        results: one for each.
-    """
+    """Add queue, encode and decode spans of the slowest segments of a request, all queued at `submitted_s`."""
     num_traced = trace.reserve(len(results))
-    if num_traced:
-        slowest = heapq.nlargest(num_traced, range(len(results)), key=lambda index: _total_s(results[index]))
-        for index in sorted(slowest):
-            _trace_segment(trace, index, submitted_s, segments[index], results[index])
-
-
-def _trace_segment(
-    trace: RequestTrace, index: int, submitted_s: float, segment: Segment, result: SegmentResult
-) -> None:
-    timings = result.timings
-    encode_s = submitted_s + timings.queue_s
-    decode_s = encode_s + timings.encode_s
-    which: Attributes = {"mt.segment.index": index}
-    trace.add("queue", began_s=submitted_s, ended_s=encode_s, attributes=which)
-    trace.add(
-        "encode",
-        began_s=encode_s,
-        ended_s=decode_s,
-        attributes={**which, "mt.source_tokens": len(segment.source_ids)},
-    )
-    trace.add(
-        "decode",
-        began_s=decode_s,
-        ended_s=decode_s + timings.decode_s,
-        attributes={
-            **which,
-            "mt.steps": result.num_steps,
-            "mt.beam_size": segment.search.beam_size,
-            "mt.target_tokens": len(result.hypotheses[0].token_ids),
-        },
-    )
-
-
-def _total_s(result: SegmentResult) -> float:
-    timings = result.timings
-    return timings.queue_s + timings.encode_s + timings.decode_s
+    if not num_traced:
+        return
+    totals_s = [sum((each.timings.queue_s, each.timings.encode_s, each.timings.decode_s)) for each in results]
+    for index in sorted(heapq.nlargest(num_traced, range(len(results)), key=totals_s.__getitem__)):
+        segment, result = segments[index], results[index]
+        stages: tuple[tuple[str, float, Attributes], ...] = (
+            ("queue", result.timings.queue_s, {}),
+            ("encode", result.timings.encode_s, {"mt.source_tokens": len(segment.source_ids)}),
+            (
+                "decode",
+                result.timings.decode_s,
+                {
+                    "mt.steps": result.num_steps,
+                    "mt.beam_size": segment.search.beam_size,
+                    "mt.target_tokens": len(result.hypotheses[0].token_ids),
+                },
+            ),
+        )
+        ended_s = submitted_s
+        for name, duration_s, attributes in stages:
+            began_s, ended_s = ended_s, ended_s + duration_s
+            trace.add(name, began_s=began_s, ended_s=ended_s, attributes={"mt.segment.index": index, **attributes})

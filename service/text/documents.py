@@ -67,13 +67,13 @@ class DocumentPiece:
         return [part.segment for part in self.plan.parts] if self.plan else []
 
 
-def document_pieces(text: str, sentences: Iterable[Sequence[TextPart]], *, filler: str) -> Iterator[DocumentPiece]:
+def document_pieces(text: str, sentences: Iterable[Sequence[TextPart]], *, separator: str) -> Iterator[DocumentPiece]:
     """Yield a document in pieces, at least one, each as soon as it is known whether it is the last.
 
     Args:
         text: the document.
         sentences: the parts of each, in order; read as far as needed.
-        filler: set between two sentences that touch; see `filler_between`.
+        separator: set between two sentences that touch; see `separator_between`.
     """
     last: DocumentPiece | None = None
     copied_to = 0
@@ -83,7 +83,7 @@ def document_pieces(text: str, sentences: Iterable[Sequence[TextPart]], *, fille
         start, end = parts[0].span.start, parts[-1].span.end
         chunks = _chunks(text, copied_to, start)
         yield from (DocumentPiece(before=chunk) for chunk in chunks[:-1])
-        before = chunks[-1] or (filler if last else "")
+        before = chunks[-1] or (separator if last else "")
         last = DocumentPiece(before=before, plan=_sentence_plan(text[start:end], parts), start=start)
         copied_to = end
     *chunks, after = _chunks(text, copied_to, len(text))

@@ -32,7 +32,7 @@ from service.datatypes import (
 from service.errors import EngineError, InvalidFieldError
 from service.text.alignment import Offset, Weights, align, alignment_layer, head_average, shifted
 from service.text.documents import DocumentPiece, TextPart, TextPlan, document_pieces
-from service.text.segmentation import Joined, filler_between, iterate_sentences, join, split_overlong, trim
+from service.text.segmentation import Joined, iterate_sentences, join, separator_between, split_overlong, trim
 
 EXTRA_TARGET_TOKENS = 50
 """What a target may have more than its source if the caller sets no limit, as in section 6.1 of Vaswani et al. 2017."""
@@ -53,7 +53,7 @@ def sentence_warnings(
     max_source_tokens: int,
     max_target_tokens: int,
 ) -> Iterator[TranslationWarning]:
-    """Yield what there is to say about one sentence of a translation.
+    """Yield the warnings about one sentence of a translation.
 
     Args:
         sentence: as it stands in the best hypothesis.
@@ -156,7 +156,7 @@ class TextPipeline:
         self._options = request.options
         self._model = model
         self._tokenizer = model.tokenizer
-        self._filler = filler_between(request.source_language, request.target_language)
+        self._separator = separator_between(request.source_language, request.target_language)
 
     def plan(self) -> list[TextPlan]:
         """Split and tokenize all texts.
@@ -178,7 +178,7 @@ class TextPipeline:
             InvalidFieldError: naming `text`, if the model cannot take a sentence, or the prefix that leaves no room.
         """
         (text,) = self._request.texts
-        return document_pieces(text, self._sentences(text, 0, "text"), filler=self._filler)
+        return document_pieces(text, self._sentences(text, 0, "text"), separator=self._separator)
 
     def assemble_piece(self, piece: DocumentPiece, results: Sequence[SegmentResult]) -> Translation | None:
         """Detokenize and join the sentence of a piece; spans are those in its own text. None if it has none."""
@@ -266,7 +266,7 @@ class TextPipeline:
         ]
         decode = cache(self._target)  # most combinations share most of their hypotheses
         joined = [
-            join(plan.text, plan.spans, [decode(one.token_ids) for one in hypotheses], filler=self._filler)
+            join(plan.text, plan.spans, [decode(one.token_ids) for one in hypotheses], separator=self._separator)
             for hypotheses in chosen
         ]
         sentences = tuple(_alignments(plan, chosen[0], joined[0].spans))

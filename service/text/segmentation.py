@@ -156,21 +156,21 @@ def split_overlong(text: str, span: Span, *, fits: Callable[[str], bool]) -> lis
     return [part for half in halves for part in split_overlong(text, half, fits=fits)]
 
 
-def join(text: str, spans: Sequence[Span], targets: Sequence[str], *, filler: str = "") -> Joined:
+def join(text: str, spans: Sequence[Span], targets: Sequence[str], *, separator: str = "") -> Joined:
     """Return the text with each span replaced by its target and everything between them copied.
 
     Args:
         text: what `spans` are ranges of.
         spans: in order and apart from each other.
         targets: one for each span.
-        filler: set between two targets whose spans touch; see `filler_between`.
+        separator: set between two targets whose spans touch; see `separator_between`.
     """
     pieces: list[str] = []
     target_spans: list[Span] = []
     length = 0
     copied_to = 0
     for span, target in zip(spans, targets, strict=True):
-        gap = text[copied_to : span.start] or (filler if target_spans else "")
+        gap = text[copied_to : span.start] or (separator if target_spans else "")
         start = length + len(gap)
         length = start + len(target)
         pieces += (gap, target)
@@ -179,7 +179,7 @@ def join(text: str, spans: Sequence[Span], targets: Sequence[str], *, filler: st
     return Joined(text="".join((*pieces, text[copied_to:])), spans=tuple(target_spans))
 
 
-def filler_between(source_language: str, target_language: str) -> str:
+def separator_between(source_language: str, target_language: str) -> str:
     """Return what belongs between two translated sentences that touched in the source.
 
     One space from a language that writes sentences without spaces into one that needs them, else nothing.

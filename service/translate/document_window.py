@@ -71,7 +71,7 @@ class DocumentWindow:
     """Works through the pieces of a document; nothing beyond the window is planned, queued or kept.
 
     What may not enter the queue as a whole is offered in smaller parts. If not even a segment may, those under way are
-    waited for, or the time that the error asks for; only the very first segment is refused for good.
+    waited for, or the time that the error asks for; only the very first segment is rejected for good.
     """
 
     def __init__(

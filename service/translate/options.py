@@ -104,7 +104,7 @@ class TranslationDefaults(BaseModel):
 
 
 def new_seed() -> int:
-    """Return a seed that nobody can foresee."""
+    """Return an unpredictable seed."""
     return secrets.randbits(_SEED_BITS)
 
 
@@ -190,7 +190,7 @@ def fit_to_model(
 
 
 def check_segments(segments: Sequence[Segment], options: TranslationOptions, limits: TranslationLimits) -> None:
-    """Refuse texts that make too many sentences or tokens, or too much attention: InvalidFieldError."""
+    """Reject texts that make too many sentences or tokens, or too much attention: InvalidFieldError."""
     for value, unit, limit in (
         (len(segments), "sentences", limits.max_request_sentences),
         (num_source_tokens(segments), "source tokens", limits.max_request_source_tokens),
@@ -201,7 +201,7 @@ def check_segments(segments: Sequence[Segment], options: TranslationOptions, lim
 
 
 def check_attention(segments: Sequence[Segment], options: TranslationOptions, *, field: str = "texts") -> None:
-    """Refuse more attention than one answer should hold: InvalidFieldError, naming the field that has the texts."""
+    """Reject more attention than one answer should hold: InvalidFieldError, naming the field that has the texts."""
     num_tokens = num_source_tokens(segments)
     num_hypotheses = max((segment.search.num_hypotheses for segment in segments), default=1)
     for name, limit in _attention_limits(options).items():
@@ -303,7 +303,7 @@ def _check_texts(texts: Sequence[str], limits: TranslationLimits) -> None:
 
 
 def _check_length(field: str, text: str, at_most: int, *, at_least: int = 0, hint: str = "") -> None:
-    """Refuse a text that is too short or long, or no Unicode."""
+    """Reject a text that is too short or long, or no Unicode."""
     if not at_least <= len(text) <= at_most:
         limit = f"{at_least} to {at_most} characters" if at_least else f"at most {at_most}"
         raise InvalidFieldError(field, f"{len(text)} characters", limit + hint)

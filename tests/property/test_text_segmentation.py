@@ -65,8 +65,8 @@ def test_target_spans_index_the_joined_text(text: str, language: str, words: lis
     spans = split_sentences(text, language=language)
     targets = [words[index % len(words)] if words else "" for index in range(len(spans))]
 
-    for filler in ("", " "):
-        joined = join(text, spans, targets, filler=filler)
+    for separator in ("", " "):
+        joined = join(text, spans, targets, separator=separator)
         assert [joined.text[span.start : span.end] for span in joined.spans] == targets
 
 

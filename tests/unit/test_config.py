@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from service.config import Settings, environment_variable, load_settings, setting_fields
+from service.config import Settings, load_settings, setting_fields
 from service.errors import ConfigError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -155,7 +155,7 @@ def test_a_request_within_the_limits_must_fit_into_an_empty_queue(
 
 
 def test_every_setting_has_a_variable_that_sets_it() -> None:
-    settings = load_settings(environment={environment_variable("runtime.device_index"): "1"})
+    settings = load_settings(environment={"DRAGOMAN_RUNTIME__DEVICE_INDEX": "1"})
 
     assert settings.runtime.device_index == 1
 

@@ -185,8 +185,8 @@ class Mix:
     methods: Mapping[Method, int]
     """Weights."""
 
-    is_short: bool = False
-    """Whether texts are a sentence or two, and documents a paragraph."""
+    is_light: bool = False
+    """Whether texts are a sentence, documents a paragraph, and options the defaults."""
 
 
 EVERYTHING: Final = Mix(
@@ -256,8 +256,7 @@ class _Writer:
     def _messages(self, method: Method, request_id: str) -> tuple[tuple[bytes, ...], tuple[str, ...]]:
         """Return what is sent, and the status of the answer to each message."""
         if method is Method.TRANSLATE_DOCUMENT:
-            _, options = draw_options(self._generator)
-            message = pb.TranslateDocumentRequest(text=self._document_text(), options=options, **self._fields())
+            message = pb.TranslateDocumentRequest(text=self._document_text(), **self._fields())
             return (message.SerializeToString(),), ("OK",)
         if method is Method.TRANSLATE:
             return (self._request("").SerializeToString(),), ("OK",)
@@ -274,16 +273,16 @@ class _Writer:
         return request.SerializeToString(), refused.answers[0]
 
     def _request(self, request_id: str) -> pb.TranslateRequest:
-        _, options = draw_options(self._generator)
-        num_texts = 1 if options.return_alignment else self._generator.choice((1, 1, 1, 2, 4))
-        return pb.TranslateRequest(
-            texts=[self._text() for _ in range(num_texts)], options=options, request_id=request_id, **self._fields()
-        )
+        fields = self._fields()
+        num_texts = 1 if fields["options"].return_alignment else self._generator.choice((1, 1, 1, 2, 4))
+        return pb.TranslateRequest(texts=[self._text() for _ in range(num_texts)], request_id=request_id, **fields)
 
     def _fields(self) -> dict[str, Any]:
         """Return what all requests have."""
         is_bulk = self._generator.random() < _BULK_SHARE
+        options = pb.DecodingOptions() if self._mix.is_light else draw_options(self._generator)[1]
         return {
+            "options": options,
             "source_language": self._generator.choice(("en", "en-GB")),
             "target_language": "de",
             "model": self._generator.choice(self._models),
@@ -297,7 +296,7 @@ class _Writer:
             return self._generator.choice(_NOTHING)
         if drawn < _EMPTY_SHARE + _WORD_SHARE:
             return self._generator.choice(self._draw(Profile.SENTENCE).split())
-        longest = Profile.SENTENCE if self._mix.is_short else Profile.PARAGRAPH
+        longest = Profile.SENTENCE if self._mix.is_light else Profile.PARAGRAPH
         return self._draw(self._generator.choice((Profile.CHAT, Profile.CHAT, Profile.SENTENCE, longest)))
 
     def _document_text(self) -> str:
@@ -305,7 +304,7 @@ class _Writer:
         drawn = self._generator.random()
         if drawn < _EMPTY_SHARE:
             return " "
-        if self._mix.is_short:
+        if self._mix.is_light:
             return self._draw(Profile.PARAGRAPH)
         if drawn < _EMPTY_SHARE + _LONG_DOCUMENT_SHARE:
             return "\n\n".join(self._draw(Profile.DOCUMENT) for _ in range(_NUM_PARTS))

@@ -8,11 +8,14 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 from prometheus_client import CollectorRegistry
 
+from service.api.access import Access
 from service.api.interceptors import RequestInterceptor
 from service.api.rate_limits import ConcurrencyLimiter
+from service.api.settings import AccessSettings
 from service.api.status import NEUTRAL_MESSAGE
 from service.errors import DrainingError, InvalidFieldError
 from service.telemetry.metrics import Metrics
+from service.telemetry.tracing import NoTracing
 from tests.captured_logs import capture_logs
 from tests.fakes import ManualClock
 
@@ -43,6 +46,9 @@ class FakeContext:
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return self._metadata
 
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}
+
     def time_remaining(self) -> float | None:
         return self._remaining_s
 
@@ -63,7 +69,13 @@ class Around:
         self.clock = ManualClock()
         self.metrics = Metrics(CollectorRegistry())
         self._interceptor = RequestInterceptor(
-            (SERVICE,), limited_service=SERVICE, limiter=self.limiter, metrics=self.metrics, clock=self.clock
+            (SERVICE,),
+            limited_service=SERVICE,
+            limiter=self.limiter,
+            metrics=self.metrics,
+            access=Access(AccessSettings(), self.metrics),
+            tracing=NoTracing(),
+            clock=self.clock,
         )
         self._handler = grpc.unary_unary_rpc_method_handler(
             method, pb.TranslateRequest.FromString, pb.TranslateResponse.SerializeToString

@@ -162,7 +162,7 @@ def test_a_metric_that_fails_is_logged_and_hurts_neither_probes_nor_the_next_scr
     server.stop()
 
     assert [failed.status, healthy.status, repaired.status] == [500, 200, 200]
-    assert [record["event"] for record in records] == ["metrics cannot be told"]
+    assert [record["event"] for record in records] == ["metrics cannot be exposed"]
 
 
 def test_connections_that_say_nothing_cannot_use_up_the_threads(server: HttpServer) -> None:

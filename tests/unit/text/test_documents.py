@@ -11,8 +11,8 @@ def parts(*spans: tuple[int, int]) -> list[TextPart]:
     ]
 
 
-def pieces(text: str, *sentences: list[TextPart], filler: str = "") -> list[DocumentPiece]:
-    return list(document_pieces(text, sentences, filler=filler))
+def pieces(text: str, *sentences: list[TextPart], separator: str = "") -> list[DocumentPiece]:
+    return list(document_pieces(text, sentences, separator=separator))
 
 
 def test_each_sentence_has_what_is_before_it_and_the_last_what_follows() -> None:
@@ -36,8 +36,8 @@ def test_a_document_without_sentences_is_one_piece() -> None:
     assert pieces("...\n") == [DocumentPiece(before="...\n")]
 
 
-def test_sentences_that_touch_get_the_filler_between_them_only() -> None:
-    first, last = pieces("你好。再见。", parts((0, 3)), parts((3, 6)), filler=" ")
+def test_sentences_that_touch_get_the_separator_between_them_only() -> None:
+    first, last = pieces("你好。再见。", parts((0, 3)), parts((3, 6)), separator=" ")
 
     assert (first.before, last.before, last.after) == ("", " ", "")
 
@@ -61,6 +61,6 @@ def test_a_piece_is_known_once_the_next_sentence_is() -> None:
             read.append(start)
             yield parts((start, start + 1))
 
-    next(document_pieces("a " * 500, sentences(), filler=""))
+    next(document_pieces("a " * 500, sentences(), separator=""))
 
     assert read == [0, 2]

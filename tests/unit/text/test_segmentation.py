@@ -5,9 +5,9 @@ import pytest
 from service.datatypes import Span
 from service.text.segmentation import (
     MAX_SENTENCE_CHARACTERS,
-    filler_between,
     iterate_sentences,
     join,
+    separator_between,
     split_overlong,
     split_sentences,
     trim,
@@ -197,7 +197,7 @@ def test_joining_copies_what_is_between_the_sentences() -> None:
 def test_joining_fills_between_sentences_that_touch() -> None:
     spans = [Span(start=0, end=3), Span(start=3, end=6)]
 
-    assert join("你好。再见。", spans, ["Hello.", "Bye."], filler=" ").text == "Hello. Bye."
+    assert join("你好。再见。", spans, ["Hello.", "Bye."], separator=" ").text == "Hello. Bye."
 
 
 def test_a_target_is_needed_for_each_sentence() -> None:
@@ -206,11 +206,11 @@ def test_a_target_is_needed_for_each_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "filler"),
+    ("source", "target", "separator"),
     [("zh-Hant", "en", " "), ("ja", "de", " "), ("JA", "zh", ""), ("en", "de", ""), ("en", "zh", "")],
 )
-def test_a_space_is_filled_in_from_languages_that_use_none(source: str, target: str, filler: str) -> None:
-    assert filler_between(source, target) == filler
+def test_a_space_is_filled_in_from_languages_that_use_none(source: str, target: str, separator: str) -> None:
+    assert separator_between(source, target) == separator
 
 
 @pytest.mark.parametrize(

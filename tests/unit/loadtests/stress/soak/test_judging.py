@@ -10,21 +10,17 @@ from loadtests.stress.soak.judging import judge
 from loadtests.stress.soak.ledger import UNSEEN, abandoned
 from loadtests.wire import Method
 
+SHORT = Ending.SHORT_DEADLINE
+
 
 def planned(method: Method = Method.TRANSLATE, **changed: Any) -> PlannedCall:
-    raw = {
-        Method.TRANSLATE: (pb.TranslateRequest(texts=["A"]).SerializeToString(),),
-        Method.TRANSLATE_DOCUMENT: (pb.TranslateDocumentRequest(text="A").SerializeToString(),),
-        Method.TRANSLATE_STREAM: tuple(
-            pb.TranslateRequest(texts=["A"], request_id=f"r.{index}").SerializeToString() for index in range(2)
-        ),
-    }[method]
-    told = {"request_id": "r", "kind": "usual", "method": method, "raw": raw}
-    return PlannedCall(**{**told, "answers": ("OK",) * len(raw), **changed})
+    ids = ("r.0", "r.1") if method is Method.TRANSLATE_STREAM else ("",)
+    raw = tuple(pb.TranslateRequest(texts=["A"], request_id=name).SerializeToString() for name in ids)
+    fields = {"request_id": "r", "kind": "usual", "method": method, "raw": raw, "answers": ("OK",) * len(raw)}
+    return PlannedCall(**{**fields, **changed})
 
 
 def answer(request_id: str = "r", text: str = "B") -> bytes:
-    hypothesis = pb.Hypothesis(text=text)
     span = pb.Span(start=0, end=1)
     sentence = pb.Sentence(source=span, target=span, num_source_tokens=2, num_target_tokens=2)
     return pb.TranslateResponse(
@@ -33,65 +29,70 @@ def answer(request_id: str = "r", text: str = "B") -> bytes:
         model_version="1",
         num_source_tokens=2,
         num_target_tokens=2,
-        translations=[pb.Translation(hypotheses=[hypothesis], sentences=[sentence])],
+        translations=[pb.Translation(hypotheses=[pb.Hypothesis(text=text)], sentences=[sentence])],
     ).SerializeToString()
 
 
+def server(status: str = "OK", *messages: bytes) -> Reply:
+    return Reply(status=status, messages=messages)
+
+
+def client(status: str, *messages: bytes) -> Reply:
+    return Reply(status=status, is_of_server=False, messages=messages)
+
+
 def test_an_answered_call_is_certain() -> None:
-    ended = judge(planned(), Reply(status="OK", is_of_server=True, messages=(answer(),)))
+    notes = judge(planned(), server("OK", answer()))
 
-    assert [entry.possible for entry in ended.entries] == [{"OK"}]
-    assert (ended.unanswered, ended.errors, ended.wrong, ended.num_sentences) == ([], [], [], 1)
-
-
-@pytest.mark.parametrize("ending", [Ending.CANCELS, Ending.DISCONNECTS])
-def test_who_leaves_does_not_know_how_the_call_was_counted(ending: Ending) -> None:
-    ended = judge(planned(ending=ending), Reply(status="CANCELLED", is_of_server=False))
-
-    assert [entry.possible for entry in ended.entries] == [abandoned(ending, "OK")]
-    assert (ended.unanswered, ended.errors) == ([], [])
+    assert [entry.possible for entry in notes.entries] == [{"OK"}]
+    assert (notes.unanswered, notes.errors, notes.wrong, notes.num_sentences) == ([], [], [], 1)
 
 
-def test_a_call_whose_own_clock_ran_out_was_answered_only_if_that_was_meant() -> None:
-    late = Reply(status="DEADLINE_EXCEEDED", is_of_server=False)
+@pytest.mark.parametrize(
+    ("call", "reply", "possible"),
+    [
+        (planned(ending=Ending.CANCELS), client("CANCELLED"), abandoned(Ending.CANCELS, "OK")),
+        (planned(ending=Ending.DISCONNECTS), client("CANCELLED"), abandoned(Ending.DISCONNECTS, "OK")),
+        (planned(ending=SHORT), client("DEADLINE_EXCEEDED"), abandoned(SHORT, "OK")),
+        (planned(ending=SHORT), server("RESOURCE_EXHAUSTED"), {"RESOURCE_EXHAUSTED"}),
+        (planned(answers=("NOT_FOUND",)), server("NOT_FOUND"), {"NOT_FOUND"}),
+        (planned(answers=("RESOURCE_EXHAUSTED",), is_counted=False), client("RESOURCE_EXHAUSTED"), {UNSEEN}),
+    ],
+)
+def test_a_call_that_ends_as_planned_is_no_error(call: PlannedCall, reply: Reply, possible: set[str]) -> None:
+    notes = judge(call, reply)
 
-    assert judge(planned(ending=Ending.SHORT_DEADLINE), late).unanswered == []
-    assert len(judge(planned(), late).unanswered) == 1
-    assert len(judge(planned(ending=Ending.CANCELS), late).unanswered) == 1
-
-
-@pytest.mark.parametrize("status", ["INTERNAL", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED"])
-@pytest.mark.parametrize("is_of_server", [True, False])
-def test_a_status_that_nobody_provoked_is_an_error(status: str, is_of_server: bool) -> None:
-    assert len(judge(planned(), Reply(status=status, is_of_server=is_of_server)).errors) == 1
-
-
-def test_who_hurries_may_be_refused_by_the_server_but_by_nobody_else() -> None:
-    hurried = planned(ending=Ending.SHORT_DEADLINE)
-
-    assert judge(hurried, Reply(status="RESOURCE_EXHAUSTED", is_of_server=True)).errors == []
-    assert len(judge(hurried, Reply(status="RESOURCE_EXHAUSTED", is_of_server=False)).errors) == 1
+    assert [entry.possible for entry in notes.entries] == [possible]
+    assert (notes.unanswered, notes.errors) == ([], [])
 
 
-def test_a_refusal_must_be_the_one_that_was_provoked() -> None:
-    refused = planned(answers=("NOT_FOUND",))
+@pytest.mark.parametrize(
+    ("call", "reply"),
+    [
+        *(
+            (planned(), made(status))
+            for made in (server, client)
+            for status in ("INTERNAL", "UNAVAILABLE", "CANCELLED")
+        ),
+        (planned(), server("RESOURCE_EXHAUSTED")),
+        (planned(), client("RESOURCE_EXHAUSTED")),
+        (planned(ending=SHORT), client("RESOURCE_EXHAUSTED")),
+        (planned(answers=("NOT_FOUND",)), server("INVALID_ARGUMENT")),
+        (planned(answers=("NOT_FOUND",)), server("OK", answer())),
+        (planned(Method.TRANSLATE_STREAM), server("INVALID_ARGUMENT")),
+    ],
+)
+def test_a_status_that_was_not_provoked_is_an_error(call: PlannedCall, reply: Reply) -> None:
+    assert len(judge(call, reply).errors) == 1
 
-    assert judge(refused, Reply(status="NOT_FOUND", is_of_server=True)).errors == []
-    assert len(judge(refused, Reply(status="INVALID_ARGUMENT", is_of_server=True)).errors) == 1
-    assert len(judge(refused, Reply(status="OK", is_of_server=True, messages=(answer(),))).errors) == 1
 
-
-def test_what_grpc_itself_refuses_is_counted_by_nobody() -> None:
-    refused = planned(answers=("RESOURCE_EXHAUSTED",), is_counted=False)
-
-    ended = judge(refused, Reply(status="RESOURCE_EXHAUSTED", is_of_server=False))
-
-    assert [entry.possible for entry in ended.entries] == [{UNSEEN}]
-    assert ended.errors == []
+@pytest.mark.parametrize("ending", [Ending.WAITS, Ending.CANCELS])
+def test_a_call_whose_long_deadline_passed_was_not_answered(ending: Ending) -> None:
+    assert len(judge(planned(ending=ending), client("DEADLINE_EXCEEDED")).unanswered) == 1
 
 
 def test_a_probe_with_another_answer_is_wrong() -> None:
-    probe, got = planned(probe=0), Reply(status="OK", is_of_server=True, messages=(answer(text="C"),))
+    probe, got = planned(probe=0), server("OK", answer(text="C"))
 
     assert judge(probe, got, reference=meaning(answer(text="C"))).wrong == []
     assert judge(probe, got, reference=meaning(answer(text="B"))).wrong == [
@@ -100,37 +101,31 @@ def test_a_probe_with_another_answer_is_wrong() -> None:
 
 
 def test_a_document_is_judged_by_its_sentences() -> None:
-    ended = judge(planned(Method.TRANSLATE_DOCUMENT), Reply(status="OK", is_of_server=True))
+    raw = (pb.TranslateDocumentRequest(text="A").SerializeToString(),)
 
-    assert ended.wrong == ["r: no message came"]
+    assert judge(planned(Method.TRANSLATE_DOCUMENT, raw=raw), server()).wrong == ["r: no message came"]
 
 
-def test_a_stream_counts_its_requests_and_itself_only_if_it_fails() -> None:
-    stream = planned(Method.TRANSLATE_STREAM)
-    seen = Reply(status="OK", is_of_server=True, messages=(answer("r.1"), answer("r.0")))
+@pytest.mark.parametrize(
+    ("ending", "reply", "possible"),
+    [
+        (Ending.WAITS, server("OK", answer("r.1"), answer("r.0")), [{UNSEEN}, {"OK"}, {"OK"}]),
+        (Ending.CANCELS, client("CANCELLED", answer("r.0")), [{UNSEEN}, {"OK"}, abandoned(Ending.CANCELS, "OK")]),
+    ],
+)
+def test_a_stream_counts_its_requests_and_not_itself(ending: Ending, reply: Reply, possible: list[set[str]]) -> None:
+    notes = judge(planned(Method.TRANSLATE_STREAM, ending=ending), reply)
 
-    ended = judge(stream, seen)
+    assert [entry.request_id for entry in notes.entries] == ["r", "r.0", "r.1"]
+    assert [set(entry.possible) for entry in notes.entries] == possible
+    assert notes.unanswered == []
 
-    assert {entry.request_id: set(entry.possible) for entry in ended.entries} == {
-        "r": {UNSEEN},
-        "r.0": {"OK"},
-        "r.1": {"OK"},
-    }
-    failed = judge(stream, Reply(status="INVALID_ARGUMENT", is_of_server=True))
-    assert failed.entries[0].possible == {"INVALID_ARGUMENT"}
-    assert len(failed.errors) == 1
+
+def test_a_stream_that_fails_is_counted_itself() -> None:
+    assert judge(planned(Method.TRANSLATE_STREAM), server("NOT_FOUND")).entries[0].possible == {"NOT_FOUND"}
 
 
 def test_a_stream_that_ends_well_has_answered_every_request() -> None:
-    ended = judge(planned(Method.TRANSLATE_STREAM), Reply(status="OK", is_of_server=True, messages=(answer("r.1"),)))
+    notes = judge(planned(Method.TRANSLATE_STREAM), server("OK", answer("r.1")))
 
-    assert ended.unanswered == ["r.0 was not answered though its stream ended well"]
-
-
-def test_what_a_stream_had_not_answered_when_its_caller_left_is_open() -> None:
-    stream = planned(Method.TRANSLATE_STREAM, ending=Ending.CANCELS)
-
-    ended = judge(stream, Reply(status="CANCELLED", is_of_server=False, messages=(answer("r.0"),)))
-
-    assert [set(entry.possible) for entry in ended.entries] == [{UNSEEN}, {"OK"}, abandoned(Ending.CANCELS, "OK")]
-    assert ended.unanswered == []
+    assert notes.unanswered == ["r.0 was not answered though its stream ended well"]

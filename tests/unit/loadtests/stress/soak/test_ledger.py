@@ -25,23 +25,15 @@ def logged(request_id: str, status: str, method: str = METHOD) -> Logged:
     return Logged(request_id=request_id, method=method, status=status)
 
 
-def test_books_that_agree_have_no_difference() -> None:
-    entries = [
-        entry("a", "OK"),
-        entry("b", "INVALID_ARGUMENT"),
-        entry("c", UNSEEN, "CANCELLED", "OK"),
-        entry("d", UNSEEN),
-    ]
+def test_books_that_agree_have_no_difference_and_a_call_given_up_need_not_be_seen() -> None:
+    given_up = entry("c", UNSEEN, "CANCELLED", "OK")
+    entries = [entry("a", "OK"), entry("b", "INVALID_ARGUMENT"), given_up, entry("d", UNSEEN)]
     lines = [logged("a", "OK"), logged("b", "INVALID_ARGUMENT"), logged("c", "CANCELLED")]
-    counted = {(METHOD, "OK"): 1, (METHOD, "INVALID_ARGUMENT"): 1, (METHOD, "CANCELLED"): 1}
 
-    found = balance(entries, lines, counted)
+    found = balance(entries, lines, {(METHOD, line.status): 1 for line in lines})
 
     assert (found.twice, found.differing, found.miscounted, found.difference) == ([], [], [], 0)
-
-
-def test_a_call_that_was_given_up_may_not_have_been_seen() -> None:
-    assert balance([entry("c", UNSEEN, "CANCELLED", "OK")], [], {}).difference == 0
+    assert balance([given_up], [], {}).difference == 0
 
 
 @pytest.mark.parametrize(
@@ -75,55 +67,39 @@ def test_a_counter_that_does_not_fit_is_found_though_the_log_is_right(count: int
     assert found.difference == 1
 
 
-def test_a_cancelled_call_may_be_ended_as_cancelled_or_answered_but_not_as_failed() -> None:
+def test_a_call_given_up_may_be_ended_as_cancelled_or_answered_but_not_as_failed() -> None:
+    in_short_time = {"OK", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
+
     assert abandoned(Ending.CANCELS, "OK") == {UNSEEN, "CANCELLED", "OK"}
     assert abandoned(Ending.DISCONNECTS, "NOT_FOUND") == {UNSEEN, "CANCELLED", "NOT_FOUND"}
-
-
-def test_a_call_with_a_short_deadline_may_be_refused_or_late_too() -> None:
-    assert answered(Ending.SHORT_DEADLINE, "OK") == {"OK", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
-    assert abandoned(Ending.SHORT_DEADLINE, "OK") == {UNSEEN, "CANCELLED"} | answered(Ending.SHORT_DEADLINE, "OK")
+    assert answered(Ending.SHORT_DEADLINE, "OK") == in_short_time
+    assert abandoned(Ending.SHORT_DEADLINE, "OK") == {UNSEEN, "CANCELLED"} | in_short_time
 
 
 def line(**fields: object) -> str:
-    return json.dumps({"level": "info", "method": "Translate", "status": "OK", "request_id": "a", **fields}) + "\n"
+    return json.dumps({"level": "info", "method": METHOD, "status": "OK", "request_id": "a", **fields}) + "\n"
 
 
-def test_requests_are_counted_and_a_stream_only_if_it_failed() -> None:
+def test_the_log_has_requests_streams_that_failed_and_complaints() -> None:
+    stream = {"event": "stream", "method": "TranslateStream"}
+    complaints = [line(event="request failed", level="error"), "Traceback (most recent call last):\n", "7\n"]
+
     found = read_access_log(
         [
             line(event="request"),
-            line(event="stream", request_id="b", method="TranslateStream"),
-            line(
-                event="stream", request_id="c", method="TranslateStream", status="NOT_FOUND", reason="MODEL_NOT_FOUND"
-            ),
+            line(**stream, request_id="b"),
+            line(**stream, request_id="c", status="NOT_FOUND", reason="MODEL_NOT_FOUND"),
             line(event="ready"),
+            "\n",
+            *complaints,
         ]
     )
 
-    assert found.logged == (
-        Logged(request_id="a", method="Translate", status="OK"),
-        Logged(request_id="c", method="TranslateStream", status="NOT_FOUND"),
-    )
-    assert found.complaints == ()
-
-
-def test_errors_and_what_is_no_record_are_complaints() -> None:
-    failed, traceback, number = (
-        line(event="request failed", level="error"),
-        "Traceback (most recent call last):\n",
-        "7\n",
-    )
-
-    found = read_access_log([failed, "\n", traceback, number])
-
-    assert found.complaints == (failed.strip(), traceback.strip(), "7")
+    assert found.logged == (logged("a", "OK"), logged("c", "NOT_FOUND", "TranslateStream"))
+    assert found.complaints == tuple(map(str.strip, complaints))
 
 
 def test_counters_of_requests_are_read_by_method_and_status() -> None:
-    exposed = {
-        'mt_requests_total{method="Translate",status="OK"}': 3.0,
-        'mt_segments_total{outcome="ok"}': 9.0,
-    }
+    exposed = {'mt_requests_total{method="Translate",status="OK"}': 3.0, 'mt_segments_total{outcome="ok"}': 9.0}
 
-    assert counted_requests(exposed) == {("Translate", "OK"): 3}
+    assert counted_requests(exposed) == {(METHOD, "OK"): 3}
