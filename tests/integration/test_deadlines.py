@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
 from tests.integration.cable import Cable
 from tests.integration.running_server import RunningServer, refusal, request, running_server, until
+
+WIRE_PRECISION = 0.05
+"""gRPC rounds a deadline up to two or three digits."""
 
 STEP_S = 1.0
 TEXT = "A man."
@@ -105,7 +109,13 @@ async def test_a_deadline_that_even_an_idle_server_cannot_keep_is_refused_at_adm
     error = await refusal(translate(experienced, *[TEXT] * 10, timeout_s=4 * one_s))
 
     assert (error.code, error.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED")
-    assert "admission" in error.message
+    told = re.fullmatch(
+        r"deadline exceeded in stage admission: the answer would take ([\d.]+) s, ([\d.]+) s are allowed", error.message
+    )
+    assert told is not None
+    needed_s, allowed_s = map(float, told.groups())
+    assert needed_s > allowed_s
+    assert allowed_s == pytest.approx(4 * one_s, rel=WIRE_PRECISION)
     assert experienced.sample("mt_deadline_misses_total", stage="admission") == 10
 
 
