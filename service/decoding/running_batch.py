@@ -15,19 +15,19 @@ _MAX_ALPHA = 10.0  # beyond any use; keeps penalties finite at any length
 _MIN_TEMPERATURE = 1e-4  # beyond any use; keeps quotients finite
 
 _LOOP_CHECK_STEPS = 16
-"""A guarded search is checked for a loop whenever its length is a multiple of this: looking costs about 10 us."""
+"""A guarded search is checked for a loop whenever its length is a multiple of this: a check takes about 10 us."""
 
 _FEW_ROWS = 16
-"""So many rows take a network hardly longer than one, but another number of rows in the next step would make the
-runtime bind anew: a small batch has all of its rows from its first step on."""
+"""A step of so many rows takes hardly longer than one of a single row, but the runtime binds anew when the number of
+rows changes: a small batch has all of its rows from its first step on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedSegment:
-    """A segment that left the batch by itself."""
+    """A segment whose search has ended."""
 
     segment_id: int
-    """What `RunningBatch.start` called it."""
+    """Its id, see `RunningBatch.start`."""
 
     hypotheses: tuple[Hypothesis, ...]
     """Best first; empty only if the model gave no possible continuation (a broken network)."""
@@ -36,19 +36,19 @@ class EndedSegment:
     """Decoder steps it took part in, those of a second search included."""
 
     guard: GuardReport | None = None
-    """What the guard did; None if it was off or found nothing."""
+    """Report of the repetition guard; None if it was off or found nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What one step did; the caller records it."""
+    """The outcome of a step."""
 
     ended: tuple[EndedSegment, ...]
     num_segments: int
-    """B of the step, those that ended counted."""
+    """B of the step, ended segments included."""
 
     num_rows: int
-    """K of the step: rows of each segment, dead ones counted."""
+    """K of the step: rows of each segment, dead ones included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +101,10 @@ class BatchLoad:
 
 
 def check_segment(segment: Segment, limits: ModelLimits) -> None:
-    """Check what the engine relies on; the translator has turned bad input away before.
+    """Check that a model can decode a segment; invalid requests have been rejected before.
 
     Raises:
-        ValueError: if the segment has no place in a batch of this model.
+        ValueError: if the segment cannot be in a batch of this model.
     """
     search = segment.search
     _require(1 <= len(segment.source_ids) <= limits.max_source_tokens, "source tokens", len(segment.source_ids))
@@ -150,10 +150,10 @@ def _require(holds: bool, name: str, value: object) -> None:
 
 
 class RunningBatch:
-    """Decodes whatever segments are in it, one step at a time.
+    """Decodes its segments, one step at a time.
 
-    One thread at a time may use it. A result does not depend on the neighbours of a segment or on when it joined,
-    provided the model's rows do not. After an exception from the model the batch is of no further use.
+    One thread at a time may use it. The result of a segment does not depend on the other segments or on when it joined,
+    provided the model's rows do not. After an exception from the model the batch cannot be used any more.
     """
 
     def __init__(self, model: StepModel) -> None:
@@ -177,11 +177,11 @@ class RunningBatch:
         return BatchLoad.of(self._segments.values())
 
     def start(self, segments: Sequence[Segment], *, ids: Sequence[int] | None = None) -> list[int]:
-        """Encode new segments and add them to the batch; return what each is called from now on.
+        """Encode new segments and add them to the batch; return their ids.
 
         Args:
             segments: at least one, each accepted by `check_segment`.
-            ids: what to call them, never used in this batch before; None: numbers, counted from 0.
+            ids: never used in this batch before; None: counted from 0.
         """
         if ids is None:
             ids = range(self._next_id, self._next_id + len(segments))
@@ -193,7 +193,7 @@ class RunningBatch:
     def step(self) -> StepReport:
         """Extend every segment of a batch that is not empty by one token; those that end leave.
 
-        One with whose best hypothesis the guard finds fault does not leave: it is encoded and searched once more.
+        If the guard finds a defect in the best hypothesis of a segment, this is encoded and searched once more instead.
         """
         state, num_rows = self._state, self._num_rows()
         output = self._batch.step(
@@ -210,37 +210,42 @@ class RunningBatch:
         return StepReport(ended=tuple(ended), num_segments=num_segments, num_rows=num_rows)
 
     def drop(self, ids: Collection[int]) -> None:
-        """Forget segments that nobody waits for any more."""
+        """Remove segments without a result."""
         self._leave(ids)
         self._forget(ids)
 
     def _num_rows(self) -> int:
-        """Return K of the next step: the rows that live, or all at once where that costs the model no more time."""
+        """Return K of the next step: the live rows, or all rows of a small batch."""
         widest = self._state.log_probs.shape[1]
         is_small = self.num_segments * widest <= _FEW_ROWS
         return widest if is_small else self._state.num_live_rows
 
     def _join(self, plans: Mapping[int, SearchPlan]) -> None:
-        """Encode segments, by id, and begin to search them as planned."""
+        """Encode segments, by id, and start to search them as planned."""
         self._batch.start([self._segments[segment_id].source_ids for segment_id in plans])
-        newcomers = BeamState.starting(
+        joining = BeamState.starting(
             [plan.search for plan in plans.values()],
             bos_id=self._vocabulary.bos_id,
             target_rules=[TargetRules.of(plan, vocabulary_size=self._vocabulary.size) for plan in plans.values()],
         )
         if self._ids:
-            self._state.append(newcomers)
+            self._state.append(joining)
         else:
-            self._state = newcomers
+            self._state = joining
         self._ids += plans
 
     def _settle(self) -> tuple[list[EndedSegment], dict[int, SearchPlan]]:
-        """Return the segments that are answered now, and how to search those once more that are not."""
-        ended, again = [], dict[int, SearchPlan]()
-        looping = dict.fromkeys(self._find_looping(), True)
-        for index, is_looping in sorted({**looping, **dict.fromkeys(find_ended(self._state), False)}.items()):
+        """Return the segments that have their results now, and how to search once more those that need it, by id."""
+        state, ended, again = self._state, [], dict[int, SearchPlan]()
+        is_over = find_ended(state)
+        looping = self._find_looping()
+        for index in sorted({*is_over, *looping}):
             segment_id = self._ids[index]
-            end = self._search_end(index, looping_ids=self._best_live(index) if is_looping else [])
+            end = SearchEnd(
+                hypotheses=conclude(state, index, eos_id=self._vocabulary.eos_id),
+                num_steps=int(state.lengths[index]),
+                looping_ids=() if index in is_over else tuple(looping[index]),
+            )
             outcome = self._second_searches.settle(segment_id, self._segments[segment_id], end)
             if isinstance(outcome, SearchPlan):
                 again[segment_id] = outcome
@@ -248,31 +253,19 @@ class RunningBatch:
                 ended.append(self._ended(index, outcome))
         return ended, again
 
-    def _find_looping(self) -> list[int]:
-        """Return the guarded segments whose first search need not go on, as its best hypothesis runs in a loop."""
-        state = self._state
-        return [
-            index
-            for index in state.composition.guarded
-            if state.lengths[index] % _LOOP_CHECK_STEPS == 0 and self._is_looping(index)
-        ]
-
-    def _is_looping(self, index: int) -> bool:
-        segment = self._segments[self._ids[index]]
-        return self._state.num_live(index) > 0 and self._second_searches.is_looping(segment, self._best_live(index))
-
-    def _best_live(self, index: int) -> list[int]:
-        return self._state.history.trace(index, row=0, length=int(self._state.lengths[index]))[0]
-
-    def _search_end(self, index: int, *, looping_ids: Sequence[int]) -> SearchEnd:
-        return SearchEnd(
-            hypotheses=conclude(self._state, index, eos_id=self._vocabulary.eos_id),
-            num_steps=int(self._state.lengths[index]),
-            looping_ids=tuple(looping_ids),
-        )
+    def _find_looping(self) -> dict[int, list[int]]:
+        """Return the best live hypotheses, by index, of guarded segments whose first search can end as it loops."""
+        state, looping = self._state, dict[int, list[int]]()
+        for index in state.composition.guarded:
+            length = int(state.lengths[index])
+            if length % _LOOP_CHECK_STEPS == 0 and state.num_live(index) > 0:
+                best, _ = state.history.trace(index, row=0, length=length)
+                if self._second_searches.is_looping(self._segments[self._ids[index]], best):
+                    looping[index] = best
+        return looping
 
     def _ended(self, index: int, answer: Answer) -> EndedSegment:
-        """Return the answer to a segment that is still in the batch, with the attention if it is wanted."""
+        """Return the result of a segment that is still in the batch, with its attention if that is wanted."""
         segment_id, hypotheses = self._ids[index], answer.hypotheses
         if self._segments[segment_id].wants_attention:
             hypotheses = tuple(
