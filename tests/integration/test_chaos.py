@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.stress.chaos.fault import SCALES, Fault, Limits, Stage
+from loadtests.stress.chaos.fault import Fault, Limits, Stage
 from loadtests.stress.chaos.run import Run, run_faults
 from loadtests.stress.chaos.scenario import all_faults, chosen
 from tests.integration.real_process import CHECKOUT, START_S
 
-SCALE = dataclasses.replace(SCALES["short"], num_failing_runs=1, num_logged_calls=30)
+AMOUNTS = {"step-raises": 1, "onnx-runtime": 1, "log-disk-full": 30}
 ANY_TIME = Limits(max_bystander_s=START_S, max_check_s=START_S, max_recovery_s=START_S)
 """How fast a server is says nothing on a machine that tests share."""
 
@@ -23,14 +23,16 @@ def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(faults: list[Fault], models: Path, output: Path) -> Run:
-    unhurried = [dataclasses.replace(fault, limits=ANY_TIME) for fault in faults]
-    return run_faults(unhurried, SCALE, output=output, models=models, seed=1, report=lambda _: None)
+    unhurried = [
+        dataclasses.replace(fault, limits=lambda _: ANY_TIME, amounts=(AMOUNTS.get(fault.name, 0), 0))
+        for fault in faults
+    ]
+    return run_faults(unhurried, "short", output=output, models=models, seed=1, report=lambda _: None)
 
 
 @pytest.mark.slow
 def test_faults_within_the_process_hit_nobody_else(tiny_model: Path, tmp_path: Path) -> None:
-    names = ["step-raises", "onnx-runtime", "log-disk-full"]
-    faults = chosen(all_faults(SCALE, output=tmp_path, compiler=None), names)
+    faults = chosen(all_faults(has_compiler=False), list(AMOUNTS))
 
     found = run(faults, tiny_model, tmp_path)
 
@@ -51,14 +53,8 @@ def test_a_server_that_ends_is_told_and_the_next_fault_gets_another(tiny_model: 
         stage.require(stage.samples("mt_ready") == 1, "the server is not ready")
         return "mt_ready"
 
-    found = run(
-        [
-            Fault(name="killed", summary="", run=kill),
-            Fault(name="left-alone", summary="", run=leave_alone),
-        ],
-        tiny_model,
-        tmp_path,
-    )
+    faults = [Fault(name="killed", summary="", run=kill), Fault(name="left-alone", summary="", run=leave_alone)]
+    found = run(faults, tiny_model, tmp_path)
 
     killed, left_alone = found.results
     assert "the server has ended with -9" in killed.broken

@@ -1,17 +1,17 @@
 """All faults, one after the other: on one server, on another one after a server has ended, or on one of their own."""
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from loadtests import wire
 from loadtests.sampler import Footprint, footprint, work_left
 from loadtests.stress.callers import Bystanders, Client, Question, learn_answers
-from loadtests.stress.chaos.fault import Fault, Result, Scale, Stage
+from loadtests.stress.chaos.fault import MODES, Fault, Result, Stage
 from loadtests.stress.chaos.server import ChaosServer, chaos_server
 from loadtests.target import ServerError, ServerProcess
 
@@ -34,59 +34,43 @@ class Run:
 
 
 def run_faults(
-    faults: Sequence[Fault], scale: Scale, *, output: Path, models: Path, seed: int, report: Callable[[Result], None]
+    faults: Sequence[Fault],
+    mode: str,
+    *,
+    output: Path,
+    models: Path,
+    seed: int,
+    report: Callable[[Result], None],
 ) -> Run:
     """Inject faults and report each as soon as it is over.
+
+    They share a server as long as it runs; one that wants an environment gets a server of its own.
 
     Raises:
         ServerError: if a server does not start, or does not answer before anything was done to it.
     """
-    results: list[Result] = []
-    exit_codes: list[int] = []
-    while len(results) < len(faults):
-        on_one_server = _on_one_server(faults[len(results) :])
-        done, exit_code = _run_on_server(
-            on_one_server,
-            scale,
-            output=output / f"server-{len(exit_codes) + 1}",
-            models=models,
-            seed=seed,
-            report=report,
-        )
-        results += done
-        exit_codes.append(exit_code)
+    left, results, exit_codes = deque(faults), list[Result](), list[int]()
+    while left:
+        server_output = output / f"server-{len(exit_codes) + 1}"
+        environment = left[0].environment(server_output) if left[0].environment else {}
+        with chaos_server(server_output, models=models, environment=environment) as server:
+            questions = _warmed_up(server.process.target, seed)
+            while left and server.process.exit_code is None:
+                fault = left.popleft()
+                results.append(run_fault(fault, server, mode, questions))
+                report(results[-1])
+                if fault.environment or (left and left[0].environment):
+                    break
+            exit_codes.append(_stopped(server.process))
     return Run(results=results, exit_codes=exit_codes)
 
 
-def _on_one_server(faults: Sequence[Fault]) -> Sequence[Fault]:
-    """Return the first faults that can share a server: those that want none of their own, or one that does."""
-    if faults[0].environment:
-        return faults[:1]
-    alone = next((index for index, fault in enumerate(faults) if fault.environment), len(faults))
-    return faults[:alone]
-
-
-def _run_on_server(
-    faults: Sequence[Fault], scale: Scale, *, output: Path, models: Path, seed: int, report: Callable[[Result], None]
-) -> tuple[list[Result], int]:
-    """Return what came of the faults up to one that ended the server, and the server's exit code."""
-    results = []
-    environment = faults[0].environment() if faults[0].environment else {}
-    with chaos_server(output, models=models, environment=environment) as server:
-        questions = _warmed_up(server.process.target, seed)
-        for fault in faults:
-            result = run_fault(fault, server, scale, questions)
-            exit_code = server.process.exit_code
-            if exit_code is not None:
-                result = replace(result, broken=(*result.broken, f"the server has ended with {exit_code}"))
-            report(result)
-            results.append(result)
-            if exit_code is not None:
-                return results, exit_code
-        try:
-            return results, server.process.stop()
-        except ServerError:
-            return results, 1
+def _stopped(server: ServerProcess) -> int:
+    """Return what a server has ended with, or ends with now."""
+    try:
+        return server.stop() if server.exit_code is None else server.exit_code
+    except ServerError:
+        return 1
 
 
 def _warmed_up(target: str, seed: int) -> list[Question]:
@@ -101,13 +85,15 @@ def _warmed_up(target: str, seed: int) -> list[Question]:
     return questions
 
 
-def run_fault(fault: Fault, server: ChaosServer, scale: Scale, questions: Sequence[Question]) -> Result:
+def run_fault(fault: Fault, server: ChaosServer, mode: str, questions: Sequence[Question]) -> Result:
     """Inject a fault among bystanders and return what came of it; a server that ends of it is a result, too."""
     process = server.process
     before = after = footprint(process.pid)
     began_s = time.monotonic()
     bystanders = Bystanders(process.target, questions)
-    stage = Stage(server=server, scale=scale, bystanders=bystanders, questions=questions)
+    amount, seconds = fault.amounts[MODES.index(mode)], fault.seconds[MODES.index(mode)]
+    stage = Stage(server=server, amount=amount, seconds=seconds, bystanders=bystanders, questions=questions)
+    limits = fault.limits(seconds)
     seen, recovered_s, left = "", None, {}
     try:
         with bystanders:
@@ -117,15 +103,18 @@ def run_fault(fault: Fault, server: ChaosServer, scale: Scale, questions: Sequen
             if recovered_s is not None:
                 bystanders.wait_for_answers()
         left = _left(process)
-        after = _settled(process, before, max_file_growth=fault.limits.max_file_growth)
+        after = _settled(process, before, max_file_growth=limits.max_file_growth)
     except ServerError as error:
         stage.broken.append(str(error))
     except OSError as error:  # of the metrics' port, or no port is free any more
         stage.broken.append(f"the server, or this machine, is out of reach: {error}")
+    if process.exit_code is not None:
+        stage.broken.append(f"the server has ended with {process.exit_code}")
     translations = bystanders.translations
     in_batch = Counter(reply.status for reply in translations if reply.status in fault.statuses_in_batch)
     return Result(
         fault=fault,
+        limits=limits,
         hits=stage.hits + in_batch,
         seen=seen,
         broken=tuple(stage.broken),

@@ -4,15 +4,12 @@ import argparse
 import difflib
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from matplotlib.figure import Figure
 
-from loadtests.stress.chaos.fault import SCALES, Fault, Result, Scale
-from loadtests.stress.chaos.faults.connections import connection_faults
-from loadtests.stress.chaos.faults.decoding import decoding_faults
-from loadtests.stress.chaos.faults.machine import find_compiler, machine_faults
+from loadtests.stress.chaos import connections, decoding, machine
+from loadtests.stress.chaos.fault import Fault, Result
 from loadtests.stress.chaos.run import Run, run_faults
 from loadtests.stress.report import conclude, print_broken
 from loadtests.stress.verdict import Summary, require
@@ -36,21 +33,16 @@ clock jumps by a library that is compiled (cc) and preloaded; without a C compil
 --mode short injects a little of every fault, in about a minute. DIR has chaos.json, chaos.png and the log of each
 server."""
 
-_ORDER: Final = (
-    "step-raises", "onnx-runtime", "stalled-step", "log-disk-full", "log-pipe-blocked", "sigstop", "decoding-killed",
-    "reader-stalls", "connections-dropped", "slow-loris", "large-metadata", "large-messages", "ping-flood",
-    "rapid-reset", "garbage", "version-broken", "bundle-deleted", "bundle-truncated", "clock-jump",
-)  # fmt: skip
-"""Those that damage most come last, and those with a server of their own at the very end."""
-
 _INCHES: Final = (13, 5)
 
 
-def all_faults(scale: Scale, *, output: Path, compiler: str | None) -> list[Fault]:
-    """Return every fault in the order in which they are injected; without a C compiler none that needs it."""
-    machine = machine_faults(output=output, compiler=compiler)
-    faults = {**decoding_faults(scale), **connection_faults(), **machine}
-    return sorted(faults.values(), key=lambda fault: _ORDER.index(fault.name))
+def all_faults(*, has_compiler: bool) -> list[Fault]:
+    """Return every fault in the order in which they are injected; without a C compiler none that needs it.
+
+    Those that damage most come last, and the one with a server of its own at the very end.
+    """
+    faults = (*decoding.FAULTS, *connections.FAULTS, *machine.FAULTS)
+    return [fault for fault in faults if has_compiler or fault is not machine.clock_jump]
 
 
 def chosen(faults: Sequence[Fault], names: Sequence[str]) -> list[Fault]:
@@ -82,9 +74,9 @@ def run(options: argparse.Namespace) -> int:
         argparse.ArgumentTypeError: if a fault of `--only` is unknown.
         ServerError: if a server does not start.
     """
-    scale, compiler = SCALES[options.mode], find_compiler()
-    faults = all_faults(scale, output=options.output, compiler=compiler)
-    if compiler is None:
+    has_compiler = machine.find_compiler() is not None
+    faults = all_faults(has_compiler=has_compiler)
+    if not has_compiler:
         print("left out: clock-jump needs a C compiler (cc)", file=sys.stderr)
     if options.list:
         print("\n".join(f"{fault.name:<20} {fault.summary}" for fault in faults))
@@ -94,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"argument --only: {error}") from error
     found = run_faults(
-        wanted, scale, output=options.output, models=options.model_dir, seed=options.seed, report=_report
+        wanted, options.mode, output=options.output, models=options.model_dir, seed=options.seed, report=_report
     )
     details = {
         "mode": options.mode,

@@ -14,7 +14,7 @@ LIMITS = Limits(
     max_thread_growth=16,
     max_file_growth=8,
 )
-FAULT = Fault(name="sigstop", summary="", run=lambda _: "", limits=LIMITS)
+FAULT = Fault(name="sigstop", summary="", run=lambda _: "")
 
 
 def reply(status: str = "OK", *, latency_s: float = 0.1, message: str = "") -> Reply:
@@ -24,6 +24,7 @@ def reply(status: str = "OK", *, latency_s: float = 0.1, message: str = "") -> R
 def result(**changed: Any) -> Result:
     held = Result(
         fault=FAULT,
+        limits=LIMITS,
         hits={"DEADLINE_EXCEEDED": 4},
         seen="mt_segments_total{error}+3",
         translations=(reply(), reply()),

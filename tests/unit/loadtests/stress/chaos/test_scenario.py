@@ -1,30 +1,28 @@
-from pathlib import Path
-
 import pytest
 
 from loadtests.stress.__main__ import main
-from loadtests.stress.chaos.fault import SCALES
-from loadtests.stress.chaos.faults.machine import find_compiler
+from loadtests.stress.chaos.machine import find_compiler
 from loadtests.stress.chaos.run import Run
 from loadtests.stress.chaos.scenario import all_faults, chosen, summarize
 from tests.unit.loadtests.stress.chaos.test_fault import result
 
-FULL = SCALES["full"]
-FAULTS = all_faults(FULL, output=Path("build"), compiler=None)
+FAULTS = all_faults(has_compiler=True)
 
 
-@pytest.mark.parametrize("mode", SCALES)
-def test_every_mode_has_every_fault(mode: str) -> None:
-    names = [fault.name for fault in all_faults(SCALES[mode], output=Path("build"), compiler="cc")]
+def test_every_fault_has_its_name_an_amount_that_grows_and_a_summary() -> None:
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS) == 19
+    assert all(fault.summary for fault in FAULTS)
+    assert all(short <= full for fault in FAULTS for short, full in (fault.amounts, fault.seconds))
 
-    assert len(set(names)) == len(names) == 19
-    assert names[:-1] == [fault.name for fault in FAULTS]
+
+def test_a_fault_with_a_server_of_its_own_comes_last() -> None:
+    assert [fault.name for fault in FAULTS if fault.environment] == [FAULTS[-1].name]
 
 
 def test_all_callers_hit_by_a_hang_may_wait_as_long_as_it_lasts() -> None:
     (fault,) = chosen(FAULTS, ["stalled-step"])
 
-    assert fault.limits.max_bystander_s > FULL.hang_s
+    assert all(fault.limits(hang_s).max_bystander_s > hang_s for hang_s in fault.seconds)
 
 
 def test_faults_are_injected_in_the_order_of_the_plan_whatever_the_order_asked_for() -> None:
@@ -43,14 +41,14 @@ def test_an_unknown_fault_is_rejected_with_a_hint(capsys: pytest.CaptureFixture[
 def test_the_list_has_a_line_for_every_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chaos", "--list"]) == 0
 
-    expected = all_faults(FULL, output=Path("build"), compiler=find_compiler())
+    expected = all_faults(has_compiler=find_compiler() is not None)
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [fault.name for fault in expected]
 
 
 def test_without_a_compiler_only_the_clock_is_left_out() -> None:
-    with_compiler = {fault.name for fault in all_faults(FULL, output=Path("build"), compiler="cc")}
+    without = {fault.name for fault in all_faults(has_compiler=False)}
 
-    assert with_compiler - {fault.name for fault in FAULTS} == {"clock-jump"}
+    assert {fault.name for fault in FAULTS} - without == {"clock-jump"}
 
 
 @pytest.mark.parametrize(

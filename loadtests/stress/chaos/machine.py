@@ -15,7 +15,7 @@ from typing import Any, Final
 from dragoman.v1 import translation_pb2 as pb
 
 from loadtests.stress.callers import Client
-from loadtests.stress.chaos.fault import Fault, Limits, Stage
+from loadtests.stress.chaos.fault import Limits, Stage, fault
 from loadtests.stress.chaos.server import INSIDE
 from loadtests.stress.server import copy_models, only_bundle
 from loadtests.target import ServerError
@@ -37,13 +37,16 @@ _KEPT_BYTES: Final = 1000
 """Of each file that is cut off."""
 
 _BROKEN_VERSION: Final = "999"
-_LOADING_S: Final = 4.0
+_LOADING: Final = Limits(max_bystander_s=4.0)
 """Bystanders share the cores with the loading of models."""
 
 _OPTIONS: Final[tuple[dict[str, Any], ...]] = ({"return_alignment": True}, {"coverage_penalty": 0.2})
 """What may make the server read files that it has not read yet."""
 
 _CLOCK_VARIABLE: Final = "CHAOS_CLOCK"
+_CLOCK: Final = "clock"
+"""File that says how far the clock is off."""
+
 _COMPILE_TIMEOUT_S: Final = 60.0
 _JUMP_TIMEOUT_S: Final = 10.0
 _JUMP_SLACK_S: Final = 60.0
@@ -54,11 +57,15 @@ _DEADLINE_SLACK_S: Final = 0.5
 _LATE: Final = {"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
 
 
-def _fill_disk(stage: Stage) -> str:
+@fault("no space is left for the log (ENOSPC), and later there is", amounts=(50, 2000))
+def log_disk_full(stage: Stage) -> str:
+    """Write to a full disk."""
     return _lose_lines(stage, _FULL_DISK)
 
 
-def _leave_pipe_unread(stage: Stage) -> str:
+@fault("the log's collector hangs, so its pipe is full", amounts=(50, 2000))
+def log_pipe_blocked(stage: Stage) -> str:
+    """Write to a pipe that is never read."""
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
         path = Path(directory) / "log"
         os.mkfifo(path)
@@ -76,7 +83,7 @@ def _lose_lines(stage: Stage, path: Path) -> str:
     stage.injector.log_to(path)
     try:
         with Client(stage.target) as client:
-            told = {stage.ask(number, client=client).status for number in range(stage.scale.num_logged_calls)}
+            told = {stage.ask(number, client=client).status for number in range(stage.amount)}
         num_lost = round(stage.samples(_LOST_LINES) - lost_before)
     finally:
         stage.injector.log_to(None)
@@ -87,7 +94,8 @@ def _lose_lines(stage: Stage, path: Path) -> str:
     return f"{_LOST_LINES}{num_lost:+d}" if num_lost else ""
 
 
-def _load_broken_version(stage: Stage) -> str:
+@fault("a newer version arrives half copied and is asked for", limits=lambda _: _LOADING)
+def version_broken(stage: Stage) -> str:
     """A new version arrives that is cut off, and LoadModel asks for it before the server has noticed."""
     bundle = only_bundle(stage.server.models)
     broken, arriving = bundle.parent / _BROKEN_VERSION, stage.server.models.parent / "arriving"
@@ -102,13 +110,17 @@ def _load_broken_version(stage: Stage) -> str:
         shutil.rmtree(broken)
 
 
-def _delete(stage: Stage) -> str:
+@fault("the model's files are deleted while it serves", limits=lambda _: _LOADING)
+def bundle_deleted(stage: Stage) -> str:
+    """Delete the bundle."""
     bundle = only_bundle(stage.server.models)
     shutil.rmtree(bundle)
     return _serve_on_and_restore(stage, bundle, expected="NOT_FOUND")
 
 
-def _truncate(stage: Stage) -> str:
+@fault("the model's files are cut off in place while it serves", limits=lambda _: _LOADING)
+def bundle_truncated(stage: Stage) -> str:
+    """Cut off each file of the bundle."""
     bundle = only_bundle(stage.server.models)
     for path in bundle.iterdir():
         os.truncate(path, min(_KEPT_BYTES, path.stat().st_size))
@@ -155,35 +167,46 @@ def find_compiler() -> str | None:
     return shutil.which("cc")
 
 
-def _clock_environment(output: Path, compiler: str) -> Mapping[str, str]:
-    """Compile the library that makes the clock of one process jump; return what preloads it.
-
-    It jumps for Python and C libraries alike, and for the server's process alone.
-    """
+def _clock_environment(output: Path) -> Mapping[str, str]:
+    """Compile the library that makes the clock of one process jump, for Python and C alike; return what preloads it."""
     output.mkdir(parents=True, exist_ok=True)
-    _set_clock(output, 0.0)
-    library = (output / "wall_clock.so").resolve()
-    command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(library), str(INSIDE / "wall_clock.c"), "-ldl"]
+    clock, library = (output / _CLOCK).resolve(), (output / "wall_clock.so").resolve()
+    _set_clock(clock, 0.0)
+    command = [
+        str(find_compiler()),
+        "-shared",
+        "-fPIC",
+        "-O2",
+        "-o",
+        str(library),
+        str(INSIDE / "wall_clock.c"),
+        "-ldl",
+    ]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S)  # noqa: S603
     except (OSError, subprocess.SubprocessError) as error:
         raise ServerError(f"the library that makes the clock jump cannot be compiled: {error}") from error
-    return {"LD_PRELOAD": str(library), _CLOCK_VARIABLE: str((output / "clock").resolve())}
+    return {"LD_PRELOAD": str(library), _CLOCK_VARIABLE: str(clock)}
 
 
-def _set_clock(output: Path, offset_s: float) -> None:
+def _set_clock(path: Path, offset_s: float) -> None:
     """Say how far the clock is off; in place, as the server's process has the file mapped."""
-    path = output / "clock"
     with path.open("r+b" if path.exists() else "wb") as file:
         file.write(struct.pack("=q", round(offset_s * 1e9)))
 
 
-def _jump(output: Path, stage: Stage) -> str:
+@fault(
+    "the wall clock jumps an hour ahead, two back, and to where it was",
+    seconds=(3600.0, 3600.0),
+    limits=lambda _: Limits(max_bystander_s=2 * _HANG_S + 2.0),  # a bystander may be in both steps that hang
+    environment=_clock_environment,
+)
+def clock_jump(stage: Stage) -> str:
     """Let the clock jump while requests are in the batch; deadlines and waits must not notice."""
     shown = []
-    for offset_s in (stage.scale.clock_jump_s, -stage.scale.clock_jump_s, 0.0):
+    for offset_s in (stage.seconds, -stage.seconds, 0.0):
         stage.injector.hang_steps(_HANG_S)
-        _set_clock(output, offset_s)
+        _set_clock(stage.server.log.with_name(_CLOCK), offset_s)
         if _wait_until(partial(_is_off_by, stage, offset_s), _JUMP_TIMEOUT_S):
             shown.append(f"{offset_s:+.0f}")
         stage.bystanders.wait_for_answers()
@@ -219,45 +242,4 @@ def _wait_until(holds: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
-def machine_faults(*, output: Path, compiler: str | None) -> dict[str, Fault]:
-    """Return the faults, by name.
-
-    Args:
-        output: where the library that makes the clock jump and what steers it may lie.
-        compiler: of C, which that library needs; None: that fault is left out.
-    """
-    loading = Limits(max_bystander_s=_LOADING_S)
-    faults = [
-        Fault(
-            name="log-disk-full", summary="no space is left for the log (ENOSPC), and later there is", run=_fill_disk
-        ),
-        Fault(
-            name="log-pipe-blocked", summary="the log's collector hangs, so its pipe is full", run=_leave_pipe_unread
-        ),
-        Fault(
-            name="version-broken",
-            summary="a newer version arrives half copied and is asked for",
-            run=_load_broken_version,
-            limits=loading,
-        ),
-        Fault(
-            name="bundle-deleted", summary="the model's files are deleted while it serves", run=_delete, limits=loading
-        ),
-        Fault(
-            name="bundle-truncated",
-            summary="the model's files are cut off in place while it serves",
-            run=_truncate,
-            limits=loading,
-        ),
-    ]
-    if compiler is not None:
-        faults.append(
-            Fault(
-                name="clock-jump",
-                summary="the wall clock jumps an hour ahead, two back, and to where it was",
-                run=partial(_jump, output),
-                limits=Limits(max_bystander_s=2 * _HANG_S + 2.0),  # a bystander may be in both steps that hang
-                environment=partial(_clock_environment, output, compiler),
-            )
-        )
-    return {fault.name: fault for fault in faults}
+FAULTS: Final = (log_disk_full, log_pipe_blocked, version_broken, bundle_deleted, bundle_truncated, clock_jump)

@@ -4,14 +4,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Final, Literal
 
 import psutil
 
 from loadtests.sampler import process_tree
 from loadtests.stress.callers import Client, Reply
-from loadtests.stress.chaos.fault import Fault, Limits, Scale, Stage
+from loadtests.stress.chaos.fault import Limits, Stage, fault
 from loadtests.stress.chaos.server import NUM_DECODING_THREADS, Where
 
 _FAILED_REQUESTS: Final = 'mt_requests_total{method="Translate",status="INTERNAL"}'
@@ -23,6 +22,7 @@ _RESTARTS: Final = "mt_decoding_process_restarts_total"
 _LATE: Final = {"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
 """What callers with a short deadline are told; the latter: what waits would make them late."""
 
+_IN_BATCH: Final = frozenset({"INTERNAL"})
 _WHERE: Final[tuple[Where, ...]] = ("encoder", "step")
 _NUM_CALLERS: Final = 4
 _TOLD_TIMEOUT_S: Final = 10.0
@@ -44,11 +44,31 @@ _CATCH_UP_S: Final = 3.0
 """What a bystander may wait beyond a stop."""
 
 
-def _fail_runs(kind: Literal["raise", "cut-off"], stage: Stage) -> str:
+@fault(
+    "an encoder run or a decoding step raises an error of Python's, its caches half written",
+    amounts=(2, 10),
+    statuses_in_batch=_IN_BATCH,
+)
+def step_raises(stage: Stage) -> str:
+    """Let runs raise."""
+    return _fail_runs(stage, "raise")
+
+
+@fault(
+    "ONNX Runtime itself fails in the middle of an encoder run or a decoding step",
+    amounts=(2, 10),
+    statuses_in_batch=_IN_BATCH,
+)
+def onnx_runtime(stage: Stage) -> str:
+    """Let ONNX Runtime break off runs."""
+    return _fail_runs(stage, "cut-off")
+
+
+def _fail_runs(stage: Stage, kind: Literal["raise", "cut-off"]) -> str:
     """Let runs fail one after the other, while others are decoded; requests in the batch are told INTERNAL."""
     requests_before, segments_before = stage.samples(_FAILED_REQUESTS), stage.samples(_FAILED_SEGMENTS)
     own: list[Reply] = []
-    for _ in range(stage.scale.num_failing_runs):
+    for _ in range(stage.amount):
         for where in _WHERE:
             stage.injector.arm(kind, where)
             with ThreadPoolExecutor(_NUM_CALLERS) as pool:
@@ -62,13 +82,18 @@ def _fail_runs(kind: Literal["raise", "cut-off"], stage: Stage) -> str:
     return f"mt_segments_total{{error}}{num_segments:+d}"
 
 
-def _hang(stage: Stage) -> str:
+@fault(
+    "a decoding step of every thread hangs for seconds",
+    seconds=(2.0, 8.0),
+    limits=lambda hang_s: Limits(max_bystander_s=hang_s + _DISPATCH_S),
+)
+def stalled_step(stage: Stage) -> str:
     """Let the steps of one decoding thread hang, then those of all.
 
     In the meantime new requests are served by a thread that is free; if there is none, a caller whose deadline passes
     is told so at its deadline.
     """
-    missed_before, hang_s = stage.samples(_DEADLINES_PASSED), stage.scale.hang_s
+    missed_before, hang_s = stage.samples(_DEADLINES_PASSED), stage.seconds
     stage.injector.hang_steps(hang_s)
     time.sleep(_ENQUEUED_S)
     others = _ask_for(stage, hang_s - _HANG_MARGIN_S, timeout_s=hang_s)
@@ -90,7 +115,12 @@ def _hang(stage: Stage) -> str:
     return f"mt_requests_total{{DEADLINE_EXCEEDED}}{missed:+.0f}" if missed else ""
 
 
-def _stop(stage: Stage) -> str:
+@fault(
+    "all processes are stopped (SIGSTOP) for 5 seconds and go on (SIGCONT)",
+    seconds=(5.0, 5.0),
+    limits=lambda stop_s: Limits(max_bystander_s=stop_s + _CATCH_UP_S, max_check_s=stop_s + _CATCH_UP_S),
+)
+def sigstop(stage: Stage) -> str:
     """Stop all processes, let deadlines pass and new callers connect in the meantime, let them go on."""
     processes = [psutil.Process(pid) for pid in process_tree(stage.server.process.pid)]
     long_before = _long_steps(stage)
@@ -100,7 +130,7 @@ def _stop(stage: Stage) -> str:
         try:
             late = [pool.submit(stage.ask, timeout_s=_STOPPED_DEADLINE_S) for _ in range(_NUM_CALLERS)]
             patient = pool.submit(stage.ask, timeout_s=_PATIENT_S)
-            time.sleep(stage.scale.stop_s)
+            time.sleep(stage.seconds)
         finally:
             _each(processes, psutil.Process.resume)
     stage.hits.update(one.result().status for one in late)
@@ -117,7 +147,11 @@ def _stop(stage: Stage) -> str:
     return f"mt_step_duration_seconds{{>2.5}}{num_long:+d}" if num_long else ""
 
 
-def _kill(stage: Stage) -> str:
+@fault(
+    "the process that decodes is killed (SIGKILL), as when memory runs out, in the middle of a batch",
+    statuses_in_batch=_IN_BATCH,
+)
+def decoding_killed(stage: Stage) -> str:
     """Kill the processes that decode while requests are in a batch; all others are answered by new ones."""
     server = stage.server.process
     decoding = process_tree(server.pid)[1:]
@@ -182,40 +216,4 @@ def _long_steps(stage: Stage) -> float:
     return samples["mt_step_duration_seconds_count"] - samples['mt_step_duration_seconds_bucket{le="2.5"}']
 
 
-def decoding_faults(scale: Scale) -> dict[str, Fault]:
-    """Return the faults, by name."""
-    in_batch = frozenset({"INTERNAL"})
-    stopped_s = scale.stop_s + _CATCH_UP_S
-    faults = (
-        Fault(
-            name="step-raises",
-            summary="an encoder run or a decoding step raises an error of Python's, its caches half written",
-            run=partial(_fail_runs, "raise"),
-            statuses_in_batch=in_batch,
-        ),
-        Fault(
-            name="onnx-runtime",
-            summary="ONNX Runtime itself fails in the middle of an encoder run or a decoding step",
-            run=partial(_fail_runs, "cut-off"),
-            statuses_in_batch=in_batch,
-        ),
-        Fault(
-            name="stalled-step",
-            summary="a decoding step of every thread hangs for seconds",
-            run=_hang,
-            limits=Limits(max_bystander_s=scale.hang_s + _DISPATCH_S),
-        ),
-        Fault(
-            name="sigstop",
-            summary=f"all processes are stopped (SIGSTOP) for {scale.stop_s:g} seconds and go on (SIGCONT)",
-            run=_stop,
-            limits=Limits(max_bystander_s=stopped_s, max_check_s=stopped_s),
-        ),
-        Fault(
-            name="decoding-killed",
-            summary="the process that decodes is killed (SIGKILL), as when memory runs out, in the middle of a batch",
-            run=_kill,
-            statuses_in_batch=in_batch,
-        ),
-    )
-    return {fault.name: fault for fault in faults}
+FAULTS: Final = (step_raises, onnx_runtime, stalled_step, sigstop, decoding_killed)

@@ -4,7 +4,7 @@ import itertools
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -23,7 +23,7 @@ from hyperframe.frame import (
 from loadtests import wire
 from loadtests.stress.callers import Client
 from loadtests.stress.chaos import http2
-from loadtests.stress.chaos.fault import Fault, Limits, Stage
+from loadtests.stress.chaos.fault import Limits, Stage, fault
 from loadtests.stress.chaos.http2 import RawConnection
 from loadtests.stress.chaos.server import HANDSHAKE_TIMEOUT_S
 
@@ -70,12 +70,18 @@ _SETTLE_S: Final = 10.0
 _POLL_S: Final = 0.05
 
 
-def _never_read(stage: Stage) -> str:
+@fault(
+    "callers ask for long documents and streams and never read",
+    amounts=(6, 32),
+    seconds=(2.0, 10.0),
+    limits=lambda _: Limits(max_bystander_s=5.0),  # what they ask for is decoded with the same priority
+)
+def reader_stalls(stage: Stage) -> str:
     """Ask for documents and streams and read nothing until the deadline; the server ends them in bounded memory."""
     late, refused = (_DOCUMENTS.format(status) for status in ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"))
     late_before, refused_before, tokens_before = map(stage.samples, (late, refused, _SOURCE_TOKENS))
     log_before = stage.server.log.stat().st_size
-    num_readers, timeout_s = stage.scale.num_readers, stage.scale.reading_timeout_s
+    num_readers, timeout_s = stage.amount, stage.seconds
     with ExitStack() as stack:
         for number in range(num_readers):
             connection = stack.enter_context(RawConnection(stage.target))
@@ -118,7 +124,12 @@ def _unread_stream(timeout_s: float) -> bytes:
     return http2.headers_frames(block) + http2.data_frames(content, ends=False)
 
 
-def _open_and_drop(stage: Stage) -> str:
+@fault(
+    "thousands of connections are opened and dropped, with and without a call",
+    amounts=(800, 10_000),
+    limits=lambda _: Limits(max_bystander_s=8.0, max_file_growth=16),  # one of six makes a call: they are work, too
+)
+def connections_dropped(stage: Stage) -> str:
     """Open connections at a bounded rate, a couple of hundred at a time, each dropped in one of two ways."""
     calls = [http2.HELLO + http2.call_frames(wire.TRANSLATE, question.request) for question in stage.questions]
     ways = ((b"",), (http2.PREFACE,), (http2.PREFACE[:10],), (http2.TLS_HELLO,), (http2.HELLO,), calls)
@@ -126,7 +137,7 @@ def _open_and_drop(stage: Stage) -> str:
     most_files = files_before = stage.samples(_FILES)
     began_s = time.monotonic()
     try:
-        for number, way in zip(range(stage.scale.num_connections), itertools.cycle(ways)):
+        for number, way in zip(range(stage.amount), itertools.cycle(ways)):
             connection = RawConnection(stage.target)
             open_now.append(connection)
             connection.send(way[number // len(ways) % len(way)])
@@ -139,20 +150,26 @@ def _open_and_drop(stage: Stage) -> str:
     finally:
         for connection in open_now:
             connection.close(with_reset=True)
-    stage.hits["dropped"] += stage.scale.num_connections
+    stage.hits["dropped"] += stage.amount
     return f"{_FILES}{most_files - files_before:+.0f}" if most_files > files_before else ""
 
 
-def _drip(stage: Stage) -> str:
+@fault(
+    "hundreds of connections send a byte now and then: prefaces, headers and bodies without an end",
+    amounts=(100, 400),
+    seconds=(3.0, 20.0),
+    limits=lambda _: Limits(max_file_growth=16),
+)
+def slow_loris(stage: Stage) -> str:
     """Keep hundreds of connections that send a byte now and then; others, new ones too, are served all the time."""
     generator = random.Random(1)
     files_before = stage.samples(_FILES)
     with ExitStack() as stack:
         slow = [
             _Slow(stack.enter_context(RawConnection(stage.target)), kind, stage.questions[0].request)
-            for kind in itertools.islice(itertools.cycle(_SLOW_KINDS), stage.scale.num_slow)
+            for kind in itertools.islice(itertools.cycle(_SLOW_KINDS), stage.amount)
         ]
-        until_s = time.monotonic() + max(stage.scale.slow_s, HANDSHAKE_TIMEOUT_S + 1)
+        until_s = time.monotonic() + max(stage.seconds, HANDSHAKE_TIMEOUT_S + 1)
         num_files = stage.samples(_FILES) - files_before
         while time.monotonic() < until_s:
             for connection in generator.sample(slow, len(slow)):
@@ -165,7 +182,7 @@ def _drip(stage: Stage) -> str:
     stage.hits["handshake_timeout"] += num_ended
     num_open = len(silent) - num_ended
     stage.require(num_open == 0, f"{num_open} connections that never finished their preface were still open")
-    return f"{_FILES}{num_files:+.0f}" if num_files > _SHARE_SEEN * stage.scale.num_slow else ""
+    return f"{_FILES}{num_files:+.0f}" if num_files > _SHARE_SEEN * stage.amount else ""
 
 
 _SLOW_KINDS: Final = ("preface", "headers", "continuation", "body")
@@ -199,10 +216,11 @@ class _Slow:
         return http2.data_frames(http2.grpc_message(request))[:-1]
 
 
-def _send_metadata(stage: Stage) -> str:
+@fault("metadata of 8 KiB to 1 MiB, and a thousand headers", amounts=(20, 200), is_counted=False)
+def large_metadata(stage: Stage) -> str:
     """Send ever larger metadata, through gRPC and past it: its client does not send what it knows to be too much."""
     with Client(stage.target) as client:
-        for number, size in zip(range(stage.scale.num_metadata), itertools.cycle(_METADATA_BYTES)):
+        for number, size in zip(range(stage.amount), itertools.cycle(_METADATA_BYTES)):
             request = stage.questions[number % len(stage.questions)].request
             reply = client.call(wire.Method.TRANSLATE, request, timeout_s=_CALL_S, metadata=(("x-note", "a" * size),))
             expected = "OK" if size <= _ACCEPTED_METADATA_BYTES else "RESOURCE_EXHAUSTED"
@@ -237,19 +255,20 @@ def _send_headers(stage: Stage, extra: Sequence[tuple[str, str]], size: int) -> 
     stage.hits["raw_rejected"] += rejected
 
 
-def _send_large(stage: Stage) -> str:
+@fault("requests of 5 MiB, of 64 MiB compressed, and with lengths that lie", amounts=(4, 40), is_counted=False)
+def large_messages(stage: Stage) -> str:
     """Send messages larger than the server accepts: plainly, compressed, and with a length that lies."""
     plain, unpacked = (
         pb.TranslateRequest(texts=["\0" * size]).SerializeToString() for size in (_LARGE_BYTES, _COMPRESSED_BYTES)
     )
     ways = ((plain, grpc.Compression.NoCompression), (unpacked, grpc.Compression.Gzip))
     with Client(stage.target) as client:
-        for request, compression in itertools.islice(itertools.cycle(ways), stage.scale.num_large):
+        for request, compression in itertools.islice(itertools.cycle(ways), stage.amount):
             reply = client.call(wire.Method.TRANSLATE, request, timeout_s=_CALL_S, compression=compression)
             stage.hits[reply.status] += 1
     told = set(stage.hits)
     stage.require(told == {"RESOURCE_EXHAUSTED"}, f"messages that are too large were told {told}")
-    for _ in range(stage.scale.num_large):
+    for _ in range(stage.amount):
         with RawConnection(stage.target) as connection:
             connection.begin()
             connection.send(http2.headers_frames(http2.header_block(wire.TRANSLATE)))
@@ -261,27 +280,31 @@ def _send_large(stage: Stage) -> str:
     return ""
 
 
-def _ping(stage: Stage) -> str:
+@fault("thousands of pings without a pause", amounts=(2000, 20_000), is_counted=False)
+def ping_flood(stage: Stage) -> str:
     """Ping as fast as can be; the server closes that connection, and no other."""
     with RawConnection(stage.target) as connection:
         connection.begin()
         ping = PingFrame(opaque_data=bytes(8)).serialize()
-        for _ in range(stage.scale.num_pings // 100):
+        for _ in range(stage.amount // 100):
             if not connection.send(100 * ping):
                 break
         stage.hits.update(connection.goaways(_REPLY_S))
         is_closed = connection.wait_until_closed(_CLOSE_S)
-    stage.require(is_closed, f"the server still serves a client that pinged {stage.scale.num_pings} times")
+    stage.require(is_closed, f"the server still serves a client that pinged {stage.amount} times")
     return ""
 
 
-def _reset(stage: Stage) -> str:
+@fault(
+    "thousands of calls, each cancelled as soon as it is sent (CVE-2023-44487)",
+    amounts=(800, 10_000),
+    limits=lambda _: Limits(max_bystander_s=4.0),
+)
+def rapid_reset(stage: Stage) -> str:
     """Begin calls and cancel them at once, thousands of them (CVE-2023-44487); those that wait are still answered."""
     cancelled_before = stage.samples(_CANCELLED)
-    for first, wait_s in zip(
-        range(0, stage.scale.num_resets, _RESETS_A_CONNECTION), itertools.cycle((0.0, _ADMITTED_S))
-    ):
-        num_streams = min(_RESETS_A_CONNECTION, stage.scale.num_resets - first)
+    for first, wait_s in zip(range(0, stage.amount, _RESETS_A_CONNECTION), itertools.cycle((0.0, _ADMITTED_S))):
+        num_streams = min(_RESETS_A_CONNECTION, stage.amount - first)
         streams = range(1, 2 * num_streams, 2)
         with RawConnection(stage.target) as connection:
             connection.begin()
@@ -293,7 +316,7 @@ def _reset(stage: Stage) -> str:
                 connection.send(RstStreamFrame(stream, ErrorCodes.CANCEL).serialize())
             stage.hits.update(connection.goaways(_POLL_S))
     num_cancelled = _settled(lambda: stage.samples(_CANCELLED)) - cancelled_before
-    stage.hits["cancelled"] += stage.scale.num_resets
+    stage.hits["cancelled"] += stage.amount
     return f"mt_requests_total{{CANCELLED}}{num_cancelled:+.0f}" if num_cancelled else ""
 
 
@@ -307,9 +330,10 @@ def _settled(measure: Callable[[], float]) -> float:
     return now
 
 
-def _send_garbage(stage: Stage) -> str:
+@fault("other protocols, noise and forbidden frames", amounts=(160, 1300), is_counted=False)
+def garbage(stage: Stage) -> str:
     """Send what is no gRPC; the server closes the connection or answers, and goes on."""
-    for number, kind in zip(range(stage.scale.num_garbage), itertools.cycle(http2.GARBAGE)):
+    for number, kind in zip(range(stage.amount), itertools.cycle(http2.GARBAGE)):
         with RawConnection(stage.target) as connection:
             connection.send(http2.garbage(kind, number))
             goaways = connection.goaways(_POLL_S)
@@ -317,49 +341,6 @@ def _send_garbage(stage: Stage) -> str:
     return ""
 
 
-def connection_faults() -> dict[str, Fault]:
-    """Return the faults, by name."""
-    return {fault.name: fault for fault in _faults()}
-
-
-def _faults() -> Iterator[Fault]:
-    yield Fault(
-        name="reader-stalls",
-        summary="callers ask for long documents and streams and never read",
-        run=_never_read,
-        limits=Limits(max_bystander_s=5.0),  # what they ask for is decoded with the same priority
-    )
-    yield Fault(
-        name="connections-dropped",
-        summary="thousands of connections are opened and dropped, with and without a call",
-        run=_open_and_drop,
-        limits=Limits(max_bystander_s=8.0, max_file_growth=16),  # one of six makes a call: they are work, too
-    )
-    yield Fault(
-        name="slow-loris",
-        summary="hundreds of connections send a byte now and then: prefaces, headers and bodies without an end",
-        run=_drip,
-        limits=Limits(max_file_growth=16),
-    )
-    yield Fault(
-        name="large-metadata",
-        summary="metadata of 8 KiB to 1 MiB, and a thousand headers",
-        run=_send_metadata,
-        is_counted=False,
-    )
-    yield Fault(
-        name="large-messages",
-        summary="requests of 5 MiB, of 64 MiB compressed, and with lengths that lie",
-        run=_send_large,
-        is_counted=False,
-    )
-    yield Fault(name="ping-flood", summary="thousands of pings without a pause", run=_ping, is_counted=False)
-    yield Fault(
-        name="rapid-reset",
-        summary="thousands of calls, each cancelled as soon as it is sent (CVE-2023-44487)",
-        run=_reset,
-        limits=Limits(max_bystander_s=4.0),
-    )
-    yield Fault(
-        name="garbage", summary="other protocols, noise and forbidden frames", run=_send_garbage, is_counted=False
-    )
+FAULTS: Final = (
+    reader_stalls, connections_dropped, slow_loris, large_metadata, large_messages, ping_flood, rapid_reset, garbage,
+)  # fmt: skip

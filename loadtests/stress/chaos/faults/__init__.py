@@ -1,1 +1,0 @@
-"""The faults, by where they come from: decoding, connections, the machine."""
