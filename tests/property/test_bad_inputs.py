@@ -33,11 +33,11 @@ def test_a_row_has_characters_of_each_of_its_columns(data: st.DataObject, index:
 def test_an_input_is_no_message_exactly_if_it_should_be_rejected_as_none(
     data: st.DataObject, kind: str, index: int
 ) -> None:
-    content = KINDS[kind](Draw(data.draw, index=index, limits=LIMITS))
+    bad = KINDS[kind](Draw(data.draw, index=index, limits=LIMITS))
 
-    if content.method in {Method.UNARY, Method.STREAM, Method.DOCUMENT}:
-        message_type = pb.TranslateDocumentRequest if content.method is Method.DOCUMENT else pb.TranslateRequest
-        assert _is_message(message_type, content.message) == (content.expected.field != "request")
+    if bad.method in {Method.UNARY, Method.STREAM, Method.DOCUMENT}:
+        message_type = pb.TranslateDocumentRequest if bad.method is Method.DOCUMENT else pb.TranslateRequest
+        assert _is_message(message_type, bad.message) == (bad.expected.field != "request")
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

@@ -2,7 +2,7 @@
 
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,16 +14,16 @@ from loadtests.stress.bad_inputs.inputs import (
     CHEAP,
     LEFT,
     OK,
-    Content,
+    BadInput,
     Draw,
     Expected,
     Method,
-    document_content,
+    document_input,
     invalid,
     possibly,
     rejected,
     repeated,
-    translate_content,
+    translate_input,
 )
 from loadtests.stress.bad_inputs.messages import encoded
 from loadtests.stress.bad_inputs.texts import SHAPES
@@ -89,53 +89,53 @@ _TOKENS: Final = ("", "Bearer", "Bearer " + "x" * 3000, "Basic Og==", "dgm_x_y")
 _NO_NAME: Final = ("INVALID_ARGUMENT", "NOT_FOUND")
 
 
-def text_sizes(draw: Draw) -> Content:
+def text_sizes(draw: Draw) -> BadInput:
     """A text around the most characters of one."""
     size = draw.limits.max_text_characters + draw.choice(_STEPS)
     is_over = size > draw.limits.max_text_characters
     expected = invalid("texts[1]") if is_over else possibly("INVALID_ARGUMENT", field="texts")
-    return translate_content(draw.limits, "A man.", _filled(draw, size), expected=expected)
+    return translate_input(draw.limits, "A man.", _filled(draw, size), expected=expected)
 
 
-def request_sizes(draw: Draw) -> Content:
+def request_sizes(draw: Draw) -> BadInput:
     """Texts around the most characters of a request."""
     size, each, step = draw.limits.max_request_characters, draw.limits.max_text_characters, draw.choice(_STEPS)
     sizes = [*[each] * (size // each - 1), each - 1, 1 + size % each + step]
     expected = invalid("texts") if step > 0 else possibly("INVALID_ARGUMENT", field="texts")
-    return translate_content(draw.limits, *(_filled(draw, one) for one in sizes), expected=expected)
+    return translate_input(draw.limits, *(_filled(draw, one) for one in sizes), expected=expected)
 
 
-def text_counts(draw: Draw) -> Content:
+def text_counts(draw: Draw) -> BadInput:
     """No text, or around the most texts of a request."""
     count = draw.choice((0, *(draw.limits.max_texts + step for step in _STEPS), 5000))
     expected = OK if 1 <= count <= draw.limits.max_texts else invalid("texts")
     texts = draw.generator().choices(("", "a", "\n", "\ufdfa", "A man."), k=count)
-    return translate_content(draw.limits, *texts, expected=expected, method=draw.unary_or_stream())
+    return translate_input(draw.limits, *texts, expected=expected, method=draw.unary_or_stream())
 
 
-def document_sizes(draw: Draw) -> Content:
+def document_sizes(draw: Draw) -> BadInput:
     """An empty document, or around the most characters of one."""
     size = draw.choice((0, *(draw.limits.max_document_characters + step for step in _STEPS)))
     expected = possibly(LEFT) if 1 <= size <= draw.limits.max_document_characters else invalid("text")
     unit = draw.choice(_UNITS[:4])  # four bytes a character at most, or gRPC rejects the message first
-    return document_content(draw.limits, repeated(unit, size), expected=expected, leaves_after=2)
+    return document_input(draw.limits, repeated(unit, size), expected=expected, leaves_after=2)
 
 
-def message_sizes(draw: Draw) -> Content:
+def message_sizes(draw: Draw) -> BadInput:
     """A message around the most bytes of one, most of them in an unknown field."""
     step = draw.choice((*_STEPS, 100_000))
     method = Method.DOCUMENT if step > 0 and draw.chance(0.5) else Method.UNARY
     return _padded(draw, draw.limits.max_message_bytes + step, method=method)
 
 
-def compression_bombs(draw: Draw) -> Content:
+def compression_bombs(draw: Draw) -> BadInput:
     """A message of a few kilobytes with gzip, and of the largest size or many times more without."""
     most = draw.limits.max_message_bytes
     content = _padded(draw, draw.choice((most // 2, most - 1, most + 1, 2 * most, 8 * most)))
     return replace(content, is_compressed=True)
 
 
-def metadata(draw: Draw) -> Content:
+def metadata(draw: Draw) -> BadInput:
     """A good request whose metadata are many, long, binary, or not what their keys promise."""
     room = draw.limits.max_metadata_bytes
     request_id = draw.choice(("", " ", "x" * 128, "x" * 129, "~!\"'\\", "../../x", "%00%0a"))
@@ -155,11 +155,11 @@ def metadata(draw: Draw) -> Content:
     entries = draw.choice(cases)
     size = sum(len(key) + len(value) + _METADATA_ENTRY_BYTES for key, value in entries)
     expected = rejected("RESOURCE_EXHAUSTED") if size > room else OK
-    content = translate_content(draw.limits, "A man.", expected=expected)
+    content = translate_input(draw.limits, "A man.", expected=expected)
     return replace(content, metadata=entries, num_characters=size, has_request_id=True)
 
 
-def integers(draw: Draw) -> Content:
+def integers(draw: Draw) -> BadInput:
     """One whole number among the options at a limit, one below it or beyond, or far from it."""
     name = draw.choice(sorted(_INT_LIMITS))
     low, high = _INT_LIMITS[name]
@@ -169,7 +169,7 @@ def integers(draw: Draw) -> Content:
     return _with_options(draw, expected, **{**CHEAP, "beam_size": 16 if name == "num_hypotheses" else 1, name: value})
 
 
-def doubles(draw: Draw) -> Content:
+def doubles(draw: Draw) -> BadInput:
     """One number with a fraction at a limit, a hair beyond it, or none at all: NaN, infinity, denormals."""
     name = draw.choice(sorted(_DOUBLE_LIMITS))
     low, high = _DOUBLE_LIMITS[name]
@@ -179,7 +179,7 @@ def doubles(draw: Draw) -> Content:
     return _with_options(draw, expected, **{**CHEAP, "beam_size": 2, name: value})
 
 
-def sampling(draw: Draw) -> Content:
+def sampling(draw: Draw) -> BadInput:
     """Numbers of sampling at their limits and beyond."""
     name = draw.choice(sorted(_SAMPLING_LIMITS))
     low, high = _SAMPLING_LIMITS[name]
@@ -193,39 +193,39 @@ def sampling(draw: Draw) -> Content:
     return _with_options(draw, expected, sampling=pb.SamplingOptions(**chosen), max_target_tokens=3)
 
 
-def enums(draw: Draw) -> Content:
+def enums(draw: Draw) -> BadInput:
     """Numbers that no enum lists."""
     number = draw.choice((99, -1, 2**31 - 1, -(2**31)))
     if draw.chance(0.3):
-        return translate_content(draw.limits, "A man.", expected=invalid("priority"), priority=number)
+        return translate_input(draw.limits, "A man.", expected=invalid("priority"), priority=number)
     name = draw.choice(("long_sentences", "format", "return_attention"))
     return _with_options(draw, invalid(f"options.{name}"), **{**CHEAP, name: number})
 
 
-def contradictions(draw: Draw) -> Content:
+def contradictions(draw: Draw) -> BadInput:
     """Options each of which is in range, but not together with the other."""
     options, name = draw.choice(_CONTRADICTIONS)
     return _with_options(draw, invalid(f"options.{name}"), **options)
 
 
-def languages(draw: Draw) -> Content:
+def languages(draw: Draw) -> BadInput:
     """A language tag that is none, that the server does not have, or that is longer than tags are."""
     field, tag = draw.choice(("source_language", "target_language")), _name(draw, _LANGUAGES, 60)
     expected = rejected(*_NO_NAME) if 1 <= len(tag) <= _MAX_LANGUAGE_CHARACTERS else invalid(field)
     fields: dict[str, Any] = {field: tag}
-    return translate_content(draw.limits, "A man.", expected=expected, method=draw.unary_or_stream(), **fields)
+    return translate_input(draw.limits, "A man.", expected=expected, method=draw.unary_or_stream(), **fields)
 
 
-def models(draw: Draw) -> Content:
+def models(draw: Draw) -> BadInput:
     """A name of a model that leads elsewhere, in a translation or in GetModel."""
     name = _model(draw)
     if draw.chance(0.5):
         return _message(Method.GET_MODEL, pb.GetModelRequest(model=name), *_NO_NAME)
     expected = rejected(*_NO_NAME) if len(name) <= _MAX_NAME_CHARACTERS else invalid("model")
-    return translate_content(draw.limits, "A man.", expected=expected, method=draw.unary_or_stream(), model=name)
+    return translate_input(draw.limits, "A man.", expected=expected, method=draw.unary_or_stream(), model=name)
 
 
-def administration(draw: Draw) -> Content:
+def administration(draw: Draw) -> BadInput:
     """A change of models by a name or label that cannot be one; none of them may touch a file."""
     name, method = _model(draw), draw.choice((Method.LOAD_MODEL, Method.UNLOAD_MODEL, Method.SET_MODEL_LABEL))
     request: Message = {
@@ -236,19 +236,19 @@ def administration(draw: Draw) -> Content:
     return _message(method, request, *_NO_NAME, "UNAUTHENTICATED", "PERMISSION_DENIED", "FAILED_PRECONDITION")
 
 
-def request_ids(draw: Draw) -> Content:
+def request_ids(draw: Draw) -> BadInput:
     """A request id that cannot be sent back, or just can."""
     name = _name(draw, _REQUEST_IDS, 200)
     expected = (
         OK if len(name) <= _MAX_NAME_CHARACTERS and name.isascii() and name.isprintable() else invalid("request_id")
     )
     method = draw.unary_or_stream()
-    return translate_content(
+    return translate_input(
         draw.limits, "A man.", expected=expected, method=method, has_request_id=True, request_id=name
     )
 
 
-def prefixes(draw: Draw) -> Content:
+def prefixes(draw: Draw) -> BadInput:
     """A target prefix of every shape of bad text, around its greatest size."""
     prefix = _shaped(draw, draw.choice((1, 5, 30, _MAX_PREFIX_CHARACTERS, _MAX_PREFIX_CHARACTERS + 1)))
     options = pb.DecodingOptions(beam_size=1, repetition_guard=False, max_target_tokens=60)
@@ -260,19 +260,19 @@ def prefixes(draw: Draw) -> Content:
     is_over = len(prefix) > _MAX_PREFIX_CHARACTERS
     expected = invalid(field) if is_over else possibly("INVALID_ARGUMENT", field=field)
     method = draw.unary_or_stream()
-    return translate_content(
+    return translate_input(
         draw.limits, "A man.", "\n", "Two.", expected=expected, method=method, options=options, **fields
     )
 
 
-def suppressed_pieces(draw: Draw) -> Content:
+def suppressed_pieces(draw: Draw) -> BadInput:
     """Suppressed tokens that are special, bytes, or no pieces of the vocabulary."""
     count = draw.choice((1, 3, _MAX_SUPPRESSED, _MAX_SUPPRESSED + 1))
     known = [_shaped(draw, draw.choice((1, 2, 6))) for _ in range(min(count, 8))]
     options = pb.DecodingOptions(**CHEAP, suppressed_tokens=draw.generator().choices(known, k=count))
     expected = possibly("INVALID_ARGUMENT", field="options.suppressed_tokens")
     method = draw.unary_or_stream()
-    return translate_content(draw.limits, "A man.", expected=expected, method=method, options=options)
+    return translate_input(draw.limits, "A man.", expected=expected, method=method, options=options)
 
 
 def _around(low: float, high: float) -> list[float]:
@@ -280,21 +280,21 @@ def _around(low: float, high: float) -> list[float]:
     return [low, high, *beyond, (low + high) / 2, 0.0]
 
 
-def _with_options(draw: Draw, expected: Expected, **options: Any) -> Content:
+def _with_options(draw: Draw, expected: Expected, **options: Any) -> BadInput:
     text, chosen = "A man reads.", pb.DecodingOptions(**options)
     if draw.chance(0.25):
-        return document_content(draw.limits, text, expected=expected, options=chosen)
-    return translate_content(draw.limits, text, expected=expected, method=draw.unary_or_stream(), options=chosen)
+        return document_input(draw.limits, text, expected=expected, options=chosen)
+    return translate_input(draw.limits, text, expected=expected, method=draw.unary_or_stream(), options=chosen)
 
 
-def _padded(draw: Draw, size: int, *, method: Method = Method.UNARY) -> Content:
+def _padded(draw: Draw, size: int, *, method: Method = Method.UNARY) -> BadInput:
     """Return a good message of so many bytes, or one that is only too large."""
-    small = translate_content(draw.limits, "A man.", expected=OK).message
+    small = translate_input(draw.limits, "A man.", expected=OK).message
     padding = size - len(small)
     padding -= len(encoded(_UNKNOWN_FIELD, bytes(padding))) - padding  # the field's own head
     message = small + encoded(_UNKNOWN_FIELD, bytes(padding))
     expected = OK if len(message) <= draw.limits.max_message_bytes else rejected("RESOURCE_EXHAUSTED")
-    return Content(message=message, expected=expected, method=method, has_request_id=True, num_characters=len(message))
+    return BadInput(message=message, expected=expected, method=method, has_request_id=True, num_characters=len(message))
 
 
 def _filled(draw: Draw, size: int) -> str:
@@ -315,8 +315,8 @@ def _model(draw: Draw) -> str:
     return draw.choice(_MODELS) if draw.chance(0.8) else f"?{_shaped(draw, 100)}"
 
 
-def _message(method: Method, request: Message, *statuses: str) -> Content:
-    return Content(
+def _message(method: Method, request: Message, *statuses: str) -> BadInput:
+    return BadInput(
         message=request.SerializeToString(),
         expected=rejected(*statuses),
         method=method,
@@ -325,24 +325,8 @@ def _message(method: Method, request: Message, *statuses: str) -> Content:
     )
 
 
-FIELDS: Final[Mapping[str, Callable[[Draw], Content]]] = {
-    "text-sizes": text_sizes,
-    "request-sizes": request_sizes,
-    "text-counts": text_counts,
-    "document-sizes": document_sizes,
-    "message-sizes": message_sizes,
-    "compression-bombs": compression_bombs,
-    "metadata": metadata,
-    "integers": integers,
-    "doubles": doubles,
-    "sampling": sampling,
-    "enums": enums,
-    "contradictions": contradictions,
-    "languages": languages,
-    "models": models,
-    "administration": administration,
-    "request-ids": request_ids,
-    "prefixes": prefixes,
-    "suppressed-pieces": suppressed_pieces,
-}
-"""By the name of their kind."""
+FIELDS: Final = (
+    text_sizes, request_sizes, text_counts, document_sizes, message_sizes, compression_bombs, metadata, integers,
+    doubles, sampling, enums, contradictions, languages, models, administration, request_ids, prefixes,
+    suppressed_pieces,
+)  # fmt: skip

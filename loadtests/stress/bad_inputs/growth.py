@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
 from dragoman.v1 import translation_pb2 as pb
 
@@ -10,15 +11,14 @@ from loadtests.stress.bad_inputs.inputs import (
     CHEAP,
     OK,
     BadInput,
-    Content,
     Draw,
     Limits,
-    document_content,
+    document_input,
     repeated,
-    translate_content,
+    translate_input,
 )
 from loadtests.stress.bad_inputs.sender import Answer
-from loadtests.stress.bad_inputs.texts import SHAPES
+from loadtests.stress.bad_inputs.texts import SHAPES, Shape
 from loadtests.stress.drawing import drawn
 
 _LONG_S: Final = 0.5
@@ -54,7 +54,7 @@ class Growth:
 def measured(sender: Sends, limits: Limits, *, shapes: Sequence[str], seed: int) -> Iterator[Growth]:
     """Yield the growth of requests and documents of each shape, up to the greatest size."""
     for shape in shapes:
-        unit = _unit(shape, seed)
+        unit = drawn(partial(_unit, SHAPES[shape]), entropy=f"{seed}/{shape}")
         for method, most, measure in (
             ("Translate", limits.max_text_characters, _text_s),
             ("TranslateDocument", limits.max_document_characters, _first_s),
@@ -63,14 +63,14 @@ def measured(sender: Sends, limits: Limits, *, shapes: Sequence[str], seed: int)
             yield Growth(shape=shape, method=method, num_characters=most, half_s=half_s, whole_s=whole_s)
 
 
-def _unit(shape: str, seed: int) -> str:
-    return drawn(lambda draw: SHAPES[shape].text(Draw(draw), _UNIT_CHARACTERS), entropy=f"{seed}/{shape}")
+def _unit(shape: Shape, draw: Callable[..., Any]) -> str:
+    return shape.text(Draw(draw), _UNIT_CHARACTERS)
 
 
 def _text_s(sender: Sends, limits: Limits, text: str) -> float:
     """Return the seconds of text work of a request, as the answer tells them."""
     options = pb.DecodingOptions(**{**CHEAP, "max_target_tokens": 1})
-    bad = _input(translate_content(limits, text, expected=OK, options=options))
+    bad = translate_input(limits, text, expected=OK, options=options)
 
     def seconds() -> float:
         timings = [one.timings for one in sender.send(bad).responses if isinstance(one, pb.TranslateResponse)]
@@ -81,12 +81,8 @@ def _text_s(sender: Sends, limits: Limits, text: str) -> float:
 
 def _first_s(sender: Sends, limits: Limits, text: str) -> float:
     """Return the seconds until the first message of a document, whose caller cancels then."""
-    bad = _input(document_content(limits, text, expected=OK, leaves_after=1))
+    bad = document_input(limits, text, expected=OK, leaves_after=1)
     return _fastest(lambda: sender.send(bad).seconds)
-
-
-def _input(content: Content) -> BadInput:
-    return BadInput(kind="growth", index=0, content=content)
 
 
 def _fastest(measure: Callable[[], float]) -> float:

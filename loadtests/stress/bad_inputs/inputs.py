@@ -1,4 +1,4 @@
-"""One bad input: what is sent, which answers are right, and how it is drawn from a seed."""
+"""One bad input: what is sent, which answers are right, and how its parts are drawn."""
 
 import enum
 import random
@@ -106,7 +106,7 @@ def possibly(*statuses: str, field: str = "") -> Expected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
+class BadInput:
     """What a kind draws: the message, how it is sent, and the right answers to it."""
 
     message: bytes
@@ -124,20 +124,6 @@ class Content:
 
     is_compressed: bool = False
     """Whether it is sent with gzip."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BadInput:
-    """One input; its kind, index and seed make it again."""
-
-    kind: str
-    index: int
-    content: Content
-
-    @property
-    def method(self) -> Method:
-        """How it is sent."""
-        return self.content.method
 
 
 class Draw:
@@ -174,7 +160,7 @@ class Draw:
         return self.choice((Method.UNARY, Method.STREAM))
 
 
-def translate_content(
+def translate_input(
     limits: Limits,
     *texts: str,
     expected: Expected,
@@ -182,11 +168,11 @@ def translate_content(
     has_request_id: bool = False,
     options: pb.DecodingOptions | None = None,
     **fields: Any,
-) -> Content:
+) -> BadInput:
     """Return a TranslateRequest of these texts, sent alone or in a stream; `fields` replace others."""
     chosen = pb.DecodingOptions(**CHEAP) if options is None else options
     request = pb.TranslateRequest(texts=texts, options=chosen, **{**limits.languages, **fields})
-    return Content(
+    return BadInput(
         message=request.SerializeToString(),
         expected=expected,
         method=method,
@@ -195,18 +181,18 @@ def translate_content(
     )
 
 
-def document_content(
+def document_input(
     limits: Limits,
     text: str,
     *,
     expected: Expected,
     leaves_after: int | None = None,
     options: pb.DecodingOptions | None = None,
-) -> Content:
+) -> BadInput:
     """Return a TranslateDocumentRequest."""
     chosen = pb.DecodingOptions(**CHEAP) if options is None else options
     request = pb.TranslateDocumentRequest(text=text, options=chosen, **limits.languages)
-    return Content(
+    return BadInput(
         message=request.SerializeToString(),
         expected=expected,
         method=Method.DOCUMENT,

@@ -6,32 +6,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from loadtests.stress.bad_inputs.fields import FIELDS
-from loadtests.stress.bad_inputs.inputs import BadInput, Content, Draw, Limits
+from loadtests.stress.bad_inputs.inputs import BadInput, Draw, Limits
 from loadtests.stress.bad_inputs.messages import MESSAGES
 from loadtests.stress.bad_inputs.texts import SHAPES, html_format, megabytes, shaped, unicode_rows
 from loadtests.stress.drawing import drawn
 
-KINDS: Final[Mapping[str, Callable[[Draw], Content]]] = {
+KINDS: Final[Mapping[str, Callable[[Draw], BadInput]]] = {
     "unicode": unicode_rows,
     **{name: shaped(shape) for name, shape in SHAPES.items()},
-    "html-format": html_format,
-    "megabytes": megabytes,
-    **MESSAGES,
-    **FIELDS,
+    **{kind.__name__.replace("_", "-"): kind for kind in (html_format, megabytes, *MESSAGES, *FIELDS)},
 }
 """By name; each draws one input."""
 
-_LARGE: Final = 0.1
-_WEIGHTS: Final = {
-    "unicode": 1.5,
-    "html-format": 0.5,
-    "megabytes": _LARGE,
-    "text-sizes": _LARGE,
-    "request-sizes": 0.02,
-    "document-sizes": _LARGE,
-    "message-sizes": _LARGE,
-    "compression-bombs": _LARGE,
-}
+_LARGE: Final = ("megabytes", "text-sizes", "document-sizes", "message-sizes", "compression-bombs")
+_WEIGHTS: Final = {"unicode": 1.5, "html-format": 0.5, **dict.fromkeys(_LARGE, 0.1), "request-sizes": 0.02}
 """How many there are compared with others, each of which counts 1. What is large is rare."""
 
 
@@ -61,11 +49,10 @@ def plan(count: int, *, kinds: Sequence[str], seed: int) -> list[Planned]:
 
 def make(planned: Planned, *, seed: int, limits: Limits) -> BadInput:
     """Return an input: the same for the same seed and limits, whatever else was made before."""
-    content = drawn(
+    return drawn(
         lambda draw: KINDS[planned.kind](Draw(draw, index=planned.index, limits=limits)),
         entropy=f"{seed}/{planned.kind}/{planned.index}",
     )
-    return BadInput(kind=planned.kind, index=planned.index, content=content)
 
 
 def _shares(count: int, weights: Sequence[float]) -> list[int]:

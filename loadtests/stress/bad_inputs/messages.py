@@ -1,13 +1,12 @@
 """Kinds of input that are no message of Protocol Buffers, or one that no library would write."""
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import DecodeError
 from hypothesis import strategies as st
 
-from loadtests.stress.bad_inputs.inputs import CHEAP, Content, Draw, Expected, Method, invalid, possibly
+from loadtests.stress.bad_inputs.inputs import CHEAP, BadInput, Draw, Expected, Method, invalid, possibly
 
 _METHODS: Final = (Method.UNARY, Method.UNARY, Method.STREAM, Method.DOCUMENT)
 _NO_MESSAGE: Final = invalid("request")
@@ -27,7 +26,7 @@ _MOST_NESTED: Final = 20_000
 _LENGTHS: Final = (2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1)
 
 
-def bad_utf8(draw: Draw) -> Content:
+def bad_utf8(draw: Draw) -> BadInput:
     """A string field, of the request or of its options, whose bytes are no UTF-8; lone surrogates among them."""
     method = draw.choice(_METHODS)
     raw = b"A man " * draw.choice((0, 1, 100)) + draw.choice(_BAD_UTF8) + b" reads." * draw.choice((0, 1))
@@ -35,23 +34,23 @@ def bad_utf8(draw: Draw) -> Content:
         raw = encoded(_OPTIONS_FIELD, encoded(draw.choice((_PREFIX_FIELD, _SUPPRESSED_FIELD)), raw))
     else:
         raw = encoded(draw.choice(_STRING_FIELDS.get(method, _STRING_FIELDS_OF_REQUEST)), raw)
-    return _content(method, _valid(draw, method) + raw, _NO_MESSAGE)
+    return _input(method, _valid(draw, method) + raw, _NO_MESSAGE)
 
 
-def truncated(draw: Draw) -> Content:
+def truncated(draw: Draw) -> BadInput:
     """A message that breaks off."""
     method = draw.choice(_METHODS)
     message = _valid(draw, method)
     return _judged(method, message[: draw.integer(0, len(message) - 1)])
 
 
-def random_bytes(draw: Draw) -> Content:
+def random_bytes(draw: Draw) -> BadInput:
     """Bytes that mean nothing."""
     size = int(5000 ** (draw.integer(0, 1000) / 1000))
     return _judged(draw.choice(_METHODS), draw.generator().randbytes(size))
 
 
-def flipped_bits(draw: Draw) -> Content:
+def flipped_bits(draw: Draw) -> BadInput:
     """A message in which some bits are wrong."""
     method = draw.choice(_METHODS)
     message = bytearray(_valid(draw, method))
@@ -60,7 +59,7 @@ def flipped_bits(draw: Draw) -> Content:
     return _judged(method, bytes(message))
 
 
-def wrong_types(draw: Draw) -> Content:
+def wrong_types(draw: Draw) -> BadInput:
     """Fields of the right number and another wire type; the end of a group that never began."""
     method, wire_type = draw.choice(_METHODS), draw.integer(0, 7)
     payload = {_VARINT: varint(draw.integer(0, 2**64 - 1)), _FIXED64: bytes(8), _FIXED32: bytes(4), _BYTES: b"\x01x"}
@@ -68,14 +67,14 @@ def wrong_types(draw: Draw) -> Content:
     return _judged(method, _valid(draw, method) + raw)
 
 
-def huge_lengths(draw: Draw) -> Content:
+def huge_lengths(draw: Draw) -> BadInput:
     """A field that claims to be up to 2^64 bytes long, and a varint without an end."""
     method = draw.choice(_METHODS)
     claim = draw.choice((varint(draw.choice(_LENGTHS)), b"\xff" * 10, b"\x80" * 300))
-    return _content(method, _valid(draw, method) + varint(1 << 3 | _BYTES) + claim + b"short", _NO_MESSAGE)
+    return _input(method, _valid(draw, method) + varint(1 << 3 | _BYTES) + claim + b"short", _NO_MESSAGE)
 
 
-def nested(draw: Draw) -> Content:
+def nested_messages(draw: Draw) -> BadInput:
     """Groups or messages within each other, deeper than any stack should follow."""
     method = draw.choice(_METHODS)
     depth, number = draw.choice((50, 99, 101, 1000, _MOST_NESTED)), draw.choice((5, 90, 1007))
@@ -88,24 +87,24 @@ def nested(draw: Draw) -> Content:
     return _judged(method, _valid(draw, method) + encoded(_OPTIONS_FIELD, raw))
 
 
-def unknown_fields(draw: Draw) -> Content:
+def unknown_fields(draw: Draw) -> BadInput:
     """A good message with fields that are in no contract, many or long."""
     method, generator = draw.choice(_METHODS), draw.generator()
     count, size = draw.choice(((1, 10), (2000, 1), (1, 200_000), (300, 300)))
     numbers = generator.choices((100, 1007, 18_999, 2**29 - 1), k=count)
     fields = b"".join(encoded(number, generator.randbytes(size)) for number in numbers)
-    return _content(method, _valid(draw, method) + fields, possibly())
+    return _input(method, _valid(draw, method) + fields, possibly())
 
 
-def duplicates(draw: Draw) -> Content:
+def duplicate_fields(draw: Draw) -> BadInput:
     """A good message whose fields come many times: of single ones the last counts, options are merged."""
     method = draw.choice(_METHODS)
     message = _valid(draw, method)
     if method is Method.DOCUMENT:
-        return _content(method, message * draw.choice((2, 50)), possibly())
+        return _input(method, message * draw.choice((2, 50)), possibly())
     without_texts = pb.TranslateRequest.FromString(message)
     without_texts.ClearField("texts")
-    return _content(method, without_texts.SerializeToString() * draw.choice((2, 500)) + message, possibly())
+    return _input(method, without_texts.SerializeToString() * draw.choice((2, 500)) + message, possibly())
 
 
 def encoded(number: int, value: bytes) -> bytes:
@@ -131,29 +130,21 @@ def _valid(draw: Draw, method: Method) -> bytes:
     return pb.TranslateRequest(texts=["A man reads.", ""], options=options, **languages).SerializeToString()
 
 
-def _judged(method: Method, message: bytes) -> Content:
+def _judged(method: Method, message: bytes) -> BadInput:
     """Return bytes of which only a parser can say whether they are a message; if they are, it may ask for anything."""
     message_type = pb.TranslateDocumentRequest if method is Method.DOCUMENT else pb.TranslateRequest
     try:
         message_type.FromString(message)
     except DecodeError:
-        return _content(method, message, _NO_MESSAGE)
-    return _content(method, message, possibly("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED"))
+        return _input(method, message, _NO_MESSAGE)
+    return _input(method, message, possibly("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED"))
 
 
-def _content(method: Method, message: bytes, expected: Expected) -> Content:
-    return Content(message=message, expected=expected, method=method, num_characters=len(message))
+def _input(method: Method, message: bytes, expected: Expected) -> BadInput:
+    return BadInput(message=message, expected=expected, method=method, num_characters=len(message))
 
 
-MESSAGES: Final[Mapping[str, Callable[[Draw], Content]]] = {
-    "bad-utf8": bad_utf8,
-    "truncated": truncated,
-    "random-bytes": random_bytes,
-    "flipped-bits": flipped_bits,
-    "wrong-types": wrong_types,
-    "huge-lengths": huge_lengths,
-    "nested-messages": nested,
-    "unknown-fields": unknown_fields,
-    "duplicate-fields": duplicates,
-}
-"""By the name of their kind."""
+MESSAGES: Final = (
+    bad_utf8, truncated, random_bytes, flipped_bits, wrong_types, huge_lengths, nested_messages, unknown_fields,
+    duplicate_fields,
+)  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Final
 
 import grpc
 from dragoman.v1 import translation_pb2 as pb
+from google.protobuf.message import DecodeError
 from tqdm import tqdm
 
 from loadtests import wire
@@ -18,7 +19,7 @@ from loadtests.stress.bad_inputs import growth, kinds
 from loadtests.stress.bad_inputs.growth import Growth
 from loadtests.stress.bad_inputs.inputs import BadInput, Limits
 from loadtests.stress.bad_inputs.kinds import Planned
-from loadtests.stress.bad_inputs.sender import Sender, UnreadableAnswerError, faults
+from loadtests.stress.bad_inputs.sender import Answer, Sender, faults
 from loadtests.stress.callers import Bystanders, Client, Question, Reply, connect, learn_answers
 from loadtests.stress.server import complaints, log_path
 from loadtests.target import ServerError, ServerProcess, wait_until_idle
@@ -171,25 +172,23 @@ def send_all(
     return seen
 
 
-def send_one(sender: Sender, bad: BadInput) -> Record:
+def send_one(sender: Sender, planned: Planned, bad: BadInput) -> Record:
     """Send one input and judge its answer."""
     began_s = time.perf_counter()
     try:
         answer = sender.send(bad)
-    except UnreadableAnswerError as error:
-        status, seconds, num_retries = "UNKNOWN", time.perf_counter() - began_s, 0
-        found = [f"the answer cannot be read: {error}"]
-    else:
-        status, seconds, num_retries = answer.status, answer.seconds, answer.num_retries
         found = list(faults(bad, answer))
+    except DecodeError as error:
+        answer = Answer(status="UNKNOWN", seconds=time.perf_counter() - began_s)
+        found = [f"the answer cannot be read: {error}"]
     return Record(
-        kind=bad.kind,
-        index=bad.index,
+        kind=planned.kind,
+        index=planned.index,
         method=bad.method.name.lower(),
-        num_characters=bad.content.num_characters,
-        status=status,
-        seconds=seconds,
-        num_retries=num_retries,
+        num_characters=bad.num_characters,
+        status=answer.status,
+        seconds=answer.seconds,
+        num_retries=answer.num_retries,
         faults=tuple(found),
     )
 
@@ -221,8 +220,8 @@ def _sent(senders: Sequence[Sender], planned: Sequence[Planned], *, seed: int, l
     def take_sender() -> None:
         own.sender = free.pop()
 
-    def send(bad: BadInput) -> Record:
-        return send_one(own.sender, bad)
+    def send(one: Planned, bad: BadInput) -> Record:
+        return send_one(own.sender, one, bad)
 
     with ThreadPoolExecutor(len(senders), initializer=take_sender) as pool:
-        yield from pool.map(send, (kinds.make(one, seed=seed, limits=limits) for one in planned))
+        yield from pool.map(send, planned, (kinds.make(one, seed=seed, limits=limits) for one in planned))

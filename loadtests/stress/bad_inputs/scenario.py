@@ -1,19 +1,26 @@
-"""Scenario `bad-inputs`: thousands of malformed and extreme inputs, and what they did."""
+"""Scenario `bad-inputs`: thousands of malformed and extreme inputs, what they did, and which promises held."""
 
 import argparse
 import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Final
+from dataclasses import asdict
+from typing import Any, Final
+
+from matplotlib.figure import Figure
 
 from loadtests.flags import within
-from loadtests.stress.bad_inputs import kinds, verdict
-from loadtests.stress.bad_inputs.inputs import BadInput
+from loadtests.records import percentile
+from loadtests.stress.bad_inputs import kinds
+from loadtests.stress.bad_inputs.inputs import LEFT, BadInput
 from loadtests.stress.bad_inputs.kinds import KINDS, Planned
-from loadtests.stress.bad_inputs.run import Record, Watch, send_all, send_one
-from loadtests.stress.bad_inputs.sender import Sender
+from loadtests.stress.bad_inputs.run import Record, Run, Watch, send_all, send_one
+from loadtests.stress.bad_inputs.sender import HANG, INTERNAL, LOST, Sender
 from loadtests.stress.bad_inputs.texts import SHAPES
 from loadtests.stress.report import conclude
 from loadtests.stress.server import started
+from loadtests.stress.verdict import Promise, Summary, at_most
 from loadtests.target import ServerProcess
 
 SUMMARY: Final = "20,000 malformed and extreme inputs: does each get the right status?"
@@ -36,6 +43,24 @@ again, with the seed that is printed beside it, and shows what was sent and what
 _COUNTS: Final = {"short": 2000, "full": 20_000}
 _SHORT_SHAPES: Final = ("combining", "untranslatable")
 _MAX_COUNT: Final = 1_000_000
+_LONG_CHARACTERS: Final = 1000
+"""From here on time is looked at by character; below it is the call that takes it."""
+
+_NUM_SLOWEST: Final = 10
+_ANSWERED: Final = frozenset({"OK", LEFT})
+_LINEAR_US: Final = (1.0, 100.0)
+"""Microseconds a character, drawn as lines to compare with."""
+
+_MAX_BYSTANDER_P99_S: Final = 10.0
+_MAX_LOOK_P99_S: Final = 1.0
+"""How long the event loop may keep others waiting."""
+
+_MAX_GROWTH_RATIO: Final = 3.0
+"""Of time, at twice the size: half-way between work that grows as the text does and as its square."""
+
+_MIN_GROWTH_S: Final = 0.25
+"""Faster ones are noise."""
+
 _MAX_CALLERS: Final = 1000
 _MAX_SHOWN: Final = 2000
 
@@ -85,14 +110,13 @@ def _send_all(server: ServerProcess, options: argparse.Namespace) -> int:
         timeout_s=options.timeout,
         grown_shapes=_SHORT_SHAPES if options.mode == "short" else sorted(SHAPES),
     )
-    promises = verdict.Promises(max_rss_growth_mb=options.max_rss_growth_mb)
-    print("slowest:", *map(_slow_line, verdict.slowest(result.records)), sep="\n  ")
+    print("slowest:", *map(_slow_line, slowest(result.records)), sep="\n  ")
     settings = {name: str(value) for name, value in vars(options).items()}
     return conclude(
-        verdict.summarize(result, promises, seed=options.seed),
+        summarize(result, seed=options.seed, max_rss_growth_mb=options.max_rss_growth_mb),
         options.output,
-        details={"settings": settings, **verdict.details(result)},
-        figure=verdict.picture(result.records),
+        details={"settings": settings, **details(result)},
+        figure=picture(result.records),
     )
 
 
@@ -100,10 +124,11 @@ def _send_one(server: ServerProcess, options: argparse.Namespace) -> int:
     """Send one input and show it; return 1 if a promise was broken."""
     watch = Watch(server, options.output, seed=options.seed)
     limits = watch.limits()
-    bad = kinds.make(Planned(kind=options.only[0], index=options.index), seed=options.seed, limits=limits)
+    planned = Planned(kind=options.only[0], index=options.index)
+    bad = kinds.make(planned, seed=options.seed, limits=limits)
     print(_shown(bad))
     with closing(Sender(server.target, limits, timeout_s=options.timeout)) as sender:
-        record = send_one(sender, bad)
+        record = send_one(sender, planned, bad)
     print(f"answered: {record.status} after {1000 * record.seconds:.0f} ms")
     broken = [*record.faults, *watch.faults()]
     for sentence in broken:
@@ -112,16 +137,133 @@ def _send_one(server: ServerProcess, options: argparse.Namespace) -> int:
 
 
 def _shown(bad: BadInput) -> str:
-    content = bad.content
-    rest = f" ... {len(content.message)} bytes" if len(content.message) > _MAX_SHOWN else ""
-    expected = " or ".join(sorted(content.expected.statuses))
-    message = f"{content.message[:_MAX_SHOWN]!r}{rest}"
-    return f"{bad.method.value}\nmetadata: {content.metadata}\nmessage: {message}\nexpected: {expected}"
+    rest = f" ... {len(bad.message)} bytes" if len(bad.message) > _MAX_SHOWN else ""
+    expected = " or ".join(sorted(bad.expected.statuses))
+    message = f"{bad.message[:_MAX_SHOWN]!r}{rest}"
+    return f"{bad.method.value}\nmetadata: {bad.metadata}\nmessage: {message}\nexpected: {expected}"
 
 
 def _slow_line(record: Record) -> str:
     what = f"{record.method} of {record.num_characters} characters, {record.status}, {record.name}"
     return f"{1000 * record.seconds:.0f} ms: {what}"
+
+
+def summarize(run: Run, *, seed: int, max_rss_growth_mb: float) -> Summary:
+    """Return figures and promises of a run of at least one input; broken ones of inputs say how to repeat them."""
+    statuses = Counter(record.status for record in run.records)
+    per_character_us = [
+        1e6 * record.seconds / record.num_characters
+        for record in run.records
+        if record.num_characters >= _LONG_CHARACTERS
+    ]
+    growths = [growth for growth in run.growths if growth.whole_s >= _MIN_GROWTH_S]
+    rss_growth_mb = max(run.memory_mb) - run.memory_mb[0]
+    translated_s = [reply.latency_s for reply in run.translations]
+    looked_s = [reply.latency_s for reply in run.looks]
+    figures: dict[str, str | int] = {
+        "inputs": len(run.records),
+        "kinds": len({record.kind for record in run.records}),
+        "ok": statuses["OK"],
+        "refused": sum(count for status, count in statuses.items() if status not in _ANSWERED | INTERNAL | HANG | LOST),
+        "left": statuses[LEFT],
+        "internal": sum(statuses[status] for status in INTERNAL),
+        "hangs": sum(statuses[status] for status in HANG),
+        "lost": sum(statuses[status] for status in LOST),
+        "rss_growth_mb": f"{rss_growth_mb:.1f}",
+        "slowest_ms": f"{1000 * max((record.seconds for record in run.records), default=0.0):.0f}",
+        "p99_us_per_character": _rounded(_percentile(per_character_us)),
+        "bystander_p99_ms": _rounded(_percentile(translated_s), 1000),
+        "look_p99_ms": _rounded(_percentile(looked_s), 1000),
+        "look_max_ms": _rounded(max(looked_s, default=None), 1000),
+        "worst_growth": _rounded(max((growth.ratio for growth in growths), default=None)),
+        "inputs_per_s": f"{len(run.records) / run.elapsed_s:.0f}",
+    }
+    wrong = [f"{fault} (--seed {seed} {one.name}, {one.method})" for one in run.records for fault in one.faults]
+    return Summary(
+        scenario="bad_inputs",
+        figures=figures,
+        promises=[
+            Promise(name="each input is answered as the contract says", broken=wrong),
+            Promise(name="between batches the server is well", broken=run.server_faults),
+            Promise(name="bystanders are answered as before", broken=list(_bystander_failures(run))),
+            at_most("memory of the server is bounded: growth", rss_growth_mb, max_rss_growth_mb, unit="MB"),
+            at_most(
+                "translations of bystanders at p99",
+                _percentile(translated_s) or 0,
+                _MAX_BYSTANDER_P99_S,
+                unit="s",
+            ),
+            at_most(
+                "calls that need the event loop only at p99",
+                _percentile(looked_s) or 0,
+                _MAX_LOOK_P99_S,
+                unit="s",
+            ),
+            Promise(
+                name="work grows as the text does",
+                broken=[
+                    f"{one.method} of {one.shape} took {one.ratio:.1f} times as long for twice the text: "
+                    f"{one.half_s:.2f} and {one.whole_s:.2f} s"
+                    for one in growths
+                    if one.ratio > _MAX_GROWTH_RATIO
+                ],
+            ),
+        ],
+    )
+
+
+def slowest(records: Sequence[Record]) -> list[Record]:
+    """Return the inputs that took longest, the slowest first."""
+    return sorted(records, key=lambda record: -record.seconds)[:_NUM_SLOWEST]
+
+
+def details(run: Run) -> dict[str, Any]:
+    """Return what the JSON has besides: statuses by kind, all faults, the slowest inputs, memory, growth."""
+    by_kind: dict[str, Counter[str]] = defaultdict(Counter)
+    for record in run.records:
+        by_kind[record.kind][record.status] += 1
+    alone_s = _percentile([reply.latency_s for reply in run.alone])
+    return {
+        "faults": [asdict(record) for record in run.records if record.faults],
+        "slowest": [asdict(record) for record in slowest(run.records)],
+        "statuses": dict(Counter(record.status for record in run.records)),
+        "statuses_by_kind": {kind: dict(statuses) for kind, statuses in sorted(by_kind.items())},
+        "retried": sum(record.num_retries > 0 for record in run.records),
+        "bystander_alone_p99_ms": alone_s and 1000 * alone_s,
+        "memory_mb": [round(size_mb, 1) for size_mb in run.memory_mb],
+        "growth": [{**asdict(growth), "ratio": growth.ratio} for growth in run.growths],
+    }
+
+
+def picture(records: Sequence[Record]) -> Figure:
+    """Draw each input: how large it was, how long it took; slopes of 1 are work that grows as the text does."""
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    axes = figure.subplots()
+    for method in sorted({record.method for record in records}):
+        chosen = [record for record in records if record.method == method]
+        sizes = [max(1, record.num_characters) for record in chosen]
+        axes.scatter(sizes, [1000 * record.seconds for record in chosen], s=3, label=method)
+    ends = (10, max(100, *(record.num_characters for record in records)))
+    for us in _LINEAR_US:
+        axes.plot(ends, [us * end / 1000 for end in ends], color="grey", linestyle=":", linewidth=1)
+        axes.annotate(f"{us:g} µs a character", (ends[1], us * ends[1] / 1000), ha="right", fontsize=8)
+    axes.set(xscale="log", yscale="log", xlabel="characters or bytes sent", ylabel="milliseconds to the end")
+    axes.legend(loc="upper left")
+    return figure
+
+
+def _bystander_failures(run: Run) -> Iterator[str]:
+    for reply in (*run.alone, *run.translations, *run.looks):
+        if reply.status != "OK":
+            yield f"{reply.status}: {reply.message}"
+
+
+def _percentile(values: Sequence[float]) -> float | None:
+    return percentile(values, 0.99) if values else None
+
+
+def _rounded(value: float | None, factor: float = 1.0) -> str:
+    return "none" if value is None else f"{factor * value:.1f}"
 
 
 def _kinds(text: str) -> list[str]:

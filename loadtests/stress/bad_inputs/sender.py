@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import grpc
 from dragoman.v1 import translation_pb2 as pb
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -84,10 +84,6 @@ class Answer:
     """How often the server was overloaded and said when to retry."""
 
 
-class UnreadableAnswerError(Exception):
-    """What the server sent is no message: a lone surrogate, for instance."""
-
-
 class Sender:
     """Sends one input at a time on a connection of its own; retries what the server has no room for."""
 
@@ -104,7 +100,11 @@ class Sender:
         self._channel.close()
 
     def send(self, bad: BadInput) -> Answer:
-        """Send an input and wait for its end; again, a bounded number of times, if the server is overloaded."""
+        """Send an input and wait for its end; again, a bounded number of times, if the server is overloaded.
+
+        Raises:
+            DecodeError: if a client could not read the answer: a lone surrogate, for instance.
+        """
         answer, num_retries = self._sent(bad), 0
         while answer.rejection.reason == _OVERLOADED and num_retries < _MAX_RETRIES:
             self._stopped.wait(min(answer.rejection.retry_after_s, _LONGEST_WAIT_S))
@@ -116,12 +116,12 @@ class Sender:
         if bad.method is Method.STREAM:
             call, raw, has_left = self._called(bad, "stream_stream", iter(self._streamed(bad)))
         elif bad.method is Method.DOCUMENT:
-            call, raw, has_left = self._called(bad, "unary_stream", bad.content.message)
+            call, raw, has_left = self._called(bad, "unary_stream", bad.message)
         else:
-            call, raw, has_left = self._called(bad, "unary_unary", bad.content.message)
+            call, raw, has_left = self._called(bad, "unary_unary", bad.message)
         code = call.code()
         seconds = time.perf_counter() - began_s
-        responses = _parsed(bad.method, raw)
+        responses = [_RESPONSES[bad.method].FromString(one) for one in raw]
         if has_left and code is grpc.StatusCode.CANCELLED:
             return Answer(status=LEFT, seconds=seconds, responses=responses)
         rejection = Rejection() if code is grpc.StatusCode.OK else rejection_of_call(call)
@@ -130,19 +130,18 @@ class Sender:
 
     def _called(self, bad: BadInput, arity: str, request: Any) -> tuple[Any, list[bytes], bool]:
         """Return a finished call, its messages, and whether it was cancelled with more to come."""
-        content = bad.content
         method = getattr(self._channel, arity)(bad.method.value)
         call = (method.future if arity == "unary_unary" else method)(
             request,
             timeout=self._timeout_s,
-            metadata=content.metadata,
-            compression=grpc.Compression.Gzip if content.is_compressed else None,
+            metadata=bad.metadata,
+            compression=grpc.Compression.Gzip if bad.is_compressed else None,
         )
         raw: list[bytes] = []
         try:
             for message in [call.result()] if arity == "unary_unary" else call:
                 raw.append(message)
-                if len(raw) == content.leaves_after:
+                if len(raw) == bad.leaves_after:
                     call.cancel()
                     return call, raw, True
         except grpc.RpcError:
@@ -156,8 +155,7 @@ class Sender:
 
 def streamed_message(bad: BadInput) -> bytes:
     """Return an input as it is sent in a stream, where each request needs an id; one that it brings comes last."""
-    content = bad.content
-    return content.message if content.has_request_id else encoded(_REQUEST_ID_FIELD, b"bad") + content.message
+    return bad.message if bad.has_request_id else encoded(_REQUEST_ID_FIELD, b"bad") + bad.message
 
 
 def rejection_of_call(call: Any) -> Rejection:
@@ -184,7 +182,7 @@ def rejection_of_status(status: status_pb2.Status) -> Rejection:
 
 def faults(bad: BadInput, answer: Answer) -> Iterator[str]:
     """Yield a sentence for each promise that an answer breaks."""
-    expected = bad.content.expected
+    expected = bad.expected
     if answer.status not in expected.statuses:
         message = answer.rejection.message[:200]
         yield f"answered {answer.status} ({message}) instead of {' or '.join(sorted(expected.statuses))}"
@@ -198,20 +196,20 @@ def faults(bad: BadInput, answer: Answer) -> Iterator[str]:
 
 def _answer_faults(bad: BadInput, answer: Answer) -> Iterator[str]:
     if bad.method in {Method.UNARY, Method.STREAM}:
-        message = streamed_message(bad) if bad.method is Method.STREAM else bad.content.message
+        message = streamed_message(bad) if bad.method is Method.STREAM else bad.message
         request = pb.TranslateRequest.FromString(message)
         for response in (one for one in answer.responses if isinstance(one, pb.TranslateResponse)):
             yield from translate_faults(request, response)
         if len(answer.responses) != 1:
             yield f"{len(answer.responses)} answers came"
     elif bad.method is Method.DOCUMENT:
-        document = pb.TranslateDocumentRequest.FromString(bad.content.message)
+        document = pb.TranslateDocumentRequest.FromString(bad.message)
         messages = [one for one in answer.responses if isinstance(one, pb.TranslatedSentence)]
         yield from document_faults(document, messages, is_complete=answer.status == "OK")
 
 
 def _rejection_faults(bad: BadInput, answer: Answer) -> Iterator[str]:
-    rejection, expected_field = answer.rejection, bad.content.expected.field
+    rejection, expected_field = answer.rejection, bad.expected.field
     if answer.status not in _REASONS:
         return  # gRPC's own words
     if (rejection.domain, rejection.reason) != (_DOMAIN, _REASONS[answer.status]):
@@ -251,15 +249,3 @@ def _neighbour(limits: Limits, request_id: str) -> bytes:
     options = pb.DecodingOptions(**CHEAP)
     request = pb.TranslateRequest(texts=["A man reads."], request_id=request_id, options=options, **limits.languages)
     return request.SerializeToString()
-
-
-def _parsed(method: Method, raw: Sequence[bytes]) -> list[Message]:
-    """Return messages as a client reads them.
-
-    Raises:
-        UnreadableAnswerError: if a client could not.
-    """
-    try:
-        return [_RESPONSES[method].FromString(one) for one in raw]
-    except DecodeError as error:
-        raise UnreadableAnswerError(f"{method.name}: {error}") from error

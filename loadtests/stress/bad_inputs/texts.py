@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from loadtests.stress.bad_inputs.inputs import (
     LEFT,
     OK,
-    Content,
+    BadInput,
     Draw,
     Expected,
-    document_content,
+    document_input,
     possibly,
     repeated,
-    translate_content,
+    translate_input,
 )
 
 ROW_SIZE: Final = 256
@@ -221,17 +221,17 @@ def row(draw: Draw, index: int) -> str:
     return "".join(chr(point) for point in points if point not in _SURROGATES)
 
 
-def unicode_rows(draw: Draw) -> Content:
+def unicode_rows(draw: Draw) -> BadInput:
     """Characters of rows of the code space; as many inputs as there are rows / 8 have all of it."""
     rows = [row(draw, (draw.index * _ROWS_PER_INPUT + offset) % NUM_ROWS) for offset in range(_ROWS_PER_INPUT)]
     texts = [text if draw.chance(0.5) else f"A man {text} reads." for text in rows if text]  # surrogates have none
-    return translate_content(draw.limits, *texts or ["A man."], expected=OK, method=draw.unary_or_stream())
+    return translate_input(draw.limits, *texts or ["A man."], expected=OK, method=draw.unary_or_stream())
 
 
-def shaped(shape: Shape) -> Callable[[Draw], Content]:
+def shaped(shape: Shape) -> Callable[[Draw], BadInput]:
     """Return the kind of texts of this shape, of all lengths, over every method."""
 
-    def content(draw: Draw) -> Content:
+    def content(draw: Draw) -> BadInput:
         is_large = draw.chance(_LARGE_SHARE)
         size = draw.integer(1000, draw.limits.max_text_characters) if is_large else _small_size(draw)
         options = None if is_large or not draw.chance(_RICH_SHARE) else _rich_options(draw)
@@ -240,32 +240,32 @@ def shaped(shape: Shape) -> Callable[[Draw], Content]:
             text = shape.text(draw, size)
             if options:
                 options.ClearField("split_sentences")
-            return document_content(draw.limits, text, expected=_expected(len(text), "text"), options=options)
+            return document_input(draw.limits, text, expected=_expected(len(text), "text"), options=options)
         num_texts = 1 if is_large or options else draw.choice((1, 1, 2, 5))
         texts = [shape.text(draw, max(1, size // num_texts)) for _ in range(num_texts)]
         expected = _expected(sum(map(len, texts)), "texts")
-        return translate_content(draw.limits, *texts, expected=expected, method=draw.unary_or_stream(), options=options)
+        return translate_input(draw.limits, *texts, expected=expected, method=draw.unary_or_stream(), options=options)
 
     content.__doc__ = shape.summary
     return content
 
 
-def megabytes(draw: Draw) -> Content:
+def megabytes(draw: Draw) -> BadInput:
     """A document of the greatest size, of any shape; its caller cancels after a few sentences."""
     names = sorted(SHAPES)
     size = draw.limits.max_document_characters // draw.choice((1, 2))
     text = repeated(SHAPES[names[draw.index % len(names)]].text(draw, 4096), size)
-    return document_content(draw.limits, text, expected=possibly(LEFT), leaves_after=_LEAVES_AFTER)
+    return document_input(draw.limits, text, expected=possibly(LEFT), leaves_after=_LEAVES_AFTER)
 
 
-def html_format(draw: Draw) -> Content:
+def html_format(draw: Draw) -> BadInput:
     """HTML that is said to be HTML, which is rejected where it is not implemented."""
     text = SHAPES[draw.choice(("html-bombs", "entity-bombs"))].text(draw, draw.choice((20, 400, 8000)))
     options = pb.DecodingOptions(format=pb.TEXT_FORMAT_HTML, beam_size=1, max_target_tokens=3)
     expected = possibly("UNIMPLEMENTED", field="options.format")
     if draw.chance(0.3):
-        return document_content(draw.limits, text, expected=expected, options=options)
-    return translate_content(draw.limits, text, expected=expected, method=draw.unary_or_stream(), options=options)
+        return document_input(draw.limits, text, expected=expected, options=options)
+    return translate_input(draw.limits, text, expected=expected, method=draw.unary_or_stream(), options=options)
 
 
 def _expected(num_characters: int, field: str) -> Expected:

@@ -18,7 +18,7 @@ class TimedSender:
         self._seconds = seconds
 
     def send(self, bad: BadInput) -> Answer:
-        seconds = self._seconds(bad.content.num_characters)
+        seconds = self._seconds(bad.num_characters)
         if bad.method is Method.DOCUMENT:
             return Answer(status="LEFT", seconds=seconds)
         response = pb.TranslateResponse()

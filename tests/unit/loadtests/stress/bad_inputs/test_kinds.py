@@ -12,7 +12,7 @@ def test_a_full_run_has_every_row_of_the_code_space() -> None:
     num_inputs = sum(one.kind == "unicode" for one in plan(FULL, kinds=list(KINDS), seed=1))
 
     sent = "".join(
-        make(Planned(kind="unicode", index=index), seed=1, limits=LIMITS).content.message.decode("utf-8", "ignore")
+        make(Planned(kind="unicode", index=index), seed=1, limits=LIMITS).message.decode("utf-8", "ignore")
         for index in range(num_inputs)
     )
 
@@ -29,7 +29,7 @@ def test_what_is_large_is_rare() -> None:
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_inputs_of_a_kind_differ_and_some_are_expected_to_fail_or_hold(kind: str) -> None:
-    made = [make(Planned(kind=kind, index=index), seed=1, limits=LIMITS).content for index in range(12)]
+    made = [make(Planned(kind=kind, index=index), seed=1, limits=LIMITS) for index in range(12)]
 
     assert len({(content.message, content.metadata) for content in made}) > 1
     assert all(content.expected.statuses for content in made)

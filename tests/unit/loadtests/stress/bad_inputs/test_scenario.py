@@ -1,7 +1,98 @@
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from loadtests.stress.__main__ import main
+from loadtests.stress.bad_inputs.growth import Growth
 from loadtests.stress.bad_inputs.kinds import KINDS
+from loadtests.stress.bad_inputs.run import Record, Run
+from loadtests.stress.bad_inputs.scenario import details, slowest, summarize
+from loadtests.stress.callers import Reply
+from loadtests.stress.verdict import Summary
+
+
+def record(index: int, **fields: Any) -> Record:
+    values = {"kind": "nul", "method": "unary", "num_characters": 2000, "status": "OK", "seconds": 0.02, **fields}
+    return Record(index=index, **values)
+
+
+def reply(latency_s: float, status: str = "OK", message: str = "") -> Reply:
+    return Reply(status=status, message=message, began_s=1.0, ended_s=1.0 + latency_s)
+
+
+GROWTH = Growth(shape="dots", method="Translate", num_characters=10_000, half_s=0.4, whole_s=0.9)
+GOOD = Run(
+    records=[record(0), record(1, status="INVALID_ARGUMENT"), record(2, status="LEFT", kind="megabytes")],
+    memory_mb=[100.0, 130.0, 120.0],
+    translations=[reply(0.125), reply(0.25)],
+    alone=[reply(0.125)],
+    looks=[reply(0.03125)],
+    growths=[GROWTH],
+    elapsed_s=1.5,
+)
+
+
+def summary(run: Run) -> Summary:
+    return summarize(run, seed=7, max_rss_growth_mb=256)
+
+
+def test_a_run_that_holds_has_its_figures_in_the_line() -> None:
+    assert summary(GOOD).line == (
+        "bad_inputs inputs=3 kinds=2 ok=1 refused=1 left=1 internal=0 hangs=0 lost=0 rss_growth_mb=30.0 slowest_ms=20 "
+        "p99_us_per_character=10.0 bystander_p99_ms=250.0 look_p99_ms=31.2 look_max_ms=31.2 worst_growth=2.2 "
+        "inputs_per_s=2 verdict=held"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"records": [record(5, faults=("no hypothesis",))]}, "no hypothesis (--seed 7 --only nul --index 5, unary)"),
+        ({"memory_mb": [100.0, 400.0, 120.0]}, "300 MB, more than 256"),
+        ({"server_faults": ["the server says that it does not serve"]}, "the server says that it does not serve"),
+        ({"translations": [reply(0.1, "INTERNAL", "x")]}, "bystanders are answered as before: INTERNAL: x"),
+        ({"looks": [reply(0.1, "WRONG_ANSWER", "no model")]}, "WRONG_ANSWER: no model"),
+        ({"alone": [reply(0.1, "UNAVAILABLE", "y")]}, "UNAVAILABLE: y"),
+        ({"translations": [reply(11.0)]}, "translations of bystanders at p99: 11 s, more than 10"),
+        ({"looks": [reply(1.5)]}, "calls that need the event loop only at p99: 1.5 s, more than 1"),
+        ({"growths": [replace(GROWTH, whole_s=1.6)]}, "Translate of dots took 4.0 times as long for twice the text"),
+    ],
+)
+def test_each_promise_can_be_broken(changed: dict[str, Any], sentence: str) -> None:
+    found = summary(replace(GOOD, **changed))
+
+    (broken,) = found.broken
+    assert sentence in broken.sentence
+    assert found.line.endswith("verdict=broken")
+
+
+def test_what_is_fast_is_too_noisy_to_grow() -> None:
+    assert summary(replace(GOOD, growths=[replace(GROWTH, half_s=0.001, whole_s=0.1)])).exit_status == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "figure"),
+    [("INTERNAL", "internal"), ("UNKNOWN", "internal"), ("DEADLINE_EXCEEDED", "hangs"), ("UNAVAILABLE", "lost")],
+)
+def test_failures_are_no_rejections(status: str, figure: str) -> None:
+    figures = summary(replace(GOOD, records=[record(0, status=status)])).figures
+
+    assert (figures[figure], figures["refused"], figures["ok"]) == (1, 0, 0)
+
+
+def test_the_slowest_come_first() -> None:
+    records = [record(index, seconds=index / 10) for index in range(30)]
+
+    assert [one.index for one in slowest(records)] == list(range(29, 19, -1))
+
+
+def test_the_report_has_the_faults_and_the_slowest() -> None:
+    found = details(replace(GOOD, records=[record(0, faults=("wrong",)), record(1, num_characters=0)]))
+
+    assert [fault["index"] for fault in found["faults"]] == [0]
+    assert found["statuses_by_kind"] == {"nul": {"OK": 2}}
+    assert len(found["slowest"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,11 @@ from dragoman.v1 import translation_pb2 as pb
 from loadtests.stress.bad_inputs.inputs import (
     OK,
     BadInput,
-    Content,
     Expected,
     Limits,
     Method,
     invalid,
-    translate_content,
+    translate_input,
 )
 from loadtests.stress.bad_inputs.sender import (
     AFTER,
@@ -38,8 +37,7 @@ NEIGHBOURS = tuple(pb.TranslateResponse(request_id=name, translations=[pb.Transl
 
 
 def bad_input(expected: Expected, *, method: Method = Method.UNARY) -> BadInput:
-    content = translate_content(Limits(), "\n", expected=expected)
-    return BadInput(kind="nul", index=1, content=replace(content, method=method))
+    return translate_input(Limits(), "\n", expected=expected, method=method)
 
 
 def test_what_was_expected_has_no_fault() -> None:
@@ -97,10 +95,10 @@ def test_in_a_stream_the_neighbours_must_be_answered(
 
 
 def test_what_grpc_itself_rejects_needs_no_details() -> None:
-    content = Content(message=b"", expected=Expected(statuses=frozenset({"RESOURCE_EXHAUSTED"})))
+    bad = BadInput(message=b"", expected=Expected(statuses=frozenset({"RESOURCE_EXHAUSTED"})))
     answer = Answer(status="RESOURCE_EXHAUSTED", seconds=0.1, rejection=Rejection(message="larger than max"))
 
-    assert list(faults(BadInput(kind="x", index=0, content=content), answer)) == []
+    assert list(faults(bad, answer)) == []
 
 
 def test_the_details_of_a_rejection_are_read() -> None:
