@@ -1,5 +1,6 @@
 """Sends bad inputs over gRPC, raw bytes as they are, and judges what comes back."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,14 +29,10 @@ LOST: Final = frozenset({"UNAVAILABLE", "CANCELLED"})
 """Connection or call ended without a reason."""
 
 _RESPONSES: Final[dict[Method, type[Message]]] = {
-    Method.UNARY: pb.TranslateResponse,
-    Method.DOCUMENT: pb.TranslatedSentence,
-    Method.STREAM: pb.TranslateResponse,
-    Method.GET_MODEL: pb.GetModelResponse,
-    Method.LOAD_MODEL: pb.LoadModelResponse,
-    Method.UNLOAD_MODEL: pb.UnloadModelResponse,
-    Method.SET_MODEL_LABEL: pb.SetModelLabelResponse,
-}
+    Method.UNARY: pb.TranslateResponse, Method.DOCUMENT: pb.TranslatedSentence, Method.STREAM: pb.TranslateResponse,
+    Method.GET_MODEL: pb.GetModelResponse, Method.LOAD_MODEL: pb.LoadModelResponse,
+    Method.UNLOAD_MODEL: pb.UnloadModelResponse, Method.SET_MODEL_LABEL: pb.SetModelLabelResponse,
+}  # fmt: skip
 _REQUEST_ID_FIELD: Final = 7
 _OVERLOADED: Final = "OVERLOADED"
 _MAX_RETRIES: Final = 20
@@ -113,44 +110,31 @@ class Sender:
 
     def _sent(self, bad: BadInput) -> Answer:
         began_s = time.perf_counter()
-        if bad.method is Method.STREAM:
-            call, raw, has_left = self._called(bad, "stream_stream", iter(self._streamed(bad)))
-        elif bad.method is Method.DOCUMENT:
-            call, raw, has_left = self._called(bad, "unary_stream", bad.message)
-        else:
-            call, raw, has_left = self._called(bad, "unary_unary", bad.message)
+        call = self._called(bad)
+        raw: list[bytes] = []
+        with contextlib.suppress(grpc.RpcError):  # its status is looked at below
+            for message in call:
+                raw.append(message)
+                if len(raw) == bad.leaves_after:
+                    call.cancel()
         code = call.code()
         seconds = time.perf_counter() - began_s
         responses = [_RESPONSES[bad.method].FromString(one) for one in raw]
-        if has_left and code is grpc.StatusCode.CANCELLED:
+        if len(raw) == bad.leaves_after and code is grpc.StatusCode.CANCELLED:
             return Answer(status=LEFT, seconds=seconds, responses=responses)
         rejection = Rejection() if code is grpc.StatusCode.OK else rejection_of_call(call)
         answer = Answer(status=code.name, seconds=seconds, responses=responses, rejection=rejection)
         return _own_of_stream(answer) if bad.method is Method.STREAM else answer
 
-    def _called(self, bad: BadInput, arity: str, request: Any) -> tuple[Any, list[bytes], bool]:
-        """Return a finished call, its messages, and whether it was cancelled with more to come."""
-        method = getattr(self._channel, arity)(bad.method.value)
-        call = (method.future if arity == "unary_unary" else method)(
-            request,
-            timeout=self._timeout_s,
-            metadata=bad.metadata,
-            compression=grpc.Compression.Gzip if bad.is_compressed else None,
-        )
-        raw: list[bytes] = []
-        try:
-            for message in [call.result()] if arity == "unary_unary" else call:
-                raw.append(message)
-                if len(raw) == bad.leaves_after:
-                    call.cancel()
-                    return call, raw, True
-        except grpc.RpcError:
-            pass  # its status is looked at later
-        return call, raw, False
-
-    def _streamed(self, bad: BadInput) -> tuple[bytes, ...]:
-        before, after = self._neighbours
-        return before, streamed_message(bad), after
+    def _called(self, bad: BadInput) -> Any:
+        """Begin a call; one whose answer is one message is read like one of many."""
+        compression = grpc.Compression.Gzip if bad.is_compressed else None
+        settings = {"timeout": self._timeout_s, "metadata": bad.metadata, "compression": compression}
+        if bad.method is Method.STREAM:
+            before, after = self._neighbours
+            requests = iter((before, streamed_message(bad), after))
+            return self._channel.stream_stream(bad.method.value)(requests, **settings)
+        return self._channel.unary_stream(bad.method.value)(bad.message, **settings)
 
 
 def streamed_message(bad: BadInput) -> bytes:

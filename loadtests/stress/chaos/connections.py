@@ -4,7 +4,7 @@ import itertools
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -23,7 +23,7 @@ from hyperframe.frame import (
 from loadtests import wire
 from loadtests.stress.callers import Client
 from loadtests.stress.chaos import http2
-from loadtests.stress.chaos.fault import Limits, Stage, fault
+from loadtests.stress.chaos.fault import Limits, Stage, fault, poll
 from loadtests.stress.chaos.http2 import RawConnection
 from loadtests.stress.chaos.server import HANDSHAKE_TIMEOUT_S
 
@@ -67,6 +67,7 @@ _RESETS_A_CONNECTION: Final = 100
 _ADMITTED_S: Final = 0.02
 _CANCELLED: Final = 'mt_requests_total{method="Translate",status="CANCELLED"}'
 _SETTLE_S: Final = 10.0
+_SETTLE_POLL_S: Final = 0.2
 _POLL_S: Final = 0.05
 
 
@@ -79,7 +80,6 @@ _POLL_S: Final = 0.05
 def reader_stalls(stage: Stage) -> str:
     """Ask for documents and streams and read nothing until the deadline; the server ends them in bounded memory."""
     late, refused = (_DOCUMENTS.format(status) for status in ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"))
-    late_before, refused_before, tokens_before = map(stage.samples, (late, refused, _SOURCE_TOKENS))
     log_before = stage.server.log.stat().st_size
     num_readers, timeout_s = stage.amount, stage.seconds
     with ExitStack() as stack:
@@ -87,12 +87,9 @@ def reader_stalls(stage: Stage) -> str:
             connection = stack.enter_context(RawConnection(stage.target))
             connection.begin(http2.NO_WINDOW)
             connection.send(_unread_document(timeout_s) if number % 2 == 0 else _unread_stream(timeout_s))
-        deadline_s = time.monotonic() + timeout_s
-        while (now_s := time.monotonic()) < deadline_s or (
-            now_s < deadline_s + _READERS_SLACK_S and any(map(stage.samples, _OPEN))
-        ):
-            time.sleep(0.1)
-    num_late, num_refused = round(stage.samples(late) - late_before), round(stage.samples(refused) - refused_before)
+        time.sleep(timeout_s)
+        poll(lambda: any(map(stage.samples, _OPEN)), lambda is_open: not is_open, timeout_s=_READERS_SLACK_S)
+    num_late, num_refused = stage.growth(late), stage.growth(refused)
     lines = stage.server.logged_since(log_before).splitlines()  # metrics count the requests of streams, not streams
     num_streams = sum(_STREAM_ENDED in line and _STREAM_LATE in line for line in lines)
     stage.hits.update({"DEADLINE_EXCEEDED": num_late + num_streams, "RESOURCE_EXHAUSTED": num_refused})
@@ -102,7 +99,7 @@ def reader_stalls(stage: Stage) -> str:
         f"their deadline, and {num_refused} were rejected",
     )
     asked_tokens = num_readers // 2 * (_NUM_SENTENCES + _NUM_STREAMED) * len(_SENTENCE.split())
-    done = (stage.samples(_SOURCE_TOKENS) - tokens_before) / asked_tokens
+    done = stage.growth(_SOURCE_TOKENS) / asked_tokens
     stage.require(done < _MAX_SHARE_DONE, f"{done:.0%} of what was not read was translated")
     return f"mt_requests_total{{DEADLINE_EXCEEDED}}{num_late:+d}" if num_late else ""
 
@@ -134,7 +131,7 @@ def connections_dropped(stage: Stage) -> str:
     calls = [http2.HELLO + http2.call_frames(wire.TRANSLATE, question.request) for question in stage.questions]
     ways = ((b"",), (http2.PREFACE,), (http2.PREFACE[:10],), (http2.TLS_HELLO,), (http2.HELLO,), calls)
     open_now: deque[RawConnection] = deque()
-    most_files = files_before = stage.samples(_FILES)
+    most_files = 0
     began_s = time.monotonic()
     try:
         for number, way in zip(range(stage.amount), itertools.cycle(ways)):
@@ -143,15 +140,15 @@ def connections_dropped(stage: Stage) -> str:
             connection.send(way[number // len(ways) % len(way)])
             if len(open_now) >= _MOST_OPEN:
                 if number % _MOST_OPEN == 0:
-                    most_files = max(most_files, stage.samples(_FILES))
+                    most_files = max(most_files, stage.growth(_FILES))
                 open_now.popleft().close(with_reset=number % 4 != 0)
             time.sleep(max(0.0, (number + 1) / _MAX_PER_S - (time.monotonic() - began_s)))
-        most_files = max(most_files, stage.samples(_FILES))
+        most_files = max(most_files, stage.growth(_FILES))
     finally:
         for connection in open_now:
             connection.close(with_reset=True)
     stage.hits["dropped"] += stage.amount
-    return f"{_FILES}{most_files - files_before:+.0f}" if most_files > files_before else ""
+    return f"{_FILES}{most_files:+d}" if most_files > 0 else ""
 
 
 @fault(
@@ -163,14 +160,13 @@ def connections_dropped(stage: Stage) -> str:
 def slow_loris(stage: Stage) -> str:
     """Keep hundreds of connections that send a byte now and then; others, new ones too, are served all the time."""
     generator = random.Random(1)
-    files_before = stage.samples(_FILES)
     with ExitStack() as stack:
         slow = [
             _Slow(stack.enter_context(RawConnection(stage.target)), kind, stage.questions[0].request)
             for kind in itertools.islice(itertools.cycle(_SLOW_KINDS), stage.amount)
         ]
         until_s = time.monotonic() + max(stage.seconds, HANDSHAKE_TIMEOUT_S + 1)
-        num_files = stage.samples(_FILES) - files_before
+        num_files = stage.growth(_FILES)
         while time.monotonic() < until_s:
             for connection in generator.sample(slow, len(slow)):
                 connection.drip()
@@ -182,7 +178,7 @@ def slow_loris(stage: Stage) -> str:
     stage.hits["handshake_timeout"] += num_ended
     num_open = len(silent) - num_ended
     stage.require(num_open == 0, f"{num_open} connections that never finished their preface were still open")
-    return f"{_FILES}{num_files:+.0f}" if num_files > _SHARE_SEEN * stage.amount else ""
+    return f"{_FILES}{num_files:+d}" if num_files > _SHARE_SEEN * stage.amount else ""
 
 
 _SLOW_KINDS: Final = ("preface", "headers", "continuation", "body")
@@ -302,7 +298,6 @@ def ping_flood(stage: Stage) -> str:
 )
 def rapid_reset(stage: Stage) -> str:
     """Begin calls and cancel them at once, thousands of them (CVE-2023-44487); those that wait are still answered."""
-    cancelled_before = stage.samples(_CANCELLED)
     for first, wait_s in zip(range(0, stage.amount, _RESETS_A_CONNECTION), itertools.cycle((0.0, _ADMITTED_S))):
         num_streams = min(_RESETS_A_CONNECTION, stage.amount - first)
         streams = range(1, 2 * num_streams, 2)
@@ -315,19 +310,22 @@ def rapid_reset(stage: Stage) -> str:
             for stream in streams:
                 connection.send(RstStreamFrame(stream, ErrorCodes.CANCEL).serialize())
             stage.hits.update(connection.goaways(_POLL_S))
-    num_cancelled = _settled(lambda: stage.samples(_CANCELLED)) - cancelled_before
+    num_cancelled = _settled(stage)
     stage.hits["cancelled"] += stage.amount
-    return f"mt_requests_total{{CANCELLED}}{num_cancelled:+.0f}" if num_cancelled else ""
+    return f"mt_requests_total{{CANCELLED}}{num_cancelled:+d}" if num_cancelled else ""
 
 
-def _settled(measure: Callable[[], float]) -> float:
-    """Return a figure once it stays the same."""
-    until_s = time.monotonic() + _SETTLE_S
-    last = -1.0
-    while (now := measure()) != last and time.monotonic() < until_s:
-        last = now
-        time.sleep(4 * _POLL_S)
-    return now
+def _settled(stage: Stage) -> int:
+    """Return how many calls the server counts as cancelled, once it counts no more."""
+    counts = [stage.growth(_CANCELLED)]
+
+    def count() -> bool:
+        time.sleep(_SETTLE_POLL_S)
+        counts.append(stage.growth(_CANCELLED))
+        return counts[-1] == counts[-2]
+
+    poll(count, bool, timeout_s=_SETTLE_S)
+    return counts[-1]
 
 
 @fault("other protocols, noise and forbidden frames", amounts=(160, 1300), is_counted=False)

@@ -10,7 +10,7 @@ import psutil
 
 from loadtests.sampler import process_tree
 from loadtests.stress.callers import Client, Reply
-from loadtests.stress.chaos.fault import Limits, Stage, fault
+from loadtests.stress.chaos.fault import Limits, Stage, fault, poll
 from loadtests.stress.chaos.server import NUM_DECODING_THREADS, Where
 
 _FAILED_REQUESTS: Final = 'mt_requests_total{method="Translate",status="INTERNAL"}'
@@ -19,6 +19,8 @@ _FAILED_SEGMENTS: Final = 'mt_segments_total{outcome="error"}'
 
 _DEADLINES_PASSED: Final = 'mt_requests_total{method="Translate",status="DEADLINE_EXCEEDED"}'
 _RESTARTS: Final = "mt_decoding_process_restarts_total"
+_STEPS: Final = "mt_step_duration_seconds_count"
+_SHORT_STEPS: Final = 'mt_step_duration_seconds_bucket{le="2.5"}'
 _LATE: Final = {"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
 """What callers with a short deadline are told; the latter: what waits would make them late."""
 
@@ -26,7 +28,6 @@ _IN_BATCH: Final = frozenset({"INTERNAL"})
 _WHERE: Final[tuple[Where, ...]] = ("encoder", "step")
 _NUM_CALLERS: Final = 4
 _TOLD_TIMEOUT_S: Final = 10.0
-_POLL_S: Final = 0.05
 _HANG_MARGIN_S: Final = 0.5
 _SHORT_DEADLINE_S: Final = 0.3
 _DEADLINE_SLACK_S: Final = 0.5
@@ -66,7 +67,6 @@ def onnx_runtime(stage: Stage) -> str:
 
 def _fail_runs(stage: Stage, kind: Literal["raise", "cut-off"]) -> str:
     """Let runs fail one after the other, while others are decoded; requests in the batch are told INTERNAL."""
-    requests_before, segments_before = stage.samples(_FAILED_REQUESTS), stage.samples(_FAILED_SEGMENTS)
     own: list[Reply] = []
     for _ in range(stage.amount):
         for where in _WHERE:
@@ -76,8 +76,8 @@ def _fail_runs(stage: Stage, kind: Literal["raise", "cut-off"]) -> str:
             stage.injector.wait_until_met()
     stage.bystanders.wait_for_answers()
     stage.hits.update(reply.status for reply in own if reply.status != "OK")
-    num_failed = _require_all_told(stage, requests_before)
-    num_segments = round(stage.samples(_FAILED_SEGMENTS) - segments_before)
+    num_failed = _require_all_told(stage)
+    num_segments = stage.growth(_FAILED_SEGMENTS)
     stage.require(num_segments >= num_failed, f"{num_failed} requests failed, but only {num_segments} segments")
     return f"mt_segments_total{{error}}{num_segments:+d}"
 
@@ -93,7 +93,7 @@ def stalled_step(stage: Stage) -> str:
     In the meantime new requests are served by a thread that is free; if there is none, a caller whose deadline passes
     is told so at its deadline.
     """
-    missed_before, hang_s = stage.samples(_DEADLINES_PASSED), stage.seconds
+    hang_s = stage.seconds
     stage.injector.hang_steps(hang_s)
     time.sleep(_ENQUEUED_S)
     others = _ask_for(stage, hang_s - _HANG_MARGIN_S, timeout_s=hang_s)
@@ -111,8 +111,8 @@ def stalled_step(stage: Stage) -> str:
     stage.require(set(stage.hits) <= _LATE, f"callers with a short deadline were told {dict(stage.hits)}")
     stage.require(stage.hits["DEADLINE_EXCEEDED"] > 0, "no deadline passed while every step hung")
     stage.bystanders.wait_for_answers()
-    missed = stage.samples(_DEADLINES_PASSED) - missed_before
-    return f"mt_requests_total{{DEADLINE_EXCEEDED}}{missed:+.0f}" if missed else ""
+    num_missed = stage.growth(_DEADLINES_PASSED)
+    return f"mt_requests_total{{DEADLINE_EXCEEDED}}{num_missed:+d}" if num_missed else ""
 
 
 @fault(
@@ -123,7 +123,6 @@ def stalled_step(stage: Stage) -> str:
 def sigstop(stage: Stage) -> str:
     """Stop all processes, let deadlines pass and new callers connect in the meantime, let them go on."""
     processes = [psutil.Process(pid) for pid in process_tree(stage.server.process.pid)]
-    long_before = _long_steps(stage)
     stage.injector.hang_steps(_IN_BATCH_S)  # so that requests are in the batch when it happens
     with ThreadPoolExecutor(_NUM_CALLERS + 1) as pool:
         _each(processes, psutil.Process.suspend)
@@ -143,7 +142,7 @@ def sigstop(stage: Stage) -> str:
         reply.status == "OK", f"a caller who came during the stop, with time, was told {reply.status}: {reply.message}"
     )
     stage.bystanders.wait_for_answers()
-    num_long = round(_long_steps(stage) - long_before)
+    num_long = stage.growth(_STEPS) - stage.growth(_SHORT_STEPS)  # longer than any should be: it was stopped in one
     return f"mt_step_duration_seconds{{>2.5}}{num_long:+d}" if num_long else ""
 
 
@@ -156,7 +155,6 @@ def decoding_killed(stage: Stage) -> str:
     server = stage.server.process
     decoding = process_tree(server.pid)[1:]
     stage.require(bool(decoding), "the server decodes in no process of its own")
-    restarts_before, failed_before = stage.samples(_RESTARTS), stage.samples(_FAILED_REQUESTS)
     own: list[Reply] = []
     caller = threading.Thread(target=lambda: own.append(stage.ask()), name="in-batch")
     stage.injector.arm("hang", "step", seconds=_IN_BATCH_S)
@@ -166,29 +164,23 @@ def decoding_killed(stage: Stage) -> str:
     caller.join()
     stage.bystanders.wait_for_answers()
     stage.hits.update(reply.status for reply in own if reply.status != "OK")
-    _require_all_told(stage, failed_before)
-    num_restarts = round(stage.samples(_RESTARTS) - restarts_before)
+    _require_all_told(stage)
+    num_restarts = stage.growth(_RESTARTS)
     stage.require(num_restarts == len(decoding), f"{len(decoding)} processes were killed, {num_restarts} started again")
     left = set(decoding) & set(process_tree(server.pid))
     stage.require(not left, f"the server has not noticed that {len(left)} processes have ended")
     return f"{_RESTARTS}{num_restarts:+d}" if num_restarts else ""
 
 
-def _require_all_told(stage: Stage, failed_before: float) -> int:
-    """Require that as many callers were told INTERNAL as requests have failed, some at least; return how many.
+def _require_all_told(stage: Stage) -> int:
+    """Require that as many callers were told INTERNAL as requests have failed, some at least; return how many."""
 
-    Args:
-        stage: its hits are those of callers meant to be hit.
-        failed_before: failed requests before the fault.
-    """
-    until_s = time.monotonic() + _TOLD_TIMEOUT_S
-    while True:  # a reply may be on its way when it is counted, or counted when it has arrived
-        num_failed = round(stage.samples(_FAILED_REQUESTS) - failed_before)
-        others = [reply for reply in stage.bystanders.translations if reply.status == "INTERNAL"]
-        num_told = stage.hits["INTERNAL"] + len(others)
-        if num_told == num_failed or time.monotonic() > until_s:
-            break
-        time.sleep(_POLL_S)
+    def told_and_failed() -> tuple[int, int]:
+        others = sum(reply.status == "INTERNAL" for reply in stage.bystanders.translations)
+        return stage.hits["INTERNAL"] + others, stage.growth(_FAILED_REQUESTS)
+
+    # a reply may be on its way when it is counted, or counted when it has arrived
+    num_told, num_failed = poll(told_and_failed, lambda pair: pair[0] == pair[1], timeout_s=_TOLD_TIMEOUT_S)
     stage.require(set(stage.hits) <= {"INTERNAL"}, f"callers in a batch that failed were told {dict(stage.hits)}")
     stage.require(num_told > 0, "no caller was told of the failure")
     stage.require(num_told == num_failed, f"{num_told} callers were told INTERNAL, but {num_failed} requests failed")
@@ -208,12 +200,6 @@ def _ask_for(stage: Stage, seconds: float, *, timeout_s: float) -> list[Reply]:
 def _each(processes: list[psutil.Process], act: Callable[[psutil.Process], None]) -> None:
     for process in processes:
         act(process)
-
-
-def _long_steps(stage: Stage) -> float:
-    """Return how many steps took longer than any should: the one in the middle of which the process was stopped."""
-    samples = stage.server.process.samples()
-    return samples["mt_step_duration_seconds_count"] - samples['mt_step_duration_seconds_bucket{le="2.5"}']
 
 
 FAULTS: Final = (step_raises, onnx_runtime, stalled_step, sigstop, decoding_killed)

@@ -1,14 +1,18 @@
 """What a fault is, where it is injected, and what all other callers are still owed; the result of one."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from loadtests.stress.callers import TIMEOUT_S, Bystanders, Client, Question, Reply
 from loadtests.stress.chaos.server import ChaosServer, Injector
 from loadtests.stress.verdict import Promise, Summary, at_most, require
+
+_Seen = TypeVar("_Seen")
+_POLL_S: Final = 0.05
 
 MODES: Final = ("short", "full")
 """A little of every fault, or all of it; the order of `Fault.amounts`."""
@@ -42,6 +46,9 @@ class Stage:
     seconds: float
     bystanders: Bystanders
     questions: Sequence[Question]
+    before: Mapping[str, float]
+    """Metrics when the fault began."""
+
     hits: Counter[str] = field(default_factory=Counter)
     """Of callers who were meant to be hit: what they were told, and how many of them."""
 
@@ -65,7 +72,11 @@ class Stage:
 
     def samples(self, name: str) -> float:
         """Return the sum of the series of a metric whose names with labels begin like this."""
-        return sum(value for series, value in self.server.process.samples().items() if series.startswith(name))
+        return _total(self.server.process.samples(), name)
+
+    def growth(self, name: str) -> int:
+        """Return by how much that sum has grown since the fault began."""
+        return round(self.samples(name) - _total(self.before, name))
 
     def ask(self, number: int = 0, *, client: Client | None = None, timeout_s: float = TIMEOUT_S) -> Reply:
         """Ask one of the questions, on a connection of its own unless there is a client; return the judged reply."""
@@ -102,6 +113,20 @@ class Fault:
 
     environment: Callable[[Path], Mapping[str, str]] | None = None
     """What the server must be started with, given its output directory; the fault then gets a server of its own."""
+
+
+def _total(samples: Mapping[str, float], name: str) -> float:
+    return sum(value for series, value in samples.items() if series.startswith(name))
+
+
+def poll(look: Callable[[], _Seen], is_done: Callable[[_Seen], bool], *, timeout_s: float) -> _Seen:
+    """Look again and again; return what was seen when it is done, or last before the time was out."""
+    until_s = time.monotonic() + timeout_s
+    while True:
+        seen = look()
+        if is_done(seen) or time.monotonic() > until_s:
+            return seen
+        time.sleep(_POLL_S)
 
 
 def fault(summary: str, **fields: Any) -> Callable[[Callable[[Stage], str]], Fault]:

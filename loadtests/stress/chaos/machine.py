@@ -7,7 +7,7 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from typing import Any, Final
 from dragoman.v1 import translation_pb2 as pb
 
 from loadtests.stress.callers import Client
-from loadtests.stress.chaos.fault import Limits, Stage, fault
+from loadtests.stress.chaos.fault import Limits, Stage, fault, poll
 from loadtests.stress.chaos.server import INSIDE
 from loadtests.stress.server import copy_models, only_bundle
 from loadtests.target import ServerError
@@ -27,7 +27,6 @@ _PIPE_BYTES: Final = 4096
 """A dozen lines; what a system usually keeps, 64 KiB, would only take longer to fill."""
 
 _LOG_TIMEOUT_S: Final = 10.0
-_POLL_S: Final = 0.02
 
 _POLLS_S: Final = 0.6
 """In which the server looks at its models three times."""
@@ -79,17 +78,17 @@ def log_pipe_blocked(stage: Stage) -> str:
 
 def _lose_lines(stage: Stage, path: Path) -> str:
     """Let the log go nowhere while calls are made, then where it went before; only its reader may notice."""
-    lost_before, size_before = stage.samples(_LOST_LINES), stage.server.log.stat().st_size
+    size_before = stage.server.log.stat().st_size
     stage.injector.log_to(path)
     try:
         with Client(stage.target) as client:
             told = {stage.ask(number, client=client).status for number in range(stage.amount)}
-        num_lost = round(stage.samples(_LOST_LINES) - lost_before)
+        num_lost = stage.growth(_LOST_LINES)
     finally:
         stage.injector.log_to(None)
     stage.require(told == {"OK"}, f"calls without a log were told {told}")
     stage.require(num_lost > 0, "no line of the log is counted as lost")
-    said_so = _wait_until(lambda: _SAID_SO in stage.server.logged_since(size_before), _LOG_TIMEOUT_S)
+    said_so = poll(lambda: _SAID_SO in stage.server.logged_since(size_before), bool, timeout_s=_LOG_TIMEOUT_S)
     stage.require(said_so, "the log does not say that lines are missing")
     return f"{_LOST_LINES}{num_lost:+d}" if num_lost else ""
 
@@ -207,7 +206,7 @@ def clock_jump(stage: Stage) -> str:
     for offset_s in (stage.seconds, -stage.seconds, 0.0):
         stage.injector.hang_steps(_HANG_S)
         _set_clock(stage.server.log.with_name(_CLOCK), offset_s)
-        if _wait_until(partial(_is_off_by, stage, offset_s), _JUMP_TIMEOUT_S):
+        if poll(partial(_is_off_by, stage, offset_s), bool, timeout_s=_JUMP_TIMEOUT_S):
             shown.append(f"{offset_s:+.0f}")
         stage.bystanders.wait_for_answers()
         _require_deadlines(stage)
@@ -231,15 +230,6 @@ def _require_deadlines(stage: Stage) -> None:
     stage.require(
         late_s < _DEADLINE_SLACK_S, f"with the clock off, a caller was told {late_s:.1f} s after its deadline"
     )
-
-
-def _wait_until(holds: Callable[[], bool], timeout_s: float) -> bool:
-    until_s = time.monotonic() + timeout_s
-    while not holds():
-        if time.monotonic() > until_s:
-            return False
-        time.sleep(_POLL_S)
-    return True
 
 
 FAULTS: Final = (log_disk_full, log_pipe_blocked, version_broken, bundle_deleted, bundle_truncated, clock_jump)

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from loadtests import wire
-from loadtests.sampler import Footprint, footprint, work_left
+from loadtests.sampler import footprint, work_left
 from loadtests.stress.callers import Bystanders, Client, Question, learn_answers
-from loadtests.stress.chaos.fault import MODES, Fault, Result, Stage
+from loadtests.stress.chaos.fault import MODES, Fault, Result, Stage, poll
 from loadtests.stress.chaos.server import ChaosServer, chaos_server
 from loadtests.target import ServerError, ServerProcess
 
@@ -21,7 +23,6 @@ _NUM_WARM_UP_TEXTS: Final = 48
 _RECOVERY_TIMEOUT_S: Final = 30.0
 _RECOVERY_CALL_S: Final = 5.0
 _SETTLE_TIMEOUT_S: Final = 10.0
-_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +93,16 @@ def run_fault(fault: Fault, server: ChaosServer, mode: str, questions: Sequence[
     began_s = time.monotonic()
     bystanders = Bystanders(process.target, questions)
     amount, seconds = fault.amounts[MODES.index(mode)], fault.seconds[MODES.index(mode)]
-    stage = Stage(server=server, amount=amount, seconds=seconds, bystanders=bystanders, questions=questions)
+    stage = Stage(
+        server=server,
+        amount=amount,
+        seconds=seconds,
+        bystanders=bystanders,
+        questions=questions,
+        before=process.samples(),
+    )
     limits = fault.limits(seconds)
-    seen, recovered_s, left = "", None, {}
+    seen, recovered_s, left = "", None, dict[str, float]()
     try:
         with bystanders:
             bystanders.wait_for_answers()
@@ -102,11 +110,12 @@ def run_fault(fault: Fault, server: ChaosServer, mode: str, questions: Sequence[
             recovered_s = _recovery_s(process, questions[0])
             if recovered_s is not None:
                 bystanders.wait_for_answers()
-        left = _left(process)
-        after = _settled(process, before, max_file_growth=limits.max_file_growth)
+        left = poll(lambda: _left(process), lambda left: not left, timeout_s=_SETTLE_TIMEOUT_S)
+        most_files = before.num_fds + limits.max_file_growth  # once the connections of former callers are closed
+        after = poll(lambda: footprint(process.pid), lambda now: now.num_fds <= most_files, timeout_s=_SETTLE_TIMEOUT_S)
     except ServerError as error:
         stage.broken.append(str(error))
-    except OSError as error:  # of the metrics' port, or no port is free any more
+    except (OSError, psutil.Error) as error:  # of the metrics' port, of a process, or no port is free any more
         stage.broken.append(f"the server, or this machine, is out of reach: {error}")
     if process.exit_code is not None:
         stage.broken.append(f"the server has ended with {process.exit_code}")
@@ -133,34 +142,19 @@ def run_fault(fault: Fault, server: ChaosServer, mode: str, questions: Sequence[
 def _recovery_s(server: ServerProcess, question: Question) -> float | None:
     """Return after how long a new connection gets right answers; None if it does not for long, or the server ended."""
     began_s = time.monotonic()
-    while time.monotonic() - began_s < _RECOVERY_TIMEOUT_S and server.exit_code is None:
+
+    def is_well() -> bool:
         with Client(server.target) as client:
             health = client.check(timeout_s=_RECOVERY_CALL_S)
             reply = question.judge(client.translate(question.request, timeout_s=_RECOVERY_CALL_S))
-        if health.status == reply.status == "OK":
-            return time.monotonic() - began_s
-        time.sleep(_POLL_S)
-    return None
+        return health.status == reply.status == "OK"
+
+    recovered = poll(is_well, lambda well: well or server.exit_code is not None, timeout_s=_RECOVERY_TIMEOUT_S)
+    return time.monotonic() - began_s if recovered else None
 
 
 def _left(server: ServerProcess) -> dict[str, float]:
-    """Return gauges of work that do not come to rest once there are no callers, or that the server is not ready."""
-    until_s = time.monotonic() + _SETTLE_TIMEOUT_S
-    while True:
-        samples = server.samples()
-        left = work_left(samples)
-        if samples.get("mt_ready") != 1:
-            left["mt_ready"] = samples.get("mt_ready", 0.0)
-        if not left or time.monotonic() > until_s:
-            return left
-        time.sleep(_POLL_S)
-
-
-def _settled(server: ServerProcess, before: Footprint, *, max_file_growth: int) -> Footprint:
-    """Return what the process is like once the connections of former callers are closed, or after a while."""
-    until_s = time.monotonic() + _SETTLE_TIMEOUT_S
-    while True:
-        facts = footprint(server.pid)
-        if facts.num_fds <= before.num_fds + max_file_growth or time.monotonic() > until_s:
-            return facts
-        time.sleep(_POLL_S)
+    """Return gauges of work that are not 0, and of readiness if it is not 1."""
+    samples = server.samples()
+    is_ready = samples.get("mt_ready", 0.0)
+    return {**work_left(samples), **({} if is_ready == 1 else {"mt_ready": is_ready})}

@@ -1,8 +1,8 @@
-"""Makes things go wrong inside the server that is tested; the server itself knows nothing of it.
+"""Injects faults inside the server that is tested; the server itself knows nothing of it.
 
 Python imports this at its start if the folder is on PYTHONPATH, so the server is started by the very command that
-operators use, and the processes that it starts import it, too. It takes the places at which a process meets the world,
-and leaves the service's own code alone:
+operators use, and the processes that it starts import it, too. It replaces the places at which a process meets the
+world, and leaves the service's own code alone:
 
 - `onnxruntime.InferenceSession` is one whose runs can be made to raise, to be cut off by ONNX Runtime, or to hang;
 - the descriptor of standard error can be pointed elsewhere, as by a log collector that hangs or a disk that is full.
@@ -27,7 +27,7 @@ _MAX_ORDER_BYTES: Final = 4096
 Order = dict[str, Any]
 
 
-class Runs:
+class Faults:
     """The faults that the next runs of ONNX Runtime meet, in order, whichever process they are in."""
 
     def __init__(self, folder: Path) -> None:
@@ -43,26 +43,23 @@ class Runs:
         return {}
 
     def count(self, _: Order) -> Order:
-        """Tell how many faults nothing has met yet."""
-        return {"num_armed": sum(1 for _ in self._folder.iterdir())}
+        """Return how many faults no run has met yet."""
+        return {"num_armed": len(os.listdir(self._folder))}  # noqa: PTH208 - a count is enough
 
     def meet(self, where: str, run: Callable[[Any], Any], options: Any) -> Any:
         """Run, with the fault that is due if there is one."""
-        order = self._taken(where)
-        if order is None:
-            return run(options)
-        match order["kind"]:
-            case "hang":
-                time.sleep(order["seconds"])
-            case "cut-off":  # ONNX Runtime fails of itself, in the middle of its graph
-                options = _runtime().RunOptions()
-                options.terminate = True
+        order = self._next(where)
+        if order.get("kind") == "hang":
+            time.sleep(order["seconds"])
+        if order.get("kind") == "cut-off":  # ONNX Runtime fails of itself, in the middle of its graph
+            options = _runtime().RunOptions()
+            options.terminate = True
         result = run(options)
-        if order["kind"] == "raise":
+        if order.get("kind") == "raise":
             raise MemoryError("made to fail after the run, with the caches written")
         return result
 
-    def _taken(self, where: str) -> Order | None:
+    def _next(self, where: str) -> Order:
         for path in sorted(self._folder.glob(f"{where}-*")):
             try:
                 content = path.read_text(encoding="utf-8")
@@ -71,52 +68,39 @@ class Runs:
                 continue
             order: Order = json.loads(content)
             return order
-        return None
-
-
-class Stderr:
-    """Where the process's standard error goes."""
-
-    def __init__(self) -> None:
-        self._own = os.dup(_STDERR)
-
-    def redirect(self, order: Order) -> Order:
-        """Write to a path from now on; without one, where it was written in the beginning."""
-        if order["path"] is None:
-            os.dup2(self._own, _STDERR)
-            return {}
-        descriptor = os.open(order["path"], os.O_WRONLY)
-        os.dup2(descriptor, _STDERR)
-        os.close(descriptor)
         return {}
 
 
-def tell_time(_: Order) -> Order:
-    """Tell what this process takes for the time."""
-    return {"time_s": time.time()}
-
-
 def _runtime() -> Any:
-    import onnxruntime  # noqa: PLC0415 - not before somebody needs it: other Python processes may inherit the variable
+    import onnxruntime  # noqa: PLC0415 - only where it is needed: other Python processes may inherit the variable
 
     return onnxruntime
 
 
-def _take_sessions(runs: Runs) -> None:
+def _replace_sessions(faults: Faults) -> None:
     runtime = _runtime()
 
     class Session(runtime.InferenceSession):  # type: ignore[misc,name-defined]
-        """A session whose runs can be told to fail."""
+        """A session whose runs can be made to fail."""
 
         def run(self, outputs: Any, inputs: Any, run_options: Any = None) -> Any:
-            return runs.meet("encoder", lambda options: super(Session, self).run(outputs, inputs, options), run_options)
+            run = super().run
+            return faults.meet("encoder", lambda options: run(outputs, inputs, options), run_options)
 
         def run_with_iobinding(self, binding: Any, run_options: Any = None) -> Any:
-            return runs.meet(
-                "step", lambda options: super(Session, self).run_with_iobinding(binding, options), run_options
-            )
+            run = super().run_with_iobinding
+            return faults.meet("step", lambda options: run(binding, options), run_options)
 
     runtime.InferenceSession = Session
+
+
+def _redirect_log(own: int, order: Order) -> Order:
+    """Point standard error at a path; without one, at its own descriptor again."""
+    descriptor = own if order["path"] is None else os.open(order["path"], os.O_WRONLY)
+    os.dup2(descriptor, _STDERR)
+    if descriptor != own:
+        os.close(descriptor)
+    return {}
 
 
 def _obey(listening: socket.socket, orders: dict[str, Callable[[Order], Order]]) -> None:
@@ -127,7 +111,7 @@ def _obey(listening: socket.socket, orders: dict[str, Callable[[Order], Order]])
                 order = json.loads(message)
                 try:
                     answer = orders[order["do"]](order)
-                except Exception as error:  # noqa: BLE001 - whoever gave the order is told
+                except Exception as error:  # noqa: BLE001 - the answer says so
                     answer = {"error": repr(error)}
                 connection.send(json.dumps(answer).encode())
 
@@ -136,14 +120,20 @@ def _begin(path: str) -> None:
     folder = Path(f"{path}.armed")
     is_first = not folder.exists()
     folder.mkdir(exist_ok=True)
-    runs, stderr = Runs(folder), Stderr()
-    _take_sessions(runs)
+    faults = Faults(folder)
+    _replace_sessions(faults)
     if not is_first:
         return
+    own_stderr = os.dup(_STDERR)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(path)
     listening.listen()
-    orders = {"arm": runs.arm, "count": runs.count, "log": stderr.redirect, "time": tell_time}
+    orders: dict[str, Callable[[Order], Order]] = {
+        "arm": faults.arm,
+        "count": faults.count,
+        "log": lambda order: _redirect_log(own_stderr, order),
+        "time": lambda _: {"time_s": time.time()},
+    }
     threading.Thread(target=_obey, args=(listening, orders), name="chaos", daemon=True).start()
 
 
