@@ -30,6 +30,9 @@ class Method(enum.Enum):
 LEFT: Final = "LEFT"
 """Status of a call that its caller cancelled as planned: the whole answer would have taken too long."""
 
+_TOLD_LIMITS: Final = ("max_texts", "max_text_characters", "max_document_characters", "max_target_tokens")
+"""Those of a model, as the server lists it."""
+
 CHEAP: Final[Mapping[str, Any]] = {"beam_size": 1, "max_target_tokens": 3, "repetition_guard": False}
 """Options with which decoding takes little time: it is not what these inputs test."""
 
@@ -59,15 +62,9 @@ class Limits:
         """
         for version in (version for model in response.models for version in model.versions):
             if version.state == pb.MODEL_STATE_READY:
-                pair, limits = version.language_pairs[0], version.limits
-                return cls(
-                    max_texts=limits.max_texts,
-                    max_text_characters=limits.max_text_characters,
-                    max_document_characters=limits.max_document_characters,
-                    max_target_tokens=limits.max_target_tokens,
-                    source_language=pair.source_language,
-                    target_language=pair.target_language,
-                )
+                languages, limits = version.language_pairs[0], version.limits
+                told = {name: getattr(limits, name) for name in _TOLD_LIMITS}
+                return cls(**told, source_language=languages.source_language, target_language=languages.target_language)
         raise ValueError("no model of the server is ready")
 
     @property

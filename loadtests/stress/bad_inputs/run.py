@@ -105,6 +105,8 @@ class Watch:
         with Client(self._server.target) as client:
             health = client.check()
             replies = [one.judge(client.translate(one.request)) for one in self.questions[:_NUM_PROBES]]
+        if not all(pb.TranslateResponse.FromString(one.answer).translations for one in self.questions):
+            yield "an ordinary request has no translation"
         if health.status != "OK":
             yield f"the server does not say that it serves: {health.status} {health.message}"
         yield from (f"an ordinary request: {reply.status} {reply.message}" for reply in replies if reply.status != "OK")

@@ -243,7 +243,7 @@ def picture(records: Sequence[Record]) -> Figure:
         chosen = [record for record in records if record.method == method]
         sizes = [max(1, record.num_characters) for record in chosen]
         axes.scatter(sizes, [1000 * record.seconds for record in chosen], s=3, label=method)
-    ends = (10, max(100, *(record.num_characters for record in records)))
+    ends = (10, max([100, *(record.num_characters for record in records)]))
     for us in _LINEAR_US:
         axes.plot(ends, [us * end / 1000 for end in ends], color="grey", linestyle=":", linewidth=1)
         axes.annotate(f"{us:g} µs a character", (ends[1], us * ends[1] / 1000), ha="right", fontsize=8)

@@ -59,17 +59,16 @@ _SCRIPT_STARTS: Final = (0x41, 0x391, 0x410, 0x531, 0x5D0, 0x627, 0x905, 0xE01, 
 _LOOKALIKES: Final = str.maketrans(
     "aeopcxyiTBMHK", "\u0430\u0435\u043e\u0440\u0441\u0445\u0443\u0456\u0422\u0412\u041c\u041d\u041a"
 )
-_VARIATIONS: Final = (
-    *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0), *range(0x180B, 0x180E), *range(0xE0001, 0xE0080), 0x1F3F4, 0x2603,
-)  # fmt: skip
+_VARIATIONS: Final = "\U0001f3f4\u2603" + "".join(
+    map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0), *range(0x180B, 0x180E), *range(0xE0001, 0xE0080)))
+)
 _EMOJI: Final = (
     *map(chr, range(0x1F3FB, 0x1F400)), *map(chr, range(0x1F1E6, 0x1F200)), "\U0001f469\u200d", "1\ufe0f\u20e3",
     "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466", "\u2764\ufe0f", "\U0001f600",
 )  # fmt: skip
-_NONCHARACTERS: Final = (
-    *(plane * 0x10000 + last for plane in range(17) for last in (0xFFFE, 0xFFFF)), *range(0xFDD0, 0xFDF0),
-    0xFFFC, 0xFFFD,
-)  # fmt: skip
+_NONCHARACTERS: Final = "\ufffc\ufffd" + "".join(
+    map(chr, (*range(0xFDD0, 0xFDF0), *(plane * 0x10000 + end for plane in range(17) for end in (0xFFFE, 0xFFFF))))
+)
 _NO_LETTERS: Final = (
     *_WHITE_SPACE, *_LINE_BREAKS, *_BIDI, "\0", "\u200b", "...", "!?", "\u2026", "\U0001f600", "---", "_", "\u0301",
 )  # fmt: skip
@@ -135,12 +134,8 @@ def _pieces(summary: str, pieces: st.SearchStrategy[str] | Sequence[str], *, has
 
 
 def _combining(draw: Draw, size: int) -> str:
-    height = draw.choice((1, 8, 64, size))
-    base, marks, generator = (
-        draw.choice("aeo \u0905\u0627"),
-        draw(st.text(_MARKS, min_size=1, max_size=16)),
-        draw.generator(),
-    )
+    height, base = draw.choice((1, 8, 64, size)), draw.choice("aeo \u0905\u0627")
+    marks, generator = draw(st.text(_MARKS, min_size=1, max_size=16)), draw.generator()
     return "".join(base + "".join(generator.choices(marks, k=height)) for _ in range(size // (height + 1) + 1))
 
 
@@ -168,9 +163,7 @@ _RUNS: Final = st.builds(lambda char, count: char * count, st.sampled_from(_WHIT
 
 SHAPES: Final[Mapping[str, Shape]] = {
     "anything": _pieces("code points of all planes, assigned or not", st.characters(exclude_categories=["Cs"])),
-    "noncharacters": _pieces(
-        "what Unicode promises never to assign, and ends of planes", list(map(chr, _NONCHARACTERS))
-    ),
+    "noncharacters": _pieces("what Unicode promises never to assign, ends of planes", _NONCHARACTERS),
     "private-use": _pieces("characters that mean what two parties agreed", st.characters(categories=["Co"])),
     "controls": _pieces("words with control characters between and inside of them", st.characters(categories=["Cc"])),
     "nul": _pieces("words full of U+0000", "\0"),
@@ -180,9 +173,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     ),
     "combining": Shape(summary="letters under towers of marks, at times one under all of them", make=_combining),
     "zero-width": _pieces("words with joiners, fillers and spaces of no width inside of them", _ZERO_WIDTH),
-    "variations": _pieces(
-        "variation selectors and tag characters, with a base and without", list(map(chr, _VARIATIONS))
-    ),
+    "variations": _pieces("variation selectors and tag characters, with a base and without", _VARIATIONS),
     "emoji": _pieces("emoji, joined, coloured, flagged, and sequences that break off", _EMOJI),
     "expanding": _pieces("what grows when normalized: U+FDFA becomes 18 characters", _EXPANDING),
     "denormalized": _pieces(

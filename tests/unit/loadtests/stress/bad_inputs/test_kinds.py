@@ -38,6 +38,10 @@ def test_inputs_of_a_kind_differ_and_some_are_expected_to_fail_or_hold(kind: str
     )
 
 
+def test_there_are_as_many_kinds_as_ever() -> None:
+    assert len(KINDS) == 57
+
+
 def test_every_method_is_used_by_some_kind() -> None:
     used = {
         make(Planned(kind=kind, index=index), seed=1, limits=LIMITS).method for kind in KINDS for index in range(12)
