@@ -193,7 +193,10 @@ def to_translated_sentence(
         text=sentence.text,
         hypotheses=[_to_hypothesis(hypothesis) for hypothesis in sentence.hypotheses],
         sentence=_to_sentence(sentence.sentence) if sentence.sentence else None,
-        warnings=[_to_warning(warning) for warning in sentence.warnings],
+        warnings=[
+            pb.TranslationWarning(kind=WARNING_KINDS[warning.kind], message=warning.message)  # of this one sentence
+            for warning in sentence.warnings
+        ],
         model_name=sentence.model_name,
         model_version=sentence.model_version,
         timings=_to_timings(sentence.timings),

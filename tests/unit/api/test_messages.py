@@ -341,3 +341,21 @@ def test_whatever_bytes_arrive_they_are_a_request_or_the_callers_mistake(raw: by
         message = pb.TranslateRequest.FromString(raw)
         assert isinstance(messages.from_translate_request(message), datatypes.TranslationRequest)
         assert isinstance(messages.from_priority(message.priority), datatypes.Priority)
+
+
+def test_a_warning_of_a_documents_sentence_has_no_index() -> None:
+    (translation,) = RESULT.translations
+    sentence = datatypes.TranslatedSentence(
+        text="Hallo.",
+        hypotheses=translation.hypotheses,
+        sentence=translation.sentences[0],
+        warnings=translation.warnings,
+        model_name="m",
+        model_version="1",
+        timings=RESULT.timings,
+    )
+
+    (warning,) = messages.to_translated_sentence(sentence, index=3, request_id="r1").warnings
+
+    assert warning.message == "after 4 tokens"
+    assert not warning.HasField("sentence_index")
