@@ -8,10 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from service.cli.reference import metrics_table
+from service.config import setting_fields
+
 CHECKOUT = Path(__file__).parents[2]
 READ_FIRST = [CHECKOUT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "deploy/README.md")]
 GUIDES = sorted((CHECKOUT / "docs" / "guides").glob("*.md"))
 PAGES = [*READ_FIRST, *sorted((CHECKOUT / "docs").rglob("*.md"))]
+SETTINGS = set(setting_fields())
+NO_SETTINGS = {"grpc.aio", "grpc.health", "grpc.http2", "limits.cpu", "section.name", "tls.crt"}
+"""What looks like a setting and is none."""
+
+METRICS = set(re.findall(r"`(mt_\w+)`", metrics_table()))
 MAX_BYTES = 15 * 1024
 """Longer, and it is not read to its end."""
 
@@ -76,3 +84,16 @@ def test_shell_examples_activate_the_environment_before_they_use_it(page: Path) 
         ]
 
         assert not uses or "bin/activate" in block.split(uses[0])[0]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_every_setting_and_metric_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    sections = "|".join({name.split(".")[0] for name in SETTINGS})
+
+    named = set(re.findall(rf"`((?:{sections})\.[a-z_0-9]+)", text))
+    named |= {f"{section}.{field}".lower() for section, field in re.findall(r"DRAGOMAN_([A-Z]+)__([A-Z_]+)", text)}
+    metrics = {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"`(?:rate\()?(mt_[a-z_]+)", text)}
+
+    assert named - SETTINGS <= NO_SETTINGS
+    assert metrics <= METRICS
