@@ -8,9 +8,10 @@ from typing import Self
 from tqdm import tqdm
 
 from service.bundle import Manifest
-from service.datatypes import Segment, SegmentResult, StageTimings, TranslationOptions, TranslationRequest
+from service.datatypes import Segment, SegmentResult, StageTimings
 from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import StepModel
+from service.requests import TranslationOptions, TranslationRequest
 from service.text.pipeline import TextPipeline
 from service.text.tokenizer import SentencePieceTokenizer
 from service.translate.options import TranslationDefaults, search_config

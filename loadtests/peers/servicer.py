@@ -13,17 +13,9 @@ from loadtests.peers.batching import Answer, DynamicBatcher
 from loadtests.peers.systems import SearchOptions
 from service.api import messages, status
 from service.bundle import Bundle
-from service.datatypes import (
-    Hypothesis,
-    SearchConfig,
-    Segment,
-    SegmentResult,
-    StageTimings,
-    TranslationOptions,
-    TranslationRequest,
-    TranslationResult,
-)
+from service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings, TranslationResult
 from service.errors import DragomanError, ModelNotFoundError, UnsupportedFieldError
+from service.requests import TranslationOptions, TranslationRequest
 from service.text.pipeline import EXTRA_TARGET_TOKENS, TextPipeline
 from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 from service.translate.options import (

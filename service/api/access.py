@@ -55,17 +55,10 @@ class Access:
         is_reachable_remotely: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the callers file, if there is one.
+        """Read the callers file, if there is one; ConfigError if it cannot be read or is invalid.
 
-        Args:
-            settings: of access.
-            metrics: where failed reloads are counted.
-            asks_certificates: whether TLS requires client certificates.
-            is_reachable_remotely: whether other machines can connect: unknown callers manage no models then.
-            clock: of the limits.
-
-        Raises:
-            ConfigError: if the file cannot be read or is invalid.
+        Without it, callers go by the names of their certificates if TLS `asks_certificates`, else by their hosts, and
+        if other machines can connect (`is_reachable_remotely`) they may only translate.
         """
         self._settings = settings
         self._asks_certificates = asks_certificates

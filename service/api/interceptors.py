@@ -148,10 +148,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
     ) -> _Response | _Failed:
         """Admit, answer, count and log a call or a request of a stream; the figures are complete afterwards.
 
-        Args:
-            call: which.
-            respond: returns the response, raw, or raises any error.
-            on_failure: makes what is returned for an error.
+        Whatever `respond` raises, and whatever keeps it from being called, `on_failure` makes the response of.
         """
         response: _Response | _Failed | None = None
         in_flight = (

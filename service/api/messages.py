@@ -14,7 +14,7 @@ from google.protobuf import duration_pb2
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.rpc import status_pb2
 
-from service import datatypes
+from service import datatypes, requests
 from service.bundle import Manifest
 from service.errors import InvalidFieldError, UnsupportedFieldError
 from service.models.model import ModelState, ModelStatus
@@ -42,8 +42,8 @@ def _members(wire: EnumTypeWrapper, *, unspecified: _Member) -> dict[int, _Membe
 
 
 _PRIORITIES = _members(pb.Priority, unspecified=datatypes.Priority.INTERACTIVE)
-_LONG_SENTENCE_POLICIES = _members(pb.LongSentencePolicy, unspecified=datatypes.LongSentencePolicy.SPLIT)
-_ATTENTION_DETAILS = _members(pb.AttentionDetail, unspecified=datatypes.AttentionDetail.NONE)
+_LONG_SENTENCE_POLICIES = _members(pb.LongSentencePolicy, unspecified=requests.LongSentencePolicy.SPLIT)
+_ATTENTION_DETAILS = _members(pb.AttentionDetail, unspecified=requests.AttentionDetail.NONE)
 _FORMATS: Mapping[int, bool] = {
     pb.TEXT_FORMAT_UNSPECIFIED: False,
     pb.TEXT_FORMAT_PLAIN: False,
@@ -67,10 +67,10 @@ _OPTIONAL_OPTIONS = (
 )
 """Fields of DecodingOptions that may be absent; `TranslationOptions` has the same names."""
 
-_NO_OPTIONS = datatypes.TranslationOptions()
+_NO_OPTIONS = requests.TranslationOptions()
 
 
-def from_translate_request(message: pb.TranslateRequest) -> datatypes.TranslationRequest:
+def from_translate_request(message: pb.TranslateRequest) -> requests.TranslationRequest:
     """Return what the caller asks for, but for its priority.
 
     Raises:
@@ -80,7 +80,7 @@ def from_translate_request(message: pb.TranslateRequest) -> datatypes.Translatio
     return _from_request(message, texts=tuple(message.texts), target_prefixes=tuple(message.target_prefixes))
 
 
-def from_translate_document_request(message: pb.TranslateDocumentRequest) -> datatypes.TranslationRequest:
+def from_translate_document_request(message: pb.TranslateDocumentRequest) -> requests.TranslationRequest:
     """Return what the caller asks for, with the document as its only text.
 
     Raises:
@@ -97,19 +97,18 @@ def _from_request(
     *,
     texts: tuple[str, ...],
     target_prefixes: tuple[str, ...],
-) -> datatypes.TranslationRequest:
+) -> requests.TranslationRequest:
     _check_length("source_language", message.source_language, at_least=1, at_most=_MAX_LANGUAGE_CHARACTERS)
     _check_length("target_language", message.target_language, at_least=1, at_most=_MAX_LANGUAGE_CHARACTERS)
     _check_length("model", message.model, at_least=0, at_most=_MAX_NAME_CHARACTERS)
     check_request_id(message.request_id)
-    return datatypes.TranslationRequest(
+    return requests.TranslationRequest(
         texts=texts,
         source_language=message.source_language,
         target_language=message.target_language,
         model=message.model,
         options=_from_options(message.options) if message.HasField("options") else _NO_OPTIONS,
         target_prefixes=target_prefixes,
-        request_id=message.request_id,
     )
 
 
@@ -125,10 +124,10 @@ def check_request_id(request_id: str) -> None:
         raise InvalidFieldError("request_id", repr(request_id[:_MAX_NAME_CHARACTERS]), limit)
 
 
-def _from_options(message: pb.DecodingOptions) -> datatypes.TranslationOptions:
+def _from_options(message: pb.DecodingOptions) -> requests.TranslationOptions:
     if _known("options.format", message.format, pb.TextFormat, _FORMATS):
         raise UnsupportedFieldError("options.format")
-    return datatypes.TranslationOptions(
+    return requests.TranslationOptions(
         **_present(message, _OPTIONAL_OPTIONS),
         sampling=_from_sampling(message.sampling) if message.HasField("sampling") else None,
         target_prefix=message.target_prefix,
@@ -145,8 +144,8 @@ def _from_options(message: pb.DecodingOptions) -> datatypes.TranslationOptions:
     )
 
 
-def _from_sampling(message: pb.SamplingOptions) -> datatypes.SamplingOptions:
-    return datatypes.SamplingOptions(**_present(message, ("temperature", "top_k", "top_p", "seed")))
+def _from_sampling(message: pb.SamplingOptions) -> requests.SamplingOptions:
+    return requests.SamplingOptions(**_present(message, ("temperature", "top_k", "top_p", "seed")))
 
 
 def _present(message: pb.DecodingOptions | pb.SamplingOptions, names: Iterable[Any]) -> dict[str, Any]:

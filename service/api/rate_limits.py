@@ -133,7 +133,9 @@ class ConcurrencyLimiter:
             yield
         finally:
             self._num_calls -= 1
-            self._learn_duration(self._clock() - began_s)
+            duration_s = self._clock() - began_s
+            mean_s = duration_s if self._mean_duration_s is None else self._mean_duration_s
+            self._mean_duration_s = mean_s + (duration_s - mean_s) / _NUM_AVERAGED
             if self._num_calls == 0:
                 self._is_idle.set()
 
@@ -146,7 +148,3 @@ class ConcurrencyLimiter:
         while self._rejection is None:
             await self._is_closed.wait()
         return self._rejection
-
-    def _learn_duration(self, duration_s: float) -> None:
-        mean_s = duration_s if self._mean_duration_s is None else self._mean_duration_s
-        self._mean_duration_s = mean_s + (duration_s - mean_s) / _NUM_AVERAGED

@@ -94,14 +94,7 @@ class RequestStream(ResponseStream):
         deserialize: Callable[[bytes], Message],
         answer_raw: AnswerRaw,
     ) -> None:
-        """Read nothing yet.
-
-        Args:
-            call: without codecs.
-            limiter: tells when the server takes no more requests.
-            deserialize: makes a request of its bytes; DecodeError if they are none.
-            answer_raw: has a request answered.
-        """
+        """Read nothing yet; `limiter` knows when the server admits no more requests."""
         super().__init__(call)
         self._limiter = limiter
         self._deserialize = deserialize

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from service.datatypes import TranslationOptions, TranslationRequest
 from service.errors import ConfigError, InvalidFieldError, ModelNotFoundError, ModelStateError
 from service.models.disk import NameOnDisk, named_manifest, names_on_disk
 from service.models.lifecycle import Lifecycle, WarmUp, entry_of
@@ -16,6 +15,7 @@ from service.models.names import MAX_LABELS, check_label, full_name, parse_refer
 from service.models.registry import Entry, ModelRegistry
 from service.models.serving import ModelSettings, ServingSettings, VersionPolicy, check_on_disk, read_serving
 from service.models.watcher import Reconciler
+from service.requests import TranslationOptions, TranslationRequest
 from service.telemetry.metrics import Metrics
 from service.text.pipeline import TextPipeline
 from service.translate.options import TranslationDefaults, search_config

@@ -11,13 +11,11 @@ import numpy as np
 
 from service.datatypes import (
     AlignmentLink,
-    AttentionDetail,
     CrossAttention,
     Defect,
     DefectKind,
     GuardReport,
     Hypothesis,
-    LongSentencePolicy,
     SearchConfig,
     Segment,
     SegmentResult,
@@ -25,11 +23,11 @@ from service.datatypes import (
     Span,
     TextHypothesis,
     Translation,
-    TranslationRequest,
     TranslationWarning,
     WarningKind,
 )
 from service.errors import EngineError, InvalidFieldError
+from service.requests import AttentionDetail, LongSentencePolicy, TranslationRequest
 from service.text.alignment import Offset, Weights, align, alignment_layer, head_average, shifted
 from service.text.documents import DocumentPiece, TextPart, TextPlan, document_pieces
 from service.text.segmentation import Joined, iterate_sentences, join, separator_between, split_overlong, trim

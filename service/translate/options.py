@@ -8,16 +8,9 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.datatypes import (
-    AttentionDetail,
-    SamplingConfig,
-    SamplingOptions,
-    SearchConfig,
-    Segment,
-    TranslationOptions,
-    TranslationRequest,
-)
+from service.datatypes import SamplingConfig, SearchConfig, Segment
 from service.errors import InvalidFieldError, UnsupportedFieldError
+from service.requests import AttentionDetail, SamplingOptions, TranslationOptions, TranslationRequest
 from service.text.pipeline import TextModel
 
 MAX_BEAM_SIZE = 16

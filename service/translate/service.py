@@ -17,11 +17,11 @@ from service.datatypes import (
     SegmentResult,
     StageTimings,
     TranslatedSentence,
-    TranslationRequest,
     TranslationResult,
     TranslationWarning,
 )
 from service.request_context import RequestContext
+from service.requests import TranslationRequest
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import trace_segments
 from service.text.documents import DocumentPiece, TranslatedDocument

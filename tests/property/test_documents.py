@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from service.datatypes import SamplingOptions, TranslatedSentence, Translation, TranslationOptions, TranslationRequest
+from service.datatypes import TranslatedSentence, Translation
 from service.request_context import RequestContext
+from service.requests import SamplingOptions, TranslationOptions, TranslationRequest
 from service.telemetry.metrics import Metrics
 from service.text.segmentation import split_sentences
 from service.translate.options import TranslationLimits

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from service.datatypes import AttentionDetail, Hypothesis, TranslationOptions, TranslationRequest, TranslationResult
+from service.datatypes import Hypothesis, TranslationResult
 from service.decoding.scoring import rank
 from service.request_context import RequestContext
+from service.requests import AttentionDetail, TranslationOptions, TranslationRequest
 from service.telemetry.metrics import Metrics
 from service.text.pipeline import best_combinations
 from service.translate.service import Translator

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service import datatypes
+from service import datatypes, requests
 from service.api import messages
 from service.bundle import Limits, Manifest
 from service.errors import InvalidFieldError, RequestError, UnsupportedFieldError
@@ -22,7 +22,7 @@ def request(**fields: Any) -> pb.TranslateRequest:
     return pb.TranslateRequest(**{"texts": ["Hi."], "source_language": "en", "target_language": "de", **fields})
 
 
-def from_options(**fields: Any) -> datatypes.TranslationOptions:
+def from_options(**fields: Any) -> requests.TranslationOptions:
     return messages.from_translate_request(request(options=pb.DecodingOptions(**fields))).options
 
 
@@ -35,23 +35,22 @@ def test_every_field_of_a_request_arrives() -> None:
         target_prefixes=["", "Ha"],
     )
 
-    assert messages.from_translate_request(message) == datatypes.TranslationRequest(
+    assert messages.from_translate_request(message) == requests.TranslationRequest(
         texts=("Hi.", ""),
         source_language="en",
         target_language="de",
         model="m/1",
-        options=datatypes.TranslationOptions(beam_size=2),
+        options=requests.TranslationOptions(beam_size=2),
         target_prefixes=("", "Ha"),
-        request_id="r1",
     )
 
 
 def test_absent_options_are_the_defaults() -> None:
-    assert messages.from_translate_request(request()).options == datatypes.TranslationOptions()
+    assert messages.from_translate_request(request()).options == requests.TranslationOptions()
 
 
 def test_every_option_arrives() -> None:
-    wanted = datatypes.TranslationOptions(
+    wanted = requests.TranslationOptions(
         beam_size=8,
         num_hypotheses=3,
         length_penalty=0.25,
@@ -62,15 +61,15 @@ def test_every_option_arrives() -> None:
         coverage_penalty=0.5,
         early_stopping=True,
         repetition_guard=False,
-        sampling=datatypes.SamplingOptions(top_k=5),
+        sampling=requests.SamplingOptions(top_k=5),
         target_prefix="Ha",
         suppressed_tokens=("▁Ha", "."),
         split_sentences=False,
-        long_sentences=datatypes.LongSentencePolicy.REFUSE,
+        long_sentences=requests.LongSentencePolicy.REFUSE,
         return_scores=True,
         return_tokens=True,
         return_alignment=True,
-        return_attention=datatypes.AttentionDetail.ALL_HEADS,
+        return_attention=requests.AttentionDetail.ALL_HEADS,
     )
 
     fields = dataclasses.asdict(wanted)
@@ -129,25 +128,25 @@ def test_the_list_that_callers_see_is_what_is_refused() -> None:
     ids=str,
 )
 def test_an_option_that_spells_out_its_default_changes_nothing(fields: dict[str, Any]) -> None:
-    assert from_options(**fields) == datatypes.TranslationOptions()
+    assert from_options(**fields) == requests.TranslationOptions()
 
 
 @pytest.mark.parametrize("detail", pb.AttentionDetail.values())
 def test_every_detail_of_attention_can_be_asked_for(detail: pb.AttentionDetail) -> None:
     name = pb.AttentionDetail.Name(detail).removeprefix("ATTENTION_DETAIL_").replace("UNSPECIFIED", "NONE")
 
-    assert from_options(return_attention=detail).return_attention is datatypes.AttentionDetail[name]
+    assert from_options(return_attention=detail).return_attention is requests.AttentionDetail[name]
 
 
 def test_every_way_to_draw_arrives() -> None:
-    sampling = datatypes.SamplingOptions(temperature=0.5, top_k=3, top_p=0.25, seed=2**63 - 1)
+    sampling = requests.SamplingOptions(temperature=0.5, top_k=3, top_p=0.25, seed=2**63 - 1)
 
     assert from_options(sampling=pb.SamplingOptions(**dataclasses.asdict(sampling))).sampling == sampling
 
 
 def test_drawing_with_all_defaults_is_not_absent() -> None:
-    assert from_options(sampling=pb.SamplingOptions()).sampling == datatypes.SamplingOptions()
-    assert from_options(sampling=pb.SamplingOptions(seed=0, temperature=0)).sampling == datatypes.SamplingOptions(
+    assert from_options(sampling=pb.SamplingOptions()).sampling == requests.SamplingOptions()
+    assert from_options(sampling=pb.SamplingOptions(seed=0, temperature=0)).sampling == requests.SamplingOptions(
         seed=0, temperature=0.0
     )
 
@@ -339,7 +338,7 @@ def test_every_priority_can_be_asked_for() -> None:
 def test_whatever_bytes_arrive_they_are_a_request_or_the_callers_mistake(raw: bytes) -> None:
     with contextlib.suppress(DecodeError, RequestError):
         message = pb.TranslateRequest.FromString(raw)
-        assert isinstance(messages.from_translate_request(message), datatypes.TranslationRequest)
+        assert isinstance(messages.from_translate_request(message), requests.TranslationRequest)
         assert isinstance(messages.from_priority(message.priority), datatypes.Priority)
 
 

@@ -5,21 +5,18 @@ import numpy as np
 import pytest
 
 from service.datatypes import (
-    AttentionDetail,
     Defect,
     DefectKind,
     GuardReport,
-    LongSentencePolicy,
     SamplingConfig,
     SearchConfig,
     Span,
     TextHypothesis,
     Translation,
-    TranslationOptions,
-    TranslationRequest,
     WarningKind,
 )
 from service.errors import EngineError, InvalidFieldError
+from service.requests import AttentionDetail, LongSentencePolicy, TranslationOptions, TranslationRequest
 from service.text.pipeline import TextPipeline, best_combinations, segment_seed
 from tests.unit.text.text_fakes import (
     EOS,

@@ -5,16 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from service.datatypes import (
-    AttentionDetail,
-    SamplingConfig,
-    SamplingOptions,
-    SearchConfig,
-    Segment,
-    TranslationOptions,
-    TranslationRequest,
-)
+from service.datatypes import SamplingConfig, SearchConfig, Segment
 from service.errors import InvalidFieldError
+from service.requests import AttentionDetail, SamplingOptions, TranslationOptions, TranslationRequest
 from service.translate.options import (
     TranslationDefaults,
     TranslationLimits,

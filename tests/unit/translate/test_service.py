@@ -10,18 +10,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from service.datatypes import (
-    AttentionDetail,
     Defect,
     DefectKind,
     GuardReport,
-    LongSentencePolicy,
     Priority,
-    SamplingOptions,
     Segment,
     SegmentResult,
     StageTimings,
-    TranslationOptions,
-    TranslationRequest,
     WarningKind,
 )
 from service.errors import (
@@ -32,6 +27,13 @@ from service.errors import (
     UnsupportedFieldError,
 )
 from service.request_context import RequestContext
+from service.requests import (
+    AttentionDetail,
+    LongSentencePolicy,
+    SamplingOptions,
+    TranslationOptions,
+    TranslationRequest,
+)
 from service.telemetry.metrics import Metrics
 from service.translate.options import TranslationLimits
 from service.translate.service import Translator

@@ -5,21 +5,16 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from service.datatypes import (
-    AttentionDetail,
-    LongSentencePolicy,
-    Priority,
-    SamplingOptions,
-    Segment,
-    Span,
-    StageTimings,
-    TranslatedSentence,
-    TranslationOptions,
-    TranslationRequest,
-    WarningKind,
-)
+from service.datatypes import Priority, Segment, Span, StageTimings, TranslatedSentence, WarningKind
 from service.errors import EngineError, InvalidFieldError, OverloadedError, UnsupportedFieldError
 from service.request_context import RequestContext
+from service.requests import (
+    AttentionDetail,
+    LongSentencePolicy,
+    SamplingOptions,
+    TranslationOptions,
+    TranslationRequest,
+)
 from service.telemetry.metrics import Metrics
 from service.translate.options import TranslationLimits
 from service.translate.service import Translator
