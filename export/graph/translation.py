@@ -8,13 +8,12 @@ from typing import Self
 from tqdm import tqdm
 
 from service.bundle import Manifest
-from service.datatypes import Segment, SegmentResult, StageTimings
+from service.datatypes import SearchConfig, Segment, SegmentResult, StageTimings
 from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import StepModel
 from service.requests import TranslationOptions, TranslationRequest
 from service.text.pipeline import TextPipeline
 from service.text.tokenizer import SentencePieceTokenizer
-from service.translate.options import TranslationDefaults, search_config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +99,12 @@ def _pipeline(model: TextModel, sources: Sequence[str], beam_size: int) -> TextP
         target_language=model.target_language,
         options=options,
     )
-    return TextPipeline(request, model=model, search=search_config(options, TranslationDefaults()))
+    return TextPipeline(request, model=model, search=default_search(beam_size))
+
+
+def default_search(beam_size: int) -> SearchConfig:
+    """Return the search of a server whose defaults are as they come, so that a score is that of what callers get."""
+    return SearchConfig(beam_size=beam_size, repetition_guard=True)
 
 
 def _decoded(graph: StepModel, segments: Sequence[Segment], batch_size: int) -> list[SegmentResult]:

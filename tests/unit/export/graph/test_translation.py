@@ -1,10 +1,13 @@
+from dataclasses import replace
 from pathlib import Path
 
-from export.graph.translation import TextModel, translate_texts
+from export.graph.translation import TextModel, default_search, translate_texts
 from service.bundle import open_bundle
+from service.requests import TranslationOptions
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from service.text.tokenizer import open_tokenizer
+from service.translate.options import TranslationDefaults, search_config
 from tests.tiny_bundle import build_tiny_bundle
 
 
@@ -33,3 +36,10 @@ def _model(directory: Path) -> TextModel:
     build_tiny_bundle(directory / "tiny", precisions=("fp32",))
     bundle = open_bundle(directory / "tiny")
     return TextModel.of(OnnxStepModel(bundle, RuntimeSettings()), open_tokenizer(bundle), bundle.manifest)
+
+
+def test_the_search_is_that_of_a_server_with_default_settings() -> None:
+    expected = search_config(TranslationOptions(beam_size=3), TranslationDefaults())
+
+    # the pipeline gives each segment its own limit
+    assert replace(default_search(3), max_target_tokens=expected.max_target_tokens) == expected
