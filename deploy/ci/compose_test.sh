@@ -15,7 +15,6 @@ set -euo pipefail
 readonly PROJECT=dragoman-ci
 readonly WAIT_S=180
 readonly NO_ENGINE=77
-readonly DEBIAN=trixie # its docker-compose is 2.26; bookworm's 1.29 is too old
 readonly PACKAGES=(docker-compose prometheus prometheus-alertmanager busybox-static)
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -38,27 +37,12 @@ skip() {
     exit 0
 }
 
-# Debian's packages are unpacked, not installed: no daemon starts, nothing on this machine changes.
 fetch_packages() {
-    local apt=$tools/apt options
-    [ ! -f "$tools/complete" ] || return 0
-    command -v apt-get >/dev/null || skip "docker-compose and what it runs come from Debian, and there is no apt-get"
-    rm -rf "$tools"
-    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$tools/root"
-    echo "deb http://deb.debian.org/debian $DEBIAN main" >"$apt/sources.list"
-    options=(-qq -o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=/nonexistent
-        -o "Dir::State::Lists=$apt/lists" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root)
-    {
-        apt-get "${options[@]}" update
-        (cd "$apt" && apt-get "${options[@]}" download "${PACKAGES[@]}")
-    } >"$tools/apt.log" 2>&1 || skip "packages of Debian $DEBIAN cannot be fetched; $tools/apt.log says why"
-    for package in "$apt"/*.deb; do
-        dpkg-deb --extract "$package" "$tools/root"
-    done
-    "$python" -m venv "$tools/venv"
-    "$tools/venv/bin/python" -m pip --disable-pip-version-check install --quiet check-jsonschema \
-        >"$tools/pip.log" 2>&1 || skip "check-jsonschema cannot be installed; $tools/pip.log says why"
-    touch "$tools/complete"
+    deploy/ci/debian.sh "$tools/root" "${PACKAGES[@]}" || skip "docker-compose and what it runs come from Debian (see above)"
+    [ -x "$tools/venv/bin/check-jsonschema" ] || {
+        "$python" -m venv "$tools/venv"
+        "$tools/venv/bin/python" -m pip --disable-pip-version-check install --quiet check-jsonschema
+    } >"$tools/pip.log" 2>&1 || skip "check-jsonschema cannot be installed; $tools/pip.log says why"
 }
 
 # Every combination that the files name is a valid one; the profile `gpu` asks for a GPU, and no other does.
@@ -78,7 +62,7 @@ validate() {
 # What the stand-ins are made of, in one folder.
 gather_stand_ins() {
     local envoy
-    envoy=$("$python" -c 'from pathlib import Path; from deploy.ci.envoy_process import find_envoy
+    envoy=$("$python" -c 'from pathlib import Path; from deploy.ci.processes import find_envoy
 print(find_envoy(Path("build")))') || skip "Envoy cannot be had here"
     STAND_INS=$tools/stand-ins
     export STAND_INS

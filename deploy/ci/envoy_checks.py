@@ -21,8 +21,8 @@ from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from deploy.ci.envoy_process import EnvoyProcess
-from deploy.ci.replicas import Replica
+from deploy.ci.processes import EnvoyProcess
+from deploy.ci.servers import Replica
 from loadtests.texts import SENTENCES
 
 _CALL_S: Final = 20.0

@@ -10,21 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.ci.api_keys import Keys, make_callers
 from deploy.ci.callers import Callers, Tally
 from deploy.ci.envoy_checks import CheckError, Checks
-from deploy.ci.envoy_process import (
-    SHIPPED_CONFIG,
+from deploy.ci.processes import (
+    ENVOY_CONFIG,
     Addresses,
-    EnvoyError,
-    EnvoyMissingError,
     EnvoyProcess,
+    ProcessError,
+    ToolMissingError,
     find_envoy,
     free_ports,
-    local_config,
-    validate,
+    validate_envoy,
 )
-from deploy.ci.replicas import Replica, ReplicaError
+from deploy.ci.servers import Keys, Replica, ReplicaError, make_callers
 from loadtests.target import ServerError
 
 _DESCRIPTION: Final = """\
@@ -44,6 +42,12 @@ _NUM_DOCUMENT_CALLERS: Final = 2
 _HEALTHY_TIMEOUT_S: Final = 30.0
 _NEW_VERSION: Final = "2"
 _LIMITED_REQUESTS_PER_S: Final = 0.02
+_SETTINGS: Final = {
+    "MODELS__POLL_INTERVAL_S": "0.5",
+    # As in deploy/compose/dragoman.env: all callers behind Envoy count as one.
+    "SCHEDULING__MAX_CALLER_QUEUE_SHARE": "1",
+    "SCHEDULING__NUM_DECODING_THREADS": "1",
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,10 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         binary = find_envoy(options.output.parent)
         tally, outcome = _run(binary, options.output.resolve(), steady_s=options.steady)
-    except EnvoyMissingError as error:
+    except ToolMissingError as error:
         print(f"SKIPPED: {error}")
         return 0
-    except (CheckError, EnvoyError, ReplicaError, ServerError) as error:
+    except (CheckError, ProcessError, ReplicaError, ServerError) as error:
         print(f"envoy_test: {error}", file=sys.stderr)
         return 1
     print(_line(tally, outcome, duration_s=time.monotonic() - began_s))
@@ -97,26 +101,22 @@ def _run(binary: Path, directory: Path, *, steady_s: float) -> tuple[Tally, Outc
     directory.mkdir(parents=True, exist_ok=True)
     grpc_port, operators_port, admin_port, *replica_ports = free_ports(5)
     addresses = Addresses(grpc=grpc_port, operators=operators_port, admin=admin_port, replicas=tuple(replica_ports))
-    config = directory / "envoy.yaml"
-    config.write_text(local_config(SHIPPED_CONFIG.read_text(encoding="utf-8"), addresses), encoding="utf-8")
-    validate(binary, SHIPPED_CONFIG)
-    validate(binary, config)
-    keys, entries = make_callers(limited_requests_per_s=_LIMITED_REQUESTS_PER_S)
-    (directory / "callers.toml").write_text(entries, encoding="utf-8")
+    validate_envoy(binary, ENVOY_CONFIG)
+    keys, callers = make_callers(limited_requests_per_s=_LIMITED_REQUESTS_PER_S)
     replicas = [
-        Replica(name, port, directory=directory, callers=directory / "callers.toml")
+        Replica(name, directory, callers=callers, settings=_SETTINGS, port=port)
         for name, port in zip("ab", replica_ports, strict=True)
     ]
     with ExitStack() as stack:
         for replica in replicas:
             stack.enter_context(replica)
-        envoy = stack.enter_context(EnvoyProcess(binary, config, addresses, logs=directory))
+        envoy = stack.enter_context(EnvoyProcess(binary, addresses, folder=directory))
         envoy.wait_for_replicas(len(replicas), timeout_s=_HEALTHY_TIMEOUT_S)
         checks = Checks(envoy, replicas, api_key=keys.api_key, limited_key=keys.limited_key).run()
         print(f"envoy checks={len(checks)}: {', '.join(checks)}", flush=True)
         tally, outcome = asyncio.run(_storm(envoy, replicas, keys, steady_s=steady_s))
         outcome.retried_by_envoy = envoy.stats()["upstream_rq_retry"]
-        repeated = [line for line in envoy.stop() if line["attempts_before"]]
+        repeated = [line for line in envoy.access_log() if line["attempts_before"]]
         outcome.retried_by_client = len({line["request_id"] for line in repeated})
     return tally, outcome
 

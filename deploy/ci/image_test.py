@@ -27,7 +27,7 @@ from dragoman.errors import UnauthenticatedError
 from dragoman.results import TranslationResult
 
 from deploy.ci.container import WAIT_S, CheckError, Container, Engine
-from deploy.ci.server_secrets import write_secrets
+from deploy.ci.servers import write_secrets
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _LOCK = _REPOSITORY / "deploy" / "image" / "cpu.lock"

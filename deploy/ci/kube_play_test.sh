@@ -153,7 +153,7 @@ make_secrets() {
     "$python" -c 'import sys
 from pathlib import Path
 
-from deploy.ci.server_secrets import write_secrets
+from deploy.ci.servers import write_secrets
 
 directory = Path(sys.argv[1])
 trusted, key = write_secrets(directory)

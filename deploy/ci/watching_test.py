@@ -11,26 +11,25 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
-from deploy.ci.api_keys import Keys, make_callers
-from deploy.ci.envoy_process import (
-    SHIPPED_CONFIG,
+from deploy.ci.processes import (
     Addresses,
-    EnvoyError,
-    EnvoyMissingError,
+    DebianTools,
     EnvoyProcess,
+    Process,
+    ProcessError,
+    ToolMissingError,
     find_envoy,
     free_ports,
-    local_config,
+    unpacked_tools,
 )
+from deploy.ci.servers import Replica, make_callers
 from deploy.ci.watching import boards, pictures, shipped
-from deploy.ci.watching.daemon import Daemon, DaemonError
 from deploy.ci.watching.load import Load
 from deploy.ci.watching.prometheus import Prometheus, QueryError
 from deploy.ci.watching.receiver import Receiver
-from deploy.ci.watching.replicas import WatchedReplica, wait_for
-from deploy.ci.watching.tools import Tools, ToolsMissingError, unpacked_tools
-from service.cli.server_process import Ports, ServerProcessError
+from loadtests.target import ServerError
 
 _DESCRIPTION: Final = """\
 Starts two replicas of the server on free ports of this machine, Envoy in front of one, and Prometheus and Alertmanager
@@ -54,6 +53,22 @@ _EVENT_EVERY_S: Final = 5.0
 _AFTERMATH_S: Final = 3.0
 _STEP_S: Final = 1.0
 _SCRAPE_TIMEOUT_S: Final = 15.0
+_MOST_WORK_OF_A_TOKEN: Final = 33  # beams times steps, and the token itself; a request within the limits must fit
+_MAX_SENTENCES: Final = 96
+_MAX_TOKENS: Final = 4096
+_SETTINGS: Final = {
+    "MODELS__POLL_INTERVAL_S": "1",
+    "MODELS__SETTLE_S": "1",
+    "ACCESS__RELOAD_INTERVAL_S": "1",
+    "TLS__RELOAD_INTERVAL_S": "1",
+    "SCHEDULING__NUM_DECODING_THREADS": "1",
+    # Small, so that a few callers overload it.
+    "SCHEDULING__MAX_QUEUE_SEGMENTS": str(_MAX_SENTENCES),
+    "SCHEDULING__MAX_QUEUE_WORK_TOKENS": str(_MAX_TOKENS * _MOST_WORK_OF_A_TOKEN),
+    "LIMITS__MAX_REQUEST_SENTENCES": str(_MAX_SENTENCES),
+    "LIMITS__MAX_REQUEST_SOURCE_TOKENS": str(_MAX_TOKENS),
+    "TRACING__SAMPLE_RATIO": "1",
+}
 
 
 class WatchingError(Exception):
@@ -67,7 +82,7 @@ class Stage:
     prometheus: Prometheus
     receiver: Receiver
     load: Load
-    replicas: Sequence[WatchedReplica]
+    replicas: Sequence[Replica]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         tools = unpacked_tools(options.output.resolve() / "tools")
         envoy = find_envoy(options.output.resolve().parent)
-    except (ToolsMissingError, EnvoyMissingError) as error:
+    except ToolMissingError as error:
         print(f"SKIPPED: {error}")
         return 0
     try:
         outcome = _run(tools, envoy, options)
-    except (WatchingError, DaemonError, boards.EmptyVariableError, EnvoyError, QueryError, ServerProcessError) as error:
+    except (WatchingError, boards.EmptyVariableError, ProcessError, QueryError, ServerError) as error:
         print(f"watching_test: {error}", file=sys.stderr)
         return 1
     print(_line(outcome, duration_s=time.monotonic() - began_s))
@@ -104,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if outcome.broken else 0
 
 
-def _run(tools: Tools, envoy: Path, options: argparse.Namespace) -> Outcome:
+def _run(tools: DebianTools, envoy: Path, options: argparse.Namespace) -> Outcome:
     folder = options.output.resolve()
     _check_files(tools)
     with ExitStack() as stack:
@@ -125,7 +140,7 @@ def _run(tools: Tools, envoy: Path, options: argparse.Namespace) -> Outcome:
     return outcome
 
 
-def _check_files(tools: Tools) -> None:
+def _check_files(tools: DebianTools) -> None:
     """Let promtool and amtool read what ships.
 
     Raises:
@@ -145,70 +160,70 @@ def _check_files(tools: Tools) -> None:
             raise WatchingError(f"{program.name} {verb}:\n{done.stdout}{done.stderr}")
 
 
-def _start(stack: ExitStack, tools: Tools, envoy: Path, folder: Path) -> Stage:
+def _start(stack: ExitStack, tools: DebianTools, envoy: Path, folder: Path) -> Stage:
     """Start everything, each ended by the stack."""
     keys, callers = make_callers(limited_requests_per_s=_LIMITED_REQUESTS_PER_S)
-    prometheus_port, alertmanager_port, grpc_port, operators_port, admin_port, nobody = free_ports(6)
-    replicas = [
-        WatchedReplica(name, folder, callers=callers, tracing=f"http://127.0.0.1:{nobody}", has_tls=has_tls)
+    prometheus_port, alertmanager_port, grpc_port, operators_port, admin_port, unused = free_ports(6)
+    settings = {**_SETTINGS, "TRACING__ENDPOINT": f"http://127.0.0.1:{unused}"}
+    first, second = replicas = [
+        stack.enter_context(Replica(name, folder, callers=callers, settings=settings, has_tls=has_tls))
         for name, has_tls in (("a", False), ("b", True))
     ]
-    servers = [stack.enter_context(replica.process()) for replica in replicas]
-    first, second = [wait_for(server) for server in servers]
-    addresses = Addresses(grpc=grpc_port, operators=operators_port, admin=admin_port, replicas=(first.grpc_port,))
+    addresses = Addresses(
+        grpc=grpc_port, operators=operators_port, admin=admin_port, replicas=(_port(first.server.target),)
+    )
     receiver = stack.enter_context(Receiver())
     _start_alertmanager(stack, tools, folder, alertmanager_port, receiver)
-    balancer = _start_envoy(stack, envoy, folder, addresses)
+    balancer = stack.enter_context(EnvoyProcess(envoy, addresses, folder=folder))
+    balancer.wait_for_replicas(len(addresses.replicas), timeout_s=_READY_TIMEOUT_S)
     targets = {
-        "dragoman": [f"127.0.0.1:{ports.http_port}" for ports in (first, second)],
+        "dragoman": [urlsplit(replica.server.metrics_url).netloc for replica in replicas],
         "envoy": [f"127.0.0.1:{operators_port}"],
         "alertmanager": [f"127.0.0.1:{alertmanager_port}"],
     }
     prometheus = _start_prometheus(stack, tools, folder, prometheus_port, targets)
-    load = stack.enter_context(_load(balancer, second, replicas[1], keys))
+    tls_target = f"localhost:{_port(second.server.target)}"
+    load = stack.enter_context(Load(balancer.target, tls_target, second.authority, keys))
     return Stage(prometheus=prometheus, receiver=receiver, load=load, replicas=replicas)
 
 
-def _load(balancer: EnvoyProcess, tls: Ports, replica: WatchedReplica, keys: Keys) -> Load:
-    return Load(balancer.target, f"localhost:{tls.grpc_port}", replica.authority, keys)
+def _port(target: str) -> int:
+    return int(target.rpartition(":")[2])
 
 
-def _start_envoy(stack: ExitStack, envoy: Path, folder: Path, addresses: Addresses) -> EnvoyProcess:
-    config = folder / "envoy.yaml"
-    config.write_text(local_config(SHIPPED_CONFIG.read_text(encoding="utf-8"), addresses), encoding="utf-8")
-    process = stack.enter_context(EnvoyProcess(envoy, config, addresses, logs=folder))
-    process.wait_for_replicas(len(addresses.replicas), timeout_s=_READY_TIMEOUT_S)
-    return process
-
-
-def _start_alertmanager(stack: ExitStack, tools: Tools, folder: Path, port: int, receiver: Receiver) -> None:
+def _start_alertmanager(stack: ExitStack, tools: DebianTools, folder: Path, port: int, receiver: Receiver) -> None:
     address = f"127.0.0.1:{port}"
     config = shipped.write_alertmanager(folder / "alertmanager.yml", webhook=receiver.url)
     storage = folder / "alertmanager"
     shutil.rmtree(storage, ignore_errors=True)  # else it would know that it has told of the alert before
-    flags = (f"--storage.path={storage}", "--cluster.listen-address=")
-    command = tools.alertmanager_command(f"--config.file={config}", f"--web.listen-address={address}", *flags)
-    daemon = stack.enter_context(Daemon(*command, url=f"http://{address}", log=folder / "alertmanager.log"))
-    daemon.wait_until_ready("/-/ready", timeout_s=_READY_TIMEOUT_S)
+    flags = (f"--config.file={config}", f"--web.listen-address={address}", f"--storage.path={storage}")
+    command = (*tools.alertmanager_command, *flags, "--cluster.listen-address=")
+    process = stack.enter_context(Process(*command, log=folder / "alertmanager.log"))
+    process.wait_until_answers(f"http://{address}/-/ready", timeout_s=_READY_TIMEOUT_S)
 
 
 def _start_prometheus(
-    stack: ExitStack, tools: Tools, folder: Path, port: int, targets: Mapping[str, Sequence[str]]
+    stack: ExitStack, tools: DebianTools, folder: Path, port: int, targets: Mapping[str, Sequence[str]]
 ) -> Prometheus:
     address = f"127.0.0.1:{port}"
     config = shipped.write_prometheus(folder / "prometheus", own_port=port, targets=targets, shortened={_ALERT: "2s"})
     flags = (f"--storage.tsdb.path={config.parent / 'data'}", "--enable-feature=exemplar-storage")
     command = (str(tools.prometheus), f"--config.file={config}", f"--web.listen-address={address}", *flags)
-    daemon = stack.enter_context(Daemon(*command, url=f"http://{address}", log=folder / "prometheus.log"))
-    daemon.wait_until_ready("/-/ready", timeout_s=_READY_TIMEOUT_S)
-    return Prometheus(daemon.url)
+    process = stack.enter_context(Process(*command, log=folder / "prometheus.log"))
+    process.wait_until_answers(f"http://{address}/-/ready", timeout_s=_READY_TIMEOUT_S)
+    return Prometheus(f"http://{address}")
 
 
 def _happen(stage: Stage, *, quiet_s: float) -> None:
     """Let one thing after the other happen to the replicas while callers go on."""
     plain, tls = stage.replicas
     until_s = time.monotonic() + quiet_s
-    events = (partial(plain.swap, "2"), partial(plain.break_model, "3"), tls.break_callers, tls.break_certificate)
+    events = (
+        partial(plain.bring_version, "2"),
+        partial(plain.bring_version, "3", is_broken=True),
+        tls.break_callers,
+        tls.break_certificate,
+    )
     for event in events:
         time.sleep(_EVENT_EVERY_S)
         event()

@@ -16,7 +16,7 @@ from dragoman.enums import Priority
 from dragoman.errors import DragomanError
 from dragoman.requests import DecodingOptions, TranslationRequest
 
-from deploy.ci.api_keys import Keys
+from deploy.ci.servers import Keys
 from loadtests.texts import sample
 
 _UNTIRED: Final = ChannelSettings(retry=RetrySettings(max_attempts=1))

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from deploy.ci.callers import Tally
-from deploy.ci.envoy_process import SHIPPED_CONFIG, VERSION, Addresses, EnvoyError, local_config
 from deploy.ci.envoy_test import Outcome, broken_promises
+from deploy.ci.processes import ENVOY_CONFIG, ENVOY_VERSION, Addresses, ProcessError, local_config
 from service.config import Settings, load_settings
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -101,7 +101,7 @@ def test_images_have_versions_and_envoy_has_that_of_the_test() -> None:
 
     assert set(tags) == set(SERVICES)
     assert "latest" not in tags.values()
-    assert tags["envoy"] == f"v{VERSION}"
+    assert tags["envoy"] == f"v{ENVOY_VERSION}"
 
 
 def test_the_example_of_the_environment_lists_every_variable_with_its_default() -> None:
@@ -128,7 +128,7 @@ def test_what_is_mounted_from_here_cannot_be_written() -> None:
 
 
 def test_in_the_test_only_addresses_differ_from_what_ships() -> None:
-    shipped = SHIPPED_CONFIG.read_text(encoding="utf-8")
+    shipped = ENVOY_CONFIG.read_text(encoding="utf-8")
 
     local = local_config(shipped, ADDRESSES)
 
@@ -138,14 +138,14 @@ def test_in_the_test_only_addresses_differ_from_what_ships() -> None:
 
 
 def test_a_configuration_without_the_expected_addresses_is_refused() -> None:
-    shipped = SHIPPED_CONFIG.read_text(encoding="utf-8").replace("50051", "50052")
+    shipped = ENVOY_CONFIG.read_text(encoding="utf-8").replace("50051", "50052")
 
-    with pytest.raises(EnvoyError, match="expected 1"):
+    with pytest.raises(ProcessError, match="expected 1"):
         local_config(shipped, ADDRESSES)
 
 
 def test_envoy_agrees_with_the_limits_of_the_server() -> None:
-    config = yaml.safe_load(SHIPPED_CONFIG.read_text(encoding="utf-8"))["static_resources"]
+    config = yaml.safe_load(ENVOY_CONFIG.read_text(encoding="utf-8"))["static_resources"]
     manager = config["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
     route = manager["route_config"]["virtual_hosts"][0]["routes"][1]["route"]
     upstream = next(iter(config["clusters"][0]["typed_extension_protocol_options"].values()))
@@ -160,7 +160,7 @@ def test_envoy_agrees_with_the_limits_of_the_server() -> None:
 
 
 def test_envoy_repeats_what_nobody_has_answered_and_nothing_that_was_refused_for_load() -> None:
-    config = yaml.safe_load(SHIPPED_CONFIG.read_text(encoding="utf-8"))["static_resources"]
+    config = yaml.safe_load(ENVOY_CONFIG.read_text(encoding="utf-8"))["static_resources"]
     routes = config["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]["route_config"]
     admin, everything_else, _ = routes["virtual_hosts"][0]["routes"]
 

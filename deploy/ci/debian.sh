@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Download packages of Debian trixie and unpack them below a directory: deploy/ci/debian.sh DIRECTORY PACKAGE ...
+# Nothing is installed: no daemon starts, and apt's own lists and state stay as they are. What is unpacked already stays.
+#
+#   DRAGOMAN_DEBIAN_MIRROR    another mirror than deb.debian.org
+#
+# Exit code 77: they cannot be had here; standard error says why.
+set -euo pipefail
+
+readonly UNAVAILABLE=77
+readonly MIRROR=${DRAGOMAN_DEBIAN_MIRROR:-http://deb.debian.org/debian}
+
+[ "$#" -gt 1 ] || { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2; exit 2; }
+mkdir -p "$1"
+directory=$(cd "$1" && pwd)
+shift
+[ "$(cat "$directory/.unpacked" 2>/dev/null)" != "$*" ] || exit 0
+
+unpack() {
+    local apt=$directory/.apt
+    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $MIRROR trixie main" >"$apt/sources.list"
+    local options=(
+        -qq -o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=- -o "Dir::State::Lists=$apt/lists"
+        -o Dir::State::Status=/dev/null -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User= -o Acquire::Languages=none
+    )
+    apt-get "${options[@]}" update && (cd "$apt" && apt-get "${options[@]}" download "$@") || return
+    for package in "$apt"/*.deb; do
+        dpkg-deb --extract "$package" "$directory" || return
+    done
+    rm -rf "$apt"
+}
+
+if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+    echo "debian: no apt-get and dpkg-deb here, needed for $*" >&2
+    exit "$UNAVAILABLE"
+fi
+said=$(unpack "$@" 2>&1) || { echo "debian: $* cannot be fetched: ${said##*$'\n'}" >&2; exit "$UNAVAILABLE"; }
+echo "$*" >"$directory/.unpacked"
