@@ -1,26 +1,91 @@
-"""Callers of the shipped client who never stop: each waits for its answer and asks again at once."""
+"""Callers of the shipped client in threads: each acts again and again, and how its calls end is counted."""
 
-import asyncio
 import random
+import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self, TypedDict
 
 from dragoman.channel import ChannelSettings
-from dragoman.client import AsyncTranslationClient
+from dragoman.client import TranslationClient
 from dragoman.errors import DragomanError
 
 from loadtests.texts import sample
 
-LANGUAGES: Final = {"source_language": "en", "target_language": "de"}
+Act = Callable[[random.Random], object]
 
+_JOIN_TIMEOUT_S: Final = 60.0
 _TIMEOUT_S: Final = 30.0
-_DOCUMENT_SENTENCES: Final = 12
 _KEEPALIVE_S: Final = 60.0
+_DOCUMENT_SENTENCES: Final = 12
+
+
+class Languages(TypedDict):
+    """Of a request."""
+
+    source_language: str
+    target_language: str
+
+
+EN_DE: Final = Languages(source_language="en", target_language="de")
+
+
+class Callers:
+    """Threads that call until `with` is left, which waits for their last answers."""
+
+    def __init__(self, *, seed: int = 1) -> None:
+        """Prepare; `seed` is that of all texts."""
+        self.outcomes: Counter[str] = Counter()
+        """Calls by `KIND OUTCOME`, such as `document ok`."""
+        self._seed = seed
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._clients = ExitStack()
+
+    def connect(self, target: str, **options: Any) -> TranslationClient:
+        """Return a client that is closed after the last answer."""
+        return self._clients.enter_context(TranslationClient(target, **options))
+
+    def begin(self, name: str, act: Act, *, every_s: float = 0.0, until: threading.Event | None = None) -> None:
+        """Start a caller; the kind of its calls is its name up to the first `-`."""
+        generator, is_over = random.Random(f"{self._seed} {name}"), until or self._is_over  # noqa: S311 - texts
+        kind = name.partition("-")[0]
+
+        def run() -> None:
+            while not (is_over.wait(every_s) or self._is_over.is_set()):
+                self._count(kind, act, generator)
+
+        self._threads.append(threading.Thread(target=run, name=f"caller-{name}", daemon=True))
+        self._threads[-1].start()
+
+    def failed(self, error: DragomanError) -> None:
+        """Take note of a call that failed; any thread."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join(_JOIN_TIMEOUT_S)
+        self._clients.close()
+
+    def _count(self, kind: str, act: Act, generator: random.Random) -> None:
+        try:
+            act(generator)
+            outcome = "ok"
+        except DragomanError as error:
+            outcome = type(error).__name__
+            self.failed(error)
+        with self._lock:
+            self.outcomes[f"{kind} {outcome}"] += 1
 
 
 @dataclass(slots=True)
@@ -45,82 +110,50 @@ class Tally:
         return ordered[max(0, -(-len(ordered) * 99 // 100) - 1)] * 1000 if ordered else 0.0
 
 
-class Callers:
-    """Calls from within `async with`; leaving it waits for the last answers."""
+class SteadyCallers(Callers):
+    """Callers that ask again as soon as they are answered, each on a connection of its own; no call may fail."""
 
-    def __init__(self, target: str, api_key: str, *, num_texts: int, num_documents: int) -> None:
-        """Prepare `num_texts` callers of Translate and `num_documents` of TranslateDocument."""
-        self._target = target
-        self._api_key = api_key
-        self._num_texts = num_texts
-        self._num_documents = num_documents
-        self._is_stopping = False
-        self._takes_documents = asyncio.Event()
-        self._stack = AsyncExitStack()
-        self._tasks: list[asyncio.Task[None]] = []
+    def __init__(self, target: str, api_key: str, *, num_texts: int) -> None:
+        """Start so many callers of Translate."""
+        super().__init__()
         self.tally = Tally()
+        self._target, self._api_key, self._num_texts = target, api_key, num_texts
+        for number in range(num_texts):
+            self._begin("text", number, self._text)
 
-    def begin_documents(self) -> None:
-        """Let those of TranslateDocument begin."""
-        self._takes_documents.set()
+    def begin_documents(self, num_callers: int) -> None:
+        """Start so many callers of TranslateDocument."""
+        for number in range(num_callers):
+            self._begin("document", self._num_texts + number, self._document)
 
-    async def forget_versions(self) -> None:
+    def forget_versions(self) -> None:
         """Count versions anew, once every call that is under way now has been answered."""
         under_way = len(self.tally.durations_s) + 2 * self._num_texts
         while len(self.tally.durations_s) < under_way and not self.tally.failures:
-            await asyncio.sleep(0.01)
+            time.sleep(0.01)
         self.tally.versions.clear()
 
-    async def __aenter__(self) -> Self:
-        for number in range(self._num_texts + self._num_documents):
-            client = await self._stack.enter_async_context(self._client(number))
-            make = self._text if number < self._num_texts else self._document
-            self._tasks.append(asyncio.create_task(self._until_stopped(make, client, random.Random(number))))  # noqa: S311
-        return self
+    def failed(self, error: DragomanError) -> None:
+        """No call may fail."""
+        self.tally.failures.append(f"{type(error).__name__}: {error}")
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._is_stopping = True
-        self._takes_documents.set()
-        try:
-            await asyncio.gather(*self._tasks)
-        finally:
-            await self._stack.aclose()
+    def _begin(self, kind: str, number: int, act: Callable[[TranslationClient, random.Random], None]) -> None:
+        channel = ChannelSettings(keepalive_time_s=_KEEPALIVE_S + number)  # gRPC shares connections of like settings
+        client = self.connect(self._target, api_key=self._api_key, timeout_s=_TIMEOUT_S, channel=channel)
+        self.begin(f"{kind}-{number}", lambda generator: act(client, generator))
 
-    def _client(self, number: int) -> AsyncTranslationClient:
-        """One with a connection of its own: gRPC shares one among channels whose settings are alike."""
-        settings = ChannelSettings(keepalive_time_s=_KEEPALIVE_S + number)
-        return AsyncTranslationClient(self._target, api_key=self._api_key, timeout_s=_TIMEOUT_S, channel=settings)
-
-    async def _until_stopped(
-        self,
-        make: Callable[[AsyncTranslationClient, random.Random], Awaitable[None]],
-        client: AsyncTranslationClient,
-        generator: random.Random,
-    ) -> None:
-        while not self._is_stopping:
-            try:
-                await make(client, generator)
-            except DragomanError as error:
-                self.tally.failures.append(f"{type(error).__name__}: {error}")
-
-    async def _text(self, client: AsyncTranslationClient, generator: random.Random) -> None:
+    def _text(self, client: TranslationClient, generator: random.Random) -> None:
         texts = sample(generator, generator.randint(1, 3))
         began_s = time.perf_counter()
-        result = await client.translate(texts, source_language="en", target_language="de")
+        result = client.translate(texts, **EN_DE)
         self.tally.durations_s.append(time.perf_counter() - began_s)
         self.tally.versions[result.model_version] += 1
         if len(result) != len(texts):
             self.tally.failures.append(f"{len(result)} translations of {len(texts)} texts")
 
-    async def _document(self, client: AsyncTranslationClient, generator: random.Random) -> None:
-        await self._takes_documents.wait()
-        if self._is_stopping:
-            return
+    def _document(self, client: TranslationClient, generator: random.Random) -> None:
         text = " ".join(sample(generator, _DOCUMENT_SENTENCES))
-        document = client.translate_document(text, source_language="en", target_language="de")
-        indexes = [sentence.index async for sentence in document]
+        indexes = [sentence.index for sentence in client.translate_document(text, **EN_DE)]
         if indexes == list(range(_DOCUMENT_SENTENCES)):
             self.tally.documents += 1
         else:

@@ -1,7 +1,6 @@
 """`python -m deploy.ci.envoy_test`: kill, drain and upgrade replicas behind Envoy while twenty callers go on."""
 
 import argparse
-import asyncio
 import sys
 import time
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.ci.callers import Callers, Tally
+from deploy.ci.callers import SteadyCallers, Tally
 from deploy.ci.envoy_checks import CheckError, Checks
 from deploy.ci.processes import (
     ENVOY_CONFIG,
@@ -114,46 +113,43 @@ def _run(binary: Path, directory: Path, *, steady_s: float) -> tuple[Tally, Outc
         envoy.wait_for_replicas(len(replicas), timeout_s=_HEALTHY_TIMEOUT_S)
         checks = Checks(envoy, replicas, api_key=keys.api_key, limited_key=keys.limited_key).run()
         print(f"envoy checks={len(checks)}: {', '.join(checks)}", flush=True)
-        tally, outcome = asyncio.run(_storm(envoy, replicas, keys, steady_s=steady_s))
+        tally, outcome = _storm(envoy, replicas, keys, steady_s=steady_s)
         outcome.retried_by_envoy = envoy.stats()["upstream_rq_retry"]
         repeated = [line for line in envoy.access_log() if line["attempts_before"]]
         outcome.retried_by_client = len({line["request_id"] for line in repeated})
     return tally, outcome
 
 
-async def _storm(
-    envoy: EnvoyProcess, replicas: Sequence[Replica], keys: Keys, *, steady_s: float
-) -> tuple[Tally, Outcome]:
+def _storm(envoy: EnvoyProcess, replicas: Sequence[Replica], keys: Keys, *, steady_s: float) -> tuple[Tally, Outcome]:
     """Let callers ask without a pause while things happen to the replicas; each is followed by a steady time."""
     outcome = Outcome()
     first, second = replicas
 
-    async def settled() -> None:
-        await asyncio.sleep(steady_s)
-        await asyncio.to_thread(envoy.wait_for_replicas, len(replicas), timeout_s=_HEALTHY_TIMEOUT_S)
+    def settle() -> None:
+        time.sleep(steady_s)
+        envoy.wait_for_replicas(len(replicas), timeout_s=_HEALTHY_TIMEOUT_S)
 
-    callers = Callers(envoy.target, keys.api_key, num_texts=_NUM_CALLERS, num_documents=_NUM_DOCUMENT_CALLERS)
-    async with callers:
-        await settled()
-        outcome.interrupted = await asyncio.to_thread(first.kill)
+    with SteadyCallers(envoy.target, keys.api_key, num_texts=_NUM_CALLERS) as callers:
+        settle()
+        outcome.interrupted = first.kill()
         outcome.killed += 1
-        await asyncio.sleep(steady_s)
-        await asyncio.to_thread(first.start)
-        await settled()
+        time.sleep(steady_s)
+        first.start()
+        settle()
         # A document that has begun to arrive cannot be repeated, so it survives a drain but no kill.
-        callers.begin_documents()
-        await asyncio.sleep(steady_s)
-        await asyncio.to_thread(second.drain)
+        callers.begin_documents(_NUM_DOCUMENT_CALLERS)
+        time.sleep(steady_s)
+        second.drain()
         outcome.drained += 1
-        await asyncio.sleep(steady_s)
-        await asyncio.to_thread(second.start)
-        await settled()
+        time.sleep(steady_s)
+        second.start()
+        settle()
         for replica in replicas:
-            await asyncio.to_thread(replica.upgrade, _NEW_VERSION)
+            replica.upgrade(_NEW_VERSION)
             outcome.upgraded += 1
-            await asyncio.sleep(steady_s)
-        await callers.forget_versions()
-        await asyncio.sleep(steady_s)
+            time.sleep(steady_s)
+        callers.forget_versions()
+        time.sleep(steady_s)
         outcome.versions_at_last = tuple(sorted(callers.tally.versions))
     return callers.tally, outcome
 

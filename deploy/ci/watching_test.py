@@ -136,7 +136,7 @@ def _run(tools: DebianTools, envoy: Path, options: argparse.Namespace) -> Outcom
         )
         if options.pictures:
             pictures.draw(stage.prometheus, boards.queries(values), began_s, ended_s)
-        print("calls: " + ", ".join(f"{habit}={count}" for habit, count in sorted(stage.load.tally.items())))
+        print("calls: " + ", ".join(f"{kind}={count}" for kind, count in sorted(stage.load.outcomes.items())))
     return outcome
 
 
