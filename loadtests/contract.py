@@ -20,9 +20,9 @@ _MAX_PIECE_CHARACTERS: Final = 32
 
 _MAX_WARNING_CHARACTERS: Final = 1000
 _ROUNDING: Final = 1e-4
-_MADE_UP_NUL: Final = "the translation has a NUL that nobody sent"
+_MADE_UP_NUL: Final = "the translation has a NUL that was not sent"
 _SURE_WORD: Final = "man"
-"""Wherever this stands, there is something to translate."""
+"""A text with this word has something to translate."""
 
 
 def translate_faults(
@@ -171,7 +171,7 @@ def _translation_faults(
 
 
 def _copy_faults(source: str, target: str, sentences: Sequence[pb.Sentence], *, is_complete: bool) -> Iterator[str]:
-    """Look at the spans, and at what stands between them: it is copied, character by character."""
+    """Look at the spans, and at the text between them: it is copied, character by character."""
     at_source = at_target = 0
     for sentence in sentences:
         if not (at_source <= sentence.source.start < sentence.source.end <= len(source)):
@@ -181,10 +181,10 @@ def _copy_faults(source: str, target: str, sentences: Sequence[pb.Sentence], *, 
             yield f"a span of the target is out of order or range: {_shown(sentence.target)} of {len(target)}"
             return
         if source[at_source : sentence.source.start] != target[at_target : sentence.target.start]:
-            yield f"what stands before the sentence at {sentence.source.start} is not copied"
+            yield f"the text before the sentence at {sentence.source.start} is not copied"
         at_source, at_target = sentence.source.end, sentence.target.end
     if is_complete and source[at_source:] != target[at_target:]:
-        yield "what stands behind the last sentence is not copied"
+        yield "the text behind the last sentence is not copied"
 
 
 def _untranslated_faults(source: str, target: str, sentences: Sequence[pb.Sentence]) -> Iterator[str]:
@@ -201,7 +201,7 @@ def _sentence_faults(source: str, target: str, sentence: pb.Sentence, options: p
         yield "a sentence without a letter or digit was translated"
     if sentence.num_source_tokens < 1 or sentence.num_target_tokens < 1:
         yield "a sentence has no tokens"
-    copied = len(source) if sentence.is_split else 0  # at most: what stands between its parts
+    copied = len(source) if sentence.is_split else 0  # at most: the text between its parts
     if len(target) - copied > _MAX_PIECE_CHARACTERS * sentence.num_target_tokens:
         yield f"{sentence.num_target_tokens} target tokens came to {len(target)} characters"
     limit = options.max_target_tokens if options.HasField("max_target_tokens") else math.inf

@@ -1,4 +1,4 @@
-"""Callers who leave: whenever they do, their work is dropped, and nothing of it stays in queue, batch or counts."""
+"""Cancelled calls: at whatever moment, their work is dropped, and nothing of it stays in queue, batch or counts."""
 
 import asyncio
 import random
@@ -20,11 +20,11 @@ GAUGES = ("mt_queue_segments", "mt_queue_tokens")
 
 
 async def until_nothing_is_left(server: RunningServer) -> None:
-    """Wait until the queue is empty; whoever comes next must be alone in the batch."""
+    """Wait until the queue is empty; the next call must be alone in the batch."""
     await server.until_sample(0, "mt_requests_in_flight", method="Translate")
     for gauge in GAUGES:
         await server.until_sample(0, gauge)
-    assert (await server.translate("A man.")).translations  # takes more steps than the one in which somebody left
+    assert (await server.translate("A man.")).translations  # takes more steps than the one in which the call left
     num_before, steps_before = server.sample("mt_batch_segments_sum"), server.sample("mt_batch_segments_count")
     assert (await server.translate("A man.")).translations
     num_steps = server.sample("mt_batch_segments_count") - steps_before
@@ -32,7 +32,7 @@ async def until_nothing_is_left(server: RunningServer) -> None:
     assert server.sample("mt_batch_segments_sum") - num_before == num_steps
 
 
-async def test_a_caller_who_leaves_while_waiting_frees_the_place_at_once(tiny_model: Path) -> None:
+async def test_a_call_cancelled_while_waiting_frees_its_place_at_once(tiny_model: Path) -> None:
     async with running_server(tiny_model, scheduling__max_batch_segments=1) as server:
         server.model.halt()
         decoding = asyncio.ensure_future(server.translate("A man."))
@@ -48,7 +48,7 @@ async def test_a_caller_who_leaves_while_waiting_frees_the_place_at_once(tiny_mo
         assert (await decoding).translations
 
 
-async def test_a_caller_who_leaves_while_decoding_leaves_the_batch_after_the_step(server: RunningServer) -> None:
+async def test_a_call_cancelled_while_decoding_leaves_the_batch_after_the_step(server: RunningServer) -> None:
     server.model.halt()
     call = server.translate("A man. " * 5)
     await server.model.halted_step()
@@ -60,7 +60,7 @@ async def test_a_caller_who_leaves_while_decoding_leaves_the_batch_after_the_ste
     await until_nothing_is_left(server)
 
 
-async def test_callers_who_leave_at_any_moment_are_each_counted_once(server: RunningServer) -> None:
+async def test_calls_cancelled_at_any_moment_are_each_counted_once(server: RunningServer) -> None:
     generator = random.Random(1)  # noqa: S311 - not for secrets
 
     async def leave() -> grpc.StatusCode:

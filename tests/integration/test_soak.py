@@ -16,7 +16,7 @@ SETTINGS = Settings(duration_s=6.0, num_callers=8, swap_each_s=0.8)
 
 
 @pytest.mark.slow
-def test_books_of_callers_and_server_agree_whatever_callers_and_versions_do(
+def test_ledgers_of_callers_and_server_agree_whatever_callers_and_versions_do(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))

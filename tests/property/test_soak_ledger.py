@@ -80,7 +80,7 @@ def test_a_call_that_is_counted_wrongly_shows(made: list[Call], data: st.DataObj
 
 
 @given(calls(), st.data())
-def test_a_call_that_ends_with_what_nobody_provoked_shows(made: list[Call], data: st.DataObject) -> None:
+def test_a_call_that_ends_with_a_status_that_was_not_provoked_shows(made: list[Call], data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(made) - 1))
     made = [*made[:index], replace(made[index], status=NEVER), *made[index + 1 :]]
     lines = lines_of(made)

@@ -48,7 +48,7 @@ class Settings:
     @property
     def calibration_s(self) -> float:
         """Before the load: as many calls as are answered."""
-        return min(self.duration_s / 15, 20.0)
+        return min(max(2.0, self.duration_s / 15), 20.0)
 
     @property
     def warm_up_s(self) -> float:

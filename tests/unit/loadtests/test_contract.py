@@ -84,7 +84,7 @@ def test_a_good_answer_has_no_fault() -> None:
         (lambda answer: setattr(first(answer).sentences[1].source, "start", 7), "out of order or range: 7..19"),
         (lambda answer: setattr(first(answer).sentences[1].target, "end", 99), "out of order or range: 13..99"),
         (lambda answer: setattr(answer.translations[1].hypotheses[0], "text", "\n"), "texts[1]: a text without"),
-        (lambda answer: setattr(best(answer), "text", "- Ein\0Mann.\n\tZwei."), "a NUL that nobody sent"),
+        (lambda answer: setattr(best(answer), "text", "- Ein\0Mann.\n\tZwei."), "a NUL that was not sent"),
         (lambda answer: setattr(best(answer), "score", float("nan")), "the score is nan"),
         (lambda answer: setattr(best(answer), "score", 0.5), "the score is 0.5"),
         (lambda answer: best(answer).token_log_probs.__setitem__(0, float("-inf")), "no number of 0 or less"),
