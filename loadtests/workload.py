@@ -176,6 +176,11 @@ class Calls:
         self._seed = seed
         self._options = workload.decoding_options()
 
+    @property
+    def origin(self) -> str:
+        """Where the texts are from, for people."""
+        return self._texts.origin
+
     def __iter__(self) -> Iterator[PlannedCall]:
         """Yield all, without end."""
         return map(self.call, itertools.count())

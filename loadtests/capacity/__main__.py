@@ -79,6 +79,7 @@ def _measure(generator: Generator, slo: Slo, options: argparse.Namespace) -> Cap
     return CapacityRun(
         title=options.title,
         workload=generator.workload,
+        texts=generator.workload.calls(options.seed).origin,
         objective=str(slo),
         capacity=capacity,
         points=points,

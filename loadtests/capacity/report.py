@@ -25,6 +25,9 @@ class CapacityRun:
     """What was served, for people."""
 
     workload: Workload
+    texts: str
+    """Where they are from."""
+
     objective: str
     capacity: Capacity
     points: Sequence[Point]
@@ -77,6 +80,7 @@ def as_json(found: CapacityRun) -> dict[str, Any]:
         "machine": dict(found.machine),
         "server": list(found.server),
         "workload": flags_of(found.workload),
+        "texts": found.texts,
         "objective": found.objective,
         "capacity_per_s": found.capacity.per_s,
         "closed_loop_per_s": found.capacity.closed_loop_per_s,

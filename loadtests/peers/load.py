@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import grpc
 
-from loadtests.capacity.search import DEFAULT_SLO
+from loadtests.capacity.search import DEFAULT_SLO, PLANS, SearchPlan
 from loadtests.flags import flags_of, within
 from loadtests.machine import describe_machine, num_cores
 from loadtests.peers.batching import PRECISIONS, BatchingSettings, settings_flag
@@ -58,8 +58,14 @@ _USUAL: Final[dict[Peer, BatchingSettings]] = {
 cores. Transformers has one stream; no wait and small batches are taken over."""
 
 _PLANS: Final[dict[Mode, Plan]] = {
-    "short": Plan(run_s=6.0, probe_s=5.0, trial_s=4.0, num_repetitions=2, loads=(0.6,), resolution=0.1),
-    "full": Plan(run_s=20.0, probe_s=15.0, trial_s=8.0, num_repetitions=3, loads=(0.3, 0.6, 0.9), tries=2),
+    "short": Plan(
+        run_s=6.0,
+        trial_s=4.0,
+        num_repetitions=2,
+        loads=(0.6,),
+        search=SearchPlan(closed_loop_s=4.0, probe_s=5.0, resolution=0.1),
+    ),
+    "full": Plan(run_s=20.0, trial_s=8.0, num_repetitions=3, loads=(0.3, 0.6, 0.9), search=PLANS["full"]),
 }
 _STRETCHED: Final = {"shipped": 1.0, "base": 2.0}
 """How much longer runs are, by model: the larger one answers a few calls a second, of which a p95 must come."""
@@ -139,6 +145,7 @@ def _tasks(arguments: argparse.Namespace) -> Iterator[LoadTask]:
         usual,
         loads=arguments.loads or usual.loads,
         num_repetitions=arguments.repetitions or usual.num_repetitions,
+        search=replace(usual.search, seed=arguments.seed),
         seed=arguments.seed,
     )
     sentences = real_sentences(arguments.data)
@@ -155,7 +162,6 @@ def _tasks(arguments: argparse.Namespace) -> Iterator[LoadTask]:
                 workload=calls,
                 directory=arguments.output / f"{model}-{peer}",
                 num_agreeing=_NUM_AGREEING[arguments.mode],
-                has_meaning=model == "shipped",
                 settings=arguments.settings or (_USUAL[peer] if is_short else None),
             )
 

@@ -55,9 +55,6 @@ class Plan:
     run_s: float
     """Of a run at a load."""
 
-    probe_s: float
-    """Of a run of a capacity search."""
-
     trial_s: float
     """Of a run at a set-up of the other server that is tried."""
 
@@ -65,26 +62,14 @@ class Plan:
     loads: tuple[float, ...]
     """Shares of the other's capacity."""
 
-    tries: int = 1
-    """As in `SearchPlan`, and the next."""
-
-    resolution: float = 0.05
+    search: SearchPlan
     seed: int = 1
-
-    @property
-    def search(self) -> SearchPlan:
-        """How the capacity is searched."""
-        return SearchPlan(
-            closed_loop_s=self.trial_s,
-            probe_s=self.probe_s,
-            tries=self.tries,
-            resolution=self.resolution,
-            seed=self.seed,
-        )
 
     def stretched(self, factor: float) -> "Plan":
         """Return a plan with runs so many times as long, for a model that answers fewer calls a second."""
-        return replace(self, run_s=factor * self.run_s, probe_s=factor * self.probe_s, trial_s=factor * self.trial_s)
+        found = self.search
+        search = replace(found, closed_loop_s=factor * found.closed_loop_s, probe_s=factor * found.probe_s)
+        return replace(self, run_s=factor * self.run_s, trial_s=factor * self.trial_s, search=search)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +87,6 @@ class LoadTask:
 
     num_agreeing: int
     """Texts that both translate to see whether they do the same work."""
-
-    has_meaning: bool
-    """Whether translations can be compared word by word."""
 
     settings: BatchingSettings | None
     """Of the other server; None: the best of some trials."""
@@ -170,9 +152,8 @@ def their_server(
     files: ModelFiles, workload: Workload, peer: Peer, settings: BatchingSettings, *, log: Path
 ) -> Iterator[PausedServer]:
     """Serve a model with another system; ServerError if that does not start."""
-    module = ("loadtests", "peers", "serve", "--port", "0")
-    flags = ("--system", peer, "--files", str(files.directory.resolve()), "--settings", settings.name)
-    with ServerProcess(log, *flags, module=module) as process:
+    flags = ("--port", "0", "--system", peer, "--files", str(files.directory.resolve()), "--settings", settings.name)
+    with ServerProcess(log, *flags, module=("loadtests", "peers", "serve")) as process:
         process.wait_until_ready(timeout_s=_START_S)
         yield PausedServer(process, workload)
 
@@ -203,7 +184,7 @@ def compare(task: LoadTask) -> Comparison:
         ):
             systems: dict[Side, PausedServer] = {"ours": ours, "theirs": theirs}
             answers = [server.answers(count=task.num_agreeing) for server in systems.values()]  # warms them up, too
-            agreement = agreement_of(*answers, has_meaning=task.has_meaning)
+            agreement = agreement_of(*answers, has_meaning=task.model == "shipped")
             if not agreement.holds:
                 raise DisagreementError(f"both do not do the same work on the {task.model} model: {agreement}")
             capacities = find_capacities(systems, task.slo, task.plan.search, note=advance)

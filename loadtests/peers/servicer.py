@@ -1,9 +1,7 @@
 """Translate of dragoman.v1 over a batcher, with our own text pipeline around it; all else is UNIMPLEMENTED."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 import grpc
 from dragoman.v1 import translation_pb2 as pb
@@ -13,7 +11,7 @@ from loadtests.peers.batching import Answer, DynamicBatcher
 from loadtests.peers.systems import SearchOptions
 from service.api import messages, status
 from service.bundle import Bundle
-from service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings, TranslationResult
+from service.datatypes import Hypothesis, SegmentResult, StageTimings, TranslationResult
 from service.errors import DragomanError, ModelNotFoundError, UnsupportedFieldError
 from service.requests import TranslationOptions, TranslationRequest
 from service.text.pipeline import EXTRA_TARGET_TOKENS, TextPipeline
@@ -60,7 +58,6 @@ class PeerServicer(pb_grpc.TranslationServiceServicer):
             max_target_tokens=limits.max_target_tokens,
         )
         self._batcher = batcher
-        self._limits, self._defaults = TranslationLimits(), TranslationDefaults()
 
     async def Translate(  # noqa: N802
         self, request: pb.TranslateRequest, context: grpc.aio.ServicerContext
@@ -69,7 +66,9 @@ class PeerServicer(pb_grpc.TranslationServiceServicer):
         try:
             result = await self._translated(messages.from_translate_request(request))
         except DragomanError as error:
-            await _abort(context, error)
+            answer = status.answer(error)
+            context.set_trailing_metadata(answer.trailing_metadata)
+            await context.abort(answer.code, answer.message)
         return messages.to_translate_response(result, request_id=request.request_id)
 
     async def _translated(self, request: TranslationRequest) -> TranslationResult:
@@ -86,43 +85,38 @@ class PeerServicer(pb_grpc.TranslationServiceServicer):
             translations=translations,
             model_name=self._manifest.name,
             model_version=self._manifest.version,
-            timings=_timings(answers, text_s=split_s + time.monotonic() - ended_s),
-            num_source_tokens=_num_source_tokens(segments),
+            timings=StageTimings(
+                queue_s=max((answer.queue_s for answer in answers), default=0.0),
+                decode_s=max((answer.translate_s for answer in answers), default=0.0),
+                text_s=split_s + time.monotonic() - ended_s,
+            ),
+            num_source_tokens=sum(len(segment.source_ids) for segment in segments),
             num_target_tokens=sum(len(answer.output.token_ids) for answer in answers),
         )
 
     def _prepared(self, request: TranslationRequest) -> tuple[TextPipeline, SearchOptions]:
-        """Check a request as the service does; return its text side and what the system is asked for.
-
-        Raises:
-            RequestError: if the caller must change the request.
-        """
-        search = check_request(request, self._limits, self._defaults, draw_seed=lambda: 0)  # nothing is drawn here
+        """Check a request as the service does; return its text side and what the system is asked for."""
+        limits, defaults = TranslationLimits(), TranslationDefaults()
+        search = check_request(request, limits, defaults, draw_seed=lambda: 0)  # nothing is drawn here
         _check_supported(request)
         known = f"{self._manifest.source_language}-{self._manifest.target_language}"
         if f"{request.source_language}-{request.target_language}" != known:
             raise ModelNotFoundError("source_language", "the language pair", (known,))
         name = f"{self._manifest.name}/{self._manifest.version}"
         search = fit_to_model(search, request.options, self._text, name=name, has_attention=False)
-        return TextPipeline(request, model=self._text, search=search), self._search_options(request.options, search)
-
-    def _search_options(self, options: TranslationOptions, search: SearchConfig) -> SearchOptions:
-        has_limit = options.max_target_tokens is not None
-        return SearchOptions(
+        has_limit = request.options.max_target_tokens is not None
+        options = SearchOptions(
             beam_size=search.beam_size,
             min_target_tokens=search.min_target_tokens,
             max_target_tokens=search.max_target_tokens if has_limit else self._text.max_target_tokens,
             extra_target_tokens=None if has_limit else EXTRA_TARGET_TOKENS,
             length_penalty=search.length_penalty,
         )
+        return TextPipeline(request, model=self._text, search=search), options
 
 
 def _check_supported(request: TranslationRequest) -> None:
-    """Refuse what the systems behind are not asked for; nothing is ignored.
-
-    Raises:
-        UnsupportedFieldError: if the request chooses anything of the kind.
-    """
+    """Raise UnsupportedFieldError if a request chooses what the systems behind are not asked for."""
     chosen = {name: getattr(request.options, name) for name in _SUPPORTED}
     if request.options != replace(TranslationOptions(), **chosen):
         raise UnsupportedFieldError("options")
@@ -132,30 +126,6 @@ def _check_supported(request: TranslationRequest) -> None:
 
 def _result(answer: Answer, eos_id: int) -> SegmentResult:
     token_ids, score = answer.output.token_ids, answer.output.score
-    best = Hypothesis(
-        token_ids=token_ids,
-        token_log_probs=(),
-        log_prob=score,
-        score=score,
-        is_finished=token_ids[-1:] == (eos_id,),
-    )
+    is_finished = token_ids[-1:] == (eos_id,)
+    best = Hypothesis(token_ids=token_ids, token_log_probs=(), log_prob=score, score=score, is_finished=is_finished)
     return SegmentResult(hypotheses=(best,), num_steps=len(token_ids), timings=StageTimings())
-
-
-def _timings(answers: Sequence[Answer], *, text_s: float) -> StageTimings:
-    return StageTimings(
-        queue_s=max((answer.queue_s for answer in answers), default=0.0),
-        decode_s=max((answer.translate_s for answer in answers), default=0.0),
-        text_s=text_s,
-    )
-
-
-def _num_source_tokens(segments: Sequence[Segment]) -> int:
-    return sum(len(segment.source_ids) for segment in segments)
-
-
-async def _abort(context: grpc.aio.ServicerContext, error: DragomanError) -> NoReturn:
-    answer = status.answer(error)
-    context.set_trailing_metadata(answer.trailing_metadata)
-    await context.abort(answer.code, answer.message)
-    raise error  # abort has raised already

@@ -22,13 +22,13 @@ _STOP_TIMEOUT_S = 30.0
 _PAUSE_S = 0.3
 """Before another worker's turn: OpenMP keeps threads of the last one spinning for 0.2 s."""
 
-_SYSTEMS: Final[Mapping[Peer, tuple[str, str]]] = {
-    "dragoman": ("dragoman_system", "DragomanSystem"),
-    "ctranslate2": ("ctranslate2_system", "CTranslate2System"),
-    "transformers": ("transformers_system", "TransformersSystem"),
-    "pytorch": ("pytorch_system", "PyTorchSystem"),
+_CLASSES: Final[Mapping[Peer, str]] = {
+    "dragoman": "DragomanSystem",
+    "ctranslate2": "CTranslate2System",
+    "transformers": "TransformersSystem",
+    "pytorch": "PyTorchSystem",
 }
-"""Module and class of each."""
+"""Each in a module of its own, such as `pytorch_system`."""
 
 
 class WorkerError(Exception):
@@ -152,6 +152,6 @@ def perform(system: System, task: Task) -> TaskResult:
 
 def open_system(files: ModelFiles, settings: SystemSettings) -> System:
     """Load a system; the library it needs is imported here, by the worker that needs it."""
-    module, name = _SYSTEMS[settings.peer]
-    system: System = getattr(importlib.import_module(f"loadtests.peers.{module}"), name)(files, settings)
+    module = importlib.import_module(f"loadtests.peers.{settings.peer}_system")
+    system: System = getattr(module, _CLASSES[settings.peer])(files, settings)
     return system

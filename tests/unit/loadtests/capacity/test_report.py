@@ -19,6 +19,7 @@ def measured(log: list[tuple[str, float, int]], told: list[Point]) -> CapacityRu
     return CapacityRun(
         title="A <model>",
         workload=Workload(),
+        texts="sentences.txt",
         objective=str(SLO),
         capacity=capacity,
         points=measure_curve(system, capacity.per_s, duration_s=10.0, seed=7, note=told.append),

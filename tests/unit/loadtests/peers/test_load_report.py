@@ -5,14 +5,20 @@ import numpy as np
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.capacity.search import find_capacities
+from loadtests.capacity.search import SearchPlan, find_capacities
 from loadtests.peers.load_report import Agreement, Comparison, Trial, agreement_of, picture, record_of, trial_line
 from loadtests.peers.rivals import Plan, Side, measure_load
 from loadtests.slo import parse_slo
 from tests.unit.loadtests.capacity.fake_system import FakeSystem
 
 _AGREEMENT = Agreement(num_texts=100, identical=0.7, bleu=78.0, tokens_ratio=0.99)
-_PLAN = Plan(run_s=10.0, probe_s=10.0, trial_s=10.0, num_repetitions=2, loads=(0.3, 0.9), resolution=0.01)
+_PLAN = Plan(
+    run_s=10.0,
+    trial_s=10.0,
+    num_repetitions=2,
+    loads=(0.3, 0.9),
+    search=SearchPlan(closed_loop_s=10.0, probe_s=10.0, resolution=0.01),
+)
 
 
 @pytest.fixture

@@ -3,11 +3,14 @@ from contextlib import contextmanager
 
 import pytest
 
+from loadtests.capacity.search import SearchPlan
 from loadtests.peers.batching import BatchingSettings
 from loadtests.peers.rivals import Plan, Side, best_settings, measure_load, tune
 from tests.unit.loadtests.capacity.fake_system import FakeSystem
 
-_PLAN = Plan(run_s=10.0, probe_s=10.0, trial_s=10.0, num_repetitions=3, loads=(0.6,))
+_PLAN = Plan(
+    run_s=10.0, trial_s=10.0, num_repetitions=3, loads=(0.6,), search=SearchPlan(closed_loop_s=10.0, probe_s=10.0)
+)
 _Log = list[tuple[str, float, int]]
 
 
