@@ -64,7 +64,7 @@ def onnx_loader(settings: Settings, metrics: Metrics, *, clock: Callable[[], flo
         client = EngineClient(core, model_limits(bundle.manifest), own.scheduling.on(loaded.device), metrics, clock)
         return ModelParts(
             tokenizer=tokenizer,
-            scheduler=client,
+            engine=client,
             precision=loaded.precision,
             device=loaded.device,
             weights_bytes=loaded.weights_bytes,

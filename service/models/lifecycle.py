@@ -15,7 +15,7 @@ from pathlib import Path
 
 from service.errors import DragomanError, DrainingError, ModelStateError
 from service.models.disk import check_complete, named_manifest
-from service.models.model import LoadedModel, ModelLoader, ModelMetrics, ModelScheduler, ModelState
+from service.models.model import LoadedModel, ModelEngine, ModelLoader, ModelMetrics, ModelState
 from service.models.registry import Entry, ModelRegistry
 from service.models.serving import ServingSettings, VersionPolicy, read_serving
 from service.telemetry.metrics import Metrics
@@ -32,10 +32,10 @@ is run while a version is drained."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DrainingVersion:
-    """A version that takes no new requests; those that hold its model may still submit to its scheduler."""
+    """A version that takes no new requests; those that hold its model may still submit to its engine."""
 
     entry: Entry
-    scheduler: ModelScheduler
+    engine: ModelEngine
 
     is_released: threading.Event
     """Set once there are no references to the model any more."""
@@ -131,7 +131,7 @@ class Lifecycle:
             version=entry.version,
             manifest=manifest,
             tokenizer=parts.tokenizer,
-            scheduler=parts.scheduler,
+            engine=parts.engine,
             precision=parts.precision,
         )
         try:
@@ -140,14 +140,14 @@ class Lifecycle:
             with self._changed:
                 is_published = self._state(entry.full_name) is ModelState.LOADING
                 if is_published:
-                    parts.scheduler.start()
+                    parts.engine.start()
                     self._shown.show_parts(entry.name, entry.version, parts)
                     self._put(replace(entry, model=model, precision=parts.precision, state=ModelState.READY))
         except BaseException:
-            parts.scheduler.stop()
+            parts.engine.stop()
             raise
         if not is_published:
-            parts.scheduler.stop()
+            parts.engine.stop()
             return
         self._metrics.model_load_seconds.observe(load_s)
         facts = {"precision": parts.precision, "device": parts.device, "load_s": round(load_s, 3)}
@@ -199,10 +199,10 @@ class Lifecycle:
             draining, threads = list(self._draining.values()), list(self._threads)
         for version in draining:
             version.is_released.set()  # waited for no longer
-        schedulers = [entry.model.scheduler for entry in entries if entry.model]
-        schedulers += [version.scheduler for version in draining]
-        with ThreadPoolExecutor(max_workers=max(1, len(schedulers))) as pool:  # each may take its time
-            list(pool.map(lambda scheduler: scheduler.stop(), schedulers))
+        engines = [entry.model.engine for entry in entries if entry.model]
+        engines += [version.engine for version in draining]
+        with ThreadPoolExecutor(max_workers=max(1, len(engines))) as pool:  # each may take its time
+            list(pool.map(lambda engine: engine.stop(), engines))
         for thread in threads:
             thread.join(timeout_s)
         with self._changed:
@@ -217,8 +217,8 @@ class Lifecycle:
                 return False
             is_released = threading.Event()
             weakref.finalize(entry.model, is_released.set).atexit = False
-            scheduler, entry = entry.model.scheduler, replace(entry, model=None, state=ModelState.DRAINING)
-            self._draining[model] = _DrainingVersion(entry=entry, scheduler=scheduler, is_released=is_released)
+            engine, entry = entry.model.engine, replace(entry, model=None, state=ModelState.DRAINING)
+            self._draining[model] = _DrainingVersion(entry=entry, engine=engine, is_released=is_released)
             self._put(entry)
             return True
 
@@ -227,7 +227,7 @@ class Lifecycle:
         log.info("model draining", extra={"model": model})
         version = self._draining[model]
         is_drained = self._drain(version)
-        version.scheduler.stop()
+        version.engine.stop()
         entry = version.entry
         with self._changed:
             self._shown.hide_parts(entry.name, entry.version)
@@ -245,7 +245,7 @@ class Lifecycle:
             gc.collect()
         if self._is_stopped:
             return False
-        return version.scheduler.drain(max(0.0, ends_s - time.monotonic()))
+        return version.engine.drain(max(0.0, ends_s - time.monotonic()))
 
     def _wait_while(self, model: str, state: ModelState) -> Entry | None:
         """Wait until a version leaves a state, or `stop`; return its entry then, None if it is gone."""

@@ -33,7 +33,7 @@ class ModelState(enum.Enum):
     """Could not be loaded."""
 
 
-class ModelScheduler(SegmentQueue, Protocol):
+class ModelEngine(SegmentQueue, Protocol):
     """The queue of one version and the threads that decode."""
 
     def warm_up(self, segments: Sequence[Segment]) -> Sequence[SegmentResult]:
@@ -54,7 +54,7 @@ class ModelParts:
     """What a loader makes of a bundle."""
 
     tokenizer: Tokenizer
-    scheduler: ModelScheduler
+    engine: ModelEngine
     """Neither warm nor started; the repository warms it up, starts it and stops it."""
 
     precision: str
@@ -79,13 +79,13 @@ ModelLoader = Callable[[Path, ServingSettings], ModelParts]
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class LoadedModel:
-    """A version that answers requests; its scheduler is not stopped while there are references to this object."""
+    """A version that answers requests; its engine is not stopped while there are references to this object."""
 
     name: str
     version: str
     manifest: Manifest
     tokenizer: Tokenizer
-    scheduler: ModelScheduler
+    engine: ModelEngine
     precision: str
 
     @property

@@ -82,7 +82,7 @@ class ServingModel(TextModel, Protocol):
         """Whether it can tell its cross-attention."""
 
     @property
-    def scheduler(self) -> SegmentQueue:
+    def engine(self) -> SegmentQueue:
         """Its queue."""
 
 
@@ -132,7 +132,7 @@ class Translator:
         """
         model, pipeline = self._prepare(request, context)
         num_characters = sum(map(len, request.texts))
-        model.scheduler.reject_early(num_characters, pipeline.search, context)
+        model.engine.reject_early(num_characters, pipeline.search, context)
         is_long = pipeline.cost_characters > _INLINE_CHARACTERS
         plans, began_s, split_s = await self._timed(pipeline.plan, is_long=is_long)
         context.trace.add("text.split", began_s=began_s, ended_s=began_s + split_s)
@@ -209,7 +209,7 @@ class Translator:
     ) -> Futures:
         """Queue all segments or none, and charge their tokens to the caller."""
         with self._charge_tokens(context.caller, num_source_tokens(segments)):
-            return model.scheduler.submit(segments, context, num_characters=num_characters) if segments else ()
+            return model.engine.submit(segments, context, num_characters=num_characters) if segments else ()
 
     async def _timed(self, step: Callable[[], _Result], *, is_long: bool) -> tuple[_Result, float, float]:
         """Run a step of text work, in another thread if it is long; return its result, begin and duration."""

@@ -152,7 +152,7 @@ class RunningServer:
             self.models.append(model)
             return ModelParts(
                 tokenizer=open_tokenizer(bundle),
-                scheduler=EngineClient(
+                engine=EngineClient(
                     EngineCore(model, clock=self.clock),
                     model.limits,
                     own.scheduling.on(placement.device),

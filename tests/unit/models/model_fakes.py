@@ -1,4 +1,4 @@
-"""Bundles without a network, schedulers that only remember, and a repository of both."""
+"""Bundles without a network, engines that only remember, and a repository of both."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from service.bundle import MANIFEST_NAME, Manifest, file_entry, graph_tensors
 from service.datatypes import SearchConfig, Segment, SegmentResult
-from service.models.model import LoadedModel, ModelLoader, ModelParts, ModelScheduler
+from service.models.model import LoadedModel, ModelEngine, ModelLoader, ModelParts
 from service.models.repository import ModelRepository
 from service.models.serving import SERVING_NAME, ModelSettings, ServingSettings
 from service.request_context import RequestContext
@@ -25,7 +25,7 @@ _FILES = ("encoder.onnx", "decoder.onnx", "tokenizer.model")
 
 
 @dataclass(eq=False)
-class FakeScheduler:
+class FakeEngine:
     """Remembers what was asked of it."""
 
     drains_in_time: bool = True
@@ -62,10 +62,10 @@ class FakeScheduler:
         self.calls.append("stop")
 
 
-def make_parts(scheduler: ModelScheduler | None = None) -> ModelParts:
+def make_parts(engine: ModelEngine | None = None) -> ModelParts:
     return ModelParts(
         tokenizer=TOKENIZER,
-        scheduler=scheduler or FakeScheduler(),
+        engine=engine or FakeEngine(),
         precision="int8",
         device="cpu",
         weights_bytes=1000,

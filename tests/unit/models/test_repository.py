@@ -21,7 +21,7 @@ from service.models.serving import ServingSettings
 from service.telemetry.metrics import Metrics
 from tests.fakes import ToyModel, make_segment
 from tests.unit.models.model_fakes import (
-    FakeScheduler,
+    FakeEngine,
     load_parts,
     loaded_repository,
     make_parts,
@@ -35,8 +35,8 @@ from tests.unit.text.text_fakes import TOKENIZER
 def test_a_loaded_model_is_started_and_knows_its_limits(tmp_path: Path) -> None:
     model = loaded_repository(tmp_path, "tiny/1").resolve("tiny/1", "en", "de")
 
-    assert isinstance(model.scheduler, FakeScheduler)
-    assert model.scheduler.calls == ["start"]
+    assert isinstance(model.engine, FakeEngine)
+    assert model.engine.calls == ["start"]
     assert (model.name, model.version, model.precision) == ("tiny", "1", "int8")
     assert (model.max_source_tokens, model.max_target_tokens) == (64, 100)
     assert model.tokenizer is TOKENIZER
@@ -188,8 +188,8 @@ def test_models_are_loading_until_all_their_parts_are_there(tmp_path: Path) -> N
 
 
 def test_stopping_rejects_new_requests_and_stops_every_version(tmp_path: Path) -> None:
-    schedulers = [FakeScheduler(), FakeScheduler()]
-    remaining = iter(schedulers)
+    engines = [FakeEngine(), FakeEngine()]
+    remaining = iter(engines)
     write_bundle(tmp_path, "tiny/1")
     write_bundle(tmp_path, "tiny/2")
     repository = make_repository(tmp_path, load=lambda *_: make_parts(next(remaining)))
@@ -197,7 +197,7 @@ def test_stopping_rejects_new_requests_and_stops_every_version(tmp_path: Path) -
 
     repository.stop()
 
-    assert [scheduler.calls for scheduler in schedulers] == [["start", "stop"]] * 2
+    assert [engine.calls for engine in engines] == [["start", "stop"]] * 2
     with pytest.raises(DrainingError):
         repository.resolve("tiny", "en", "de")
     assert not any(model.is_default or model.is_pair_default for model in repository.list_models())
@@ -208,38 +208,38 @@ def test_stopping_before_anything_is_loaded_does_nothing(tmp_path: Path) -> None
 
 
 def test_a_model_that_is_stopped_while_it_loads_never_starts(tmp_path: Path) -> None:
-    scheduler = FakeScheduler()
+    engine = FakeEngine()
 
     def load(directory: Path, serving: ServingSettings) -> ModelParts:
         repository.stop()
-        return make_parts(scheduler)
+        return make_parts(engine)
 
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=load)
     repository.load_all()
 
-    assert scheduler.calls == ["stop"]
+    assert engine.calls == ["stop"]
     with pytest.raises(DrainingError):
         repository.resolve("", "en", "de")
 
 
 def test_a_model_that_cannot_translate_is_ended(tmp_path: Path) -> None:
-    scheduler = FakeScheduler()
+    engine = FakeEngine()
 
     def fail(model: LoadedModel) -> None:
         raise EngineError("decoding failed")
 
     write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler), warm_up=fail)
+    repository = make_repository(tmp_path, load=lambda *_: make_parts(engine), warm_up=fail)
 
     with pytest.raises(EngineError):
         repository.load_all()
 
-    assert scheduler.calls == ["stop"]
+    assert engine.calls == ["stop"]
 
 
 def test_a_bundle_that_cannot_be_loaded_fails_the_start_and_the_others_can_be_stopped(tmp_path: Path) -> None:
-    started = FakeScheduler()
+    started = FakeEngine()
 
     def load(directory: Path, serving: ServingSettings) -> ModelParts:
         if directory.name == "1":
@@ -290,15 +290,15 @@ def test_a_directory_without_models_fails_the_start(tmp_path: Path, directory: s
         make_repository(tmp_path / directory).load_all()
 
 
-def test_a_real_scheduler_is_started_drained_and_stopped(tmp_path: Path) -> None:
+def test_a_real_engine_is_started_drained_and_stopped(tmp_path: Path) -> None:
     settings = SchedulingSettings(num_decoding_threads=1)
     model = ToyModel()
-    scheduler = EngineClient(EngineCore(model), model.limits, settings, Metrics(CollectorRegistry()))
+    engine = EngineClient(EngineCore(model), model.limits, settings, Metrics(CollectorRegistry()))
     write_bundle(tmp_path, "tiny/1")
-    repository = make_repository(tmp_path, load=lambda *_: make_parts(scheduler))
+    repository = make_repository(tmp_path, load=lambda *_: make_parts(engine))
     repository.load_all()
 
     repository.unload("tiny/1")
 
     with pytest.raises(DrainingError):
-        scheduler.submit([make_segment(4)])
+        engine.submit([make_segment(4)])

@@ -140,7 +140,7 @@ def make_manifest(*, has_attention: bool = True) -> Manifest:
 class FakeModel:
     """A model of one queue; also the source that resolves to it."""
 
-    scheduler: FakeQueue = field(default_factory=FakeQueue)
+    engine: FakeQueue = field(default_factory=FakeQueue)
     name: str = "toy"
     version: str = "1"
     has_attention: bool = True

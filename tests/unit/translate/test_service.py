@@ -69,7 +69,7 @@ def _translator(model: FakeModel, **arguments: Any) -> Translator:
 async def _pending(model: FakeModel, *texts: str) -> "asyncio.Task[Any]":
     """Start a translation and let it come to where it waits for its segments."""
     task = asyncio.create_task(_translator(model).translate(_request(*texts), RequestContext()))
-    while not (model.scheduler.futures or task.done()):
+    while not (model.engine.futures or task.done()):
         await asyncio.sleep(0)
     return task
 
@@ -98,8 +98,8 @@ async def test_all_segments_are_queued_at_once_with_the_context_of_their_request
 
     await _translator(model).translate(_request("One. Two.", "Three."), context)
 
-    assert list(map(source_text, model.scheduler.segments)) == ["One.", "Two.", "Three."]
-    assert model.scheduler.context is context
+    assert list(map(source_text, model.engine.segments)) == ["One.", "Two.", "Three."]
+    assert model.engine.context is context
 
 
 async def test_options_reach_the_search() -> None:
@@ -109,7 +109,7 @@ async def test_options_reach_the_search() -> None:
         _request("One.", beam_size=3, num_hypotheses=2, length_penalty=0.0, min_target_tokens=1), RequestContext()
     )
 
-    search = model.scheduler.segments[0].search
+    search = model.engine.segments[0].search
     assert (search.beam_size, search.num_hypotheses, search.length_penalty) == (3, 2, 0.0)
     assert search.min_target_tokens == 1
 
@@ -121,7 +121,7 @@ async def test_nothing_is_queued_for_texts_without_anything_to_translate(texts: 
     result = await _translator(model).translate(_request(*texts), RequestContext())
 
     assert tuple(translation.hypotheses[0].text for translation in result.translations) == texts
-    assert model.scheduler.context is None
+    assert model.engine.context is None
     assert result.num_source_tokens == result.num_target_tokens == 0
 
 
@@ -152,7 +152,7 @@ async def test_a_request_beyond_a_limit_is_refused_before_the_queue(request_: Tr
         )
 
     assert caught.value.field == field
-    assert model.scheduler.segments == []
+    assert model.engine.segments == []
 
 
 async def test_more_attention_than_an_answer_holds_is_refused_before_the_queue() -> None:
@@ -162,7 +162,7 @@ async def test_more_attention_than_an_answer_holds_is_refused_before_the_queue()
     with pytest.raises(InvalidFieldError, match="540 source tokens times 1 hypotheses"):
         await _translator(model).translate(request, RequestContext())
 
-    assert model.scheduler.segments == []
+    assert model.engine.segments == []
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ async def test_a_model_that_cannot_tell_its_attention_refuses_what_needs_it(
         await _translator(model).translate(_request("One.", **options), RequestContext())
 
     assert caught.value.field == field
-    assert model.scheduler.segments == []
+    assert model.engine.segments == []
 
 
 async def test_a_model_that_cannot_tell_its_attention_translates_all_else() -> None:
@@ -210,7 +210,7 @@ async def test_constraints_reach_the_search() -> None:
         RequestContext(),
     )
 
-    search = model.scheduler.segments[0].search
+    search = model.engine.segments[0].search
     assert (search.no_repeat_ngram_size, search.repetition_penalty, search.coverage_penalty) == (3, 1.5, 0.25)
     assert search.suppressed_tokens == set(TOKENIZER.encode("x"))
     assert search.target_prefix == tuple(TOKENIZER.encode("Ei"))
@@ -223,7 +223,7 @@ async def _drawn(seed: int | None, *, server_seed: int = 0) -> list[int]:
     model = FakeModel()
     request = _request("One. Two.", sampling=SamplingOptions(seed=seed))
     await _translator(model, draw_seed=lambda: server_seed).translate(request, RequestContext())
-    return [segment.search.sampling.seed for segment in model.scheduler.segments if segment.search.sampling]
+    return [segment.search.sampling.seed for segment in model.engine.segments if segment.search.sampling]
 
 
 async def test_a_seed_makes_a_request_repeatable() -> None:
@@ -268,7 +268,7 @@ async def test_the_first_failure_cancels_the_rest_and_is_raised_as_it_is() -> No
     with pytest.raises(DeadlineExceededError):
         await _translator(model).translate(_request("One. Two. Three."), RequestContext())
 
-    assert [future.cancelled() for future in model.scheduler.futures] == [True, False, True]
+    assert [future.cancelled() for future in model.engine.futures] == [True, False, True]
 
 
 async def test_further_failures_are_not_reported_as_forgotten() -> None:
@@ -291,14 +291,14 @@ async def test_cancelling_the_call_cancels_its_segments() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert all(future.cancelled() for future in model.scheduler.futures)
+    assert all(future.cancelled() for future in model.engine.futures)
 
 
 async def test_a_segment_cancelled_by_somebody_else_is_an_error_of_the_server() -> None:
     model = FakeModel(FakeQueue(lambda _: None))
     task = await _pending(model, "One. Two.")
 
-    for future in model.scheduler.futures:
+    for future in model.engine.futures:
         future.cancel()
 
     with pytest.raises(EngineError):
@@ -310,7 +310,7 @@ async def test_answers_may_come_from_another_thread_in_any_order() -> None:
     task = await _pending(model, "One. Two.")
 
     def answer() -> None:
-        for text, future in reversed(list(zip(("Eins.", "Zwei."), model.scheduler.futures, strict=True))):
+        for text, future in reversed(list(zip(("Eins.", "Zwei."), model.engine.futures, strict=True))):
             future.set_result(make_result(make_hypothesis(text)))
 
     thread = threading.Thread(target=answer)

@@ -87,8 +87,8 @@ async def test_context_and_options_reach_the_queue() -> None:
 
     await _sentences(model, _request("One.", beam_size=3), context)
 
-    assert model.scheduler.context is context
-    assert model.scheduler.segments[0].search.beam_size == 3
+    assert model.engine.context is context
+    assert model.engine.segments[0].search.beam_size == 3
 
 
 async def test_only_the_first_sentence_obeys_the_prefix_and_each_has_a_seed_of_its_own() -> None:
@@ -96,7 +96,7 @@ async def test_only_the_first_sentence_obeys_the_prefix_and_each_has_a_seed_of_i
 
     await _sentences(model, _request("One. Two.", target_prefix="x", sampling=SamplingOptions(seed=3)))
 
-    searches = [segment.search for segment in model.scheduler.segments]
+    searches = [segment.search for segment in model.engine.segments]
     assert [bool(search.target_prefix) for search in searches] == [True, False]
     assert len({search.sampling.seed for search in searches if search.sampling}) == 2
 
@@ -119,7 +119,7 @@ async def test_a_document_beyond_a_limit_is_refused_before_the_queue(request_: T
         await _sentences(model, request_, limits=TranslationLimits(max_document_characters=100))
 
     assert caught.value.field == field
-    assert not model.scheduler.segments
+    assert not model.engine.segments
 
 
 async def test_a_model_without_attention_refuses_an_alignment() -> None:
@@ -172,20 +172,20 @@ async def test_closing_it_cancels_what_is_under_way() -> None:
 
     await sentences.aclose()
 
-    assert [future.cancelled() for future in model.scheduler.futures] == [False, True, True]
+    assert [future.cancelled() for future in model.engine.futures] == [False, True, True]
 
 
 async def test_cancelling_whoever_waits_cancels_what_is_under_way() -> None:
     model = FakeModel(FakeQueue(lambda _: None))
     task = asyncio.create_task(_sentences(model, _request("One. Two.")))
-    while not (model.scheduler.futures or task.done()):
+    while not (model.engine.futures or task.done()):
         await asyncio.sleep(0)
 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert all(future.cancelled() for future in model.scheduler.futures)
+    assert all(future.cancelled() for future in model.engine.futures)
 
 
 async def test_no_more_than_the_window_is_queued_while_nobody_reads() -> None:
@@ -195,7 +195,7 @@ async def test_no_more_than_the_window_is_queued_while_nobody_reads() -> None:
 
     await anext(sentences)
 
-    assert len(model.scheduler.segments) == 5
+    assert len(model.engine.segments) == 5
     await sentences.aclose()
 
 
