@@ -5,8 +5,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.metrics import MetricWrapperBase
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -44,14 +42,11 @@ def settings_table() -> str:
 
 def metrics_table() -> str:
     """Return every metric with its type, labels and meaning."""
-    declared = vars(Metrics(CollectorRegistry())).values()
-    rows = sorted(_metric_row(metric) for metric in declared if isinstance(metric, MetricWrapperBase))
+    rows = sorted(
+        (f"`{row.exposed_name}`", row.kind.__name__.lower(), ", ".join(row.labels), row.documentation)
+        for row in Metrics.TABLE.values()
+    )
     return _table(("Metric", "Type", "Labels", "Meaning"), rows)
-
-
-def _metric_row(metric: MetricWrapperBase) -> tuple[str, ...]:
-    suffix = "_total" if metric._type == "counter" else ""
-    return f"`{metric._name}{suffix}`", str(metric._type), ", ".join(metric._labelnames), metric._documentation
 
 
 def _default(field: FieldInfo) -> str:

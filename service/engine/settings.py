@@ -10,65 +10,42 @@ from service.threads import num_cores
 class SchedulingSettings(BaseModel):
     """Limits of one model's queue and batches; the defaults suit CPU decoding."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    max_queue_segments: int = Field(
-        default=4096,
-        ge=1,
-        description="Segments that may wait. A request whose segments do not all fit is rejected as a whole, so one "
-        "with more segments than this is always rejected.",
-    )
-    max_queue_work_tokens: int = Field(
-        default=2_162_688,
-        ge=1,
-        description="Expected work that may wait, in work tokens: for each segment its source tokens (EOS counted) and "
-        "its beam size times the decoder steps expected, which is learned. Only a request that finds nothing waiting "
-        "may exceed it.",
-    )
-    max_caller_queue_share: float = Field(
-        default=0.5,
-        gt=0,
-        le=1,
-        description="Share of both bounds of the queue that one caller (API key, or host) may take with several "
-        "requests, so that there is room for others; 1: all. A caller with nothing waiting may exceed it "
-        "with one request.",
-    )
-    max_batch_segments: int = Field(
-        default=32,
-        ge=1,
-        description="Segments decoded together by one thread. On a CPU a network as large as Transformer-base gains "
-        "nothing beyond 16, a small one gains up to 64.",
-    )
-    max_batch_padded_tokens: int = Field(
-        default=4096,
-        ge=1,
-        description="Segments of a batch times its longest source, in tokens; only a single segment may exceed it.",
-    )
-    max_batch_rows: int = Field(
-        default=128,
-        ge=1,
-        description="Segments of a batch times its widest beam; only a single segment may exceed it. "
-        "Keeps one request with a wide beam from widening the step of many others.",
-    )
-    num_decoding_threads: int | None = Field(
-        default=None,
-        ge=1,
-        description="Threads of a model that decode, each with a batch of its own; unset: one for each core of the "
-        "process on the CPU, one on a GPU.",
-    )
-    decoding_niceness: int = Field(
-        default=15,
-        ge=0,
-        le=19,
-        description="How much lower the priority of decoding threads is than that of the thread that answers calls, in "
-        "steps of niceness (Linux only); 0: equal, and rejections come late while every core decodes.",
-    )
-    bulk_patience_s: float = Field(
-        default=5.0,
-        ge=0,
-        description="Seconds that bulk segments wait behind interactive ones before one of them gets the next place, "
-        "each time that one is free.",
-    )
+    max_queue_segments: int = Field(default=4096, ge=1)
+    """Segments that may wait. A request whose segments do not all fit is rejected as a whole, so one with more segments
+    than this is always rejected."""
+
+    max_queue_work_tokens: int = Field(default=2_162_688, ge=1)
+    """Expected work that may wait, in work tokens: for each segment its source tokens (EOS counted) and its beam size
+    times the decoder steps expected, which is learned. Only a request that finds nothing waiting may exceed it."""
+
+    max_caller_queue_share: float = Field(default=0.5, gt=0, le=1)
+    """Share of both bounds of the queue that one caller (API key, or host) may take with several requests, so that
+    there is room for others; 1: all. A caller with nothing waiting may exceed it with one request."""
+
+    max_batch_segments: int = Field(default=32, ge=1)
+    """Segments decoded together by one thread. On a CPU a network as large as Transformer-base gains nothing beyond 16,
+    a small one gains up to 64."""
+
+    max_batch_padded_tokens: int = Field(default=4096, ge=1)
+    """Segments of a batch times its longest source, in tokens; only a single segment may exceed it."""
+
+    max_batch_rows: int = Field(default=128, ge=1)
+    """Segments of a batch times its widest beam; only a single segment may exceed it. Keeps one request with a wide
+    beam from widening the step of many others."""
+
+    num_decoding_threads: int | None = Field(default=None, ge=1)
+    """Threads of a model that decode, each with a batch of its own; unset: one for each core of the process on the CPU,
+    one on a GPU."""
+
+    decoding_niceness: int = Field(default=15, ge=0, le=19)
+    """How much lower the priority of decoding threads is than that of the thread that answers calls, in steps of
+    niceness (Linux only); 0: equal, and rejections come late while every core decodes."""
+
+    bulk_patience_s: float = Field(default=5.0, ge=0)
+    """Seconds that bulk segments wait behind interactive ones before one of them gets the next place, each time that
+    one is free."""
 
     def on(self, device: str) -> Self:
         """Return the settings for a model that runs on a device, `cpu` or `cuda`: what was unset is decided."""

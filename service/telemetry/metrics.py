@@ -59,6 +59,11 @@ class Row(Generic[_Metric]):
         """Tell type checkers the kind; an instance has the metric in its own dictionary, so this is never called."""
         raise AttributeError(self.name)
 
+    @property
+    def exposed_name(self) -> str:
+        """Name in an exposition, without the suffixes of a histogram's series."""
+        return f"{self.name}_total" if self.kind is Counter else self.name
+
     def register(self, registry: CollectorRegistry) -> _Metric:
         """Return a new metric in a registry."""
         options: dict[str, Any] = {"buckets": self.buckets} if self.buckets else {}
