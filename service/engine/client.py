@@ -73,7 +73,6 @@ class _Batch:
 
     @property
     def fileno(self) -> int:
-        """Of the connection; -1 without one."""
         return -1 if self._connection is None else self._connection.fileno()
 
     def add(self, pending: PendingSegment) -> None:
@@ -494,7 +493,7 @@ class EngineClient:
                 result = SegmentResult(
                     hypotheses=ended.hypotheses, num_steps=ended.num_steps, timings=timings, guard=ended.guard
                 )
-                self._count(pending, result)  # before the answer, so that who has it finds it in the figures
+                self._count(pending, result)  # before the answer, so that it is in the figures by then
                 pending.answer(result)
         finally:
             pending.answer(EngineError("decoding failed"))  # unless it is answered
@@ -522,7 +521,7 @@ class EngineClient:
     def _done(self, pending: PendingSegment) -> None:
         """Free what an answered or cancelled segment holds; runs once for each, in whatever thread answers it."""
         if pending.cancelled():
-            pending.set_running_or_notify_cancel()  # wakes those who wait on the future with others
+            pending.set_running_or_notify_cancel()  # wakes threads that wait for several futures
         with self._lock:
             was_waiting = self._queue.drop(pending)
             running = [batch for batch in self._batches if pending.segment_id in batch.running]

@@ -53,7 +53,7 @@ class BatchCommand:
 class BatchStepOutput:
     """What one step of a batch did: new segments were encoded, then all took a step. Filled in as it goes.
 
-    Answers, metrics and the forecast are made of it. Times without `_began` or `_ended` in their name are durations.
+    Answers, metrics and the forecast are made of it. Times without `_began` or `_ended` are durations, `busy_s` of all.
     """
 
     started_ids: tuple[int, ...] = ()
@@ -88,8 +88,6 @@ class BatchStepOutput:
     """The segments that were in the batch when it was raised; the batch is empty from then on."""
 
     busy_s: float = 0.0
-    """All of it."""
-
     num_tokens: int = 0
     """Source tokens of the segments that ended."""
 

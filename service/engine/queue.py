@@ -30,8 +30,6 @@ class PendingSegment(Future[SegmentResult]):
 
     segment: Segment
     context: RequestContext = field(default_factory=RequestContext)
-    """Of its request."""
-
     work: int = 1
     """Expected work tokens, see `service.engine.forecast`; at least 1."""
 
@@ -171,7 +169,7 @@ class AdmissionQueue:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Caller:
-    """A caller who has something waiting."""
+    """A caller with segments that wait."""
 
     start_tag: int
     """On the virtual clock of the queue: the work that the caller was served, and where it began. The least is next."""
@@ -194,7 +192,7 @@ class FairQueue:
     """Segments of one priority that wait: fair between callers, first in, first out for each caller.
 
     Start-time fair queueing (Goyal et al. 1996) with one flow for each caller: the next segment is that of the caller
-    who was served least work. A caller who comes back begins where the others are, or where it was if that is later,
+    that was served least work. A caller that comes back begins where the others are, or where it was if that is later,
     so neither a pause nor a cancelled request changes what any caller is due. Of two callers with segments waiting all
     the time, neither is served more than the other by more work than that of one segment of each.
     """
@@ -222,7 +220,7 @@ class FairQueue:
 
     @property
     def num_callers(self) -> int:
-        """Callers who have something waiting."""
+        """Callers with segments that wait."""
         return len(self._callers)
 
     @property
@@ -307,7 +305,7 @@ class FairQueue:
         self._work -= pending.work
 
     def _forget_if_done(self, name: str) -> None:
-        """Forget a caller who has nothing waiting, but remember how far ahead of the others it was served."""
+        """Forget a caller with nothing waiting, but remember how far ahead of the others it was served."""
         caller = self._callers[name]
         if caller.waiting:
             return

@@ -104,7 +104,7 @@ class Answers:
     st.booleans(),
     st.integers(),
 )
-def test_each_segment_gets_one_answer_whoever_leaves_and_however_often_the_connection_ends(
+def test_each_segment_gets_one_answer_whatever_is_cancelled_and_however_often_the_connection_ends(
     actions: list[tuple[object, ...]], num_threads: int, failure_rate: float, drains: bool, seed: int
 ) -> None:
     rng, metrics, answers = random.Random(seed), Metrics(CollectorRegistry()), Answers()  # noqa: S311

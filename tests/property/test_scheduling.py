@@ -61,7 +61,7 @@ def test_a_batch_exceeds_its_budget_only_if_it_is_one_segment(
 
 
 @given(st.lists(PENDING, min_size=1, max_size=20), BUDGETS)
-def test_the_head_always_joins_an_empty_batch_and_nobody_joins_without_it(
+def test_the_head_always_joins_an_empty_batch_and_none_joins_without_it(
     waiting: list[PendingSegment], budget: BatchBudget
 ) -> None:
     selected = select_segments(waiting, BatchLoad(), budget)

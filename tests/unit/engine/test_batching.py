@@ -20,7 +20,7 @@ def make_load(num_segments: int, longest_source: int) -> BatchLoad:
     return BatchLoad(num_segments=num_segments, longest_source=longest_source, widest_beam=4)
 
 
-def test_nobody_joins_from_an_empty_queue() -> None:
+def test_nothing_joins_from_an_empty_queue() -> None:
     assert select_segments([], EMPTY, BUDGET) == []
 
 

@@ -307,7 +307,7 @@ def test_cancelling_a_running_segment_lets_the_next_one_in(bench: Bench) -> None
     assert bench.metric("mt_segments_total", outcome="cancelled") == 1
 
 
-def test_those_who_wait_for_several_futures_learn_of_a_cancellation(bench: Bench) -> None:
+def test_threads_that_wait_for_several_futures_learn_of_a_cancellation(bench: Bench) -> None:
     bench.submit()
     bench.model.wait_for_step()
     waiting = bench.submit()
@@ -325,7 +325,7 @@ async def test_cancelling_an_asyncio_task_frees_the_place(bench: Bench) -> None:
     waiting = asyncio.wrap_future(bench.submit())
 
     waiting.cancel()
-    await asyncio.sleep(0)  # one turn of the loop, in which asyncio hands the cancellation on
+    await asyncio.sleep(0)  # one round of the loop, in which asyncio hands the cancellation on
 
     assert waiting.cancelled()
     assert bench.metric("mt_queue_segments") == 0
@@ -416,7 +416,7 @@ def rejecting(experienced: Bench) -> Bench:
     return experienced
 
 
-def test_who_would_be_rejected_as_others_were_is_rejected_before_the_texts_are_looked_at(rejecting: Bench) -> None:
+def test_a_request_is_rejected_before_its_texts_are_read_if_others_like_it_were(rejecting: Bench) -> None:
     with pytest.raises(OverloadedError, match="ms of work that the deadline allows") as rejection:
         reject_early(rejecting, within_s=30.0)
 
@@ -424,19 +424,19 @@ def test_who_would_be_rejected_as_others_were_is_rejected_before_the_texts_are_l
     assert rejecting.metric("mt_rejected_requests_total", reason="deadline") == 2
 
 
-def test_who_has_time_enough_is_not_refused_by_a_guess(rejecting: Bench) -> None:
+def test_a_request_with_time_enough_is_not_rejected_by_an_estimate(rejecting: Bench) -> None:
     reject_early(rejecting, within_s=ENOUGH_S)
 
 
-def test_who_has_too_little_time_for_its_own_texts_is_not_told_so_by_a_guess(rejecting: Bench) -> None:
+def test_a_request_too_large_for_its_deadline_is_not_rejected_by_an_estimate(rejecting: Bench) -> None:
     reject_early(rejecting, within_s=3.0)
 
 
-def test_nobody_is_rejected_by_a_guess_unless_others_are_rejected(experienced: Bench) -> None:
+def test_no_request_is_rejected_by_an_estimate_unless_others_are_rejected(experienced: Bench) -> None:
     reject_early(experienced, within_s=30.0)
 
 
-def test_nobody_is_rejected_by_a_guess_long_after_others_were_rejected(rejecting: Bench) -> None:
+def test_no_request_is_rejected_by_an_estimate_long_after_others_were_rejected(rejecting: Bench) -> None:
     rejecting.clock.advance(1.5)
 
     reject_early(rejecting, within_s=30.0)
@@ -447,7 +447,7 @@ def test_there_must_be_time_for_a_wait_that_takes_longer_than_expected(experienc
         experienced.submit(deadline_s=experienced.clock() + WAIT_S + ALONE_S + 10.0, **SIX_STEPS)
 
 
-def test_who_need_not_wait_needs_no_time_to_spare(benches: list[Bench]) -> None:
+def test_a_request_that_need_not_wait_needs_no_time_to_spare(benches: list[Bench]) -> None:
     clock = ManualClock()
     benches.append(bench := Bench(TickingModel(ENDLESS, clock), clock=clock))
     bench.client.start()
@@ -476,7 +476,7 @@ def test_a_new_caller_s_answer_is_expected_after_its_turn_not_after_the_whole_ba
     assert accepted.result(TIMEOUT_S).num_steps == 6
 
 
-def test_after_a_long_silence_nobody_is_rejected_for_what_was_learned_before(experienced: Bench) -> None:
+def test_after_a_long_silence_no_request_is_rejected_for_what_was_learned_before(experienced: Bench) -> None:
     experienced.clock.advance(11.0)
 
     assert not experienced.submit(deadline_s=experienced.clock() + 3.0, **SIX_STEPS).done()

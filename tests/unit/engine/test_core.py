@@ -214,7 +214,7 @@ class Bench:
         return next_report(self.connection)
 
     def reports_until_empty(self) -> list[BatchReport]:
-        """Return reports until one of a turn after which nobody is in the batch."""
+        """Return reports until one of a step with which a segment ended."""
         reports = [self.report()]
         while not reports[-1].outputs[-1].ended:
             reports.append(self.report())

@@ -69,7 +69,7 @@ def test_a_length_that_the_caller_forces_counts() -> None:
     assert forecast.expected_steps(make_segment(7, target_prefix=(8,) * 9)) == 10
 
 
-def test_a_server_that_has_done_nothing_yet_expects_no_time_and_convinces_nobody() -> None:
+def test_a_server_that_has_done_nothing_yet_expects_no_time_and_rejects_nothing() -> None:
     forecast = make_forecast()
 
     assert finish_in_s(forecast, make_source(50), ahead=WorkAhead(num_waiting=9, work=10**6, num_running=8)) == 0.0
@@ -132,7 +132,7 @@ def test_a_request_of_several_batches_waits_for_itself() -> None:
     assert finish_in_s(forecast, *[make_source(10)] * num_segments) == pytest.approx(expected_s)
 
 
-def test_turns_that_left_nobody_waiting_say_nothing_of_the_rate() -> None:
+def test_steps_that_left_nothing_waiting_say_nothing_of_the_rate() -> None:
     forecast = make_forecast()
 
     learn(forecast, LONE, is_backlogged=False)
@@ -161,7 +161,7 @@ def test_a_wide_beam_takes_the_places_of_several() -> None:
     )
 
 
-def test_old_evidence_convinces_nobody() -> None:
+def test_old_evidence_rejects_nothing() -> None:
     forecast = make_forecast()
     learn(forecast, LONE)
 

@@ -310,7 +310,7 @@ def test_one_small_request_does_not_wait_for_a_thousand_segments() -> None:
     assert small in queue.peek(2)
 
 
-def test_who_was_served_while_others_waited_does_not_come_back_as_a_newcomer() -> None:
+def test_a_caller_served_while_others_waited_does_not_come_back_level_with_them() -> None:
     queue = FairQueue()
     add(queue, "a", *[10] * 6)
     add(queue, "b", 30)
@@ -369,7 +369,7 @@ def test_before_a_request_others_are_served_no_more_than_its_caller() -> None:
     add(queue, "me", 20)
 
     assert queue.work_before("me", 30) == 20 + 50 + 5
-    assert queue.work_before("newcomer", 30) == 30 + 5 + 20
+    assert queue.work_before("new", 30) == 30 + 5 + 20
     assert FairQueue().work_before("me", 30) == 0
 
 
