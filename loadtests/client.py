@@ -66,7 +66,7 @@ class Access:
 
 
 OPEN: Final = Access()
-"""Of a server that asks nobody."""
+"""Of a server that needs neither TLS nor a key."""
 
 
 def add_access_flags(parser: Any) -> None:

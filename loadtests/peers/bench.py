@@ -1,4 +1,4 @@
-"""`bench`: all cases on all systems; prints a line for each duel and leaves JSON, a table and plots behind.
+"""`bench`: all cases on all systems; prints a line for each pair and leaves JSON, a table and plots behind.
 
 `table`: the table of the last comparison.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadtests.machine import describe_machine, num_cores
-from loadtests.peers.bench_report import RESULTS_NAME, duel_line, record_of, table, write_bench
+from loadtests.peers.bench_report import RESULTS_NAME, pair_line, record_of, table, write_bench
 from loadtests.peers.cases import Case, Mode, base_cases, selected, shipped_cases
 from loadtests.peers.comparison import CaseResult, Pairing, Plan, compare
 from loadtests.peers.models import MODELS, prepare_model
@@ -78,14 +78,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _compare_all(model: str, plan: Plan, arguments: argparse.Namespace) -> Iterator[CaseResult]:
-    """Yield the result of each case of a model and print its duels."""
+    """Yield the result of each case of a model and print its pairs."""
     files = prepare_model(arguments.output / "models" / model, model)
     judge = TextPipeline(files.open()).bleu
     with Workers(files) as workers:
         for case in selected(_cases(model, files, plan.mode, arguments.data), arguments.cases):
             result = compare(workers, case, _pairings(case, plan.mode), plan, judge)
-            for duel in result.duels:
-                print(duel_line(duel), flush=True)
+            for pair in result.pairs:
+                print(pair_line(pair), flush=True)
             yield result
 
 

@@ -1,4 +1,4 @@
-"""A comparison on paper: a line for each duel, everything as JSON, a table in Markdown, plots."""
+"""A comparison on paper: a line for each pair, everything as JSON, a table in Markdown, plots."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from matplotlib.figure import Figure
 
-from loadtests.peers.comparison import CaseResult, Duel, Measurement
+from loadtests.peers.comparison import CaseResult, Measurement, PairResult
 from loadtests.report import figures_line, write_json, write_picture
 
 RESULTS_NAME: Final = "results.json"
@@ -19,9 +19,9 @@ def peers_line(kind: str, fields: Mapping[str, object]) -> str:
     return figures_line(kind, {name: value for name, value in fields.items() if value is not None})
 
 
-def duel_line(duel: Duel) -> str:
-    """Return what a duel came to."""
-    ours, theirs, case = duel.ours, duel.theirs, duel.case
+def pair_line(pair: PairResult) -> str:
+    """Return what a pair came to."""
+    ours, theirs, case = pair.ours, pair.theirs, pair.case
     is_lone, is_timed = case.call_size == 1, case.kind != "agreement"
 
     def both_ms(share: float) -> str | None:
@@ -33,9 +33,9 @@ def duel_line(duel: Duel) -> str:
         {
             "model": case.model,
             "case": case.name,
-            "threads": duel.num_threads,
+            "threads": pair.num_threads,
             "vs": theirs.settings.name,
-            "ratio": f"{duel.ratio:.2f}" if is_timed else None,
+            "ratio": f"{pair.ratio:.2f}" if is_timed else None,
             "ours": ours.settings.setup,
             "best": theirs.settings.setup,
             "tokens_per_s": f"{ours.tokens_per_s:.0f}" if is_timed else None,
@@ -44,8 +44,8 @@ def duel_line(duel: Duel) -> str:
             "p95_ms": both_ms(0.95),
             "ms_per_token": growth if case.kind == "growth" else None,
             "bleu": None if ours.bleu is None else f"{ours.bleu:.2f}",
-            "bleu_delta": None if duel.bleu_delta is None else f"{duel.bleu_delta:z.2f}",
-            "identical": f"{duel.identical:.2f}" if case.has_meaning else None,
+            "bleu_delta": None if pair.bleu_delta is None else f"{pair.bleu_delta:z.2f}",
+            "identical": f"{pair.identical:.2f}" if case.has_meaning else None,
         },
     )
 
@@ -54,9 +54,9 @@ def write_bench(directory: Path, record: Mapping[str, Any]) -> None:
     """Write what is to be kept of a comparison, in place of an older one."""
     write_json(directory / RESULTS_NAME, record)
     (directory / TABLE_NAME).write_text(table(record), encoding="utf-8")
-    duels = [(case, duel) for case in record["cases"] for duel in case["duels"] if case["kind"] == "speed"]
-    if duels:
-        write_picture(directory / "ratios.png", _ratios(duels))
+    pairs = [(case, pair) for case in record["cases"] for pair in case["pairs"] if case["kind"] == "speed"]
+    if pairs:
+        write_picture(directory / "ratios.png", _ratios(pairs))
     swept = [case for case in record["cases"] if case["kind"] == "growth"]
     if swept:
         write_picture(directory / "growth.png", _growth(swept))
@@ -77,7 +77,7 @@ def _case(result: CaseResult) -> dict[str, Any]:
         "sources_per_call": result.case.call_size,
         "trials": [{**asdict(trial.settings), "elapsed_s": trial.elapsed_s} for trial in result.trials],
         "measurements": [_measurement(measurement) for measurement in result.measurements],
-        "duels": [_duel(duel) for duel in result.duels],
+        "pairs": [_pair(pair) for pair in result.pairs],
     }
 
 
@@ -91,14 +91,14 @@ def _measurement(measurement: Measurement) -> dict[str, Any]:
     }
 
 
-def _duel(duel: Duel) -> dict[str, Any]:
-    sides = {"ours": duel.ours, "theirs": duel.theirs}
+def _pair(pair: PairResult) -> dict[str, Any]:
+    sides = {"ours": pair.ours, "theirs": pair.theirs}
     return {
-        "threads": duel.num_threads,
-        "vs": duel.theirs.settings.name,
-        "ratio": duel.ratio,
-        "bleu_delta": duel.bleu_delta,
-        "identical": duel.identical if duel.case.has_meaning else None,
+        "threads": pair.num_threads,
+        "vs": pair.theirs.settings.name,
+        "ratio": pair.ratio,
+        "bleu_delta": pair.bleu_delta,
+        "identical": pair.identical if pair.case.has_meaning else None,
         **{name: side.settings.setup for name, side in sides.items()},
         **{f"{name}_tokens_per_s": side.tokens_per_s for name, side in sides.items()},
         **{f"{name}_p50_s": side.latency_s(0.5) for name, side in sides.items()},
@@ -107,20 +107,20 @@ def _duel(duel: Duel) -> dict[str, Any]:
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """Return machine, versions and one table row for each duel of a record."""
+    """Return machine, versions and one table row for each pair of a record."""
     machine = record["machine"]
     sets = ", ".join(machine["instruction_sets"])
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
     facts = f"{machine['cpu']}, {machine['cores']} cores ({sets}); {versions}; {machine['date']}"
     parts = [f"{facts}\n\n    {record['command']}\n"]
-    duels = [(case, duel) for case in record["cases"] for duel in case["duels"]]
-    if timed := [_speed_row(case, duel) for case, duel in duels if case["kind"] != "agreement"]:
+    pairs = [(case, pair) for case in record["cases"] for pair in case["pairs"]]
+    if timed := [_speed_row(case, pair) for case, pair in pairs if case["kind"] != "agreement"]:
         header = ("model", "case", "threads", "against", "ratio", "ours", "theirs", "BLEU difference")
         parts.append(_markdown(header, timed))
     agreeing = [
-        (case["case"], f"{duel['ours']} / {duel['vs']}", f"{100 * duel['identical']:.1f} %")
-        for case, duel in duels
-        if duel["identical"] is not None
+        (case["case"], f"{pair['ours']} / {pair['vs']}", f"{100 * pair['identical']:.1f} %")
+        for case, pair in pairs
+        if pair["identical"] is not None
     ]
     if agreeing:
         parts.append(_markdown(("case", "against", "identical translations"), agreeing))
@@ -134,22 +134,22 @@ def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, rule, *rows))
 
 
-def _speed_row(case: Mapping[str, Any], duel: Mapping[str, Any]) -> tuple[str, ...]:
-    delta, sides = duel["bleu_delta"], ("ours", "theirs")
+def _speed_row(case: Mapping[str, Any], pair: Mapping[str, Any]) -> tuple[str, ...]:
+    delta, sides = pair["bleu_delta"], ("ours", "theirs")
     if case["sources_per_call"] == 1:
-        speeds = [f"{1000 * duel[f'{side}_p50_s']:.0f} ms" for side in sides]
+        speeds = [f"{1000 * pair[f'{side}_p50_s']:.0f} ms" for side in sides]
     else:
-        speeds = [f"{duel[f'{side}_tokens_per_s']:,.0f} tokens/s" for side in sides]
-    named = (case["model"], case["case"], str(duel["threads"]), duel["vs"], f"{duel['ratio']:.2f}")
+        speeds = [f"{pair[f'{side}_tokens_per_s']:,.0f} tokens/s" for side in sides]
+    named = (case["model"], case["case"], str(pair["threads"]), pair["vs"], f"{pair['ratio']:.2f}")
     return (*named, *speeds, "" if delta is None else f"{delta:+z.2f}")
 
 
-def _ratios(duels: list[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Figure:
-    """Draw a bar for each duel; beyond the line ours is faster."""
-    names = [f"{case['model']} {case['case']} @{duel['threads']} vs {duel['vs']}" for case, duel in duels]
+def _ratios(pairs: list[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Figure:
+    """Draw a bar for each pair; beyond the line ours is faster."""
+    names = [f"{case['model']} {case['case']} @{pair['threads']} vs {pair['vs']}" for case, pair in pairs]
     figure = Figure(figsize=(9, 1 + 0.25 * len(names)), layout="constrained")
     axes = figure.add_subplot(xlabel="speed of ours, theirs = 1")
-    axes.barh(names, [duel["ratio"] for _, duel in duels])
+    axes.barh(names, [pair["ratio"] for _, pair in pairs])
     axes.axvline(1.0, color="black", linewidth=1)
     axes.invert_yaxis()
     return figure
@@ -163,8 +163,8 @@ def _growth(cases: list[Mapping[str, Any]]) -> Figure:
     )
     lengths = [case["search"]["max_target_tokens"] for case in cases]
     counts = [case["num_sources"] * length for case, length in zip(cases, lengths, strict=True)]
-    for side, name in (("ours", "dragoman-int8"), ("theirs", cases[0]["duels"][0]["vs"])):
-        speeds = [case["duels"][0][f"{side}_tokens_per_s"] for case in cases]
+    for side, name in (("ours", "dragoman-int8"), ("theirs", cases[0]["pairs"][0]["vs"])):
+        speeds = [case["pairs"][0][f"{side}_tokens_per_s"] for case in cases]
         axes.plot(lengths, [count / speed for count, speed in zip(counts, speeds, strict=True)], marker="o", label=name)
     axes.set(xlim=(0, None), ylim=(0, None))
     axes.legend()

@@ -85,7 +85,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Duel:
+class PairResult:
     """Ours against theirs in one case, each at its best with as many cores."""
 
     case: Case
@@ -122,7 +122,7 @@ class CaseResult:
     case: Case
     trials: tuple[Trial, ...]
     measurements: tuple[Measurement, ...]
-    duels: tuple[Duel, ...]
+    pairs: tuple[PairResult, ...]
 
 
 class Runner(Protocol):
@@ -144,8 +144,8 @@ def compare(runner: Runner, case: Case, pairings: Sequence[Pairing], plan: Plan,
     best = {(system, threads): _best(trials, system, threads) for system in systems for threads in thread_counts}
     runs = _repeat(runner, case, list(dict.fromkeys(best.values())), plan.repetitions_of(case))
     measurements = {settings: _measurement(case, settings, results, judge) for settings, results in runs.items()}
-    duels = [
-        Duel(
+    pairs = [
+        PairResult(
             case=case,
             num_threads=threads,
             ours=measurements[best[pairing.systems[0], threads]],
@@ -154,7 +154,7 @@ def compare(runner: Runner, case: Case, pairings: Sequence[Pairing], plan: Plan,
         for pairing in pairings
         for threads in thread_counts
     ]
-    return CaseResult(case=case, trials=tuple(trials), measurements=tuple(measurements.values()), duels=tuple(duels))
+    return CaseResult(case=case, trials=tuple(trials), measurements=tuple(measurements.values()), pairs=tuple(pairs))
 
 
 def setups(case: Case, peer: Peer, precision: Precision, plan: Plan) -> list[SystemSettings]:
@@ -209,12 +209,12 @@ def _best(trials: Sequence[Trial], system: tuple[Peer, Precision], max_threads: 
 
 
 def _repeat(
-    runner: Runner, case: Case, competitors: Sequence[SystemSettings], num_repetitions: int
+    runner: Runner, case: Case, measured: Sequence[SystemSettings], num_repetitions: int
 ) -> dict[SystemSettings, list[TaskResult]]:
     """Measure all in turn, forwards and backwards by turns, so that a change of the machine meets all alike."""
-    results: dict[SystemSettings, list[TaskResult]] = {settings: [] for settings in competitors}
+    results: dict[SystemSettings, list[TaskResult]] = {settings: [] for settings in measured}
     for repetition in range(num_repetitions):
-        for settings in competitors if repetition % 2 == 0 else reversed(competitors):
+        for settings in measured if repetition % 2 == 0 else reversed(measured):
             results[settings].append(_run(runner, case, settings))
     return results
 

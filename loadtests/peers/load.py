@@ -18,9 +18,9 @@ from loadtests.flags import flags_of, within
 from loadtests.machine import describe_machine, num_cores
 from loadtests.peers.batching import PRECISIONS, BatchingSettings, settings_flag
 from loadtests.peers.cases import Mode
+from loadtests.peers.load_comparison import DisagreementError, LoadTask, Plan, compare
 from loadtests.peers.load_report import PICTURE_NAME, RESULTS_NAME, Comparison, picture, record_of
 from loadtests.peers.models import MODELS, prepare_model, served_models
-from loadtests.peers.rivals import DisagreementError, LoadTask, Plan, compare
 from loadtests.peers.sentences import real_sentences, workload
 from loadtests.peers.systems import Peer
 from loadtests.report import command_line, write_json, write_picture

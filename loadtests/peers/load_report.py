@@ -220,7 +220,7 @@ def record_of(comparisons: Sequence[Comparison], machine: dict[str, Any], comman
         "machine": machine,
         "command": command,
         "targets": {"max_latency_ratio": MAX_LATENCY_RATIO, "min_capacity_ratio": MIN_CAPACITY_RATIO},
-        "rivalries": [_as_json(comparison) for comparison in comparisons],
+        "comparisons": [_as_json(comparison) for comparison in comparisons],
     }
 
 

@@ -9,8 +9,8 @@ import pytest
 from export.graph.network import Network
 from loadtests.peers.batching import BatchingSettings
 from loadtests.peers.ctranslate2_system import convert
+from loadtests.peers.load_comparison import PausedServer, our_server, their_server
 from loadtests.peers.models import network_of, write_model
-from loadtests.peers.rivals import PausedServer, our_server, their_server
 from loadtests.texts import Profile
 from loadtests.workload import Workload
 from service.bundle import Limits

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadtests.peers.bench_report import duel_line
+from loadtests.peers.bench_report import pair_line
 from loadtests.peers.cases import Case, fixed_length, random_sources
 from loadtests.peers.comparison import CaseResult, Pairing, Plan, compare, setups
 from loadtests.peers.systems import Output, Peer, SystemSettings
@@ -29,11 +29,11 @@ def _count(outputs: Sequence[Output], references: Sequence[str]) -> float:
     return float(len(outputs))
 
 
-def test_each_system_fights_at_its_best_setup_for_the_cores_it_may_use() -> None:
+def test_each_system_is_compared_at_its_best_setup_for_the_cores_it_may_use() -> None:
     result = _compare(_CASE, FakeRunner(_duration_s))
 
-    assert [(duel.num_threads, duel.ours.settings.num_streams) for duel in result.duels] == [(1, 1), (2, 2)]
-    assert [duel.ratio for duel in result.duels] == [1.5, 1.5]
+    assert [(pair.num_threads, pair.ours.settings.num_streams) for pair in result.pairs] == [(1, 1), (2, 2)]
+    assert [pair.ratio for pair in result.pairs] == [1.5, 1.5]
 
 
 def test_repetitions_alternate_between_the_systems() -> None:
@@ -47,27 +47,27 @@ def test_repetitions_alternate_between_the_systems() -> None:
 
 
 def test_lone_sentences_are_compared_by_latency() -> None:
-    (duel, _) = _compare(replace(_CASE, sources_per_call=1), FakeRunner(_duration_s)).duels
+    (pair, _) = _compare(replace(_CASE, sources_per_call=1), FakeRunner(_duration_s)).pairs
 
-    assert duel.ratio == 1.5
-    assert duel.ours.latency_s(0.5) == pytest.approx(1 / 8)
-    assert "p50_ms=125/188" in duel_line(duel)
+    assert pair.ratio == 1.5
+    assert pair.ours.latency_s(0.5) == pytest.approx(1 / 8)
+    assert "p50_ms=125/188" in pair_line(pair)
 
 
 def test_agreement_is_looked_at_once() -> None:
     runner = FakeRunner(_duration_s)
 
-    (duel,) = _compare(replace(_CASE, kind="agreement", has_meaning=True), runner).duels
+    (pair,) = _compare(replace(_CASE, kind="agreement", has_meaning=True), runner).pairs
 
-    assert len(duel.ours.elapsed_s) == 1
-    assert "identical=1.00" in duel_line(duel)
-    assert "ratio" not in duel_line(duel)
+    assert len(pair.ours.elapsed_s) == 1
+    assert "identical=1.00" in pair_line(pair)
+    assert "ratio" not in pair_line(pair)
 
 
 def test_a_line_is_what_scripts_read() -> None:
-    duel = _compare(replace(_CASE, references=("r",) * 8), FakeRunner(_duration_s)).duels[-1]
+    pair = _compare(replace(_CASE, references=("r",) * 8), FakeRunner(_duration_s)).pairs[-1]
 
-    assert duel_line(duel) == (
+    assert pair_line(pair) == (
         "bench model=base case=batch8 threads=2 vs=ctranslate2-int8 ratio=1.50 ours=int8@2x1,b4 best=int8@2x1,b4"
         " tokens_per_s=384 theirs=256 bleu=8.00 bleu_delta=0.00"
     )

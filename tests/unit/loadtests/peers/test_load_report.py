@@ -6,8 +6,8 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 
 from loadtests.capacity.search import SearchPlan, find_capacities
+from loadtests.peers.load_comparison import Plan, Side, measure_load
 from loadtests.peers.load_report import Agreement, Comparison, Trial, agreement_of, picture, record_of, trial_line
-from loadtests.peers.rivals import Plan, Side, measure_load
 from loadtests.slo import parse_slo
 from tests.unit.loadtests.capacity.fake_system import FakeSystem
 
@@ -73,7 +73,7 @@ def test_a_trial_says_what_it_came_to(compared: Comparison) -> None:
 def test_the_record_holds_every_run_and_the_verdict(compared: Comparison) -> None:
     record = record_of([compared], {"cores": 2}, "python -m loadtests peers load")
 
-    (read,) = json.loads(json.dumps(record, allow_nan=False))["rivalries"]
+    (read,) = json.loads(json.dumps(record, allow_nan=False))["comparisons"]
     assert [len(point["ours"]) for point in read["points"]] == [2, 2]
     assert read["points"][0]["reached"] == {"p50": True, "p95": True, "capacity": True}
     assert read["trials"][0]["settings"] == "2x1,b32,w0"

@@ -31,7 +31,7 @@ def record() -> dict[str, Any]:
     return record_of(results, describe_machine(), "python -m loadtests peers bench")
 
 
-def test_every_duel_is_a_row_of_the_table(record: dict[str, Any]) -> None:
+def test_every_pair_is_a_row_of_the_table(record: dict[str, Any]) -> None:
     rows = table(record)
 
     assert "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: |" in rows

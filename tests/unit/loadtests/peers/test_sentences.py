@@ -46,7 +46,7 @@ def _requests(model: str, directory: Path, count: int) -> list[pb.TranslateReque
     return [pb.TranslateRequest.FromString(call.messages[0]) for call in islice(calls, count)]
 
 
-def test_a_call_is_one_sentence_searched_as_far_as_the_rivals_do(tmp_path: Path) -> None:
+def test_a_call_is_one_sentence_searched_as_far_as_the_others_do(tmp_path: Path) -> None:
     for request in _requests("shipped", tmp_path, 20):
         assert len(request.texts) == 1
         assert request.texts[0] in _SENTENCES

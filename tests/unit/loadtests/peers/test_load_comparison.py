@@ -5,7 +5,7 @@ import pytest
 
 from loadtests.capacity.search import SearchPlan
 from loadtests.peers.batching import BatchingSettings
-from loadtests.peers.rivals import Plan, Side, best_settings, measure_load, tune
+from loadtests.peers.load_comparison import Plan, Side, best_settings, measure_load, tune
 from tests.unit.loadtests.capacity.fake_system import FakeSystem
 
 _PLAN = Plan(
@@ -37,7 +37,7 @@ def test_both_get_the_same_arrivals_in_turn_forwards_and_backwards() -> None:
     assert [point.p50_ratio, point.p95_ratio] == pytest.approx([0.4, 0.4])
 
 
-def test_the_rival_is_set_up_as_it_does_best() -> None:
+def test_the_other_server_is_set_up_as_it_does_best() -> None:
     @contextmanager
     def start(settings: BatchingSettings) -> Iterator[FakeSystem]:
         capacity_per_s = 100.0 if settings.num_streams == 2 else 50.0
