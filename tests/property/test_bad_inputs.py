@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtests.stress.bad_inputs import texts
-from loadtests.stress.bad_inputs.inputs import Draw, Limits, Method
+from loadtests.stress.bad_inputs.inputs import Draw, Limits
 from loadtests.stress.bad_inputs.kinds import KINDS, Planned, make, plan
 from loadtests.stress.bad_inputs.texts import SHAPES
+from loadtests.wire import Method
 
 LIMITS = Limits(max_document_characters=20_000, max_message_bytes=100_000)
 
@@ -35,8 +36,8 @@ def test_an_input_is_no_message_exactly_if_it_should_be_rejected_as_none(
 ) -> None:
     bad = KINDS[kind](Draw(data.draw, index=index, limits=LIMITS))
 
-    if bad.method in {Method.UNARY, Method.STREAM, Method.DOCUMENT}:
-        message_type = pb.TranslateDocumentRequest if bad.method is Method.DOCUMENT else pb.TranslateRequest
+    if bad.method in {Method.TRANSLATE, Method.TRANSLATE_STREAM, Method.TRANSLATE_DOCUMENT}:
+        message_type = pb.TranslateDocumentRequest if bad.method is Method.TRANSLATE_DOCUMENT else pb.TranslateRequest
         assert _is_message(message_type, bad.message) == (bad.expected.field != "request")
 
 

@@ -17,7 +17,6 @@ from loadtests.stress.bad_inputs.inputs import (
     BadInput,
     Draw,
     Expected,
-    Method,
     document_input,
     invalid,
     possibly,
@@ -27,6 +26,7 @@ from loadtests.stress.bad_inputs.inputs import (
 )
 from loadtests.stress.bad_inputs.messages import encoded
 from loadtests.stress.bad_inputs.texts import SHAPES
+from loadtests.wire import Method
 
 _UNKNOWN_FIELD: Final = 1007
 _STEPS: Final = (-1, 0, 1)
@@ -124,7 +124,7 @@ def document_sizes(draw: Draw) -> BadInput:
 def message_sizes(draw: Draw) -> BadInput:
     """A message around the most bytes of one, most of them in an unknown field."""
     step = draw.choice((*_STEPS, 100_000))
-    method = Method.DOCUMENT if step > 0 and draw.chance(0.5) else Method.UNARY
+    method = Method.TRANSLATE_DOCUMENT if step > 0 and draw.chance(0.5) else Method.TRANSLATE
     return _padded(draw, draw.limits.max_message_bytes + step, method=method)
 
 
@@ -287,7 +287,7 @@ def _with_options(draw: Draw, expected: Expected, **options: Any) -> BadInput:
     return translate_input(draw.limits, text, expected=expected, method=draw.unary_or_stream(), options=chosen)
 
 
-def _padded(draw: Draw, size: int, *, method: Method = Method.UNARY) -> BadInput:
+def _padded(draw: Draw, size: int, *, method: Method = Method.TRANSLATE) -> BadInput:
     """Return a good message of so many bytes, or one that is only too large."""
     small = translate_input(draw.limits, "A man.", expected=OK).message
     padding = size - len(small)

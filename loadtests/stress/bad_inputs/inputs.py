@@ -1,6 +1,5 @@
 """One bad input: what is sent, which answers are right, and how its parts are drawn."""
 
-import enum
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,22 +8,9 @@ from typing import Any, Final, TypeVar
 from dragoman.v1 import translation_pb2 as pb
 from hypothesis import strategies as st
 
+from loadtests.wire import Method
+
 _Drawn = TypeVar("_Drawn")
-_SERVICE: Final = "/dragoman.v1."
-
-
-class Method(enum.Enum):
-    """How an input is sent; the value is the path of the call."""
-
-    UNARY = f"{_SERVICE}TranslationService/Translate"
-    DOCUMENT = f"{_SERVICE}TranslationService/TranslateDocument"
-    STREAM = f"{_SERVICE}TranslationService/TranslateStream"
-    """Between two ordinary requests of the same call."""
-
-    GET_MODEL = f"{_SERVICE}ModelService/GetModel"
-    LOAD_MODEL = f"{_SERVICE}ModelAdminService/LoadModel"
-    UNLOAD_MODEL = f"{_SERVICE}ModelAdminService/UnloadModel"
-    SET_MODEL_LABEL = f"{_SERVICE}ModelAdminService/SetModelLabel"
 
 
 LEFT: Final = "LEFT"
@@ -108,7 +94,9 @@ class BadInput:
 
     message: bytes
     expected: Expected
-    method: Method = Method.UNARY
+    method: Method = Method.TRANSLATE
+    """One for TranslateStream is sent between two ordinary requests of the same call."""
+
     metadata: tuple[tuple[str, str | bytes], ...] = ()
     num_characters: int = 0
     """Of its texts."""
@@ -154,14 +142,14 @@ class Draw:
 
     def unary_or_stream(self) -> Method:
         """Draw how a TranslateRequest is sent."""
-        return self.choice((Method.UNARY, Method.STREAM))
+        return self.choice((Method.TRANSLATE, Method.TRANSLATE_STREAM))
 
 
 def translate_input(
     limits: Limits,
     *texts: str,
     expected: Expected,
-    method: Method = Method.UNARY,
+    method: Method = Method.TRANSLATE,
     has_request_id: bool = False,
     options: pb.DecodingOptions | None = None,
     **fields: Any,
@@ -192,7 +180,7 @@ def document_input(
     return BadInput(
         message=request.SerializeToString(),
         expected=expected,
-        method=Method.DOCUMENT,
+        method=Method.TRANSLATE_DOCUMENT,
         num_characters=len(text),
         leaves_after=leaves_after,
     )

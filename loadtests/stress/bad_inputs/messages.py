@@ -6,9 +6,10 @@ from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import DecodeError
 from hypothesis import strategies as st
 
-from loadtests.stress.bad_inputs.inputs import CHEAP, BadInput, Draw, Expected, Method, invalid, possibly
+from loadtests.stress.bad_inputs.inputs import CHEAP, BadInput, Draw, Expected, invalid, possibly
+from loadtests.wire import Method
 
-_METHODS: Final = (Method.UNARY, Method.UNARY, Method.STREAM, Method.DOCUMENT)
+_METHODS: Final = (Method.TRANSLATE, Method.TRANSLATE, Method.TRANSLATE_STREAM, Method.TRANSLATE_DOCUMENT)
 _NO_MESSAGE: Final = invalid("request")
 _BAD_UTF8: Final = (
     b"\xff", b"\xfe\xff", b"\x80", b"\xbf" * 9, b"\xc0\xaf", b"\xc0\x80", b"\xe0\x80\xaf", b"\xf0\x80\x80\xaf",
@@ -18,7 +19,7 @@ _BAD_UTF8: Final = (
 """Bytes out of place, overlong forms, surrogates, values beyond U+10FFFF, sequences cut off."""
 
 _VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
-_STRING_FIELDS: Final = {Method.DOCUMENT: (1, 2, 3, 4, 7)}
+_STRING_FIELDS: Final = {Method.TRANSLATE_DOCUMENT: (1, 2, 3, 4, 7)}
 _STRING_FIELDS_OF_REQUEST: Final = (1, 2, 3, 4, 7, 8)
 _OPTIONS_FIELD: Final = 5
 _PREFIX_FIELD, _SUPPRESSED_FIELD = 11, 18
@@ -100,7 +101,7 @@ def duplicate_fields(draw: Draw) -> BadInput:
     """A good message whose fields come many times: of single ones the last counts, options are merged."""
     method = draw.choice(_METHODS)
     message = _valid(draw, method)
-    if method is Method.DOCUMENT:
+    if method is Method.TRANSLATE_DOCUMENT:
         return _input(method, message * draw.choice((2, 50)), possibly())
     without_texts = pb.TranslateRequest.FromString(message)
     without_texts.ClearField("texts")
@@ -124,7 +125,7 @@ def varint(value: int) -> bytes:
 def _valid(draw: Draw, method: Method) -> bytes:
     """Return a message that there is nothing wrong with."""
     options, languages = pb.DecodingOptions(**CHEAP), draw.limits.languages
-    if method is Method.DOCUMENT:
+    if method is Method.TRANSLATE_DOCUMENT:
         text = "A man reads. He sleeps."
         return pb.TranslateDocumentRequest(text=text, options=options, **languages).SerializeToString()
     return pb.TranslateRequest(texts=["A man reads.", ""], options=options, **languages).SerializeToString()
@@ -132,7 +133,7 @@ def _valid(draw: Draw, method: Method) -> bytes:
 
 def _judged(method: Method, message: bytes) -> BadInput:
     """Return bytes of which only a parser can say whether they are a message; if they are, it may ask for anything."""
-    message_type = pb.TranslateDocumentRequest if method is Method.DOCUMENT else pb.TranslateRequest
+    message_type = pb.TranslateDocumentRequest if method is Method.TRANSLATE_DOCUMENT else pb.TranslateRequest
     try:
         message_type.FromString(message)
     except DecodeError:

@@ -186,7 +186,7 @@ def send_one(sender: Sender, planned: Planned, bad: BadInput) -> Record:
     return Record(
         kind=planned.kind,
         index=planned.index,
-        method=bad.method.name.lower(),
+        method=bad.method.value,
         num_characters=bad.num_characters,
         status=answer.status,
         seconds=answer.seconds,

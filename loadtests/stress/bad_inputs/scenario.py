@@ -140,7 +140,7 @@ def _shown(bad: BadInput) -> str:
     rest = f" ... {len(bad.message)} bytes" if len(bad.message) > _MAX_SHOWN else ""
     expected = " or ".join(sorted(bad.expected.statuses))
     message = f"{bad.message[:_MAX_SHOWN]!r}{rest}"
-    return f"{bad.method.value}\nmetadata: {bad.metadata}\nmessage: {message}\nexpected: {expected}"
+    return f"{bad.method.path}\nmetadata: {bad.metadata}\nmessage: {message}\nexpected: {expected}"
 
 
 def _slow_line(record: Record) -> str:

@@ -14,9 +14,10 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from loadtests.contract import document_faults, translate_faults
-from loadtests.stress.bad_inputs.inputs import CHEAP, LEFT, BadInput, Limits, Method
+from loadtests.stress.bad_inputs.inputs import CHEAP, LEFT, BadInput, Limits
 from loadtests.stress.bad_inputs.messages import encoded
 from loadtests.stress.callers import connect
+from loadtests.wire import Method
 
 BEFORE, AFTER = "before", "after"
 """Request ids of the ordinary requests around an input in a stream."""
@@ -28,11 +29,7 @@ HANG: Final = frozenset({"DEADLINE_EXCEEDED"})
 LOST: Final = frozenset({"UNAVAILABLE", "CANCELLED"})
 """Connection or call ended without a reason."""
 
-_RESPONSES: Final[dict[Method, type[Message]]] = {
-    Method.UNARY: pb.TranslateResponse, Method.DOCUMENT: pb.TranslatedSentence, Method.STREAM: pb.TranslateResponse,
-    Method.GET_MODEL: pb.GetModelResponse, Method.LOAD_MODEL: pb.LoadModelResponse,
-    Method.UNLOAD_MODEL: pb.UnloadModelResponse, Method.SET_MODEL_LABEL: pb.SetModelLabelResponse,
-}  # fmt: skip
+_STREAMED: Final = {Method.TRANSLATE_DOCUMENT: pb.TranslatedSentence, Method.TRANSLATE_STREAM: pb.TranslateResponse}
 _REQUEST_ID_FIELD: Final = 7
 _OVERLOADED: Final = "OVERLOADED"
 _MAX_RETRIES: Final = 20
@@ -119,22 +116,23 @@ class Sender:
                     call.cancel()
         code = call.code()
         seconds = time.perf_counter() - began_s
-        responses = [_RESPONSES[bad.method].FromString(one) for one in raw]
+        response_type: Any = _STREAMED.get(bad.method) or getattr(pb, f"{bad.method.value}Response")
+        responses = [response_type.FromString(one) for one in raw]
         if len(raw) == bad.leaves_after and code is grpc.StatusCode.CANCELLED:
             return Answer(status=LEFT, seconds=seconds, responses=responses)
         rejection = Rejection() if code is grpc.StatusCode.OK else rejection_of_call(call)
         answer = Answer(status=code.name, seconds=seconds, responses=responses, rejection=rejection)
-        return _own_of_stream(answer) if bad.method is Method.STREAM else answer
+        return _own_of_stream(answer) if bad.method is Method.TRANSLATE_STREAM else answer
 
     def _called(self, bad: BadInput) -> Any:
         """Begin a call; one whose answer is one message is read like one of many."""
         compression = grpc.Compression.Gzip if bad.is_compressed else None
         settings = {"timeout": self._timeout_s, "metadata": bad.metadata, "compression": compression}
-        if bad.method is Method.STREAM:
+        if bad.method is Method.TRANSLATE_STREAM:
             before, after = self._neighbours
             requests = iter((before, streamed_message(bad), after))
-            return self._channel.stream_stream(bad.method.value)(requests, **settings)
-        return self._channel.unary_stream(bad.method.value)(bad.message, **settings)
+            return self._channel.stream_stream(bad.method.path)(requests, **settings)
+        return self._channel.unary_stream(bad.method.path)(bad.message, **settings)
 
 
 def streamed_message(bad: BadInput) -> bytes:
@@ -174,19 +172,19 @@ def faults(bad: BadInput, answer: Answer) -> Iterator[str]:
         yield from _answer_faults(bad, answer)
     else:
         yield from _rejection_faults(bad, answer)
-    if bad.method is Method.STREAM:
+    if bad.method is Method.TRANSLATE_STREAM:
         yield from _neighbour_faults(answer)
 
 
 def _answer_faults(bad: BadInput, answer: Answer) -> Iterator[str]:
-    if bad.method in {Method.UNARY, Method.STREAM}:
-        message = streamed_message(bad) if bad.method is Method.STREAM else bad.message
+    if bad.method in {Method.TRANSLATE, Method.TRANSLATE_STREAM}:
+        message = streamed_message(bad) if bad.method is Method.TRANSLATE_STREAM else bad.message
         request = pb.TranslateRequest.FromString(message)
         for response in (one for one in answer.responses if isinstance(one, pb.TranslateResponse)):
             yield from translate_faults(request, response)
         if len(answer.responses) != 1:
             yield f"{len(answer.responses)} answers came"
-    elif bad.method is Method.DOCUMENT:
+    elif bad.method is Method.TRANSLATE_DOCUMENT:
         document = pb.TranslateDocumentRequest.FromString(bad.message)
         messages = [one for one in answer.responses if isinstance(one, pb.TranslatedSentence)]
         yield from document_faults(document, messages, is_complete=answer.status == "OK")

@@ -4,9 +4,10 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 
 from loadtests.stress.bad_inputs.growth import Growth, measured
-from loadtests.stress.bad_inputs.inputs import BadInput, Limits, Method
+from loadtests.stress.bad_inputs.inputs import BadInput, Limits
 from loadtests.stress.bad_inputs.sender import Answer
 from loadtests.stress.bad_inputs.texts import SHAPES
+from loadtests.wire import Method
 
 LIMITS = Limits(max_text_characters=1000, max_document_characters=2000)
 
@@ -19,7 +20,7 @@ class TimedSender:
 
     def send(self, bad: BadInput) -> Answer:
         seconds = self._seconds(bad.num_characters)
-        if bad.method is Method.DOCUMENT:
+        if bad.method is Method.TRANSLATE_DOCUMENT:
             return Answer(status="LEFT", seconds=seconds)
         response = pb.TranslateResponse()
         response.timings.text.FromNanoseconds(round(1e9 * seconds))

@@ -8,7 +8,6 @@ from loadtests.stress.bad_inputs.inputs import (
     BadInput,
     Expected,
     Limits,
-    Method,
     invalid,
     translate_input,
 )
@@ -21,6 +20,7 @@ from loadtests.stress.bad_inputs.sender import (
     rejection_of_call,
     rejection_of_status,
 )
+from loadtests.wire import Method
 from service.api import status
 from service.errors import InvalidFieldError, OverloadedError
 from tests.unit.loadtests.fake_calls import EndedCall
@@ -36,7 +36,7 @@ COPIED = pb.TranslateResponse(
 NEIGHBOURS = tuple(pb.TranslateResponse(request_id=name, translations=[pb.Translation()]) for name in (BEFORE, AFTER))
 
 
-def bad_input(expected: Expected, *, method: Method = Method.UNARY) -> BadInput:
+def bad_input(expected: Expected, *, method: Method = Method.TRANSLATE) -> BadInput:
     return translate_input(Limits(), "\n", expected=expected, method=method)
 
 
@@ -87,7 +87,7 @@ def test_a_broken_promise_of_an_answer_is_a_fault() -> None:
 def test_in_a_stream_the_neighbours_must_be_answered(
     neighbours: tuple[pb.TranslateResponse, ...], call_status: str, fault: str
 ) -> None:
-    bad = bad_input(invalid("texts"), method=Method.STREAM)
+    bad = bad_input(invalid("texts"), method=Method.TRANSLATE_STREAM)
     good = replace(REJECTED, neighbours=NEIGHBOURS, call_status="OK")
 
     assert list(faults(bad, good)) == []
