@@ -467,7 +467,8 @@ class EngineClient:
             pending.encode_s = output.encode_s
             pending.decode_began_s = output.encode_began_s + output.encode_s
             own, priority = pending.context.trace.exemplar, pending.context.priority.value
-            self._metrics.queue_wait_seconds.labels(priority).observe(pending.queue_s, own)
+            if self._is_started:  # a warm-up is not queued
+                self._metrics.queue_wait_seconds.labels(priority).observe(pending.queue_s, own)
             exemplar = exemplar or own
         self._metrics.encode_seconds.observe(output.encode_s, exemplar)
 

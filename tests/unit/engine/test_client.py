@@ -159,6 +159,7 @@ def test_a_warm_up_decodes_in_every_batch_and_is_neither_counted_nor_learned_fro
     assert bench.model.step_sizes.count(1) == 2 * (60 + 10)
     assert bench.model.step_sizes.count(2) == 2 * 50
     assert bench.metric("mt_segments_total", outcome="ok") == 0
+    assert bench.metric("mt_queue_wait_seconds_count", priority="interactive") == 0
     assert bench.client._forecast.request_cost([make_segment(7)]).most_steps == 2
 
 
