@@ -134,12 +134,12 @@ class Checks:
             _raised(UnsupportedError, lambda: client.load_model("en-de/1"))
 
     def operators_read_and_give_no_orders(self) -> None:
-        """The port that others reach shows figures and takes no orders."""
+        """The port that others reach shows figures and accepts no commands."""
         status, figures = self._envoy.operators("/stats/prometheus")
         _require(status == 200 and "envoy_cluster_upstream_rq_retry{" in figures, f"/stats/prometheus says {status}")
         _require(self._envoy.operators("/ready") == (200, "LIVE\n"), "/ready is not LIVE")
         for path in ("/quitquitquit", "/config_dump", "/stats"):
-            _require(self._envoy.operators(path)[0] == 404, f"{path} is there for everybody")
+            _require(self._envoy.operators(path)[0] == 404, f"{path} is open to all clients")
 
     def an_answer_that_has_begun_is_not_repeated(self) -> None:
         """Who has read a sentence of a document, and loses the replica, is told; no sentence comes twice.
