@@ -269,6 +269,7 @@ async def test_what_the_queue_refuses_is_not_counted_against_the_caller(tiny_mod
         server.model.halt()
         decoded = asyncio.ensure_future(translate(server, SHOP))
         await server.model.halted_step()
+        server.clock.advance(1.0)  # in a step that takes so long, a batch gets no new segments
         waiting = asyncio.ensure_future(translate(server, SHOP, *["A man."] * 20))
         await server.until_sample(20, "mt_queue_segments")
 

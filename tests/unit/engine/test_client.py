@@ -645,7 +645,7 @@ def test_stopping_ends_the_threads(bench: Bench) -> None:
 
     bench.client.stop(TIMEOUT_S)
 
-    assert not any(thread.name.startswith("decode-") for thread in threading.enumerate())
+    assert not any(thread.name.startswith(("decode-", "engine", "commands")) for thread in threading.enumerate())
 
 
 def test_a_client_that_never_started_can_be_stopped() -> None:

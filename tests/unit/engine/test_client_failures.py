@@ -28,6 +28,7 @@ from tests.threaded_core import CACHE_BYTES, TIMEOUT_S, MortalCore, begin, decod
 ENDLESS = ToyModel(eos_bias=-100.0, max_target_tokens=5000)
 MANY_STEPS = 5000
 NUM_REQUESTS = 200
+NUM_CROSSINGS = 200  # of which some meet in the same round of the engine's thread
 NUM_STOPPED = 30  # of which some would be stopped by two in the very same moment
 LARGE = 20_000
 """Source tokens: with their attention a report is larger than what a socket holds, as are commands of a few."""
@@ -329,6 +330,20 @@ def test_what_a_dead_core_said_of_cancelled_segments_is_forgotten() -> None:
 
         assert other.result(TIMEOUT_S).num_steps == 2
         assert cancelled.cancelled()
+
+
+def test_the_core_is_told_of_a_cancellation_that_a_report_crosses() -> None:
+    core = ScriptedCore()
+    with bench_of(core) as bench:
+        for _ in range(NUM_CROSSINGS):
+            cancelled = bench.submit()
+            (new,) = core.command().new_segments
+
+            begin(cancelled.cancel)
+            core.tell()
+
+            assert core.command().dropped_ids == (new.segment_id,)
+            core.tell()
 
 
 def test_an_answer_that_came_before_the_end_is_given() -> None:
