@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 import grpc
 import structlog
+from dragoman.v1 import translation_pb2 as pb
 
-from service.api import messages, status
+from service.api import status
 from service.api.access import Access
 from service.api.callers import peer_name
 from service.api.calls import REQUEST_ID_KEY, Call, sent_or_new_id
@@ -110,7 +111,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
                     return (await respond(own_call)).SerializeToString()
 
                 def to_response(failure: status.Answer) -> bytes:
-                    return messages.to_error_response(failure.status, request_id=request.request_id).SerializeToString()
+                    return pb.TranslateResponse(request_id=request.request_id, error=failure.status).SerializeToString()
 
                 return await self._answer(own_call, responded, to_response)
 

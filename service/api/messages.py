@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf import duration_pb2
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
-from google.rpc import status_pb2
 
 from service import datatypes, requests
 from service.bundle import Manifest
@@ -176,11 +175,6 @@ def to_translate_response(result: datatypes.TranslationResult, *, request_id: st
         num_target_tokens=result.num_target_tokens,
         request_id=request_id,
     )
-
-
-def to_error_response(status: status_pb2.Status, *, request_id: str) -> pb.TranslateResponse:
-    """Return the answer to a request of a stream that failed."""
-    return pb.TranslateResponse(request_id=request_id, error=status)
 
 
 def to_translated_sentence(

@@ -112,7 +112,7 @@ async def test_a_rejected_call_is_logged_under_the_name_of_its_key(guarded: Runn
     assert unknown[1].startswith("ipv")
 
 
-async def test_without_a_key_a_call_is_refused_with_what_is_missing(guarded: RunningServer) -> None:
+async def test_without_a_key_a_call_is_rejected_with_what_is_missing(guarded: RunningServer) -> None:
     error = await refusal(translate(guarded, None))
 
     assert (error.code, error.reason) == REFUSED
@@ -125,7 +125,7 @@ async def test_without_a_key_a_call_is_refused_with_what_is_missing(guarded: Run
     [STRANGER, SHOP[:-1], SHOP + "x", SHOP.upper(), "x", "dgm_", "a b"],
     ids=["unknown", "too short", "too long", "upper case", "a letter", "prefix only", "with a space"],
 )
-async def test_a_key_that_is_not_quite_right_is_refused_and_not_repeated(guarded: RunningServer, key: str) -> None:
+async def test_a_key_that_is_not_quite_right_is_rejected_and_not_repeated(guarded: RunningServer, key: str) -> None:
     error = await refusal(translate(guarded, key))
 
     assert (error.code, error.reason) == REFUSED
@@ -144,7 +144,7 @@ async def test_a_key_that_is_not_quite_right_is_refused_and_not_repeated(guarded
         (*bearer(SHOP), *bearer(SHOP)),
     ],
 )
-async def test_metadata_of_another_form_are_refused(
+async def test_metadata_of_another_form_are_rejected(
     guarded: RunningServer, metadata: tuple[tuple[str, str], ...]
 ) -> None:
     error = await refusal(guarded.translation.Translate(request("A man."), metadata=metadata))
@@ -158,14 +158,14 @@ async def test_the_word_bearer_may_be_spelled_in_any_case(guarded: RunningServer
     await guarded.translation.Translate(request("A man."), metadata=(("authorization", f"bearer  {SHOP} "),))
 
 
-async def test_a_call_without_a_key_is_refused_before_its_message_is_parsed(guarded: RunningServer) -> None:
+async def test_a_call_without_a_key_is_rejected_before_its_message_is_parsed(guarded: RunningServer) -> None:
     call = guarded.channel.unary_unary("/dragoman.v1.TranslationService/Translate")
 
     assert (await refusal(call(b"\xff"))).code == "UNAUTHENTICATED"
 
 
 @pytest.mark.parametrize("key", [None, STRANGER], ids=["no key", "unknown"])
-async def test_streams_are_refused_like_other_calls(guarded: RunningServer, key: str | None) -> None:
+async def test_streams_are_rejected_like_other_calls(guarded: RunningServer, key: str | None) -> None:
     metadata = bearer(key) if key else ()
     document = guarded.translation.TranslateDocument(pb.TranslateDocumentRequest(text="a"), metadata=metadata)
     stream = guarded.translation.TranslateStream(iter([request("a")]), metadata=metadata)
@@ -175,7 +175,7 @@ async def test_streams_are_refused_like_other_calls(guarded: RunningServer, key:
     assert [(error.code, error.reason) for error in errors] == [REFUSED, REFUSED]
 
 
-async def test_a_stream_on_which_nothing_is_sent_is_refused_all_the_same(guarded: RunningServer) -> None:
+async def test_a_stream_on_which_nothing_is_sent_is_rejected_all_the_same(guarded: RunningServer) -> None:
     reflect = reflection_pb2_grpc.ServerReflectionStub(guarded.channel).ServerReflectionInfo
     for method in (guarded.translation.TranslateStream, reflect):
         assert (await refusal(method().read())).code == "UNAUTHENTICATED"
@@ -211,7 +211,7 @@ async def test_reflection_needs_a_key_of_any_kind(guarded: RunningServer) -> Non
     assert (await refusal(services(guarded, STRANGER))).code == "UNAUTHENTICATED"
 
 
-async def test_without_a_callers_file_on_loopback_nobody_needs_a_key(server: RunningServer) -> None:
+async def test_without_a_callers_file_on_loopback_no_key_is_needed(server: RunningServer) -> None:
     await translate(server, None)
     await translate(server, STRANGER)
 
@@ -219,7 +219,7 @@ async def test_without_a_callers_file_on_loopback_nobody_needs_a_key(server: Run
     assert await services(server, None)
 
 
-async def test_whom_nobody_knows_does_not_manage_models_beyond_this_machine(tiny_model: Path) -> None:
+async def test_an_unknown_caller_does_not_manage_models_beyond_this_machine(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__host=EVERYWHERE, access__allow_unauthenticated=True) as server:
         await translate(server, None)
 
@@ -247,7 +247,7 @@ async def test_the_limit_of_one_caller_is_no_matter_of_another(guarded: RunningS
     await translate(guarded, SHOP)
 
 
-async def test_tokens_beyond_the_limit_are_refused_before_anything_is_queued(guarded: RunningServer) -> None:
+async def test_tokens_beyond_the_limit_are_rejected_before_anything_is_queued(guarded: RunningServer) -> None:
     first = await translate(guarded, SMALL, *["A man."] * 30)
     num_segments = guarded.sample("mt_segments_total", outcome="ok")
     assert first.num_source_tokens > 60
@@ -263,7 +263,7 @@ async def test_tokens_beyond_the_limit_are_refused_before_anything_is_queued(gua
     await translate(guarded, SMALL)
 
 
-async def test_what_the_queue_refuses_is_not_counted_against_the_caller(tiny_model: Path, callers_file: Path) -> None:
+async def test_what_the_queue_rejects_is_not_counted_against_the_caller(tiny_model: Path, callers_file: Path) -> None:
     small_queue = {"limits__max_request_sentences": 30, "scheduling__max_queue_segments": 30}
     async with running_server(tiny_model, access__callers_file=callers_file, **small_queue) as server:
         server.model.halt()

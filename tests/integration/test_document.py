@@ -147,7 +147,7 @@ async def test_the_client_of_the_package_reads_a_document(server: RunningServer)
         ),
     ],
 )
-async def test_a_bad_request_is_refused_by_the_name_of_its_field(
+async def test_a_bad_request_is_rejected_by_the_name_of_its_field(
     tiny_model: Path, request_: pb.TranslateDocumentRequest, code: str, field: str
 ) -> None:
     async with running_server(tiny_model, limits__max_document_characters=200) as server:
@@ -173,7 +173,7 @@ async def test_the_limit_of_a_document_is_listed(tiny_model: Path) -> None:
         assert not [field for field in model.versions[0].unsupported_fields if "ocument" in field]
 
 
-async def test_while_nobody_reads_no_more_is_decoded_than_the_window_and_what_is_being_sent(tiny_model: Path) -> None:
+async def test_without_a_reader_no_more_is_decoded_than_the_window_and_what_is_being_sent(tiny_model: Path) -> None:
     settings = {"limits__document_window_segments": 4, "limits__max_document_characters": 4_000_000}
     async with running_server(tiny_model, **settings) as server, slow_reader(server) as method:
         call = method(document(f"A man.\n{MUCH_TO_COPY}\n" * 150, options=QUICK))

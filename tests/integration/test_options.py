@@ -183,7 +183,7 @@ async def test_an_overlong_sentence_is_split_at_its_clauses_with_a_warning(serve
     assert set(last_pieces[:-1]) == {"<0x2C>"}  # the comma, which the tiny vocabulary spells as a byte
 
 
-async def test_an_overlong_sentence_is_refused_if_the_caller_wants_it_so(server: RunningServer) -> None:
+async def test_an_overlong_sentence_is_rejected_if_the_caller_wants_it_so(server: RunningServer) -> None:
     options = pb.DecodingOptions(long_sentences=pb.LONG_SENTENCE_POLICY_REFUSE)
 
     error = await refusal(server.translate("A man.", LONG_SENTENCE, options=options))

@@ -21,7 +21,9 @@ async def refused_bytes(server: RunningServer, message: bytes, method: str = TRA
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_refused_call_is_freed_without_the_garbage_collector(server: RunningServer, *, is_stream: bool) -> None:
+async def test_a_rejected_call_is_freed_without_the_garbage_collector(
+    server: RunningServer, *, is_stream: bool
+) -> None:
     document = pb.TranslateDocumentRequest()  # without languages
     with without_gc():
         before = num_alive(grpc.aio.AbortError)
@@ -122,7 +124,7 @@ async def test_a_model_that_is_not_there_cannot_be_described(server: RunningServ
     assert (error.code, error.fields) == ("NOT_FOUND", ["model"])
 
 
-async def test_a_format_that_is_not_implemented_is_refused_by_name(server: RunningServer) -> None:
+async def test_a_format_that_is_not_implemented_is_rejected_by_name(server: RunningServer) -> None:
     error = await refused(server, request("a", options=pb.DecodingOptions(format=pb.TEXT_FORMAT_HTML)))
 
     assert (error.code, error.reason, error.fields) == ("UNIMPLEMENTED", "UNSUPPORTED_FIELD", ["options.format"])
@@ -158,7 +160,7 @@ async def test_fields_of_a_newer_contract_are_ignored(server: RunningServer) -> 
     assert await server.channel.unary_unary(TRANSLATE)(newer)
 
 
-async def test_a_message_beyond_the_limit_is_refused_unread(tiny_model: Path) -> None:
+async def test_a_message_beyond_the_limit_is_rejected_unread(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_message_bytes=1024) as server:
         error = await refused(server, request("a" * 2000))
 

@@ -170,7 +170,7 @@ async def test_each_request_is_counted_timed_and_logged_under_its_id(server: Run
     assert (record["method"], record["status"]) == (METHOD, "OK")
 
 
-async def test_a_full_server_refuses_one_request_alone(tiny_model: Path) -> None:
+async def test_a_full_server_rejects_one_request_alone(tiny_model: Path) -> None:
     async with running_server(tiny_model, grpc__max_concurrent_requests=2) as server:
         server.model.halt()
         stream = begin(server)
@@ -222,7 +222,7 @@ async def test_an_idle_stream_without_deadline_ends_after_the_default(tiny_model
         assert (error.code, error.reason) == ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED")
 
 
-async def test_a_drain_answers_what_is_under_way_refuses_what_is_new_and_ends_the_stream(
+async def test_a_drain_answers_what_is_under_way_rejects_what_is_new_and_ends_the_stream(
     server: RunningServer,
 ) -> None:
     server.model.halt()

@@ -76,7 +76,7 @@ async def test_with_a_certificate_calls_are_encrypted(encrypted: RunningServer, 
     assert len(response.translations) == 1
 
 
-async def test_plain_text_is_refused_where_there_is_tls(encrypted: RunningServer) -> None:
+async def test_plain_text_is_rejected_where_there_is_tls(encrypted: RunningServer) -> None:
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{encrypted.port}", options=OWN_CONNECTION)
 
     assert (await refusal(translate(channel))).code == "UNAVAILABLE"
@@ -173,11 +173,11 @@ async def test_a_client_certificate_without_a_common_name_goes_by_its_alternativ
     assert record["caller"] == "shop.example.com"
 
 
-async def test_a_client_without_a_certificate_is_refused(mutual: RunningServer, authority: Authority) -> None:
+async def test_a_client_without_a_certificate_is_rejected(mutual: RunningServer, authority: Authority) -> None:
     assert (await refusal(translate(authority.channel(mutual.port)))).code == "UNAVAILABLE"
 
 
-async def test_a_client_with_a_foreign_certificate_is_refused(mutual: RunningServer, authority: Authority) -> None:
+async def test_a_client_with_a_foreign_certificate_is_rejected(mutual: RunningServer, authority: Authority) -> None:
     foreign = Authority().sign("shop.example.com", common_name="shop")
 
     error = await refusal(translate(authority.channel(mutual.port, foreign)))

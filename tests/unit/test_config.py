@@ -133,7 +133,7 @@ def test_a_bad_flag_is_named_with_where_it_came_from() -> None:
         load_settings(flags={"grpc.port": "-1"})
 
 
-def test_a_default_timeout_above_the_maximum_is_refused() -> None:
+def test_a_default_timeout_above_the_maximum_is_rejected() -> None:
     with pytest.raises(ConfigError, match="default_timeout_s at most max_timeout_s"):
         load_settings(environment={"DRAGOMAN_GRPC__MAX_TIMEOUT_S": "1"})
 

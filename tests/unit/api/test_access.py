@@ -44,7 +44,7 @@ def test_without_anything_set_callers_go_by_their_host_and_may_do_everything() -
     assert {access().admit(method, call()) for method in (TRANSLATE, LIST_MODELS, UNLOAD)} == {"ipv4:10.0.0.7"}
 
 
-def test_beyond_this_machine_whom_nobody_knows_may_translate_only() -> None:
+def test_beyond_this_machine_unknown_callers_may_translate_only() -> None:
     exposed = access(is_reachable_remotely=True)
 
     assert exposed.admit(TRANSLATE, call()) == exposed.admit(LIST_MODELS, call()) == "ipv4:10.0.0.7"
@@ -52,7 +52,7 @@ def test_beyond_this_machine_whom_nobody_knows_may_translate_only() -> None:
         exposed.admit(UNLOAD, call())
 
 
-def test_a_service_that_nobody_thought_of_needs_the_most(callers_file: Path) -> None:
+def test_an_unlisted_service_needs_the_admin_permission(callers_file: Path) -> None:
     with pytest.raises(PermissionDeniedError):
         access(callers_file).admit(UNHEARD_OF, call(f"Bearer {KEY}"))
 
@@ -69,7 +69,7 @@ def test_a_wrong_key_is_not_made_good_by_a_certificate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [{}, {"x509_common_name": [b""]}])
-def test_a_certificate_without_any_name_is_nobodys(names: dict[str, list[bytes]]) -> None:
+def test_a_certificate_without_any_name_is_rejected(names: dict[str, list[bytes]]) -> None:
     with pytest.raises(UnauthenticatedError, match="neither a common nor an alternative name"):
         access(asks_certificates=True).admit(TRANSLATE, call(names=names))
 
@@ -87,7 +87,7 @@ def test_credentials_do_not_show_the_key() -> None:
     assert KEY not in repr(shown)
 
 
-def test_tokens_of_whom_nobody_listed_are_not_counted(callers_file: Path) -> None:
+def test_tokens_of_unlisted_callers_are_not_counted(callers_file: Path) -> None:
     for some in (access(), access(callers_file)):
         with some.charge_tokens("ipv4:10.0.0.7", 10**9):
             pass

@@ -70,7 +70,7 @@ def test_what_is_wrong_with_a_file_is_named(content: str | bytes, expected: str)
     assert expected in problem(content)
 
 
-def test_a_key_in_place_of_its_hash_is_refused_and_not_shown() -> None:
+def test_a_key_in_place_of_its_hash_is_rejected_and_not_shown() -> None:
     found = problem(SHOP.replace(STORED, KEY))
 
     assert "caller[0]: keys[0] must be ID:SHA256" in found
@@ -112,7 +112,7 @@ def test_what_is_no_key_matches_nothing(text: str) -> None:
     ["", "0123456789ab", "0123456789ab:00", f"0123456789AB:{'0' * 64}", new_key()],
     ids=["empty", "id only", "short hash", "upper case id", "a key"],
 )
-def test_an_entry_that_is_none_is_refused_without_being_shown(entry: str) -> None:
+def test_an_entry_that_is_none_is_rejected_without_being_shown(entry: str) -> None:
     with pytest.raises(ValueError, match=r"must be ID:SHA256") as caught:
         parse_stored(entry)
 

@@ -198,7 +198,7 @@ async def test_a_call_is_counted_timed_and_logged_without_its_texts() -> None:
     }
 
 
-async def test_a_refused_call_is_logged_with_reason_and_field_without_the_value() -> None:
+async def test_a_rejected_call_is_logged_with_reason_and_field_without_the_value() -> None:
     around = Around(failing(InvalidFieldError("model", "a secret", "a name")))
 
     with capture_logs() as records:

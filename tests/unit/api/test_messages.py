@@ -104,14 +104,14 @@ UNSUPPORTED: dict[str, dict[str, Any]] = {"options.format": {"format": pb.TEXT_F
 
 
 @pytest.mark.parametrize("field", UNSUPPORTED)
-def test_an_option_that_is_not_implemented_is_refused_by_name(field: str) -> None:
+def test_an_option_that_is_not_implemented_is_rejected_by_name(field: str) -> None:
     with pytest.raises(UnsupportedFieldError) as caught:
         from_options(**UNSUPPORTED[field])
 
     assert caught.value.field == field
 
 
-def test_the_list_that_callers_see_is_what_is_refused() -> None:
+def test_the_list_that_callers_see_is_what_is_rejected() -> None:
     assert set(UNSUPPORTED) == set(messages.UNSUPPORTED_FIELDS)
 
 
@@ -186,7 +186,7 @@ def test_an_unknown_priority_is_the_callers_mistake() -> None:
         ("request_id", "a\nb"),
     ],
 )
-def test_a_name_that_cannot_be_one_is_refused(field: str, value: str) -> None:
+def test_a_name_that_cannot_be_one_is_rejected(field: str, value: str) -> None:
     with pytest.raises(InvalidFieldError) as caught:
         messages.from_translate_request(request(**{field: value}))
 

@@ -77,7 +77,7 @@ def take_tokens(limiter: RateLimiter, who: Caller, num_tokens: int) -> None:
         pass
 
 
-def test_a_caller_without_limits_is_never_refused(clock: ManualClock) -> None:
+def test_a_caller_without_limits_is_never_rejected(clock: ManualClock) -> None:
     limiter = RateLimiter(clock)
 
     for _ in range(1000):
@@ -171,7 +171,7 @@ async def test_a_limiter_is_idle_once_the_last_has_left() -> None:
     await waiting
 
 
-async def test_a_limiter_that_nobody_entered_is_idle() -> None:
+async def test_a_limiter_without_calls_is_idle() -> None:
     waiting = asyncio.ensure_future(ConcurrencyLimiter(max_concurrent=1).wait_until_idle())
     await asyncio.sleep(0)
 
@@ -214,7 +214,7 @@ def test_a_limiter_that_knows_no_call_yet_names_a_second() -> None:
     assert retry_after_s(limiter) == 1.0
 
 
-async def test_whoever_waits_for_the_limiter_to_close_is_told_why() -> None:
+async def test_waiting_for_the_limiter_to_close_returns_the_reason() -> None:
     limiter = ConcurrencyLimiter(max_concurrent=1)
     limiter.open()
     waiting = asyncio.create_task(limiter.wait_until_closed())
@@ -224,3 +224,14 @@ async def test_whoever_waits_for_the_limiter_to_close_is_told_why() -> None:
     limiter.close(DrainingError())
 
     assert isinstance(await waiting, DrainingError)
+
+
+def test_a_rejection_that_is_raised_again_keeps_no_frames_of_before() -> None:
+    limiter = ConcurrencyLimiter(max_concurrent=1)
+    depths = []
+    for _ in range(3):
+        with pytest.raises(StartingError) as caught:
+            enter(limiter)
+        depths.append(len(caught.traceback))
+
+    assert len(set(depths)) == 1

@@ -41,7 +41,7 @@ def test_on_loopback_everything_goes(host: str, settings: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("host", [EVERYWHERE, "::", "10.0.0.1", "example.com", ""])
 @pytest.mark.parametrize("settings", [{}, TLS])
-def test_strangers_are_served_beyond_this_machine_only_where_the_settings_say_so(
+def test_unknown_callers_are_served_beyond_this_machine_only_where_the_settings_say_so(
     host: str, settings: dict[str, Any]
 ) -> None:
     flags = {"grpc.host": host, **settings}
@@ -67,7 +67,7 @@ def test_keys_are_taken_in_plain_text_beyond_this_machine_only_where_the_setting
 
 
 @pytest.mark.parametrize("settings", [KEYS, MUTUAL_TLS])
-def test_to_ask_callers_who_they_are_and_to_serve_anybody_is_a_contradiction(settings: dict[str, Any]) -> None:
+def test_to_authenticate_callers_and_to_serve_unknown_ones_is_a_contradiction(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"'access.allow_unauthenticated' is True: expected false"):
         load_settings(flags={"access.allow_unauthenticated": True, **settings})
 
@@ -80,7 +80,7 @@ def test_to_ask_callers_who_they_are_and_to_serve_anybody_is_a_contradiction(set
         ({"tls.client_ca_file": FILE}, "client_ca_file only with certificate_file"),
     ],
 )
-def test_half_of_what_tls_needs_is_refused(settings: dict[str, Any], expected: str) -> None:
+def test_half_of_what_tls_needs_is_rejected(settings: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         load_settings(flags=settings)
 

@@ -125,7 +125,7 @@ def test_a_fault_of_the_server_keeps_its_details(error: Exception) -> None:
     assert answer(error).message == NEUTRAL_MESSAGE
 
 
-def test_a_subclass_that_nobody_listed_is_answered_like_its_parent() -> None:
+def test_an_unlisted_subclass_is_answered_like_its_parent() -> None:
     kind = type("NewError", (errors.DrainingError,), {})
 
     assert answer(kind()).code is grpc.StatusCode.UNAVAILABLE

@@ -68,7 +68,7 @@ async def test_a_refusal_does_not_read_beside_what_reads_already() -> None:
     assert caller.num_reads == 1
 
 
-async def test_who_sends_nothing_is_refused_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_caller_is_rejected_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_FIRST_MESSAGE_PATIENCE_S", 0.001)
 
     caller = Caller(None)

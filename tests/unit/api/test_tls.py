@@ -40,19 +40,19 @@ def test_the_first_certificate_that_expires_counts(files: ServerFiles, authority
     assert identity.expiries_s["client_ca"] > EXPIRES.timestamp()
 
 
-def test_a_certificate_that_has_expired_is_refused(files: ServerFiles) -> None:
+def test_a_certificate_that_has_expired_is_rejected(files: ServerFiles) -> None:
     with pytest.raises(ConfigError, match=r"'tls.certificate_file'.*has not expired"):
         read(files, now_s=EXPIRES.timestamp())
 
 
-def test_a_key_of_another_certificate_is_refused(files: ServerFiles, authority: Authority) -> None:
+def test_a_key_of_another_certificate_is_rejected(files: ServerFiles, authority: Authority) -> None:
     files.key.write_bytes(key_pem(authority.sign(NAME)))
 
     with pytest.raises(ConfigError, match=r"'tls.private_key_file'.*the key of .*server\.crt"):
         read(files)
 
 
-def test_a_key_with_a_password_is_refused(files: ServerFiles) -> None:
+def test_a_key_with_a_password_is_rejected(files: ServerFiles) -> None:
     key = serialization.load_pem_private_key(files.key.read_bytes(), password=None)
     files.key.write_bytes(
         key.private_bytes(

@@ -115,12 +115,12 @@ def test_an_overlong_sentence_is_decoded_in_parts_that_fit() -> None:
     assert [part.sentence_index for part in pipeline.plan()[0].parts] == [0, 1, 1, 1]
 
 
-def test_a_model_too_small_for_a_single_character_refuses_the_text() -> None:
+def test_a_model_too_small_for_a_single_character_rejects_the_text() -> None:
     with pytest.raises(InvalidFieldError, match=r"^texts\[1\]: is the character at 0"):
         _pipeline("...", "a", model=FakeModel(max_source_tokens=1)).plan()
 
 
-def test_an_overlong_sentence_is_refused_if_the_caller_wants_it_so() -> None:
+def test_an_overlong_sentence_is_rejected_if_the_caller_wants_it_so() -> None:
     pipeline = _pipeline(
         "A.",
         "Short. This one is long.",
@@ -137,7 +137,7 @@ def test_an_overlong_sentence_is_refused_if_the_caller_wants_it_so() -> None:
     )
 
 
-def test_a_sentence_that_just_fits_is_not_refused() -> None:
+def test_a_sentence_that_just_fits_is_not_rejected() -> None:
     assert _sources(_pipeline("123456.", model=FakeModel(max_source_tokens=8), long_sentences=REFUSE)) == [["123456."]]
 
 
@@ -174,7 +174,7 @@ def test_a_long_prefix_leaves_room_for_the_rest() -> None:
         ({"target_prefix": "a☃"}, "options.target_prefix: is a text with unknown characters"),
     ],
 )
-def test_a_prefix_that_no_translation_can_begin_with_is_refused(prefixes: dict[str, Any], message: str) -> None:
+def test_a_prefix_that_no_translation_can_begin_with_is_rejected(prefixes: dict[str, Any], message: str) -> None:
     pipeline = _pipeline("One.", "Two.", max_target_tokens=4, search=SearchConfig(max_target_tokens=4), **prefixes)
 
     with pytest.raises(InvalidFieldError, match=f"^{message}"):

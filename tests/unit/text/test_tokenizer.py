@@ -95,7 +95,7 @@ def test_what_is_no_piece_has_no_token(tokenizer: SentencePieceTokenizer, piece:
 
 
 @pytest.mark.parametrize("token_id", [-1, 320])
-def test_an_id_outside_the_vocabulary_is_refused(tokenizer: SentencePieceTokenizer, token_id: int) -> None:
+def test_an_id_outside_the_vocabulary_is_rejected(tokenizer: SentencePieceTokenizer, token_id: int) -> None:
     with pytest.raises(ValueError, match=f"{token_id} is outside the vocabulary of 320"):
         tokenizer.decode([token_id])
     with pytest.raises(ValueError, match=f"{token_id} is outside the vocabulary of 320"):
@@ -104,7 +104,7 @@ def test_an_id_outside_the_vocabulary_is_refused(tokenizer: SentencePieceTokeniz
         tokenizer.pieces([token_id])
 
 
-def test_a_lone_surrogate_is_refused_with_its_place(tokenizer: SentencePieceTokenizer) -> None:
+def test_a_lone_surrogate_is_rejected_with_its_place(tokenizer: SentencePieceTokenizer) -> None:
     with pytest.raises(ValueError, match=r"lone surrogate, .* at 2"):
         tokenizer.encode("ab\udcff")
     with pytest.raises(ValueError, match=r"lone surrogate, .* at 2"):
@@ -132,7 +132,7 @@ def test_a_bad_file_is_named(tmp_path: Path, content: bytes | None) -> None:
     assert caught.value.file == str(path)
 
 
-def test_a_truncated_file_is_refused(tokenizer_file: Path, tmp_path: Path) -> None:
+def test_a_truncated_file_is_rejected(tokenizer_file: Path, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.model"
     path.write_bytes(tokenizer_file.read_bytes()[:-1000])
 
@@ -140,7 +140,7 @@ def test_a_truncated_file_is_refused(tokenizer_file: Path, tmp_path: Path) -> No
         SentencePieceTokenizer(path)
 
 
-def test_a_model_without_a_special_token_is_refused(tokenizer_file_without_padding: Path) -> None:
+def test_a_model_without_a_special_token_is_rejected(tokenizer_file_without_padding: Path) -> None:
     with pytest.raises(BundleError, match="special token 'pad' is missing"):
         SentencePieceTokenizer(tokenizer_file_without_padding)
 
@@ -158,7 +158,7 @@ def test_a_bundle_whose_tokenizer_fits_its_manifest_is_opened(tokenizer_file: Pa
     assert open_tokenizer(_bundle(tokenizer_file)).vocabulary_size == 320
 
 
-def test_a_tokenizer_that_does_not_fit_the_manifest_is_refused(tokenizer_file: Path) -> None:
+def test_a_tokenizer_that_does_not_fit_the_manifest_is_rejected(tokenizer_file: Path) -> None:
     with pytest.raises(BundleError, match="vocabulary size is 320, expected 321"):
         open_tokenizer(_bundle(tokenizer_file, vocabulary_size=321))
     with pytest.raises(BundleError, match="id of BOS is 1, expected 7"):

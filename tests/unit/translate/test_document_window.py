@@ -146,7 +146,7 @@ async def test_a_full_queue_takes_the_window_in_smaller_parts() -> None:
     task.cancel()
 
 
-async def test_without_room_for_the_first_segment_the_document_is_refused_at_once() -> None:
+async def test_without_room_for_the_first_segment_the_document_is_rejected_at_once() -> None:
     with pytest.raises(OverloadedError):
         await window(ManualQueue(room=0), pieces(1)).next_finished()
 

@@ -248,7 +248,7 @@ DOCUMENTS = "TranslateDocument (`translate_document`, `--document`) takes up to 
         (("a", "b", "\ud800"), "texts[2]: is a text with a lone surrogate, must be Unicode text"),
     ],
 )
-def test_texts_beyond_a_limit_are_refused(texts: tuple[str, ...], message: str) -> None:
+def test_texts_beyond_a_limit_are_rejected(texts: tuple[str, ...], message: str) -> None:
     limits = TranslationLimits(
         max_texts=3, max_text_characters=10, max_request_characters=20, max_document_characters=99
     )
@@ -301,7 +301,7 @@ def test_segments_within_the_limits_pass() -> None:
         ),
     ],
 )
-def test_a_prefix_beyond_a_limit_is_refused(request_: TranslationRequest, message: str) -> None:
+def test_a_prefix_beyond_a_limit_is_rejected(request_: TranslationRequest, message: str) -> None:
     with pytest.raises(InvalidFieldError) as caught:
         _check(request_)
 

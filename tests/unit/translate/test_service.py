@@ -143,7 +143,7 @@ async def test_nothing_is_queued_for_texts_without_anything_to_translate(texts: 
         (_request("a" * 64, long_sentences=REFUSE), "texts[0]"),
     ],
 )
-async def test_a_request_beyond_a_limit_is_refused_before_the_queue(request_: TranslationRequest, field: str) -> None:
+async def test_a_request_beyond_a_limit_is_rejected_before_the_queue(request_: TranslationRequest, field: str) -> None:
     model = FakeModel()
 
     with pytest.raises(InvalidFieldError) as caught:
@@ -155,7 +155,7 @@ async def test_a_request_beyond_a_limit_is_refused_before_the_queue(request_: Tr
     assert model.engine.segments == []
 
 
-async def test_more_attention_than_an_answer_holds_is_refused_before_the_queue() -> None:
+async def test_more_attention_than_an_answer_holds_is_rejected_before_the_queue() -> None:
     model = FakeModel()
     request = _request("a b c d. " * 60, return_attention=AttentionDetail.ALL_HEADS)
 
@@ -173,7 +173,7 @@ async def test_more_attention_than_an_answer_holds_is_refused_before_the_queue()
         ({"return_attention": AttentionDetail.AVERAGED}, "options.return_attention"),
     ],
 )
-async def test_a_model_that_cannot_tell_its_attention_refuses_what_needs_it(
+async def test_a_model_that_cannot_tell_its_attention_rejects_what_needs_it(
     options: dict[str, Any], field: str
 ) -> None:
     model = FakeModel(has_attention=False)
@@ -294,7 +294,7 @@ async def test_cancelling_the_call_cancels_its_segments() -> None:
     assert all(future.cancelled() for future in model.engine.futures)
 
 
-async def test_a_segment_cancelled_by_somebody_else_is_an_error_of_the_server() -> None:
+async def test_a_segment_cancelled_by_another_thread_is_an_error_of_the_server() -> None:
     model = FakeModel(FakeQueue(lambda _: None))
     task = await _pending(model, "One. Two.")
 
@@ -321,7 +321,7 @@ async def test_answers_may_come_from_another_thread_in_any_order() -> None:
     assert result.translations[0].hypotheses[0].text == "Eins. Zwei."
 
 
-async def test_a_full_queue_refuses_the_request() -> None:
+async def test_a_full_queue_rejects_the_request() -> None:
     class FullQueue(FakeQueue):
         def submit(
             self,
@@ -336,7 +336,7 @@ async def test_a_full_queue_refuses_the_request() -> None:
         await _translator(FakeModel(FullQueue())).translate(_request("One."), RequestContext())
 
 
-async def test_who_is_refused_early_is_not_tokenized() -> None:
+async def test_a_request_rejected_early_is_not_tokenized() -> None:
     class UntouchedTokenizer(CharacterTokenizer):
         def encode(self, text: str) -> list[int]:
             raise AssertionError(f"tokenized {text}")

@@ -112,7 +112,7 @@ async def test_only_the_first_sentence_obeys_the_prefix_and_each_has_a_seed_of_i
         (_request("a" * 64, long_sentences=LongSentencePolicy.REFUSE), "text"),
     ],
 )
-async def test_a_document_beyond_a_limit_is_refused_before_the_queue(request_: TranslationRequest, field: str) -> None:
+async def test_a_document_beyond_a_limit_is_rejected_before_the_queue(request_: TranslationRequest, field: str) -> None:
     model = FakeModel()
 
     with pytest.raises(InvalidFieldError) as caught:
@@ -122,7 +122,7 @@ async def test_a_document_beyond_a_limit_is_refused_before_the_queue(request_: T
     assert not model.engine.segments
 
 
-async def test_a_model_without_attention_refuses_an_alignment() -> None:
+async def test_a_model_without_attention_rejects_an_alignment() -> None:
     model = FakeModel(has_attention=False)
 
     with pytest.raises(UnsupportedFieldError, match="return_alignment"):
@@ -153,7 +153,7 @@ async def test_what_came_before_an_error_is_valid() -> None:
         await anext(sentences)
 
 
-async def test_a_full_queue_refuses_the_document() -> None:
+async def test_a_full_queue_rejects_the_document() -> None:
     class FullQueue(FakeQueue):
         def submit(self, segments: Any, *_: Any, **__: Any) -> Any:
             raise OverloadedError(queued=1, limit=1, unit="segments", retry_after_s=1.0)
@@ -175,7 +175,7 @@ async def test_closing_it_cancels_what_is_under_way() -> None:
     assert [future.cancelled() for future in model.engine.futures] == [False, True, True]
 
 
-async def test_cancelling_whoever_waits_cancels_what_is_under_way() -> None:
+async def test_cancelling_the_reader_cancels_what_is_under_way() -> None:
     model = FakeModel(FakeQueue(lambda _: None))
     task = asyncio.create_task(_sentences(model, _request("One. Two.")))
     while not (model.engine.futures or task.done()):
@@ -188,7 +188,7 @@ async def test_cancelling_whoever_waits_cancels_what_is_under_way() -> None:
     assert all(future.cancelled() for future in model.engine.futures)
 
 
-async def test_no_more_than_the_window_is_queued_while_nobody_reads() -> None:
+async def test_no_more_than_the_window_is_queued_without_a_reader() -> None:
     model = FakeModel(FakeQueue(shout))
     limits = TranslationLimits(document_window_segments=5)
     sentences = _documents(model, limits=limits).translate_document(_request("One more. " * 1000), RequestContext())

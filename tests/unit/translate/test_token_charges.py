@@ -83,7 +83,7 @@ async def test_a_request_beyond_the_limit_is_not_queued(account: Account, clock:
     assert len(queue.segments) == num_queued
 
 
-async def test_what_the_queue_refuses_costs_nothing(account: Account, clock: ManualClock) -> None:
+async def test_what_the_queue_rejects_costs_nothing(account: Account, clock: ManualClock) -> None:
     with pytest.raises(OverloadedError):
         await translator(FullQueue(), account, clock).translate(request("One two three."), RequestContext())
 
@@ -115,7 +115,7 @@ async def test_a_document_beyond_the_limit_goes_on_at_the_rate_of_the_limit(
     assert sum(slept) > 0
 
 
-async def test_a_document_is_refused_if_not_even_its_first_sentence_is_allowed(
+async def test_a_document_is_rejected_if_not_even_its_first_sentence_is_allowed(
     account: Account, clock: ManualClock
 ) -> None:
     with account.charge_tokens("shop", 100):
