@@ -264,7 +264,11 @@ async def test_tokens_beyond_the_limit_are_rejected_before_anything_is_queued(gu
 
 
 async def test_what_the_queue_rejects_is_not_counted_against_the_caller(tiny_model: Path, callers_file: Path) -> None:
-    small_queue = {"limits__max_request_sentences": 30, "scheduling__max_queue_segments": 30}
+    small_queue = {
+        "limits__max_request_sentences": 30,
+        "scheduling__max_queue_segments": 30,
+        "scheduling__max_batch_segments": 1,  # so that the others wait
+    }
     async with running_server(tiny_model, access__callers_file=callers_file, **small_queue) as server:
         server.model.halt()
         decoded = asyncio.ensure_future(translate(server, SHOP))
