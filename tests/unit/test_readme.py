@@ -86,6 +86,12 @@ def test_shell_examples_activate_the_environment_before_they_use_it(page: Path) 
         assert not uses or "bin/activate" in block.split(uses[0])[0]
 
 
+def test_monitoring_says_which_question_each_metric_answers() -> None:
+    page = (CHECKOUT / "docs" / "operations" / "monitoring.md").read_text(encoding="utf-8")
+
+    assert set(re.findall(r"mt_\w+", page)) == METRICS
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_every_setting_and_metric_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
