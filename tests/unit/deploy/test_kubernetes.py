@@ -127,64 +127,74 @@ def moving_tag(pod: Any, server: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    ("spoil", "fault"),
     [
-        unknown_variable,
-        bad_value,
-        service_links,
-        short_grace,
-        hasty_liveness,
-        wrong_port,
-        unknown_health_service,
-        no_probe,
-        root,
-        named_user,
-        writable_root,
-        capabilities,
-        token,
-        missing_volume,
-        unknown_secret,
-        moving_tag,
+        (unknown_variable, "setting 'grpc.prot' is '1': expected a known setting, such as grpc.port"),
+        (bad_value, "setting 'grpc.port' is 'many': expected a valid integer"),
+        (service_links, "enableServiceLinks must be false"),
+        (short_grace, "terminationGracePeriodSeconds 44 is less than preStop 10 + drain 30 + 5"),
+        (hasty_liveness, "livenessProbe would end a drain of 40 s"),
+        (wrong_port, "readinessProbe: port 50052 is not that of grpc"),
+        (unknown_health_service, "readinessProbe: the health service does not know 'translation'"),
+        (no_probe, "there is no startupProbe"),
+        (root, "expected a numeric runAsUser that is not 0"),
+        (named_user, "expected a numeric runAsUser that is not 0"),
+        (writable_root, "expected readOnlyRootFilesystem in server"),
+        (capabilities, "expected no capabilities in server"),
+        (token, "expected automountServiceAccountToken false"),
+        (missing_volume, "volumes ['access', 'settings'] and mounts ['access', 'settings', 'tmp'] differ"),
+        (unknown_secret, "there is no Secret keys"),
+        (moving_tag, "expected a tag or digest of the image in server"),
     ],
 )
-def test_a_spoiled_pod_is_found_out(base: list[dict[str, Any]], spoil: Callable[[Any, Any], None]) -> None:
+def test_a_spoiled_pod_has_exactly_one_fault(
+    base: list[dict[str, Any]], spoil: Callable[[Any, Any], None], fault: str
+) -> None:
     spoil(manifest_checks.pod_of(deployment(base)), manifest_checks.server_of(deployment(base)))
 
-    assert manifest_checks.faults(base) != []
+    (found,) = manifest_checks.faults(base)
+    assert found.startswith(f"Deployment/dragoman: {fault}")
 
 
 def test_an_unknown_setting_in_the_file_is_found_out(base: list[dict[str, Any]]) -> None:
     base[-1]["data"]["service.toml"] += "\n[grpcs]\nport = 1\n"
 
-    assert any("grpcs.port" in fault for fault in manifest_checks.settings_faults(base))
+    (fault,) = manifest_checks.settings_faults(base)
+    assert fault.startswith("Deployment/dragoman: setting 'grpcs.port' is 1: expected a known setting")
 
 
 def test_a_selector_of_nothing_is_found_out(base: list[dict[str, Any]]) -> None:
     manifest_checks.of_kind(base, "PodDisruptionBudget")[0]["spec"]["selector"]["matchLabels"] = {"app": "dragoman"}
 
-    assert any("PodDisruptionBudget" in fault for fault in manifest_checks.selector_faults(base))
+    assert manifest_checks.selector_faults(base) == [
+        "PodDisruptionBudget/dragoman: selects no pod: {'app': 'dragoman'}"
+    ]
 
 
 def test_a_secret_is_not_shipped(base: list[dict[str, Any]]) -> None:
     secret = {"kind": "Secret", "metadata": {"name": "dragoman-callers"}}
 
-    assert manifest_checks.security_faults([*base, secret]) != []
+    assert manifest_checks.security_faults([*base, secret]) == ["Secret/dragoman-callers: a Secret must not be shipped"]
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("old", "new", "fault"),
     [
-        ("mt_queue_work_tokens", "mt_queue_works"),
-        ('namespace="dragoman"', 'namespace="other"'),
-        ("mt_batch_live_segments", "container_cpu_usage_seconds_total"),
+        ("mt_queue_work_tokens", "mt_queue_works", "no metric of the server: mt_queue_works"),
+        ('namespace="dragoman"', 'namespace="other"', "queries look into ['other'], not into its own namespace"),
+        (
+            "mt_batch_live_segments",
+            "container_cpu_usage_seconds_total",
+            "no metric of the server: container_cpu_usage_seconds_total",
+        ),
     ],
 )
-def test_a_wrong_query_is_found_out(base: list[dict[str, Any]], old: str, new: str) -> None:
+def test_a_wrong_query_is_found_out(base: list[dict[str, Any]], old: str, new: str, fault: str) -> None:
     scaled = scaled_object()
     for trigger in scaled["spec"]["triggers"]:
         trigger["metadata"]["query"] = trigger["metadata"]["query"].replace(old, new)
 
-    assert manifest_checks.scaling_faults([*base, scaled]) != []
+    assert manifest_checks.scaling_faults([*base, scaled]) == [f"ScaledObject/dragoman: {fault}"]
 
 
 def test_scaling_without_what_waits_is_found_out() -> None:
@@ -194,7 +204,9 @@ def test_scaling_without_what_waits_is_found_out() -> None:
 def test_replicas_beside_an_autoscaler_are_found_out(base: list[dict[str, Any]]) -> None:
     deployment(base)["spec"]["replicas"] = 3
 
-    assert any("replicas" in fault for fault in manifest_checks.scaling_faults([*base, scaled_object()]))
+    assert manifest_checks.scaling_faults([*base, scaled_object()]) == [
+        "Deployment/dragoman: replicas would undo what ScaledObject decides"
+    ]
 
 
 def test_both_autoscalers_go_by_the_same_thresholds() -> None:
