@@ -247,16 +247,19 @@ class WrappedBatch:
 
 
 class FlakyModel(WrappedModel):
-    """Raises RuntimeError from an operation whenever `should_fail(operation)` says so."""
+    """Raises an error from an operation whenever `should_fail(operation)` says so."""
 
-    def __init__(self, inner: StepModel, should_fail: Callable[[str], bool]) -> None:
+    def __init__(
+        self, inner: StepModel, should_fail: Callable[[str], bool], *, error: type[Exception] = RuntimeError
+    ) -> None:
         super().__init__(inner)
         self._should_fail = should_fail
+        self._error = error
 
     def before(self, operation: str, num_segments: int) -> None:
         """Fail if the test wants it."""
         if self._should_fail(operation):
-            raise RuntimeError(f"{operation} broken on purpose")
+            raise self._error(f"{operation} broken on purpose")
 
 
 class GatedModel(WrappedModel):

@@ -155,7 +155,9 @@ async def test_metadata_of_another_form_are_rejected(
 
 
 async def test_the_word_bearer_may_be_spelled_in_any_case(guarded: RunningServer) -> None:
-    await guarded.translation.Translate(request("A man."), metadata=(("authorization", f"bearer  {SHOP} "),))
+    metadata = (("authorization", f"bearer  {SHOP} "),)
+
+    assert len((await guarded.translation.Translate(request("A man."), metadata=metadata)).translations) == 1
 
 
 async def test_a_call_without_a_key_is_rejected_before_its_message_is_parsed(guarded: RunningServer) -> None:
@@ -242,9 +244,10 @@ async def test_requests_beyond_the_limit_are_told_when_to_come_back(guarded: Run
 
 async def test_the_limit_of_one_caller_is_no_matter_of_another(guarded: RunningServer) -> None:
     await translate(guarded, SLOW)
-    await refusal(translate(guarded, SLOW))
+    assert (await refusal(translate(guarded, SLOW))).reason == "RATE_LIMITED"
 
-    await translate(guarded, SHOP)
+    assert len((await translate(guarded, SHOP)).translations) == 1
+    assert (await refusal(translate(guarded, SLOW))).reason == "RATE_LIMITED"
 
 
 async def test_tokens_beyond_the_limit_are_rejected_before_anything_is_queued(guarded: RunningServer) -> None:

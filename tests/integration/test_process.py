@@ -184,27 +184,6 @@ def test_a_demo_that_fails_says_why(capsys: pytest.CaptureFixture[str], monkeypa
 
 
 @pytest.mark.parametrize(
-    ("command", "described"),
-    [
-        ("", "ask whether a server"),
-        ("serve", "exit codes:"),
-        ("translate", "--document FILE"),
-        ("models", "marked default"),
-        ("demo", "SIGTERM"),
-        ("reference", "{metrics,settings}"),
-    ],
-)
-def test_every_command_describes_its_flags(command: str, described: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main([*command.split(), "--help"])
-
-    assert caught.value.code == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith(f"usage: dragoman {command}".strip())
-    assert described in printed
-
-
-@pytest.mark.parametrize(
     ("topic", "row"),
     [
         ("settings", "| `grpc.port` | `50051` | TCP port; 0 takes a free one. |"),

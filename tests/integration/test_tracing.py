@@ -53,7 +53,9 @@ async def test_spans_tell_counts_and_follow_each_other_within_the_request(
     tiny_model: Path, collector: Collector
 ) -> None:
     async with observed_server(tiny_model, tracing__endpoint=collector.endpoint) as server:
+        began_ns = time.time_ns()
         response = await server.translate("A man.", traceparent=SAMPLED, request_id="r1")
+        ended_ns = time.time_ns()
 
     spans = {span.name: span for span in collector.spans}
     root, decode = attributes(spans["Translate"]), attributes(spans["decode"])
@@ -66,7 +68,7 @@ async def test_spans_tell_counts_and_follow_each_other_within_the_request(
     times = [time_ns for span in order for time_ns in (span.start_time_unix_nano, span.end_time_unix_nano)]
     assert times == sorted(times)
     assert spans["Translate"].start_time_unix_nano <= times[0] < times[-1] <= spans["Translate"].end_time_unix_nano
-    assert abs(times[-1] / 1e9 - time.time()) < PATIENCE_S
+    assert began_ns <= times[0] < times[-1] <= ended_ns
 
 
 async def test_no_span_holds_a_text_or_a_key(
@@ -189,15 +191,12 @@ async def test_a_collector_that_is_not_there_costs_no_request_and_one_line_of_lo
         settings = {"tracing__endpoint": endpoint, "tracing__sample_ratio": 1, "grpc__drain_timeout_s": 0.5}
         async with observed_server(tiny_model, **settings) as server:
             for _ in range(3):
-                await server.translate("A man.")
-            began_s = time.monotonic()
-            await server.app.drain()
-        stopped_s = time.monotonic() - began_s
+                assert (await server.translate("A man.")).translations
 
     failures = [record for record in records if "traces cannot be sent" in record["event"]]
     assert [record["endpoint"] for record in failures] == [endpoint]
     assert server.sample("mt_trace_spans_total", outcome="failed") > 0
-    assert stopped_s < PATIENCE_S
+    assert server.sample("mt_trace_spans_total", outcome="exported") == 0
 
 
 async def test_a_collector_that_never_answers_ends_with_the_drain_time(tiny_model: Path, collector: Collector) -> None:

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -161,8 +162,8 @@ def test_every_setting_has_a_variable_that_sets_it() -> None:
 
 
 @pytest.mark.parametrize("name", setting_fields())
-def test_every_setting_says_what_it_means(name: str) -> None:
-    assert setting_fields()[name].description
+def test_every_setting_is_described_in_sentences(name: str) -> None:
+    assert re.fullmatch(r"[A-Z0-9`].{9,}[.)]", setting_fields()[name].description or "", re.DOTALL)
 
 
 def test_the_settings_file_that_ships_spells_out_the_defaults() -> None:

@@ -183,14 +183,6 @@ def test_it_loads_nothing_of_the_server() -> None:
     assert loaded.isdisjoint(_HEAVY_MODULES)
 
 
-def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-
-    printed = capsys.readouterr().out
-    assert all(name in printed for name in ("serve", "translate", "models", "demo", "keys", "probe", "reference"))
-
-
 def _credentials(authority: Authority, name: str, *, asks_client: bool = False) -> grpc.ServerCredentials:
     certificate = authority.sign(name)
     pair = (key_pem(certificate), chain_pem(certificate))

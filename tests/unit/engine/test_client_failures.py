@@ -52,6 +52,9 @@ class Bench:
     def decodes(self) -> bool:
         return self.submit().result(TIMEOUT_S).num_steps == 2
 
+    def num_ended(self, outcome: str) -> float:
+        return self.metrics.registry.get_sample_value("mt_segments_total", {"outcome": outcome}) or 0.0
+
     @property
     def num_failures(self) -> float | None:
         return self.metrics.registry.get_sample_value("mt_batch_failures_total")
@@ -192,14 +195,19 @@ def test_wherever_a_thread_fails_all_are_answered_and_it_goes_on(thread: str, fa
             assert isinstance(futures[-1].exception(TIMEOUT_S), EngineError | None)
 
         assert bench.decodes()
-        assert all(isinstance(future.exception(TIMEOUT_S), EngineError | None) for future in futures)
+        errors = [future.exception(TIMEOUT_S) for future in futures]
+        assert all(isinstance(error, EngineError | None) for error in errors)
         assert bench.client.drain(TIMEOUT_S)
+        num_failed = sum(error is not None for error in errors)
+        assert bench.num_ended("error") == num_failed
+        assert bench.num_failures or not num_failed
 
 
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, MemoryError, OSError, EngineError])
 @pytest.mark.parametrize("operation", ["new_batch", "start", "step", "drop"])
-def test_a_fault_of_the_model_fails_its_batch_and_the_connection_stays(operation: str) -> None:
+def test_a_fault_of_the_model_fails_its_batch_and_the_connection_stays(operation: str, error: type[Exception]) -> None:
     faults = [operation]
-    model = FlakyModel(ENDLESS, lambda used: used in faults and bool(faults.pop()))
+    model = FlakyModel(ENDLESS, lambda used: used in faults and bool(faults.pop()), error=error)
     with mortal_bench(model) as (core, bench):
         first, second = bench.client.submit(
             [make_segment(7, max_target_tokens=2), make_segment(7, max_target_tokens=9)]
@@ -210,6 +218,7 @@ def test_a_fault_of_the_model_fails_its_batch_and_the_connection_stays(operation
         assert bench.decodes()
         assert len(core.connections) == 1
         assert bench.num_failures == 1
+        assert bench.num_ended("error") == sum(map(is_failed, (first, second)))
 
 
 def test_what_reports_say_of_the_core_is_known() -> None:

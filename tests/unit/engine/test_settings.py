@@ -5,10 +5,6 @@ from service.engine.settings import SchedulingSettings
 from service.threads import num_cores
 
 
-def test_every_setting_is_described() -> None:
-    assert all(field.description for field in SchedulingSettings.model_fields.values())
-
-
 def test_unless_told_every_core_decodes_and_one_thread_serves_a_gpu() -> None:
     unset = SchedulingSettings()
 

@@ -347,8 +347,3 @@ def test_without_attention_nothing_is_limited_by_it() -> None:
 def test_an_operator_cannot_allow_more_texts_than_the_interface_promises() -> None:
     with pytest.raises(ValidationError, match="max_texts"):
         TranslationLimits(max_texts=129)
-
-
-def test_every_setting_is_described() -> None:
-    for settings in (TranslationLimits, TranslationDefaults):
-        assert all(field.description for field in settings.model_fields.values())
