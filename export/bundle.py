@@ -125,7 +125,7 @@ def _new_directory(output: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     try:
         yield temporary
-        temporary.chmod(0o755)  # mkdtemp lets nobody else in
+        temporary.chmod(0o755)  # mkdtemp gives access to its owner only
         temporary.rename(output)
     except BaseException:
         shutil.rmtree(temporary)

@@ -143,7 +143,7 @@ class Summary:
     """Calls by method and status, `Translate OK` for instance."""
 
     latency: Percentiles | None
-    """From when a call should have been sent to its end, of the calls that the server took and nobody left: those
+    """From when a call should have been sent to its end, of the calls that were admitted and not cancelled: those
     answered, and those that were late, which have waited for their deadline at least. None: there are none."""
 
     rejected_latency: Percentiles | None

@@ -20,7 +20,7 @@ class Outcome(enum.Enum):
 
     ANSWERED = "answered"
     REJECTED = "rejected"
-    """Refused before any work, with the reason and, if waiting helps, the time to come back."""
+    """Rejected before any work, with the reason and, if waiting helps, the time after which to retry."""
 
     LATE = "late"
     """Taken, and not answered before its deadline."""

@@ -52,7 +52,7 @@ def new_key(*arguments: str) -> tuple[str, str]:
 
 def make_callers(*, limited_requests_per_s: float) -> tuple[Keys, str]:
     """Return new keys, and the callers file that knows them."""
-    api_key, entry = new_key("everybody")
+    api_key, entry = new_key("test")
     limited_key, limited_entry = new_key("limited", "--requests-per-s", str(limited_requests_per_s))
     return Keys(api_key=api_key, limited_key=limited_key), f"{entry}\n{limited_entry}"
 
