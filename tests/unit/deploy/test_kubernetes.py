@@ -235,11 +235,11 @@ def with_limits(server: dict[str, Any]) -> dict[str, Any]:
 
 def test_limits_of_cpu_are_rounded_up_to_cores() -> None:
     reference = {"valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}
-    server = {"env": [{"name": "DRAGOMAN_RUNTIME__NUM_LONE_THREADS", **reference}], "name": "server"}
+    server = {"env": [{"name": "DRAGOMAN_RUNTIME__NUM_LOW_LATENCY_THREADS", **reference}], "name": "server"}
 
     environment = manifest_checks.environment_of(with_limits(server))
 
-    assert environment["DRAGOMAN_RUNTIME__NUM_LONE_THREADS"] == str(math.ceil(1.5))
+    assert environment["DRAGOMAN_RUNTIME__NUM_LOW_LATENCY_THREADS"] == str(math.ceil(1.5))
 
 
 def test_the_prometheus_rule_holds_the_rules_of_prometheus() -> None:
