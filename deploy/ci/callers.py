@@ -1,19 +1,23 @@
-"""Callers of the shipped client in threads: each acts again and again, and how its calls end is counted."""
+"""Callers of the shipped client in threads: each calls again and again, and how its calls end is counted."""
 
+import itertools
 import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, Self, TypedDict
 
-from dragoman.channel import ChannelSettings
+from dragoman.channel import ChannelSettings, RetrySettings
 from dragoman.client import TranslationClient
+from dragoman.credentials import TlsOptions
+from dragoman.enums import Priority
 from dragoman.errors import DragomanError
+from dragoman.requests import DecodingOptions, TranslationRequest
 
+from deploy.ci.servers import Keys
 from loadtests.texts import sample
 
 Act = Callable[[random.Random], object]
@@ -22,6 +26,12 @@ _JOIN_TIMEOUT_S: Final = 60.0
 _TIMEOUT_S: Final = 30.0
 _KEEPALIVE_S: Final = 60.0
 _DOCUMENT_SENTENCES: Final = 12
+_NO_RETRIES: Final = ChannelSettings(retry=RetrySettings(max_attempts=1))
+_NUM_OVERLOADING: Final = 12
+_OVERLOAD_SENTENCES: Final = 40
+_OVERLOAD_PAUSE_S: Final = 0.05
+_OVERLOAD_TIMEOUT_S: Final = 20.0
+_REPETITIVE: Final = "xkcd://42/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"  # the model that ships answers in a loop
 
 
 class Languages(TypedDict):
@@ -69,9 +79,7 @@ class Callers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._is_over.set()
         for thread in self._threads:
             thread.join(_JOIN_TIMEOUT_S)
@@ -158,3 +166,84 @@ class SteadyCallers(Callers):
             self.tally.documents += 1
         else:
             self.tally.failures.append(f"a document of {_DOCUMENT_SENTENCES} sentences arrived as {indexes}")
+
+
+class MixedCallers(Callers):
+    """Callers of every kind, valid and invalid, on purpose; and for a while far more than the server can answer."""
+
+    def __init__(self, target: str, tls_target: str, authority: bytes, keys: Keys) -> None:
+        """Connect and start.
+
+        Args:
+            target: of most calls, in plain text.
+            tls_target: of a few.
+            authority: trusted by the latter.
+            keys: of the callers.
+        """
+        super().__init__()
+        self._is_overload_over = threading.Event()
+        self._client = self.connect(target, api_key=keys.api_key)
+        self._unknown = self.connect(target, api_key="dgm_000000000000_nobody")
+        self._overloading = self.connect(target, api_key=keys.api_key, channel=_NO_RETRIES)
+        limited = self.connect(target, api_key=keys.limited_key, channel=_NO_RETRIES)
+        tls = self.connect(tls_target, api_key=keys.api_key, tls=TlsOptions(ca=authority))
+        invalid = self._invalid_calls()
+        for name, act, every_s in (
+            ("steady", self._translate, 0.15),
+            ("tls", lambda generator: tls.translate(sample(generator, 1), **EN_DE), 0.7),
+            ("document", lambda generator: list(self._document(generator, 8)), 3.0),
+            ("cancelled", self._cancel_document, 3.0),
+            ("stream", self._stream, 3.0),
+            ("invalid", lambda _: next(invalid)(), 0.5),
+            ("limited", lambda generator: limited.translate(sample(generator, 1), **EN_DE), 0.4),
+            ("hurried", self._set_short_deadline, 0.7),
+            ("truncated", self._provoke_warnings, 1.0),
+        ):
+            self.begin(name, act, every_s=every_s)
+
+    def begin_overload(self) -> None:
+        """Ask for far more than the server can do, until `end_overload`."""
+        for number in range(_NUM_OVERLOADING):
+            self.begin(f"overload-{number}", self._overload, every_s=_OVERLOAD_PAUSE_S, until=self._is_overload_over)
+
+    def end_overload(self) -> None:
+        """Stop the callers of `begin_overload`."""
+        self._is_overload_over.set()
+
+    def _translate(self, generator: random.Random) -> None:
+        priority = generator.choice([Priority.INTERACTIVE, Priority.INTERACTIVE, Priority.BULK])
+        self._client.translate(sample(generator, generator.randint(1, 3)), priority=priority, **EN_DE)
+
+    def _document(self, generator: random.Random, num_sentences: int) -> Any:
+        return self._client.translate_document(" ".join(sample(generator, num_sentences)), **EN_DE)
+
+    def _cancel_document(self, generator: random.Random) -> None:
+        sentences = self._document(generator, 40)
+        next(sentences)
+        sentences.close()
+
+    def _stream(self, generator: random.Random) -> None:
+        texts = sample(generator, 3)
+        requests = [TranslationRequest(texts=[text], source_language="en", target_language="de") for text in texts]
+        list(self._client.translate_stream(requests))
+
+    def _invalid_calls(self) -> Iterator[Callable[[], object]]:
+        hello = ["Hello."]
+        return itertools.cycle(
+            (
+                lambda: self._client.translate(hello, source_language="en", target_language="xx"),
+                lambda: self._client.translate(hello, options=DecodingOptions(beam_size=99), **EN_DE),
+                lambda: self._unknown.translate(hello, **EN_DE),
+            )
+        )
+
+    def _set_short_deadline(self, generator: random.Random) -> None:
+        self._client.translate(sample(generator, 12), timeout_s=generator.choice([0.03, 0.1]), **EN_DE)
+
+    def _provoke_warnings(self, generator: random.Random) -> None:
+        self._client.translate(sample(generator, 1), options=DecodingOptions(max_target_tokens=3), **EN_DE)
+        self._client.translate([_REPETITIVE], **EN_DE)
+
+    def _overload(self, generator: random.Random) -> None:
+        texts = sample(generator, _OVERLOAD_SENTENCES)
+        self._overloading.translate(texts, timeout_s=_OVERLOAD_TIMEOUT_S, **EN_DE)

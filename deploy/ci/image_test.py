@@ -16,21 +16,24 @@ import tarfile
 import tempfile
 import threading
 import time
+import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import grpc
 from dragoman.client import TranslationClient
 from dragoman.credentials import TlsOptions
 from dragoman.errors import UnauthenticatedError
 from dragoman.results import TranslationResult
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.ci.container import WAIT_S, CheckError, Container, Engine
-from deploy.ci.servers import write_secrets
+from deploy.ci.servers import REPOSITORY, write_secrets
 
-_REPOSITORY = Path(__file__).resolve().parents[2]
-_LOCK = _REPOSITORY / "deploy" / "image" / "cpu.lock"
+_LOCK = REPOSITORY / "deploy" / "image" / "cpu.lock"
 _SBOM = "/usr/share/sbom/dragoman.cdx.json"
 _FIRST_LAYER = "COPY /opt/venv"
 """The instruction above the base; see the Dockerfile."""
@@ -38,8 +41,7 @@ _FIRST_LAYER = "COPY /opt/venv"
 _OPEN = ("--env", "DRAGOMAN_ACCESS__ALLOW_UNAUTHENTICATED=true")
 _TMPFS = ("--tmpfs", "/tmp:rw,noexec,nosuid,size=16m")  # noqa: S108 - of the container
 _RESTRICTED = (
-    "--read-only",
-    *("--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "65532:65532"),
+    *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "65532:65532"),
     *("--memory", "1g", "--pids-limit", "128"),
 )
 """What Kubernetes' `restricted` standard asks for, and limits."""
@@ -47,11 +49,8 @@ _RESTRICTED = (
 _OTHER_USER = ("--user", "1000650000:0")
 """As platforms choose that give each project numbers of its own."""
 
-_NO_SHELL = tuple(
-    word
-    for shell in ("dash", "bash")
-    for word in ("--mount", f"type=bind,source=/dev/null,target=/usr/bin/{shell},readonly")
-)
+_SHELL_MOUNT = "type=bind,source=/dev/null,target=/usr/bin/{},readonly"
+_NO_SHELL = ("--mount", _SHELL_MOUNT.format("dash"), "--mount", _SHELL_MOUNT.format("bash"))
 """Nothing can run a shell then, `/bin/sh` among them."""
 
 _TEXT = "The weather is nice today."
@@ -62,24 +61,93 @@ _LONG_TEXTS = ["A man rides a bicycle through the old town while two dogs run be
 _GRACE_S = 40
 
 
+_WAIT_S = 60.0
+"""Only a failing check takes so long."""
+
+
+class CheckError(Exception):
+    """A promise that the image does not keep."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What the image may take."""
+class Engine:
+    """The client of a container engine, and an image there."""
 
-    size_mb: float
-    """Beyond the base, unpacked, in 10**6 bytes."""
+    client: str
+    image: str
 
-    healthy_s: float
-    """From `docker run` to healthy."""
+    def call(self, *words: str, is_checked: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run the client; CheckError if it fails and `is_checked`."""
+        finished = subprocess.run([self.client, *words], capture_output=True, text=True, check=False)  # noqa: S603
+        if is_checked and finished.returncode != 0:
+            raise CheckError(f"docker {' '.join(words)}: exit code {finished.returncode}: {finished.stderr.strip()}")
+        return finished
+
+    def inspect(self, name: str) -> dict[str, Any]:
+        """Return what the engine knows of an image or container."""
+        return dict(json.loads(self.call("inspect", name).stdout)[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A running container of the image with two published ports of this machine."""
+
+    engine: Engine
+    name: str
+    started_s: float
+    """By the monotonic clock."""
+
+    def address(self, port: int) -> str:
+        """Return where a port of the container is published."""
+        return self.engine.call("port", self.name, f"{port}/tcp").stdout.split()[0]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the engine says of it: `Status`, `ExitCode`, `Health` and so on."""
+        return dict(self.engine.inspect(self.name)["State"])
+
+    def wait_for(self, is_reached: Callable[[], bool], what: str, *, timeout_s: float = _WAIT_S) -> float:
+        """Wait; return the seconds since the container was started; CheckError if the time runs out."""
+        until_s = time.monotonic() + timeout_s
+        while not is_reached():
+            if time.monotonic() > until_s:
+                raise CheckError(f"{self.name} is not {what} within {timeout_s:g} s; it is {self.state['Status']}")
+            time.sleep(0.05)
+        return time.monotonic() - self.started_s
+
+    def is_healthy(self) -> bool:
+        """Whether the health check of the image has passed."""
+        return str(self.state["Health"]["Status"]) == "healthy"
+
+    def is_serving(self) -> bool:
+        """Whether it takes calls, asked from outside."""
+        with grpc.insecure_channel(self.address(50051)) as channel:
+            try:
+                answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=1)
+            except grpc.RpcError:
+                return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric's samples, over all labels."""
+        with urllib.request.urlopen(f"http://{self.address(9464)}/metrics", timeout=10) as response:
+            families = text_string_to_metric_families(response.read().decode())
+        return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
 
 class ImageTest:
     """The checks, in the order in which they are run."""
 
-    def __init__(self, engine: Engine, limits: Limits) -> None:
-        """Start nothing yet."""
+    def __init__(self, engine: Engine, *, max_size_mb: float, max_start_s: float) -> None:
+        """Start nothing yet.
+
+        Args:
+            engine: with the image.
+            max_size_mb: beyond the base, unpacked, in 10**6 bytes.
+            max_start_s: from `docker run` to healthy.
+        """
         self._engine = engine
-        self._limits = limits
+        self._max_size_mb, self._max_start_s = max_size_mb, max_start_s
         self._network = f"dragoman-test-{uuid.uuid4().hex[:8]}"
 
     def run(self) -> None:
@@ -121,32 +189,22 @@ class ImageTest:
             self._engine.call("rm", "--force", name, is_checked=False)
 
     def _check_size(self) -> None:
-        history = self._engine.call(
-            "history", "--human=false", "--no-trunc", "--format", "{{.Size}} {{.CreatedBy}}", self._engine.image
-        )
-        size_bytes = 0
-        for line in history.stdout.splitlines():
-            layer_bytes, _, instruction = line.partition(" ")
-            size_bytes += int(layer_bytes)
-            if instruction.startswith(_FIRST_LAYER):
-                break
-        else:
-            raise CheckError(f"no layer of the image begins with {_FIRST_LAYER!r}")
-        size_mb = size_bytes / 1e6
-        _require(
-            size_mb <= self._limits.size_mb, f"{size_mb:.0f} MB beyond the base (at most {self._limits.size_mb:g})"
-        )
+        form = ("--human=false", "--no-trunc", "--format", "{{.Size}} {{.CreatedBy}}")
+        history = self._engine.call("history", *form, self._engine.image)
+        layers = [line.partition(" ") for line in history.stdout.splitlines()]  # the last one first
+        num_own = next((n for n, (*_, made_by) in enumerate(layers, 1) if made_by.startswith(_FIRST_LAYER)), 0)
+        _require(num_own > 0, f"has {num_own} layers up to {_FIRST_LAYER!r}")
+        size_mb = sum(int(layer_bytes) for layer_bytes, *_ in layers[:num_own]) / 1e6
+        _require(size_mb <= self._max_size_mb, f"{size_mb:.0f} MB beyond the base (at most {self._max_size_mb:g})")
 
     def _check_configuration(self) -> None:
         config = self._engine.inspect(self._engine.image)["Config"]
         user, command, probe = config["User"], config["Entrypoint"], config["Healthcheck"]["Test"]
         _require(re.fullmatch(r"[1-9]\d*:[1-9]\d*", user) is not None, f"runs as user {user}, a number and not root")
         _require(Path(command[0]).name == "python", f"starts {command} without a shell")
-        _require(probe[0] == "CMD", f"is asked for its health by {probe} without a shell")
-        labels = {
-            name: config["Labels"].get(f"org.opencontainers.image.{name}", "")
-            for name in ("version", "revision", "source", "licenses")
-        }
+        _require(probe[0] == "CMD", f"has its health checked by {probe} without a shell")
+        names = ("version", "revision", "source", "licenses")
+        labels = {name: config["Labels"].get(f"org.opencontainers.image.{name}", "") for name in names}
         _require(all(labels.values()) and labels["version"] != "unknown", f"is labelled {labels}")
 
     def _check_bill_of_materials(self) -> None:
@@ -159,13 +217,10 @@ class ImageTest:
         with tarfile.open(fileobj=io.BytesIO(copied.stdout)) as archive:
             document = json.load(archive.extractfile(Path(_SBOM).name) or io.BytesIO())
         found = {(_normal(part["name"]), part["version"]) for part in document["components"]}
-        pinned = {
-            (_normal(name), version) for name, version in re.findall(r"^([\w.-]+)==([\w.]+)", _LOCK.read_text(), re.M)
-        }
-        _require(
-            document["bomFormat"] == "CycloneDX" and found == pinned,
-            f"names {len(found)} packages, exactly those of {_LOCK.name}, in {document['bomFormat']}",
-        )
+        locked = re.findall(r"^([\w.-]+)==([\w.]+)", _LOCK.read_text(), re.MULTILINE)
+        pinned = {(_normal(name), version) for name, version in locked}
+        is_kept = document["bomFormat"] == "CycloneDX" and found == pinned
+        _require(is_kept, f"names {len(found)} packages, exactly those of {_LOCK.name}, in {document['bomFormat']}")
         names = {name for name, _ in found}
         _require("onnxruntime" in names and "torch" not in names, "names onnxruntime and no torch")
 
@@ -182,42 +237,37 @@ class ImageTest:
             container.wait_for(lambda: container.state["Status"] == "exited", "refusing to start", timeout_s=20)
             exit_code, log = container.state["ExitCode"], self._engine.call("logs", container.name).stderr
         is_refused = exit_code == 2 and "access.allow_unauthenticated" in log
-        _require(is_refused, f"does not start before it is told who may call (exit code {exit_code})")
+        _require(is_refused, f"does not start while no setting says who may call (exit code {exit_code})")
 
     def _check_start(self, container: Container) -> None:
         serving_s = container.wait_for(container.is_serving, "serving")
         healthy_s = container.wait_for(container.is_healthy, "healthy")
-        _require(
-            healthy_s <= self._limits.healthy_s,
-            f"serves after {serving_s:.1f} s, is healthy after {healthy_s:.1f} s (at most {self._limits.healthy_s:g})",
-        )
+        times = f"serves after {serving_s:.1f} s, is healthy after {healthy_s:.1f} s (at most {self._max_start_s:g})"
+        _require(healthy_s <= self._max_start_s, times)
 
     def _check_translation(self, container: Container) -> None:
         command = [sys.executable, "-m", "service", "translate", "--target", container.address(50051), _TEXT]
-        finished = subprocess.run(command, cwd=_REPOSITORY, capture_output=True, text=True, check=False)  # noqa: S603
+        finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)  # noqa: S603
         printed = finished.stdout.strip()
         _require(_TRANSLATED_WORD in printed, f"translates {_TEXT!r}: {printed or finished.stderr!r}")
         requests = container.metric("mt_requests_total")
         _require(requests == 1, f"counts {requests:g} request in /metrics")
-        usage = self._engine.call(
-            "stats", "--no-stream", "--format", "{{.MemUsage}}, {{.PIDs}} threads", container.name
-        )
-        print(f"      uses {usage.stdout.strip()}")
+        form = ("--no-stream", "--format", "{{.MemUsage}}, {{.PIDs}} threads")
+        print(f"      uses {self._engine.call('stats', *form, container.name).stdout.strip()}")
 
     def _check_nothing_is_written(self, container: Container) -> None:
         log = self._engine.call("logs", container.name)
         lines = (log.stdout + log.stderr).splitlines()
         _require(bool(lines) and all(_is_json(line) for line in lines), "logs one JSON object a line and nothing else")
-        tmp = self._engine.call(
-            "exec", container.name, "/opt/venv/bin/python", "-c", "import os; print(os.listdir('/tmp'))"
-        )
+        listing = "import os; print(os.listdir('/tmp'))"
+        tmp = self._engine.call("exec", container.name, "/opt/venv/bin/python", "-c", listing)
         _require(tmp.stdout.strip() == "[]", "writes nothing, not even to /tmp")
 
     def _check_drain(self, container: Container) -> None:
         answers: list[tuple[float, TranslationResult]] = []
 
         def call() -> None:
-            with TranslationClient(container.address(50051), timeout_s=WAIT_S) as client:
+            with TranslationClient(container.address(50051), timeout_s=_WAIT_S) as client:
                 result = client.translate(_LONG_TEXTS, source_language="en", target_language="de")
                 answers.append((time.monotonic(), result))
 
@@ -226,7 +276,7 @@ class ImageTest:
         container.wait_for(lambda: container.metric("mt_batch_live_segments") > 0, "decoding")
         stopped_s = time.monotonic()
         self._engine.call("stop", "--time", str(_GRACE_S), container.name)
-        caller.join(WAIT_S)
+        caller.join(_WAIT_S)
         took_s = time.monotonic() - stopped_s
         _require(bool(answers) and answers[0][0] > stopped_s, "answers the call that was in flight when SIGTERM came")
         _require(all(part.text for part in answers[0][1]), f"answers all {len(_LONG_TEXTS)} texts of it")
@@ -244,28 +294,22 @@ class ImageTest:
         container.wait_for(container.is_healthy, "healthy again")
         restarts = self._engine.inspect(container.name)["RestartCount"]
         _require(restarts == 1, f"is started again after SIGKILL, healthy {time.monotonic() - killed_s:.1f} s later")
-        translation = _translation(container.address(50051), None, None)
-        _require(_TRANSLATED_WORD in translation, "translates again")
+        _require(_TRANSLATED_WORD in _translation(container.address(50051), None, None), "translates again")
 
     def _check_keys_and_tls(self, directory: Path) -> None:
         certificate, key = write_secrets(directory)
-        variables = {
-            "TLS__CERTIFICATE_FILE": "server.crt",
-            "TLS__PRIVATE_KEY_FILE": "server.key",
-            "ACCESS__CALLERS_FILE": "callers.toml",
-        }
-        given = [word for name, file in variables.items() for word in ("--env", f"DRAGOMAN_{name}=/run/secrets/{file}")]
+        files = ("TLS__CERTIFICATE=server.crt", "TLS__PRIVATE_KEY=server.key", "ACCESS__CALLERS=callers.toml")
+        given = [f"--env=DRAGOMAN_{file.replace('=', '_FILE=/run/secrets/')}" for file in files]
         mount = ("--mount", f"type=bind,source={directory},target=/run/secrets,readonly")
         with self._running(*_RESTRICTED, *mount, *given) as container:
             container.wait_for(container.is_healthy, "healthy")
             target = f"localhost:{container.address(50051).rpartition(':')[2]}"
             tls = TlsOptions(ca=certificate)
-            _require(_TRANSLATED_WORD in _translation(target, tls, key), "with TLS, translates for who has a key")
-            try:
+            _require(_TRANSLATED_WORD in _translation(target, tls, key), "with TLS, translates for a caller with a key")
+            answer = ""
+            with contextlib.suppress(UnauthenticatedError):
                 answer = _translation(target, tls, None)
-            except UnauthenticatedError:
-                answer = ""
-            _require(not answer, "with TLS, is healthy too, and refuses who has no key")
+            _require(not answer, "with TLS, is healthy too, and rejects a caller without a key")
 
 
 def main() -> int:
@@ -277,7 +321,7 @@ def main() -> int:
     engine = Engine(client=os.environ["DRAGOMAN_DOCKER"], image=os.environ["DRAGOMAN_IMAGE"])
     print(f"image {engine.image}:")
     try:
-        ImageTest(engine, Limits(size_mb=arguments.max_size, healthy_s=arguments.max_start)).run()
+        ImageTest(engine, max_size_mb=arguments.max_size, max_start_s=arguments.max_start).run()
     except CheckError as error:
         print(f"FAIL  {error}", file=sys.stderr)
         return 1
@@ -286,7 +330,7 @@ def main() -> int:
 
 def _require(is_kept: bool, promise: str) -> None:
     if not is_kept:
-        raise CheckError(f"the image should be so, but is not: {promise}")
+        raise CheckError(f"this does not hold: the image {promise}")
     print(f"ok    {promise}", flush=True)
 
 
@@ -297,11 +341,9 @@ def _translation(target: str, tls: TlsOptions | None, api_key: str | None) -> st
 
 
 def _is_json(line: str) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
+    with contextlib.suppress(ValueError):
+        return json.loads(line) is not None
+    return False
 
 
 def _normal(name: str) -> str:

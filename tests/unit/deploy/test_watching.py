@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.ci.watching import boards, shipped
-from deploy.ci.watching.receiver import Receiver
+from deploy.ci import shipped
+from deploy.ci.prometheus import Receiver
 
 TARGETS = {"dragoman": ["127.0.0.1:1"], "envoy": ["127.0.0.1:2"], "alertmanager": ["127.0.0.1:3"]}
 ALERT = "DragomanRefusingCalls"
@@ -64,16 +64,16 @@ def test_variables_are_resolved_one_after_the_other() -> None:
         asked.append(series)
         return [f"{label}-1", f"{label}-2"]
 
-    values = boards.chosen("15s", find)
+    values = shipped.choose_variables("15s", find)
 
     assert values["job"] == "job-1|job-2"
     assert 'mt_build_info{job=~"job-1|job-2"}' in asked
-    assert not any("$" in query.expr for query in boards.queries(values))
+    assert not any("$" in query.expr for query in shipped.queries(values))
 
 
 def test_a_variable_without_values_is_an_error() -> None:
-    with pytest.raises(boards.EmptyVariableError, match="job"):
-        boards.chosen("15s", lambda _label, _series: [])
+    with pytest.raises(shipped.EmptyVariableError, match="job"):
+        shipped.choose_variables("15s", lambda _label, _series: [])
 
 
 def test_the_receiver_keeps_what_it_is_sent() -> None:
