@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from loadtests.arrivals import Poisson
+from loadtests.arrivals import poisson
 from loadtests.client import Client
 from loadtests.records import CallRecord, Summary, summarize
 from loadtests.target import Target
@@ -48,7 +48,7 @@ class Generator:
             RuntimeError: if not one call comes.
             TimeoutError: if calls do not end long after their deadline.
         """
-        arrivals = Poisson(rate_per_s).times(_WARM_UP_S + duration_s, seed)
+        arrivals = poisson(rate_per_s).times(_WARM_UP_S + duration_s, seed)
         calls = list(itertools.islice(self.workload.calls(seed), len(arrivals)))
         cpu_s = time.process_time()
         with self.connect() as client:

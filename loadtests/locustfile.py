@@ -27,7 +27,7 @@ from locust import User, events
 from locust.argument_parser import get_parser
 from locust.exception import StopUser
 
-from loadtests.arrivals import parse_arrivals
+from loadtests.arrivals import make_schedule, parse_arrivals
 from loadtests.client import Client, access_of, add_access_flags
 from loadtests.flags import add_workload_flags, workload_of
 from loadtests.wire import Outcome
@@ -93,15 +93,14 @@ def prepare(environment: Any) -> None:
     if options.worker:
         connect(environment)
     count = max(1, options.expect_workers) if options.worker else 1
-    numbers = itertools.count(max(0, environment.runner.worker_index), count)
-    calls = workload_of(options).calls(options.seed)
-    TranslatingUser.share = ((calls.call(number), None) for number in numbers)
-    if options.arrivals != _CLOSED:
+    first, calls = max(0, environment.runner.worker_index), workload_of(options).calls(options.seed)
+    if options.arrivals == _CLOSED:
+        TranslatingUser.share = ((calls.call(number), None) for number in itertools.count(first, count))
+    else:
         arrivals = parse_arrivals(options.arrivals, rate_per_s=options.rate)
-        times = arrivals.times(options.duration, options.seed)
-        methods = [*arrivals.methods, *[None] * len(times)]
-        own = itertools.takewhile(lambda number: number < len(times), numbers)
-        TranslatingUser.share = iter([(calls.call(number, method=methods[number]), times[number]) for number in own])
+        whole = make_schedule(arrivals, warm_up_s=0.0, duration_s=options.duration, seed=options.seed)
+        own = [(calls.call(one.number, method=one.method), one.offset_s) for one in whole[first::count]]
+        TranslatingUser.share = iter(own)
     TranslatingUser.began_s = time.monotonic()
 
 

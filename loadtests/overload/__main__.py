@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from loadtests.arrivals import Poisson
+from loadtests.arrivals import poisson
 from loadtests.capacity.search import DEFAULT_SLO, PLANS, SearchPlan, find_capacity
 from loadtests.flags import verb_parser, within, workload_of
 from loadtests.generator import Generator, closed_loop, open_loop
@@ -86,7 +86,7 @@ def _offer(target: Target, workload: Workload, capacity_per_s: float, options: a
     size = texts_per_call(workload, options.factor * capacity_per_s)
     capacity_per_s /= size
     duration_s = options.duration or _DURATIONS_S[options.mode]
-    arrivals = Poisson(options.factor * capacity_per_s).times(duration_s, options.seed)
+    arrivals = poisson(options.factor * capacity_per_s).times(duration_s, options.seed)
     workload = replace(workload, texts_per_call=size)
     generator = Generator(target=target, workload=workload)
     calls = list(itertools.islice(workload.calls(options.seed), _NUM_CALLS))

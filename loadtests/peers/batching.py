@@ -5,11 +5,11 @@ import asyncio
 import logging
 import re
 import time
-from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Any, Final
 
 from loadtests.peers.systems import Output, Peer, Precision, SearchOptions, SystemSettings, TokenIds
 from service.errors import EngineError, OverloadedError
@@ -24,9 +24,6 @@ _PATTERN: Final = re.compile(r"(\d+)x(\d+),b(\d+),w(\d+(?:\.\d+)?)")
 _RETRY_AFTER_S: Final = 1.0
 """What a caller is told who finds the queue full."""
 _LOG = logging.getLogger(__name__)
-
-_Options = TypeVar("_Options", bound=Hashable)
-_Member = TypeVar("_Member")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,53 +79,6 @@ def settings_flag(text: str) -> BatchingSettings:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-class Collector(Generic[_Options, _Member]):
-    """Collects up to so many members of the same options, or for so long; pure.
-
-    Times are seconds of one clock that never goes back.
-    """
-
-    def __init__(self, *, max_batch_size: int, max_wait_s: float) -> None:
-        """Begin empty.
-
-        Args:
-            max_batch_size: most members of a batch; as soon as so many wait, the batch is due.
-            max_wait_s: from the arrival of its first member, until a batch is due however small it is.
-        """
-        self._max_batch_size = max_batch_size
-        self._max_wait_s = max_wait_s
-        self._waiting: dict[_Options, deque[tuple[float, _Member]]] = {}
-
-    def __len__(self) -> int:
-        """Return how many wait."""
-        return sum(map(len, self._waiting.values()))
-
-    def add(self, options: _Options, members: Sequence[_Member], *, now_s: float) -> None:
-        """Let members wait; there may be none."""
-        if members:
-            self._waiting.setdefault(options, deque()).extend((now_s, member) for member in members)
-
-    def take(self, now_s: float) -> tuple[_Options, tuple[_Member, ...]] | None:
-        """Remove and return the due batch whose first member came first; None if none is due."""
-        due = [options for options, queue in self._waiting.items() if self._due_s(queue) <= now_s]
-        if not due:
-            return None
-        options = min(due, key=lambda options: self._waiting[options][0][0])
-        queue = self._waiting[options]
-        members = tuple(queue.popleft()[1] for _ in range(min(self._max_batch_size, len(queue))))
-        if not queue:
-            del self._waiting[options]  # callers may choose among any number of options
-        return options, members
-
-    def next_due_s(self) -> float | None:
-        """Return when the next batch is due if no member comes; None if none waits."""
-        return min(map(self._due_s, self._waiting.values()), default=None)
-
-    def _due_s(self, queue: deque[tuple[float, _Member]]) -> float:
-        first_s, _ = queue[0]
-        return first_s if len(queue) >= self._max_batch_size else first_s + self._max_wait_s
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What became of one sentence."""
@@ -148,21 +98,21 @@ class _Waiting:
 
 
 class DynamicBatcher:
-    """Translates sentences of all callers in batches; used from one event loop.
+    """Translates sentences of all callers in batches of the same options; used from one event loop.
 
-    A batch is put together when a thread is free for it, not before: as long as all are busy, it goes on growing.
+    A batch is due when it is full or its first sentence has waited long enough. While no thread is free, it goes on
+    growing.
     """
 
     def __init__(self, translate: Translate, settings: BatchingSettings) -> None:
         """Start as many threads as there are streams."""
         self._translate = translate
-        self._max_waiting = settings.max_waiting
-        self._collector: Collector[SearchOptions, _Waiting] = Collector(
-            max_batch_size=settings.max_batch_size, max_wait_s=settings.max_wait_s
-        )
+        self._settings = settings
         self._threads = ThreadPoolExecutor(settings.num_streams, thread_name_prefix="translating")
-        self._num_free = settings.num_streams
-        self._timer: asyncio.TimerHandle | None = None
+        self._free = asyncio.Semaphore(settings.num_streams)
+        self._queues: dict[SearchOptions, asyncio.Queue[_Waiting]] = {}
+        self._num_waiting = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def translate(self, sources: Sequence[TokenIds], options: SearchOptions) -> list[Answer]:
         """Return the answer to each source, in order; if the awaiting task is cancelled, those that wait are dropped.
@@ -171,58 +121,64 @@ class DynamicBatcher:
             OverloadedError: if not all of them find a place in the queue.
             EngineError: if the batch of one of them failed.
         """
-        if len(self._collector) + len(sources) > self._max_waiting:
-            raise OverloadedError(
-                queued=len(self._collector), limit=self._max_waiting, unit="sentences", retry_after_s=_RETRY_AFTER_S
-            )
+        limit = self._settings.max_waiting
+        if self._num_waiting + len(sources) > limit:
+            raise OverloadedError(queued=self._num_waiting, limit=limit, unit="sentences", retry_after_s=_RETRY_AFTER_S)
         loop, now_s = asyncio.get_running_loop(), time.monotonic()
         waiting = [_Waiting(source=source, arrived_s=now_s, answer=loop.create_future()) for source in sources]
-        self._collector.add(options, waiting, now_s=now_s)
-        self._dispatch()
+        if waiting and options not in self._queues:
+            self._queues[options] = asyncio.Queue()
+            self._spawn(self._collect(options))
+        for one in waiting:
+            self._queues[options].put_nowait(one)
+        self._num_waiting += len(waiting)
         return await asyncio.gather(*(one.answer for one in waiting))
 
     def close(self) -> None:
         """End the threads once their batches are done."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._threads.shutdown()
 
-    def _dispatch(self) -> None:
-        """Begin what is due, as far as threads are free; if one is left over, look again when something is due."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        while self._num_free and (batch := self._collector.take(time.monotonic())) is not None:
-            self._begin(*batch)
-        due_s = self._collector.next_due_s()
-        if self._num_free and due_s is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, due_s - time.monotonic()), self._dispatch)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)  # the event loop itself keeps only a weak reference
+        task.add_done_callback(self._tasks.discard)
 
-    def _begin(self, options: SearchOptions, batch: Sequence[_Waiting]) -> None:
-        members = [one for one in batch if not one.answer.done()]  # calls of the others were cancelled
-        if not members:
+    async def _collect(self, options: SearchOptions) -> None:
+        """Make batches of one kind of options until none of their sentences waits."""
+        queue, size = self._queues[options], self._settings.max_batch_size
+        while not queue.empty():
+            batch = [queue.get_nowait()]
+            waits_s = batch[0].arrived_s + self._settings.max_wait_s - time.monotonic()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, waits_s)):
+                    while len(batch) < size:
+                        batch.append(await queue.get())
+            await self._free.acquire()
+            while len(batch) < size and not queue.empty():
+                batch.append(queue.get_nowait())
+            self._num_waiting -= len(batch)
+            self._spawn(self._run([one for one in batch if not one.answer.done()], options))
+        del self._queues[options]  # callers may choose among any number of options
+
+    async def _run(self, batch: Sequence[_Waiting], options: SearchOptions) -> None:
+        """Translate what callers still wait for, and answer them."""
+        if not batch:
+            self._free.release()
             return
-        self._num_free -= 1
-        began_s = time.monotonic()
-        running = asyncio.get_running_loop().run_in_executor(
-            self._threads, self._translate, [one.source for one in members], options
-        )
-        running.add_done_callback(lambda done: self._end(members, began_s, done))
-
-    def _end(self, members: Sequence[_Waiting], began_s: float, done: "asyncio.Future[Sequence[Output]]") -> None:
-        """Answer the callers of a batch and let the next one begin."""
-        self._num_free += 1
-        error, translate_s = done.exception(), time.monotonic() - began_s
+        began_s, sources = time.monotonic(), [one.source for one in batch]
+        running = asyncio.get_running_loop().run_in_executor(self._threads, self._translate, sources, options)
+        await asyncio.wait([running])
+        self._free.release()
+        error, translate_s = running.exception(), time.monotonic() - began_s
         if error is not None:
-            _LOG.error("a batch of %d sentences failed", len(members), exc_info=error)
-        for place, one in enumerate(members):
+            _LOG.error("a batch of %d sentences failed", len(batch), exc_info=error)
+        for place, one in enumerate(batch):
             if one.answer.done():
                 continue
             if error is not None:
                 one.answer.set_exception(EngineError("translating failed"))
             else:
-                queue_s = began_s - one.arrived_s
-                output = done.result()[place]
+                queue_s, output = began_s - one.arrived_s, running.result()[place]
                 one.answer.set_result(Answer(output=output, queue_s=queue_s, translate_s=translate_s))
-        self._dispatch()

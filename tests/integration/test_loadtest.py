@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from loadtests.arrivals import Constant, Poisson
+from loadtests.arrivals import constant, poisson
 from loadtests.load.__main__ import main
 from loadtests.load.offer import Load, LoadError, offer
 from loadtests.records import read_records
@@ -64,7 +64,7 @@ def test_the_ledger_of_all_processes_is_what_the_server_counted(server: ServerPr
         deadline_s=PATIENCE_S,
         options='{"maxTargetTokens": 8}',
     )
-    load = Load(workload=workload, arrivals=Poisson(40.0), warm_up_s=0.5, duration_s=1.5, num_processes=2)
+    load = Load(workload=workload, arrivals=poisson(40.0), warm_up_s=0.5, duration_s=1.5, num_processes=2)
     before = counted(server)
 
     result = offer(
@@ -81,7 +81,7 @@ def test_the_ledger_of_all_processes_is_what_the_server_counted(server: ServerPr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["calls.jsonl"]
     # Both processes kept one schedule, and none of its calls was lost or made twice.
     planned = [record.planned_s - result.began_s for record in result.records]
-    assert planned == pytest.approx(Poisson(40.0).times(1.5, seed=1), abs=1e-6)
+    assert planned == pytest.approx(poisson(40.0).times(1.5, seed=1), abs=1e-6)
     assert result.summary().tokens_per_s > 0
     assert result.generator_cpu_s > 0
     assert result.samples[-1].total("mt_requests_total") > 0
@@ -101,7 +101,7 @@ def test_a_server_that_stalls_cannot_hide_it(tmp_path: Path) -> None:
         assert all_arrived.wait(PATIENCE_S)
         return ANSWER.SerializeToString()
 
-    load = Load(workload=Workload(deadline_s=PATIENCE_S), arrivals=Constant(20.0), duration_s=1.0)
+    load = Load(workload=Workload(deadline_s=PATIENCE_S), arrivals=constant(20.0), duration_s=1.0)
     with fake_translator({"Translate": stall}, num_threads=num_calls) as target:
         result = offer(Target(address=target), load, directory=tmp_path)
 
@@ -128,7 +128,7 @@ def test_users_of_a_closed_loop_wait_for_their_answers(server: ServerProcess, tm
 
 
 def test_a_load_that_cannot_be_offered_is_an_error_that_says_why(tmp_path: Path) -> None:
-    load = Load(workload=Workload(data=tmp_path), arrivals=Constant(1.0), duration_s=0.1)
+    load = Load(workload=Workload(data=tmp_path), arrivals=constant(1.0), duration_s=0.1)
 
     with (
         fake_translator({}) as target,

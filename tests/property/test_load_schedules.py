@@ -3,13 +3,15 @@
 import itertools
 import math
 import operator
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.arrivals import Arrivals, Burst, Constant, Poisson, Ramp, Trace, make_schedule, parse_arrivals
+from loadtests.arrivals import Arrivals, burst, constant, make_schedule, parse_arrivals, poisson, ramp, trace
 from loadtests.slo import Bound, Slo, parse_slo
 from tests.unit.loadtests.fake_calls import summary_of
 
@@ -19,19 +21,22 @@ _SEEDS = st.integers(0, 2**32)
 _SETTINGS = st.tuples(_RATES, st.floats(0.01, 20.0), st.floats(0.01, 1.0))
 
 
-def _burst(settings: tuple[float, float, float]) -> Burst:
+def _burst(settings: tuple[float, float, float]) -> Arrivals:
     rate_per_s, every_s, share = settings
-    return Burst(max(rate_per_s, 1 / every_s), every_s, max(1, math.floor(share * rate_per_s * every_s)))
+    return burst(max(rate_per_s, 1 / every_s), every_s, max(1, math.floor(share * rate_per_s * every_s)))
 
 
-_ARRIVALS: st.SearchStrategy[Arrivals] = st.one_of(
-    _RATES.map(Poisson),
-    _RATES.map(Constant),
+_MADE: st.SearchStrategy[Arrivals] = st.one_of(
+    _RATES.map(poisson),
+    _RATES.map(constant),
     _SETTINGS.map(_burst),
-    st.tuples(_RATES, st.floats(0.0, 200.0)).map(lambda ends: Ramp(*ends)),
-    st.tuples(st.floats(0.0, 200.0), _RATES).map(lambda ends: Ramp(*ends)),
-    st.lists(st.floats(0.0, 60.0), min_size=1).map(lambda offsets: Trace(tuple(sorted([0.0, *offsets])))),
+    st.tuples(_RATES, st.floats(0.0, 200.0)).map(lambda ends: ramp(*ends)),
+    st.tuples(st.floats(0.0, 200.0), _RATES).map(lambda ends: ramp(*ends)),
 )
+_TRACES = st.lists(st.floats(0.0, 60.0), min_size=1).map(
+    lambda offsets: trace(Path(), [(one, None) for one in offsets])
+)
+_ARRIVALS = _MADE | _TRACES
 
 
 @given(_ARRIVALS, _DURATIONS, _SEEDS)
@@ -47,21 +52,21 @@ def test_the_same_seed_gives_the_same_times(arrivals: Arrivals, duration_s: floa
     assert arrivals.times(duration_s, seed) == arrivals.times(duration_s, seed)
 
 
-@given(_ARRIVALS.filter(lambda arrivals: not isinstance(arrivals, Trace)), _SEEDS)
+@given(_MADE, _SEEDS)
 def test_as_many_calls_come_as_the_rate_promises(arrivals: Arrivals, seed: int) -> None:
-    duration_s = 500 / arrivals.rate_per_s
-    if isinstance(arrivals, Burst):
-        duration_s = arrivals.every_s * math.ceil(duration_s / arrivals.every_s)  # whole bursts
+    duration_s, size = 500 / arrivals.rate_per_s, 1
+    if found := re.fullmatch(r"burst:every=(.+),size=(.+)", arrivals.text):
+        every_s, size = float(found[1]), int(found[2])
+        duration_s = every_s * math.ceil(duration_s / every_s)  # whole bursts
     expected = arrivals.rate_per_s * duration_s
 
     count = len(arrivals.times(duration_s, seed))
 
     # A Poisson count deviates by its root; 6 of these are met once in 10^9 times. A burst may lie across the end.
-    slack = arrivals.size if isinstance(arrivals, Burst) else 1
-    assert abs(count - expected) <= 6 * math.sqrt(expected) + slack
+    assert abs(count - expected) <= 6 * math.sqrt(expected) + size
 
 
-@given(_ARRIVALS.filter(lambda arrivals: not isinstance(arrivals, Trace)), _DURATIONS, _SEEDS)
+@given(_MADE, _DURATIONS, _SEEDS)
 def test_the_text_of_arrivals_names_the_same_arrivals(arrivals: Arrivals, duration_s: float, seed: int) -> None:
     parsed = parse_arrivals(arrivals.text, rate_per_s=arrivals.rate_per_s)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadtests.arrivals import Poisson
+from loadtests.arrivals import poisson
 from loadtests.load.offer import Load, LoadResult
 from loadtests.load.run import Run, series_of
 from loadtests.records import CallRecord
@@ -70,7 +70,7 @@ def run_of(
         generator_cpu_s=0.5,
     )
     return Run(
-        load=Load(workload=Workload(data=Path("/data")), arrivals=Poisson(1.0), duration_s=10.0),
+        load=Load(workload=Workload(data=Path("/data")), arrivals=poisson(1.0), duration_s=10.0),
         result=result,
         summary=result.summary(),
         series=series_of(result),

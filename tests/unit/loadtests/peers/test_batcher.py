@@ -1,4 +1,5 @@
 import asyncio
+import random
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -79,24 +80,45 @@ async def test_as_many_batches_run_at_once_as_there_are_streams() -> None:
     system = FakeSystem()
     system.may_answer.clear()
     async with _batching(system, num_streams=2) as batcher:
-        tasks = [asyncio.create_task(batcher.translate([(index, 0)], _BEAM_4)) for index in range(2)]
-        await _until_begun(system)
-        await _until_begun(system)
+        tasks = []
+        for index in range(2):
+            tasks.append(asyncio.create_task(batcher.translate([(index, 0)], _BEAM_4)))
+            await _until_begun(system)
         system.may_answer.set()
         await asyncio.gather(*tasks)
 
     assert [len(sources) for sources, _ in system.batches] == [1, 1]
 
 
-async def test_options_are_never_mixed_in_a_batch() -> None:
-    system = FakeSystem()
-    async with _batching(system, max_wait_s=0.01) as batcher:
-        await asyncio.gather(*(batcher.translate([(index, 0)], (_BEAM_1, _BEAM_4)[index % 2]) for index in range(6)))
+@pytest.mark.parametrize("seed", range(20))
+async def test_every_sentence_is_translated_once_in_order_and_with_its_own_options(seed: int) -> None:
+    system, draw = FakeSystem(), random.Random(seed)  # noqa: S311 - arrivals
+    sources: dict[SearchOptions, list[TokenIds]] = {_BEAM_1: [], _BEAM_4: []}
+    async with _batching(system, max_wait_s=0.001, num_streams=1) as batcher:
+        tasks = []
+        for _ in range(30):
+            options, count = draw.choice((_BEAM_1, _BEAM_4)), draw.randrange(7)
+            own = [(options.beam_size, len(sources[options]) + index) for index in range(count)]
+            sources[options] += own
+            tasks.append(asyncio.create_task(batcher.translate(own, options)))
+            await asyncio.sleep(draw.choice((0.0, 0.0, 0.0005, 0.002)))
+        await asyncio.gather(*tasks)
 
-    assert sorted((search.beam_size, sorted(sources)) for sources, search in system.batches) == [
-        (1, [(0, 0), (2, 0), (4, 0)]),
-        (4, [(1, 0), (3, 0), (5, 0)]),
-    ]
+    assert max(len(batch) for batch, _ in system.batches) <= 4
+    for options, expected in sources.items():
+        assert [source for batch, search in system.batches if search == options for source in batch] == expected
+
+
+async def test_a_full_batch_does_not_wait_and_a_small_one_no_longer_than_its_first_sentence_may() -> None:
+    system = FakeSystem()
+    async with _batching(system, max_wait_s=_TIMEOUT_S / 2) as batcher:
+        first = asyncio.create_task(batcher.translate([(0, 0), (0, 1)], _BEAM_4))
+        await _until_queued()
+        (*_, last) = await batcher.translate([(1, 0), (1, 1)], _BEAM_4)
+        (answer, _) = await first
+
+    assert len(system.batches) == 1
+    assert answer.queue_s >= last.queue_s
 
 
 async def test_a_batch_that_fails_fails_its_callers_only() -> None:
