@@ -29,6 +29,7 @@ from dragoman.credentials import TlsOptions
 from dragoman.errors import UnauthenticatedError
 from dragoman.results import TranslationResult
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from packaging.utils import canonicalize_name
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.ci.servers import REPOSITORY, write_secrets
@@ -193,7 +194,8 @@ class ImageTest:
         history = self._engine.call("history", *form, self._engine.image)
         layers = [line.partition(" ") for line in history.stdout.splitlines()]  # the last one first
         num_own = next((n for n, (*_, made_by) in enumerate(layers, 1) if made_by.startswith(_FIRST_LAYER)), 0)
-        _require(num_own > 0, f"has {num_own} layers up to {_FIRST_LAYER!r}")
+        if not num_own:
+            raise CheckError(f"no layer of the image begins with {_FIRST_LAYER!r}")
         size_mb = sum(int(layer_bytes) for layer_bytes, *_ in layers[:num_own]) / 1e6
         _require(size_mb <= self._max_size_mb, f"{size_mb:.0f} MB beyond the base (at most {self._max_size_mb:g})")
 
@@ -216,9 +218,9 @@ class ImageTest:
             self._engine.call("rm", name)
         with tarfile.open(fileobj=io.BytesIO(copied.stdout)) as archive:
             document = json.load(archive.extractfile(Path(_SBOM).name) or io.BytesIO())
-        found = {(_normal(part["name"]), part["version"]) for part in document["components"]}
+        found = {(canonicalize_name(part["name"]), part["version"]) for part in document["components"]}
         locked = re.findall(r"^([\w.-]+)==([\w.]+)", _LOCK.read_text(), re.MULTILINE)
-        pinned = {(_normal(name), version) for name, version in locked}
+        pinned = {(canonicalize_name(name), version) for name, version in locked}
         is_kept = document["bomFormat"] == "CycloneDX" and found == pinned
         _require(is_kept, f"names {len(found)} packages, exactly those of {_LOCK.name}, in {document['bomFormat']}")
         names = {name for name, _ in found}
@@ -344,11 +346,6 @@ def _is_json(line: str) -> bool:
     with contextlib.suppress(ValueError):
         return json.loads(line) is not None
     return False
-
-
-def _normal(name: str) -> str:
-    """Return the name of a package as PyPI compares it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 if __name__ == "__main__":

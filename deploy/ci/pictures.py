@@ -27,6 +27,7 @@ _DAY_S: Final = 86400.0
 _STATES: Final = ("loading", "ready", "draining", "failed")
 """As the dashboard numbers them, from 1."""
 _FORMATTERS: Final = {
+    "short": FuncFormatter(lambda value, _: f"{value:g}" if value < 1000 else EngFormatter()(value)),
     "percentunit": PercentFormatter(xmax=1),
     "s": FuncFormatter(lambda value, _: f"{value / _DAY_S:.3g} d" if value >= _DAY_S else EngFormatter("s")(value)),
     "bytes": EngFormatter("B"),
@@ -73,7 +74,7 @@ def _draw_panel(
         axes.set_yticks(range(1, len(_STATES) + 1), _STATES)
     else:
         axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter(_FORMATTERS.get(panel[0].unit, EngFormatter()))
+        axes.yaxis.set_major_formatter(_FORMATTERS.get(panel[0].unit, _FORMATTERS["short"]))
     axes.legend(handles=axes.lines[:_MAX_LEGEND], fontsize=6, loc="upper left", framealpha=0.6, handlelength=1)
 
 
