@@ -56,10 +56,10 @@ def write_bench(directory: Path, record: Mapping[str, Any]) -> None:
     (directory / TABLE_NAME).write_text(table(record), encoding="utf-8")
     pairs = [(case, pair) for case in record["cases"] for pair in case["pairs"] if case["kind"] == "speed"]
     if pairs:
-        write_picture(directory / "ratios.png", _ratios(pairs))
+        write_picture(directory / "ratios.png", ratios_picture(pairs))
     swept = [case for case in record["cases"] if case["kind"] == "growth"]
     if swept:
-        write_picture(directory / "growth.png", _growth(swept))
+        write_picture(directory / "growth.png", growth_picture(swept))
 
 
 def record_of(results: Sequence[CaseResult], machine: dict[str, Any], command: str) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _speed_row(case: Mapping[str, Any], pair: Mapping[str, Any]) -> tuple[str, .
     return (*named, *speeds, "" if delta is None else f"{delta:+z.2f}")
 
 
-def _ratios(pairs: list[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Figure:
+def ratios_picture(pairs: list[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Figure:
     """Draw a bar for each pair; beyond the line ours is faster."""
     names = [f"{case['model']} {case['case']} @{pair['threads']} vs {pair['vs']}" for case, pair in pairs]
     figure = Figure(figsize=(9, 1 + 0.25 * len(names)), layout="constrained")
@@ -155,7 +155,7 @@ def _ratios(pairs: list[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Figure:
     return figure
 
 
-def _growth(cases: list[Mapping[str, Any]]) -> Figure:
+def growth_picture(cases: list[Mapping[str, Any]]) -> Figure:
     """Draw the time of a batch over the length of its targets."""
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot(

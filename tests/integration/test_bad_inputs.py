@@ -10,6 +10,12 @@ from loadtests.stress.bad_inputs.kinds import KINDS
 from tests.integration.real_process import CHECKOUT
 
 NUM_INPUTS = 2 * len(KINDS)
+OF_SPEED = {
+    "translations of bystanders at p99",
+    "calls that need the event loop only at p99",
+    "work grows as the text does",
+}
+"""Promises that a busy machine may break: `python -m loadtests stress bad-inputs` judges them."""
 
 
 @pytest.mark.slow
@@ -31,11 +37,14 @@ def test_every_kind_is_answered_as_it_should_be(
     ]
     exit_code = main(flags)
 
-    printed = capsys.readouterr()
-    assert "broken" not in printed.err
-    assert exit_code == 0
-    assert printed.out.splitlines()[-1].startswith(f"bad_inputs inputs={NUM_INPUTS} kinds={len(KINDS)} ")
-    figures = json.loads((tmp_path / "bad_inputs.json").read_text(encoding="utf-8"))["figures"]
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith(f"bad_inputs inputs={NUM_INPUTS} kinds={len(KINDS)} ")
+    told = json.loads((tmp_path / "bad_inputs.json").read_text(encoding="utf-8"))
+    broken = {promise["name"]: promise["broken"] for promise in told["promises"] if not promise["held"]}
+    assert {name: sentences for name, sentences in broken.items() if name not in OF_SPEED} == {}
+    assert {promise["name"] for promise in told["promises"]} > OF_SPEED
+    assert exit_code == bool(broken)
+    figures = told["figures"]
     assert (figures["internal"], figures["hangs"], figures["lost"]) == (0, 0, 0)
     assert figures["ok"] > 0
     assert figures["refused"] > 0

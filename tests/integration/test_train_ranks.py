@@ -28,7 +28,7 @@ def train_as_one_of_the_ranks(folder: Path) -> None:
 def test_two_ranks_learn_together_and_hold_equal_weights(tmp_path: Path) -> None:
     command = (*TORCHRUN, "--module", "tests.integration.test_train_ranks", str(tmp_path))
 
-    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
 
     assert completed.returncode == 0, completed.stderr
     one, other = (torch.load(tmp_path / f"rank-{rank}.pt", weights_only=True) for rank in (0, 1))

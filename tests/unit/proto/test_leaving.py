@@ -41,7 +41,7 @@ def test_a_call_that_is_left_leaves_no_memory_behind(target: str, service: Scrip
     program = [sys.executable, str(Path(__file__).with_name("leaving_client.py")), target, kind]
 
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "proto")}
-    printed = subprocess.run(program, check=True, capture_output=True, text=True, env=environment, timeout=300).stdout
+    printed = subprocess.run(program, check=True, capture_output=True, text=True, env=environment, timeout=120).stdout
 
     assert float(printed) < MOST_BYTES_LEFT
 

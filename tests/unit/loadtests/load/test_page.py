@@ -1,3 +1,4 @@
+import base64
 import json
 import re
 from html.parser import HTMLParser
@@ -11,6 +12,20 @@ from tests.unit.loadtests.fake_calls import record, summary_of
 from tests.unit.loadtests.load.fake_runs import BEGAN_S, answered, run_of, sample
 
 SAMPLES = [sample(float(second)) for second in range(11)]
+STAGES = ["client", "queue", "encode", "decode", "text", "beyond"]
+DRAWN = [
+    ["seconds", "offered", "answered"],
+    ["seconds", "ms", "answered", "client p95"],
+    ["ms", "calls answered", "ms", "share of the calls answered", *STAGES],
+    [*STAGES, "seconds", "ms", "p50", "p95"],
+    ["seconds", "target tokens"],
+    ["seconds", "queue"],
+    ["seconds", "batch segments", "batch rows", "segments of a step"],
+    ["seconds", "processor"],
+    ["seconds", "memory"],
+    ["seconds"],
+]
+"""Titles and labels of each picture on the page of a run whose calls were all answered."""
 
 
 class _Addresses(HTMLParser):
@@ -36,11 +51,23 @@ def read(text: str) -> _Addresses:
     return parser
 
 
+def words_of(address: str) -> list[str]:
+    """Titles and labels of a picture; matplotlib draws letters as paths, each text after a comment that has it."""
+    drawn = base64.b64decode(address.partition(",")[2]).decode()
+    return [text for text in re.findall(r"<!-- (.*?) -->", drawn) if re.match(r"[a-z]", text)]
+
+
+def test_each_picture_shows_the_series_that_it_is_about() -> None:
+    parsed = read(page.render(run_of(samples=SAMPLES)))
+
+    assert [words_of(address) for address in parsed.addresses] == DRAWN
+
+
 def test_the_page_needs_nothing_but_itself() -> None:
     text = page.render(run_of(samples=SAMPLES))
 
     parsed = read(text)
-    assert len(parsed.addresses) == 10
+    assert len(parsed.addresses) == len(DRAWN)
     assert all(address.startswith("data:image/svg+xml;base64,") for address in parsed.addresses)
     assert not parsed.tags & {"script", "link", "iframe", "object", "base"}
     assert not re.search(r"url\(|@import", text)

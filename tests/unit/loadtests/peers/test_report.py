@@ -3,11 +3,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from loadtests.machine import describe_machine
 from loadtests.peers.__main__ import main
-from loadtests.peers.bench_report import RESULTS_NAME, record_of, table, write_bench
+from loadtests.peers.bench_report import RESULTS_NAME, growth_picture, ratios_picture, record_of, table, write_bench
 from loadtests.peers.cases import Case, fixed_length, random_sources
 from loadtests.peers.comparison import Pairing, Plan, compare
 from tests.unit.loadtests.peers.fake_runner import FakeRunner
@@ -52,4 +53,20 @@ def test_a_comparison_is_kept_and_its_table_can_be_printed_again(
     assert [len(measurement["elapsed_s"]) for measurement in read["cases"][0]["measurements"]] == [2, 2]
     assert read["machine"]["cores"] >= 1
     assert read["command"] == "python -m loadtests peers bench"
-    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".md", ".png"}
+    assert {path.name for path in tmp_path.iterdir()} == {RESULTS_NAME, "table.md", "ratios.png", "growth.png"}
+
+
+def test_a_pair_is_a_bar_beside_the_line_of_equal_speed(record: dict[str, Any]) -> None:
+    (axes,) = ratios_picture([(record["cases"][0], record["cases"][0]["pairs"][0])]).axes
+
+    (bar,) = axes.patches
+    assert (bar.get_width(), np.asarray(axes.lines[0].get_xdata()).tolist()) == (2.0, [1.0, 1.0])  # type: ignore[attr-defined]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["base batch8 @1 vs ctranslate2-int8"]
+
+
+def test_growth_is_a_line_of_seconds_over_length_for_each_side(record: dict[str, Any]) -> None:
+    (axes,) = growth_picture(record["cases"][1:2]).axes
+
+    ours, theirs = [(str(line.get_label()), np.asarray(line.get_xydata()).tolist()) for line in axes.lines]
+    assert ours == ("dragoman-int8", [[10.0, pytest.approx(80 / 192)]])
+    assert theirs == ("ctranslate2-int8", [[10.0, pytest.approx(80 / 96)]])
