@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Does docker-compose.yml do what it says? Validates it, then runs it: up --wait, a translation through Envoy's port,
-# every replica seen by Prometheus, one replica stopped and brought back, a little load, down.
+# one replica stopped and started again, a little load, everything scraped by Prometheus, all replicas replaced, keys.
 #
 #   deploy/ci/compose_test.sh             validate and run
 #   deploy/ci/compose_test.sh validate    validate only; needs no engine
@@ -168,10 +168,6 @@ run_stack() {
     up_s=$((SECONDS - began))
     require_translation
 
-    wait_for 'sum(up%7Bjob=%22dragoman%22%7D)' 2
-    wait_for 'sum(up%7Bjob=%22envoy%22%7D)' 1
-    wait_for 'sum(prometheus_notifications_alertmanagers_discovered)' 1
-
     # Calls go on while one replica drains and after it has gone.
     replica=$(stack ps --quiet dragoman)
     replica=${replica%%$'\n'*}
@@ -183,12 +179,16 @@ run_stack() {
     [ "$("$DRAGOMAN_DOCKER" inspect --format '{{.State.ExitCode}}' "$replica")" = 0 ] || fail "the drain failed"
     require_translation
     "$DRAGOMAN_DOCKER" start "$replica" >/dev/null
-    wait_for 'max(envoy_cluster_membership_healthy%7Benvoy_cluster_name=%22dragoman%22%7D)' 2
 
+    # The load goes on while the replica comes back, and while Prometheus scrapes everything for the first time.
     LOAD_TIME=8s stack run --rm --no-deps load >"$tools/load.log" 2>&1 || {
         tail -n 40 "$tools/load.log" >&2
         fail "calls of the load failed"
     }
+    wait_for 'sum(up%7Bjob=%22dragoman%22%7D)' 2
+    wait_for 'sum(up%7Bjob=%22envoy%22%7D)' 1
+    wait_for 'sum(prometheus_notifications_alertmanagers_discovered)' 1
+    wait_for 'max(envoy_cluster_membership_healthy%7Benvoy_cluster_name=%22dragoman%22%7D)' 2
     rolled=$(roll)
     ask_for_keys
     echo "compose up_s=$up_s replicas=2 calls_without_one=$((calls + 1))" \
