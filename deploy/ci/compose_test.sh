@@ -137,9 +137,9 @@ roll() {
     echo "$calls"
 }
 
-# The override that asks callers for keys: without one a call is refused, with one it is answered.
+# The override that asks callers for keys: without one a call is rejected, with one it is answered.
 ask_for_keys() {
-    local refusal
+    local rejection
     "$python" -m service keys new shop >"$tools/shop.key" 2>"$tools/keys.log"
     sed -n '/^\[\[caller/,$p' "$tools/keys.log" >"$tools/callers.toml"
     chmod 644 "$tools/callers.toml"
@@ -154,8 +154,8 @@ ask_for_keys() {
         sleep 1
     done
     require_translation --api-key-file "$tools/shop.key"
-    refusal=$(translate 2>&1) && fail "a call without a key was answered"
-    [[ $refusal == *UNAUTHENTICATED* ]] || fail "a call without a key met: $refusal"
+    rejection=$(translate 2>&1) && fail "a call without a key was answered"
+    [[ $rejection == *UNAUTHENTICATED* ]] || fail "a call without a key was answered with: $rejection"
 }
 
 run_stack() {
@@ -180,7 +180,7 @@ run_stack() {
     require_translation
     "$DRAGOMAN_DOCKER" start "$replica" >/dev/null
 
-    # The load goes on while the replica comes back, and while Prometheus scrapes everything for the first time.
+    # The load goes on while the replica returns, and while Prometheus scrapes everything for the first time.
     LOAD_TIME=8s stack run --rm --no-deps load >"$tools/load.log" 2>&1 || {
         tail -n 40 "$tools/load.log" >&2
         fail "calls of the load failed"

@@ -12,7 +12,7 @@
 # stay off, so a container takes `--network host` or a network of its own. As it is meant for machines without a
 # registry, it imports a stand-in for the official Python image, made of Debian packages.
 #
-# Some exports begin like settings of the server: start none on this machine with them (`env -u`), it would refuse.
+# Some exports begin like settings of the server: a server on this machine must not get them (`env -u`); it would not start.
 #
 # Exit code 77: no engine can be had here; standard error says why.
 #

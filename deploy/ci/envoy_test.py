@@ -269,14 +269,14 @@ def _run(binary: Path, directory: Path, *, steady_s: float) -> tuple[Tally, Outc
         envoy.wait_for_replicas(len(replicas), timeout_s=_HEALTHY_TIMEOUT_S)
         checks = Checks(envoy, replicas, keys).run()
         print(f"envoy checks={len(checks)}: {', '.join(checks)}", flush=True)
-        tally, outcome = _storm(envoy, replicas, keys, steady_s=steady_s)
+        tally, outcome = _disturb(envoy, replicas, keys, steady_s=steady_s)
         outcome.retried_by_envoy = envoy.stats()["upstream_rq_retry"]
         repeated = [line for line in envoy.access_log() if line["attempts_before"]]
         outcome.retried_by_client = len({line["request_id"] for line in repeated})
     return tally, outcome
 
 
-def _storm(
+def _disturb(
     envoy: processes.EnvoyProcess, replicas: Sequence[Replica], keys: Keys, *, steady_s: float
 ) -> tuple[Tally, Outcome]:
     """Let callers ask without a pause while things happen to the replicas; each is followed by a steady time."""

@@ -159,7 +159,7 @@ class ImageTest:
         self._check_bytecode()
         self._engine.call("network", "create", self._network)
         try:
-            self._check_refusal_without_access_rule()
+            self._check_no_start_without_access_rule()
             with self._running(*_OPEN, *_RESTRICTED, *_TMPFS, *_NO_SHELL) as container:
                 self._check_start(container)
                 self._check_translation(container)
@@ -234,12 +234,12 @@ class ImageTest:
         promise = f"takes the bytecode of {len(loaded)} modules as it is"
         _require(bool(loaded) and not compiled, f"{promise}; compiled at the start: {', '.join(compiled) or 'none'}")
 
-    def _check_refusal_without_access_rule(self) -> None:
+    def _check_no_start_without_access_rule(self) -> None:
         with self._running(*_RESTRICTED) as container:
-            container.wait_for(lambda: container.state["Status"] == "exited", "refusing to start", timeout_s=20)
+            container.wait_for(lambda: container.state["Status"] == "exited", "rejecting its settings", timeout_s=20)
             exit_code, log = container.state["ExitCode"], self._engine.call("logs", container.name).stderr
-        is_refused = exit_code == 2 and "access.allow_unauthenticated" in log
-        _require(is_refused, f"does not start while no setting says who may call (exit code {exit_code})")
+        is_rejected = exit_code == 2 and "access.allow_unauthenticated" in log
+        _require(is_rejected, f"does not start while no setting says who may call (exit code {exit_code})")
 
     def _check_start(self, container: Container) -> None:
         serving_s = container.wait_for(container.is_serving, "serving")

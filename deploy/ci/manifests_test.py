@@ -283,7 +283,7 @@ def objects(path: Path) -> list[dict[str, Any]]:
 
 
 def adapter_rules() -> list[dict[str, Any]]:
-    """Return what prometheus-adapter is to be told."""
+    """Return what prometheus-adapter must be configured with."""
     return list(yaml.safe_load((KUBERNETES / ADAPTER).read_text())["rules"])
 
 

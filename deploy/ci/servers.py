@@ -77,7 +77,7 @@ def write_secrets(directory: Path) -> tuple[bytes, str]:
 
 
 class Replica:
-    """One server with models and a callers file of its own; comes back on the port that it had, where one is given."""
+    """One server with models and a callers file of its own; restarts on the port that it had, where one is given."""
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ class WatchingError(Exception):
     """A condition of all the other checks does not hold."""
 
 
-class Stage(NamedTuple):
+class Deployment(NamedTuple):
     """What runs."""
 
     prometheus: Prometheus
@@ -109,7 +109,7 @@ def _check_files(tools: processes.DebianTools) -> None:
             raise WatchingError(f"{program.name} {verb}:\n{done.stdout}{done.stderr}")
 
 
-def _start(stack: ExitStack, tools: processes.DebianTools, envoy: Path, folder: Path) -> Stage:
+def _start(stack: ExitStack, tools: processes.DebianTools, envoy: Path, folder: Path) -> Deployment:
     """Start everything, each ended by the stack."""
     keys, callers_file = make_callers(limited_requests_per_s=_LIMITED_REQUESTS_PER_S)
     prometheus_port, alertmanager_port, grpc_port, operators_port, admin_port, unused = processes.free_ports(6)
@@ -140,7 +140,7 @@ def _start(stack: ExitStack, tools: processes.DebianTools, envoy: Path, folder: 
     url = _start_daemon(stack, config, prometheus_port, str(tools.prometheus), *flags)
     tls_target = f"localhost:{second_port}"
     callers = stack.enter_context(MixedCallers(balancer.target, tls_target, second.authority, keys))
-    return Stage(Prometheus(url), receiver, callers, first, second)
+    return Deployment(Prometheus(url), receiver, callers, first, second)
 
 
 def _start_daemon(stack: ExitStack, config: Path, port: int, *command: str) -> str:
@@ -151,13 +151,13 @@ def _start_daemon(stack: ExitStack, config: Path, port: int, *command: str) -> s
     return f"http://127.0.0.1:{port}"
 
 
-def _run(stage: Stage, options: argparse.Namespace) -> tuple[str, list[str]]:
+def _run(deployment: Deployment, options: argparse.Namespace) -> tuple[str, list[str]]:
     """Let everything happen and judge it; return the figures, and what does not hold."""
-    prometheus = stage.prometheus
+    prometheus = deployment.prometheus
     began_s = time.time()
-    _change_replicas(stage, quiet_s=options.quiet)
-    early = _faults_before_overload(stage)
-    alert_to_webhook_s = _overload(stage, at_least_s=options.storm)
+    _change_replicas(deployment, quiet_s=options.quiet)
+    early = _faults_before_overload(deployment)
+    alert_to_webhook_s = _overload(deployment, at_least_s=options.overload)
     time.sleep(options.aftermath)
     ended_s = time.time()
     variables = shipped.choose_variables(_RATE_INTERVAL, prometheus.label_values)
@@ -169,7 +169,7 @@ def _run(stage: Stage, options: argparse.Namespace) -> tuple[str, list[str]]:
     rules = prometheus.rules()
     if options.pictures:
         pictures.draw(prometheus, asked, began_s, ended_s)
-    print("calls: " + ", ".join(f"{kind}={count}" for kind, count in sorted(stage.callers.outcomes.items())))
+    print("calls: " + ", ".join(f"{kind}={count}" for kind, count in sorted(deployment.callers.outcomes.items())))
     num_empty = sum(fault.startswith("empty: ") for fault in shown)
     figures = (
         f"panels={len({(query.board, query.panel) for query in asked})} queries={len(asked)} empty={num_empty}"
@@ -185,14 +185,14 @@ def _run(stage: Stage, options: argparse.Namespace) -> tuple[str, list[str]]:
     ]
 
 
-def _change_replicas(stage: Stage, *, quiet_s: float) -> None:
+def _change_replicas(deployment: Deployment, *, quiet_s: float) -> None:
     """Change one thing after the other while calls go on, for so many seconds at least."""
     until_s = time.monotonic() + quiet_s
     changes = (
-        partial(stage.plain.bring_version, "2"),
-        partial(stage.plain.bring_version, "3", is_broken=True),
-        stage.tls.break_callers,
-        stage.tls.break_certificate,
+        partial(deployment.plain.bring_version, "2"),
+        partial(deployment.plain.bring_version, "3", is_broken=True),
+        deployment.tls.break_callers,
+        deployment.tls.break_certificate,
     )
     for change in changes:
         time.sleep(_EVENT_EVERY_S)
@@ -200,24 +200,24 @@ def _change_replicas(stage: Stage, *, quiet_s: float) -> None:
     time.sleep(max(_EVENT_EVERY_S, until_s - time.monotonic()))
 
 
-def _faults_before_overload(stage: Stage) -> list[str]:
+def _faults_before_overload(deployment: Deployment) -> list[str]:
     """Name an alert without a cause, and jobs that are not scraped; a scrape may be late on a busy machine."""
-    fired = _ALERT in stage.prometheus.firing() | stage.receiver.names()
+    fired = _ALERT in deployment.prometheus.firing() | deployment.receiver.names()
     until_s = time.monotonic() + _SCRAPE_TIMEOUT_S
-    while (down := stage.prometheus.jobs_down()) and time.monotonic() < until_s:
+    while (down := deployment.prometheus.jobs_down()) and time.monotonic() < until_s:
         time.sleep(1)
     return [f"job {job} has targets that are not up" for job in down] + [f"{_ALERT} fired without a cause"] * fired
 
 
-def _overload(stage: Stage, *, at_least_s: float) -> float:
+def _overload(deployment: Deployment, *, at_least_s: float) -> float:
     """Offer too much until the alert has come; return the seconds from the first call to the webhook.
 
     Raises:
         WatchingError: if it does not come, or does not say what to do.
     """
     began_s = time.monotonic()
-    stage.callers.begin_overload()
-    alert = stage.receiver.wait_for(_ALERT, timeout_s=_ALERT_TIMEOUT_S)
+    deployment.callers.begin_overload()
+    alert = deployment.receiver.wait_for(_ALERT, timeout_s=_ALERT_TIMEOUT_S)
     took_s = time.monotonic() - began_s
     if alert is None:
         raise WatchingError(f"{_ALERT} has not reached the webhook within {_ALERT_TIMEOUT_S:g} s")
@@ -225,7 +225,7 @@ def _overload(stage: Stage, *, at_least_s: float) -> float:
     if alert["annotations"]["runbook_url"] != rule["annotations"]["runbook_url"]:
         raise WatchingError(f"{_ALERT} came without its runbook: {alert}")
     time.sleep(max(0.0, at_least_s - took_s))
-    stage.callers.end_overload()
+    deployment.callers.end_overload()
     return took_s
 
 
@@ -247,7 +247,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--quiet", type=float, default=20.0, metavar="S", help="seconds of ordinary calls before the overload (20)")
-    add("--storm", type=float, default=0.0, metavar="S", help="seconds of overload, at least (until the alert comes)")
+    add(
+        "--overload", type=float, default=0.0, metavar="S", help="seconds of overload, at least (until the alert comes)"
+    )
     add("--aftermath", type=float, default=3.0, metavar="S", help="seconds of ordinary calls after it (3)")
     add("--pictures", action="store_true", help="draw the panels into docs/operations/pictures")
     add("--output", type=Path, default=Path("build/watching-test"), metavar="DIR", help="(%(default)s)")
