@@ -18,13 +18,16 @@ from dragoman import errors as client_errors
 from dragoman.__main__ import COMMANDS
 from google.protobuf import descriptor_pb2
 from grpc_tools import protoc  # type: ignore[import-untyped]
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from export.__main__ import COMMANDS as EXPORT_COMMANDS
 from export.__main__ import main as export_command
 from loadtests.__main__ import main as load_test
 from service.__main__ import main as service_command
 from service.api.status import TABLE
-from service.cli.reference import metrics_table, settings_table
+from service.config import setting_fields
+from service.telemetry.metrics import Metrics
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 REFERENCE = CHECKOUT / "docs" / "reference"
@@ -70,6 +73,10 @@ def pages() -> dict[Path, str]:
 
 def settings_page() -> str:
     """Return the page of settings."""
+    rows = (
+        (f"`{name}`", _default(field), " ".join((field.description or "").split()))
+        for name, field in setting_fields().items()
+    )
     return f"""# Settings
 
 Settings come from a TOML file (`--config FILE` or `DRAGOMAN_CONFIG`), then from the environment (`DRAGOMAN_` and the
@@ -79,19 +86,31 @@ false`: a Service named dragoman otherwise puts `DRAGOMAN_PORT` and others into 
 
 `deploy/service.toml` lists every setting with its default, ready to be copied.
 
-{settings_table()}
+{_table(("Setting", "Default", "Meaning"), rows)}
 """
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default is PydanticUndefined:
+        return "computed"
+    if isinstance(field.default, Path) and field.default.is_relative_to(CHECKOUT):
+        return f"`{field.default.relative_to(CHECKOUT)}` of the checkout"
+    return "unset" if field.default in (None, "") else f"`{field.default}`"
 
 
 def metrics_page() -> str:
     """Return the page of metrics."""
+    rows = sorted(
+        (f"`{row.exposed_name}`", row.kind.__name__.lower(), ", ".join(row.labels), row.documentation)
+        for row in Metrics.TABLE.values()
+    )
     return f"""# Metrics
 
 `/metrics` on the HTTP port (9464) has these in Prometheus text or OpenMetrics, whichever the scraper asks for. No label
 comes from what callers send. Beside these come `process_*` (memory, CPU time, open files), `python_info` and
 `python_gc_*`, as in any Python service. [Monitoring](../operations/monitoring.md) says which question each answers.
 
-{metrics_table()}
+{_table(("Metric", "Type", "Labels", "Meaning"), rows)}
 """
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-_COMMANDS = ("serve", "translate", "models", "demo", "keys", "probe", "reference")
+_COMMANDS = ("serve", "translate", "models", "demo", "keys", "probe")
 """Each is a module of `service.cli`."""
 
 

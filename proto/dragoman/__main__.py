@@ -40,7 +40,6 @@ COMMANDS: Mapping[str, Command] = {
     "keys": Command("make an API key, check a file of callers"),
     "probe": Command("ask whether a server accepts calls, for health checks"),
     "demo": Command("start the server on the shipped model, translate four texts, stop it"),
-    "reference": Command("print every setting or metric as a Markdown table"),
     "export": Command("train a model, make a bundle of it, verify and evaluate that", "export", "train,serve"),
     "loadtest": Command("measure latency and capacity of a server under load", "loadtests", "load,serve"),
 }

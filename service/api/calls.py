@@ -10,8 +10,7 @@ import structlog
 from service.api import messages
 from service.datatypes import Priority
 from service.errors import InvalidFieldError
-from service.request_context import RequestContext
-from service.telemetry.access_record import AccessRecord
+from service.requests import AccessRecord, RequestContext
 from service.telemetry.tracing import RequestTrace
 
 REQUEST_ID_KEY = "x-request-id"

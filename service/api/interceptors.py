@@ -22,7 +22,7 @@ from service.api.calls import REQUEST_ID_KEY, Call, sent_or_new_id
 from service.api.rate_limits import ConcurrencyLimiter
 from service.api.streams import RequestStream, Respond, ResponseStream, parsed
 from service.errors import PermissionDeniedError, RateLimitedError, RequestError
-from service.telemetry.access_record import AccessRecord
+from service.requests import AccessRecord
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import Tracing
 

@@ -16,7 +16,7 @@ from service.api.settings import GrpcSettings
 from service.api.streams import RequestStream, ResponseStream
 from service.errors import DeadlineExceededError
 from service.models.repository import ModelRepository
-from service.request_context import RequestContext
+from service.requests import RequestContext
 from service.threads import started_pool
 from service.translate.options import TranslationLimits
 from service.translate.service import Translator

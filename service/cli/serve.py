@@ -16,7 +16,7 @@ _DESCRIPTION = """\
 Serves every model of a directory over gRPC, and metrics and probes over HTTP.
 
 Settings come from flags, else from the environment (DRAGOMAN_GRPC__PORT=50051), else from the file (TOML), else the
-defaults serve the model that ships. `dragoman reference settings` lists them all.
+defaults serve the model that ships. docs/reference/settings.md lists them all.
 
 SIGTERM or SIGINT drains: new calls are rejected, admitted ones answered. A second signal stops at once.
 

@@ -27,7 +27,7 @@ from service.engine.protocol import BatchCommand, BatchReport, BatchStepOutput, 
 from service.engine.queue import AdmissionQueue, PendingSegment
 from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, DragomanError, DrainingError, EngineError, OverloadedError
-from service.request_context import RequestContext
+from service.requests import RequestContext
 from service.telemetry.metrics import Metrics
 from service.threads import SwitchInterval, num_cores
 

@@ -13,7 +13,7 @@ from service.datatypes import Priority, Segment, SegmentResult
 from service.engine.forecast import Forecast, Prediction, RequestCost, WorkAhead
 from service.engine.settings import SchedulingSettings
 from service.errors import DragomanError, OverloadedError
-from service.request_context import RequestContext
+from service.requests import RequestContext
 
 _MIN_SWEEP = 64
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bundle import Bundle, layer_names
-from service.decoding.step_model import FloatArray, IntArray, StepOutput
+from service.bundle import Bundle, Manifest, layer_names
+from service.decoding.step_model import FloatArray, IntArray, ModelLimits, StepOutput, VocabularySpec
 from service.runtime.device import Placement
 from service.runtime.kv_pool import SegmentBuffers, SlotTable, fitting_length, round_up
-from service.runtime.model_limits import model_limits
 from service.runtime.session import Sessions, open_sessions
 from service.runtime.settings import RuntimeSettings
 from service.runtime.step_binding import StepBinding, StepShape
@@ -224,3 +223,15 @@ def _by_length(lengths: NDArray[np.int32]) -> Iterator[IntArray]:
         size = max(1, _ENCODER_TOKENS // (int(bucket) * _ENCODER_BUCKET))
         for begin in range(0, len(members), size):
             yield members[begin : begin + size]
+
+
+def model_limits(manifest: Manifest) -> ModelLimits:
+    """Return the limits of the networks of a bundle."""
+    ids, limits = manifest.special_ids, manifest.limits
+    return ModelLimits(
+        vocabulary=VocabularySpec(
+            size=manifest.architecture.vocabulary_size, pad_id=ids.pad, bos_id=ids.bos, eos_id=ids.eos, unk_id=ids.unk
+        ),
+        max_source_tokens=limits.max_source_tokens,
+        max_target_tokens=limits.max_target_tokens,
+    )

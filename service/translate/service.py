@@ -20,8 +20,7 @@ from service.datatypes import (
     TranslationResult,
     TranslationWarning,
 )
-from service.request_context import RequestContext
-from service.requests import TranslationRequest
+from service.requests import RequestContext, TranslationRequest
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import trace_segments
 from service.text.documents import DocumentPiece, TranslatedDocument

@@ -11,7 +11,8 @@ import grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
-from service.cli.server_process import Ports, ServerProcess
+from service.app import Ports
+from service.cli.demo import ServerProcess
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 START_S = STOP_S = 60.0  # only reached by a test that would otherwise fail anyway

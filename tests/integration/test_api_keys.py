@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from service.api.callers import new_key, store
-from service.cli.server_process import ServerProcess
+from service.cli.demo import ServerProcess
 from service.errors import ConfigError
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles

@@ -22,7 +22,8 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
 import service.engine.process
-from service.cli.server_process import Ports, ServerProcess
+from service.app import Ports
+from service.cli.demo import ServerProcess
 from service.engine.process import DecodingProcess
 from service.engine.protocol import LoadCommand
 from service.errors import EngineError

@@ -15,7 +15,8 @@ from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from service.cli.server_process import Ports, ServerProcess
+from service.app import Ports
+from service.cli.demo import ServerProcess
 from tests.integration.real_process import (
     CALL_S,
     LONG_OPTIONS,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.server_process import ServerProcess
+from service.cli.demo import ServerProcess
 
 CHECKOUT = Path(__file__).parents[2]
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs" / "guides").glob("*.md"))]

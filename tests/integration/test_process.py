@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from service.__main__ import main
-from service.cli.server_process import Ports, ServerProcessError
+from service.app import Ports
+from service.cli.demo import ServerProcessError
 from tests.integration.real_process import CHECKOUT, START_S, STOP_S, process
 
 
@@ -181,16 +182,3 @@ def test_a_demo_that_fails_says_why(capsys: pytest.CaptureFixture[str], monkeypa
     assert main(["demo", "--models", "missing"]) == 1
 
     assert "models.directory" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("topic", "row"),
-    [
-        ("settings", "| `grpc.port` | `50051` | TCP port; 0 takes a free one. |"),
-        ("metrics", "| `mt_requests_total` | counter | method, status | Finished RPCs by method and gRPC status. |"),
-    ],
-)
-def test_the_reference_is_a_table(topic: str, row: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reference", topic]) == 0
-
-    assert row in capsys.readouterr().out.splitlines()

@@ -10,7 +10,7 @@ from dragoman.requests import DecodingOptions
 from dragoman.results import Translation
 
 from service.bundle import open_bundle
-from service.cli.server_process import ServerProcess
+from service.cli.demo import ServerProcess
 
 BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "en-de" / "1"
 MAX_BYTES = 25_000_000

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from service.datatypes import TranslatedSentence, Translation
-from service.request_context import RequestContext
-from service.requests import SamplingOptions, TranslationOptions, TranslationRequest
+from service.requests import RequestContext, SamplingOptions, TranslationOptions, TranslationRequest
 from service.telemetry.metrics import Metrics
 from service.text.segmentation import split_sentences
 from service.translate.options import TranslationLimits

@@ -14,7 +14,7 @@ from service.engine.client import EngineClient
 from service.engine.protocol import BatchCommand, NewSegment
 from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, EngineError, OverloadedError
-from service.request_context import RequestContext
+from service.requests import RequestContext
 from service.telemetry.metrics import Metrics
 from tests.fakes import FlakyModel, ToyModel, make_segment
 from tests.threaded_core import TIMEOUT_S, MortalCore, decode_here

@@ -12,7 +12,7 @@ from service.decoding.running_batch import BatchLoad
 from service.engine.batching import BatchBudget, select_segments
 from service.engine.queue import AdmissionQueue, FairQueue, PendingSegment
 from service.engine.settings import SchedulingSettings
-from service.request_context import RequestContext
+from service.requests import RequestContext
 from tests.fakes import make_segment
 
 MAX_WORK = 20

@@ -19,7 +19,7 @@ from service.engine.forecast import Forecast, RequestCost
 from service.engine.queue import AdmissionQueue, PendingSegment
 from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, EngineError, OverloadedError
-from service.request_context import RequestContext
+from service.requests import RequestContext
 from service.telemetry.metrics import Metrics
 from tests.fakes import FlakyModel, ManualClock, ToyModel, make_segment
 

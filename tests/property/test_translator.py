@@ -9,8 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from service.datatypes import Hypothesis, TranslationResult
 from service.decoding.scoring import rank
-from service.request_context import RequestContext
-from service.requests import AttentionDetail, TranslationOptions, TranslationRequest
+from service.requests import AttentionDetail, RequestContext, TranslationOptions, TranslationRequest
 from service.telemetry.metrics import Metrics
 from service.text.pipeline import best_combinations
 from service.translate.service import Translator

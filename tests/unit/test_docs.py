@@ -21,6 +21,17 @@ def test_the_reference_is_as_generated(generated: dict[Path, str], name: str) ->
     assert (REFERENCE / name).read_text(encoding="utf-8") == generated[REFERENCE / name], "run python -m docs.generate"
 
 
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("settings.md", "| `grpc.port` | `50051` | TCP port; 0 takes a free one. |"),
+        ("metrics.md", "| `mt_requests_total` | counter | method, status | Finished RPCs by method and gRPC status. |"),
+    ],
+)
+def test_settings_and_metrics_are_tables(name: str, row: str, generated: dict[Path, str]) -> None:
+    assert row in generated[REFERENCE / name].splitlines()
+
+
 def test_the_reference_has_no_other_pages(generated: dict[Path, str]) -> None:
     assert set(REFERENCE.iterdir()) == set(generated)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.reference import metrics_table
 from service.config import setting_fields
+from service.telemetry.metrics import Metrics
 
 CHECKOUT = Path(__file__).parents[2]
 READ_FIRST = [CHECKOUT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "deploy/README.md")]
@@ -19,7 +19,7 @@ SETTINGS = set(setting_fields())
 NO_SETTINGS = {"grpc.aio", "grpc.health", "grpc.http2", "limits.cpu", "section.name", "tls.crt"}
 """What looks like a setting and is none."""
 
-METRICS = set(re.findall(r"`(mt_\w+)`", metrics_table()))
+METRICS = {row.exposed_name for row in Metrics.TABLE.values()}
 MAX_BYTES = 15 * 1024
 """Longer, and it is not read to its end."""
 

@@ -12,7 +12,7 @@ from service.api import streams
 from service.api.calls import Call
 from service.api.rate_limits import ConcurrencyLimiter
 from service.api.streams import RequestStream, readable_id, wait_for_first_message
-from service.telemetry.access_record import AccessRecord
+from service.requests import AccessRecord
 from service.telemetry.tracing import RequestTrace
 
 

@@ -4,7 +4,7 @@ from service.datatypes import Priority
 from service.decoding.running_batch import BatchLoad
 from service.engine.batching import BatchBudget, fair_share, select_segments
 from service.engine.queue import PendingSegment
-from service.request_context import RequestContext
+from service.requests import RequestContext
 from tests.fakes import make_segment
 
 BUDGET = BatchBudget(max_segments=4, max_padded_tokens=40, max_rows=16)

@@ -15,7 +15,7 @@ from service.engine.core import EngineCore
 from service.engine.queue import PendingSegment
 from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, DrainingError, EngineError, OverloadedError
-from service.request_context import RequestContext
+from service.requests import RequestContext
 from service.telemetry.metrics import Metrics
 from tests.fakes import FaultyToyModel, FlakyModel, GatedModel, ManualClock, ToyModel, WrappedModel, make_segment
 from tests.without_gc import num_alive, without_gc

@@ -6,7 +6,7 @@ from service.engine.protocol import BatchStepOutput
 from service.engine.queue import AdmissionQueue, FairQueue, PendingSegment
 from service.engine.settings import SchedulingSettings
 from service.errors import OverloadedError
-from service.request_context import RequestContext
+from service.requests import RequestContext
 from tests.fakes import make_segment
 
 BULK = Priority.BULK

@@ -15,7 +15,7 @@ from service.datatypes import SearchConfig, Segment, SegmentResult
 from service.models.model import LoadedModel, ModelEngine, ModelLoader, ModelParts
 from service.models.repository import ModelRepository
 from service.models.serving import SERVING_NAME, ModelSettings, ServingSettings
-from service.request_context import RequestContext
+from service.requests import RequestContext
 from service.telemetry.metrics import Metrics
 from tests.fakes import ManualClock
 from tests.unit.text.text_fakes import TOKENIZER

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from service.bundle import GraphFiles, Manifest
 from service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
-from service.request_context import RequestContext
+from service.requests import RequestContext
 
 EOS = 2
 FIRST_CHARACTER = 4

@@ -26,10 +26,10 @@ from service.errors import (
     OverloadedError,
     UnsupportedFieldError,
 )
-from service.request_context import RequestContext
 from service.requests import (
     AttentionDetail,
     LongSentencePolicy,
+    RequestContext,
     SamplingOptions,
     TranslationOptions,
     TranslationRequest,

@@ -7,10 +7,10 @@ from prometheus_client import CollectorRegistry
 
 from service.datatypes import Priority, Segment, Span, StageTimings, TranslatedSentence, WarningKind
 from service.errors import EngineError, InvalidFieldError, OverloadedError, UnsupportedFieldError
-from service.request_context import RequestContext
 from service.requests import (
     AttentionDetail,
     LongSentencePolicy,
+    RequestContext,
     SamplingOptions,
     TranslationOptions,
     TranslationRequest,

@@ -10,8 +10,7 @@ from prometheus_client import CollectorRegistry
 from service.api.callers import Caller, Permission
 from service.api.rate_limits import RateLimiter
 from service.errors import OverloadedError, RateLimitedError
-from service.request_context import RequestContext
-from service.requests import TranslationRequest
+from service.requests import RequestContext, TranslationRequest
 from service.telemetry.metrics import Metrics
 from service.translate.options import TranslationLimits
 from service.translate.service import Translator

@@ -1,5 +1,7 @@
-from service.datatypes import StageTimings, TextHypothesis, Translation, TranslationResult
-from service.telemetry.access_record import AccessRecord
+import math
+
+from service.datatypes import Priority, StageTimings, TextHypothesis, Translation, TranslationResult
+from service.requests import AccessRecord, RequestContext
 
 
 def answer(text: str, *, queue_s: float = 0.0, num_tokens: int = 2) -> TranslationResult:
@@ -54,3 +56,14 @@ def test_kept_texts_are_cut_where_a_record_would_become_too_long() -> None:
 
 def test_a_call_without_texts_has_no_figures_of_translation() -> None:
     assert (AccessRecord().log_fields(), AccessRecord().span_attributes()) == ({}, {})
+
+
+def test_without_a_call_there_is_a_context_that_records_nothing_and_never_ends() -> None:
+    context, other = RequestContext(), RequestContext()
+
+    context.trace.add("queue", began_s=0.0, ended_s=1.0)
+    context.trace.end(status="OK", attributes={})
+    context.access_record.add_texts(["a"])
+
+    assert (context.trace.trace_id, other.access_record.num_texts) == ("", 0)
+    assert (context.caller, context.deadline_s, context.priority) == ("", math.inf, Priority.INTERACTIVE)
