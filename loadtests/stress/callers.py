@@ -97,9 +97,9 @@ class Question:
     answer: bytes
     """As `Reply.answer` was before anything went wrong; bit for bit."""
 
-    def ask(self, client: "Client") -> Reply:
-        """Ask it; the reply has another status if it is an answer, but not the right one."""
-        return self.judge(client.translate(self.request))
+    def ask(self, client: "Client", *, timeout_s: float = TIMEOUT_S) -> Reply:
+        """Ask it and judge the reply."""
+        return self.judge(client.translate(self.request, timeout_s=timeout_s))
 
     def judge(self, reply: Reply) -> Reply:
         """Return a reply with another status if it is an answer, but not the right one."""
@@ -114,7 +114,6 @@ class Client:
 
     def __init__(self, target: str) -> None:
         self._channel = connect(target)
-        self._methods: dict[Method, Any] = {}
 
     def translate(self, request: bytes, *, timeout_s: float = TIMEOUT_S) -> Reply:
         """Ask for translations and keep what they mean."""
@@ -128,10 +127,6 @@ class Client:
         """Ask what models there are, which needs the event loop only; OK only if there is one."""
         return self.call(Method.LIST_MODELS, b"", timeout_s=timeout_s, read=_require_models)
 
-    def load_model(self, model: str) -> Reply:
-        """Ask for a version of a model to be loaded."""
-        return self.call(Method.LOAD_MODEL, pb.LoadModelRequest(model=model).SerializeToString())
-
     def call(
         self,
         method: Method,
@@ -143,7 +138,7 @@ class Client:
     ) -> Reply:
         """Make any unary call; `read` makes `Reply.answer`, or raises a ValueError that says what is wrong."""
         began_s = time.monotonic()
-        call = self._method(method).future(request, timeout=timeout_s, **options)
+        call = self._channel.unary_unary(method.path).future(request, timeout=timeout_s, **options)
         if call.code() is not grpc.StatusCode.OK:
             return reply_of(call, (), began_s=began_s)
         reply = reply_of(call, [call.result()], began_s=began_s)
@@ -157,11 +152,6 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self._channel.close()
-
-    def _method(self, method: Method) -> Any:
-        if method not in self._methods:
-            self._methods[method] = self._channel.unary_unary(method.path)
-        return self._methods[method]
 
 
 def learn_answers(target: str, requests: Sequence[bytes]) -> list[Question]:
@@ -193,16 +183,7 @@ class Bystanders:
         look: Callable[[Client], Reply] = Client.check,
         look_each_s: float = _PAUSE_S,
     ) -> None:
-        """Call a server.
-
-        Args:
-            target: its address.
-            questions: what is translated, with the right answers.
-            num_translating: threads that translate; one more looks.
-            each_s: pause between two translations of a thread.
-            look: another call, without queue and model: the server's health, or what models there are.
-            look_each_s: pause between two of these.
-        """
+        """Let so many threads translate and one more look: a call without queue and model; with pauses between."""
         self._target = target
         self._is_over = threading.Event()
         self._progress = threading.Condition()

@@ -9,12 +9,12 @@ from statistics import median
 from typing import Final
 
 from loadtests.flags import within
-from loadtests.stress import report, server
+from loadtests.stress import server
 from loadtests.stress.calls import Load
 from loadtests.stress.soak.judging import Notes, judge
 from loadtests.stress.soak.ledger import AccessLog, read_access_log
 from loadtests.stress.soak.plan import EVERYTHING, Mix, planned_calls
-from loadtests.stress.verdict import Summary, at_most, require
+from loadtests.stress.verdict import Summary, at_most, conclude, require
 from loadtests.target import ServerProcess, wait_until_idle
 from loadtests.texts import SENTENCES, Texts
 from loadtests.wire import Method
@@ -154,7 +154,7 @@ def run(options: argparse.Namespace) -> int:
         "elapsed_s": found.elapsed_s,
         "memory_mb": [round(size_mb, 1) for size_mb in found.memory_mb],
     }
-    return report.conclude(summary, options.output, details=details)
+    return conclude(summary, options.output, details=details)
 
 
 def _methods(text: str) -> list[Method]:

@@ -2,18 +2,32 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from loadtests.target import ServerProcess
 
 SHIPPED_MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models"
 
+_Seen = TypeVar("_Seen")
 _START_TIMEOUT_S: Final = 120.0
 _COMPLAINTS: Final = frozenset({"error", "critical"})
 _MANIFEST: Final = "manifest.json"
+
+
+def poll(
+    look: Callable[[], _Seen], is_done: Callable[[_Seen], bool], *, timeout_s: float, each_s: float = 0.05
+) -> _Seen:
+    """Look again and again; return what was seen when it is done, or last before the time was out."""
+    until_s = time.monotonic() + timeout_s
+    while True:
+        seen = look()
+        if is_done(seen) or time.monotonic() > until_s:
+            return seen
+        time.sleep(each_s)
 
 
 def log_path(output: Path) -> Path:
@@ -23,12 +37,7 @@ def log_path(output: Path) -> Path:
 
 @contextmanager
 def started(output: Path, *, models: Path, settings: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
-    """Start a server, ready for calls, on a directory of models; kill it at the end if it still runs.
-
-    Args:
-        output: directory of its log.
-        models: its models.
-        settings: environment variables of the server, beside those of this process.
+    """Start a server, ready for calls, with a log in `output`; kill it at the end if it still runs.
 
     Raises:
         ServerError: if it does not start.
@@ -61,10 +70,10 @@ def complaints(lines: Iterable[str]) -> list[str]:
     return [text for text, record in log_records(lines) if is_complaint(record)]
 
 
-def copy_models(models: Path, copy: Path) -> None:
-    """Make a directory of models what another one is, with files of its own."""
+def copy_tree(original: Path, copy: Path) -> None:
+    """Make a directory what another one is, with files of its own."""
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(models, copy)
+    shutil.copytree(original, copy)
 
 
 def only_bundle(models: Path) -> Path:
@@ -83,17 +92,9 @@ class Versions:
     """A directory of models in which versions of one bundle come and go: copies, each with a manifest of its own."""
 
     def __init__(self, models: Path, bundle: Path) -> None:
-        """Use a directory of models.
-
-        Raises:
-            OSError: if the bundle cannot be read.
-            ValueError: if its manifest is none.
-        """
         self._bundle = bundle
         self._manifest = json.loads((bundle / _MANIFEST).read_text(encoding="utf-8"))
         self.name: str = self._manifest["name"]
-        """Of the model."""
-
         self._family = models / self.name
         self._family.mkdir(parents=True, exist_ok=True)
 

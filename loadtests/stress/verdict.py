@@ -1,10 +1,15 @@
-"""What a scenario came to: its figures, and each promise, held or broken. Pure."""
+"""What a scenario came to: its figures, each promise, held or broken; and its report: a line, JSON, a picture."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
-from loadtests.report import figures_line
+from matplotlib.figure import Figure
+
+from loadtests.machine import describe_machine
+from loadtests.report import figures_line, write_json, write_picture
 
 _MAX_SHOWN: Final = 5
 """Of the sentences of one promise; the JSON has all."""
@@ -15,8 +20,6 @@ class Promise:
     """Something that must hold whatever the scenario does."""
 
     name: str
-    """What is promised, such as `each request is answered once`."""
-
     broken: Sequence[str] = ()
     """A sentence for each time that it was broken; none: it held."""
 
@@ -67,11 +70,6 @@ class Summary:
         return [promise for promise in self.promises if not promise.held]
 
     @property
-    def verdict(self) -> str:
-        """`held` or `broken`."""
-        return "broken" if self.broken else "held"
-
-    @property
     def exit_status(self) -> int:
         """0 if every promise held, else 1."""
         return 1 if self.broken else 0
@@ -79,14 +77,37 @@ class Summary:
     @property
     def line(self) -> str:
         """`SCENARIO name=value ... verdict=held`."""
-        return figures_line(self.scenario, {**self.figures, "verdict": self.verdict})
+        return figures_line(self.scenario, {**self.figures, "verdict": "broken" if self.broken else "held"})
 
     def as_json(self) -> dict[str, Any]:
         """Return figures, promises and verdict as JSON-ready values."""
         return {
             "scenario": self.scenario,
-            "verdict": self.verdict,
+            "verdict": "broken" if self.broken else "held",
             "figures": dict(self.figures),
             "promises": [{"held": promise.held, **asdict(promise)} for promise in self.promises],
             "notes": list(self.notes),
         }
+
+
+def conclude(summary: Summary, output: Path, *, details: Mapping[str, Any], figure: Figure | None = None) -> int:
+    """Write `SCENARIO.json`, with `details` beside machine and summary, and `SCENARIO.png`; print the line.
+
+    Returns:
+        The exit status of the scenario.
+    """
+    name = summary.scenario.replace("-", "_")
+    write_json(output / f"{name}.json", {"machine": describe_machine(), **summary.as_json(), **details})
+    if figure is not None:
+        write_picture(output / f"{name}.png", figure)
+    print_broken(summary)
+    for note in summary.notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(summary.line, flush=True)
+    return summary.exit_status
+
+
+def print_broken(summary: Summary) -> None:
+    """Print each promise that did not hold."""
+    for promise in summary.broken:
+        print(f"broken: {promise.sentence}", file=sys.stderr, flush=True)

@@ -38,25 +38,18 @@ _MAX_NAME_CHARACTERS: Final = 128
 _METADATA_ENTRY_BYTES: Final = 32
 """What HTTP/2 counts for each entry besides its bytes."""
 
-_ODD_INTS: Final = (-1, -(2**31), 2**31 - 1, 1000)
+_ODD_INTS: Final = (-1, -(2**63), -(2**31), 2**31 - 1, 1000)
 _SIGNALLING_NAN: Final[float] = struct.unpack("<d", b"\x01\x00\x00\x00\x00\x00\xf0\x7f")[0]
 _DOUBLES: Final = st.floats() | st.sampled_from(
     (math.nan, math.inf, -math.inf, -0.0, 5e-324, -5e-324, 2.3e-308, 1.7976931348623157e308, 1e-9, _SIGNALLING_NAN)
 )
-_INT_LIMITS: Final = {
-    "beam_size": (1, 16),
-    "num_hypotheses": (1, 16),
-    "no_repeat_ngram_size": (0, 16),
-    "min_target_tokens": (0, 2),
-    "max_target_tokens": (1, None),
-}
+_OPTION_LIMITS: Final[Mapping[str, tuple[float, float | None]]] = {
+    "beam_size": (1, 16), "num_hypotheses": (1, 16), "no_repeat_ngram_size": (0, 16), "min_target_tokens": (0, 2),
+    "max_target_tokens": (1, None), "length_penalty": (0.0, 5.0), "repetition_penalty": (1.0, 10.0),
+    "coverage_penalty": (0.0, 5.0),
+}  # fmt: skip
 """Least and most; None: as the model says."""
 
-_DOUBLE_LIMITS: Final = {
-    "length_penalty": (0.0, 5.0),
-    "repetition_penalty": (1.0, 10.0),
-    "coverage_penalty": (0.0, 5.0),
-}
 _SAMPLING_LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "temperature": (0.01, 10.0), "top_p": (5e-324, 1.0), "top_k": (1, 1000), "seed": (0, 2**63 - 1),
 }  # fmt: skip
@@ -94,7 +87,7 @@ def text_sizes(draw: Draw) -> BadInput:
     size = draw.limits.max_text_characters + draw.choice(_STEPS)
     is_over = size > draw.limits.max_text_characters
     expected = invalid("texts[1]") if is_over else possibly("INVALID_ARGUMENT", field="texts")
-    return translate_input(draw.limits, "A man.", _filled(draw, size), expected=expected)
+    return translate_input(draw.limits, "A man.", repeated(draw.choice(_UNITS), size), expected=expected)
 
 
 def request_sizes(draw: Draw) -> BadInput:
@@ -102,7 +95,7 @@ def request_sizes(draw: Draw) -> BadInput:
     size, each, step = draw.limits.max_request_characters, draw.limits.max_text_characters, draw.choice(_STEPS)
     sizes = [*[each] * (size // each - 1), each - 1, 1 + size % each + step]
     expected = invalid("texts") if step > 0 else possibly("INVALID_ARGUMENT", field="texts")
-    return translate_input(draw.limits, *(_filled(draw, one) for one in sizes), expected=expected)
+    return translate_input(draw.limits, *(repeated(draw.choice(_UNITS), one) for one in sizes), expected=expected)
 
 
 def text_counts(draw: Draw) -> BadInput:
@@ -161,36 +154,40 @@ def metadata(draw: Draw) -> BadInput:
 
 def integers(draw: Draw) -> BadInput:
     """One whole number among the options at a limit, one below it or beyond, or far from it."""
-    name = draw.choice(sorted(_INT_LIMITS))
-    low, high = _INT_LIMITS[name]
-    most = draw.limits.max_target_tokens if high is None else high
-    value = draw.choice((low - 1, low, low + 1, most - 1, most, most + 1, *_ODD_INTS))
-    expected = OK if low <= value <= most else invalid(f"options.{name}")
+    name = draw.choice([name for name, (low, _) in _OPTION_LIMITS.items() if isinstance(low, int)])
+    low, high = _OPTION_LIMITS[name]
+    value, expected = _number(draw, f"options.{name}", low, draw.limits.max_target_tokens if high is None else high)
     return _with_options(draw, expected, **{**CHEAP, "beam_size": 16 if name == "num_hypotheses" else 1, name: value})
 
 
 def doubles(draw: Draw) -> BadInput:
     """One number with a fraction at a limit, a hair beyond it, or none at all: NaN, infinity, denormals."""
-    name = draw.choice(sorted(_DOUBLE_LIMITS))
-    low, high = _DOUBLE_LIMITS[name]
-    value = draw(st.sampled_from(_around(low, high)) | _DOUBLES)
-    unsupported = ("UNIMPLEMENTED",) if name == "coverage_penalty" else ()  # a model without an attention graph
-    expected = possibly(*unsupported) if low <= value <= high else invalid(f"options.{name}")
+    name = draw.choice([name for name, (low, _) in _OPTION_LIMITS.items() if isinstance(low, float)])
+    low, high = _OPTION_LIMITS[name]
+    value, expected = _number(draw, f"options.{name}", low, high or 0.0)
+    if expected == OK and name == "coverage_penalty":
+        expected = possibly("UNIMPLEMENTED")  # a model without an attention graph
     return _with_options(draw, expected, **{**CHEAP, "beam_size": 2, name: value})
 
 
 def sampling(draw: Draw) -> BadInput:
     """Numbers of sampling at their limits and beyond."""
     name = draw.choice(sorted(_SAMPLING_LIMITS))
-    low, high = _SAMPLING_LIMITS[name]
-    if isinstance(low, float):
-        value = draw(st.sampled_from(_around(low, high)) | _DOUBLES)
-    else:
-        wide = (-1, 0, high, -(2**63)) if name == "seed" else (low - 1, low, high, high + 1, *_ODD_INTS)
-        value = int(draw.choice(wide))
-    expected = OK if low <= value <= high else invalid(f"options.sampling.{name}")
+    value, expected = _number(draw, f"options.sampling.{name}", *_SAMPLING_LIMITS[name])
     chosen: dict[str, Any] = {name: value}
     return _with_options(draw, expected, sampling=pb.SamplingOptions(**chosen), max_target_tokens=3)
+
+
+def _number(draw: Draw, field: str, low: float, high: float) -> tuple[float, Expected]:
+    """Draw a number about its limits, whole if these are, and what must become of it."""
+    if isinstance(low, float):
+        beyond = math.nextafter(low, -math.inf), math.nextafter(high, math.inf)
+        value = draw(st.sampled_from((low, high, *beyond, (low + high) / 2, 0.0)) | _DOUBLES)
+    else:
+        end = 2**63 if high >= 2**31 else 2**31
+        near = (low - 1, low, low + 1, high - 1, high, high + 1, *_ODD_INTS)
+        value = draw.choice([one for one in near if -end <= one < end])
+    return value, OK if low <= value <= high else invalid(field)
 
 
 def enums(draw: Draw) -> BadInput:
@@ -275,11 +272,6 @@ def suppressed_pieces(draw: Draw) -> BadInput:
     return translate_input(draw.limits, "A man.", expected=expected, method=method, options=options)
 
 
-def _around(low: float, high: float) -> list[float]:
-    beyond = math.nextafter(low, -math.inf), math.nextafter(high, math.inf)
-    return [low, high, *beyond, (low + high) / 2, 0.0]
-
-
 def _with_options(draw: Draw, expected: Expected, **options: Any) -> BadInput:
     text, chosen = "A man reads.", pb.DecodingOptions(**options)
     if draw.chance(0.25):
@@ -297,10 +289,6 @@ def _padded(draw: Draw, size: int, *, method: Method = Method.TRANSLATE) -> BadI
     return BadInput(message=message, expected=expected, method=method, has_request_id=True, num_characters=len(message))
 
 
-def _filled(draw: Draw, size: int) -> str:
-    return repeated(draw.choice(_UNITS), size)
-
-
 def _shaped(draw: Draw, size: int) -> str:
     return SHAPES[draw.choice(sorted(SHAPES))].text(draw, size)
 
@@ -316,13 +304,9 @@ def _model(draw: Draw) -> str:
 
 
 def _message(method: Method, request: Message, *statuses: str) -> BadInput:
-    return BadInput(
-        message=request.SerializeToString(),
-        expected=rejected(*statuses),
-        method=method,
-        has_request_id=True,
-        num_characters=request.ByteSize(),
-    )
+    message = request.SerializeToString()
+    expected = rejected(*statuses)
+    return BadInput(message=message, expected=expected, method=method, has_request_id=True, num_characters=len(message))
 
 
 FIELDS: Final = (

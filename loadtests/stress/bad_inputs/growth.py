@@ -4,23 +4,15 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.stress.bad_inputs.inputs import (
-    CHEAP,
-    OK,
-    BadInput,
-    Draw,
-    Limits,
-    document_input,
-    repeated,
-    translate_input,
-)
+from loadtests.stress.bad_inputs.inputs import CHEAP, OK, BadInput, Draw, Limits, document_input, translate_input
 from loadtests.stress.bad_inputs.sender import Answer
-from loadtests.stress.bad_inputs.texts import SHAPES, Shape
+from loadtests.stress.bad_inputs.texts import SHAPES
 from loadtests.stress.drawing import drawn
+from loadtests.wire import Method
 
 _CLEAR_RATIO: Final = 2.5
 """Work that grows no faster is not measured again; what looks steeper may have been disturbed by other work."""
@@ -29,25 +21,18 @@ _MAX_TRIES: Final = 4
 _UNIT_CHARACTERS: Final = 61
 
 
-class Sends(Protocol):
-    """Sends an input."""
-
-    def send(self, bad: BadInput, /) -> Answer:
-        """Return what became of it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """The same shape of text at two sizes."""
+    """The same shape of text at two sizes, of which the larger has `num_characters`.
+
+    Times are the fastest of some tries: the text work of a request; for a document, until its first sentence.
+    """
 
     shape: str
     method: str
     num_characters: int
-    """Of the larger one."""
-
     half_s: float
     whole_s: float
-    """What it took, the fastest of some tries: the text work of a request; for a document, until its first sentence."""
 
     @property
     def ratio(self) -> float:
@@ -55,36 +40,35 @@ class Growth:
         return self.whole_s / self.half_s if self.half_s else 1.0
 
 
-def measured(sender: Sends, limits: Limits, *, shapes: Sequence[str], seed: int) -> Iterator[Growth]:
+def measured(
+    send: Callable[[BadInput], Answer], limits: Limits, *, shapes: Sequence[str], seed: int
+) -> Iterator[Growth]:
     """Yield the growth of requests and documents of each shape, up to the greatest size."""
+    sizes = {
+        Method.TRANSLATE: limits.max_text_characters,
+        Method.TRANSLATE_DOCUMENT: limits.max_document_characters,
+    }
+
+    def seconds(method: Method, text: str) -> float:
+        if method is Method.TRANSLATE_DOCUMENT:
+            return send(document_input(limits, text, expected=OK, leaves_after=1)).seconds
+        options = pb.DecodingOptions(**{**CHEAP, "max_target_tokens": 1})
+        responses = send(translate_input(limits, text, expected=OK, options=options)).responses
+        timings = [one.timings for one in responses if isinstance(one, pb.TranslateResponse)]
+        return sum(timing.text.ToNanoseconds() for timing in timings) / 1e9
+
     for shape in shapes:
-        unit = drawn(partial(_unit, SHAPES[shape]), entropy=f"{seed}/{shape}")
-        for method, most, measure in (
-            ("Translate", limits.max_text_characters, _text_s),
-            ("TranslateDocument", limits.max_document_characters, _first_s),
-        ):
+        unit = drawn(partial(_unit, shape), entropy=f"{seed}/{shape}")
+        for method, most in sizes.items():
+            text = (unit * (most // len(unit) + 1))[:most]
             half_s = whole_s = math.inf
             for _ in range(_MAX_TRIES):
-                half_s = min(half_s, measure(sender, limits, repeated(unit, most // 2)))
-                whole_s = min(whole_s, measure(sender, limits, repeated(unit, most)))
+                half_s = min(half_s, seconds(method, text[: most // 2]))
+                whole_s = min(whole_s, seconds(method, text))
                 if whole_s <= _CLEAR_RATIO * half_s:
                     break
-            yield Growth(shape=shape, method=method, num_characters=most, half_s=half_s, whole_s=whole_s)
+            yield Growth(shape=shape, method=method.value, num_characters=most, half_s=half_s, whole_s=whole_s)
 
 
-def _unit(shape: Shape, draw: Callable[..., Any]) -> str:
-    return shape.text(Draw(draw), _UNIT_CHARACTERS)
-
-
-def _text_s(sender: Sends, limits: Limits, text: str) -> float:
-    """Return the seconds of text work of a request, as the answer tells them."""
-    options = pb.DecodingOptions(**{**CHEAP, "max_target_tokens": 1})
-    bad = translate_input(limits, text, expected=OK, options=options)
-    timings = [one.timings for one in sender.send(bad).responses if isinstance(one, pb.TranslateResponse)]
-    return sum(timing.text.ToNanoseconds() for timing in timings) / 1e9
-
-
-def _first_s(sender: Sends, limits: Limits, text: str) -> float:
-    """Return the seconds until the first message of a document, whose caller cancels then."""
-    bad = document_input(limits, text, expected=OK, leaves_after=1)
-    return sender.send(bad).seconds
+def _unit(shape: str, draw: Callable[..., Any]) -> str:
+    return SHAPES[shape].text(Draw(draw), _UNIT_CHARACTERS)

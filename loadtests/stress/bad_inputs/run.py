@@ -1,12 +1,13 @@
 """The run: batches of bad inputs side by side, bystanders among them, a look at the server after each batch."""
 
-import threading
+import argparse
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
 
 import grpc
@@ -75,8 +76,6 @@ class Run:
 
     translations: list[Reply] = field(default_factory=list)
     looks: list[Reply] = field(default_factory=list)
-    """Calls that need nothing but the event loop."""
-
     growths: Sequence[Growth] = ()
     elapsed_s: float = 0.0
 
@@ -104,7 +103,7 @@ class Watch:
             yield f"work is left on the server: {left}"
         with Client(self._server.target) as client:
             health = client.check()
-            replies = [one.judge(client.translate(one.request)) for one in self.questions[:_NUM_PROBES]]
+            replies = [one.ask(client) for one in self.questions[:_NUM_PROBES]]
         if not all(pb.TranslateResponse.FromString(one.answer).translations for one in self.questions):
             yield "an ordinary request has no translation"
         if health.status != "OK":
@@ -115,38 +114,19 @@ class Watch:
         self._num_read = len(lines)
 
 
-def send_all(
-    server: ServerProcess,
-    output: Path,
-    *,
-    count: int,
-    only: Sequence[str],
-    seed: int,
-    num_senders: int,
-    timeout_s: float,
-    grown_shapes: Sequence[str],
-) -> Run:
-    """Send so many inputs of the kinds named, after some that only warm up; end early if the server does.
-
-    Args:
-        server: that runs and answers calls.
-        output: directory of its log.
-        count: of the inputs.
-        only: the kinds.
-        seed: of everything that is drawn.
-        num_senders: how many inputs are in flight at a time.
-        timeout_s: after which a call counts as hanging.
-        grown_shapes: whose growth is measured in the end.
+def send_all(server: ServerProcess, options: argparse.Namespace, *, grown_shapes: Sequence[str]) -> Run:
+    """Send inputs as the flags say, after some that only warm up; end early if the server does.
 
     Raises:
         ServerError: if the server does not answer before the first input.
     """
+    count, only, seed = options.count, options.only, options.seed
     with ExitStack() as stack:
-        watch = Watch(server, output, seed=seed)
+        watch = Watch(server, options.output, seed=seed)
         limits = watch.limits()
-        senders = [
-            stack.enter_context(closing(Sender(server.target, limits, timeout_s=timeout_s))) for _ in range(num_senders)
-        ]
+        senders = [Sender(server.target, limits, timeout_s=options.timeout) for _ in range(options.callers)]
+        for sender in senders:
+            stack.callback(sender.close)
         seen = Run(server_faults=list(watch.faults()))
         warm_up = kinds.plan(max(len(only), round(_WARM_UP_SHARE * count)), kinds=only, seed=seed)
         list(_sent(senders, warm_up, seed=_WARM_UP_SEED, limits=limits))
@@ -156,15 +136,16 @@ def send_all(
         seen.memory_mb.append(server.rss_mb())
         began_s = time.monotonic()
         try:
-            for batch in _batches(kinds.plan(count, kinds=only, seed=seed)):
+            planned = kinds.plan(count, kinds=only, seed=seed)
+            for first in tqdm(range(0, count, _BATCH), unit="batches", disable=None):
                 with _bystanders(server, watch.questions) as bystanders:
-                    seen.records += _sent(senders, batch, seed=seed, limits=limits)
+                    seen.records += _sent(senders, planned[first : first + _BATCH], seed=seed, limits=limits)
                 seen.translations += bystanders.translations
                 seen.looks += bystanders.looks
                 seen.server_faults += watch.faults()
                 seen.memory_mb.append(server.rss_mb())
             seen.elapsed_s = time.monotonic() - began_s
-            measured = growth.measured(senders[0], limits, shapes=grown_shapes, seed=seed)
+            measured = growth.measured(senders[0].send, limits, shapes=grown_shapes, seed=seed)
             seen.growths = list(tqdm(measured, total=2 * len(grown_shapes), unit="shapes", disable=None))
             seen.server_faults += watch.faults()
             seen.memory_mb.append(server.rss_mb())
@@ -184,8 +165,8 @@ def send_one(sender: Sender, planned: Planned, bad: BadInput) -> Record:
         answer = Answer(status="UNKNOWN", seconds=time.perf_counter() - began_s)
         found = [f"the answer cannot be read: {error}"]
     return Record(
-        kind=planned.kind,
-        index=planned.index,
+        kind=planned[0],
+        index=planned[1],
         method=bad.method.value,
         num_characters=bad.num_characters,
         status=answer.status,
@@ -196,34 +177,22 @@ def send_one(sender: Sender, planned: Planned, bad: BadInput) -> Record:
 
 
 def _bystanders(server: ServerProcess, questions: Sequence[Question]) -> Bystanders:
-    return Bystanders(
-        server.target,
-        questions,
-        num_translating=1,
-        each_s=_TRANSLATE_EACH_S,
-        look=Client.list_models,
-        look_each_s=_LOOK_EACH_S,
-    )
-
-
-def _batches(planned: Sequence[Planned]) -> Iterator[Sequence[Planned]]:
-    with tqdm(total=len(planned), unit="inputs", disable=None) as progress:
-        for first in range(0, len(planned), _BATCH):
-            batch = planned[first : first + _BATCH]
-            yield batch
-            progress.update(len(batch))
+    pauses = {"each_s": _TRANSLATE_EACH_S, "look_each_s": _LOOK_EACH_S}
+    return Bystanders(server.target, questions, num_translating=1, look=Client.list_models, **pauses)
 
 
 def _sent(senders: Sequence[Sender], planned: Sequence[Planned], *, seed: int, limits: Limits) -> Iterator[Record]:
     """Let each sender that is free send the next input; yield the records as they come."""
-    own = threading.local()
-    free = list(senders)
-
-    def take_sender() -> None:
-        own.sender = free.pop()
+    free = SimpleQueue[Sender]()
+    for sender in senders:
+        free.put(sender)
 
     def send(one: Planned, bad: BadInput) -> Record:
-        return send_one(own.sender, one, bad)
+        sender = free.get()
+        try:
+            return send_one(sender, one, bad)
+        finally:
+            free.put(sender)
 
-    with ThreadPoolExecutor(len(senders), initializer=take_sender) as pool:
+    with ThreadPoolExecutor(len(senders)) as pool:
         yield from pool.map(send, planned, (kinds.make(one, seed=seed, limits=limits) for one in planned))

@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from typing import Any, Final
@@ -12,15 +12,15 @@ from matplotlib.figure import Figure
 
 from loadtests.flags import within
 from loadtests.records import percentile
+from loadtests.report import rounded
 from loadtests.stress.bad_inputs import kinds
-from loadtests.stress.bad_inputs.inputs import LEFT, BadInput
-from loadtests.stress.bad_inputs.kinds import KINDS, Planned
+from loadtests.stress.bad_inputs.inputs import LEFT
+from loadtests.stress.bad_inputs.kinds import KINDS
 from loadtests.stress.bad_inputs.run import Record, Run, Watch, send_all, send_one
 from loadtests.stress.bad_inputs.sender import HANG, INTERNAL, LOST, Sender
 from loadtests.stress.bad_inputs.texts import SHAPES
-from loadtests.stress.report import conclude
 from loadtests.stress.server import started
-from loadtests.stress.verdict import Promise, Summary, at_most
+from loadtests.stress.verdict import Promise, Summary, at_most, conclude
 from loadtests.target import ServerProcess
 
 SUMMARY: Final = "20,000 malformed and extreme inputs: does each get the right status?"
@@ -61,7 +61,6 @@ _MAX_GROWTH_RATIO: Final = 3.0
 _MIN_GROWTH_S: Final = 0.25
 """Faster ones are noise."""
 
-_MAX_CALLERS: Final = 1000
 _MAX_SHOWN: Final = 2000
 
 
@@ -73,18 +72,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--only", type=_kinds, default=list(KINDS), metavar="KIND,...", help="kinds to send (all)")
     add("--index", type=within(0, _MAX_COUNT, int), metavar="I", help="send and show this one input of one kind")
     add("--list", action="store_true", help="print the kinds and end")
-    add("--callers", type=within(1, _MAX_CALLERS, int), default=8, metavar="N", help="inputs in flight at a time (8)")
+    add("--callers", type=within(1, 1000, int), default=8, metavar="N", help="inputs in flight at a time (8)")
     add("--timeout", type=within(0.1, 3600), default=60.0, metavar="S", help="after which a call hangs (60)")
     add("--max-rss-growth-mb", type=within(1, 1e6), default=256.0, metavar="MB", help="memory promise (256)")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Send them all, or one; return the exit code.
-
-    Raises:
-        argparse.ArgumentTypeError: if flags do not go together.
-        ServerError: if the server does not start or answer.
-    """
+    """Send them all, or one; return the exit code."""
     if options.list:
         print("\n".join(f"{name:20} {(kind.__doc__ or '').partition(chr(10))[0]}" for name, kind in KINDS.items()))
         return 0
@@ -100,17 +94,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _send_all(server: ServerProcess, options: argparse.Namespace) -> int:
-    result = send_all(
-        server,
-        options.output,
-        count=options.count,
-        only=options.only,
-        seed=options.seed,
-        num_senders=options.callers,
-        timeout_s=options.timeout,
-        grown_shapes=_SHORT_SHAPES if options.mode == "short" else sorted(SHAPES),
-    )
-    print("slowest:", *map(_slow_line, slowest(result.records)), sep="\n  ")
+    result = send_all(server, options, grown_shapes=_SHORT_SHAPES if options.mode == "short" else sorted(SHAPES))
+    print("slowest:")
+    for one in slowest(result.records):
+        what = f"{one.method} of {one.num_characters} characters, {one.status}, {one.name}"
+        print(f"  {1000 * one.seconds:.0f} ms: {what}")
     settings = {name: str(value) for name, value in vars(options).items()}
     return conclude(
         summarize(result, seed=options.seed, max_rss_growth_mb=options.max_rss_growth_mb),
@@ -124,9 +112,11 @@ def _send_one(server: ServerProcess, options: argparse.Namespace) -> int:
     """Send one input and show it; return 1 if a promise was broken."""
     watch = Watch(server, options.output, seed=options.seed)
     limits = watch.limits()
-    planned = Planned(kind=options.only[0], index=options.index)
+    planned = options.only[0], options.index
     bad = kinds.make(planned, seed=options.seed, limits=limits)
-    print(_shown(bad))
+    rest = f" ... {len(bad.message)} bytes" if len(bad.message) > _MAX_SHOWN else ""
+    print(f"{bad.method.path}\nmetadata: {bad.metadata}\nmessage: {bad.message[:_MAX_SHOWN]!r}{rest}")
+    print("expected:", " or ".join(sorted(bad.expected.statuses)))
     with closing(Sender(server.target, limits, timeout_s=options.timeout)) as sender:
         record = send_one(sender, planned, bad)
     print(f"answered: {record.status} after {1000 * record.seconds:.0f} ms")
@@ -134,18 +124,6 @@ def _send_one(server: ServerProcess, options: argparse.Namespace) -> int:
     for sentence in broken:
         print(f"broken: {sentence}", file=sys.stderr)
     return 1 if broken else 0
-
-
-def _shown(bad: BadInput) -> str:
-    rest = f" ... {len(bad.message)} bytes" if len(bad.message) > _MAX_SHOWN else ""
-    expected = " or ".join(sorted(bad.expected.statuses))
-    message = f"{bad.message[:_MAX_SHOWN]!r}{rest}"
-    return f"{bad.method.path}\nmetadata: {bad.metadata}\nmessage: {message}\nexpected: {expected}"
-
-
-def _slow_line(record: Record) -> str:
-    what = f"{record.method} of {record.num_characters} characters, {record.status}, {record.name}"
-    return f"{1000 * record.seconds:.0f} ms: {what}"
 
 
 def summarize(run: Run, *, seed: int, max_rss_growth_mb: float) -> Summary:
@@ -171,11 +149,11 @@ def summarize(run: Run, *, seed: int, max_rss_growth_mb: float) -> Summary:
         "lost": sum(statuses[status] for status in LOST),
         "rss_growth_mb": f"{rss_growth_mb:.1f}",
         "slowest_ms": f"{1000 * max((record.seconds for record in run.records), default=0.0):.0f}",
-        "p99_us_per_character": _rounded(_percentile(per_character_us)),
-        "bystander_p99_ms": _rounded(_percentile(translated_s), 1000),
-        "look_p99_ms": _rounded(_percentile(looked_s), 1000),
-        "look_max_ms": _rounded(max(looked_s, default=None), 1000),
-        "worst_growth": _rounded(max((growth.ratio for growth in growths), default=None)),
+        "p99_us_per_character": rounded(_p99(per_character_us)),
+        "bystander_p99_ms": rounded(_p99([1000 * seconds for seconds in translated_s])),
+        "look_p99_ms": rounded(_p99([1000 * seconds for seconds in looked_s])),
+        "look_max_ms": rounded(1000 * max(looked_s) if looked_s else None),
+        "worst_growth": rounded(max((growth.ratio for growth in growths), default=None)),
         "inputs_per_s": f"{len(run.records) / run.elapsed_s:.0f}",
     }
     wrong = [f"{fault} (--seed {seed} {one.name}, {one.method})" for one in run.records for fault in one.faults]
@@ -185,20 +163,17 @@ def summarize(run: Run, *, seed: int, max_rss_growth_mb: float) -> Summary:
         promises=[
             Promise(name="each input is answered as the contract says", broken=wrong),
             Promise(name="between batches the server is well", broken=run.server_faults),
-            Promise(name="bystanders are answered as before", broken=list(_bystander_failures(run))),
+            Promise(
+                name="bystanders are answered as before",
+                broken=[
+                    f"{reply.status}: {reply.message}"
+                    for reply in (*run.alone, *run.translations, *run.looks)
+                    if reply.status != "OK"
+                ],
+            ),
             at_most("memory of the server is bounded: growth", rss_growth_mb, max_rss_growth_mb, unit="MB"),
-            at_most(
-                "translations of bystanders at p99",
-                _percentile(translated_s) or 0,
-                _MAX_BYSTANDER_P99_S,
-                unit="s",
-            ),
-            at_most(
-                "calls that need the event loop only at p99",
-                _percentile(looked_s) or 0,
-                _MAX_LOOK_P99_S,
-                unit="s",
-            ),
+            at_most("translations of bystanders at p99", _p99(translated_s) or 0, _MAX_BYSTANDER_P99_S, unit="s"),
+            at_most("calls that need the event loop only at p99", _p99(looked_s) or 0, _MAX_LOOK_P99_S, unit="s"),
             Promise(
                 name="work grows as the text does",
                 broken=[
@@ -222,7 +197,7 @@ def details(run: Run) -> dict[str, Any]:
     by_kind: dict[str, Counter[str]] = defaultdict(Counter)
     for record in run.records:
         by_kind[record.kind][record.status] += 1
-    alone_s = _percentile([reply.latency_s for reply in run.alone])
+    alone_s = _p99([reply.latency_s for reply in run.alone])
     return {
         "faults": [asdict(record) for record in run.records if record.faults],
         "slowest": [asdict(record) for record in slowest(run.records)],
@@ -252,18 +227,8 @@ def picture(records: Sequence[Record]) -> Figure:
     return figure
 
 
-def _bystander_failures(run: Run) -> Iterator[str]:
-    for reply in (*run.alone, *run.translations, *run.looks):
-        if reply.status != "OK":
-            yield f"{reply.status}: {reply.message}"
-
-
-def _percentile(values: Sequence[float]) -> float | None:
+def _p99(values: Sequence[float]) -> float | None:
     return percentile(values, 0.99) if values else None
-
-
-def _rounded(value: float | None, factor: float = 1.0) -> str:
-    return "none" if value is None else f"{factor * value:.1f}"
 
 
 def _kinds(text: str) -> list[str]:

@@ -1,7 +1,6 @@
 """Sends bad inputs over gRPC, raw bytes as they are, and judges what comes back."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +8,6 @@ from typing import Any, Final
 
 import grpc
 from dragoman.v1 import translation_pb2 as pb
-from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -66,9 +64,9 @@ class Answer:
     """Name; `LEFT` if the caller cancelled as planned."""
 
     seconds: float
-    responses: Sequence[Message] = ()
+    responses: Sequence[Any] = ()
     rejection: Rejection = field(default_factory=Rejection)
-    neighbours: Sequence[Message] = ()
+    neighbours: Sequence[pb.TranslateResponse] = ()
     """In a stream, the answers to the ordinary requests before and after it."""
 
     call_status: str = ""
@@ -85,13 +83,13 @@ class Sender:
         """Connect to a server; no call takes longer than the timeout."""
         self._channel = connect(target)
         self._timeout_s = timeout_s
-        self._neighbours = [_neighbour(limits, name) for name in (BEFORE, AFTER)]
-        self._stopped = threading.Event()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._stopped.set()
-        self._channel.close()
+        self._neighbours = [
+            pb.TranslateRequest(
+                texts=["A man reads."], request_id=name, options=pb.DecodingOptions(**CHEAP), **limits.languages
+            ).SerializeToString()
+            for name in (BEFORE, AFTER)
+        ]
+        self.close = self._channel.close
 
     def send(self, bad: BadInput) -> Answer:
         """Send an input and wait for its end; again, a bounded number of times, if the server is overloaded.
@@ -101,7 +99,7 @@ class Sender:
         """
         answer, num_retries = self._sent(bad), 0
         while answer.rejection.reason == _OVERLOADED and num_retries < _MAX_RETRIES:
-            self._stopped.wait(min(answer.rejection.retry_after_s, _LONGEST_WAIT_S))
+            time.sleep(min(answer.rejection.retry_after_s, _LONGEST_WAIT_S))
             answer, num_retries = self._sent(bad), num_retries + 1
         return replace(answer, num_retries=num_retries)
 
@@ -120,7 +118,8 @@ class Sender:
         responses = [response_type.FromString(one) for one in raw]
         if len(raw) == bad.leaves_after and code is grpc.StatusCode.CANCELLED:
             return Answer(status=LEFT, seconds=seconds, responses=responses)
-        rejection = Rejection() if code is grpc.StatusCode.OK else rejection_of_call(call)
+        status = None if code is grpc.StatusCode.OK else rpc_status.from_call(call)
+        rejection = rejection_of_status(status) if status else Rejection(message=call.details() or "")
         answer = Answer(status=code.name, seconds=seconds, responses=responses, rejection=rejection)
         return _own_of_stream(answer) if bad.method is Method.TRANSLATE_STREAM else answer
 
@@ -138,12 +137,6 @@ class Sender:
 def streamed_message(bad: BadInput) -> bytes:
     """Return an input as it is sent in a stream, where each request needs an id; one that it brings comes last."""
     return bad.message if bad.has_request_id else encoded(_REQUEST_ID_FIELD, b"bad") + bad.message
-
-
-def rejection_of_call(call: Any) -> Rejection:
-    """Return why a finished call was rejected; only a message if gRPC itself rejected it."""
-    status = rpc_status.from_call(call)
-    return Rejection(message=call.details() or "") if status is None else rejection_of_status(status)
 
 
 def rejection_of_status(status: status_pb2.Status) -> Rejection:
@@ -179,15 +172,13 @@ def faults(bad: BadInput, answer: Answer) -> Iterator[str]:
 def _answer_faults(bad: BadInput, answer: Answer) -> Iterator[str]:
     if bad.method in {Method.TRANSLATE, Method.TRANSLATE_STREAM}:
         message = streamed_message(bad) if bad.method is Method.TRANSLATE_STREAM else bad.message
-        request = pb.TranslateRequest.FromString(message)
-        for response in (one for one in answer.responses if isinstance(one, pb.TranslateResponse)):
-            yield from translate_faults(request, response)
+        for response in answer.responses:
+            yield from translate_faults(pb.TranslateRequest.FromString(message), response)
         if len(answer.responses) != 1:
             yield f"{len(answer.responses)} answers came"
     elif bad.method is Method.TRANSLATE_DOCUMENT:
         document = pb.TranslateDocumentRequest.FromString(bad.message)
-        messages = [one for one in answer.responses if isinstance(one, pb.TranslatedSentence)]
-        yield from document_faults(document, messages, is_complete=answer.status == "OK")
+        yield from document_faults(document, answer.responses, is_complete=answer.status == "OK")
 
 
 def _rejection_faults(bad: BadInput, answer: Answer) -> Iterator[str]:
@@ -205,11 +196,11 @@ def _rejection_faults(bad: BadInput, answer: Answer) -> Iterator[str]:
 
 
 def _neighbour_faults(answer: Answer) -> Iterator[str]:
-    names = sorted(getattr(neighbour, "request_id", "") for neighbour in answer.neighbours)
+    names = sorted(neighbour.request_id for neighbour in answer.neighbours)
     if names != sorted((BEFORE, AFTER)):
         yield f"of the ordinary requests beside it in the stream, {names or 'none'} were answered"
     for neighbour in answer.neighbours:
-        if isinstance(neighbour, pb.TranslateResponse) and not neighbour.translations:
+        if not neighbour.translations:
             yield f"the ordinary request {neighbour.request_id} it failed: {neighbour.error.message[:200]}"
     if answer.call_status != "OK":
         yield f"the stream ended with {answer.call_status}"
@@ -217,17 +208,10 @@ def _neighbour_faults(answer: Answer) -> Iterator[str]:
 
 def _own_of_stream(answer: Answer) -> Answer:
     """Tell the answer to an input from those to its neighbours, and its status from that of the call."""
-    responses: list[Any] = list(answer.responses)
-    own = [response for response in responses if response.request_id not in (BEFORE, AFTER)]
-    neighbours = [response for response in responses if response.request_id in (BEFORE, AFTER)]
+    own = [response for response in answer.responses if response.request_id not in (BEFORE, AFTER)]
+    neighbours = [response for response in answer.responses if response.request_id in (BEFORE, AFTER)]
     answer = replace(answer, responses=own, neighbours=neighbours, call_status=answer.status)
     if not (own and own[0].HasField("error")):
         return answer
     error = own[0].error
     return replace(answer, status=code_pb2.Code.Name(error.code), rejection=rejection_of_status(error))
-
-
-def _neighbour(limits: Limits, request_id: str) -> bytes:
-    options = pb.DecodingOptions(**CHEAP)
-    request = pb.TranslateRequest(texts=["A man reads."], request_id=request_id, options=options, **limits.languages)
-    return request.SerializeToString()

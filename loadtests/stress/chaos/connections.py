@@ -4,28 +4,23 @@ import itertools
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import Final
+from contextlib import ExitStack, closing
+from typing import Any, Final
 
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 from h2.errors import ErrorCodes
-from hyperframe.frame import (
-    ContinuationFrame,
-    DataFrame,
-    GoAwayFrame,
-    HeadersFrame,
-    PingFrame,
-    RstStreamFrame,
-)
+from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamReset
+from hpack import Encoder
+from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame, PingFrame
 
 from loadtests import wire
 from loadtests.stress.callers import Client
 from loadtests.stress.chaos import http2
-from loadtests.stress.chaos.fault import Limits, Stage, fault, poll
-from loadtests.stress.chaos.http2 import RawConnection
+from loadtests.stress.chaos.fault import Limits, Stage, fault
+from loadtests.stress.chaos.http2 import RawConnection, grpc_message
 from loadtests.stress.chaos.server import HANDSHAKE_TIMEOUT_S
+from loadtests.stress.server import poll
 
 _SENTENCE: Final = "The weather is nice today, and the children play in the garden. "
 _NUM_SENTENCES: Final = 900
@@ -82,11 +77,23 @@ def reader_stalls(stage: Stage) -> str:
     late, refused = (_DOCUMENTS.format(status) for status in ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"))
     log_before = stage.server.log.stat().st_size
     num_readers, timeout_s = stage.amount, stage.seconds
+    languages: dict[str, Any] = {"source_language": "en", "target_language": "de"}
+    document = pb.TranslateDocumentRequest(text=_SENTENCE * _NUM_SENTENCES, **languages).SerializeToString()
+    requests = b"".join(
+        grpc_message(
+            pb.TranslateRequest(texts=[_SENTENCE], request_id=f"unread-{number}", **languages).SerializeToString()
+        )
+        for number in range(_NUM_STREAMED)
+    )
     with ExitStack() as stack:
         for number in range(num_readers):
-            connection = stack.enter_context(RawConnection(stage.target))
-            connection.begin(http2.NO_WINDOW)
-            connection.send(_unread_document(timeout_s) if number % 2 == 0 else _unread_stream(timeout_s))
+            connection = stack.enter_context(closing(RawConnection(stage.target, window_bytes=0)))
+            connection.begin()
+            if number % 2 == 0:
+                connection.http2.call(wire.TRANSLATE_DOCUMENT, grpc_message(document), timeout_s=timeout_s)
+            else:
+                connection.http2.call(wire.TRANSLATE_STREAM, requests, timeout_s=timeout_s, ends=False)
+            connection.flush()
         time.sleep(timeout_s)
         poll(lambda: any(map(stage.samples, _OPEN)), lambda is_open: not is_open, timeout_s=_READERS_SLACK_S)
     num_late, num_refused = stage.growth(late), stage.growth(refused)
@@ -104,23 +111,6 @@ def reader_stalls(stage: Stage) -> str:
     return f"mt_requests_total{{DEADLINE_EXCEEDED}}{num_late:+d}" if num_late else ""
 
 
-def _unread_document(timeout_s: float) -> bytes:
-    request = pb.TranslateDocumentRequest(text=_SENTENCE * _NUM_SENTENCES, source_language="en", target_language="de")
-    return http2.call_frames(wire.TRANSLATE_DOCUMENT, request.SerializeToString(), timeout_s=timeout_s)
-
-
-def _unread_stream(timeout_s: float) -> bytes:
-    requests = (
-        pb.TranslateRequest(
-            texts=[_SENTENCE], source_language="en", target_language="de", request_id=f"unread-{number}"
-        )
-        for number in range(_NUM_STREAMED)
-    )
-    content = b"".join(http2.grpc_message(request.SerializeToString()) for request in requests)
-    block = http2.header_block(wire.TRANSLATE_STREAM, timeout_s=timeout_s)
-    return http2.headers_frames(block) + http2.data_frames(content, ends=False)
-
-
 @fault(
     "thousands of connections are opened and dropped, with and without a call",
     amounts=(800, 10_000),
@@ -128,7 +118,11 @@ def _unread_stream(timeout_s: float) -> bytes:
 )
 def connections_dropped(stage: Stage) -> str:
     """Open connections at a bounded rate, a couple of hundred at a time, each dropped in one of two ways."""
-    calls = [http2.HELLO + http2.call_frames(wire.TRANSLATE, question.request) for question in stage.questions]
+    calls = []
+    for question in stage.questions:
+        protocol = http2.Protocol()
+        protocol.call(wire.TRANSLATE, grpc_message(question.request))
+        calls.append(protocol.data_to_send())
     ways = ((b"",), (http2.PREFACE,), (http2.PREFACE[:10],), (http2.TLS_HELLO,), (http2.HELLO,), calls)
     open_now: deque[RawConnection] = deque()
     most_files = 0
@@ -146,7 +140,7 @@ def connections_dropped(stage: Stage) -> str:
         most_files = max(most_files, stage.growth(_FILES))
     finally:
         for connection in open_now:
-            connection.close(with_reset=True)
+            connection.close()
     stage.hits["dropped"] += stage.amount
     return f"{_FILES}{most_files:+d}" if most_files > 0 else ""
 
@@ -161,19 +155,21 @@ def slow_loris(stage: Stage) -> str:
     """Keep hundreds of connections that send a byte now and then; others, new ones too, are served all the time."""
     generator = random.Random(1)
     with ExitStack() as stack:
-        slow = [
-            _Slow(stack.enter_context(RawConnection(stage.target)), kind, stage.questions[0].request)
-            for kind in itertools.islice(itertools.cycle(_SLOW_KINDS), stage.amount)
-        ]
+        slow, silent = list[tuple[RawConnection, deque[int]]](), list[RawConnection]()
+        for kind in itertools.islice(itertools.cycle(("preface", "headers", "continuation", "body")), stage.amount):
+            connection = stack.enter_context(closing(RawConnection(stage.target)))
+            slow.append((connection, deque(_begun(connection, kind, stage.questions[0].request))))
+            if kind == "preface":
+                silent.append(connection)
         until_s = time.monotonic() + max(stage.seconds, HANDSHAKE_TIMEOUT_S + 1)
         num_files = stage.growth(_FILES)
         while time.monotonic() < until_s:
-            for connection in generator.sample(slow, len(slow)):
-                connection.drip()
+            for connection, rest in generator.sample(slow, len(slow)):
+                if rest and not connection.is_closed:
+                    connection.send(bytes([rest.popleft()]))
             status = stage.ask().status
             stage.require(status == "OK", f"a new connection among slow ones was told {status}")
             time.sleep(_DRIP_EACH_S)
-        silent = [one.connection for one in slow if one.kind == "preface"]
         num_ended = sum(connection.wait_until_closed(_CLOSING_SLACK_S) for connection in silent)
     stage.hits["handshake_timeout"] += num_ended
     num_open = len(silent) - num_ended
@@ -181,35 +177,20 @@ def slow_loris(stage: Stage) -> str:
     return f"{_FILES}{num_files:+d}" if num_files > _SHARE_SEEN * stage.amount else ""
 
 
-_SLOW_KINDS: Final = ("preface", "headers", "continuation", "body")
-
-
-class _Slow:
-    """A connection that never finishes what it has begun."""
-
-    def __init__(self, connection: RawConnection, kind: str, request: bytes) -> None:
-        self.connection = connection
-        self.kind = kind
-        self._rest = deque(self._content(request))
-
-    def drip(self) -> None:
-        """Send a byte, unless there would be an end to it."""
-        if self._rest and not self.connection.is_closed:
-            self.connection.send(bytes([self._rest.popleft()]))
-
-    def _content(self, request: bytes) -> bytes:
-        """Begin as far as that is quick; return what is sent byte by byte."""
-        if self.kind == "preface":
-            return http2.PREFACE[:-1]
-        self.connection.begin()
-        block = http2.header_block(wire.TRANSLATE, timeout_s=_SLOW_TIMEOUT_S)
-        if self.kind == "headers":
-            return http2.headers_frames(block)[:-1]
-        if self.kind == "continuation":
-            self.connection.send(HeadersFrame(1, block).serialize())
-            return ContinuationFrame(1).serialize() * len(block)
-        self.connection.send(http2.headers_frames(block))
-        return http2.data_frames(http2.grpc_message(request))[:-1]
+def _begun(connection: RawConnection, kind: str, request: bytes) -> bytes:
+    """Begin as far as that is quick; return what is sent byte by byte, all but its end."""
+    if kind == "preface":
+        return http2.PREFACE[:-1]
+    connection.begin()
+    block = Encoder().encode(http2.call_headers(wire.TRANSLATE, timeout_s=_SLOW_TIMEOUT_S))
+    headers = HeadersFrame(1, block, flags=["END_HEADERS"]).serialize()
+    if kind == "headers":
+        return headers[:-1]
+    if kind == "continuation":
+        connection.send(HeadersFrame(1, block).serialize())
+        return ContinuationFrame(1).serialize() * len(block)
+    connection.send(headers)
+    return DataFrame(1, grpc_message(request), flags=["END_STREAM"]).serialize()[:-1]
 
 
 @fault("metadata of 8 KiB to 1 MiB, and a thousand headers", amounts=(20, 200), is_counted=False)
@@ -226,7 +207,7 @@ def large_metadata(stage: Stage) -> str:
     for size in _METADATA_BYTES:
         _send_headers(stage, [("x-note", "a" * size)], size)
     _send_headers(stage, [(f"x-note-{number}", "a" * 100) for number in range(_MANY_HEADERS)], 100 * _MANY_HEADERS)
-    with RawConnection(stage.target) as connection:  # limits bind a client that acknowledges them, so it must
+    with closing(RawConnection(stage.target)) as connection:  # limits bind a client that acknowledges them, so it must
         connection.send(http2.HELLO)
         is_closed = connection.wait_until_closed(HANDSHAKE_TIMEOUT_S + _CLOSE_S)
     stage.require(is_closed, "the server goes on with a client that never acknowledged its settings")
@@ -234,20 +215,19 @@ def large_metadata(stage: Stage) -> str:
     return ""
 
 
-def _send_headers(stage: Stage, extra: Sequence[tuple[str, str]], size: int) -> None:
+def _send_headers(stage: Stage, extra: list[tuple[str, str]], size: int) -> None:
     """Send headers as they are; the server must reject the call, or the connection, and no other one."""
-    with RawConnection(stage.target) as connection:
+    with closing(RawConnection(stage.target)) as connection:
         connection.begin()
-        block = http2.header_block(wire.TRANSLATE, timeout_s=_CALL_S, extra=extra)
-        connection.send(http2.headers_frames(block))
-        connection.send(http2.data_frames(http2.grpc_message(stage.questions[0].request)))
+        connection.http2.call(wire.TRANSLATE, grpc_message(stage.questions[0].request), timeout_s=_CALL_S, extra=extra)
+        connection.flush()
         reply = connection.reply(_REPLY_S)
     if size <= _ACCEPTED_METADATA_BYTES:
-        stage.require(DataFrame in reply, f"a call with {size} bytes of raw headers, which are accepted, got no answer")
+        stage.require(DataReceived in reply, f"a call with {size} bytes of raw headers, as accepted, got no answer")
         return
-    rejected = connection.is_closed or bool(reply & {HeadersFrame, RstStreamFrame, GoAwayFrame})
+    rejected = connection.is_closed or bool(reply & {ResponseReceived, StreamReset, ConnectionTerminated})
     stage.require(rejected, f"{size} bytes of raw headers got no answer")
-    stage.require(DataFrame not in reply, f"a call with {size} bytes of raw headers was answered")
+    stage.require(DataReceived not in reply, f"a call with {size} bytes of raw headers was answered")
     stage.hits["raw_rejected"] += rejected
 
 
@@ -260,17 +240,17 @@ def large_messages(stage: Stage) -> str:
     ways = ((plain, grpc.Compression.NoCompression), (unpacked, grpc.Compression.Gzip))
     with Client(stage.target) as client:
         for request, compression in itertools.islice(itertools.cycle(ways), stage.amount):
-            reply = client.call(wire.Method.TRANSLATE, request, timeout_s=_CALL_S, compression=compression)
-            stage.hits[reply.status] += 1
+            answer = client.call(wire.Method.TRANSLATE, request, timeout_s=_CALL_S, compression=compression)
+            stage.hits[answer.status] += 1
     told = set(stage.hits)
     stage.require(told == {"RESOURCE_EXHAUSTED"}, f"messages that are too large were told {told}")
     for _ in range(stage.amount):
-        with RawConnection(stage.target) as connection:
+        with closing(RawConnection(stage.target)) as connection:
             connection.begin()
-            connection.send(http2.headers_frames(http2.header_block(wire.TRANSLATE)))
-            connection.send(http2.data_frames(http2.grpc_message(b"x", length=_LYING_LENGTH), ends=False))
-            reply_types = connection.reply(_REPLY_S)
-            rejected = bool(reply_types & {HeadersFrame, RstStreamFrame}) or connection.is_closed
+            connection.http2.call(wire.TRANSLATE, grpc_message(b"x", length=_LYING_LENGTH), ends=False)
+            connection.flush()
+            reply = connection.reply(_REPLY_S)
+            rejected = bool(reply & {ResponseReceived, StreamReset}) or connection.is_closed
             stage.require(rejected, "a message that says it has 4 GiB got no answer")
             stage.hits["lying_length_rejected"] += rejected
     return ""
@@ -279,7 +259,7 @@ def large_messages(stage: Stage) -> str:
 @fault("thousands of pings without a pause", amounts=(2000, 20_000), is_counted=False)
 def ping_flood(stage: Stage) -> str:
     """Ping as fast as can be; the server closes that connection, and no other."""
-    with RawConnection(stage.target) as connection:
+    with closing(RawConnection(stage.target)) as connection:
         connection.begin()
         ping = PingFrame(opaque_data=bytes(8)).serialize()
         for _ in range(stage.amount // 100):
@@ -298,41 +278,36 @@ def ping_flood(stage: Stage) -> str:
 )
 def rapid_reset(stage: Stage) -> str:
     """Begin calls and cancel them at once, thousands of them (CVE-2023-44487); those that wait are still answered."""
+    request = grpc_message(stage.questions[0].request)
     for first, wait_s in zip(range(0, stage.amount, _RESETS_A_CONNECTION), itertools.cycle((0.0, _ADMITTED_S))):
-        num_streams = min(_RESETS_A_CONNECTION, stage.amount - first)
-        streams = range(1, 2 * num_streams, 2)
-        with RawConnection(stage.target) as connection:
+        with closing(RawConnection(stage.target)) as connection:
             connection.begin()
-            for stream in streams:
-                request = stage.questions[0].request
-                connection.send(http2.call_frames(wire.TRANSLATE, request, stream=stream, timeout_s=_CALL_S))
+            streams = []
+            for _ in range(min(_RESETS_A_CONNECTION, stage.amount - first)):
+                streams.append(connection.http2.call(wire.TRANSLATE, request, timeout_s=_CALL_S))
+                connection.flush()
             time.sleep(wait_s)  # some are cancelled before they are seen, others in the queue
             for stream in streams:
-                connection.send(RstStreamFrame(stream, ErrorCodes.CANCEL).serialize())
+                connection.http2.reset_stream(stream, ErrorCodes.CANCEL)
+                connection.flush()
             stage.hits.update(connection.goaways(_POLL_S))
-    num_cancelled = _settled(stage)
-    stage.hits["cancelled"] += stage.amount
-    return f"mt_requests_total{{CANCELLED}}{num_cancelled:+d}" if num_cancelled else ""
+    counts = [-1, stage.growth(_CANCELLED)]
 
-
-def _settled(stage: Stage) -> int:
-    """Return how many calls the server counts as cancelled, once it counts no more."""
-    counts = [stage.growth(_CANCELLED)]
-
-    def count() -> bool:
+    def is_settled() -> bool:
         time.sleep(_SETTLE_POLL_S)
         counts.append(stage.growth(_CANCELLED))
         return counts[-1] == counts[-2]
 
-    poll(count, bool, timeout_s=_SETTLE_S)
-    return counts[-1]
+    poll(is_settled, bool, timeout_s=_SETTLE_S)
+    stage.hits["cancelled"] += stage.amount
+    return f"mt_requests_total{{CANCELLED}}{counts[-1]:+d}" if counts[-1] else ""
 
 
 @fault("other protocols, noise and forbidden frames", amounts=(160, 1300), is_counted=False)
 def garbage(stage: Stage) -> str:
     """Send what is no gRPC; the server closes the connection or answers, and goes on."""
     for number, kind in zip(range(stage.amount), itertools.cycle(http2.GARBAGE)):
-        with RawConnection(stage.target) as connection:
+        with closing(RawConnection(stage.target)) as connection:
             connection.send(http2.garbage(kind, number))
             goaways = connection.goaways(_POLL_S)
             stage.hits.update(goaways or (["closed"] if connection.is_closed else ["ignored"]))

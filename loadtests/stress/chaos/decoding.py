@@ -10,8 +10,9 @@ import psutil
 
 from loadtests.sampler import process_tree
 from loadtests.stress.callers import Client, Reply
-from loadtests.stress.chaos.fault import Limits, Stage, fault, poll
+from loadtests.stress.chaos.fault import Limits, Stage, fault
 from loadtests.stress.chaos.server import NUM_DECODING_THREADS, Where
+from loadtests.stress.server import poll
 
 _FAILED_REQUESTS: Final = 'mt_requests_total{method="Translate",status="INTERNAL"}'
 _FAILED_SEGMENTS: Final = 'mt_segments_total{outcome="error"}'
@@ -70,10 +71,10 @@ def _fail_runs(stage: Stage, kind: Literal["raise", "cut-off"]) -> str:
     own: list[Reply] = []
     for _ in range(stage.amount):
         for where in _WHERE:
-            stage.injector.arm(kind, where)
+            stage.server.injector.arm(kind, where)
             with ThreadPoolExecutor(_NUM_CALLERS) as pool:
                 own += pool.map(stage.ask, range(_NUM_CALLERS))
-            stage.injector.wait_until_met()
+            stage.server.injector.wait_until_met()
     stage.bystanders.wait_for_answers()
     stage.hits.update(reply.status for reply in own if reply.status != "OK")
     num_failed = _require_all_told(stage)
@@ -94,7 +95,7 @@ def stalled_step(stage: Stage) -> str:
     is told so at its deadline.
     """
     hang_s = stage.seconds
-    stage.injector.hang_steps(hang_s)
+    stage.server.injector.hang_steps(hang_s)
     time.sleep(_ENQUEUED_S)
     others = _ask_for(stage, hang_s - _HANG_MARGIN_S, timeout_s=hang_s)
     told = {reply.status for reply in others}
@@ -103,7 +104,7 @@ def stalled_step(stage: Stage) -> str:
     stage.require(slowest_s < hang_s / 2, f"while one thread hung, a caller of another waited {slowest_s:.2f} s")
     stage.bystanders.wait_for_answers()
 
-    stage.injector.hang_steps(hang_s, count=NUM_DECODING_THREADS)
+    stage.server.injector.hang_steps(hang_s, count=NUM_DECODING_THREADS)
     hurried = _ask_for(stage, hang_s - _HANG_MARGIN_S, timeout_s=_SHORT_DEADLINE_S)
     stage.hits.update(reply.status for reply in hurried)
     latest_s = max(reply.latency_s for reply in hurried) - _SHORT_DEADLINE_S
@@ -123,7 +124,7 @@ def stalled_step(stage: Stage) -> str:
 def sigstop(stage: Stage) -> str:
     """Stop all processes, let deadlines pass and new callers connect in the meantime, let them go on."""
     processes = [psutil.Process(pid) for pid in process_tree(stage.server.process.pid)]
-    stage.injector.hang_steps(_IN_BATCH_S)  # so that requests are in the batch when it happens
+    stage.server.injector.hang_steps(_IN_BATCH_S)  # so that requests are in the batch when it happens
     with ThreadPoolExecutor(_NUM_CALLERS + 1) as pool:
         _each(processes, psutil.Process.suspend)
         try:
@@ -157,9 +158,9 @@ def decoding_killed(stage: Stage) -> str:
     stage.require(bool(decoding), "the server decodes in no process of its own")
     own: list[Reply] = []
     caller = threading.Thread(target=lambda: own.append(stage.ask()), name="in-batch")
-    stage.injector.arm("hang", "step", seconds=_IN_BATCH_S)
+    stage.server.injector.arm("hang", "step", seconds=_IN_BATCH_S)
     caller.start()
-    stage.injector.wait_until_met()
+    stage.server.injector.wait_until_met()
     _each([psutil.Process(pid) for pid in decoding], psutil.Process.kill)
     caller.join()
     stage.bystanders.wait_for_answers()

@@ -1,18 +1,15 @@
 """What a fault is, where it is injected, and what all other callers are still owed; the result of one."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from loadtests.stress.callers import TIMEOUT_S, Bystanders, Client, Question, Reply
-from loadtests.stress.chaos.server import ChaosServer, Injector
+from loadtests.stress.chaos.server import ChaosServer
 from loadtests.stress.verdict import Promise, Summary, at_most, require
-
-_Seen = TypeVar("_Seen")
-_POLL_S: Final = 0.05
 
 MODES: Final = ("short", "full")
 """A little of every fault, or all of it; the order of `Fault.amounts`."""
@@ -53,17 +50,11 @@ class Stage:
     """Of callers who were meant to be hit: what they were told, and how many of them."""
 
     broken: list[str] = field(default_factory=list)
-    """A sentence for each promise that did not hold."""
 
     @property
     def target(self) -> str:
         """Address of gRPC."""
         return self.server.process.target
-
-    @property
-    def injector(self) -> Injector:
-        """What injects faults inside the server."""
-        return self.server.injector
 
     def require(self, holds: bool, sentence: str) -> None:
         """Note a promise as broken unless it holds."""
@@ -80,11 +71,9 @@ class Stage:
 
     def ask(self, number: int = 0, *, client: Client | None = None, timeout_s: float = TIMEOUT_S) -> Reply:
         """Ask one of the questions, on a connection of its own unless there is a client; return the judged reply."""
-        if client is None:
-            with Client(self.target) as own:
-                return self.ask(number, client=own, timeout_s=timeout_s)
         question = self.questions[number % len(self.questions)]
-        return question.judge(client.translate(question.request, timeout_s=timeout_s))
+        with nullcontext(client) if client else Client(self.target) as asking:
+            return question.ask(asking, timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,16 +106,6 @@ class Fault:
 
 def _total(samples: Mapping[str, float], name: str) -> float:
     return sum(value for series, value in samples.items() if series.startswith(name))
-
-
-def poll(look: Callable[[], _Seen], is_done: Callable[[_Seen], bool], *, timeout_s: float) -> _Seen:
-    """Look again and again; return what was seen when it is done, or last before the time was out."""
-    until_s = time.monotonic() + timeout_s
-    while True:
-        seen = look()
-        if is_done(seen) or time.monotonic() > until_s:
-            return seen
-        time.sleep(_POLL_S)
 
 
 def fault(summary: str, **fields: Any) -> Callable[[Callable[[Stage], str]], Fault]:

@@ -13,8 +13,9 @@ import psutil
 from loadtests import wire
 from loadtests.sampler import footprint, work_left
 from loadtests.stress.callers import Bystanders, Client, Question, learn_answers
-from loadtests.stress.chaos.fault import MODES, Fault, Result, Stage, poll
+from loadtests.stress.chaos.fault import MODES, Fault, Result, Stage
 from loadtests.stress.chaos.server import ChaosServer, chaos_server
+from loadtests.stress.server import poll
 from loadtests.target import ServerError, ServerProcess
 
 _NUM_QUESTIONS: Final = 8
@@ -146,7 +147,7 @@ def _recovery_s(server: ServerProcess, question: Question) -> float | None:
     def is_well() -> bool:
         with Client(server.target) as client:
             health = client.check(timeout_s=_RECOVERY_CALL_S)
-            reply = question.judge(client.translate(question.request, timeout_s=_RECOVERY_CALL_S))
+            reply = question.ask(client, timeout_s=_RECOVERY_CALL_S)
         return health.status == reply.status == "OK"
 
     recovered = poll(is_well, lambda well: well or server.exit_code is not None, timeout_s=_RECOVERY_TIMEOUT_S)

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from loadtests.stress.chaos import connections, decoding, machine
 from loadtests.stress.chaos.fault import Fault, Result
 from loadtests.stress.chaos.run import Run, run_faults
-from loadtests.stress.report import conclude, print_broken
-from loadtests.stress.verdict import Summary, require
+from loadtests.stress.verdict import Summary, conclude, print_broken, require
 
 SUMMARY: Final = "one fault after the other is injected: do other callers notice, does the server recover?"
 

@@ -4,14 +4,13 @@ import json
 import os
 import socket
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from loadtests.stress.server import copy_models, log_path, started
+from loadtests.stress.server import copy_tree, log_path, poll, started
 from loadtests.target import ServerError, ServerProcess
 
 INSIDE: Final = Path(__file__).resolve().parent / "inside"
@@ -30,7 +29,6 @@ _SETTINGS: Final = {
     "DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.2",
 }
 _TIMEOUT_S: Final = 10.0
-_POLL_S: Final = 0.02
 _MAX_ANSWER_BYTES: Final = 4096
 
 Where = Literal["encoder", "step"]
@@ -64,11 +62,10 @@ class Injector:
         Raises:
             ServerError: if one has not for 10 s.
         """
-        until_s = time.monotonic() + _TIMEOUT_S
-        while num_armed := self._order("count")["num_armed"]:
-            if time.monotonic() > until_s:
-                raise ServerError(f"{num_armed} faults met no run in {_TIMEOUT_S:g} s")
-            time.sleep(_POLL_S)
+        if num_armed := poll(
+            lambda: self._order("count")["num_armed"], lambda count: not count, timeout_s=_TIMEOUT_S, each_s=0.02
+        ):
+            raise ServerError(f"{num_armed} faults met no run in {_TIMEOUT_S:g} s")
 
     def hang_steps(self, seconds: float, *, count: int = 1) -> None:
         """Return once so many decoding steps hang."""
@@ -127,7 +124,7 @@ def chaos_server(output: Path, *, models: Path, environment: Mapping[str, str]) 
         ServerError: if it does not start.
     """
     copy = output / "models"
-    copy_models(models, copy)
+    copy_tree(models, copy)
     with tempfile.TemporaryDirectory(prefix="chaos-") as directory:  # short: the path of a socket has a limit
         path = Path(directory) / "orders"
         python_path = os.pathsep.join(filter(None, [str(INSIDE), os.environ.get("PYTHONPATH", "")]))

@@ -69,12 +69,13 @@ def trend(points: Sequence[tuple[float, float]]) -> Trend | None:
     return Trend(slope=median(slopes), lowest=slopes[lowest], highest=slopes[highest])
 
 
-def growth(found: Trend, *, max_slope: float) -> str | None:
+def growth(found: Trend, *, max_slope: float) -> list[str]:
     """Return a sentence if memory grows faster than this, in MiB per hour, with a confidence of 95 %."""
-    return f"it grows by {found}: more than {max_slope:.1f}" if found.lowest > max_slope else None
+    return [f"it grows by {found}: more than {max_slope:.1f}"] if found.lowest > max_slope else []
 
 
-def doubt(found: Trend, *, max_slope: float) -> str | None:
+def doubt(found: Trend, *, max_slope: float) -> list[str]:
     """Return a sentence if memory changes too unevenly to be held to this limit, in MiB per hour."""
     hint = "look at the curve or run longer"
-    return f"it changes by {found}: too uneven to judge by {max_slope:.1f}, {hint}" if found.noise > max_slope else None
+    told = f"it changes by {found}: too uneven to judge by {max_slope:.1f}, {hint}"
+    return [told] if found.noise > max_slope else []

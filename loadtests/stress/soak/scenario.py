@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from loadtests.flags import within
 from loadtests.report import figures_line, rounded
 from loadtests.sampler import held_segments, open_calls
-from loadtests.stress import report, server
+from loadtests.stress import server
 from loadtests.stress.soak import memory
 from loadtests.stress.soak.judging import Notes
 from loadtests.stress.soak.ledger import AccessLog, read_access_log
 from loadtests.stress.soak.run import Observations, Sample, Settings, soak
-from loadtests.stress.verdict import Promise, Summary, require
+from loadtests.stress.verdict import Promise, Summary, conclude, require
 from loadtests.texts import read_texts
 
 SUMMARY: Final = "everything at once for half an hour: does anything leak, is anything lost?"
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
         log = read_access_log(lines)
     summary = summarize(found, notes, log, settings, exit_code=exit_code)
     figure = _figure(found.samples, settings, title=summary.line)
-    return report.conclude(summary, options.output, details=details(found, notes, settings), figure=figure)
+    return conclude(summary, options.output, details=details(found, notes, settings), figure=figure)
 
 
 def summarize(found: Observations, notes: Notes, log: AccessLog, settings: Settings, *, exit_code: int = 0) -> Summary:
@@ -138,7 +138,7 @@ def summarize(found: Observations, notes: Notes, log: AccessLog, settings: Setti
         require("everything is met", not missed and found.num_swaps > 0, f"run longer: {found.num_swaps} swaps, {met}"),
         require("the server drains", exit_code == 0, f"it ended with exit code {exit_code}"),
     ]
-    return Summary(scenario="soak", figures=figures, promises=promises, notes=[doubt] if doubt else [])
+    return Summary(scenario="soak", figures=figures, promises=promises, notes=doubt)
 
 
 def judged_lows(samples: Sequence[Sample], settings: Settings) -> list[tuple[float, float]]:
@@ -176,12 +176,11 @@ def progress_line(sample: Sample, settings: Settings) -> str:
 
 def _progress(settings: Settings) -> Callable[[Sample], None]:
     """Return what prints a line now and then."""
-    next_s = 0.0
+    due_s = [0.0]
 
     def tell(sample: Sample) -> None:
-        nonlocal next_s
-        if sample.at_s >= next_s:
-            next_s = sample.at_s + max(5.0, settings.duration_s / _LINES)
+        if sample.at_s >= due_s[0]:
+            due_s[0] = sample.at_s + max(5.0, settings.duration_s / _LINES)
             print(progress_line(sample, settings), file=sys.stderr, flush=True)
 
     return tell
@@ -199,17 +198,16 @@ def _left(found: Observations) -> dict[str, int]:
     }
 
 
-def _memory(trend: memory.Trend | None, settings: Settings) -> tuple[Promise, str | None]:
-    """Return the promise of memory, and a sentence if it changed too unevenly to be judged."""
-    name = "memory does not grow"
+def _memory(trend: memory.Trend | None, settings: Settings) -> tuple[Promise, list[str]]:
+    """Return the promise of memory, and a note if it changed too unevenly to be judged in a run as short as this."""
+    name, limit = "memory does not grow", settings.max_slope
     if trend is None:
-        return Promise(name=name, broken=["the run is too short to tell"]), None
-    growth = memory.growth(trend, max_slope=settings.max_slope)
-    doubt = memory.doubt(trend, max_slope=settings.max_slope)
-    unsure = doubt if settings.is_long else None
-    broken = [sentence for sentence in (growth, unsure) if sentence][:1]
-    figures = {**asdict(trend), "limit": settings.max_slope}
-    return Promise(name=name, broken=broken, figures=figures), None if doubt in broken else doubt
+        return Promise(name=name, broken=["the run is too short to tell"]), []
+    growth, doubt = memory.growth(trend, max_slope=limit), memory.doubt(trend, max_slope=limit)
+    broken = growth or (doubt if settings.is_long else [])
+    return Promise(
+        name=name, broken=broken, figures={**asdict(trend), "limit": limit}
+    ), [] if doubt == broken else doubt
 
 
 def _complaints(log: AccessLog, num_broken_versions: int) -> list[str]:

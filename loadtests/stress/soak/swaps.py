@@ -12,7 +12,7 @@ from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import Message
 
 from loadtests.stress.callers import REQUEST_ID_KEY, TIMEOUT_S, Client
-from loadtests.stress.server import Versions
+from loadtests.stress.server import Versions, poll
 from loadtests.stress.soak.judging import Notes
 from loadtests.stress.soak.ledger import UNSEEN, Entry
 from loadtests.wire import Method
@@ -107,16 +107,12 @@ class Operator:
         self._call(Method.SET_MODEL_LABEL, request)
 
     def _wait(self, holds: Callable[[dict[str, Any]], bool], what: str) -> None:
-        until_s = time.monotonic() + TIMEOUT_S
-        while True:
+        def states() -> dict[str, Any]:
             (answer,) = self._call(Method.GET_MODEL, pb.GetModelRequest(model=self._versions.name))
-            versions = pb.GetModelResponse.FromString(answer).model.versions
-            states = {version.version: version.state for version in versions}
-            if holds(states):
-                return
-            if time.monotonic() > until_s:
-                raise SwapError(f"not within {TIMEOUT_S:g} s: {what}; there are {sorted(states)}")
-            time.sleep(_POLL_S)
+            return {one.version: one.state for one in pb.GetModelResponse.FromString(answer).model.versions}
+
+        if not holds(found := poll(states, holds, timeout_s=TIMEOUT_S, each_s=_POLL_S)):
+            raise SwapError(f"not within {TIMEOUT_S:g} s: {what}; there are {sorted(found)}")
 
     def _call(self, method: Method, request: Message, *, expected: str = "OK") -> tuple[bytes, ...]:
         """Make a call and note it; return the answer, none if a refusal was expected."""

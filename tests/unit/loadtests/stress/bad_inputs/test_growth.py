@@ -1,5 +1,3 @@
-from collections.abc import Callable
-
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
@@ -12,24 +10,20 @@ from loadtests.wire import Method
 LIMITS = Limits(max_text_characters=1000, max_document_characters=2000)
 
 
-class TimedSender:
-    """Answers after as long as a function of the size says."""
-
-    def __init__(self, seconds: Callable[[int], float]) -> None:
-        self._seconds = seconds
-
-    def send(self, bad: BadInput) -> Answer:
-        seconds = self._seconds(bad.num_characters)
-        if bad.method is Method.TRANSLATE_DOCUMENT:
-            return Answer(status="LEFT", seconds=seconds)
-        response = pb.TranslateResponse()
-        response.timings.text.FromNanoseconds(round(1e9 * seconds))
-        return Answer(status="OK", seconds=2 * seconds, responses=[response])
+def answer(seconds: float, bad: BadInput) -> Answer:
+    if bad.method is Method.TRANSLATE_DOCUMENT:
+        return Answer(status="LEFT", seconds=seconds)
+    response = pb.TranslateResponse()
+    response.timings.text.FromNanoseconds(round(1e9 * seconds))
+    return Answer(status="OK", seconds=2 * seconds, responses=[response])
 
 
 @pytest.mark.parametrize("power", [1, 2])
 def test_twice_the_text_shows_the_power_with_which_work_grows(power: int) -> None:
-    growths = list(measured(TimedSender(lambda size: (size / 1000) ** power), LIMITS, shapes=["dots", "nul"], seed=1))
+    def send(bad: BadInput) -> Answer:
+        return answer((bad.num_characters / 1000) ** power, bad)
+
+    growths = list(measured(send, LIMITS, shapes=["dots", "nul"], seed=1))
 
     assert [growth.ratio for growth in growths] == pytest.approx([2**power] * 4)
     assert [growth.num_characters for growth in growths] == [1000, 2000] * 2
@@ -37,11 +31,9 @@ def test_twice_the_text_shows_the_power_with_which_work_grows(power: int) -> Non
 
 
 def test_what_is_rejected_does_not_grow() -> None:
-    class RejectingSender(TimedSender):
-        def send(self, bad: BadInput) -> Answer:
-            return Answer(status="INVALID_ARGUMENT", seconds=0.0)
+    rejected = Answer(status="INVALID_ARGUMENT", seconds=0.0)
 
-    growths = list(measured(RejectingSender(float), LIMITS, shapes=sorted(SHAPES), seed=1))
+    growths = list(measured(lambda _: rejected, LIMITS, shapes=sorted(SHAPES), seed=1))
 
     assert {growth.ratio for growth in growths} == {1.0}
 

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 from dragoman.v1 import translation_pb2 as pb
+from grpc_status import rpc_status
 
 from loadtests.stress.bad_inputs.inputs import (
     OK,
@@ -17,7 +18,6 @@ from loadtests.stress.bad_inputs.sender import (
     Answer,
     Rejection,
     faults,
-    rejection_of_call,
     rejection_of_status,
 )
 from loadtests.wire import Method
@@ -104,9 +104,9 @@ def test_what_grpc_itself_rejects_needs_no_details() -> None:
 def test_the_details_of_a_rejection_are_read() -> None:
     error = InvalidFieldError("texts[1]", "2 characters", "at most 1")
 
-    rejection = rejection_of_call(EndedCall(error))
+    rejection = rejection_of_status(rpc_status.from_call(EndedCall(error)))
 
     assert rejection == rejection_of_status(status.answer(error).status)
     assert (rejection.reason, rejection.domain, rejection.fields) == ("INVALID_FIELD", "dragoman", ("texts[1]",))
     busy = OverloadedError(queued=1, limit=1, unit="segments", retry_after_s=2.5)
-    assert rejection_of_call(EndedCall(busy)).retry_after_s == 2.5
+    assert rejection_of_status(rpc_status.from_call(EndedCall(busy))).retry_after_s == 2.5

@@ -13,8 +13,7 @@ LIMIT = 480.0  # MiB per hour: 16 MiB in two minutes
 def judged(series: list[tuple[float, float, int]]) -> list[str]:
     found = trend(lows(series, num_windows=WINDOWS))
     assert found is not None
-    sentences = (growth(found, max_slope=LIMIT), doubt(found, max_slope=LIMIT))
-    return [sentence for sentence in sentences if sentence][:1]
+    return growth(found, max_slope=LIMIT) or doubt(found, max_slope=LIMIT)
 
 
 def noisy(
