@@ -149,14 +149,25 @@ def flags_of(workload: Workload) -> list[str]:
     return [f"{name}={text}" for name, text in shown.items() if text]
 
 
+def parsed_by(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a `type` for `argparse` that tells what a ValueError says, and not only that the value is wrong."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
 def within(low: float, high: float, kind: Callable[[str], Any] = float) -> Callable[[str], Any]:
     """Return what reads a number of a range, for `argparse`."""
 
     def read(text: str) -> Any:
         value = kind(text)
         if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text}: expected {low:g} to {high:g}")
+            raise ValueError(f"{text}: expected {low:g} to {high:g}")
         return value
 
-    read.__name__ = kind.__name__  # argparse names it where the text is no number
-    return read
+    return parsed_by(read)

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -56,6 +56,20 @@ class CallRecord:
         return self.ended_s - self.planned_s
 
     @property
+    def client_s(self) -> float:
+        """As `latency_s`, by the name of the stage."""
+        return self.latency_s
+
+    @property
+    def beyond_s(self) -> float | None:
+        """What the server's account leaves of a call; None for one of many answers, whose times overlap."""
+        stages = (self.queue_s, self.encode_s, self.decode_s, self.text_s)
+        known = [stage for stage in stages if stage is not None]
+        if len(known) < len(stages) or self.first_s is not None:
+            return None
+        return max(0.0, self.latency_s - sum(known))
+
+    @property
     def lag_s(self) -> float:
         """How late the generator was."""
         return self.sent_s - self.planned_s
@@ -69,30 +83,8 @@ def write_records(path: Path, records: Iterable[CallRecord]) -> None:
             stream.write(json.dumps({**asdict(record), "outcome": record.outcome.value}) + "\n")
 
 
-def read_records(path: Path) -> list[CallRecord]:
-    """Return what `write_records` wrote.
-
-    Raises:
-        ValueError: if a line is no record; the message names it.
-        OSError: if the file cannot be read.
-    """
-    records = []
-    with path.open(encoding="utf-8") as stream:
-        for number, line in enumerate(stream, 1):
-            try:
-                values = json.loads(line)
-                records.append(CallRecord(**{**values, "outcome": Outcome(values["outcome"])}))
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{path}, line {number}: no record of a call: {line[:60]!r}") from error
-    return records
-
-
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this share of them does not exceed (nearest rank).
-
-    Args:
-        values: at least one, in any order.
-        share: above 0, at most 1.
+    """Return the smallest value that at least this share of them, above 0, does not exceed (nearest rank).
 
     Raises:
         ValueError: if there is no value, or the share is out of range.
@@ -223,24 +215,5 @@ def _percentiles(durations_s: Sequence[float]) -> Percentiles | None:
 
 def stage_times(records: Sequence[CallRecord], stage: str) -> list[float]:
     """Return the seconds that calls spent in one of `STAGES`; calls that do not know are left out."""
-    times = map(_STAGE_TIMES[stage], records)
+    times = (getattr(record, f"{stage}_s") for record in records)
     return [time_s for time_s in times if time_s is not None]
-
-
-def _beyond(record: CallRecord) -> float | None:
-    """Return what the server's account leaves of a call; None for one of many answers, whose times overlap."""
-    stages = (record.queue_s, record.encode_s, record.decode_s, record.text_s)
-    known = [stage for stage in stages if stage is not None]
-    if len(known) < len(stages) or record.first_s is not None:
-        return None
-    return max(0.0, record.latency_s - sum(known))
-
-
-_STAGE_TIMES: Final[Mapping[str, Callable[[CallRecord], float | None]]] = {
-    "client": lambda record: record.latency_s,
-    "queue": lambda record: record.queue_s,
-    "encode": lambda record: record.encode_s,
-    "decode": lambda record: record.decode_s,
-    "text": lambda record: record.text_s,
-    "beyond": _beyond,
-}

@@ -13,8 +13,8 @@ _DPI: Final = 120
 
 
 def figures_line(name: str, figures: Mapping[str, object]) -> str:
-    """Return `name figure=value ...`, for people and scripts."""
-    return " ".join([name, *(f"{key}={value}" for key, value in figures.items())])
+    """Return `name figure=value ...`, for people and scripts; figures that are None are left out."""
+    return " ".join([name, *(f"{key}={value}" for key, value in figures.items() if value is not None)])
 
 
 def rounded(value: float | None, digits: int = 1) -> str:

@@ -8,39 +8,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-SENTENCES: Final = (
-    "The weather is nice today.",
-    "Where is the train station?",
-    "We waited 45 minutes for the bus.",
-    "A man is sitting on a bench and reading a newspaper.",
-    "Two dogs are playing in the snow.",
-    "The museum is closed on Mondays, but the garden is open all week.",
-    "She has been learning German for three years and now works in Berlin.",
-    "Please send us the signed contract by Friday.",
-    "The children ran across the field to see the balloon land.",
-    "Prices rose by 2.4 percent in March, more than economists had expected.",
-    "Can you tell me how to get to the airport from here?",
-    "The government announced on Tuesday that it would build a new bridge over the river.",
-    "He lost his keys somewhere between the office and the car park.",
-    "If it rains tomorrow, we will meet inside.",
-    "The doctor said that he should drink more water and sleep at least seven hours a night.",
-    "I would like a table for four people at eight o'clock.",
-    "Scientists have found that the glacier is melting faster than they had thought ten years ago.",
-    "Nobody knew the answer.",
-    "The company plans to open twelve new shops next year, most of them in small towns.",
-    "My grandmother used to bake bread every Saturday morning.",
-    "The second half began with a goal for the guests, who had been better from the start.",
-    "Turn left at the traffic lights and then go straight on until you see the church.",
-    "The film is about two brothers who travel through the country in an old bus.",
-    "Thank you for your letter of 12 May, which we received yesterday.",
-)
-
 DATA_VARIABLE: Final = "DRAGOMAN_DATA"
 """Names the directory of the test sets if no flag does."""
 
 _TEST_SETS: Final = (Path("tatoeba-en-de/test.tsv.gz"), Path("newstest2013-en-de/test.tsv.gz"))
-SENTENCES_PATH: Final = Path(__file__).with_name("sentences.txt")
-"""A sentence in each line, which follow each other as in their documents."""
+_BUILT_IN_PATH: Final = Path(__file__).with_name("sentences.txt")
+BUILT_IN: Final = tuple(_BUILT_IN_PATH.read_text(encoding="utf-8").splitlines())
+"""Sentences for those who have no test set; after the first ones they follow each other as in their documents."""
+SENTENCES: Final = BUILT_IN[:24]
+"""Some of them, each by itself, of different lengths."""
+
 _MAX_SENTENCES: Final = 3000
 """Of each test set; they are in the order of the articles, so neighbours belong together."""
 
@@ -160,7 +137,7 @@ def read_texts(directory: Path | None = None, *, lines: Path | None = None) -> T
         return Texts([sentence for path in found for sentence in _test_set(path)], origin=names)
     if directory is not None:
         raise ValueError(f"{directory}: expected {' or '.join(map(str, _TEST_SETS))} in it")
-    return Texts([*SENTENCES, *SENTENCES_PATH.read_text(encoding="utf-8").splitlines()], origin=SENTENCES_PATH.name)
+    return Texts(BUILT_IN, origin=_BUILT_IN_PATH.name)
 
 
 def _test_set(path: Path) -> Iterator[str]:

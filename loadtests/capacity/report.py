@@ -65,7 +65,7 @@ def table(points: Sequence[Point]) -> str:
         summary, latency = point.run.summary, point.run.summary.latency
         times = "| | |" if latency is None else f"| {latency.p50_ms:.0f} | {latency.p95_ms:.0f} | {latency.p99_ms:.0f} "
         rows.append(
-            f"| {point.share:.0%} | {summary.offered_per_s:.1f} | {point.throughput_per_s:.1f} {times}"
+            f"| {point.share:.0%} | {summary.offered_per_s:.1f} | {point.run.summary.goodput_per_s:.1f} {times}"
             f"| {summary.rejected / summary.offered:.1%} |"
         )
     return "\n".join(rows)
@@ -105,7 +105,11 @@ def picture(found: CapacityRun) -> Figure:
     left.set_yscale("log")
     left.set_title(f"{found.title}\n{found.machine['cpu']}, {found.machine['cores']} cores", fontsize="medium")
     right.plot(
-        rates, [point.throughput_per_s for point in found.points], color=_THROUGHPUT, linestyle="-.", label="answered"
+        rates,
+        [point.run.summary.goodput_per_s for point in found.points],
+        color=_THROUGHPUT,
+        linestyle="-.",
+        label="answered",
     )
     rejected = [summary.rejected / summary.duration_s for summary in summaries]
     if any(rejected):

@@ -13,7 +13,7 @@ on the objective, and on the machine, and is given together with them. It is fou
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
@@ -165,33 +165,13 @@ class Point:
 
     run: Run
 
-    @property
-    def throughput_per_s(self) -> float:
-        """Calls answered before their deadline, by the second."""
-        return self.run.summary.goodput_per_s
-
 
 def measure_curve(
-    system: System,
-    capacity_per_s: float,
-    *,
-    duration_s: float,
-    seed: int,
-    shares: Sequence[float] = SHARES,
-    note: Callable[[Point], None],
+    system: System, capacity_per_s: float, *, duration_s: float, seed: int, note: Callable[[Point], None]
 ) -> tuple[Point, ...]:
-    """Offer load at each share of the capacity, the smallest first; each run begins when the one before has ended.
-
-    Args:
-        system: gets it.
-        capacity_per_s: calls a second.
-        duration_s: of each run.
-        seed: of the first run; each further one has the next.
-        shares: of the capacity.
-        note: told of every point.
-    """
+    """Offer load at each of `SHARES` of the capacity, the smallest first, each with the next seed."""
     points = []
-    for index, share in enumerate(sorted(shares)):
+    for index, share in enumerate(SHARES):
         points.append(Point(share=share, run=run(system, share * capacity_per_s, duration_s, seed + index)))
         note(points[-1])
     return tuple(points)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from loadtests.arrivals import parse_arrivals
-from loadtests.flags import verb_parser, workload_of
-from loadtests.load import page
-from loadtests.load.baseline import BaselineError, parse_share, read_baseline, table
+from loadtests.flags import parsed_by, verb_parser, workload_of
+from loadtests.load import baseline, page
+from loadtests.load.baseline import BaselineError, parse_share
 from loadtests.load.offer import CLOSED, Load, LoadError, LoadResult, offer
 from loadtests.load.run import Run, as_json, broken_promises, line, series_of, settings_of
 from loadtests.machine import describe_machine
@@ -54,9 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         load = _load(options)
         slo = parse_slo(options.slo) if options.slo else None
-        baseline = read_baseline(options.baseline) if options.baseline else None
-        if baseline is not None:
-            baseline.require_same(settings_of(load))
+        kept = baseline.read_baseline(options.baseline) if options.baseline else None
+        if kept is not None:
+            baseline.require_same(kept, settings_of(load))
     except (ValueError, OSError, BaselineError) as error:
         parser.error(str(error))
     try:
@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ServerError, LoadError, ValueError, OSError) as error:
         print(f"loadtests load: {error}", file=sys.stderr)
         return 1
-    changes = [] if baseline is None else baseline.changes(run.figures)
-    if baseline is not None and (sentence := baseline.differing_machine(run.machine)):
+    changes = [] if kept is None else baseline.changes(kept, run.figures)
+    if kept is not None and (sentence := baseline.differing_machine(kept, run.machine)):
         print(f"loadtests load: {sentence}", file=sys.stderr)
     usual_lag_ms = _SHORT_MAX_LAG_MS if options.mode == "short" else MAX_GENERATOR_LAG_P99_MS
     max_lag_ms = usual_lag_ms if options.max_lag is None else options.max_lag
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_json(options.output / "loadtest.json", as_json(run))
     (options.output / "loadtest.html").write_text(page.render(run, changes), encoding="utf-8")
     if changes:
-        print(table(changes))
+        print(baseline.table(changes))
     for sentence in broken:
         print(f"broken: {sentence}", file=sys.stderr)
     print(line(run))
@@ -140,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--baseline", type=Path, metavar="JSON", help="loadtest.json of a run of the same load")
     add(
         "--max-regression",
-        type=_share,
+        type=parsed_by(parse_share),
         default=0.1,
         metavar="SHARE",
         help="by which p50, p95, goodput and tokens_per_s may be worse than the baseline's (10%%)",
@@ -148,13 +148,6 @@ def _parser() -> argparse.ArgumentParser:
     lags = f"{MAX_GENERATOR_LAG_P99_MS:g}; short: {_SHORT_MAX_LAG_MS:g}"
     add("--max-lag", type=float, metavar="MS", help=f"of the generator, p99 ({lags})")
     return parser
-
-
-def _share(text: str) -> float:
-    try:
-        return parse_share(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -48,50 +48,44 @@ class Change:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
-    """A run that was kept."""
-
-    record: Mapping[str, Any]
-
-    def require_same(self, settings: Mapping[str, Any]) -> None:
-        """Check that the same was offered.
-
-        Raises:
-            BaselineError: naming what differs.
-        """
-        before = self.record["settings"]
-        different = [name for name in settings if before.get(name) != settings[name]]
-        if different:
-            pairs = "; ".join(f"{name} {before.get(name)}, now {settings[name]}" for name in different)
-            raise BaselineError(f"the baseline is of another load: {pairs}; offer the same, or keep a new baseline")
-
-    def differing_machine(self, machine: Mapping[str, Any]) -> str | None:
-        """Return a sentence if it was measured on another machine."""
-        before = self.record["machine"]
-        facts = [f"{one['cpu']} with {one['cores']} cores" for one in (before, machine)]
-        return None if facts[0] == facts[1] else f"the baseline is of {facts[0]}, this run of {facts[1]}"
-
-    def changes(self, figures: Mapping[str, float | None]) -> list[Change]:
-        """Return every figure, then and now."""
-        before = self.record["figures"]
-        return [Change(name=name, before=before.get(name), now=now) for name, now in figures.items()]
-
-
-def read_baseline(path: Path) -> Baseline:
-    """Return a run that was kept.
+def read_baseline(path: Path) -> dict[str, Any]:
+    """Return a run that was kept, as `loadtests.load.run.as_json` wrote it.
 
     Raises:
         BaselineError: if the file is none.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if record["format"] != FORMAT:
-            raise BaselineError(f"{path}: is of format {record['format']}, expected {FORMAT}: keep a new baseline")
-        record["settings"], record["machine"]["cpu"], record["machine"]["cores"], record["figures"].items()
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if kept["format"] != FORMAT:
+            raise BaselineError(f"{path}: is of format {kept['format']}, expected {FORMAT}: keep a new baseline")
+        kept["settings"], kept["machine"]["cpu"], kept["machine"]["cores"], kept["figures"].items()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BaselineError(f"{path}: no run of a load test ({type(error).__name__}: {error})") from error
-    return Baseline(record)
+    return kept
+
+
+def require_same(kept: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Check that the same was offered.
+
+    Raises:
+        BaselineError: naming what differs.
+    """
+    before = kept["settings"]
+    different = [name for name in settings if before.get(name) != settings[name]]
+    if different:
+        pairs = "; ".join(f"{name} {before.get(name)}, now {settings[name]}" for name in different)
+        raise BaselineError(f"the baseline is of another load: {pairs}; offer the same, or keep a new baseline")
+
+
+def differing_machine(kept: Mapping[str, Any], machine: Mapping[str, Any]) -> str | None:
+    """Return a sentence if a run was measured on another machine."""
+    before, now = (f"{one['cpu']} with {one['cores']} cores" for one in (kept["machine"], machine))
+    return None if before == now else f"the baseline is of {before}, this run of {now}"
+
+
+def changes(kept: Mapping[str, Any], figures: Mapping[str, float | None]) -> list[Change]:
+    """Return every figure, then and now."""
+    return [Change(name=name, before=kept["figures"].get(name), now=now) for name, now in figures.items()]
 
 
 def table(changes: Sequence[Change]) -> str:

@@ -1,6 +1,5 @@
 """Dynamic batching over one system: sentences of all callers wait together, batches run in threads."""
 
-import argparse
 import asyncio
 import logging
 import re
@@ -69,14 +68,6 @@ class BatchingSettings:
             num_threads=self.num_threads,
             batch_size=self.max_batch_size,
         )
-
-
-def settings_flag(text: str) -> BatchingSettings:
-    """Parse a flag of a command."""
-    try:
-        return BatchingSettings.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,6 @@ RESULTS_NAME: Final = "results.json"
 TABLE_NAME: Final = "table.md"
 
 
-def peers_line(kind: str, fields: Mapping[str, object]) -> str:
-    """Return `kind name=value ...`; fields that are None are left out."""
-    return figures_line(kind, {name: value for name, value in fields.items() if value is not None})
-
-
 def pair_line(pair: PairResult) -> str:
     """Return what a pair came to."""
     ours, theirs, case = pair.ours, pair.theirs, pair.case
@@ -28,7 +23,7 @@ def pair_line(pair: PairResult) -> str:
         return f"{1000 * ours.latency_s(share):.0f}/{1000 * theirs.latency_s(share):.0f}" if is_lone else None
 
     growth = f"{1000 / ours.tokens_per_s:.2f}/{1000 / theirs.tokens_per_s:.2f}"
-    return peers_line(
+    return figures_line(
         "bench",
         {
             "model": case.model,

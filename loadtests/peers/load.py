@@ -14,9 +14,9 @@ from typing import Any, Final
 import grpc
 
 from loadtests.capacity.search import DEFAULT_SLO, PLANS, SearchPlan
-from loadtests.flags import flags_of, within
+from loadtests.flags import flags_of, parsed_by, within
 from loadtests.machine import describe_machine, num_cores
-from loadtests.peers.batching import PRECISIONS, BatchingSettings, settings_flag
+from loadtests.peers.batching import PRECISIONS, BatchingSettings
 from loadtests.peers.cases import Mode
 from loadtests.peers.load_comparison import DisagreementError, LoadTask, Plan, compare
 from loadtests.peers.load_report import PICTURE_NAME, RESULTS_NAME, Comparison, picture, record_of
@@ -24,7 +24,7 @@ from loadtests.peers.models import MODELS, prepare_model, served_models
 from loadtests.peers.sentences import real_sentences, workload
 from loadtests.peers.systems import Peer
 from loadtests.report import command_line, write_json, write_picture
-from loadtests.slo import GRAMMAR, Slo, parse_slo
+from loadtests.slo import GRAMMAR, parse_slo
 from loadtests.target import ServerError
 from loadtests.texts import DATA_VARIABLE
 
@@ -80,14 +80,19 @@ def add_parser(commands: Any) -> None:
     add = parser.add_argument
     add("--mode", choices=("short", "full"), default="full", help="short: 3 minutes, a first impression (full)")
     add("--model", choices=(*MODELS, "both"), help="whose weights (both; short: shipped)")
-    add("--against", type=_peers, metavar="P,P", help="ctranslate2, transformers (both; short: ctranslate2)")
-    add("--loads", type=_loads, metavar="N,N", help="of the other's capacity, in percent (30,60,90; short: 60)")
+    add("--against", type=parsed_by(_peers), metavar="P,P", help="ctranslate2, transformers (both; short: ctranslate2)")
+    add(
+        "--loads",
+        type=parsed_by(_loads),
+        metavar="N,N",
+        help="of the other's capacity, in percent (30,60,90; short: 60)",
+    )
     add("--repetitions", type=within(1, 100, int), metavar="N", help="of each run at a load (3; short: 2)")
     usual = ", ".join(f"{model}: {slo}" for model, slo in _SLOS.items())
-    add("--slo", type=_slo, metavar="SLO", help=f"{GRAMMAR} ({usual})".replace("%", "%%"))
+    add("--slo", type=parsed_by(parse_slo), metavar="SLO", help=f"{GRAMMAR} ({usual})".replace("%", "%%"))
     add(
         "--settings",
-        type=settings_flag,
+        type=parsed_by(BatchingSettings.parse),
         metavar="STREAMSxTHREADS,bN,wMS",
         help="of the other server, as `serve` takes them (the best of some trials; short: those that won before)",
     )
@@ -170,19 +175,12 @@ def _peers(text: str) -> tuple[Peer, ...]:
     known = {str(peer): peer for peer in PRECISIONS}
     unknown = set(text.split(",")) - set(known)
     if unknown:
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: expected {', '.join(known)}")
+        raise ValueError(f"{', '.join(sorted(unknown))}: expected {', '.join(known)}")
     return tuple(known[name] for name in text.split(","))
 
 
 def _loads(text: str) -> tuple[float, ...]:
     loads = tuple(float(part) / 100 for part in text.split(","))
     if not all(0 < load <= _MAX_LOAD for load in loads):
-        raise argparse.ArgumentTypeError(f"{text}: expected percents above 0, at most {_MAX_LOAD:.0%}")
+        raise ValueError(f"{text}: expected percents above 0, at most {_MAX_LOAD:.0%}")
     return loads
-
-
-def _slo(text: str) -> Slo:
-    try:
-        return parse_slo(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

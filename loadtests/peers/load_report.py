@@ -10,10 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from loadtests.capacity.search import Capacity, Run
-from loadtests.peers.bench_report import peers_line
 from loadtests.peers.sentences import bleu, share_of_equal
 from loadtests.peers.systems import Peer
-from loadtests.report import rounded
+from loadtests.report import figures_line, rounded
 
 RESULTS_NAME: Final = "load.json"
 PICTURE_NAME: Final = "load.png"
@@ -126,7 +125,7 @@ class Comparison:
         """Yield how far both agree, what their capacities are, and a line for each load."""
         names = {"vs": self.peer, "model": self.model}
         agreement, runs = self.agreement, self.runs()
-        yield peers_line(
+        yield figures_line(
             _KIND,
             {
                 "agreement": "yes" if agreement.holds else "NO",
@@ -137,7 +136,7 @@ class Comparison:
                 "texts": agreement.num_texts,
             },
         )
-        yield peers_line(
+        yield figures_line(
             _KIND,
             {
                 "capacity_ratio": f"{self.capacity_ratio:.2f}",
@@ -160,7 +159,7 @@ class Comparison:
             for side, runs in sides.items()
         }
         reached = (f"{name}:{'reached' if is_so else 'missed'}" for name, is_so in self.reached(point).items())
-        return peers_line(
+        return figures_line(
             _KIND,
             {
                 "load": f"{point.load:.0%}",
@@ -201,7 +200,7 @@ def agreement_of(
 
 def trial_line(trial: Trial, *, peer: str, model: str) -> str:
     """Return what a set-up of the other server came to."""
-    return peers_line(
+    return figures_line(
         _KIND,
         {
             "trial": trial.settings,

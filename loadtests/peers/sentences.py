@@ -15,7 +15,7 @@ from export.corpus.reader import ParallelFiles, read_corpus
 from export.corpus.vocabulary import EOS_ID
 from loadtests.peers.models import BASE_VOCABULARY_SIZE, SPECIAL_IDS, made_up_word
 from loadtests.peers.systems import Output, TokenIds
-from loadtests.texts import DATA_VARIABLE, SENTENCES, SENTENCES_PATH, Profile
+from loadtests.texts import BUILT_IN, DATA_VARIABLE, Profile
 from loadtests.workload import Workload
 from service.bundle import Bundle
 from service.text.segmentation import split_sentences
@@ -61,8 +61,7 @@ def sentence_sets(directory: Path | None, *, size: int) -> list[Sentences]:
     directory = directory or (Path(os.environ[DATA_VARIABLE]) if DATA_VARIABLE in os.environ else None)
     paths = {} if directory is None else {name: directory / path for name, path in _TEST_SETS.items()}
     found = [_read(name, path, size) for name, path in paths.items() if path.is_file()]
-    built_in = [*SENTENCES, *SENTENCES_PATH.read_text(encoding="utf-8").splitlines()]
-    return found or [Sentences(name="built-in", texts=tuple(sample(built_in, size)))]
+    return found or [Sentences(name="built-in", texts=tuple(sample(BUILT_IN, size)))]
 
 
 def _read(name: str, path: Path, size: int) -> Sentences:

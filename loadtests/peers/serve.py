@@ -14,7 +14,8 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from loadtests.peers.batching import PRECISIONS, BatchingSettings, DynamicBatcher, settings_flag
+from loadtests.flags import parsed_by
+from loadtests.peers.batching import PRECISIONS, BatchingSettings, DynamicBatcher
 from loadtests.peers.servicer import PeerServicer
 from loadtests.peers.systems import ModelFiles, SearchOptions, System
 from loadtests.peers.workers import open_system
@@ -52,7 +53,7 @@ def add_parser(commands: Any) -> None:
     add("--port", type=int, default=50061, metavar="N", help="0: any that is free (50061)")
     add(
         "--settings",
-        type=settings_flag,
+        type=parsed_by(BatchingSettings.parse),
         default=BatchingSettings(),
         metavar="STREAMSxTHREADS,bN,wMS",
         help="batches at a time, threads of each, most sentences of a batch, milliseconds that the first one waits for "

@@ -19,12 +19,12 @@ from dragoman.requests import DecodingOptions
 
 from export.corpus.vocabulary import EOS_ID
 from loadtests.machine import num_cores
-from loadtests.peers.bench_report import peers_line
 from loadtests.peers.cases import fixed_length, random_sources
 from loadtests.peers.models import MODELS, made_up_word, prepare_model, served_models
 from loadtests.peers.sentences import TextPipeline, sentence_sets, whole_sentences
 from loadtests.peers.systems import ModelFiles, SearchOptions, SystemSettings
 from loadtests.peers.workers import Task, Worker
+from loadtests.report import figures_line
 from loadtests.target import ServerProcess
 from loadtests.texts import DATA_VARIABLE
 from service.datatypes import SearchConfig, Segment
@@ -72,7 +72,7 @@ def _run_overhead(arguments: argparse.Namespace) -> int:
         files = prepare_model(arguments.output / "models" / model, model)
         shares = [measure_share(files, arguments.batch_size) for _ in range(_NUM_REPETITIONS)]
         fields = {"batch": arguments.batch_size, "model": model, "share": f"{median(shares):.3f}"}
-        print(peers_line("overhead", fields), flush=True)
+        print(figures_line("overhead", fields), flush=True)
     return 0
 
 
@@ -135,7 +135,7 @@ def _run_server(arguments: argparse.Namespace) -> int:
             "threads": num_cores(),
             "tokens": tokens,
         }
-        print(peers_line("server", fields), flush=True)
+        print(figures_line("server", fields), flush=True)
     return 0
 
 

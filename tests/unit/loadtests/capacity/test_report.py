@@ -63,4 +63,4 @@ def test_everything_is_kept_and_drawn() -> None:
     assert len(report.table(found.points).splitlines()) == 2 + len(SHARES)
     drawn = {str(line.get_label()): np.asarray(line.get_ydata()).tolist() for line in (*latencies.lines, *calls.lines)}
     assert drawn["latency p95"] == [point.run.p95_ms for point in found.points]
-    assert drawn["answered"] == [point.throughput_per_s for point in found.points]
+    assert drawn["answered"] == [point.run.summary.goodput_per_s for point in found.points]

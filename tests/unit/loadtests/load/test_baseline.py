@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from loadtests.load.baseline import BaselineError, Change, parse_share, read_baseline, table
+from loadtests.load.baseline import (
+    BaselineError,
+    Change,
+    changes,
+    differing_machine,
+    parse_share,
+    read_baseline,
+    require_same,
+    table,
+)
 from loadtests.load.run import as_json, settings_of
 from tests.unit.loadtests.load.fake_runs import MACHINE, run_of
 
@@ -17,12 +26,12 @@ def kept(path: Path, **changed: Any) -> Path:
 def test_the_same_run_has_not_changed(tmp_path: Path) -> None:
     baseline = read_baseline(kept(tmp_path / "run.json"))
 
-    baseline.require_same(settings_of(run_of().load))
-    changes = baseline.changes(run_of().figures)
+    require_same(baseline, settings_of(run_of().load))
+    found = changes(baseline, run_of().figures)
 
-    assert {change.share for change in changes} == {0.0, None}
-    assert [change.regression(0.0) for change in changes] == [None] * len(changes)
-    assert baseline.differing_machine(MACHINE) is None
+    assert {change.share for change in found} == {0.0, None}
+    assert [change.regression(0.0) for change in found] == [None] * len(found)
+    assert differing_machine(baseline, MACHINE) is None
 
 
 @pytest.mark.parametrize(
@@ -60,13 +69,13 @@ def test_another_load_is_refused(tmp_path: Path, name: str, value: object) -> No
     baseline = read_baseline(kept(tmp_path / "run.json", settings={**settings, name: value}))
 
     with pytest.raises(BaselineError, match=f"of another load: {name} "):
-        baseline.require_same(settings)
+        require_same(baseline, settings)
 
 
 def test_another_machine_is_told(tmp_path: Path) -> None:
     baseline = read_baseline(kept(tmp_path / "run.json", machine={**MACHINE, "cores": 64}))
 
-    assert "Abacus <1> with 64 cores" in str(baseline.differing_machine(MACHINE))
+    assert "Abacus <1> with 64 cores" in str(differing_machine(baseline, MACHINE))
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "nonsense", '{"format": 0}', '{"format": 1, "settings": {}}'])
@@ -80,9 +89,9 @@ def test_a_file_that_is_no_run_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_the_table_shows_every_figure_and_stars_those_that_are_judged() -> None:
-    changes = [Change(name="p95_ms", before=100.0, now=125.0), Change(name="late", before=0.0, now=None)]
+    shown = [Change(name="p95_ms", before=100.0, now=125.0), Change(name="late", before=0.0, now=None)]
 
-    assert [row.split() for row in table(changes).splitlines()] == [
+    assert [row.split() for row in table(shown).splitlines()] == [
         ["figure", "baseline", "now", "change"],
         ["p95_ms", "*", "100", "125", "+25.0%"],
         ["late", "0", "none"],
