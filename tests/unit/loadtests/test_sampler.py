@@ -50,27 +50,19 @@ def test_a_metric_is_added_up_over_its_labels() -> None:
     assert math.isnan(sample.total("mt_requests"))
 
 
-def test_processes_are_looked_at_before_and_after() -> None:
-    with Sampler(None, [os.getpid()], interval_s=60.0) as sampler:
+def test_a_server_is_looked_at_before_and_after_as_far_as_it_can_be() -> None:
+    with (
+        Sampler(None, [os.getpid()], interval_s=60.0) as processes,
+        Sampler("http://127.0.0.1:1/metrics", interval_s=60.0) as silent,
+        Sampler(None) as nothing,
+    ):
         pass
 
-    first, last = sampler.samples
+    first, last = processes.samples
     assert 0 < first.values[CPU_SECONDS] <= last.values[CPU_SECONDS]
     assert last.values[RESIDENT_BYTES] > 2**20
-
-
-def test_a_server_that_does_not_answer_leaves_gaps() -> None:
-    with Sampler("http://127.0.0.1:1/metrics", interval_s=60.0) as sampler:
-        pass
-
-    assert [sample.values for sample in sampler.samples] == [{}, {}]
-
-
-def test_nothing_to_look_at_is_not_looked_at() -> None:
-    with Sampler(None) as sampler:
-        pass
-
-    assert sampler.samples == []
+    assert [sample.values for sample in silent.samples] == [{}, {}]
+    assert nothing.samples == []
 
 
 def test_an_address_of_something_else_is_refused() -> None:
@@ -116,15 +108,10 @@ def parent_and_child() -> Iterator[tuple[int, int]]:
         process.communicate()
 
 
-def test_a_tree_begins_with_its_root_and_has_all_that_it_has_started() -> None:
+def test_a_server_is_all_its_processes() -> None:
     with parent_and_child() as (parent, child):
         assert process_tree(parent) == [parent, child]
-        assert process_tree(os.getpid())[0] == os.getpid()
-        assert {parent, child} <= set(process_tree(os.getpid()))
-
-
-def test_what_a_server_takes_is_that_of_all_its_processes() -> None:
-    with parent_and_child() as (parent, child):
+        assert {os.getpid(), parent, child} <= set(process_tree(os.getpid()))
         whole, part = footprint(parent), footprint(child)
 
     assert whole.num_fds > part.num_fds
@@ -132,15 +119,12 @@ def test_what_a_server_takes_is_that_of_all_its_processes() -> None:
     assert whole.rss_mb > part.rss_mb
 
 
-def test_a_server_whose_child_has_ended_and_was_not_waited_for_is_looked_at_all_the_same() -> None:
+def test_processes_that_have_ended_are_left_out() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # it was not waited for: the kernel still lists it
         assert Path(f"/proc/{ended.pid}").exists()
         assert ended.pid in process_tree(os.getpid())
         assert footprint(os.getpid()).num_threads >= 1
-
-
-def test_a_process_that_has_ended_has_none() -> None:
     assert process_tree(NO_PROCESS) == [NO_PROCESS]
     with pytest.raises(OSError, match=str(NO_PROCESS)):
         footprint(NO_PROCESS)

@@ -43,24 +43,18 @@ def test_a_mixture_says_what_each_text_is() -> None:
 
 
 def test_test_sets_are_read_source_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DRAGOMAN_DATA", raising=False)
+    assert read_texts().origin == "sentences.txt"
     (tmp_path / "newstest2013-en-de").mkdir()
     with gzip.open(tmp_path / "newstest2013-en-de" / "test.tsv.gz", "wt", encoding="utf-8") as stream:
         stream.write(f"{SHORT}\tEin kurzer.\n{LONG}\tEin langer.\n")
 
-    for source in (read_texts(tmp_path), _read_by_environment(tmp_path, monkeypatch)):
+    named = read_texts(tmp_path)
+    monkeypatch.setenv("DRAGOMAN_DATA", str(tmp_path))
+
+    for source in (named, read_texts()):
         assert source.origin == "newstest2013-en-de"
         assert source.draw(Profile.CHAT, GENERATOR) == (Profile.CHAT, SHORT)
-
-
-def _read_by_environment(path: Path, monkeypatch: pytest.MonkeyPatch) -> Texts:
-    monkeypatch.setenv("DRAGOMAN_DATA", str(path))
-    return read_texts()
-
-
-def test_without_test_sets_the_built_in_sentences_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DRAGOMAN_DATA", raising=False)
-
-    assert read_texts().origin == "sentences.txt"
 
 
 def test_a_file_of_texts_is_read_by_the_line(tmp_path: Path) -> None:

@@ -10,10 +10,6 @@ from tests.unit.loadtests.fake_calls import EndedCall
 OVERLOADED = OverloadedError(queued=3, limit=3, unit="segments", retry_after_s=1.5)
 
 
-def test_an_answer_is_an_answer() -> None:
-    assert wire.outcome(EndedCall()) == (Outcome.ANSWERED, "OK")
-
-
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
@@ -29,10 +25,11 @@ def test_an_error_of_the_server_is_told_by_its_status_and_details(error: Dragoma
     assert wire.outcome(EndedCall(error))[0] is expected
 
 
-def test_a_deadline_that_the_caller_itself_noticed_is_late() -> None:
-    call = EndedCall(code=grpc.StatusCode.DEADLINE_EXCEEDED)
+def test_an_answer_and_a_deadline_that_the_caller_noticed_need_no_details() -> None:
+    late = EndedCall(code=grpc.StatusCode.DEADLINE_EXCEEDED)
 
-    assert wire.outcome(call) == (Outcome.LATE, "DEADLINE_EXCEEDED at the caller")
+    assert wire.outcome(EndedCall()) == (Outcome.ANSWERED, "OK")
+    assert wire.outcome(late) == (Outcome.LATE, "DEADLINE_EXCEEDED at the caller")
 
 
 @pytest.mark.parametrize("kept", [slice(0, 1), slice(1, 2)], ids=["no pushback", "no details"])

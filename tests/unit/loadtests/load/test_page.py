@@ -28,14 +28,15 @@ DRAWN = [
 """Titles and labels of each picture on the page of a run whose calls were all answered."""
 
 
-class _Addresses(HTMLParser):
+class Page(HTMLParser):
     """Collects everything that a page could load, and its text."""
 
-    def __init__(self) -> None:
+    def __init__(self, page: str) -> None:
         super().__init__()
         self.addresses: list[str] = []
         self.tags: set[str] = set()
         self.text = ""
+        self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
@@ -45,37 +46,20 @@ class _Addresses(HTMLParser):
         self.text += data
 
 
-def read(text: str) -> _Addresses:
-    parser = _Addresses()
-    parser.feed(text)
-    return parser
-
-
 def words_of(address: str) -> list[str]:
     """Titles and labels of a picture; matplotlib draws letters as paths, each text after a comment that has it."""
     drawn = base64.b64decode(address.partition(",")[2]).decode()
     return [text for text in re.findall(r"<!-- (.*?) -->", drawn) if re.match(r"[a-z]", text)]
 
 
-def test_each_picture_shows_the_series_that_it_is_about() -> None:
-    parsed = read(page.render(run_of(samples=SAMPLES)))
+def test_the_page_needs_nothing_but_itself_and_says_what_was_measured_where() -> None:
+    rendered = page.render(run_of(samples=SAMPLES, slo="p95<2s"))
 
+    parsed = Page(rendered)
     assert [words_of(address) for address in parsed.addresses] == DRAWN
-
-
-def test_the_page_needs_nothing_but_itself() -> None:
-    text = page.render(run_of(samples=SAMPLES))
-
-    parsed = read(text)
-    assert len(parsed.addresses) == len(DRAWN)
     assert all(address.startswith("data:image/svg+xml;base64,") for address in parsed.addresses)
     assert not parsed.tags & {"script", "link", "iframe", "object", "base"}
-    assert not re.search(r"url\(|@import", text)
-
-
-def test_the_page_says_machine_versions_command_date_and_figures() -> None:
-    parsed = read(page.render(run_of(samples=SAMPLES, slo="p95<2s")))
-
+    assert not re.search(r"url\(|@import", rendered)
     for fact in (
         "Abacus <1>, 2 cores (avx2)",
         "Python 3.11, dragoman 0.1.0",
@@ -92,7 +76,7 @@ def test_the_page_says_machine_versions_command_date_and_figures() -> None:
 def test_what_was_broken_and_what_changed_is_on_the_page() -> None:
     changes = [Change(name="p95_ms", before=100.0, now=125.0)]
 
-    text = read(page.render(run_of(slo="p95<1ms", broken=["p95 is <too> late"]), changes)).text
+    text = Page(page.render(run_of(slo="p95<1ms", broken=["p95 is <too> late"]), changes)).text
 
     assert "p95 is <too> late" in text
     assert "+25.0%" in text
@@ -102,7 +86,7 @@ def test_what_was_broken_and_what_changed_is_on_the_page() -> None:
 def test_a_run_in_which_nothing_was_answered_has_a_page_too() -> None:
     run = run_of([record(Outcome.ERROR, planned_s=BEGAN_S + 1), record(Outcome.REJECTED, planned_s=BEGAN_S + 2)])
 
-    assert "none" in read(page.render(run)).text
+    assert "none" in Page(page.render(run)).text
     assert line(run).startswith("loadtest profile=sentence rate=1 p50_ms=none p95_ms=none")
 
 

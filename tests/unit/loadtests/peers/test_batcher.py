@@ -52,16 +52,6 @@ async def _until_queued() -> None:
     await asyncio.sleep(0)
 
 
-async def test_each_caller_gets_the_answers_to_its_own_sentences_in_order() -> None:
-    async with _batching(FakeSystem(), max_wait_s=0.01) as batcher:
-        asked = [[(caller, index) for index in range(3)] for caller in range(5)]
-
-        answers = await asyncio.gather(*(batcher.translate(sources, _BEAM_4) for sources in asked))
-
-    said = [[answer.output.token_ids for answer in own] for own in answers]
-    assert said == [[(index, caller) for caller, index in sources] for sources in asked]
-
-
 async def test_sentences_that_come_while_all_threads_are_busy_go_together() -> None:
     system = FakeSystem()
     system.may_answer.clear()
@@ -95,15 +85,17 @@ async def test_every_sentence_is_translated_once_in_order_and_with_its_own_optio
     system, draw = FakeSystem(), random.Random(seed)  # noqa: S311 - arrivals
     sources: dict[SearchOptions, list[TokenIds]] = {_BEAM_1: [], _BEAM_4: []}
     async with _batching(system, max_wait_s=0.001, num_streams=1) as batcher:
-        tasks = []
+        tasks, asked = [], []
         for _ in range(30):
             options, count = draw.choice((_BEAM_1, _BEAM_4)), draw.randrange(7)
             own = [(options.beam_size, len(sources[options]) + index) for index in range(count)]
             sources[options] += own
+            asked.append(own)
             tasks.append(asyncio.create_task(batcher.translate(own, options)))
             await asyncio.sleep(draw.choice((0.0, 0.0, 0.0005, 0.002)))
-        await asyncio.gather(*tasks)
+        answers = await asyncio.gather(*tasks)
 
+    assert [[answer.output.token_ids[::-1] for answer in own] for own in answers] == asked
     assert max(len(batch) for batch, _ in system.batches) <= 4
     for options, expected in sources.items():
         assert [source for batch, search in system.batches if search == options for source in batch] == expected
@@ -172,13 +164,9 @@ async def test_sentences_of_a_caller_who_has_left_are_not_translated() -> None:
     assert [sources for sources, _ in system.batches] == [[(0, 0)], [(2, 0)]]
 
 
-async def test_nothing_to_translate_is_answered_with_nothing() -> None:
-    async with _batching(FakeSystem()) as batcher:
-        assert await batcher.translate([], _BEAM_4) == []
-
-
 async def test_an_answer_says_how_long_it_waited_and_how_long_its_batch_took() -> None:
     async with _batching(FakeSystem(), max_wait_s=0.02) as batcher:
+        assert await batcher.translate([], _BEAM_4) == []
         (answer,) = await batcher.translate([(0, 0)], _BEAM_4)
 
     assert answer.queue_s >= 0.019  # timers may be a little early
@@ -187,16 +175,13 @@ async def test_an_answer_says_how_long_it_waited_and_how_long_its_batch_took() -
 
 @pytest.mark.parametrize("name", ["2x1,b32,w0", "1x2,b8,w5", "4x4,b64,w2.5"])
 def test_a_name_says_all_that_is_tried(name: str) -> None:
-    assert BatchingSettings.parse(name).name == name
+    settings = BatchingSettings.parse(name)
+
+    assert settings.name == name
+    assert settings.of_system("ctranslate2").setup == f"int8@{name.partition(',w')[0]}"
 
 
 @pytest.mark.parametrize("name", ["", "2x1", "0x1,b32,w0", "2x1,b0,w5", "2x1,b32,w-1", "2x1,b32,w5,c"])
 def test_what_is_no_name_is_refused_with_an_example(name: str) -> None:
     with pytest.raises(ValueError, match="such as 2x1,b32,w5"):
         BatchingSettings.parse(name)
-
-
-def test_streams_and_threads_are_those_of_the_system() -> None:
-    system = BatchingSettings.parse("2x3,b16,w0").of_system("ctranslate2")
-
-    assert (system.setup, system.name) == ("int8@2x3,b16", "ctranslate2-int8")

@@ -12,35 +12,20 @@ def test_random_sources_are_the_same_in_every_run_and_end_with_eos() -> None:
     assert all(source[-1] == 2 and min(source[:-1]) > 3 for source in sources)
 
 
-def test_a_fixed_length_leaves_no_other() -> None:
-    search = fixed_length(32)
-
-    assert search.min_target_tokens == search.longest_target(5) == 32
-
-
 def test_a_target_is_limited_by_its_source_and_by_the_model() -> None:
-    search = SearchOptions(extra_target_tokens=50, max_target_tokens=256)
+    search, fixed = SearchOptions(extra_target_tokens=50, max_target_tokens=256), fixed_length(32)
 
     assert [search.longest_target(length) for length in (10, 300)] == [60, 256]
+    assert fixed.min_target_tokens == fixed.longest_target(5) == 32
 
 
-def test_cases_are_chosen_by_name_or_by_its_beginning() -> None:
-    cases = base_cases(**_VOCABULARY, mode="full")
+def test_cases_are_chosen_by_mode_and_by_name_or_its_beginning() -> None:
+    cases, short = (base_cases(**_VOCABULARY, mode=mode) for mode in ("full", "short"))
 
-    assert [case.name for case in selected(cases, ["batch8", "length1*"])] == [
-        "batch8",
-        "length10",
-        "length100",
-        "length150",
-    ]
+    assert {case.name for case in short} < {case.name for case in cases}
     assert selected(cases, []) == cases
-
-
-def test_the_short_mode_has_some_of_the_cases_of_the_full_one() -> None:
-    full = [case.name for case in base_cases(**_VOCABULARY, mode="full")]
-    short = [case.name for case in base_cases(**_VOCABULARY, mode="short")]
-
-    assert set(short) < set(full)
+    found = [case.name for case in selected(cases, ["batch8", "length1*"])]
+    assert found == ["batch8", "length10", "length100", "length150"]
 
 
 def test_lone_sentences_come_one_a_call() -> None:

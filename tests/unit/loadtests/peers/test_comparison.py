@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -73,12 +74,7 @@ def test_a_line_is_what_scripts_read() -> None:
     )
 
 
-_BATCH_32 = Case(
-    model="base",
-    name="batch32",
-    sources=random_sources(32, vocabulary_size=100, eos_id=2),
-    search=fixed_length(8),
-)
+_BATCH_32 = replace(_CASE, name="batch32", sources=random_sources(32, vocabulary_size=100, eos_id=2))
 
 
 def _setups(case: Case, peer: Peer) -> list[SystemSettings]:
@@ -89,11 +85,19 @@ def _layouts(found: list[SystemSettings]) -> set[tuple[int, int]]:
     return {(settings.num_streams, settings.num_threads) for settings in found}
 
 
-def test_a_batch_may_be_cut_for_several_streams_or_given_to_all_threads() -> None:
-    found = _setups(_BATCH_32, "ctranslate2")
-
-    assert _layouts(found) == {(1, 1), (1, 2), (2, 1)}
-    assert {settings.batch_size for settings in found if settings.num_streams == 2} == {16, 32}
+@pytest.mark.parametrize(
+    ("changes", "peer", "layouts"),
+    [
+        ({}, "ctranslate2", {(1, 1), (1, 2), (2, 1)}),  # cut for several streams, or given to all threads
+        ({"sources_per_call": 1}, "dragoman", {(1, 1), (1, 2)}),
+        ({}, "pytorch", {(1, 1), (1, 2)}),
+        ({"kind": "agreement"}, "ctranslate2", {(1, 2)}),
+    ],
+)
+def test_streams_and_threads_are_tried_as_far_as_a_system_and_a_case_have_them(
+    changes: dict[str, Any], peer: Peer, layouts: set[tuple[int, int]]
+) -> None:
+    assert _layouts(_setups(replace(_BATCH_32, **changes), peer)) == layouts
 
 
 def test_many_cores_are_tried_in_powers_of_two() -> None:
@@ -102,26 +106,12 @@ def test_many_cores_are_tried_in_powers_of_two() -> None:
     assert _layouts(found) == {(1, 1), (1, 2), (1, 4), (1, 6), (2, 1), (2, 2), (4, 1), (6, 1)}
 
 
-def test_a_lone_sentence_has_one_stream() -> None:
-    assert _layouts(_setups(replace(_BATCH_32, sources_per_call=1), "dragoman")) == {(1, 1), (1, 2)}
+def test_batch_sizes_and_instruction_sets_are_tried_where_they_matter() -> None:
+    theirs, ours = _setups(_BATCH_32, "ctranslate2"), _setups(_BATCH_32, "dragoman")
+    many = _setups(replace(_BATCH_32, sources=random_sources(200, vocabulary_size=100, eos_id=2)), "dragoman")
 
-
-def test_only_ctranslate2_is_tried_with_instruction_sets() -> None:
-    assert {settings.isa for settings in _setups(_BATCH_32, "ctranslate2")} == {"", "AVX2"}
-    assert {settings.isa for settings in _setups(_BATCH_32, "dragoman")} == {""}
-
-
-def test_pytorch_has_one_stream() -> None:
-    assert _layouts(_setups(_BATCH_32, "pytorch")) == {(1, 1), (1, 2)}
-
-
-def test_many_sources_are_cut_into_batches() -> None:
-    sources = random_sources(200, vocabulary_size=100, eos_id=2)
-
-    found = _setups(replace(_BATCH_32, sources=sources), "dragoman")
-
-    assert {settings.batch_size for settings in found} == {16, 32, 64}
-
-
-def test_nothing_is_tried_where_speed_does_not_matter() -> None:
+    assert {settings.isa for settings in theirs} == {"", "AVX2"}
+    assert {settings.isa for settings in ours} == {""}
+    assert {settings.batch_size for settings in theirs if settings.num_streams == 2} == {16, 32}
+    assert {settings.batch_size for settings in many} == {16, 32, 64}
     assert len(_setups(replace(_BATCH_32, kind="agreement"), "ctranslate2")) == 1
