@@ -31,7 +31,7 @@ _ANSWERS: Final[Mapping[Method, Any]] = {
     Method.TRANSLATE_STREAM: pb.TranslateResponse,
 }
 _STREAMING: Final = {Method.TRANSLATE_DOCUMENT, Method.TRANSLATE_STREAM}
-_MAX_THREADS: Final = 512
+_MAX_THREADS: Final = 10_000
 """Calls whose answers are streams that `Client.begin` reads at a time."""
 
 

@@ -60,15 +60,31 @@ class Generator:
         share = len(counted) / len(records)
         return summarize(counted, duration_s=duration_s, generator_cpu_s=share * cpu_s)
 
-    def throughput_per_s(self, *, duration_s: float) -> float:
-        """Return the calls answered in a second for callers who wait for each answer.
+    def throughput_per_s(
+        self, *, duration_s: float, num_callers: int = NUM_WAITING_CALLERS, warm_up_s: float = _WARM_UP_S
+    ) -> float:
+        """Return the calls answered in a second, after warm-up, for callers who wait for each answer.
+
+        They neither leave nor have a short deadline.
 
         Raises:
-            RuntimeError: if a call fails.
+            RuntimeError: if a call fails, or none is answered.
             TimeoutError: if the server stops answering.
         """
+        calls = itertools.islice(self.workload.calls(0), _NUM_CALLS)
+        patient = itertools.cycle([replace(call, timeout_s=_PATIENCE_S, leave_after_s=None) for call in calls])
         with self.connect() as client:
-            return closed_loop(client, self.patient_calls(), num_callers=NUM_WAITING_CALLERS, duration_s=duration_s)
+            began_s, total_s = time.monotonic(), warm_up_s + duration_s
+            records = closed_loop(
+                client, patient, num_callers=num_callers, began_s=began_s, total_s=total_s, retry_s=_RETRY_S
+            )
+        failed = [record.status for record in records if record.outcome not in {Outcome.ANSWERED, Outcome.REJECTED}]
+        if failed:
+            raise RuntimeError(f"{len(failed)} calls of callers who wait failed, the first with {failed[0]}")
+        answered = [record.ended_s - began_s for record in records if record.outcome is Outcome.ANSWERED]
+        if not answered:
+            raise RuntimeError(f"no call of callers who wait was answered: {records[-1].status}")
+        return sum(warm_up_s <= ended_s < total_s for ended_s in answered) / duration_s
 
     def connect(self, *, timeout_s: float = _CONNECT_S) -> Client:
         """Return a client whose connections stand; to be closed.
@@ -83,47 +99,51 @@ class Generator:
             raise RuntimeError(f"{self.target.address}: {error}") from error
         return client
 
-    def patient_calls(self) -> Iterator[PlannedCall]:
-        """Return calls without end whose callers neither leave nor have a short deadline."""
-        calls = itertools.islice(self.workload.calls(0), _NUM_CALLS)
-        return itertools.cycle([replace(call, timeout_s=_PATIENCE_S, leave_after_s=None) for call in calls])
-
 
 def closed_loop(
-    client: Client, calls: Iterator[PlannedCall], *, num_callers: int, duration_s: float, warm_up_s: float = _WARM_UP_S
-) -> float:
-    """Keep so many calls under way; return the calls answered in a second after warm-up.
+    client: Client,
+    calls: Iterator[PlannedCall],
+    *,
+    num_callers: int,
+    began_s: float,
+    total_s: float,
+    retry_s: float = 0.0,
+) -> list[CallRecord]:
+    """Let callers make calls, each the next one when the one before has ended, until the time is over.
+
+    Args:
+        client: makes them.
+        calls: shared by the callers; at least as many as are made.
+        num_callers: calls under way at a time.
+        began_s: the start, on `time.monotonic()`.
+        total_s: in which calls begin.
+        retry_s: how long a caller pauses after a call that was rejected.
 
     Raises:
-        RuntimeError: if a call fails.
-        TimeoutError: if the server stops answering.
+        TimeoutError: if a call does not end long after its deadline.
     """
     records: list[CallRecord] = []
     free = threading.Semaphore(num_callers)
 
     def note(record: CallRecord) -> None:
         records.append(record)
-        if record.outcome is Outcome.REJECTED:  # more callers than the server has room for
-            threading.Timer(_RETRY_S, free.release).start()
+        if retry_s and record.outcome is Outcome.REJECTED:
+            threading.Timer(retry_s, free.release).start()
         else:
             free.release()
 
-    began_s = time.monotonic()
-    until_s = began_s + warm_up_s + duration_s
+    patience_s = _PATIENCE_S
+    time.sleep(max(0.0, began_s - time.monotonic()))
     while True:
-        _require(free.acquire(timeout=_PATIENCE_S))
-        if (now_s := time.monotonic()) >= until_s:
+        _require(free.acquire(timeout=patience_s))
+        if (now_s := time.monotonic()) >= began_s + total_s:
             break
-        client.begin(next(calls), now_s, note)
+        call = next(calls)
+        patience_s = call.timeout_s + _PATIENCE_S
+        client.begin(call, now_s, note)
     for _ in range(num_callers - 1):
-        _require(free.acquire(timeout=_PATIENCE_S))
-    failed = [record.status for record in records if record.outcome not in {Outcome.ANSWERED, Outcome.REJECTED}]
-    if failed:
-        raise RuntimeError(f"{len(failed)} calls of callers who wait failed, the first with {failed[0]}")
-    answered = [record.ended_s for record in records if record.outcome is Outcome.ANSWERED]
-    if not answered:
-        raise RuntimeError(f"no call of callers who wait was answered: {records[-1].status}")
-    return sum(began_s + warm_up_s <= ended_s < until_s for ended_s in answered) / duration_s
+        _require(free.acquire(timeout=patience_s))
+    return records
 
 
 def open_loop(

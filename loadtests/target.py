@@ -19,7 +19,8 @@ from loadtests.client import Access, access_of, add_access_flags
 from loadtests.sampler import footprint, scrape, server_facts, work_left
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
-_SERVE: Final = ("service", "serve", "--grpc-port", "0", "--http-port", "0")
+SERVE: Final = ("service", "serve", "--grpc-port", "0", "--http-port", "0")
+"""The module that serves, with its arguments."""
 _START_TIMEOUT_S: Final = 120.0
 _STOP_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.05
@@ -43,7 +44,7 @@ class ServerProcess:
         log: Path,
         *flags: str,
         environment: Mapping[str, str] | None = None,
-        module: Sequence[str] = _SERVE,
+        module: Sequence[str] = SERVE,
     ) -> None:
         """Start it with further flags and settings, `environment` among them; its log replaces an older one.
 

@@ -6,7 +6,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from loadtests.arrivals import Arrivals, make_schedule
 from loadtests.client import Client
-from loadtests.generator import open_loop
+from loadtests.generator import closed_loop, open_loop
 from loadtests.records import CallRecord, Summary, summarize, write_records
 from loadtests.sampler import Sample, Sampler
 from loadtests.target import Target
@@ -196,28 +196,10 @@ def _send(address: str, access: Any, load: Load, index: int) -> tuple[list[CallR
     with client:
         if load.arrivals is None:
             num_users = len(range(index, load.num_users, load.num_processes))
-            records = _closed_loop(client, users, num_users=num_users, began_s=began_s, total_s=load.total_s)
+            records = closed_loop(client, users, num_callers=num_users, began_s=began_s, total_s=load.total_s)
         else:
             _, records = open_loop(client, calls, arrivals, began_s=began_s)
     return records, time.process_time() - cpu_s
-
-
-def _closed_loop(
-    client: Client, calls: Iterator[PlannedCall], *, num_users: int, began_s: float, total_s: float
-) -> list[CallRecord]:
-    """Let users make calls, each the next one when the one before has ended, until the time is over."""
-    records, lock = list[CallRecord](), threading.Lock()
-
-    def use(_: int) -> None:
-        time.sleep(max(0.0, began_s - time.monotonic()))
-        while (now_s := time.monotonic()) < began_s + total_s:
-            with lock:
-                call = next(calls)
-            records.append(client.make(call, now_s))
-
-    with ThreadPoolExecutor(num_users) as threads:
-        list(threads.map(use, range(num_users)))
-    return records
 
 
 def _show_progress(futures: Sequence["Future[Any]"], total_s: float) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 from loadtests.arrivals import poisson
 from loadtests.capacity.search import DEFAULT_SLO, PLANS, SearchPlan, find_capacity
 from loadtests.flags import verb_parser, within, workload_of
-from loadtests.generator import Generator, closed_loop, open_loop
+from loadtests.generator import Generator, open_loop
 from loadtests.machine import describe_machine
 from loadtests.overload.verdict import Overload, as_json, broken_promises, line, picture
 from loadtests.records import summarize
@@ -131,8 +131,7 @@ def _require_recovery(generator: Generator) -> None:
         RuntimeError: if that call fails.
         ServerError: if the server still counts work whose callers have gone.
     """
-    with generator.connect() as client:
-        closed_loop(client, generator.patient_calls(), num_callers=1, warm_up_s=0.0, duration_s=0.1)
+    generator.throughput_per_s(duration_s=0.1, num_callers=1, warm_up_s=0.0)
     left = work_left(scrape(generator.target.metrics_url)) if generator.target.metrics_url else {}
     if left:
         raise ServerError(f"work is left after the overload: {left}")

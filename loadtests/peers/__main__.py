@@ -4,14 +4,11 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
-from pathlib import Path
 
 from dragoman.errors import DragomanError as CallError
 
 from export.errors import ExportError
-from loadtests.peers import workers
-from loadtests.peers.systems import ModelFiles
+from loadtests.peers.workers import WorkerError
 from loadtests.target import ServerError
 from service.errors import DragomanError
 
@@ -27,20 +24,17 @@ _COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if arguments[:1] == ["worker"]:  # not for people: what `Worker` starts
-        workers.serve(Connection(int(arguments[1])), ModelFiles(directory=Path(arguments[2])))
-        return 0
     parser = argparse.ArgumentParser(prog="python -m loadtests peers", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     named = [_COMMANDS[name] for name in arguments[:1] if name in _COMMANDS]
     for name in named or dict.fromkeys(
         _COMMANDS.values()
-    ):  # imported now: a worker needs nothing of them, a server of another system little
+    ):  # imported now: a server of another system needs little of them
         importlib.import_module(f"loadtests.peers.{name}").add_parser(commands)
     parsed = parser.parse_args(arguments)
     try:
         exit_code: int = parsed.run(parsed)
-    except (workers.WorkerError, ServerError, CallError, DragomanError, ExportError) as error:
+    except (WorkerError, ServerError, CallError, DragomanError, ExportError) as error:
         print(f"loadtests peers: {error}", file=sys.stderr)
         return 1
     return exit_code

@@ -15,7 +15,7 @@ from loadtests.peers.bench_report import RESULTS_NAME, pair_line, record_of, tab
 from loadtests.peers.cases import Case, Mode, base_cases, selected, shipped_cases
 from loadtests.peers.comparison import CaseResult, Pairing, Plan, compare
 from loadtests.peers.models import MODELS, prepare_model
-from loadtests.peers.sentences import TextPipeline, sentence_sets
+from loadtests.peers.sentences import encode, judge_of, sentence_sets
 from loadtests.peers.systems import ModelFiles
 from loadtests.peers.workers import Workers
 from loadtests.report import command_line
@@ -80,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _compare_all(model: str, plan: Plan, arguments: argparse.Namespace) -> Iterator[CaseResult]:
     """Yield the result of each case of a model and print its pairs."""
     files = prepare_model(arguments.output / "models" / model, model)
-    judge = TextPipeline(files.open()).bleu
+    judge = judge_of(files.open())
     with Workers(files) as workers:
         for case in selected(_cases(model, files, plan.mode, arguments.data), arguments.cases):
             result = compare(workers, case, _pairings(case, plan.mode), plan, judge)
@@ -111,12 +111,11 @@ def _cases(model: str, files: ModelFiles, mode: Mode, data: Path | None) -> list
     if model == "base":
         size, eos_id = bundle.manifest.architecture.vocabulary_size, bundle.manifest.special_ids.eos
         return base_cases(vocabulary_size=size, eos_id=eos_id, mode=mode)
-    text = TextPipeline(bundle)
     return [
         case
         for sentences in sentence_sets(data, size=_NUM_SENTENCES[mode])[: 1 if mode == "short" else None]
         for case in shipped_cases(
-            sentences.name, text.encode(sentences.texts), references=sentences.references, mode=mode
+            sentences.name, encode(bundle, sentences.texts), references=sentences.references, mode=mode
         )
     ]
 

@@ -1,9 +1,9 @@
 """This system, offline: the engine and the runtime that serve, without queue and gRPC."""
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 
 from loadtests.peers.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
 from service.datatypes import SearchConfig, Segment
@@ -36,12 +36,14 @@ class DragomanSystem:
         self._threads.shutdown()
 
 
-def _drain(segments: Sequence[Segment], batch_size: int, engine: RunningBatch, waiting: "Waiting") -> dict[int, Output]:
+def _drain(
+    segments: Sequence[Segment], batch_size: int, engine: RunningBatch, waiting: Iterator[int]
+) -> dict[int, Output]:
     """Decode what waits until nothing does; return the outputs by index."""
     running, done = dict[int, int](), dict[int, Output]()
     while True:
         if engine.num_segments <= batch_size // 2:  # joining one by one would cost an encoder run each
-            joining = waiting.take(batch_size - engine.num_segments)
+            joining = list(islice(waiting, batch_size - engine.num_segments))
             if joining:
                 handles = engine.start([segments[index] for index in joining])
                 running.update(zip(handles, joining, strict=True))
@@ -63,21 +65,6 @@ def _runtime_settings(settings: SystemSettings) -> RuntimeSettings:
     )
 
 
-class Waiting:
-    """Indices of segments that no engine has taken yet; threads may share it."""
-
-    def __init__(self, indices: Sequence[int]) -> None:
-        """Queue the indices in this order."""
-        self._indices = list(indices)
-        self._lock = threading.Lock()
-
-    def take(self, count: int) -> list[int]:
-        """Remove and return the next ones, at most `count`."""
-        with self._lock:
-            taken, self._indices = self._indices[:count], self._indices[count:]
-        return taken
-
-
 def _segment(source_ids: TokenIds, search: SearchOptions) -> Segment:
     config = SearchConfig(
         beam_size=search.beam_size,
@@ -88,9 +75,12 @@ def _segment(source_ids: TokenIds, search: SearchOptions) -> Segment:
     return Segment(source_ids=source_ids, search=config)
 
 
-def _shares(segments: Sequence[Segment], *, num_streams: int, batch_size: int) -> list[Waiting]:
-    """Return what each stream takes from, longest first: its own fair share if all fit at once, else one for all."""
+def _shares(segments: Sequence[Segment], *, num_streams: int, batch_size: int) -> list[Iterator[int]]:
+    """Return what each stream takes from, longest first: its own fair share if all fit at once, else one for all.
+
+    Threads may share an iterator over a list: each index comes out once.
+    """
     order = sorted(range(len(segments)), key=lambda index: -len(segments[index].source_ids))
     if len(segments) > num_streams * batch_size:
-        return [Waiting(order)] * num_streams
-    return [Waiting(order[stream::num_streams]) for stream in range(num_streams)]
+        return [iter(order)] * num_streams
+    return [iter(order[stream::num_streams]) for stream in range(num_streams)]

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import grpc
 from dragoman.v1 import translation_pb2 as pb
@@ -26,7 +26,7 @@ from loadtests.peers.systems import ModelFiles, Peer
 from loadtests.records import Summary
 from loadtests.sampler import process_tree
 from loadtests.slo import Slo
-from loadtests.target import ServerProcess, Target
+from loadtests.target import SERVE, ServerProcess, Target
 from loadtests.wire import TRANSLATE
 from loadtests.workload import Workload
 
@@ -35,6 +35,11 @@ Side = Literal["ours", "theirs"]
 _SIDES: Final[tuple[Side, Side]] = ("ours", "theirs")
 _TUNED_LOADS: Final = (0.3, 0.9)
 """Shares of the other's throughput at which its set-ups are compared: alone, and with company."""
+_TUNED: Final[Mapping[str, Sequence[Any]]] = {
+    "max_wait_s": (0.0, 0.002, 0.005, 0.01),
+    "max_batch_size": (8, 16, 32, 64),
+}
+"""What is tried of each setting."""
 _START_S: Final = 120.0
 _NUM_CALLERS: Final = 8
 _PATIENCE_S: Final = 120.0
@@ -140,22 +145,25 @@ class PausedServer:
 
 
 @contextmanager
-def our_server(files: ModelFiles, workload: Workload, *, log: Path) -> Iterator[PausedServer]:
-    """Serve a model as an operator would, with all defaults; ServerError if that does not start."""
-    with ServerProcess(log, "--models", str(served_models(files).resolve())) as process:
+def _serving(
+    log: Path, flags: Sequence[str], workload: Workload, module: Sequence[str] = SERVE
+) -> Iterator[PausedServer]:
+    with ServerProcess(log, *flags, module=module) as process:
         process.wait_until_ready(timeout_s=_START_S)
         yield PausedServer(process, workload)
 
 
-@contextmanager
+def our_server(files: ModelFiles, workload: Workload, *, log: Path) -> AbstractContextManager[PausedServer]:
+    """Serve a model as an operator would, with all defaults; ServerError if that does not start."""
+    return _serving(log, ["--models", str(served_models(files).resolve())], workload)
+
+
 def their_server(
     files: ModelFiles, workload: Workload, peer: Peer, settings: BatchingSettings, *, log: Path
-) -> Iterator[PausedServer]:
+) -> AbstractContextManager[PausedServer]:
     """Serve a model with another system; ServerError if that does not start."""
-    flags = ("--port", "0", "--system", peer, "--files", str(files.directory.resolve()), "--settings", settings.name)
-    with ServerProcess(log, *flags, module=("loadtests", "peers", "serve")) as process:
-        process.wait_until_ready(timeout_s=_START_S)
-        yield PausedServer(process, workload)
+    flags = ["--port", "0", "--system", peer, "--files", str(files.directory.resolve()), "--settings", settings.name]
+    return _serving(log, flags, workload, ("loadtests", "peers", "serve"))
 
 
 def compare(task: LoadTask) -> Comparison:
@@ -172,8 +180,11 @@ def compare(task: LoadTask) -> Comparison:
         def advance(*_: object) -> None:
             bar.update()
 
+        def start(settings: BatchingSettings) -> AbstractContextManager[PausedServer]:
+            return their_server(task.files, task.workload, task.peer, settings, log=task.directory / "trial.log")
+
         trials = []
-        for trial in _trials(task):
+        for trial in tune(start, task.peer, task.plan, num_cores=num_cores()) if task.settings is None else ():
             trials.append(trial)
             bar.write(trial_line(trial, peer=task.peer, model=task.model))
             bar.update()
@@ -205,16 +216,6 @@ def compare(task: LoadTask) -> Comparison:
     )
 
 
-def _trials(task: LoadTask) -> Iterator[Trial]:
-    if task.settings is not None:
-        return
-
-    def start(settings: BatchingSettings) -> AbstractContextManager[PausedServer]:
-        return their_server(task.files, task.workload, task.peer, settings, log=task.directory / "trial.log")
-
-    yield from tune(start, task.peer, task.plan, num_cores=num_cores())
-
-
 def tune(start: Start, peer: Peer, plan: Plan, *, num_cores: int) -> Iterator[Trial]:
     """Yield trials of set-ups one feature after another, each from the best so far; `best_settings` chooses.
 
@@ -229,8 +230,8 @@ def tune(start: Start, peer: Peer, plan: Plan, *, num_cores: int) -> Iterator[Tr
         yield Trial(settings=settings.name, runs=(), closed_loop_per_s=tried[-1][0])
     most_per_s, best = max(tried, key=lambda pair: pair[0])
     trials: dict[str, Trial] = {}
-    for vary in (_with_other_waits, _with_other_sizes):
-        for settings in vary(best):
+    for name, values in _TUNED.items():
+        for settings in [replace(best, **{name: value}) for value in values]:
             if settings.name in trials:
                 continue
             with start(settings) as system:
@@ -238,14 +239,6 @@ def tune(start: Start, peer: Peer, plan: Plan, *, num_cores: int) -> Iterator[Tr
             trials[settings.name] = Trial(settings=settings.name, runs=tuple(runs))
             yield trials[settings.name]
         best = best_settings(list(trials.values()))
-
-
-def _with_other_waits(settings: BatchingSettings) -> list[BatchingSettings]:
-    return [replace(settings, max_wait_s=wait_s) for wait_s in (0.0, 0.002, 0.005, 0.01)]
-
-
-def _with_other_sizes(settings: BatchingSettings) -> list[BatchingSettings]:
-    return [replace(settings, max_batch_size=size) for size in (8, 16, 32, 64)]
 
 
 def best_settings(trials: Sequence[Trial]) -> BatchingSettings:

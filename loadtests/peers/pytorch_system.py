@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,26 +15,47 @@ from loadtests.peers.systems import ModelFiles, Output, SearchOptions, SystemSet
 from service.decoding.scoring import score
 
 
-class PyTorchSystem:
+class TorchSystem:
     """One process-wide thread pool, as PyTorch has it; streams and int8 are not for it."""
 
     def __init__(self, files: ModelFiles, settings: SystemSettings) -> None:
         """Load the network."""
-        self._model = load_network(network_of(files))
-        self._settings = settings
+        self.model = self.load(network_of(files))
+        self._num_threads = settings.num_threads
+
+    def load(self, network: Network) -> Any:
+        """Return the model of the library."""
+        raise NotImplementedError
+
+    def search(self, sources: Sequence[TokenIds], search: SearchOptions) -> list[Output]:
+        """Return the best hypothesis of each source of a batch, in order."""
+        raise NotImplementedError
 
     def translate(self, sources: Sequence[TokenIds], search: SearchOptions, *, batch_size: int) -> list[Output]:
         """Return the best hypothesis of each source, in order; batches of similar length, one after another."""
-        torch.set_num_threads(self._settings.num_threads)
+        torch.set_num_threads(self._num_threads)
+        order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
         outputs: dict[int, Output] = {}
-        for batch in batches_by_length(sources, batch_size):
+        for first in range(0, len(order), batch_size):
+            batch = order[first : first + batch_size]
             with torch.inference_mode():
-                decoded = _search(self._model, [sources[index] for index in batch], search)
-            outputs.update(zip(batch, decoded, strict=True))
+                outputs.update(zip(batch, self.search([sources[index] for index in batch], search), strict=True))
         return [outputs[index] for index in range(len(sources))]
 
     def close(self) -> None:
         """Nothing to do."""
+
+
+class PyTorchSystem(TorchSystem):
+    """Our network and a search of a page."""
+
+    def load(self, network: Network) -> Transformer:
+        """Return the network in evaluation mode."""
+        return load_network(network)
+
+    def search(self, sources: Sequence[TokenIds], search: SearchOptions) -> list[Output]:
+        """Search a batch."""
+        return _search(self.model, sources, search)
 
 
 def load_network(network: Network) -> Transformer:
@@ -41,12 +63,6 @@ def load_network(network: Network) -> Transformer:
     model = Transformer(network.config).eval()
     model.load_state_dict({name: torch.tensor(weight) for name, weight in network.weights.items()})
     return model
-
-
-def batches_by_length(sources: Sequence[TokenIds], batch_size: int) -> list[list[int]]:
-    """Return indices of sources, longest first, cut into batches."""
-    order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
-    return [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
 
 
 def padded(sources: Sequence[TokenIds], pad_id: int) -> tuple[Tensor, Tensor]:

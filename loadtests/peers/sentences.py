@@ -4,7 +4,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -118,22 +118,16 @@ def workload(model: str, sentences: Sequence[str], *, directory: Path) -> Worklo
     return Workload(profile=Profile.LINES, lines=lines, deadline_s=_DEADLINE_S, options=options)
 
 
-class TextPipeline:
-    """The tokenizer of a model."""
+def encode(bundle: Bundle, texts: Sequence[str]) -> tuple[TokenIds, ...]:
+    """Return the token ids of each text, cut to what a model takes, EOS last."""
+    tokenizer, longest = open_tokenizer(bundle), bundle.manifest.limits.max_source_tokens - 1
+    return tuple((*tokenizer.encode(text)[:longest], tokenizer.eos_id) for text in texts)
 
-    def __init__(self, bundle: Bundle) -> None:
-        """Load it."""
-        self._tokenizer = open_tokenizer(bundle)
-        self._max_source_tokens = bundle.manifest.limits.max_source_tokens
 
-    def encode(self, texts: Sequence[str]) -> tuple[TokenIds, ...]:
-        """Return the token ids of each text, cut to what the model takes, EOS last."""
-        longest, eos_id = self._max_source_tokens - 1, self._tokenizer.eos_id
-        return tuple((*self._tokenizer.encode(text)[:longest], eos_id) for text in texts)
-
-    def bleu(self, outputs: Sequence[Output], references: Sequence[str]) -> float:
-        """Return the corpus BLEU of outputs, one reference each."""
-        return bleu([self._tokenizer.decode(output.token_ids) for output in outputs], references)
+def judge_of(bundle: Bundle) -> Callable[[Sequence[Output], Sequence[str]], float]:
+    """Return what gives the corpus BLEU of outputs of a model, one reference each."""
+    tokenizer = open_tokenizer(bundle)
+    return lambda outputs, references: bleu([tokenizer.decode(one.token_ids) for one in outputs], references)
 
 
 def bleu(texts: Sequence[str], references: Sequence[str]) -> float:

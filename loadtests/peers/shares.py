@@ -21,7 +21,7 @@ from export.corpus.vocabulary import EOS_ID
 from loadtests.machine import num_cores
 from loadtests.peers.cases import fixed_length, random_sources
 from loadtests.peers.models import MODELS, made_up_word, prepare_model, served_models
-from loadtests.peers.sentences import TextPipeline, sentence_sets, whole_sentences
+from loadtests.peers.sentences import encode, sentence_sets, whole_sentences
 from loadtests.peers.systems import ModelFiles, SearchOptions, SystemSettings
 from loadtests.peers.workers import Task, Worker
 from loadtests.report import figures_line
@@ -166,7 +166,7 @@ def _measure(
 ) -> tuple[list[float], list[float], str]:
     """Return tokens a second through the server and of the engine alone, and how many tokens both gave."""
     settings = SystemSettings(peer="dragoman", precision="int8", num_streams=num_cores(), batch_size=_BATCH_SIZE)
-    task = Task(settings=settings, sources=TextPipeline(files.open()).encode(texts), search=search)
+    task = Task(settings=settings, sources=encode(files.open(), texts), search=search)
     requests = [texts[first : first + arguments.texts] for first in range(0, len(texts), arguments.texts)]
     worker, served, alone, num_tokens = Worker(files), list[float](), list[float](), ""
     with ServerProcess(arguments.output / "server.log", "--models", str(served_models(files).resolve())) as server:

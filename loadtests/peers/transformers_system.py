@@ -14,9 +14,8 @@ from transformers import M2M100Config, M2M100ForConditionalGeneration, MarianCon
 from export.graph.network import Network
 from export.model.config import ModelConfig
 from export.model.layers import sinusoidal_positions
-from loadtests.peers.models import network_of
-from loadtests.peers.pytorch_system import batches_by_length, padded
-from loadtests.peers.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
+from loadtests.peers.pytorch_system import TorchSystem, padded
+from loadtests.peers.systems import Output, SearchOptions, TokenIds
 
 _NUM_POSITIONS = 512
 
@@ -38,42 +37,30 @@ _PARTS = {
 """Our names inside a layer, and those of Transformers."""
 
 
-class TransformersSystem:
-    """One process-wide thread pool, as PyTorch has it; streams and int8 are not for it."""
+class TransformersSystem(TorchSystem):
+    """Its `generate`, with our weights."""
 
-    def __init__(self, files: ModelFiles, settings: SystemSettings) -> None:
-        """Load the network."""
-        self._model = convert(network_of(files))
-        self._settings = settings
+    def load(self, network: Network) -> Any:
+        """Return the converted model."""
+        return convert(network)
 
-    def translate(self, sources: Sequence[TokenIds], search: SearchOptions, *, batch_size: int) -> list[Output]:
-        """Return the best hypothesis of each source, in order; batches of similar length, one after another."""
-        torch.set_num_threads(self._settings.num_threads)
-        outputs: dict[int, Output] = {}
-        for batch in batches_by_length(sources, batch_size):
-            outputs.update(zip(batch, self._generate([sources[index] for index in batch], search), strict=True))
-        return [outputs[index] for index in range(len(sources))]
-
-    def close(self) -> None:
-        """Nothing to do."""
-
-    def _generate(self, sources: Sequence[TokenIds], search: SearchOptions) -> list[Output]:
-        config = self._model.config
+    def search(self, sources: Sequence[TokenIds], search: SearchOptions) -> list[Output]:
+        """Search a batch."""
+        config = self.model.config
         ids, mask = padded(sources, config.pad_token_id)
-        with torch.inference_mode():
-            generated = self._model.generate(
-                input_ids=ids,
-                attention_mask=mask.long(),
-                num_beams=search.beam_size,
-                min_new_tokens=search.min_target_tokens,
-                max_new_tokens=search.longest_target(max(map(len, sources))),
-                length_penalty=search.length_penalty,
-                suppress_tokens=list(search.suppressed_tokens) or None,
-                early_stopping=True,
-                do_sample=False,
-                return_dict_in_generate=True,
-                output_scores=search.beam_size > 1,
-            )
+        generated = self.model.generate(
+            input_ids=ids,
+            attention_mask=mask.long(),
+            num_beams=search.beam_size,
+            min_new_tokens=search.min_target_tokens,
+            max_new_tokens=search.longest_target(max(map(len, sources))),
+            length_penalty=search.length_penalty,
+            suppress_tokens=list(search.suppressed_tokens) or None,
+            early_stopping=True,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_scores=search.beam_size > 1,
+        )
         scores = generated.sequences_scores if search.beam_size > 1 else torch.zeros(len(sources))
         rows = generated.sequences[:, 1:].tolist()  # BOS first
         return [_output(row, float(score), config) for row, score in zip(rows, scores, strict=True)]

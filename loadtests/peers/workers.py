@@ -5,13 +5,12 @@ the thread pools of one library from the others.
 """
 
 import importlib
+import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Final, Self
 
@@ -71,14 +70,10 @@ class Worker:
 
     def __init__(self, files: ModelFiles, *, isa: str = "") -> None:
         """Start the process; `isa` is what CTranslate2 is told to use there."""
-        self._connection, theirs = Pipe()
-        environment = {name: value for name, value in os.environ.items() if name != _ISA_VARIABLE}
-        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", "loadtests", "peers", "worker", str(theirs.fileno()), str(files.directory)],
-            pass_fds=[theirs.fileno()],
-            env=environment | ({_ISA_VARIABLE: isa} if isa else {}),
-            stdout=subprocess.DEVNULL,
-        )
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, files, isa))
+        self._process.start()
         theirs.close()
 
     def run(self, task: Task) -> TaskResult:
@@ -93,7 +88,7 @@ class Worker:
     def close(self) -> None:
         """End the process."""
         self._connection.close()
-        self._process.wait(_STOP_TIMEOUT_S)
+        self._process.join(_STOP_TIMEOUT_S)
 
 
 class Workers:
@@ -123,8 +118,12 @@ class Workers:
             worker.close()
 
 
-def serve(connection: "Connection[Any, Any]", files: ModelFiles) -> None:
-    """Do tasks until the parent hangs up; systems stay loaded."""
+def _serve(connection: "Connection[Any, Any]", files: ModelFiles, isa: str) -> None:
+    """Do tasks until the parent hangs up; systems stay loaded. What libraries print is dropped."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.environ.pop(_ISA_VARIABLE, None)
+    if isa:
+        os.environ[_ISA_VARIABLE] = isa
     systems: dict[tuple[object, ...], System] = {}
     while True:
         try:

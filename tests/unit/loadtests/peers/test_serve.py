@@ -14,7 +14,7 @@ from export.graph.network import Network
 from loadtests.peers.batching import BatchingSettings
 from loadtests.peers.ctranslate2_system import convert
 from loadtests.peers.models import network_of, write_model
-from loadtests.peers.sentences import TextPipeline
+from loadtests.peers.sentences import encode
 from loadtests.peers.serve import PeerServer
 from loadtests.peers.systems import ModelFiles, Peer, SearchOptions, System
 from loadtests.peers.workers import open_system
@@ -89,7 +89,7 @@ async def test_answers_say_what_the_system_says_and_count_its_tokens(
 
 
 def _outputs(files: ModelFiles, system: System, texts: tuple[str, ...], search: SearchOptions) -> Any:
-    sources = TextPipeline(files.open()).encode(texts)
+    sources = encode(files.open(), texts)
     return system.translate(sources, search, batch_size=4)
 
 
