@@ -15,20 +15,15 @@ def test_random_arrivals_have_exponential_gaps() -> None:
     assert arrivals != poisson(100.0).times(60.0, seed=2)
 
 
-def test_constant_arrivals_have_equal_gaps() -> None:
-    assert constant(4.0).times(1.0, seed=1) == [0.0, 0.25, 0.5, 0.75]
-
-
-def test_bursts_come_at_once_and_the_rest_in_between() -> None:
+def test_constant_arrivals_have_equal_gaps_and_bursts_come_at_once() -> None:
     times = parse_arrivals("burst:every=5,size=20", rate_per_s=10.0).times(20.0, seed=1)
+    whole = parse_arrivals("burst", rate_per_s=2.0).times(10.0, seed=1)
 
+    assert constant(4.0).times(1.0, seed=1) == [0.0, 0.25, 0.5, 0.75]
     assert [at_s for at_s, count in Counter(times).items() if count > 1] == [2.5, 7.5, 12.5, 17.5]
     assert Counter(times)[2.5] == 20
-    assert len(times) == pytest.approx(200, abs=50)
-
-
-def test_a_burst_without_settings_takes_the_whole_rate() -> None:
-    assert Counter(parse_arrivals("burst", rate_per_s=2.0).times(10.0, seed=1)) == {2.5: 10, 7.5: 10}
+    assert len(times) == pytest.approx(200, abs=50)  # the rest of the rate arrives in between
+    assert Counter(whole) == {2.5: 10, 7.5: 10}
 
 
 def test_a_ramp_goes_from_one_rate_to_the_other() -> None:

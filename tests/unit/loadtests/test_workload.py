@@ -23,6 +23,7 @@ def test_calls_are_the_same_for_the_same_seed_whoever_makes_them() -> None:
 
     assert calls(workload) == calls(workload) != calls(workload, seed=2)
     assert workload.calls(1).call(123) == calls(workload)[123]
+    assert workload.calls(1).call(0, method="ListModels").method is Method.LIST_MODELS  # as a trace may name it
 
 
 def test_by_default_one_sentence_is_translated_with_the_servers_defaults() -> None:
@@ -97,10 +98,6 @@ def test_options_are_those_of_the_contract() -> None:
 
     options = request(call).options
     assert (options.max_target_tokens, options.repetition_guard, options.beam_size) == (32, False, 2)
-
-
-def test_a_method_that_a_trace_names_is_called() -> None:
-    assert Workload().calls(1).call(0, method="ListModels").method is Method.LIST_MODELS
 
 
 @pytest.mark.parametrize(

@@ -62,14 +62,6 @@ def test_missed_targets_are_said(compared: Comparison) -> None:
     assert "targets=p50:missed,p95:missed,capacity:missed" in list(replace(slower, points=(later,)).lines())[-1]
 
 
-def test_a_trial_says_what_it_came_to(compared: Comparison) -> None:
-    trial = Trial(settings="2x1,b8,w5", runs=compared.points[0].theirs)
-
-    assert trial_line(trial, peer="ctranslate2", model="base").startswith(
-        "peers trial=2x1,b8,w5 vs=ctranslate2 model=base p95_ms=100.0/100.0 rate="
-    )
-
-
 def test_the_record_holds_every_run_and_the_verdict(compared: Comparison) -> None:
     record = record_of([compared], {"cores": 2}, "python -m loadtests peers load")
 
@@ -78,6 +70,10 @@ def test_the_record_holds_every_run_and_the_verdict(compared: Comparison) -> Non
     assert read["points"][0]["reached"] == {"p50": True, "p95": True, "capacity": True}
     assert read["trials"][0]["settings"] == "2x1,b32,w0"
     assert len(read["their_capacity"]["probes"]) == len(compared.their_capacity.probes)
+    trial = Trial(settings="2x1,b8,w5", runs=compared.points[0].theirs)
+    assert trial_line(trial, peer="ctranslate2", model="base").startswith(
+        "peers trial=2x1,b8,w5 vs=ctranslate2 model=base p95_ms=100.0/100.0 rate="
+    )
 
 
 def test_the_picture_has_a_column_for_each_comparison(compared: Comparison) -> None:
@@ -98,19 +94,14 @@ def _answers(*texts: str, num_tokens: int = 10) -> list[pb.TranslateResponse]:
     ]
 
 
-def test_the_same_answers_agree() -> None:
-    texts = ["Das Wetter ist heute sehr schön.", "Zwei Hunde spielen im tiefen Schnee."]
+def test_servers_agree_that_say_about_the_same_at_the_same_length() -> None:
+    said, other = ["Das Wetter ist heute sehr schön."], ["Zwei Hunde spielen im tiefen Schnee."]
 
-    found = agreement_of(_answers(*texts), _answers(*texts), has_meaning=True)
+    same = agreement_of(_answers(*said), _answers(*said), has_meaning=True)
 
-    assert found.holds
-    assert (found.identical, found.tokens_ratio) == (1.0, 1.0)
-    assert found.bleu == pytest.approx(100.0)
-
-
-def test_other_words_or_other_lengths_do_not_agree() -> None:
-    ours, theirs = ["Das Wetter ist heute sehr schön."], ["Zwei Hunde spielen im tiefen Schnee."]
-
-    assert not agreement_of(_answers(*ours), _answers(*theirs), has_meaning=True).holds
-    assert agreement_of(_answers(*ours), _answers(*theirs), has_meaning=False).holds
-    assert not agreement_of(_answers(*ours, num_tokens=12), _answers(*theirs), has_meaning=False).holds
+    assert same.holds
+    assert (same.identical, same.tokens_ratio) == (1.0, 1.0)
+    assert same.bleu == pytest.approx(100.0)
+    assert not agreement_of(_answers(*said), _answers(*other), has_meaning=True).holds
+    assert agreement_of(_answers(*said), _answers(*other), has_meaning=False).holds
+    assert not agreement_of(_answers(*said, num_tokens=12), _answers(*other), has_meaning=False).holds

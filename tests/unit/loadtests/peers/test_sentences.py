@@ -8,9 +8,10 @@ from dragoman.v1 import translation_pb2 as pb
 from loadtests.peers.sentences import made_up_sentences, real_sentences, sample, sentence_sets, share_of_equal, workload
 
 
-def test_a_sample_is_taken_at_even_distances() -> None:
+def test_samples_are_taken_at_even_distances_and_equal_places_are_counted() -> None:
     assert sample(range(10), 3) == [0, 3, 6]
     assert sample(range(2), 3) == [0, 1]
+    assert share_of_equal([(1,), (2, 3), (4,), (5,)], [(1,), (2,), (4,), (5,)]) == 0.75
 
 
 def test_test_sets_come_with_references(tmp_path: Path) -> None:
@@ -34,10 +35,6 @@ def test_without_data_the_built_in_sentences_are_translated(monkeypatch: pytest.
     assert not any("\n" in sentence for sentence in sentences)
 
 
-def test_the_share_of_equal_places_counts_places() -> None:
-    assert share_of_equal([(1,), (2, 3), (4,), (5,)], [(1,), (2,), (4,), (5,)]) == 0.75
-
-
 _SENTENCES = ["Two dogs are playing in the snow.", "Nobody knew."]
 
 
@@ -53,15 +50,11 @@ def test_a_call_is_one_sentence_searched_as_far_as_the_others_do(tmp_path: Path)
         assert request.options == pb.DecodingOptions(early_stopping=True)
 
 
-def test_a_network_that_says_nothing_is_not_watched_for_saying_it_again(tmp_path: Path) -> None:
+def test_made_up_sentences_are_as_long_as_real_ones_and_not_searched_for_repetitions(tmp_path: Path) -> None:
     (request,) = _requests("base", tmp_path, 1)
-
-    assert request.options == pb.DecodingOptions(early_stopping=True, repetition_guard=False)
-    assert request.texts[0] in made_up_sentences(_SENTENCES)
-
-
-def test_made_up_sentences_are_as_long_as_real_ones_and_the_same_in_every_run() -> None:
     made_up = made_up_sentences(_SENTENCES)
 
     assert [len(text.split()) for text in made_up] == [8, 3]
     assert made_up == made_up_sentences(_SENTENCES)
+    assert request.texts[0] in made_up
+    assert request.options == pb.DecodingOptions(early_stopping=True, repetition_guard=False)
