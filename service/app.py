@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -18,7 +17,7 @@ from service.api.server import GrpcServer
 from service.api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
 from service.api.settings import is_loopback
 from service.api.tls import TlsIdentityFiles
-from service.bundle import Bundle, open_bundle
+from service.bundle import Bundle
 from service.config import Settings, settings_of_model
 from service.engine.client import EngineClient
 from service.engine.core import EngineCore
@@ -56,9 +55,8 @@ class Ports:
 def onnx_loader(settings: Settings, metrics: Metrics, *, clock: Callable[[], float] = time.monotonic) -> ModelLoader:
     """Return what makes a running model of a bundle: tokenizer, ONNX Runtime and decoding threads."""
 
-    def load(directory: Path, serving: ServingSettings) -> ModelParts:
-        own = settings_of_model(settings, serving, origin=directory.parent / SERVING_NAME)
-        bundle = open_bundle(directory)
+    def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
+        own = settings_of_model(settings, serving, origin=bundle.directory.parent / SERVING_NAME)
         tokenizer = open_tokenizer(bundle)
         core, loaded = _engine_core(bundle, own, metrics, clock)
         client = EngineClient(core, model_limits(bundle.manifest), own.scheduling.on(loaded.device), metrics, clock)
@@ -81,6 +79,7 @@ def _engine_core(
     """Load the network of a bundle, in a process of its own or in this one."""
     command = LoadCommand(
         directory=bundle.directory,
+        checked_files=bundle.checked_files,
         settings=settings.runtime,
         niceness=settings.scheduling.decoding_niceness,
         log_level=logging.getLogger().getEffectiveLevel(),

@@ -6,7 +6,8 @@ checks everything that can be known without loading a graph.
 
 import hashlib
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -35,6 +36,9 @@ PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_le
 
 LanguageTag = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$")]
 """A BCP-47 tag, such as `en` or `zh-Hant`."""
+
+_MIN_AGE_NS: Final = 10**9
+"""Changes within a tick of the file system's clock have the same times: a younger file may change unnoticed."""
 
 _AtLeastOne = Annotated[int, Field(ge=1)]
 _TokenId = Annotated[int, Field(ge=0)]
@@ -229,11 +233,25 @@ class Manifest(_Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedFile:
+    """A file whose checksum fitted, and what its directory entry said then: all change with the content."""
+
+    name: str
+    sha256: str
+    inode: int
+    bytes: int
+    modified_ns: int
+    changed_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
     """A bundle whose files were found complete and unchanged."""
 
     directory: Path
     manifest: Manifest
+    checked_files: frozenset[CheckedFile] = frozenset()
+    """Saves reading them again, see `open_bundle`; without those that were just written."""
 
     @property
     def tokenizer_path(self) -> Path:
@@ -321,16 +339,24 @@ def _layer_floats(kinds: Sequence[str], num_layers: int, float_type: FloatType) 
     return dict.fromkeys(layer_names(kinds, num_layers), float_type)
 
 
-def open_bundle(directory: Path) -> Bundle:
+def open_bundle(
+    directory: Path, *, checked_files: Collection[CheckedFile] = (), clock_ns: Callable[[], int] = time.time_ns
+) -> Bundle:
     """Return the bundle in a directory after checking its manifest and every file.
+
+    Args:
+        directory: of the bundle.
+        checked_files: of the same bundle when it was opened before; those that are still the same are not read again.
+        clock_ns: by which files have their times.
 
     Raises:
         BundleError: naming the first file that does not fit, what was found and what was expected.
     """
     manifest = load_manifest(directory)
-    for name, entry in manifest.files.items():
-        _check_file(directory / name, entry)
-    return Bundle(directory=directory, manifest=manifest)
+    settled_ns = clock_ns() - _MIN_AGE_NS
+    files = [_checked(directory / name, entry, checked_files) for name, entry in manifest.files.items()]
+    settled = frozenset(file for file in files if file.changed_ns < settled_ns)
+    return Bundle(directory=directory, manifest=manifest, checked_files=settled)
 
 
 def load_manifest(directory: Path) -> Manifest:
@@ -365,8 +391,20 @@ def file_entry(path: Path) -> FileEntry:
     return FileEntry(sha256=digest, bytes=path.stat().st_size)
 
 
-def _check_file(path: Path, entry: FileEntry) -> None:
+def _checked(path: Path, entry: FileEntry, known: Collection[CheckedFile]) -> CheckedFile:
+    """Return a file that fits its entry; it is read unless it is among those known, which fitted before."""
     try:
+        status = path.stat()  # before it is read: a change meanwhile is found by the next check
+        file = CheckedFile(
+            name=path.name,
+            sha256=entry.sha256,
+            inode=status.st_ino,
+            bytes=status.st_size,
+            modified_ns=status.st_mtime_ns,
+            changed_ns=status.st_ctime_ns,
+        )
+        if file in known and file.bytes == entry.bytes:
+            return file
         found = file_entry(path)
     except OSError as error:
         raise BundleError(str(path), found=error.strerror, expected="a readable file", what="access") from error
@@ -374,6 +412,7 @@ def _check_file(path: Path, entry: FileEntry) -> None:
         raise BundleError(str(path), found=found.bytes, expected=entry.bytes, what="size in bytes")
     if found.sha256 != entry.sha256:
         raise BundleError(str(path), found=found.sha256, expected=entry.sha256, what="SHA-256")
+    return file
 
 
 def _manifest_error(directory: Path, what: str, found: object, expected: object) -> BundleError:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from service.bundle import CheckedFile
 from service.datatypes import GuardReport, Hypothesis, SamplingConfig, SearchConfig, Segment
 from service.decoding.running_batch import BatchLoad, EndedSegment
 
@@ -122,6 +123,9 @@ class LoadCommand:
     settings: BaseModel
     """Of the runtime."""
 
+    checked_files: frozenset[CheckedFile] = frozenset()
+    """Of the bundle; they are read again only if they have changed."""
+
     niceness: int
     """How far the threads that decode stand back behind others."""
 
@@ -152,7 +156,7 @@ class Connect:
 
 
 _PICKLED = (
-    *(LoadCommand, Loaded, LoadFailed, Connect),
+    *(LoadCommand, CheckedFile, Loaded, LoadFailed, Connect),
     *(BatchCommand, NewSegment, Segment, SearchConfig, SamplingConfig),
     *(BatchReport, BatchStepOutput, BatchLoad, EndedSegment, Hypothesis, GuardReport),
 )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.bundle import MANIFEST_NAME, Manifest, load_manifest, open_bundle
+from service.bundle import MANIFEST_NAME, Bundle, Manifest, load_manifest, open_bundle
 from service.errors import BundleError, ConfigError
 from service.models.names import is_plain_name
 from service.models.serving import SERVING_NAME
@@ -84,10 +84,10 @@ def is_misplaced(error: BundleError) -> bool:
     return error.what == _PLACE
 
 
-def check_complete(directory: Path) -> None:
-    """Raise BundleError unless all files of a bundle are those that its manifest lists."""
+def open_version(directory: Path) -> Bundle:
+    """Return the bundle of a version; BundleError unless it is the one of its path, and complete."""
     named_manifest(directory)
-    open_bundle(directory)
+    return open_bundle(directory)
 
 
 def _named_directories(directory: Path) -> list[Path]:

@@ -13,8 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from service.bundle import Bundle, open_bundle
 from service.errors import DragomanError, DrainingError, ModelStateError
-from service.models.disk import check_complete, named_manifest
+from service.models.disk import named_manifest
 from service.models.model import LoadedModel, ModelEngine, ModelLoader, ModelMetrics, ModelState
 from service.models.registry import Entry, ModelRegistry
 from service.models.serving import ServingSettings, VersionPolicy, read_serving
@@ -87,8 +88,12 @@ class Lifecycle:
             self._put(entry)
             return None
 
-    def load(self, directory: Path) -> None:
-        """Check all of a bundle and load it; nothing to do if it is ready, and waits for a load under way.
+    def load(self, directory: Path, *, bundle: Bundle | None = None) -> None:
+        """Load a version; nothing to do if it is ready, and waits for a load under way.
+
+        Args:
+            directory: of the version.
+            bundle: that is in it; None: not opened yet.
 
         Raises:
             ModelStateError: if it is broken or being unloaded; what is loaded stays loaded.
@@ -98,8 +103,7 @@ class Lifecycle:
         current = self.claim(entry)
         if current is None:
             try:
-                check_complete(directory)
-                self.bring_up(entry, read_serving(directory.parent))
+                self.bring_up(entry, read_serving(directory.parent), bundle=bundle)
             except Exception as error:
                 self.fail(entry, error)
                 raise ModelStateError(entry.full_name, f"could not be loaded: {_described(error)}") from error
@@ -111,7 +115,7 @@ class Lifecycle:
         if current.state is ModelState.FAILED:
             raise ModelStateError(entry.full_name, f"could not be loaded: {current.message}")
 
-    def bring_up(self, entry: Entry, serving: ServingSettings) -> None:
+    def bring_up(self, entry: Entry, serving: ServingSettings, *, bundle: Bundle | None = None) -> None:
         """Load a claimed version and let it answer, unless `stop` was called meanwhile.
 
         Raises:
@@ -120,12 +124,12 @@ class Lifecycle:
             EngineError: if it cannot translate.
         """
         began_s = time.monotonic()
-        manifest = named_manifest(entry.directory)
+        manifest = bundle.manifest if bundle else named_manifest(entry.directory)
         entry = replace(entry, manifest=manifest, precision=manifest.default_precision)
         with self._changed:
             if self._state(entry.full_name) is ModelState.LOADING:
                 self._put(entry)
-        parts = self._load(entry.directory, serving)
+        parts = self._load(bundle or open_bundle(entry.directory), serving)
         model = LoadedModel(
             name=entry.name,
             version=entry.version,

@@ -3,12 +3,11 @@
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from prometheus_client import Gauge
 
-from service.bundle import Manifest
+from service.bundle import Bundle, Manifest
 from service.datatypes import Segment, SegmentResult
 from service.models.names import full_name
 from service.models.serving import ServingSettings
@@ -73,8 +72,8 @@ class ModelParts:
     """Returns the bytes of memory of the decoding process; None if the server decodes itself."""
 
 
-ModelLoader = Callable[[Path, ServingSettings], ModelParts]
-"""Loads the bundle of a directory with the settings of its name; raises BundleError or ConfigError."""
+ModelLoader = Callable[[Bundle, ServingSettings], ModelParts]
+"""Loads a bundle with the settings of its name; raises BundleError if a file has changed since, or ConfigError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)

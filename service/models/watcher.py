@@ -11,11 +11,11 @@ from service.errors import BundleError, ConfigError, DragomanError
 from service.models.disk import (
     Fingerprint,
     NameOnDisk,
-    check_complete,
     fingerprint,
     is_misplaced,
     name_on_disk,
     names_on_disk,
+    open_version,
 )
 from service.models.lifecycle import Lifecycle, entry_of
 from service.models.model import ModelState
@@ -176,8 +176,7 @@ class Reconciler:
             return  # tried already
         directory = on_disk.directory / version
         try:
-            check_complete(directory)
-            self._lifecycle.load(directory)
+            self._lifecycle.load(directory, bundle=open_version(directory))
         except BundleError as error:
             if not (is_settled or is_misplaced(error)):
                 return

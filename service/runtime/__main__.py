@@ -32,10 +32,12 @@ def load_network(command: LoadCommand) -> tuple[OnnxStepModel, Loaded]:
     """Load the network of a bundle.
 
     Raises:
-        BundleError: if a graph does not fit the manifest, or the precision asked for is not there.
+        BundleError: if a file has changed since it was checked and does not fit, a graph does not fit the manifest, or
+            the precision asked for is not there.
         ConfigError: if the settings ask for what this machine or ONNX Runtime cannot do.
     """
-    model = OnnxStepModel(open_bundle(command.directory), RuntimeSettings.model_validate(command.settings))
+    bundle = open_bundle(command.directory, checked_files=command.checked_files)
+    model = OnnxStepModel(bundle, RuntimeSettings.model_validate(command.settings))
     device, precision = model.placement.device, model.placement.precision
     return model, Loaded(device=device, precision=precision, weights_bytes=model.weights_bytes)
 

@@ -17,7 +17,7 @@ from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry
 
 from service.app import App, Ports
-from service.bundle import open_bundle
+from service.bundle import Bundle
 from service.config import Settings, load_settings, settings_of_model
 from service.decoding.step_model import StepModel
 from service.engine.client import EngineClient
@@ -144,9 +144,8 @@ class RunningServer:
             return response.status, response.read().decode()
 
     def _loader(self, settings: Settings) -> ModelLoader:
-        def load(directory: Path, serving: ServingSettings) -> ModelParts:
-            own = settings_of_model(settings, serving, origin=directory.parent / SERVING_NAME)
-            bundle = open_bundle(directory)
+        def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
+            own = settings_of_model(settings, serving, origin=bundle.directory.parent / SERVING_NAME)
             network = OnnxStepModel(bundle, own.runtime)
             model, placement = HaltableModel(network, self.clock), network.placement
             self.models.append(model)

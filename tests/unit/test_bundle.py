@@ -7,6 +7,7 @@ import pytest
 
 from service.bundle import (
     MANIFEST_NAME,
+    CheckedFile,
     attention_tensors,
     file_entry,
     graph_tensors,
@@ -83,6 +84,58 @@ def test_a_bundle_that_fits_its_manifest_opens(directory: Path) -> None:
     assert bundle.manifest.name == "en-de"
     assert bundle.tokenizer_path == directory / "tokenizer.model"
     assert bundle.graph_paths("fp32") == (directory / "encoder.onnx", directory / "decoder.onnx")
+
+
+def checked(directory: Path, *, changed: str = "") -> frozenset[CheckedFile]:
+    """Return all files as if they had been checked, one of them before its last change."""
+    files = load_manifest(directory).files
+    return frozenset(
+        CheckedFile(
+            name=name,
+            sha256=files[name].sha256,
+            inode=status.st_ino,
+            bytes=status.st_size,
+            modified_ns=status.st_mtime_ns,
+            changed_ns=status.st_ctime_ns - (name == changed),
+        )
+        for name, status in ((name, (directory / name).stat()) for name in files)
+    )
+
+
+def test_a_file_that_is_still_the_checked_one_is_not_read_again(directory: Path) -> None:
+    encoder = directory / "encoder.onnx"
+    encoder.write_bytes(bytes(encoder.stat().st_size))  # a reader would notice
+
+    bundle = open_bundle(directory, checked_files=checked(directory))
+
+    assert bundle.manifest == load_manifest(directory)
+
+
+def test_a_file_that_has_changed_since_it_was_checked_is_checked_again(directory: Path) -> None:
+    encoder = directory / "encoder.onnx"
+    encoder.write_bytes(bytes(encoder.stat().st_size))
+
+    with pytest.raises(BundleError, match=r"encoder\.onnx: SHA-256 is"):
+        open_bundle(directory, checked_files=checked(directory, changed="encoder.onnx"))
+
+
+def test_a_checked_file_with_another_checksum_in_the_manifest_is_read(directory: Path) -> None:
+    before = checked(directory)
+    _change(directory, lambda fields: fields["files"]["encoder.onnx"].update(sha256="0" * 64))
+
+    with pytest.raises(BundleError, match=r"encoder\.onnx: SHA-256 is"):
+        open_bundle(directory, checked_files=before)
+
+
+@pytest.mark.parametrize(("age_ns", "is_known"), [(10**8, False), (2 * 10**9, True)])
+def test_a_file_that_was_just_written_is_read_at_the_next_opening(directory: Path, age_ns: int, is_known: bool) -> None:
+    """It may change again without another time of change."""
+    files = checked(directory)
+    now_ns = max(file.changed_ns for file in files) + age_ns
+
+    bundle = open_bundle(directory, clock_ns=lambda: now_ns)
+
+    assert (bundle.checked_files == files) is is_known
 
 
 def test_a_manifest_survives_being_written_and_read(directory: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from service.bundle import MANIFEST_NAME, Manifest, file_entry, graph_tensors
+from service.bundle import MANIFEST_NAME, Bundle, Manifest, file_entry, graph_tensors
 from service.datatypes import SearchConfig, Segment, SegmentResult
 from service.models.model import LoadedModel, ModelEngine, ModelLoader, ModelParts
 from service.models.repository import ModelRepository
@@ -73,7 +73,7 @@ def make_parts(engine: ModelEngine | None = None) -> ModelParts:
     )
 
 
-def load_parts(directory: Path, serving: ServingSettings) -> ModelParts:
+def load_parts(bundle: Bundle, serving: ServingSettings) -> ModelParts:
     return make_parts()
 
 

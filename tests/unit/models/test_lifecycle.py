@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
+from service.bundle import Bundle
 from service.errors import (
     DrainingError,
     EngineError,
@@ -70,9 +71,9 @@ def test_a_model_that_cannot_translate_fails_and_the_old_one_answers(tmp_path: P
 def test_while_a_version_is_loaded_the_old_one_answers(tmp_path: Path) -> None:
     may_load = threading.Event()
 
-    def load(directory: Path, serving: ServingSettings) -> ModelParts:
-        assert directory.name == "1" or may_load.wait(30)
-        return load_parts(directory, serving)
+    def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
+        assert bundle.directory.name == "1" or may_load.wait(30)
+        return load_parts(bundle, serving)
 
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=load)

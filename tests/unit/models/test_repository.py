@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from service.bundle import MANIFEST_NAME
+from service.bundle import MANIFEST_NAME, Bundle
 from service.engine.client import EngineClient
 from service.engine.core import EngineCore
 from service.engine.settings import SchedulingSettings
@@ -173,11 +173,11 @@ def test_a_model_is_got_by_name_or_by_name_and_version(tmp_path: Path) -> None:
 def test_models_are_loading_until_all_their_parts_are_there(tmp_path: Path) -> None:
     seen: list[ModelState] = []
 
-    def load(directory: Path, serving: ServingSettings) -> ModelParts:
+    def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
         seen.append(repository.list_models()[0].state)
         with pytest.raises(StartingError):
             repository.resolve("", "en", "de")
-        return load_parts(directory, serving)
+        return load_parts(bundle, serving)
 
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=load)
@@ -210,7 +210,7 @@ def test_stopping_before_anything_is_loaded_does_nothing(tmp_path: Path) -> None
 def test_a_model_that_is_stopped_while_it_loads_never_starts(tmp_path: Path) -> None:
     engine = FakeEngine()
 
-    def load(directory: Path, serving: ServingSettings) -> ModelParts:
+    def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
         repository.stop()
         return make_parts(engine)
 
@@ -241,8 +241,8 @@ def test_a_model_that_cannot_translate_is_ended(tmp_path: Path) -> None:
 def test_a_bundle_that_cannot_be_loaded_fails_the_start_and_the_others_can_be_stopped(tmp_path: Path) -> None:
     started = FakeEngine()
 
-    def load(directory: Path, serving: ServingSettings) -> ModelParts:
-        if directory.name == "1":
+    def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
+        if bundle.directory.name == "1":
             raise BundleError("encoder.onnx", found=3, expected=4, what="size in bytes")
         return make_parts(started)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from service.bundle import MANIFEST_NAME
+from service.bundle import MANIFEST_NAME, Bundle
 from service.errors import ConfigError, ModelNotFoundError, ModelStateError
 from service.models.model import ModelParts
 from service.models.repository import ModelRepository
@@ -160,11 +160,11 @@ def test_a_broken_version_that_goes_is_forgotten(tmp_path: Path) -> None:
 def test_a_version_that_the_loader_refuses_is_tried_once(tmp_path: Path) -> None:
     tried: list[str] = []
 
-    def load(directory: Path, serving: ServingSettings) -> ModelParts:
-        tried.append(directory.name)
-        if directory.name == "2":
+    def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
+        tried.append(bundle.directory.name)
+        if bundle.directory.name == "2":
             raise MemoryError("no room")
-        return load_parts(directory, serving)
+        return load_parts(bundle, serving)
 
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, load=load)
