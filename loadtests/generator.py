@@ -111,13 +111,7 @@ def closed_loop(
 ) -> list[CallRecord]:
     """Let callers make calls, each the next one when the one before has ended, until the time is over.
 
-    Args:
-        client: makes them.
-        calls: shared by the callers; at least as many as are made.
-        num_callers: calls under way at a time.
-        began_s: the start, on `time.monotonic()`.
-        total_s: in which calls begin.
-        retry_s: how long a caller pauses after a call that was rejected.
+    Who is rejected pauses for `retry_s`. `began_s` is on `time.monotonic()`.
 
     Raises:
         TimeoutError: if a call does not end long after its deadline.
@@ -151,11 +145,7 @@ def open_loop(
 ) -> tuple[float, list[CallRecord]]:
     """Make a call at each arrival, whatever becomes of those before; return when it began, and the records.
 
-    Args:
-        client: makes them.
-        calls: as many as arrivals.
-        arrivals: in seconds from the start, ascending.
-        began_s: the start, on `time.monotonic()`; None: now.
+    Arrivals are seconds from the start, ascending; `began_s` is the start on `time.monotonic()`, None: now.
 
     Raises:
         TimeoutError: if calls do not end long after their deadline.

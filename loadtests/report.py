@@ -3,11 +3,22 @@
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from matplotlib.figure import Figure
+
+from loadtests.wire import Outcome
+
+COLOURS: Final = {
+    Outcome.ANSWERED: "tab:green",
+    Outcome.REJECTED: "tab:blue",
+    Outcome.LATE: "tab:orange",
+    Outcome.LEFT: "tab:grey",
+    Outcome.ERROR: "tab:red",
+}
+"""Of what became of calls, in every picture."""
 
 _DPI: Final = 120
 
@@ -20,6 +31,13 @@ def figures_line(name: str, figures: Mapping[str, object]) -> str:
 def rounded(value: float | None, digits: int = 1) -> str:
     """Return a figure as text; `none` where it is not known."""
     return "none" if value is None else f"{value:.{digits}f}"
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table; columns of figures are aligned to the right."""
+    is_figure = [all(row[column][:1] in "+-0123456789" for row in rows) for column in range(len(header))]
+    rule = ["---:" if right else "---" for right in is_figure]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, rule, *rows))
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -5,7 +5,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from types import TracebackType
 from typing import Final, Self
 
@@ -87,7 +87,7 @@ def process_tree(pid: int) -> list[int]:
     return [pid, *(process.pid for process in _descendants(pid))]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Footprint:
     """What the processes of a server take of their machine at one moment, added up."""
 
@@ -117,12 +117,7 @@ def footprint(pid: int) -> Footprint:
             each.append(_footprint(process))
         except psutil.NoSuchProcess:
             continue
-    return Footprint(
-        rss_mb=sum(one.rss_mb for one in each),
-        num_threads=sum(one.num_threads for one in each),
-        num_fds=sum(one.num_fds for one in each),
-        cpu_s=sum(one.cpu_s for one in each),
-    )
+    return Footprint(*map(sum, zip(*map(astuple, each), strict=True)))
 
 
 def _descendants(pid: int) -> list[psutil.Process]:
@@ -167,13 +162,7 @@ class Sampler:
     """Looks at a server about once a second in a thread of its own, at least once at either end."""
 
     def __init__(self, metrics_url: str | None, pids: Sequence[int] = (), *, interval_s: float = _INTERVAL_S) -> None:
-        """Look at neither, one or both.
-
-        Args:
-            metrics_url: where the server exposes its metrics.
-            pids: its processes on this machine; their processor time and memory replace what it exposes of them.
-            interval_s: how often.
-        """
+        """Look at the metrics, at processes of this machine, whose time and memory replace what is exposed, or both."""
         self.samples: list[Sample] = []
         self._metrics_url = metrics_url
         self._pids = pids

@@ -206,8 +206,11 @@ def open_target(options: argparse.Namespace) -> Iterator[Target]:
     options.output.mkdir(parents=True, exist_ok=True)
     access = access_of(options)
     if options.target:
-        if options.metrics_url:
-            _require_metrics(options.metrics_url)
+        try:
+            if options.metrics_url:
+                scrape(options.metrics_url)
+        except (OSError, ValueError) as error:
+            raise ServerError(f"{options.metrics_url}: no metrics: {error}") from error
         yield Target(address=options.target, metrics_url=options.metrics_url, access=access)
         return
     given = {"--config": options.config, "--models": options.model_dir}
@@ -215,10 +218,3 @@ def open_target(options: argparse.Namespace) -> Iterator[Target]:
     with ServerProcess(options.output / "server.log", *flags) as server:
         server.wait_until_ready(timeout_s=_START_TIMEOUT_S)
         yield Target(address=server.target, metrics_url=server.metrics_url, process=server, access=access)
-
-
-def _require_metrics(url: str) -> None:
-    try:
-        scrape(url)
-    except (OSError, ValueError) as error:
-        raise ServerError(f"{url}: no metrics: {error}") from error

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from loadtests.capacity.search import Capacity, Point
 from loadtests.flags import flags_of
-from loadtests.report import figures_line, rounded
+from loadtests.report import figures_line, markdown, rounded
 from loadtests.workload import Workload
 
 FORMAT: Final = 1
@@ -60,15 +60,14 @@ def line(found: CapacityRun) -> str:
 
 def table(points: Sequence[Point]) -> str:
     """Return the curve as a table in Markdown."""
-    rows = ["| load | calls/s | answered/s | p50 ms | p95 ms | p99 ms | rejected |", "| ---: " * 7 + "|"]
+    rows = []
     for point in points:
         summary, latency = point.run.summary, point.run.summary.latency
-        times = "| | |" if latency is None else f"| {latency.p50_ms:.0f} | {latency.p95_ms:.0f} | {latency.p99_ms:.0f} "
-        rows.append(
-            f"| {point.share:.0%} | {summary.offered_per_s:.1f} | {point.run.summary.goodput_per_s:.1f} {times}"
-            f"| {summary.rejected / summary.offered:.1%} |"
-        )
-    return "\n".join(rows)
+        times = [latency.p50_ms, latency.p95_ms, latency.p99_ms] if latency else []
+        rows.append([f"{point.share:.0%}", f"{summary.offered_per_s:.1f}", f"{summary.goodput_per_s:.1f}"])
+        rows[-1] += [f"{time_ms:.0f}" for time_ms in times] or [""] * 3
+        rows[-1].append(f"{summary.rejected / summary.offered:.1%}")
+    return markdown(("load", "calls/s", "answered/s", "p50 ms", "p95 ms", "p99 ms", "rejected"), rows).rstrip()
 
 
 def as_json(found: CapacityRun) -> dict[str, Any]:

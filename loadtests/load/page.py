@@ -15,6 +15,7 @@ from loadtests.load.baseline import Change, row
 from loadtests.load.run import Run
 from loadtests.load.series import Series
 from loadtests.records import MAX_GENERATOR_LAG_P99_MS, STAGES, stage_times
+from loadtests.report import COLOURS
 from loadtests.wire import Outcome
 
 _WHAT_STAGES_ARE: Final = {
@@ -24,13 +25,6 @@ _WHAT_STAGES_ARE: Final = {
     "decode": "the server: the search",
     "text": "the server: splitting, tokenizing, joining",
     "beyond": "what is left: network, gRPC, and waiting on either side of it",
-}
-_COLOURS: Final = {
-    Outcome.ANSWERED: "tab:green",
-    Outcome.REJECTED: "tab:blue",
-    Outcome.LATE: "tab:orange",
-    Outcome.LEFT: "tab:grey",
-    Outcome.ERROR: "tab:red",
 }
 _WIDTH: Final = 9.0
 """Of a picture, in inches."""
@@ -107,7 +101,7 @@ def _pictures(run: Run) -> dict[str, str]:
 
 def _draw_calls(axes: Axes, run: Run) -> None:
     _plot(axes, run.series["offered"], color="black")
-    for kind, colour in _COLOURS.items():
+    for kind, colour in COLOURS.items():
         if run.series[kind.value].highest:
             _plot(axes, run.series[kind.value], color=colour)
     axes.set_ylim(bottom=0)
@@ -115,7 +109,7 @@ def _draw_calls(axes: Axes, run: Run) -> None:
 
 
 def _draw_latencies(axes: Axes, run: Run) -> None:
-    for kind, colour in _COLOURS.items():
+    for kind, colour in COLOURS.items():
         calls = [record for record in run.result.records if record.outcome is kind]
         if calls:
             times = [call.planned_s - run.result.began_s for call in calls]
@@ -150,7 +144,7 @@ def _distributions(run: Run) -> Figure:
     figure = Figure(figsize=(_WIDTH, 3.4), layout="constrained")
     histogram, accumulated = figure.subplots(1, 2)
     answered = [record for record in run.result.records if record.outcome is Outcome.ANSWERED]
-    histogram.hist([1000 * record.latency_s for record in answered], bins=60, color=_COLOURS[Outcome.ANSWERED])
+    histogram.hist([1000 * record.latency_s for record in answered], bins=60, color=COLOURS[Outcome.ANSWERED])
     histogram.set(xlabel="ms", ylabel="calls answered")
     for stage in STAGES:
         times = [1000 * time_s for time_s in stage_times(answered, stage)]

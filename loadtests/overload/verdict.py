@@ -8,18 +8,12 @@ from typing import Any, Final
 from matplotlib.figure import Figure
 
 from loadtests.records import MAX_GENERATOR_LAG_P99_MS, CallRecord, Summary, percentile
-from loadtests.report import figures_line, rounded
+from loadtests.report import COLOURS, figures_line, rounded
 from loadtests.wire import Outcome
 
 _MAX_REJECTED_P99_MS: Final = 50.0
 _MIN_GOODPUT: Final = 0.5
 """Of the capacity: the generator and the rejections take their share of the cores."""
-_COLOURS: Final = {
-    Outcome.ANSWERED: "tab:green",
-    Outcome.REJECTED: "tab:blue",
-    Outcome.LATE: "tab:orange",
-    Outcome.ERROR: "tab:red",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +118,7 @@ def picture(overload: Overload) -> Figure:
     offered = Counter(int(one.planned_s - overload.began_s) for one in overload.records)
     seconds = range(max(offered) + 1)
     rates.plot(seconds, [offered[second] for second in seconds], color="black", label="offered")
-    for kind, colour in _COLOURS.items():
+    for kind, colour in COLOURS.items():
         records = [one for one in overload.records if one.outcome is kind]
         if records:
             ended = Counter(int(one.ended_s - overload.began_s) for one in records)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from matplotlib.figure import Figure
 
 from loadtests.peers.comparison import CaseResult, Measurement, PairResult
-from loadtests.report import figures_line, write_json, write_picture
+from loadtests.report import figures_line, markdown, write_json, write_picture
 
 RESULTS_NAME: Final = "results.json"
 TABLE_NAME: Final = "table.md"
@@ -111,22 +111,15 @@ def table(record: Mapping[str, Any]) -> str:
     pairs = [(case, pair) for case in record["cases"] for pair in case["pairs"]]
     if timed := [_speed_row(case, pair) for case, pair in pairs if case["kind"] != "agreement"]:
         header = ("model", "case", "threads", "against", "ratio", "ours", "theirs", "BLEU difference")
-        parts.append(_markdown(header, timed))
+        parts.append(markdown(header, timed))
     agreeing = [
         (case["case"], f"{pair['ours']} / {pair['vs']}", f"{100 * pair['identical']:.1f} %")
         for case, pair in pairs
         if pair["identical"] is not None
     ]
     if agreeing:
-        parts.append(_markdown(("case", "against", "identical translations"), agreeing))
+        parts.append(markdown(("case", "against", "identical translations"), agreeing))
     return "\n".join(parts)
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table; columns of figures are aligned to the right."""
-    is_figure = [all(row[column][:1] in "+-0123456789" for row in rows) for column in range(len(header))]
-    rule = ["---:" if right else "---" for right in is_figure]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, rule, *rows))
 
 
 def _speed_row(case: Mapping[str, Any], pair: Mapping[str, Any]) -> tuple[str, ...]:

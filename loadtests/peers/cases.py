@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
 
 from loadtests.peers.models import SPECIAL_IDS
@@ -75,14 +76,7 @@ def base_cases(*, vocabulary_size: int, eos_id: int, mode: Mode) -> list[Case]:
 
 
 def shipped_cases(name: str, sources: tuple[TokenIds, ...], *, references: tuple[str, ...], mode: Mode) -> list[Case]:
-    """Return the cases of the model that ships on one set of sentences.
-
-    Args:
-        name: of the sentences.
-        sources: their token ids.
-        references: of the sources; may be empty.
-        mode: the short one leaves out batches of 32 and the agreement.
-    """
+    """Return the cases of the model that ships on a set of sentences; the short mode leaves out two of them."""
     common: dict[str, Any] = {"model": "shipped", "has_meaning": True}
     search = SearchOptions(length_penalty=_ALPHA, extra_target_tokens=EXTRA_TARGET_TOKENS)
     everything = Case(name=f"{name}-all", sources=sources, references=references, search=search, **common)
@@ -117,9 +111,5 @@ def fixed_length(num_tokens: int) -> SearchOptions:
 
 
 def selected(cases: Sequence[Case], names: Sequence[str]) -> list[Case]:
-    """Return the cases with one of the names, all if there are no names; a name ending in `*` stands for many."""
-    return [case for case in cases if not names or any(_matches(case.name, name) for name in names)]
-
-
-def _matches(name: str, wanted: str) -> bool:
-    return name.startswith(wanted[:-1]) if wanted.endswith("*") else name == wanted
+    """Return the cases with one of the names, which may have wildcards such as `*`; all if there are no names."""
+    return [case for case in cases if not names or any(fnmatchcase(case.name, name) for name in names)]

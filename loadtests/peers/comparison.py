@@ -1,10 +1,10 @@
 """Runs one case on every system: finds each one's best set-up, then measures these in turn, again and again."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from loadtests.peers.cases import Case, Mode
 from loadtests.peers.sentences import share_of_equal
@@ -15,6 +15,8 @@ from loadtests.records import percentile
 _MANY_SOURCES: Final = 64
 """Above so many at once, systems cut the work into batches of a size that suits them."""
 _BATCH_SIZES: Final = (16, 32, 64)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +29,6 @@ class Plan:
     """Cores a system may use; each is compared by itself."""
     isas: tuple[str, ...]
     """Instruction sets that CTranslate2 is tried with, the empty one for its own choice."""
-
-    def repetitions_of(self, case: Case) -> int:
-        """Return how often a case is measured: once if its speed does not matter."""
-        return 1 if case.kind == "agreement" else self.num_repetitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +140,9 @@ def compare(runner: Runner, case: Case, pairings: Sequence[Pairing], plan: Plan,
     thread_counts = plan.thread_counts if case.kind == "speed" else plan.thread_counts[-1:]
     trials = _try_all(runner, case, systems, plan)
     best = {(system, threads): _best(trials, system, threads) for system in systems for threads in thread_counts}
-    runs = _repeat(runner, case, list(dict.fromkeys(best.values())), plan.repetitions_of(case))
+    runs: dict[SystemSettings, list[TaskResult]] = {settings: [] for settings in best.values()}
+    for _, settings in alternating(list(runs), 1 if case.kind == "agreement" else plan.num_repetitions):
+        runs[settings].append(_run(runner, case, settings))
     measurements = {settings: _measurement(case, settings, results, judge) for settings, results in runs.items()}
     pairs = [
         PairResult(
@@ -208,15 +208,11 @@ def _best(trials: Sequence[Trial], system: tuple[Peer, Precision], max_threads: 
     return min(allowed, key=lambda trial: trial.elapsed_s).settings
 
 
-def _repeat(
-    runner: Runner, case: Case, measured: Sequence[SystemSettings], num_repetitions: int
-) -> dict[SystemSettings, list[TaskResult]]:
-    """Measure all in turn, forwards and backwards by turns, so that a change of the machine meets all alike."""
-    results: dict[SystemSettings, list[TaskResult]] = {settings: [] for settings in measured}
+def alternating(sides: Sequence[T], num_repetitions: int) -> Iterator[tuple[int, T]]:
+    """Yield all sides in each repetition, forwards and backwards by turns: a change of the machine meets all alike."""
     for repetition in range(num_repetitions):
-        for settings in measured if repetition % 2 == 0 else reversed(measured):
-            results[settings].append(_run(runner, case, settings))
-    return results
+        for side in sides if repetition % 2 == 0 else reversed(sides):
+            yield repetition, side
 
 
 def _measurement(case: Case, settings: SystemSettings, runs: Sequence[TaskResult], judge: Judge) -> Measurement:

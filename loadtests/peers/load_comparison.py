@@ -20,6 +20,7 @@ from loadtests.capacity.search import Run, SearchPlan, System, find_capacities, 
 from loadtests.generator import Generator
 from loadtests.machine import num_cores
 from loadtests.peers.batching import BatchingSettings
+from loadtests.peers.comparison import alternating
 from loadtests.peers.load_report import Comparison, LoadPoint, Trial, agreement_of, trial_line
 from loadtests.peers.models import served_models
 from loadtests.peers.systems import ModelFiles, Peer
@@ -256,11 +257,10 @@ def measure_load(
     *,
     note: Callable[[], None] = lambda: None,
 ) -> LoadPoint:
-    """Offer both the same, arrival by arrival, forwards and backwards by turns, so that the machine favours neither."""
+    """Offer both the same, arrival by arrival."""
     runs: dict[Side, list[Run]] = {side: [] for side in _SIDES}
     rate_per_s = load * capacity_per_s
-    for repetition in range(plan.num_repetitions):
-        for side in _SIDES if repetition % 2 == 0 else reversed(_SIDES):
-            runs[side].append(run(systems[side], rate_per_s, plan.run_s, plan.seed + repetition))
-            note()
+    for repetition, side in alternating(_SIDES, plan.num_repetitions):
+        runs[side].append(run(systems[side], rate_per_s, plan.run_s, plan.seed + repetition))
+        note()
     return LoadPoint(load=load, rate_per_s=rate_per_s, ours=tuple(runs["ours"]), theirs=tuple(runs["theirs"]))

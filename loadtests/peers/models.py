@@ -46,13 +46,7 @@ _LIMITS: Final = Limits(max_source_tokens=256, max_target_tokens=256)
 
 
 def prepare_model(directory: Path, model: str, *, ends: bool = False) -> ModelFiles:
-    """Write one of `MODELS` for every system that runs here; CTranslate2's only if it is installed.
-
-    Args:
-        directory: where to, in place of what is there.
-        model: which one.
-        ends: see `prepare_base`.
-    """
+    """Write one of `MODELS` for every system that runs here, in place of what is there; `ends` as of `prepare_base`."""
     files = prepare_base(directory, ends=ends) if model == "base" else prepare_bundle(directory, open_bundle(_SHIPPED))
     if find_spec("ctranslate2"):
         importlib.import_module("loadtests.peers.ctranslate2_system").convert(network_of(files), files.ctranslate2_path)
@@ -62,9 +56,7 @@ def prepare_model(directory: Path, model: str, *, ends: bool = False) -> ModelFi
 def prepare_base(directory: Path, *, ends: bool = False) -> ModelFiles:
     """Write Transformer-base with random weights of a fixed seed; it says nothing, at the cost of one that does.
 
-    Args:
-        directory: where to, in place of what is there.
-        ends: whether targets end by themselves, at different lengths, and not only at a limit.
+    With `ends`, targets end by themselves, at different lengths, and not only at a limit.
     """
     config = replace(PRESETS["base"], vocabulary_size=BASE_VOCABULARY_SIZE, norm="post")
     with torch.random.fork_rng(devices=[]):
