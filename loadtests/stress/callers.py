@@ -23,8 +23,6 @@ TIMEOUT_S: Final = 60.0
 """Deadline of a call whose caller waits: only reached if the server has forgotten it."""
 
 REQUEST_ID_KEY: Final = "x-request-id"
-"""Metadata that names a call."""
-
 WRONG_ANSWER: Final = "WRONG_ANSWER"
 """In place of OK: an answer came, but not the right one."""
 
@@ -55,14 +53,10 @@ class Reply:
 
     status: str
     message: str = ""
-    """Of a status that is not OK."""
-
     is_of_server: bool = True
     """Whether the server gave the status, and not the client's own library."""
 
     messages: tuple[bytes, ...] = ()
-    """What came, in this order."""
-
     answer: bytes = b""
     """What the translations mean (`contract.meaning`), if that was asked for."""
 

@@ -18,7 +18,6 @@ from loadtests.stress.callers import REQUEST_ID_KEY, TIMEOUT_S, Reply, connect, 
 from loadtests.wire import Method
 
 _OLDER: Final = 0.9
-"""Weight of what was learned before, when another answer comes."""
 _FIRST_USUAL_S: Final = 0.1
 
 
@@ -29,13 +28,8 @@ class Ending(enum.Enum):
     """Its caller waits for the answer; a refusal is one."""
 
     CANCELS = "cancels"
-    """Its caller cancels it."""
-
     DISCONNECTS = "disconnects"
-    """Its caller closes the connection."""
-
     SHORT_DEADLINE = "short deadline"
-    """Its deadline may be too short for the answer."""
 
 
 class Moment(enum.Enum):
@@ -55,7 +49,6 @@ class Moment(enum.Enum):
     after."""
 
     NEVER = "never"
-    """The caller waits for the whole answer."""
 
 
 _WEIGHTS: Final = {Moment.AT_ONCE: 3, Moment.WAITING: 5, Moment.DECODING: 6, Moment.ANSWERING: 5, Moment.NEVER: 1}
@@ -77,15 +70,9 @@ class PlannedCall:
     """Of the call; those of a stream's requests are the ids of their messages."""
 
     kind: str
-    """For people: why it is made."""
-
     method: Method
     path: str = ""
-    """Where it is sent; empty: to the method."""
-
     raw: tuple[bytes, ...]
-    """What is sent: one message, or those of a stream."""
-
     answers: tuple[str, ...] = ("OK",)
     """Status that each message is answered with if there is time: OK, or that of its refusal."""
 

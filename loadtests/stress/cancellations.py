@@ -52,8 +52,6 @@ class Found:
     """What is not idle: gauges of work that are not back at 0, steps still run."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Of the server, at the end."""
-
     elapsed_s: float = 0.0
 
     @property

@@ -12,7 +12,6 @@ from loadtests.machine import describe_machine
 from loadtests.report import figures_line, write_json, write_picture
 
 _MAX_SHOWN: Final = 5
-"""Of the sentences of one promise; the JSON has all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +20,7 @@ class Promise:
 
     name: str
     broken: Sequence[str] = ()
-    """A sentence for each time that it was broken; none: it held."""
-
     figures: Mapping[str, Any] = field(default_factory=dict)
-    """What it was judged by, for the JSON."""
 
     @property
     def held(self) -> bool:
@@ -58,8 +54,6 @@ class Summary:
 
     scenario: str
     figures: Mapping[str, object]
-    """In the order in which they are printed."""
-
     promises: Sequence[Promise]
     notes: Sequence[str] = ()
     """Sentences for people that break no promise."""

@@ -24,18 +24,8 @@ def test_every_kind_is_answered_as_it_should_be(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
 
-    flags = [
-        "bad-inputs",
-        "--mode",
-        "short",
-        "--count",
-        str(NUM_INPUTS),
-        "--model-dir",
-        str(tiny_model),
-        "--output",
-        str(tmp_path),
-    ]
-    exit_code = main(flags)
+    flags = ["--mode", "short", "--count", str(NUM_INPUTS)]
+    exit_code = main(["bad-inputs", *flags, "--model-dir", str(tiny_model), "--output", str(tmp_path)])
 
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith(f"bad_inputs inputs={NUM_INPUTS} kinds={len(KINDS)} ")
@@ -55,18 +45,8 @@ def test_one_input_is_shown_and_sent_again(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
 
-    flags = [
-        "bad-inputs",
-        "--only",
-        "bad-utf8",
-        "--index",
-        "3",
-        "--model-dir",
-        str(tiny_model),
-        "--output",
-        str(tmp_path),
-    ]
-    exit_code = main(flags)
+    flags = ["--only", "bad-utf8", "--index", "3"]
+    exit_code = main(["bad-inputs", *flags, "--model-dir", str(tiny_model), "--output", str(tmp_path)])
 
     printed = capsys.readouterr()
     assert exit_code == 0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.stress.chaos.fault import Fault, Limits, Stage
-from loadtests.stress.chaos.run import Run, run_faults
+from loadtests.stress.chaos.fault import Fault, Limits, Result, Stage
+from loadtests.stress.chaos.run import run_faults
 from loadtests.stress.chaos.scenario import all_faults, chosen
 from tests.integration.real_process import CHECKOUT, START_S
 
@@ -22,7 +22,7 @@ def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
 
 
-def run(faults: list[Fault], models: Path, output: Path) -> Run:
+def run(faults: list[Fault], models: Path, output: Path) -> tuple[list[Result], list[int]]:
     unhurried = [
         dataclasses.replace(fault, limits=lambda _: ANY_TIME, amounts=(AMOUNTS.get(fault.name, 0), 0))
         for fault in faults
@@ -34,12 +34,10 @@ def run(faults: list[Fault], models: Path, output: Path) -> Run:
 def test_faults_within_the_process_hit_nobody_else(tiny_model: Path, tmp_path: Path) -> None:
     faults = chosen(all_faults(has_compiler=False), list(AMOUNTS))
 
-    found = run(faults, tiny_model, tmp_path)
+    results, exit_codes = run(faults, tiny_model, tmp_path)
 
-    assert {result.fault.name: result.summary.broken for result in found.results} == {
-        fault.name: [] for fault in faults
-    }
-    assert list(found.exit_codes) == [0]
+    assert {result.fault.name: result.summary.broken for result in results} == {fault.name: [] for fault in faults}
+    assert exit_codes == [0]
 
 
 @pytest.mark.slow
@@ -54,10 +52,9 @@ def test_a_server_that_ends_is_told_and_the_next_fault_gets_another(tiny_model: 
         return "mt_ready"
 
     faults = [Fault(name="killed", summary="", run=kill), Fault(name="left-alone", summary="", run=leave_alone)]
-    found = run(faults, tiny_model, tmp_path)
+    (killed, left_alone), exit_codes = run(faults, tiny_model, tmp_path)
 
-    killed, left_alone = found.results
     assert "the server has ended with -9" in killed.broken
     assert {error.status for error in killed.errors} == {"UNAVAILABLE"}
     assert left_alone.summary.broken == []
-    assert list(found.exit_codes) == [-9, 0]
+    assert exit_codes == [-9, 0]

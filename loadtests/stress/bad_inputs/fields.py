@@ -103,7 +103,7 @@ def text_counts(draw: Draw) -> BadInput:
     count = draw.choice((0, *(draw.limits.max_texts + step for step in _STEPS), 5000))
     expected = OK if 1 <= count <= draw.limits.max_texts else invalid("texts")
     texts = draw.generator().choices(("", "a", "\n", "\ufdfa", "A man."), k=count)
-    return translate_input(draw.limits, *texts, expected=expected, method=draw.unary_or_stream())
+    return draw.request(*texts, expected=expected)
 
 
 def document_sizes(draw: Draw) -> BadInput:
@@ -210,7 +210,7 @@ def languages(draw: Draw) -> BadInput:
     field, tag = draw.choice(("source_language", "target_language")), _name(draw, _LANGUAGES, 60)
     expected = rejected(*_NO_NAME) if 1 <= len(tag) <= _MAX_LANGUAGE_CHARACTERS else invalid(field)
     fields: dict[str, Any] = {field: tag}
-    return translate_input(draw.limits, "A man.", expected=expected, method=draw.unary_or_stream(), **fields)
+    return draw.request("A man.", expected=expected, **fields)
 
 
 def models(draw: Draw) -> BadInput:
@@ -219,7 +219,7 @@ def models(draw: Draw) -> BadInput:
     if draw.chance(0.5):
         return _message(Method.GET_MODEL, pb.GetModelRequest(model=name), *_NO_NAME)
     expected = rejected(*_NO_NAME) if len(name) <= _MAX_NAME_CHARACTERS else invalid("model")
-    return translate_input(draw.limits, "A man.", expected=expected, method=draw.unary_or_stream(), model=name)
+    return draw.request("A man.", expected=expected, model=name)
 
 
 def administration(draw: Draw) -> BadInput:
@@ -239,10 +239,7 @@ def request_ids(draw: Draw) -> BadInput:
     expected = (
         OK if len(name) <= _MAX_NAME_CHARACTERS and name.isascii() and name.isprintable() else invalid("request_id")
     )
-    method = draw.unary_or_stream()
-    return translate_input(
-        draw.limits, "A man.", expected=expected, method=method, has_request_id=True, request_id=name
-    )
+    return draw.request("A man.", expected=expected, has_request_id=True, request_id=name)
 
 
 def prefixes(draw: Draw) -> BadInput:
@@ -256,10 +253,7 @@ def prefixes(draw: Draw) -> BadInput:
         field, fields["target_prefixes"] = "target_prefixes", ["", prefix, prefix][: draw.choice((1, 3, 3, 3))]
     is_over = len(prefix) > _MAX_PREFIX_CHARACTERS
     expected = invalid(field) if is_over else possibly("INVALID_ARGUMENT", field=field)
-    method = draw.unary_or_stream()
-    return translate_input(
-        draw.limits, "A man.", "\n", "Two.", expected=expected, method=method, options=options, **fields
-    )
+    return draw.request("A man.", "\n", "Two.", expected=expected, options=options, **fields)
 
 
 def suppressed_pieces(draw: Draw) -> BadInput:
@@ -268,15 +262,14 @@ def suppressed_pieces(draw: Draw) -> BadInput:
     known = [_shaped(draw, draw.choice((1, 2, 6))) for _ in range(min(count, 8))]
     options = pb.DecodingOptions(**CHEAP, suppressed_tokens=draw.generator().choices(known, k=count))
     expected = possibly("INVALID_ARGUMENT", field="options.suppressed_tokens")
-    method = draw.unary_or_stream()
-    return translate_input(draw.limits, "A man.", expected=expected, method=method, options=options)
+    return draw.request("A man.", expected=expected, options=options)
 
 
 def _with_options(draw: Draw, expected: Expected, **options: Any) -> BadInput:
     text, chosen = "A man reads.", pb.DecodingOptions(**options)
     if draw.chance(0.25):
         return document_input(draw.limits, text, expected=expected, options=chosen)
-    return translate_input(draw.limits, text, expected=expected, method=draw.unary_or_stream(), options=chosen)
+    return draw.request(text, expected=expected, options=chosen)
 
 
 def _padded(draw: Draw, size: int, *, method: Method = Method.TRANSLATE) -> BadInput:

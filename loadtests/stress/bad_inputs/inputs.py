@@ -17,8 +17,6 @@ LEFT: Final = "LEFT"
 """Status of a call that its caller cancelled as planned: the whole answer would have taken too long."""
 
 _TOLD_LIMITS: Final = ("max_texts", "max_text_characters", "max_document_characters", "max_target_tokens")
-"""Those of a model, as the server lists it."""
-
 CHEAP: Final[Mapping[str, Any]] = {"beam_size": 1, "max_target_tokens": 3, "repetition_guard": False}
 """Options with which decoding takes little time: it is not what these inputs test."""
 
@@ -32,8 +30,6 @@ class Limits:
     max_document_characters: int = 1_000_000
     max_target_tokens: int = 512
     max_request_characters: int = 100_000
-    """Over all texts of a request."""
-
     max_message_bytes: int = 4 * 1024 * 1024
     max_metadata_bytes: int = 16 * 1024
     source_language: str = "en"
@@ -99,8 +95,6 @@ class BadInput:
 
     metadata: tuple[tuple[str, str | bytes], ...] = ()
     num_characters: int = 0
-    """Of its texts."""
-
     leaves_after: int | None = None
     """Messages of a document after which the caller cancels."""
 
@@ -108,7 +102,6 @@ class BadInput:
     """Whether it brings a request id of its own, which is left alone in a stream."""
 
     is_compressed: bool = False
-    """Whether it is sent with gzip."""
 
 
 class Draw:
@@ -140,9 +133,10 @@ class Draw:
         """Draw a random generator, for what is longer than a strategy draws."""
         return random.Random(self.integer(0, 2**32 - 1))
 
-    def unary_or_stream(self) -> Method:
-        """Draw how a TranslateRequest is sent."""
-        return self.choice((Method.TRANSLATE, Method.TRANSLATE_STREAM))
+    def request(self, *texts: str, **fields: Any) -> BadInput:
+        """Return a TranslateRequest of these texts, alone or in a stream."""
+        method = self.choice((Method.TRANSLATE, Method.TRANSLATE_STREAM))
+        return translate_input(self.limits, *texts, method=method, **fields)
 
 
 def translate_input(

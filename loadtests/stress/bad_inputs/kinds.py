@@ -16,8 +16,6 @@ KINDS: Final[Mapping[str, Callable[[Draw], BadInput]]] = {
     **{name: shaped(shape) for name, shape in SHAPES.items()},
     **{kind.__name__.replace("_", "-"): kind for kind in (html_format, megabytes, *MESSAGES, *FIELDS)},
 }
-"""By name; each draws one input."""
-
 _LARGE: Final = ("megabytes", "text-sizes", "document-sizes", "message-sizes", "compression-bombs")
 _WEIGHTS: Final = {"unicode": 1.8, "html-format": 0.5, **dict.fromkeys(_LARGE, 0.1), "request-sizes": 0.02}
 """How many there are compared with others, each of which counts 1. What is large is rare."""

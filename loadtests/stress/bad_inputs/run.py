@@ -26,16 +26,12 @@ from loadtests.stress.server import complaints, log_path
 from loadtests.target import ServerError, ServerProcess, wait_until_idle
 
 _BATCH: Final = 1000
-"""Inputs between two looks at the server."""
-
 _WARM_UP_SEED: Final = -1
 _WARM_UP_SHARE: Final = 0.05
 """Of the inputs; a server needs some to get the buffers of its larger batches."""
 
 _ALONE_S: Final = 1.0
 _NUM_QUESTIONS: Final = 16
-"""Different requests of bystanders, so that each is translated again soon."""
-
 _NUM_PROBES: Final = 4
 _TRANSLATE_EACH_S: Final = 0.25
 _LOOK_EACH_S: Final = 0.05

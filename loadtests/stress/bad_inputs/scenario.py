@@ -49,18 +49,12 @@ _LONG_CHARACTERS: Final = 1000
 _NUM_SLOWEST: Final = 10
 _ANSWERED: Final = frozenset({"OK", LEFT})
 _LINEAR_US: Final = (1.0, 100.0)
-"""Microseconds a character, drawn as lines to compare with."""
-
 _MAX_BYSTANDER_P99_S: Final = 10.0
 _MAX_LOOK_P99_S: Final = 1.0
-"""How long the event loop may keep others waiting."""
-
 _MAX_GROWTH_RATIO: Final = 3.0
 """Of time, at twice the size: half-way between work that grows as the text does and as its square."""
 
 _MIN_GROWTH_S: Final = 0.25
-"""Faster ones are noise."""
-
 _MAX_SHOWN: Final = 2000
 
 

@@ -21,12 +21,8 @@ BEFORE, AFTER = "before", "after"
 """Request ids of the ordinary requests around an input in a stream."""
 
 INTERNAL: Final = frozenset({"INTERNAL", "UNKNOWN", "DATA_LOSS", "ABORTED", "OUT_OF_RANGE"})
-"""The server failed, or said so."""
-
 HANG: Final = frozenset({"DEADLINE_EXCEEDED"})
 LOST: Final = frozenset({"UNAVAILABLE", "CANCELLED"})
-"""Connection or call ended without a reason."""
-
 _STREAMED: Final = {Method.TRANSLATE_DOCUMENT: pb.TranslatedSentence, Method.TRANSLATE_STREAM: pb.TranslateResponse}
 _REQUEST_ID_FIELD: Final = 7
 _OVERLOADED: Final = "OVERLOADED"
@@ -70,8 +66,6 @@ class Answer:
     """In a stream, the answers to the ordinary requests before and after it."""
 
     call_status: str = ""
-    """Of the whole call, if it is not that of the input."""
-
     num_retries: int = 0
     """How often the server was overloaded and said when to retry."""
 

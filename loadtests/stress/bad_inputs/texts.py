@@ -17,7 +17,6 @@ from loadtests.stress.bad_inputs.inputs import (
     document_input,
     possibly,
     repeated,
-    translate_input,
 )
 
 ROW_SIZE: Final = 256
@@ -201,7 +200,6 @@ SHAPES: Final[Mapping[str, Shape]] = {
         summary="one word without a place to cut it", make=lambda draw, size: draw.choice(_UNITS_OF_WORDS) * size
     ),
 }
-"""Every shape of text, by name."""
 
 
 def row(draw: Draw, index: int) -> str:
@@ -216,7 +214,7 @@ def unicode_rows(draw: Draw) -> BadInput:
     """Characters of rows of the code space; as many inputs as there are rows / 8 have all of it."""
     rows = [row(draw, (draw.index * _ROWS_PER_INPUT + offset) % NUM_ROWS) for offset in range(_ROWS_PER_INPUT)]
     texts = [text if draw.chance(0.5) else f"A man {text} reads." for text in rows if text]  # surrogates have none
-    return translate_input(draw.limits, *texts or ["A man."], expected=OK, method=draw.unary_or_stream())
+    return draw.request(*texts or ["A man."], expected=OK)
 
 
 def shaped(shape: Shape) -> Callable[[Draw], BadInput]:
@@ -235,7 +233,7 @@ def shaped(shape: Shape) -> Callable[[Draw], BadInput]:
         num_texts = 1 if is_large or options else draw.choice((1, 1, 2, 5))
         texts = [shape.text(draw, max(1, size // num_texts)) for _ in range(num_texts)]
         expected = _expected(sum(map(len, texts)), "texts")
-        return translate_input(draw.limits, *texts, expected=expected, method=draw.unary_or_stream(), options=options)
+        return draw.request(*texts, expected=expected, options=options)
 
     content.__doc__ = shape.summary
     return content
@@ -256,7 +254,7 @@ def html_format(draw: Draw) -> BadInput:
     expected = possibly("UNIMPLEMENTED", field="options.format")
     if draw.chance(0.3):
         return document_input(draw.limits, text, expected=expected, options=options)
-    return translate_input(draw.limits, text, expected=expected, method=draw.unary_or_stream(), options=options)
+    return draw.request(text, expected=expected, options=options)
 
 
 def _expected(num_characters: int, field: str) -> Expected:

@@ -49,8 +49,6 @@ _CLOSING_SLACK_S: Final = 4.0
 _KIB: Final = 1024
 _METADATA_BYTES: Final = (8 * _KIB, 32 * _KIB, 64 * _KIB, 256 * _KIB, 1024 * _KIB)
 _ACCEPTED_METADATA_BYTES: Final = 15 * _KIB
-"""What fits what the server accepts by default."""
-
 _MANY_HEADERS: Final = 1000
 _CALL_S: Final = 30.0
 _REPLY_S: Final = 5.0

@@ -2,15 +2,16 @@
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import Final, Literal
 
 import psutil
 
 from loadtests.sampler import process_tree
 from loadtests.stress.callers import Client, Reply
-from loadtests.stress.chaos.fault import Limits, Stage, fault
+from loadtests.stress.chaos.fault import Fault, Limits, Stage, fault
 from loadtests.stress.chaos.server import NUM_DECODING_THREADS, Where
 from loadtests.stress.server import poll
 
@@ -36,37 +37,14 @@ _ENQUEUED_S: Final = 0.1
 """A request that is given to the thread in the moment in which its step begins waits with those that are in it."""
 
 _DISPATCH_S: Final = 2.0
-"""What a bystander may wait beyond a hang."""
-
 _IN_BATCH_S: Final = 0.5
 _STOPPED_DEADLINE_S: Final = 1.0
 _STOPPED_SLACK_S: Final = 1.0
 _PATIENT_S: Final = 30.0
 _CATCH_UP_S: Final = 3.0
-"""What a bystander may wait beyond a stop."""
 
 
-@fault(
-    "an encoder run or a decoding step raises an error of Python's, its caches half written",
-    amounts=(2, 10),
-    statuses_in_batch=_IN_BATCH,
-)
-def step_raises(stage: Stage) -> str:
-    """Let runs raise."""
-    return _fail_runs(stage, "raise")
-
-
-@fault(
-    "ONNX Runtime itself fails in the middle of an encoder run or a decoding step",
-    amounts=(2, 10),
-    statuses_in_batch=_IN_BATCH,
-)
-def onnx_runtime(stage: Stage) -> str:
-    """Let ONNX Runtime break off runs."""
-    return _fail_runs(stage, "cut-off")
-
-
-def _fail_runs(stage: Stage, kind: Literal["raise", "cut-off"]) -> str:
+def _fail_runs(stage: Stage, *, kind: Literal["raise", "cut-off"]) -> str:
     """Let runs fail one after the other, while others are decoded; requests in the batch are told INTERNAL."""
     own: list[Reply] = []
     for _ in range(stage.amount):
@@ -126,13 +104,15 @@ def sigstop(stage: Stage) -> str:
     processes = [psutil.Process(pid) for pid in process_tree(stage.server.process.pid)]
     stage.server.injector.hang_steps(_IN_BATCH_S)  # so that requests are in the batch when it happens
     with ThreadPoolExecutor(_NUM_CALLERS + 1) as pool:
-        _each(processes, psutil.Process.suspend)
+        for process in processes:
+            process.suspend()
         try:
             late = [pool.submit(stage.ask, timeout_s=_STOPPED_DEADLINE_S) for _ in range(_NUM_CALLERS)]
             patient = pool.submit(stage.ask, timeout_s=_PATIENT_S)
             time.sleep(stage.seconds)
         finally:
-            _each(processes, psutil.Process.resume)
+            for process in processes:
+                process.resume()
     stage.hits.update(one.result().status for one in late)
     told = set(stage.hits)
     stage.require(told == {"DEADLINE_EXCEEDED"}, f"callers whose deadline passed during the stop were told {told}")
@@ -161,7 +141,8 @@ def decoding_killed(stage: Stage) -> str:
     stage.server.injector.arm("hang", "step", seconds=_IN_BATCH_S)
     caller.start()
     stage.server.injector.wait_until_met()
-    _each([psutil.Process(pid) for pid in decoding], psutil.Process.kill)
+    for pid in decoding:
+        psutil.Process(pid).kill()
     caller.join()
     stage.bystanders.wait_for_answers()
     stage.hits.update(reply.status for reply in own if reply.status != "OK")
@@ -198,9 +179,17 @@ def _ask_for(stage: Stage, seconds: float, *, timeout_s: float) -> list[Reply]:
     return replies
 
 
-def _each(processes: list[psutil.Process], act: Callable[[psutil.Process], None]) -> None:
-    for process in processes:
-        act(process)
-
-
+step_raises: Final = Fault(
+    name="step-raises",
+    summary="an encoder run or a decoding step raises an error of Python's, its caches half written",
+    run=partial(_fail_runs, kind="raise"),
+    amounts=(2, 10),
+    statuses_in_batch=_IN_BATCH,
+)
+onnx_runtime: Final = replace(
+    step_raises,
+    name="onnx-runtime",
+    summary="ONNX Runtime itself fails in the middle of an encoder run or a decoding step",
+    run=partial(_fail_runs, kind="cut-off"),
+)
 FAULTS: Final = (step_raises, onnx_runtime, stalled_step, sigstop, decoding_killed)

@@ -24,8 +24,6 @@ class Limits:
     the client that makes it, keeps busy."""
 
     max_check_s: float = 1.0
-    """Longest wait for the server's health."""
-
     max_recovery_s: float = 5.0
     """From the end of the fault to a right answer on a new connection."""
 
@@ -44,8 +42,6 @@ class Stage:
     bystanders: Bystanders
     questions: Sequence[Question]
     before: Mapping[str, float]
-    """Metrics when the fault began."""
-
     hits: Counter[str] = field(default_factory=Counter)
     """Of callers who were meant to be hit: what they were told, and how many of them."""
 
@@ -92,8 +88,6 @@ class Fault:
     """How long it lasts, in each of `MODES`; of faults whose duration is chosen."""
 
     limits: Callable[[float], Limits] = lambda _: Limits()
-    """Of a fault that lasts so many seconds."""
-
     is_counted: bool = True
     """Whether metrics must show it; not what gRPC rejects before it calls anything of the service."""
 
@@ -124,24 +118,16 @@ class Result:
     fault: Fault
     limits: Limits = Limits()
     hits: Mapping[str, int]
-    """What callers who were hit were told."""
-
     seen: str
     """Where metrics show the fault; empty: nowhere."""
 
     broken: Sequence[str] = ()
-    """What the fault itself found broken."""
-
     translations: Sequence[Reply]
-    """Of bystanders, like `checks`."""
-
     checks: Sequence[Reply]
     recovered_s: float | None
     """From the end of the fault to a right answer on a new connection; None: never."""
 
     left: Mapping[str, float] = field(default_factory=dict)
-    """Gauges of work that are not at rest."""
-
     rss_growth_mb: float = 0.0
     thread_growth: int = 0
     file_growth: int = 0

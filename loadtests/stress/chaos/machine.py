@@ -33,8 +33,6 @@ _POLLS_S: Final = 0.6
 
 _NUM_CALLS: Final = 8
 _KEPT_BYTES: Final = 1000
-"""Of each file that is cut off."""
-
 _BROKEN_VERSION: Final = "999"
 _LOADING: Final = Limits(max_bystander_s=4.0)
 """Bystanders share the cores with the loading of models."""
@@ -44,8 +42,6 @@ _OPTIONS: Final[tuple[dict[str, Any], ...]] = ({"return_alignment": True}, {"cov
 
 _CLOCK_VARIABLE: Final = "CHAOS_CLOCK"
 _CLOCK: Final = "clock"
-"""File that says how far the clock is off."""
-
 _COMPILE_TIMEOUT_S: Final = 60.0
 _SEEN_S: Final = 0.05
 """In which the server sees what was written to the file that it has mapped."""

@@ -4,7 +4,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,15 +25,6 @@ _RECOVERY_CALL_S: Final = 5.0
 _SETTLE_TIMEOUT_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """What came of all faults."""
-
-    results: Sequence[Result]
-    exit_codes: Sequence[int]
-    """Of the servers, as they ended or were ended; 0: it drained and ended well."""
-
-
 def run_faults(
     faults: Sequence[Fault],
     mode: str,
@@ -43,8 +33,8 @@ def run_faults(
     models: Path,
     seed: int,
     report: Callable[[Result], None],
-) -> Run:
-    """Inject faults and report each as soon as it is over.
+) -> tuple[list[Result], list[int]]:
+    """Inject faults and report each as soon as it is over; return what came of them, and how their servers ended.
 
     They share a server as long as it runs; one that wants an environment gets a server of its own.
 
@@ -64,7 +54,7 @@ def run_faults(
                 if fault.environment or (left and left[0].environment):
                     break
             exit_codes.append(_stopped(server.process))
-    return Run(results=results, exit_codes=exit_codes)
+    return results, exit_codes
 
 
 def _stopped(server: ServerProcess) -> int:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from loadtests.stress.chaos import connections, decoding, machine
 from loadtests.stress.chaos.fault import Fault, Result
-from loadtests.stress.chaos.run import Run, run_faults
+from loadtests.stress.chaos.run import run_faults
 from loadtests.stress.verdict import Summary, conclude, print_broken, require
 
 SUMMARY: Final = "one fault after the other is injected: do other callers notice, does the server recover?"
@@ -84,28 +84,28 @@ def run(options: argparse.Namespace) -> int:
         wanted = chosen(faults, options.only)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"argument --only: {error}") from error
-    found = run_faults(
+    results, exit_codes = run_faults(
         wanted, options.mode, output=options.output, models=options.model_dir, seed=options.seed, report=_report
     )
     details = {
         "mode": options.mode,
         "summaries": {fault.name: fault.summary for fault in wanted},
-        "exit_codes": list(found.exit_codes),
-        "faults": [result.as_json() for result in found.results],
+        "exit_codes": exit_codes,
+        "faults": [result.as_json() for result in results],
     }
-    return conclude(summarize(found), options.output, details=details, figure=_picture(found.results))
+    return conclude(summarize(results, exit_codes), options.output, details=details, figure=_picture(results))
 
 
-def summarize(run: Run) -> Summary:
+def summarize(results: Sequence[Result], exit_codes: Sequence[int]) -> Summary:
     """Return what all faults came to; every server must have ended well, too."""
-    broken = [result.fault.name for result in run.results if result.summary.broken]
+    broken = [result.fault.name for result in results if result.summary.broken]
     return Summary(
         scenario="chaos",
-        figures={"faults": len(run.results), "held": len(run.results) - len(broken)},
+        figures={"faults": len(results), "held": len(results) - len(broken)},
         promises=[
             require("every fault keeps its promises", not broken, ", ".join(broken)),
-            require("faults were injected", bool(run.results), "none was"),
-            require("servers end with 0", not any(run.exit_codes), f"they ended with {list(run.exit_codes)}"),
+            require("faults were injected", bool(results), "none was"),
+            require("servers end with 0", not any(exit_codes), f"they ended with {list(exit_codes)}"),
         ],
     )
 

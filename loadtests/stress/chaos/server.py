@@ -104,8 +104,6 @@ class ChaosServer:
     process: ServerProcess
     injector: Injector
     models: Path
-    """Its own copy, to be damaged."""
-
     original_models: Path
     log: Path
 

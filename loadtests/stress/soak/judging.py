@@ -31,21 +31,15 @@ class Notes:
     """Calls by kind and method, and by status as their callers saw it."""
 
     entries: list[Entry] = field(default_factory=list)
-    """Requests of streams included."""
-
     unanswered: list[str] = field(default_factory=list)
     """A sentence for each request that should have been answered; the next are such sentences, too."""
 
     twice: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    """Statuses that were not provoked."""
-
     wrong: list[str] = field(default_factory=list)
     """Answers that are not whole, foreign, or not what they always were."""
 
     num_sentences: int = 0
-    """In the answers."""
-
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property

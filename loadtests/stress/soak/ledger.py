@@ -23,7 +23,6 @@ UNSEEN: Final = "UNSEEN"
 _REQUESTS: Final = re.compile(r'mt_requests_total\{method="(\w+)",status="(\w+)"\}')
 
 MethodAndStatus = tuple[str, str]
-"""Labels of `mt_requests_total`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,6 @@ class AccessLog:
     """Every call that was counted, and every request of a stream; a stream itself only if it failed."""
 
     complaints: tuple[str, ...]
-    """Errors, and lines that are no record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +59,6 @@ class Balance:
     """What does not agree, a sentence each; all empty if everything does."""
 
     twice: Sequence[str]
-    """Calls that the server has ended more than once."""
-
     differing: Sequence[str]
     """Calls that one side knows otherwise than the other, or not at all."""
 

@@ -17,8 +17,6 @@ class Trend:
     """How memory changes, in MiB per hour."""
 
     slope: float
-    """The median of the slopes between any two windows."""
-
     lowest: float
     """With a confidence of 95 % the true slope is between this and `highest`."""
 

@@ -17,8 +17,6 @@ _ENDINGS: Final = {
     "short deadline": Ending.SHORT_DEADLINE,
     "disconnects": Ending.DISCONNECTS,
 }
-"""Of the kinds of calls whose callers do not wait."""
-
 _LANGUAGES: Final[dict[str, Any]] = {"source_language": "en", "target_language": "de"}
 _NOTHING: Final = ("", " ", "\n\n")
 _EMPTY_SHARE: Final = 0.05
@@ -28,12 +26,10 @@ _LONG_DOCUMENT_SHARE: Final = 0.01
 _ENDLESS_SHARE: Final = 0.02
 """Of documents: one sentence that is longer than the model takes."""
 _NUM_PARTS: Final = 4
-"""Of a document that is long or endless."""
 _BULK_SHARE: Final = 0.2
 _REFUSED_IN_STREAM_SHARE: Final = 0.1
 _WITHOUT_ENDS: Final = str.maketrans(dict.fromkeys(".!?:;", ","))
 _SHORTEST_DEADLINE: Final = 0.01
-"""Share of the usual time."""
 
 
 _Choice = TypeVar("_Choice")
@@ -80,8 +76,6 @@ OPTIONS: Final[Mapping[str, Callable[[random.Random], pb.DecodingOptions]]] = {
         early_stopping=generator.choice((False, True)),
     ),
 }
-"""Every way to decode that a caller can ask for."""
-
 _WEIGHTS: Final = [8 if name == "defaults" else 1 for name in OPTIONS]
 
 
@@ -137,8 +131,6 @@ REFUSED: Final[Mapping[str, PlannedCall]] = {
     "no method": _refused("UNIMPLEMENTED", b"", path="/dragoman.v1.TranslationService/Divine", is_counted=False),
     "message too large": _refused("RESOURCE_EXHAUSTED", bytes(4 * 1024 * 1024 + 1), is_counted=False),
 }
-"""All calls that must be refused."""
-
 _REFUSED_WEIGHTS: Final = [1 if name == "message too large" else 4 for name in REFUSED]
 
 
@@ -180,11 +172,7 @@ class Mix:
     """How often what is asked."""
 
     kinds: Mapping[str, int]
-    """Weights."""
-
     methods: Mapping[Method, int]
-    """Weights."""
-
     is_light: bool = False
     """Whether texts are a sentence, documents a paragraph, and options the defaults."""
 

@@ -9,7 +9,7 @@ from loadtests.contract import meaning
 from loadtests.sampler import Footprint, footprint
 from loadtests.stress.callers import REQUEST_ID_KEY, Client, Reply
 from loadtests.stress.calls import Load, PlannedCall
-from loadtests.stress.server import Versions
+from loadtests.stress.server import Versions, poll
 from loadtests.stress.soak.judging import Notes, judge
 from loadtests.stress.soak.plan import planned_calls, probe_calls
 from loadtests.stress.soak.swaps import LABEL, Operator
@@ -21,7 +21,6 @@ _CALM_S: Final = 2.0
 """For so long, nothing may change until the server counts as idle."""
 _SAMPLE_EACH_S: Final = 0.5
 _WINDOW_S: Final = 8.0
-"""At least; a swap is begun each 6 s."""
 _MAX_WINDOWS: Final = 30
 _MAX_GROWTH_SHORT_MB: Final = 24.0
 _MAX_GROWTH_MB: Final = 16.0
@@ -33,8 +32,6 @@ class Settings:
     """How long and how much."""
 
     duration_s: float
-    """Of the load, its warm-up included."""
-
     num_callers: int = 16
     load_share: float = 0.65
     """Of the calls a second that were answered in the calibration."""
@@ -77,8 +74,6 @@ class Sample:
     """The server at one moment of the load."""
 
     at_s: float
-    """From the start of the load."""
-
     rss_mb: float
     threads: int
     fds: int
@@ -191,14 +186,16 @@ def _first_answers(client: Client, probes: Sequence[PlannedCall], notes: Notes) 
 def _idle(server: ServerProcess, *, like: Idle | None) -> Idle:
     """Wait until the server is idle, and threads and files are as few as before; return what was found then."""
     wait_until_idle(server, timeout_s=_IDLE_TIMEOUT_S)
-    until_s = time.monotonic() + _IDLE_TIMEOUT_S
-    found = footprint(server.pid)
-    while time.monotonic() < until_s:
+    seen = [footprint(server.pid)]
+
+    def is_calm() -> bool:
         time.sleep(_CALM_S)
-        last, found = found, footprint(server.pid)
-        if _is_back(found, like.footprint if like else last) and _is_back(last, found):
-            break
-    return Idle(footprint=found, metrics=server.samples())
+        seen.append(footprint(server.pid))
+        limit = like.footprint if like else seen[-2]
+        return all(_is_back(*pair) for pair in ((seen[-1], limit), (seen[-2], seen[-1])))
+
+    poll(is_calm, bool, timeout_s=_IDLE_TIMEOUT_S)
+    return Idle(footprint=seen[-1], metrics=server.samples())
 
 
 def _is_back(found: Footprint, before: Footprint) -> bool:

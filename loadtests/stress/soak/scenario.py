@@ -60,7 +60,6 @@ where glibc would keep up to 200 MB for minutes and hide what is not freed."""
 
 _DURATIONS_S: Final = {"short": 180.0, "full": 1800.0}
 _LINES: Final = 60
-"""Of progress, about; none sooner than five seconds after the last."""
 _TITLE_WIDTH: Final = 110
 _OUTCOMES: Final = ("error", "ok")
 _VERSION: Final = re.compile(r'model="[^"]*".*version="([^"]*)"')

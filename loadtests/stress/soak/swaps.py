@@ -41,7 +41,6 @@ class Operator:
         self._version = 1
         self.num_swaps = 0
         self.num_broken = 0
-        """Versions added that cannot be loaded."""
 
         self._label(self._version)
 

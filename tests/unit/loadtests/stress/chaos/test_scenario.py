@@ -1,8 +1,8 @@
 import pytest
 
 from loadtests.stress.__main__ import main
+from loadtests.stress.chaos.fault import Result
 from loadtests.stress.chaos.machine import find_compiler
-from loadtests.stress.chaos.run import Run
 from loadtests.stress.chaos.scenario import all_faults, chosen, summarize
 from tests.unit.loadtests.stress.chaos.test_fault import result
 
@@ -44,13 +44,13 @@ def test_without_a_compiler_only_the_clock_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "expected"),
+    ("results", "exit_codes", "expected"),
     [
-        (Run(results=[result(), result()], exit_codes=[0]), "chaos faults=2 held=2 verdict=held"),
-        (Run(results=[result(), result(recovered_s=None)], exit_codes=[0]), "chaos faults=2 held=1 verdict=broken"),
-        (Run(results=[result()], exit_codes=[0, -7]), "chaos faults=1 held=1 verdict=broken"),
-        (Run(results=[], exit_codes=[]), "chaos faults=0 held=0 verdict=broken"),
+        ([result(), result()], [0], "chaos faults=2 held=2 verdict=held"),
+        ([result(), result(recovered_s=None)], [0], "chaos faults=2 held=1 verdict=broken"),
+        ([result()], [0, -7], "chaos faults=1 held=1 verdict=broken"),
+        ([], [], "chaos faults=0 held=0 verdict=broken"),
     ],
 )
-def test_the_last_line_is_the_verdict(run: Run, expected: str) -> None:
-    assert summarize(run).line == expected
+def test_the_last_line_is_the_verdict(results: list[Result], exit_codes: list[int], expected: str) -> None:
+    assert summarize(results, exit_codes).line == expected
