@@ -44,10 +44,7 @@ def measured(
     send: Callable[[BadInput], Answer], limits: Limits, *, shapes: Sequence[str], seed: int
 ) -> Iterator[Growth]:
     """Yield the growth of requests and documents of each shape, up to the greatest size."""
-    sizes = {
-        Method.TRANSLATE: limits.max_text_characters,
-        Method.TRANSLATE_DOCUMENT: limits.max_document_characters,
-    }
+    sizes = {Method.TRANSLATE: limits.max_text_characters, Method.TRANSLATE_DOCUMENT: limits.max_document_characters}
 
     def seconds(method: Method, text: str) -> float:
         if method is Method.TRANSLATE_DOCUMENT:

@@ -8,16 +8,7 @@ from typing import Final
 from dragoman.v1 import translation_pb2 as pb
 from hypothesis import strategies as st
 
-from loadtests.stress.bad_inputs.inputs import (
-    LEFT,
-    OK,
-    BadInput,
-    Draw,
-    Expected,
-    document_input,
-    possibly,
-    repeated,
-)
+from loadtests.stress.bad_inputs.inputs import LEFT, OK, BadInput, Draw, Expected, document_input, possibly, repeated
 
 ROW_SIZE: Final = 256
 NUM_ROWS: Final = 0x110000 // ROW_SIZE

@@ -26,13 +26,7 @@ _SETTLE_TIMEOUT_S: Final = 10.0
 
 
 def run_faults(
-    faults: Sequence[Fault],
-    mode: str,
-    *,
-    output: Path,
-    models: Path,
-    seed: int,
-    report: Callable[[Result], None],
+    faults: Sequence[Fault], mode: str, *, output: Path, models: Path, seed: int, report: Callable[[Result], None]
 ) -> tuple[list[Result], list[int]]:
     """Inject faults and report each as soon as it is over; return what came of them, and how their servers ended.
 

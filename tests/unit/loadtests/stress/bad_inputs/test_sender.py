@@ -4,22 +4,8 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 from grpc_status import rpc_status
 
-from loadtests.stress.bad_inputs.inputs import (
-    OK,
-    BadInput,
-    Expected,
-    Limits,
-    invalid,
-    translate_input,
-)
-from loadtests.stress.bad_inputs.sender import (
-    AFTER,
-    BEFORE,
-    Answer,
-    Rejection,
-    faults,
-    rejection_of_status,
-)
+from loadtests.stress.bad_inputs.inputs import OK, BadInput, Expected, Limits, invalid, translate_input
+from loadtests.stress.bad_inputs.sender import AFTER, BEFORE, Answer, Rejection, faults, rejection_of_status
 from loadtests.wire import Method
 from service.api import status
 from service.errors import InvalidFieldError, OverloadedError
