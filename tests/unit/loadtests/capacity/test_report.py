@@ -42,18 +42,13 @@ def test_the_curve_goes_from_a_tenth_of_the_capacity_to_beyond_it() -> None:
     assert told == list(found.points)
 
 
-def test_the_line_has_the_capacity_and_the_latency_at_it() -> None:
+def test_everything_is_printed_kept_and_drawn() -> None:
     found = measured([], [])
 
     fields = dict(field.split("=", 1) for field in report.line(found).split()[1:])
-
     assert float(fields["calls_per_s"]) == pytest.approx(found.capacity.per_s, abs=0.1)
     assert (fields["slo"], fields["closed_loop_per_s"]) == ("p95<500ms", "100.0")
     assert float(fields["p95_ms"]) == pytest.approx(found.points[SHARES.index(1.0)].run.p95_ms, abs=0.1)
-
-
-def test_everything_is_kept_and_drawn() -> None:
-    found = measured([], [])
 
     kept = json.loads(json.dumps(report.as_json(found), allow_nan=False))
     latencies, calls = report.picture(found).axes

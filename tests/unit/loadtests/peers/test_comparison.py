@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +6,7 @@ import pytest
 from loadtests.peers.bench_report import pair_line
 from loadtests.peers.cases import Case, fixed_length, random_sources
 from loadtests.peers.comparison import CaseResult, Pairing, Plan, compare, setups
-from loadtests.peers.systems import Output, Peer, SystemSettings
+from loadtests.peers.systems import Peer, SystemSettings
 from tests.unit.loadtests.peers.fake_runner import FakeRunner
 
 _PLAN = Plan(mode="full", num_repetitions=4, thread_counts=(1, 2), isas=("",))
@@ -23,11 +22,7 @@ def _duration_s(settings: SystemSettings) -> float:
 
 
 def _compare(case: Case, runner: FakeRunner) -> CaseResult:
-    return compare(runner, case, [_PAIRING], _PLAN, judge=_count)
-
-
-def _count(outputs: Sequence[Output], references: Sequence[str]) -> float:
-    return float(len(outputs))
+    return compare(runner, case, [_PAIRING], _PLAN, judge=lambda outputs, _: float(len(outputs)))
 
 
 def test_each_system_is_compared_at_its_best_setup_for_the_cores_it_may_use() -> None:

@@ -118,17 +118,12 @@ async def test_what_it_cannot_do_is_refused(
     assert (await _refusal(channel, _request(SENTENCES[0], **fields))).code() is code
 
 
-async def test_more_than_the_queue_takes_is_refused_with_a_time_to_come_back(channel: grpc.aio.Channel) -> None:
+async def test_a_full_queue_and_other_methods_are_refused(channel: grpc.aio.Channel) -> None:
     refusal = await _refusal(channel, _request(*[SENTENCES[0]] * 9))
-
-    assert refusal.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "grpc-retry-pushback-ms" in dict(refusal.trailing_metadata())
-
-
-async def test_other_methods_are_unimplemented(channel: grpc.aio.Channel) -> None:
     call = pb_grpc.TranslationServiceStub(channel).TranslateDocument(pb.TranslateDocumentRequest(text="A"))
-
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
 
+    assert refusal.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "grpc-retry-pushback-ms" in dict(refusal.trailing_metadata())
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
