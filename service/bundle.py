@@ -194,7 +194,7 @@ class Manifest(_Section):
     licence: str
     """SPDX expression under which the model may be used."""
     attribution: str
-    """Attribution that the licence demands."""
+    """Attribution that the licence requires."""
 
     def has_attention(self, precision: str) -> bool:
         """Return whether a precision has an attention graph."""

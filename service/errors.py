@@ -42,7 +42,6 @@ class ConfigError(DragomanError):
     """A setting is unknown, unparsable or out of range."""
 
     def __init__(self, setting: str, value: object, expected: str) -> None:
-        """Name the setting, the value found and what was expected."""
         super().__init__(f"setting {setting!r} is {value!r}: expected {expected}")
         self.setting = setting
         self.value = value
@@ -53,7 +52,6 @@ class BundleError(DragomanError):
     """A model bundle is incomplete, damaged or made for another service version."""
 
     def __init__(self, file: str, *, found: object, expected: object, what: str) -> None:
-        """Name the file, the property that does not fit, and both values."""
         super().__init__(f"bundle file {file}: {what} is {found}, expected {expected}")
         self.file = file
         self.found = found
@@ -75,7 +73,6 @@ class InvalidFieldError(RequestError):
     """A field has a value that is never valid."""
 
     def __init__(self, field: str, value: object, limit: str) -> None:
-        """Name the field, the value found and the limit it breaks."""
         super().__init__(field, f"is {value}, must be {limit}")
         self.value = value
         self.limit = limit
@@ -85,7 +82,6 @@ class UnsupportedFieldError(RequestError):
     """A documented field or method that this server does not implement."""
 
     def __init__(self, field: str) -> None:
-        """Name the field or method."""
         super().__init__(field, "is not implemented by this server")
 
 
@@ -105,7 +101,6 @@ class ModelStateError(DragomanError):
     """The state of the model does not allow the call."""
 
     def __init__(self, model: str, description: str) -> None:
-        """Name the model and the reason."""
         super().__init__(f"model {model} {description}")
         self.model = model
 
@@ -122,7 +117,6 @@ class PermissionDeniedError(DragomanError):
     """The caller does not have the permission for the call."""
 
     def __init__(self, *, caller: str, permission: str) -> None:
-        """Name the caller and the permission it lacks."""
         super().__init__(f"caller {caller!r} has no permission {permission!r}")
         self.caller = caller
         self.permission = permission
@@ -132,7 +126,6 @@ class RetryableError(DragomanError):
     """The same request may succeed later."""
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
-        """Give the reason and the time after which to retry."""
         super().__init__(f"{message}; retry in {retry_after_s:.1f} s")
         self.retry_after_s = retry_after_s
 
@@ -141,7 +134,6 @@ class OverloadedError(RetryableError):
     """The queue is full, or too long for the deadline."""
 
     def __init__(self, *, queued: int, limit: int, unit: str, retry_after_s: float) -> None:
-        """Give what is queued, the limit, their unit, and the time after which to retry."""
         super().__init__(f"queue holds {queued} of {limit} {unit}", retry_after_s=retry_after_s)
         self.queued = queued
         self.limit = limit
@@ -163,7 +155,6 @@ class StartingError(DragomanError):
     """The server is still loading its models."""
 
     def __init__(self) -> None:
-        """Make the only message of this class."""
         super().__init__("the server is starting and takes no requests yet")
 
 
@@ -171,7 +162,6 @@ class DrainingError(DragomanError):
     """The server is shutting down and takes no new requests."""
 
     def __init__(self) -> None:
-        """Make the only message of this class."""
         super().__init__("the server is draining and takes no new requests")
 
 

@@ -8,7 +8,7 @@ from dragoman.client import TranslationClient
 from dragoman.enums import ModelState, Precision
 from dragoman.models import EvaluationScore, Model, ModelLimits, ModelVersion
 
-from service.cli.target import add_target_flags, call, call_admin
+from service.cli.target import add_target_flags, call
 
 
 def add_parser(commands: Any) -> None:
@@ -42,21 +42,12 @@ def _add_change(changes: Any, name: str, run_change: Any, description: str) -> a
 
 def run(arguments: argparse.Namespace) -> int:
     """List the models; return the exit code."""
-
-    def list_models(client: TranslationClient) -> None:
-        for model in client.list_models():
-            _print(model)
-
-    return call(arguments, list_models)
+    return call(arguments, TranslationClient, lambda client: _print(*client.list_models()))
 
 
 def run_load(arguments: argparse.Namespace) -> int:
     """Load a version and describe it; return the exit code."""
-
-    def load(admin: ModelAdminClient) -> None:
-        _print(admin.load_model(arguments.model))
-
-    return call_admin(arguments, load)
+    return call(arguments, ModelAdminClient, lambda admin: _print(admin.load_model(arguments.model)))
 
 
 def run_unload(arguments: argparse.Namespace) -> int:
@@ -66,7 +57,7 @@ def run_unload(arguments: argparse.Namespace) -> int:
         admin.unload_model(arguments.model)
         print(f"{arguments.model}  unloaded")
 
-    return call_admin(arguments, unload)
+    return call(arguments, ModelAdminClient, unload)
 
 
 def run_label(arguments: argparse.Namespace) -> int:
@@ -76,12 +67,13 @@ def run_label(arguments: argparse.Namespace) -> int:
         change = admin.remove_model_label if arguments.remove else admin.set_model_label
         _print(change(arguments.model, arguments.label))
 
-    return call_admin(arguments, label)
+    return call(arguments, ModelAdminClient, label)
 
 
-def _print(model: Model) -> None:
-    for version in model.versions:
-        print(_described(model, version))
+def _print(*models: Model) -> None:
+    for model in models:
+        for version in model.versions:
+            print(_described(model, version))
 
 
 def _described(model: Model, version: ModelVersion) -> str:

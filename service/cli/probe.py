@@ -14,6 +14,8 @@ import grpc
 from dragoman.credentials import TlsOptions
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from service.cli.target import add_tls_flags, tls_options
+
 _CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # what this machine reaches the world by must not stand between it and itself
     ("grpc.enable_retries", 0),
@@ -50,12 +52,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--service", default="", metavar="NAME", help="one gRPC service; default: the whole server")
     parser.add_argument("--timeout", type=float, default=2.0, metavar="S", help="for the answer, in s (%(default)s)")
     tls = parser.add_argument_group("for a server with TLS; the files are PEM")
-    tls.add_argument("--tls", action="store_true", help="encrypt; implied by the flags below")
-    tls.add_argument(
-        "--ca-file", type=Path, metavar="FILE", help="certificate authorities to trust; default: the public ones"
-    )
-    tls.add_argument("--certificate-file", type=Path, metavar="FILE", help="certificate of this client, for mutual TLS")
-    tls.add_argument("--private-key-file", type=Path, metavar="FILE", help="private key of --certificate-file")
+    add_tls_flags(tls.add_argument)
     tls.add_argument("--server-name", metavar="NAME", help="name in the certificate; default: the host of --target")
     parser.set_defaults(run=run)
 
@@ -63,7 +60,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Ask once; return the exit code."""
     try:
-        tls = _tls(arguments)
+        tls = tls_options(arguments, server_name=arguments.server_name)
         own = None if arguments.target else own_server(os.environ)
         if own and own.has_tls and tls is None:
             fault = _fault_over_http(own.http_address, timeout_s=arguments.timeout)
@@ -109,14 +106,6 @@ def _reachable(host: str) -> str:
     """Return the address by which this machine reaches its own server."""
     own = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104 - listens there already
     return f"[{own}]" if ":" in own and not own.startswith("[") else own
-
-
-def _tls(arguments: argparse.Namespace) -> TlsOptions | None:
-    files = (arguments.ca_file, arguments.certificate_file, arguments.private_key_file, arguments.server_name)
-    if not arguments.tls and not any(files):
-        return None
-    ca, certificate, private_key, server_name = files
-    return TlsOptions(ca=ca, certificate=certificate, private_key=private_key, server_name=server_name)
 
 
 def _fault_over_grpc(target: str, tls: TlsOptions | None, *, service: str, timeout_s: float) -> str | None:

@@ -3,26 +3,23 @@
 import argparse
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dragoman.admin import ModelAdminClient
-from dragoman.client import TranslationClient
 from dragoman.credentials import TlsOptions
 from dragoman.errors import DragomanError
 
 DEFAULT_TARGET = "localhost:50051"
 
-Client = TypeVar("Client", TranslationClient, ModelAdminClient)
-"""Who calls."""
+Client = TypeVar("Client")
 
 
 def add_target_flags(parser: argparse.ArgumentParser, *, are_again: bool = False) -> None:
-    """Declare where the server is, how long to wait, and who asks.
+    """Declare where the server is, how long to wait, and who asks; and the flags of TLS.
 
-    Args:
-        parser: of the command.
-        are_again: the command around this one takes them, too; then only those given here count instead.
+    With `are_again` the command around this one takes them, too; then only those given here count instead.
     """
 
     def add(group: Any, *names: str, default: object = None, **options: Any) -> None:
@@ -38,49 +35,38 @@ def add_target_flags(parser: argparse.ArgumentParser, *, are_again: bool = False
     )
     access = parser.add_argument_group("for a server with TLS or API keys; all files but that of the key are PEM")
     add(access, "--api-key-file", type=Path, metavar="FILE", help="holds the API key")
-    add(access, "--tls", default=False, action="store_true", help="encrypt; implied by the flags below")
-    add(
-        access,
-        "--ca-file",
-        type=Path,
-        metavar="FILE",
-        help="certificate authorities to trust; default: the public ones",
-    )
-    add(access, "--certificate-file", type=Path, metavar="FILE", help="certificate of this client, for mutual TLS")
-    add(access, "--private-key-file", type=Path, metavar="FILE", help="private key of --certificate-file")
+    add_tls_flags(partial(add, access))
 
 
-def call(arguments: argparse.Namespace, use: Callable[[TranslationClient], None]) -> int:
+def add_tls_flags(add: Callable[..., object]) -> None:
+    """Declare how to encrypt, by the function that declares a flag."""
+    add("--tls", default=False, action="store_true", help="encrypt; implied by the flags below")
+    add("--ca-file", type=Path, metavar="FILE", help="certificate authorities to trust; default: the public ones")
+    add("--certificate-file", type=Path, metavar="FILE", help="certificate of this client, for mutual TLS")
+    add("--private-key-file", type=Path, metavar="FILE", help="private key of --certificate-file")
+
+
+def tls_options(arguments: argparse.Namespace, *, server_name: str | None = None) -> TlsOptions | None:
+    """Return how to encrypt; None for plain text."""
+    files = (arguments.ca_file, arguments.certificate_file, arguments.private_key_file)
+    if not (arguments.tls or any(files) or server_name):
+        return None
+    ca, certificate, private_key = files
+    return TlsOptions(ca=ca, certificate=certificate, private_key=private_key, server_name=server_name)
+
+
+def call(
+    arguments: argparse.Namespace,
+    connect: Callable[..., AbstractContextManager[Client]],
+    use: Callable[[Client], object],
+) -> int:
     """Connect and let `use` call; a call that fails is one line on standard error and exit code 1."""
-    return _exit_code(lambda: TranslationClient(arguments.target, **_options(arguments)), use)
-
-
-def call_admin(arguments: argparse.Namespace, use: Callable[[ModelAdminClient], None]) -> int:
-    """As `call`, to change what the server translates with."""
-    return _exit_code(lambda: ModelAdminClient(arguments.target, **_options(arguments)), use)
-
-
-def _exit_code(connect: Callable[[], Client], use: Callable[[Client], None]) -> int:
     try:
-        with connect() as client:
+        key = None if arguments.api_key_file is None else arguments.api_key_file.read_text().strip()
+        tls = tls_options(arguments)
+        with connect(arguments.target, timeout_s=arguments.timeout, api_key=key, tls=tls) as client:
             use(client)
     except (DragomanError, ValueError, OSError) as error:
         print(f"dragoman: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {"timeout_s": arguments.timeout, "api_key": _api_key(arguments), "tls": _tls(arguments)}
-
-
-def _api_key(arguments: argparse.Namespace) -> str | None:
-    return None if arguments.api_key_file is None else str(arguments.api_key_file.read_text()).strip()
-
-
-def _tls(arguments: argparse.Namespace) -> TlsOptions | None:
-    files = (arguments.ca_file, arguments.certificate_file, arguments.private_key_file)
-    if not arguments.tls and not any(files):
-        return None
-    ca, certificate, private_key = files
-    return TlsOptions(ca=ca, certificate=certificate, private_key=private_key)

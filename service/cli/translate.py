@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     if arguments.document and arguments.timeout is None:
         arguments.timeout = _DOCUMENT_TIMEOUT_S
-    return call(arguments, use)
+    return call(arguments, TranslationClient, use)
 
 
 def _texts_use(arguments: argparse.Namespace) -> Callable[[TranslationClient], None]:

@@ -32,7 +32,7 @@ def advance(state: BeamState, output: StepOutput, *, rules: CandidateRules, atte
     Args:
         state: changed in place.
         output: candidates of the rows up to `state.num_live_rows`, at least `num_candidates` of each.
-        rules: say which candidates are allowed.
+        rules: of the vocabulary.
         attend: called for hypotheses that end, if their segment has a coverage penalty.
     """
     _Step(state, output, rules=rules, attend=attend).take()
@@ -76,14 +76,7 @@ class _Step:
             )
 
     def _finish(self, segment: int, *, parent: int, log_prob: float, eos_log_prob: float) -> None:
-        """Score the hypothesis of row `parent` with EOS appended, and keep it if it is among the best.
-
-        Args:
-            segment: index into the batch.
-            parent: row that holds the hypothesis so far.
-            log_prob: of the hypothesis, EOS included.
-            eos_log_prob: of EOS alone.
-        """
+        """Score the hypothesis of row `parent` with EOS appended, which `log_prob` includes; keep it if it is good."""
         state = self._state
         state.num_finished[segment] += 1
         search, length = state.searches[segment], int(state.lengths[segment]) + 1

@@ -46,7 +46,6 @@ class Lifecycle:
     """Loads and unloads versions, and replaces the registry each time; any thread may call it."""
 
     def __init__(self, load: ModelLoader, metrics: Metrics, *, warm_up: WarmUp, unload_timeout_s: float) -> None:
-        """Start with an empty registry."""
         self._load = load
         self._metrics = metrics
         self._shown = ModelMetrics(metrics)
@@ -89,11 +88,7 @@ class Lifecycle:
             return None
 
     def load(self, directory: Path, *, bundle: Bundle | None = None) -> None:
-        """Load a version; nothing to do if it is ready, and waits for a load under way.
-
-        Args:
-            directory: of the version.
-            bundle: that is in it; None: not opened yet.
+        """Load a version, or its `bundle` that is open already; waits for a load under way, nothing to do if ready.
 
         Raises:
             ModelStateError: if it is broken or being unloaded; what is loaded stays loaded.

@@ -156,11 +156,11 @@ class ModelRepository:
             raise ModelNotFoundError("model", model, self._names_on_disk(), fault=fault)
         self._reconciler.note_load(directory)
         ready = {*self._lifecycle.registry.ready_versions(name), version}
-        self._lifecycle.change_policy(name, lambda policy: policy.with_demand(version, ready))
+        self._lifecycle.change_policy(name, lambda policy: policy.with_requested(version, ready))
         try:
             self._lifecycle.load(directory)
         except ModelStateError:
-            self._lifecycle.change_policy(name, lambda policy: policy.without_demand([version]))
+            self._lifecycle.change_policy(name, lambda policy: policy.without_requested([version]))
             raise
         self._reconciler.retire_unwanted(name)
         return self.get_model(model)

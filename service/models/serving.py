@@ -167,7 +167,7 @@ class VersionPolicy:
     set_labels: Mapping[str, str | None] = field(default_factory=dict)
     """Labels set while the server runs, in place of those of the settings; None: removed."""
 
-    asked_for: frozenset[str] = frozenset()
+    requested: frozenset[str] = frozenset()
     """Versions that a caller loaded and the settings do not want."""
 
     @property
@@ -183,7 +183,7 @@ class VersionPolicy:
     def wanted(self, versions: Collection[str]) -> frozenset[str]:
         """Return which of some versions are to be loaded, and to stay loaded."""
         pinned = self._pinned()
-        named = frozenset(self.labels.values()) | self.asked_for | ({pinned} if pinned else set())
+        named = frozenset(self.labels.values()) | self.requested | ({pinned} if pinned else set())
         return self._by_settings(versions) | named & frozenset(versions)
 
     def default(self, versions: Collection[str]) -> str | None:
@@ -203,15 +203,15 @@ class VersionPolicy:
         """Return it with a label set, or removed if `version` is None."""
         return replace(self, set_labels={**self.set_labels, label: version})
 
-    def with_demand(self, version: str, versions: Collection[str]) -> Self:
+    def with_requested(self, version: str, versions: Collection[str]) -> Self:
         """Return it with a version that a caller loads, if it would not stay loaded among `versions` otherwise."""
         if version in self.wanted(versions):
             return self
-        return replace(self, asked_for=self.asked_for | {version})
+        return replace(self, requested=self.requested | {version})
 
-    def without_demand(self, versions: Iterable[str]) -> Self:
+    def without_requested(self, versions: Iterable[str]) -> Self:
         """Return it as if no caller had loaded some versions."""
-        return replace(self, asked_for=self.asked_for - frozenset(versions))
+        return replace(self, requested=self.requested - frozenset(versions))
 
     def _by_settings(self, versions: Collection[str]) -> frozenset[str]:
         rule = self.serving.versions

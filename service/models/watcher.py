@@ -73,7 +73,7 @@ class Reconciler:
         """Do not load a version again while its directory stays as it is: a caller unloads it."""
         entry = entry_of(directory)
         self._unloaded[entry.full_name] = fingerprint(directory)
-        self._lifecycle.change_policy(entry.name, lambda policy: policy.without_demand([entry.version]))
+        self._lifecycle.change_policy(entry.name, lambda policy: policy.without_requested([entry.version]))
 
     def note_load(self, directory: Path) -> None:
         """Forget that a version was unloaded, or could not be loaded: a caller loads it."""
@@ -137,7 +137,7 @@ class Reconciler:
             if entry.state is ModelState.FAILED:
                 self._lifecycle.forget(entry)
         versions = [entry.version for entry in removed]
-        self._lifecycle.change_policy(name, lambda policy: policy.without_demand(versions))
+        self._lifecycle.change_policy(name, lambda policy: policy.without_requested(versions))
         current = {full_name(name, version) for version in on_disk.versions}
         for known in (self._attempts, self._unloaded):
             for model in [model for model in known if model.startswith(f"{name}/") and model not in current]:

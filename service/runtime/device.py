@@ -38,11 +38,8 @@ def choose_placement(
 ) -> Placement:
     """Return device and precision of a bundle; `auto` takes a GPU if there is one that can run the bundle.
 
-    Args:
-        settings: what is asked for.
-        precisions: that the bundle has.
-        default_precision: of the bundle; taken on the CPU if no other is asked for.
-        cuda_fault: from a device index to the reason why that GPU cannot be used; None if it can.
+    The default precision is taken on the CPU if no other is asked for. `cuda_fault` returns why the GPU of an index
+    cannot be used, None if it can.
 
     Raises:
         ConfigError: if `cuda` is asked for and does not work here or cannot run the precision.
@@ -86,15 +83,7 @@ def providers(device: Device, settings: RuntimeSettings) -> list[tuple[str, dict
 
 
 def check_device(device: Device, found: Sequence[str]) -> None:
-    """Reject a session that ONNX Runtime opened on another device.
-
-    Args:
-        device: expected.
-        found: providers of the session.
-
-    Raises:
-        ConfigError: if the first of them is not the device's.
-    """
+    """Raise ConfigError if the providers found in a session show that ONNX Runtime opened it on another device."""
     if not found or found[0] != _PROVIDERS[device]:
         raise ConfigError("runtime.device", device, f"a working device; ONNX Runtime fell back to {', '.join(found)}")
 

@@ -44,7 +44,6 @@ class SlotTable:
     """
 
     def __init__(self) -> None:
-        """Start without segments."""
         self._visible: BoolArray = np.zeros((0, 1, LENGTH_BUCKET), dtype=np.bool_)
 
     @property
@@ -103,13 +102,7 @@ class SegmentBuffers:
     def __init__(
         self, names: Sequence[str], part_shape: Callable[[int], tuple[int, ...]], float_type: FloatType
     ) -> None:
-        """Allocate nothing yet.
-
-        Args:
-            names: one array each.
-            part_shape: from a length (slots or source positions) to the shape of one segment's part.
-            float_type: of all arrays.
-        """
+        """Allocate nothing yet; `part_shape` is that of a segment's part by length (slots or source positions)."""
         self._names = tuple(names)
         self._part_shape = part_shape
         self._float_type = float_type

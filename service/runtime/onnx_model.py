@@ -80,12 +80,7 @@ class OnnxStepBatch:
     """
 
     def __init__(self, sessions: Sessions, *, is_alone: Callable[[], bool]) -> None:
-        """Start without segments.
-
-        Args:
-            sessions: of the model.
-            is_alone: called before a step; says whether no other batch of the model has segments.
-        """
+        """Start without segments; `is_alone` says before a step whether no other batch of the model has any."""
         manifest = sessions.bundle.manifest
         shape = manifest.architecture
         num_layers, d_model, num_heads = shape.num_decoder_layers, shape.d_model, shape.num_heads

@@ -93,13 +93,6 @@ class CrossAttention:
     """Computes the cross-attention weights of given targets."""
 
     def __init__(self, session: onnxruntime.InferenceSession, *, num_layers: int, bos_id: int) -> None:
-        """Use an attention graph.
-
-        Args:
-            session: of the graph.
-            num_layers: of the decoder.
-            bos_id: token that every target begins with.
-        """
         self._session = session
         self._outputs = layer_names(("cross_attention",), num_layers)
         self._inputs = layer_names(("cross_key", "cross_value"), num_layers)[:-1]
@@ -177,11 +170,6 @@ def open_sessions(
 ) -> Sessions:
     """Open the graphs of a bundle at the precision and on the device that the settings and the machine allow.
 
-    Args:
-        bundle: an opened bundle.
-        settings: what is asked for.
-        find_cuda_fault: tries the GPU of an index; see `service.runtime.device.cuda_fault`.
-
     Raises:
         BundleError: if the bundle lacks the precision, or a graph is damaged or has other tensors than its manifest.
         ConfigError: if the device is not available, or cannot run the precision.
@@ -235,9 +223,9 @@ def session_options(
     """Return the options every session is opened with.
 
     Args:
-        settings: what is asked for.
+        settings: of the runtime.
         num_low_latency_threads: of the low-latency decoder, whose threads spin during a run.
-        multiplies_exactly: whether products of unsigned and signed bytes cannot overflow; None: on this CPU.
+        multiplies_exactly: replaces `multiplies_u8s8_exactly`.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_low_latency_threads or settings.num_intra_op_threads

@@ -84,12 +84,7 @@ class StepBinding:
     """
 
     def __init__(self, sessions: Sessions, decoder: onnxruntime.InferenceSession) -> None:
-        """Bind nothing yet.
-
-        Args:
-            sessions: for device and float type.
-            decoder: to run.
-        """
+        """Bind nothing yet; `sessions` give device and float type of the decoder to run."""
         self._sessions = sessions
         self._decoder = decoder
         self._mask = np.array(_MASK, dtype=sessions.float_type)

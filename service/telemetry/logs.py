@@ -30,12 +30,7 @@ class LogStream:
     """Writes whole lines from any thread; never waits long for a reader, and never fails."""
 
     def __init__(self, descriptor: int, *, max_wait_s: float = _MAX_WAIT_S) -> None:
-        """Write to an open file descriptor, which is not closed.
-
-        Args:
-            descriptor: of a file, a pipe, a socket or a terminal.
-            max_wait_s: how long a line waits for a reader before it is lost.
-        """
+        """Write to an open file descriptor, which is not closed; a line is lost after `max_wait_s` for a reader."""
         self._descriptor = descriptor
         self._max_wait_ms = round(max_wait_s * 1000)
         self._room = select.poll()

@@ -48,12 +48,8 @@ def align(
     letters and digits do, make one link if they look at the same piece. So every visible character of the target is in
     exactly one link, unless the source has none.
 
-    Args:
-        weights: [T, S] shares of the attention; columns and rows beyond the offsets belong to EOS and are left out.
-        source: the text that was encoded.
-        source_offsets: where each source token is in it, in order and without overlap.
-        target: the text that was decoded.
-        target_offsets: where each target token is in it, likewise.
+    `weights` [T, S] are shares of the attention; columns and rows beyond the offsets belong to EOS and are left out.
+    Offsets say where each token is in its text, in order and without overlap.
     """
     sources, targets = _pieces(source, source_offsets), _pieces(target, target_offsets)
     if not sources:

@@ -70,10 +70,7 @@ class DocumentPiece:
 def document_pieces(text: str, sentences: Iterable[Sequence[TextPart]], *, separator: str) -> Iterator[DocumentPiece]:
     """Yield a document in pieces, at least one, each as soon as it is known whether it is the last.
 
-    Args:
-        text: the document.
-        sentences: the parts of each, in order; read as far as needed.
-        separator: set between two sentences that touch; see `separator_between`.
+    Reads `sentences`, the parts of each, as far as needed; sets `separator` between two that touch.
     """
     last: DocumentPiece | None = None
     copied_to = 0

@@ -51,14 +51,9 @@ def sentence_warnings(
     max_source_tokens: int,
     max_target_tokens: int,
 ) -> Iterator[TranslationWarning]:
-    """Yield the warnings about one sentence of a translation.
+    """Yield the warnings about one sentence of the best hypothesis, by the results of its parts.
 
-    Args:
-        sentence: as it stands in the best hypothesis.
-        results: of its parts; one, unless it was split.
-        sentence_index: its place in the text.
-        max_source_tokens: what the model takes.
-        max_target_tokens: what the search was allowed.
+    `max_source_tokens` is what the model takes, `max_target_tokens` what the search was allowed.
     """
     if sentence.is_split:
         message = (

@@ -139,11 +139,6 @@ def split_overlong(text: str, span: Span, *, fits: Callable[[str], bool]) -> lis
     A sentence is halved until every part fits: after clause punctuation if there is any in its middle half, else at
     white space, else between two characters, always nearest to the middle. White space at a cut is in neither part.
 
-    Args:
-        text: what `span` is a range of.
-        span: the sentence, without blank edges.
-        fits: whether a piece is short enough to decode at once.
-
     Raises:
         ValueError: if a single character does not fit.
     """
@@ -159,11 +154,7 @@ def split_overlong(text: str, span: Span, *, fits: Callable[[str], bool]) -> lis
 def join(text: str, spans: Sequence[Span], targets: Sequence[str], *, separator: str = "") -> Joined:
     """Return the text with each span replaced by its target and everything between them copied.
 
-    Args:
-        text: what `spans` are ranges of.
-        spans: in order and apart from each other.
-        targets: one for each span.
-        separator: set between two targets whose spans touch; see `separator_between`.
+    Spans are in order and apart from each other; `separator` is set between the targets of two that touch.
     """
     pieces: list[str] = []
     target_spans: list[Span] = []

@@ -17,10 +17,7 @@ class SentencePieceTokenizer:
     """
 
     def __init__(self, model_file: Path) -> None:
-        """Load a SentencePiece model.
-
-        Args:
-            model_file: the serialized model, `.model` or `.spm`.
+        """Load a serialized SentencePiece model.
 
         Raises:
             BundleError: if the file is missing, unreadable, no SentencePiece model, or lacks a special token.

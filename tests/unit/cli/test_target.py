@@ -54,4 +54,4 @@ def _list_models(*flags: str) -> int:
     def use(client: TranslationClient) -> None:
         client.list_models()
 
-    return call(parser.parse_args(flags), use)
+    return call(parser.parse_args(flags), TranslationClient, use)

@@ -173,9 +173,9 @@ def test_a_default_by_label_follows_the_label() -> None:
 def test_an_old_version_that_was_asked_for_stays_and_the_newest_needs_no_asking() -> None:
     latest = policy(versions="latest:1")
 
-    assert latest.with_demand("2", VERSIONS).wanted(VERSIONS) == {"2", "10"}
-    assert latest.with_demand("10", VERSIONS) == latest
-    assert latest.with_demand("2", VERSIONS).without_demand(["2"]) == latest
+    assert latest.with_requested("2", VERSIONS).wanted(VERSIONS) == {"2", "10"}
+    assert latest.with_requested("10", VERSIONS) == latest
+    assert latest.with_requested("2", VERSIONS).without_requested(["2"]) == latest
 
 
 @given(versions=st.sets(st.from_regex(r"[0-9]{1,3}", fullmatch=True)), number=st.integers(1, 100))
