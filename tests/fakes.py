@@ -267,7 +267,7 @@ class GatedModel(WrappedModel):
 
     model.wait_for_step()   returns once one more thread stands at the gate, with the size of its batch
     model.let_pass(3)       three steps may run
-    model.open()            from now on nobody waits
+    model.open()            from now on nothing waits
     """
 
     def __init__(self, inner: StepModel) -> None:

@@ -45,7 +45,7 @@ class Collector(pb_grpc.TraceServiceServicer):
         return attributes(self.requests[0].resource_spans[0].resource)
 
     def halt(self) -> None:
-        """Answer nobody from now on."""
+        """Answer no call from now on."""
         self._may_answer.clear()
 
     def resume(self) -> None:

@@ -1,6 +1,6 @@
 """The process that decodes, beside the real server's: one for each version, killed, replaced, and gone at the end.
 
-A process that is stopped (SIGSTOP) keeps whoever is in its batch there, so that nothing depends on how fast it is.
+A process that is stopped (SIGSTOP) keeps the segments of its batch there, so that nothing depends on how fast it is.
 """
 
 import logging
@@ -141,7 +141,7 @@ def is_gone(pid: int) -> bool:
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait until something holds of processes, which tell nobody but their parents."""
+    """Wait until something holds of processes, which tell only their parents."""
     until_s = time.monotonic() + STOP_S
     while not holds():
         assert time.monotonic() < until_s, f"never so: {what}"
@@ -471,7 +471,7 @@ def test_a_deadline_that_passes_in_the_middle_of_decoding_frees_the_batch(server
 
     wait_for_sample(server.ports, "mt_batch_live_segments 0.0")
     missed = ('mt_deadline_misses_total{stage="decode"}', 'mt_cancelled_segments_total{stage="decode"}')
-    assert sum(map(server.sample, missed)) == 1  # whoever noticed it first
+    assert sum(map(server.sample, missed)) == 1  # on the side that noticed it first
     assert code_name(server.call("A man.")) == "OK"
     assert restarts(server) == 0
 

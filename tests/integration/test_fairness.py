@@ -1,4 +1,4 @@
-"""Callers next to each other: nobody starves another, over the real server."""
+"""Callers next to each other: none starves another, over the real server."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Versions that come and go under load: nobody notices but by the version in the answer."""
+"""Versions that come and go under load: callers notice only by the version in the answer."""
 
 import asyncio
 import gc

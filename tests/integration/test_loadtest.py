@@ -90,7 +90,7 @@ def test_the_ledger_of_all_processes_is_what_the_server_counted(server: ServerPr
 
 
 def test_a_server_that_stalls_cannot_hide_it(tmp_path: Path) -> None:
-    """It answers nobody before the last of twenty calls, one every 50 ms, has come: the first has waited that long."""
+    """It answers no call before the last of twenty calls, one every 50 ms, has come: the first has waited that long."""
     num_calls, all_arrived = 20, threading.Event()
     lock, count = threading.Lock(), [0]
 

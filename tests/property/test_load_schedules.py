@@ -123,7 +123,7 @@ def test_a_bound_is_broken_exactly_if_its_figure_is_not_as_it_says(
     }
     figure = figures[bound.figure, bound.unit]
     if figure == pytest.approx(bound.limit):
-        return  # the last bit of a division is nobody's promise
+        return  # the last bit of a division is not promised
 
     assert bool(Slo((bound,)).broken(summary)) is not _COMPARE[bound.comparison](figure, bound.limit)
 

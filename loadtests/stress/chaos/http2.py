@@ -64,7 +64,7 @@ class _PlainEncoder(Encoder):
 
 
 class Protocol(H2Connection):
-    """What a client says, to be sent by whoever asks for `data_to_send`: first the preface."""
+    """What a client says, returned by `data_to_send`: first the preface."""
 
     def __init__(self, *, window_bytes: int = 65_535) -> None:
         """Begin; with a window of 0 the server may send statuses, and not a byte of data."""

@@ -111,7 +111,7 @@ def test_it_runs_as_a_number_that_is_not_root() -> None:
 
 
 def test_the_image_does_not_open_itself() -> None:
-    """Whoever runs it says who may call."""
+    """The operator says who may call."""
     assert "ALLOW_UNAUTHENTICATED" not in " ".join(_words_of("ENV"))
 
 

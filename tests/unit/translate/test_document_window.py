@@ -79,7 +79,7 @@ async def test_each_piece_handed_out_makes_room_for_one_more() -> None:
 
     queue.answer()
     await task
-    assert len(queue.futures) == 4  # nothing is queued while nobody asks
+    assert len(queue.futures) == 4  # nothing is queued while no sentence is asked for
     await one.next_finished()
 
     assert len(queue.futures) == 4 + 1

@@ -1,5 +1,5 @@
 /* Makes the wall clock of one process jump: preloaded, it adds an offset to what the system says. The offset lies in a
-   file, in nanoseconds, which whoever started the process may change at any time. gRPC asks the kernel by `syscall`. */
+   file, in nanoseconds, which the process that started this one may change at any time. gRPC asks the kernel by `syscall`. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
