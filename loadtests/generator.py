@@ -36,7 +36,7 @@ _NUM_CALLS: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generator:
-    """Offers the calls of one workload to one server: a `loadtests.capacity.search.System`."""
+    """Offers the calls of one workload to one server: a `loadtests.capacity.System`."""
 
     target: Target
     workload: Workload

@@ -1,14 +1,18 @@
-"""How every load test writes down what it found: a line of figures, JSON, pictures."""
+"""How every load test writes down what it found: a line of figures, JSON, tables, pictures."""
 
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from loadtests.machine import describe_machine
+from loadtests.target import Target
 from loadtests.wire import Outcome
 
 COLOURS: Final = {
@@ -21,6 +25,53 @@ COLOURS: Final = {
 """Of what became of calls, in every picture."""
 
 _DPI: Final = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a load test found."""
+
+    name: str
+    """Of its files, and ahead of its figures."""
+
+    figures: Mapping[str, object]
+    """Of the line that is printed."""
+
+    values: Mapping[str, Any]
+    """Of `NAME.json`."""
+
+    broken: Sequence[str]
+    """A sentence for each thing that did not hold."""
+
+    table: str = ""
+    """Printed ahead of the line."""
+
+    picture: Figure | None = None
+    page: str = ""
+
+    def conclude(self, output: Path) -> int:
+        """Write what there is of `NAME.json`, `NAME.png` and `NAME.html`; print the rest; return the exit code."""
+        write_json(output / f"{self.name}.json", self.values)
+        if self.picture is not None:
+            write_picture(output / f"{self.name}.png", self.picture)
+        if self.page:
+            (output / f"{self.name}.html").write_text(self.page, encoding="utf-8")
+        if self.table:
+            print(self.table)
+        for sentence in self.broken:
+            print(f"broken: {sentence}", file=sys.stderr)
+        print(figures_line(self.name, self.figures))
+        return 1 if self.broken else 0
+
+
+def circumstances(verb: str) -> dict[str, Any]:
+    """Return where and how a verb of `python -m loadtests` was called, for JSON."""
+    return {"machine": describe_machine(), "command": command_line(verb)}
+
+
+def unclean_end(target: Target) -> list[str]:
+    """Let a server that was started drain; return a sentence if it failed at the end."""
+    return [f"the server ended with {exit_code}"] if (exit_code := target.stop()) else []
 
 
 def figures_line(name: str, figures: Mapping[str, object]) -> str:
@@ -48,6 +99,18 @@ def write_json(path: Path, values: Any) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(values, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float], **shared: Any) -> tuple[Figure, list[Axes]]:
+    """Return an empty picture, of so many inches, and its panels row by row."""
+    made = Figure(figsize=size, layout="constrained")
+    return made, list(made.subplots(rows, columns, squeeze=False, **shared).flat)
+
+
+def plot(axes: Axes, points: Iterable[tuple[float, float]], label: str = "", **style: Any) -> None:
+    """Draw points, joined by a line unless the style says otherwise."""
+    pairs = list(points)
+    axes.plot([x for x, _ in pairs], [y for _, y in pairs], label=label, **style)
 
 
 def write_picture(path: Path, figure: Figure) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import grpc
 
-from loadtests.capacity.search import DEFAULT_SLO, PLANS, SearchPlan
+from loadtests.capacity import DEFAULT_SLO, PLANS, SearchPlan
 from loadtests.flags import flags_of, parsed_by, within
 from loadtests.machine import describe_machine, num_cores
 from loadtests.peers.batching import PRECISIONS, BatchingSettings

@@ -16,7 +16,7 @@ import grpc
 from dragoman.v1 import translation_pb2 as pb
 from tqdm import tqdm
 
-from loadtests.capacity.search import Run, SearchPlan, System, find_capacities, run
+from loadtests.capacity import Run, SearchPlan, System, find_capacities, run
 from loadtests.generator import Generator
 from loadtests.machine import num_cores
 from loadtests.peers.batching import BatchingSettings

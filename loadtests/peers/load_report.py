@@ -9,7 +9,7 @@ from dragoman.v1 import translation_pb2 as pb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from loadtests.capacity.search import Capacity, Run
+from loadtests.capacity import Capacity, Run
 from loadtests.peers.sentences import bleu, share_of_equal
 from loadtests.peers.systems import Peer
 from loadtests.report import figures_line, rounded

@@ -11,8 +11,8 @@ import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
+from loadtests.__main__ import main
 from loadtests.generator import Generator
-from loadtests.overload.__main__ import main as overload
 from loadtests.target import Target, add_server_flags, open_target
 from loadtests.texts import Profile
 from loadtests.wire import Method
@@ -122,7 +122,7 @@ def test_a_server_that_rejects_nothing_is_not_overloaded(
 ) -> None:
     flags = ["--target", target.address, "--capacity", "5", "--duration", "1", "--output", str(tmp_path / "new")]
 
-    assert overload(flags) == 1
+    assert main(["overload", *flags]) == 1
 
     told = capsys.readouterr()
     assert told.out.startswith("overload rejected_p99_ms=none accepted_late=0 errors_other=0 rss_growth_mb=none ")

@@ -3,12 +3,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from loadtests.capacity.search import SearchPlan
+from loadtests.capacity import SearchPlan
 from loadtests.peers.batching import BatchingSettings
 from loadtests.peers.load_comparison import Plan, Side, best_settings, measure_load, tune
 from loadtests.peers.load_report import Trial
 from loadtests.peers.systems import Peer
-from tests.unit.loadtests.capacity.fake_system import FakeSystem
+from tests.unit.loadtests.fake_system import FakeSystem
 
 _PLAN = Plan(
     run_s=10.0, trial_s=10.0, num_repetitions=3, loads=(0.6,), search=SearchPlan(closed_loop_s=10.0, probe_s=10.0)

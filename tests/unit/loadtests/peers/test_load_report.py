@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.capacity.search import SearchPlan, find_capacities
+from loadtests.capacity import SearchPlan, find_capacities
 from loadtests.peers.load_comparison import Plan, Side, measure_load
 from loadtests.peers.load_report import Agreement, Comparison, Trial, agreement_of, picture, record_of, trial_line
 from loadtests.slo import parse_slo
-from tests.unit.loadtests.capacity.fake_system import FakeSystem
+from tests.unit.loadtests.fake_system import FakeSystem
 
 _AGREEMENT = Agreement(num_texts=100, identical=0.7, bleu=78.0, tokens_ratio=0.99)
 _PLAN = Plan(

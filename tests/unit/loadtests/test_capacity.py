@@ -1,0 +1,132 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtests.capacity import (
+    SHARES,
+    SearchPlan,
+    find_capacities,
+    find_capacity,
+    measure_curve,
+    report_of,
+    search_rates,
+)
+from loadtests.report import figures_line
+from loadtests.slo import parse_slo
+from tests.unit.loadtests.fake_system import FakeSystem
+
+_PLAN = SearchPlan(closed_loop_s=10.0, probe_s=10.0)
+_SLO = parse_slo("p95<500ms")
+_Log = list[tuple[str, float, int]]
+
+
+def searched(capacity_per_s: float, start_per_s: float, **options: float) -> tuple[float, list[float]]:
+    """What is found on a server that holds up to a rate, and the rates that are probed."""
+    search = search_rates(start_per_s, **options)  # type: ignore[arg-type]
+    rates = [next(search)]
+    while len(rates) < 60:
+        try:
+            rates.append(search.send(rates[-1] <= capacity_per_s))
+        except StopIteration as over:
+            return over.value, rates
+    raise AssertionError(rates)
+
+
+@given(st.floats(0.1, 1000.0), st.floats(0.2, 5.0), st.sampled_from([0.02, 0.05, 0.2]))
+def test_the_capacity_is_found_within_the_resolution(capacity_per_s: float, start: float, resolution: float) -> None:
+    found_per_s, _ = searched(capacity_per_s, start * capacity_per_s, resolution=resolution)
+
+    assert found_per_s <= capacity_per_s <= found_per_s * (1 + resolution) * (1 + 1e-9)
+
+
+def test_rates_rise_by_the_factor_until_one_fails_and_then_halve_what_is_between() -> None:
+    found_per_s, rates = searched(350.0, 100.0, factor=2.0, resolution=0.2)
+
+    assert [round(rate) for rate in rates] == [100, 200, 400, 283, 336]
+    assert found_per_s == rates[-1]
+
+
+def test_a_rate_that_failed_once_gets_its_second_chance() -> None:
+    search = search_rates(100.0, factor=2.0, resolution=0.45, tries=2)
+
+    rates = [next(search), *(search.send(holds) for holds in (False, True, False, False))]
+    with pytest.raises(StopIteration) as over:
+        search.send(True)
+
+    assert [round(rate) for rate in rates] == [100, 100, 200, 200, 141]
+    assert over.value.value == pytest.approx(141.4, abs=0.1)
+
+
+def test_a_server_that_holds_nothing_ends_the_search() -> None:
+    found_per_s, rates = searched(0.0, 100.0)
+
+    assert (found_per_s, rates[-1] < 2.0) == (0.0, True)
+
+
+@pytest.mark.parametrize("options", [{"factor": 1.0}, {"resolution": 0.0}, {"tries": 0}])
+def test_a_search_that_could_not_end_is_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="no search"):
+        searched(100.0, 100.0, **options)
+
+
+def systems(log: _Log) -> dict[str, FakeSystem]:
+    return {
+        "ours": FakeSystem("ours", log, capacity_per_s=150.0, service_s=0.02),
+        "theirs": FakeSystem("theirs", log, capacity_per_s=100.0, service_s=0.05),
+    }
+
+
+def test_the_capacity_of_each_is_where_its_objective_breaks() -> None:
+    log: _Log = []
+    told: list[int] = []
+
+    found = find_capacities(systems(log), _SLO, _PLAN, note=lambda: told.append(len(log)))
+
+    # 0.95 * 10 s * (rate / capacity - 1) + service time reaches 500 ms at 1.0505 and 1.0474 times the capacity
+    assert [one.per_s for one in found.values()] == pytest.approx([157.6, 104.7], rel=0.06)
+    probes = [probe for one in found.values() for probe in one.probes]
+    assert all(bool(probe.broken) == (probe.run.p95_ms >= 500) for probe in probes)
+    assert found["ours"].closed_loop_per_s == 150.0
+    assert found["ours"].probes[0].run.rate_per_s == pytest.approx(120.0)
+    assert told == [*range(3, 3 + len(probes))]  # after each
+    # Probes of both alternate, with the same seeds.
+    assert [(name, seed) for name, _, seed in log][2:6] == [("ours", 1), ("theirs", 1), ("ours", 2), ("theirs", 2)]
+
+
+def test_what_holds_at_no_rate_has_no_capacity() -> None:
+    found = find_capacities(systems([]), parse_slo("p95<30ms"), _PLAN)
+
+    assert found["ours"].per_s > 0
+    assert found["theirs"].per_s == 0
+    with pytest.raises(RuntimeError, match="holds at no rate"):
+        find_capacity(systems([])["theirs"], parse_slo("p95<30ms"), _PLAN)
+
+
+def test_a_capacity_and_its_curve_are_printed_kept_and_drawn() -> None:
+    log: _Log = []
+    system = systems(log)["theirs"]
+    capacity = find_capacity(system, _SLO, _PLAN)
+    curve = measure_curve(system, capacity.per_s, duration_s=10.0, seed=7)
+    kept = {"title": "A <model>", "machine": {"cpu": "a processor", "cores": 2}, "objective": str(_SLO)}
+
+    report = report_of(capacity, curve, kept, broken=[])
+
+    assert (min(SHARES), max(SHARES)) == (0.1, 1.2)
+    offered = [(rate, seed) for _, rate, seed in log[-len(SHARES) :]]
+    assert offered == [(share * capacity.per_s, 7 + index) for index, share in enumerate(SHARES)]
+    fields = dict(field.split("=", 1) for field in figures_line(report.name, report.figures).split()[1:])
+    assert float(fields["calls_per_s"]) == pytest.approx(capacity.per_s, abs=0.1)
+    assert (fields["slo"], fields["closed_loop_per_s"]) == ("p95<500ms", "100.0")
+    assert float(fields["p95_ms"]) == pytest.approx(curve[1.0].p95_ms, abs=0.1)
+    values = json.loads(json.dumps(report.values, allow_nan=False))
+    assert values["points"][0]["run"]["summary"]["latency"]["p95_ms"] == curve[0.1].p95_ms
+    assert values["probes"][-1]["run"]["rate_per_s"] > 0
+    assert len(report.table.splitlines()) == 2 + len(SHARES)
+    assert report.picture is not None
+    lines = [line for axes in report.picture.axes for line in axes.lines]
+    drawn = {str(line.get_label()): np.asarray(line.get_ydata()).tolist() for line in lines}
+    assert drawn["latency p95"] == [run.p95_ms for run in curve.values()]
+    assert drawn["answered"] == [run.summary.goodput_per_s for run in curve.values()]
