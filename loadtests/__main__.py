@@ -13,6 +13,7 @@ from loadtests.target import ServerError, add_server_flags, open_target
 from loadtests.workload import Workload
 
 _MEASURES: Final = {
+    "load": "offer calls at a given rate and judge them against an objective",
     "capacity": "find the highest rate at which an objective holds, and latency at every load",
     "overload": "offer ten times the capacity: are calls rejected early, with a time to retry after?",
 }
@@ -20,7 +21,6 @@ _MEASURES: Final = {
 checks the flags and returns what measures a `Target` and makes a `Report` of it."""
 
 _PROGRAMS: Final = {
-    "load": "offer calls at a given rate and judge them against an objective",
     "stress": "soak, chaos, cancellations, bad inputs: does anything leak, is anything lost?",
     "peers": "the same work on other systems",
 }

@@ -12,7 +12,6 @@ from loadtests.wire import Method
 from loadtests.workload import Workload, format_mix, parse_mix, parse_priority
 
 _MAX_BEAM_SIZE: Final = 16
-DEFAULT_WORKLOAD: Final = Workload()
 _PREFIX: Final = "workload_"
 """Of the fields of a workload among parsed flags: Locust has flags of the same names."""
 
@@ -88,22 +87,6 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
     "--admin-model": _Flag("admin_model", "NAME/VERSION", "for methods of ModelAdminService, if --methods names them"),
     "--options": _Flag("options", "JSON", 'DecodingOptions of requests, such as {"maxTargetTokens": 32}'),
 }
-
-
-def verb_parser(
-    verb: str, description: str, *, output: str, workload: Workload = DEFAULT_WORKLOAD
-) -> argparse.ArgumentParser:
-    """Return the parser of a verb with the flags that all verbs have, those of the server apart."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m loadtests {verb}",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--mode", choices=("full", "short"), default="full", help="short: a first impression (full)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of moments and texts (1)")
-    parser.add_argument("--output", type=Path, default=Path(output), metavar="DIR", help=f"({output})")
-    add_workload_flags(parser.add_argument_group("what calls ask for"), workload)
-    return parser
 
 
 def add_workload_flags(parser: Any, default: Workload, *, profile_flag: str = "--profile") -> None:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from loadtests.__main__ import main
 from loadtests.arrivals import constant, poisson
-from loadtests.load.__main__ import main
-from loadtests.load.offer import Load, LoadError, offer
+from loadtests.offer import Load, offer
 from loadtests.target import ServerProcess, Target
 from loadtests.texts import Profile
 from loadtests.wire import Method, Outcome
@@ -83,8 +83,8 @@ def test_the_ledger_of_all_processes_is_what_the_server_counted(server: ServerPr
     # Both processes kept one schedule, and none of its calls was lost or made twice.
     planned = [record.planned_s - result.began_s for record in result.records]
     assert planned == pytest.approx(poisson(40.0).times(1.5, seed=1), abs=1e-6)
-    assert result.summary().tokens_per_s > 0
-    assert result.generator_cpu_s > 0
+    assert result.summary.tokens_per_s > 0
+    assert (result.summary.generator_cpu_s or 0) > 0
     assert result.samples[-1].total("mt_requests_total") > 0
     assert result.samples[-1].total("process_cpu_seconds_total") > 0
 
@@ -108,7 +108,7 @@ def test_a_server_that_stalls_cannot_hide_it(tmp_path: Path) -> None:
 
     assert [record.outcome for record in result.records] == [Outcome.ANSWERED] * num_calls
     assert result.records[0].latency_s >= 0.94
-    latency = result.summary().latency
+    latency = result.summary.latency
     assert latency is not None
     assert latency.p50_ms >= 440
 
@@ -133,7 +133,7 @@ def test_a_load_that_cannot_be_offered_is_an_error_that_says_why(tmp_path: Path)
 
     with (
         fake_translator({}) as target,
-        pytest.raises(LoadError, match="expected tatoeba-en-de"),
+        pytest.raises(RuntimeError, match="expected tatoeba-en-de"),
     ):
         offer(Target(address=target), load, directory=tmp_path / "output")
 
@@ -147,7 +147,7 @@ def test_the_command_judges_a_server_and_leaves_a_page(
     given = [part for flag in flags.items() for part in flag]
 
     exit_code = main(
-        [*given, "--model-dir", str(tiny_model), "--slo", "errors<1%,p50<0.001ms", "--output", str(tmp_path)]
+        ["load", *given, "--model-dir", str(tiny_model), "--slo", "errors<1%,p50<0.001ms", "--output", str(tmp_path)]
     )
 
     output = capsys.readouterr()

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from loadtests.arrivals import poisson
-from loadtests.load.offer import Load, LoadResult
-from loadtests.load.run import Run, series_of
-from loadtests.records import CallRecord
-from loadtests.sampler import Sample, server_facts
+from loadtests.load import report_of
+from loadtests.offer import Load, Run
+from loadtests.records import CallRecord, summarize
+from loadtests.report import Report
+from loadtests.sampler import Sample
 from loadtests.wire import Outcome
 from loadtests.workload import Workload
 
@@ -56,27 +57,19 @@ def sample(offset_s: float) -> Sample:
     return Sample(at_s=BEGAN_S + offset_s, values=values)
 
 
-def run_of(
-    records: Sequence[CallRecord] = (), *, samples: Sequence[Sample] = (), slo: str = "", broken: Sequence[str] = ()
-) -> Run:
+def run_of(records: Sequence[CallRecord] = (), *, samples: Sequence[Sample] = (), duration_s: float = 10.0) -> Run:
     """Ten seconds of one call a second, if no others are given."""
     given = records or [answered(index, 0.1 * (index + 1)) for index in range(10)]
-    result = LoadResult(
+    return Run(
+        load=Load(workload=Workload(data=Path("/data")), arrivals=poisson(1.0), duration_s=duration_s),
         records=given,
         warm_up_records=[],
         samples=samples,
         began_s=BEGAN_S,
-        duration_s=10.0,
-        generator_cpu_s=0.5,
+        summary=summarize(given, duration_s=duration_s, generator_cpu_s=0.5),
     )
-    return Run(
-        load=Load(workload=Workload(data=Path("/data")), arrivals=poisson(1.0), duration_s=10.0),
-        result=result,
-        summary=result.summary(),
-        series=series_of(result),
-        machine=MACHINE,
-        command="python -m loadtests load --rate 1",
-        server=server_facts(samples[-1].values if samples else {}),
-        slo=slo,
-        broken=broken,
-    )
+
+
+def reported(run: Run | None = None, **options: Any) -> Report:
+    """As a load test judges a run."""
+    return report_of(run or run_of(), {"machine": MACHINE, "command": "python -m loadtests load --rate 1"}, **options)

@@ -5,7 +5,7 @@ import itertools
 import multiprocessing
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
@@ -20,25 +20,19 @@ from loadtests.generator import closed_loop, open_loop
 from loadtests.records import CallRecord, Summary, summarize, write_records
 from loadtests.sampler import Sample, Sampler
 from loadtests.target import Target
-from loadtests.workload import PlannedCall, Workload
+from loadtests.workload import Workload
 
 CLOSED: Final = "closed"
 """In place of arrivals: users who wait for their answers."""
 
-RECORDS_NAME: Final = "calls.jsonl"
-"""Every call of a run, its warm-up included."""
-
-MAX_PROCESSES: Final = 64
+_RECORDS_NAME: Final = "calls.jsonl"
+_MAX_PROCESSES: Final = 64
 _MAX_S: Final = 86_400
 _CONNECT_S: Final = 20.0
 _PREPARE_S: Final = 120.0
 """Most seconds until all processes have made their calls."""
 _LEAD_S: Final = 0.2
 """Between the moment in which all processes are ready and the start."""
-
-
-class LoadError(Exception):
-    """The load could not be offered, so that nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +65,8 @@ class Load:
         if not 0 < self.duration_s <= _MAX_S or not 0 <= self.warm_up_s <= _MAX_S:
             seconds = f"{self.warm_up_s:g} s to warm up and {self.duration_s:g} s"
             raise ValueError(f"{seconds}: expected up to {_MAX_S}, the second above 0")
-        if not 1 <= self.num_processes <= MAX_PROCESSES:
-            raise ValueError(f"{self.num_processes} processes: expected 1 to {MAX_PROCESSES}")
+        if not 1 <= self.num_processes <= _MAX_PROCESSES:
+            raise ValueError(f"{self.num_processes} processes: expected 1 to {_MAX_PROCESSES}")
         if not self.num_processes <= self.num_users <= 10_000 and self.arrivals is None:
             raise ValueError(f"{self.num_users} users: expected at least one for each process, at most 10000")
 
@@ -81,24 +75,12 @@ class Load:
         """In which calls are made."""
         return self.warm_up_s + self.duration_s
 
-    def schedule(self, index: int) -> tuple[list[PlannedCall], list[float]]:
-        """Return the calls of one of the processes and when they arrive, in seconds from the start."""
-        if self.arrivals is None:
-            return [], []
-        calls = self.workload.calls(self.seed)
-        whole = make_schedule(self.arrivals, warm_up_s=self.warm_up_s, duration_s=self.duration_s, seed=self.seed)
-        share = whole[index :: self.num_processes]
-        return [calls.call(one.number, method=one.method) for one in share], [one.offset_s for one in share]
-
-    def endless_calls(self, index: int) -> Iterator[PlannedCall]:
-        """Return the calls of the users of one of the processes."""
-        return map(self.workload.calls(self.seed).call, itertools.count(index, self.num_processes))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadResult:
-    """What became of it."""
+class Run:
+    """What became of a load."""
 
+    load: Load
     records: Sequence[CallRecord]
     """Of the measured time, in the order in which they were planned."""
 
@@ -109,30 +91,22 @@ class LoadResult:
     began_s: float
     """When the measured time began, on `time.monotonic()`."""
 
-    duration_s: float
-    generator_cpu_s: float
-    """Processor time of all sending processes while they sent, warm-up included."""
-
-    def summary(self) -> Summary:
-        """Return the figures of the measured time.
-
-        Raises:
-            ValueError: if not one call was planned in it.
-        """
-        return summarize(self.records, duration_s=self.duration_s, generator_cpu_s=self.generator_cpu_s)
+    summary: Summary
+    """Of the measured time, but for the processor time of the generator, which is that of the warm-up too."""
 
 
-def offer(target: Target, load: Load, *, directory: Path, pids: Sequence[int] = ()) -> LoadResult:
+def offer(target: Target, load: Load, *, directory: Path, pids: Sequence[int] = ()) -> Run:
     """Offer load and wait until every call has ended.
 
     Args:
         target: a server that answers calls.
         load: what is offered.
-        directory: gets `calls.jsonl` with every call, in place of that of an earlier run.
+        directory: gets `calls.jsonl` with every call, its warm-up included, in place of that of an earlier run.
         pids: processes of this machine that make up the server, whose processor time and memory are sampled.
 
     Raises:
-        LoadError: if a sending process fails.
+        RuntimeError: if a sending process fails.
+        ValueError: if not one call was planned in the measured time.
     """
     context = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
     start = context.Value("d", 0.0)
@@ -150,18 +124,20 @@ def offer(target: Target, load: Load, *, directory: Path, pids: Sequence[int] = 
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:  # those that waited for a process that failed say nothing of it
             error = next((one for one in errors if not isinstance(one, threading.BrokenBarrierError)), errors[0])
-            raise LoadError(f"{target.address}: {error or type(error).__name__}") from error
+            raise RuntimeError(f"{target.address}: {error or type(error).__name__}") from error
         ended = [future.result() for future in futures]
         began_s = start.value + load.warm_up_s
     records = sorted((record for share, _ in ended for record in share), key=lambda record: record.planned_s)
-    write_records(directory / RECORDS_NAME, records)
-    return LoadResult(
-        records=[record for record in records if record.planned_s >= began_s],
+    write_records(directory / _RECORDS_NAME, records)
+    measured = [record for record in records if record.planned_s >= began_s]
+    cpu_s = sum(cpu_s for _, cpu_s in ended)
+    return Run(
+        load=load,
+        records=measured,
         warm_up_records=[record for record in records if record.planned_s < began_s],
         samples=sampler.samples,
         began_s=began_s,
-        duration_s=load.duration_s,
-        generator_cpu_s=sum(cpu_s for _, cpu_s in ended),
+        summary=summarize(measured, duration_s=load.duration_s, generator_cpu_s=cpu_s),
     )
 
 
@@ -184,8 +160,11 @@ def _send(address: str, access: Any, load: Load, index: int) -> tuple[list[CallR
     try:
         client = Client(address, access)
         client.wait_until_ready(_CONNECT_S)
-        calls, arrivals = load.schedule(index)
-        users = load.endless_calls(index)
+        calls = load.workload.calls(load.seed)
+        times = {"warm_up_s": load.warm_up_s, "duration_s": load.duration_s}
+        schedule = make_schedule(load.arrivals, **times, seed=load.seed) if load.arrivals else []
+        share = schedule[index :: load.num_processes]
+        planned = [calls.call(one.number, method=one.method) for one in share]
         gc.collect()
         gc.freeze()  # what has been made stays, and need not be looked at while calls are sent
         ready.wait(_PREPARE_S)
@@ -195,10 +174,11 @@ def _send(address: str, access: Any, load: Load, index: int) -> tuple[list[CallR
     began_s, cpu_s = _shared["start"].value, time.process_time()
     with client:
         if load.arrivals is None:
-            num_users = len(range(index, load.num_users, load.num_processes))
-            records = closed_loop(client, users, num_callers=num_users, began_s=began_s, total_s=load.total_s)
+            users = range(index, load.num_users, load.num_processes)
+            endless = map(calls.call, itertools.count(index, load.num_processes))
+            records = closed_loop(client, endless, num_callers=len(users), began_s=began_s, total_s=load.total_s)
         else:
-            _, records = open_loop(client, calls, arrivals, began_s=began_s)
+            _, records = open_loop(client, planned, [one.offset_s for one in share], began_s=began_s)
     return records, time.process_time() - cpu_s
 
 

@@ -1,1 +1,0 @@
-"""`make loadtest`: one load offered to one server, judged, and told on one page."""

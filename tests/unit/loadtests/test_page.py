@@ -1,0 +1,135 @@
+import base64
+import math
+import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
+
+import pytest
+
+from loadtests.page import Series, series_of
+from loadtests.records import CallRecord
+from loadtests.sampler import Sample
+from loadtests.slo import parse_slo
+from loadtests.wire import Outcome
+from tests.unit.loadtests.fake_calls import record
+from tests.unit.loadtests.fake_runs import BEGAN_S, answered, reported, run_of, sample
+
+STAGES = ["client", "queue", "encode", "decode", "text", "beyond"]
+DRAWN = [
+    ["seconds", "offered", "answered"],
+    ["seconds", "ms", "answered", "client p95"],
+    ["ms", "calls answered", "ms", "share of the calls answered", *STAGES],
+    [*STAGES, "seconds", "ms", "p50", "p95"],
+    ["seconds", "target tokens"],
+    ["seconds", "queue"],
+    ["seconds", "batch segments", "batch rows", "segments of a step"],
+    ["seconds", "processor"],
+    ["seconds", "memory"],
+    ["seconds", "generator lag p99", "limit"],
+]
+"""Titles and labels of each picture on the page of a run whose calls were all answered."""
+
+
+class Page(HTMLParser):
+    """Collects everything that a page could load, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.tags: set[str] = set()
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.addresses += [value or "" for name, value in attrs if name in {"src", "href", "srcset", "data", "action"}]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def words_of(address: str) -> list[str]:
+    """Titles and labels of a picture; matplotlib draws letters as paths, each text after a comment that has it."""
+    drawn = base64.b64decode(address.partition(",")[2]).decode()
+    return [text for text in re.findall(r"<!-- (.*?) -->", drawn) if re.match(r"[a-z]", text)]
+
+
+def test_the_page_needs_nothing_but_itself_and_says_what_was_measured_where() -> None:
+    page = reported(run_of(samples=[sample(float(second)) for second in range(11)]), slo=parse_slo("p95<2s")).page
+
+    parsed = Page(page)
+    assert [words_of(address) for address in parsed.addresses] == DRAWN
+    assert all(address.startswith("data:image/svg+xml;base64,") for address in parsed.addresses)
+    assert not parsed.tags & {"script", "link", "iframe", "object", "base"}
+    assert not re.search(r"url\(|@import", page)
+    for fact in (
+        "Abacus <1>, 2 cores (avx2)",
+        "Python 3.11, dragoman 0.1.0",
+        "2026-11-21T12:00:00+00:00",
+        "python -m loadtests load --rate 1",
+        'onnxruntime="1.31",version="0.1.0"',
+        "10 s, after 0 s to warm up; seed 1",
+        "10 offered, 10 answered before their deadline of 10 s",
+        "the objective p95<2s was held",
+        "batch_segments_mean",
+        "the server: the encoder run",
+        "Translate OK",
+    ):
+        assert fact in parsed.text
+
+
+def test_what_was_broken_is_on_the_page() -> None:
+    text = Page(reported(slo=parse_slo("p95<1ms"), broken=["p95 is <too> late"]).page).text
+
+    assert "p95 is <too> late" in text
+    assert "was held" not in text
+
+
+def test_a_run_in_which_nothing_was_answered_has_a_page_too() -> None:
+    run = run_of([record(Outcome.ERROR, planned_s=BEGAN_S + 1), record(Outcome.REJECTED, planned_s=BEGAN_S + 2)])
+
+    report = reported(run)
+
+    assert "none" in Page(report.page).text
+    assert (report.figures["p50_ms"], report.figures["p95_ms"]) == ("none", "none")
+
+
+def series(
+    samples: Sequence[Sample] = (), records: Sequence[CallRecord] = (), *, duration_s: float
+) -> dict[str, Series]:
+    return series_of(run_of(records, samples=samples, duration_s=duration_s))
+
+
+def test_gauges_are_shown_as_they_stand_and_counters_as_they_grow() -> None:
+    found = series([sample(float(second)) for second in range(-5, 13)], duration_s=10.0)
+
+    assert found["queue"].points == tuple((float(second), float(second)) for second in range(12))
+    assert found["target tokens"].mean == pytest.approx(3.0)
+    assert found["processor"].mean == pytest.approx(0.5)
+    assert found["segments of a step"].mean == pytest.approx(3.0)
+    assert found["memory"].highest == 111.0
+
+
+def test_what_is_not_known_has_no_points() -> None:
+    queue_only = [Sample(at_s=BEGAN_S + second, values={"mt_queue_segments": 1.0}) for second in range(3)]
+    lacking = series(queue_only, duration_s=2.0)
+    gap = series([sample(0.0), Sample(at_s=BEGAN_S + 1, values={}), sample(2.0), sample(3.0)], duration_s=3.0)
+    idle = series([Sample(at_s=BEGAN_S + at_s, values=sample(1.0).values) for at_s in (0.0, 1.0)], duration_s=1.0)
+
+    assert len(lacking["queue"].points) == 3
+    assert lacking["memory"].points == lacking["processor"].points == ()
+    assert lacking["memory"].highest is lacking["memory"].mean is None
+    assert gap["target tokens"].points == ((2.0, 3.0), (3.0, 3.0))
+    assert idle["segments of a step"].points == ()
+
+
+def test_calls_are_counted_by_when_they_should_have_come() -> None:
+    records = [answered(0.2, 5.0), answered(0.4, 0.1), record(Outcome.REJECTED, planned_s=BEGAN_S + 2.4)]
+
+    found = series(records=records, duration_s=2.5)
+
+    assert found["offered"].points == ((0.5, 2.0), (1.5, 0.0), (2.25, 2.0))
+    assert found["rejected"].points == ((0.5, 0.0), (1.5, 0.0), (2.25, 2.0))
+    assert [(at_s, round(value)) for at_s, value in found["client p95"].points] == [(0.5, 5000)]
+    assert [math.floor(at_s) for at_s, _ in found["generator lag p99"].points] == [0, 2]
+    assert len(series(records=records, duration_s=1800.0)["offered"].points) == 60  # no more than can be seen
