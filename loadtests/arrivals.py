@@ -6,29 +6,36 @@ As text, on command lines: `poisson`, `constant`, `burst`, `burst:every=5,size=2
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-KINDS: Final = ("poisson", "constant", "burst", "ramp", "trace")
-"""What the text of arrivals begins with."""
+_KINDS: Final[Mapping[str, Sequence[str]]] = {
+    "poisson": (),
+    "constant": (),
+    "burst": ("every", "size"),
+    "ramp": ("from", "to"),
+    "trace": ("speed",),
+}
+"""What the text of arrivals begins with, and the settings of each."""
 
-MAX_RATE_PER_S: Final = 100_000.0
+_MAX_RATE_PER_S: Final = 100_000.0
 """Beyond it nothing could send the calls, and the schedule would fill the memory."""
 
 _DEFAULT_EVERY_S: Final = 5.0
 
-Times = npt.NDArray[np.float64]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Arrivals:
-    """One way in which calls arrive; the functions below make each kind."""
+    """One way in which calls arrive, as a value that each process can make the same times of.
+
+    poisson: callers who know nothing of each other, so that gaps are exponential. constant: equal gaps, the first call
+    at once. burst: so many calls at once, first after half of `every`; the rest of the rate at random in between.
+    ramp: random, at a rate that goes evenly from one figure to another. trace: recorded calls, `speed` times as fast.
+    """
 
     text: str
     """What `parse_arrivals` makes the same of, given the rate."""
@@ -36,8 +43,11 @@ class Arrivals:
     rate_per_s: float
     """Calls a second in the long run."""
 
-    draw: Callable[[float, np.random.Generator], Times]
-    """Returns times within a duration, in any order; those beyond it do not count. Can be sent to another process."""
+    settings: Mapping[str, float] = field(default_factory=dict)
+    """Of a burst or a ramp, by the names in its text."""
+
+    offsets_s: Sequence[float] = ()
+    """Of the calls of a trace, ascending from 0."""
 
     methods: Sequence[str | None] = ()
     """Names of the methods called, in the order of the times; None, or none left: whatever the workload draws."""
@@ -45,135 +55,99 @@ class Arrivals:
     def times(self, duration_s: float, seed: int) -> list[float]:
         """Return when calls arrive: seconds from the start, ascending, each at least 0 and below the duration.
 
-        Raises:
-            ValueError: if the duration is not above 0.
+        Raises ValueError if the duration is not above 0.
         """
         if not 0 < duration_s < math.inf:
             raise ValueError(f"no arrivals within {duration_s} s: expected a duration above 0")
-        times = np.sort(self.draw(duration_s, np.random.default_rng(seed % 2**64)))
+        times = np.sort(self._draw(duration_s, np.random.default_rng(seed % 2**64)))
         within: list[float] = times[times < duration_s].tolist()
         return within
 
+    def _draw(self, duration_s: float, generator: np.random.Generator) -> Any:
+        """Return an array of times, in any order, perhaps some beyond the duration."""
+
+        def random(num_expected: float, until: float) -> Any:  # given their number, a Poisson process's times
+            return generator.uniform(0.0, until, generator.poisson(num_expected))
+
+        match self.text.partition(":")[0]:
+            case "constant":
+                return np.arange(math.ceil(duration_s * self.rate_per_s)) / self.rate_per_s
+            case "burst":
+                every_s, size = self.settings["every"], int(self.settings["size"])
+                starts_s = (np.arange(max(0, math.ceil(duration_s / every_s - 0.5))) + 0.5) * every_s
+                rest_per_s = self.rate_per_s - size / every_s
+                rest = random(rest_per_s * duration_s if rest_per_s > 1e-9 else 0.0, duration_s)
+                return np.concatenate([np.repeat(starts_s, size), rest])
+            case "ramp":  # the times of a steady rate of 1, moved to where as many calls are expected
+                start_per_s, end_per_s = self.settings["from"], self.settings["to"]
+                num_calls = (start_per_s + end_per_s) / 2 * duration_s
+                counts, slope = random(num_calls, num_calls), (end_per_s - start_per_s) / duration_s
+                roots = np.sqrt(np.maximum(0.0, start_per_s**2 + 2 * slope * counts))
+                return 2 * counts / (start_per_s + roots)  # the stable form of (root - start) / slope; for slope 0 too
+            case "trace":
+                return np.array(self.offsets_s)
+            case _:
+                return random(self.rate_per_s * duration_s, duration_s)
+
 
 def poisson(rate_per_s: float) -> Arrivals:
-    """Return arrivals of callers who know nothing of each other: exponential gaps."""
-    return Arrivals(text="poisson", rate_per_s=rate_per_s, draw=partial(_random, rate_per_s))
-
-
-def constant(rate_per_s: float) -> Arrivals:
-    """Return arrivals with equal gaps; the first call comes at once."""
-    return Arrivals(text="constant", rate_per_s=rate_per_s, draw=partial(_regular, rate_per_s))
-
-
-def burst(rate_per_s: float, every_s: float, size: int) -> Arrivals:
-    """Return bursts, the first one after half of `every_s`; the rest of the rate arrives at random in between."""
-    text = f"burst:every={every_s!r},size={size}"
-    return Arrivals(text=text, rate_per_s=rate_per_s, draw=partial(_bursts, rate_per_s, every_s, size))
-
-
-def ramp(from_per_s: float, to_per_s: float) -> Arrivals:
-    """Return random arrivals whose rate goes evenly from one figure to another."""
-    text = f"ramp:from={from_per_s!r},to={to_per_s!r}"
-    mean_per_s = (from_per_s + to_per_s) / 2
-    return Arrivals(text=text, rate_per_s=mean_per_s, draw=partial(_ramped, from_per_s, to_per_s))
-
-
-def trace(path: Path, calls: Sequence[tuple[float, str | None]], *, speed: float = 1.0) -> Arrivals:
-    """Return recorded calls, each an offset in seconds and perhaps a method, replayed so many times as fast."""
-    offsets_s, methods = zip(*sorted(calls, key=lambda call: call[0]), strict=True)
-    shifted = (np.array(offsets_s) - offsets_s[0]) / speed
-    return Arrivals(
-        text=f"trace:{path.absolute()},speed={speed!r}",
-        rate_per_s=len(shifted) / max(float(shifted[-1]), 1.0),
-        draw=partial(_recorded, shifted),
-        methods=methods if any(methods) else (),
-    )
-
-
-def _random(rate_per_s: float, duration_s: float, generator: np.random.Generator) -> Times:
-    """Given their number, the times of a Poisson process are uniform."""
-    return generator.uniform(0.0, duration_s, generator.poisson(rate_per_s * duration_s))
-
-
-def _regular(rate_per_s: float, duration_s: float, _: np.random.Generator) -> Times:
-    return np.arange(math.ceil(duration_s * rate_per_s)) / rate_per_s
-
-
-def _bursts(rate_per_s: float, every_s: float, size: int, duration_s: float, generator: np.random.Generator) -> Times:
-    num_bursts = max(0, math.ceil(duration_s / every_s - 0.5))
-    bursts = np.repeat((np.arange(num_bursts) + 0.5) * every_s, size)
-    rest_per_s = max(0.0, rate_per_s - size / every_s)
-    return np.concatenate([bursts, _random(rest_per_s if rest_per_s > 1e-9 else 0.0, duration_s, generator)])
-
-
-def _ramped(from_per_s: float, to_per_s: float, duration_s: float, generator: np.random.Generator) -> Times:
-    """Return the times of a steady rate of 1, moved to where as many calls are expected."""
-    slope = (to_per_s - from_per_s) / duration_s
-    counts = _random(1.0, (from_per_s + to_per_s) / 2 * duration_s, generator)
-    roots = np.sqrt(np.maximum(0.0, from_per_s**2 + 2 * slope * counts))
-    moved: Times = 2 * counts / (from_per_s + roots)  # the stable form of (root - from) / slope; for slope 0 too
-    return moved
-
-
-def _recorded(offsets_s: Times, _: float, __: np.random.Generator) -> Times:
-    return offsets_s
+    """Return arrivals of callers who know nothing of each other."""
+    return Arrivals("poisson", rate_per_s)
 
 
 def parse_arrivals(text: str, *, rate_per_s: float) -> Arrivals:
-    """Return the arrivals that a text names.
+    """Return the arrivals that a text names, as in the description of this module.
 
-    Args:
-        text: one of `KINDS`, and behind a colon its settings, as in the description of this module.
-        rate_per_s: calls a second in the long run; a trace, and a ramp that names both ends, have their own.
-
-    Raises:
-        ValueError: if the text or the rate makes no sense, or a trace cannot be read; the message says what to change.
+    `rate_per_s` is that in the long run; a trace, and a ramp that names both ends, have their own. Raises ValueError if
+    the text or the rate makes no sense, or a trace cannot be read; the message says what to change.
     """
     kind, _, settings = text.partition(":")
-    if kind not in KINDS:
-        raise ValueError(f"arrivals {text!r}: expected one of {', '.join(KINDS)}, such as burst:every=5,size=20")
+    if kind not in _KINDS:
+        raise ValueError(f"arrivals {text!r}: expected one of {', '.join(_KINDS)}, such as burst:every=5,size=20")
     if kind == "trace":
-        return _parse_trace(settings)
-    if not 0 < rate_per_s <= MAX_RATE_PER_S:
-        raise ValueError(f"no arrivals at {rate_per_s} calls/s: expected a rate above 0, at most {MAX_RATE_PER_S:g}")
-    match kind:
-        case "burst":
-            return _parse_burst(_numbers(text, settings, known=("every", "size")), rate_per_s)
-        case "ramp":
-            return _parse_ramp(_numbers(text, settings, known=("from", "to")), rate_per_s)
-        case _:
-            _numbers(text, settings, known=())
-            return poisson(rate_per_s) if kind == "poisson" else constant(rate_per_s)
+        name, _, speed = settings.partition(",speed=")
+        return _read_trace(name, **_numbers(text, f"speed={speed or 1}"))
+    if not 0 < rate_per_s <= _MAX_RATE_PER_S:
+        raise ValueError(f"no arrivals at {rate_per_s} calls/s: expected a rate above 0, at most {_MAX_RATE_PER_S:g}")
+    numbers = _numbers(text, settings)
+    if kind == "burst":
+        every_s = numbers.setdefault("every", _DEFAULT_EVERY_S)
+        size = numbers.setdefault("size", max(1, math.floor(rate_per_s * every_s)))
+        given = f"burst: every={every_s:g}, size={size:g}"
+        if every_s <= 0 or size < 1 or size % 1:
+            raise ValueError(f"{given}: expected seconds above 0 and a whole number of calls")
+        if size / every_s > rate_per_s * (1 + 1e-9):
+            more = f"{size / every_s:g} a second, more than the rate of {rate_per_s:g}"
+            raise ValueError(f"{given}: {more}: raise the rate, or make bursts smaller or rarer")
+    if kind == "ramp":
+        start_per_s = numbers.setdefault("from", max(0.0, 2 * rate_per_s - numbers.get("to", 2 * rate_per_s)))
+        end_per_s = numbers.setdefault("to", max(0.0, 2 * rate_per_s - start_per_s))
+        rate_per_s = (start_per_s + end_per_s) / 2
+        if min(start_per_s, end_per_s) < 0 or max(start_per_s, end_per_s) > _MAX_RATE_PER_S or rate_per_s <= 0:
+            raise ValueError(f"ramp: from={start_per_s:g}, to={end_per_s:g}: expected rates of 0 or more, one above 0")
+    shown = ",".join(f"{name}={numbers[name]!r}" for name in _KINDS[kind])
+    return Arrivals(f"{kind}:{shown}" if shown else kind, rate_per_s, settings=numbers)
 
 
-def _parse_burst(numbers: Mapping[str, float], rate_per_s: float) -> Arrivals:
-    every_s = numbers.get("every", _DEFAULT_EVERY_S)
-    size = numbers.get("size", float(max(1, math.floor(rate_per_s * every_s))))
-    if every_s <= 0 or size < 1 or not size.is_integer():
-        raise ValueError(
-            f"burst: every={every_s:g}, size={size:g}: expected seconds above 0 and a whole number of calls"
-        )
-    if size / every_s > rate_per_s * (1 + 1e-9):
-        raise ValueError(
-            f"burst: {size:g} calls every {every_s:g} s are {size / every_s:g} a second, more than the rate of "
-            f"{rate_per_s:g}: raise the rate, or make bursts smaller or rarer"
-        )
-    return burst(rate_per_s, every_s, int(size))
+def _numbers(text: str, settings: str) -> dict[str, float]:
+    """Return `name=number,...` as numbers."""
+    known, numbers = _KINDS[text.partition(":")[0]], {}
+    for part in settings.split(",") if settings else ():
+        name, _, value = part.partition("=")
+        if name not in known:
+            raise ValueError(f"arrivals {text!r}: {part!r} is no setting; known: {', '.join(known) or 'none'}")
+        try:
+            numbers[name] = float(value)
+        except ValueError:
+            numbers[name] = math.nan
+        if not math.isfinite(numbers[name]):
+            raise ValueError(f"arrivals {text!r}: {part!r}: expected a finite number")
+    return numbers
 
 
-def _parse_ramp(numbers: Mapping[str, float], rate_per_s: float) -> Arrivals:
-    from_per_s = numbers.get("from", max(0.0, 2 * rate_per_s - numbers.get("to", 2 * rate_per_s)))
-    to_per_s = numbers.get("to", max(0.0, 2 * rate_per_s - from_per_s))
-    if min(from_per_s, to_per_s) < 0 or max(from_per_s, to_per_s) > MAX_RATE_PER_S or from_per_s + to_per_s <= 0:
-        raise ValueError(f"ramp: from={from_per_s:g}, to={to_per_s:g}: expected rates of 0 or more, one above 0")
-    return ramp(from_per_s, to_per_s)
-
-
-def _parse_trace(settings: str) -> Arrivals:
-    name, _, speed_setting = settings.partition(",speed=")
-    speed = _numbers(f"trace:{settings}", f"speed={speed_setting or 1}", known=("speed",))["speed"]
+def _read_trace(name: str, *, speed: float) -> Arrivals:
     if not name or speed <= 0:
-        raise ValueError(f"arrivals trace:{settings}: expected trace:FILE or trace:FILE,speed=N with N above 0")
+        raise ValueError(f"arrivals trace:{name},speed={speed:g}: expected trace:FILE,speed=N with N above 0")
     try:
         lines = Path(name).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeError) as error:
@@ -181,7 +155,10 @@ def _parse_trace(settings: str) -> Arrivals:
     calls = [_call(f"trace {name}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
     if not calls:
         raise ValueError(f"trace {name}: has no line; expected an offset in seconds in each")
-    return trace(Path(name), calls, speed=speed)
+    moments_s, methods = zip(*sorted(calls, key=lambda call: call[0]), strict=True)
+    offsets_s = [(moment_s - moments_s[0]) / speed for moment_s in moments_s]
+    text, rate_per_s = f"trace:{Path(name).absolute()},speed={speed!r}", len(calls) / max(offsets_s[-1], 1.0)
+    return Arrivals(text, rate_per_s, offsets_s=offsets_s, methods=methods if any(methods) else ())
 
 
 def _call(where: str, line: str) -> tuple[float, str | None]:
@@ -194,22 +171,6 @@ def _call(where: str, line: str) -> tuple[float, str | None]:
     except (ValueError, KeyError, TypeError):
         pass
     raise ValueError(f'{where}: {line[:60]!r}: expected seconds, or {{"offset_s": 1.5, "method": "Translate"}}')
-
-
-def _numbers(text: str, settings: str, *, known: Sequence[str]) -> dict[str, float]:
-    """Return `name=number,...` as numbers."""
-    numbers = {}
-    for part in settings.split(",") if settings else ():
-        name, _, value = part.partition("=")
-        if name not in known:
-            raise ValueError(f"arrivals {text!r}: {part!r} is no setting; known: {', '.join(known) or 'none'}")
-        try:
-            numbers[name] = float(value)
-        except ValueError as error:
-            raise ValueError(f"arrivals {text!r}: {part!r}: expected a number") from error
-        if not math.isfinite(numbers[name]):
-            raise ValueError(f"arrivals {text!r}: {part!r}: expected a finite number")
-    return numbers
 
 
 class Arrival(NamedTuple):

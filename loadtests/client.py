@@ -7,11 +7,11 @@ import argparse
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
@@ -22,46 +22,37 @@ from loadtests.records import CallRecord
 from loadtests.wire import Method, Outcome
 from loadtests.workload import PlannedCall
 
-KEY_VARIABLE: Final = "DRAGOMAN_API_KEY"
+_KEY_VARIABLE: Final = "DRAGOMAN_API_KEY"
 """Holds the key of the API where no flag names a file with it."""
 
-_ANSWERS: Final[Mapping[Method, Any]] = {
-    Method.TRANSLATE: pb.TranslateResponse,
-    Method.TRANSLATE_DOCUMENT: pb.TranslatedSentence,
-    Method.TRANSLATE_STREAM: pb.TranslateResponse,
-}
-_STREAMING: Final = {Method.TRANSLATE_DOCUMENT, Method.TRANSLATE_STREAM}
+_CALLS: Final = {Method.TRANSLATE_DOCUMENT: "unary_stream", Method.TRANSLATE_STREAM: "stream_stream"}
+"""How the methods whose answers are streams are called."""
+_CONNECT_S: Final = 20.0
 _MAX_THREADS: Final = 10_000
 """Calls whose answers are streams that `Client.begin` reads at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How to call a server that asks who calls."""
+    """How to call a server that asks who calls; any of the files, which are PEM, implies TLS."""
 
     key: str | None = None
     tls: bool = False
-    """Whether to encrypt; implied by the files below, which are PEM."""
-
-    ca: Path | None = None
+    ca_file: str | Path | None = None
     """Whom to trust; None: the public authorities."""
 
-    certificate: Path | None = None
+    certificate_file: str | Path | None = None
     """Of the client, for mutual TLS."""
 
-    private_key: Path | None = None
+    private_key_file: str | Path | None = None
 
     def channel(self, target: str) -> grpc.Channel:
-        """Return a connection of its own, whose calls are never retried.
-
-        Raises:
-            OSError: if a file cannot be read.
-        """
+        """Return a connection of its own, whose calls are never retried; OSError if a file cannot be read."""
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
-        files = (self.ca, self.private_key, self.certificate)
+        files = (self.ca_file, self.private_key_file, self.certificate_file)
         if not self.tls and not any(files):
             return grpc.insecure_channel(target, options=options)
-        credentials = grpc.ssl_channel_credentials(*(path and path.read_bytes() for path in files))
+        credentials = grpc.ssl_channel_credentials(*(Path(file).read_bytes() if file else None for file in files))
         return grpc.secure_channel(target, credentials, options=options)
 
 
@@ -72,7 +63,7 @@ OPEN: Final = Access()
 def add_access_flags(parser: Any) -> None:
     """Declare how to call a server that asks who calls; `parser` is an `argparse.ArgumentParser` or a group of one."""
     add = parser.add_argument
-    add("--api-key-file", metavar="FILE", help=f"holds the API key (what {KEY_VARIABLE} holds)")
+    add("--api-key-file", metavar="FILE", help=f"holds the API key (what {_KEY_VARIABLE} holds)")
     add("--tls", action="store_true", help="encrypt; implied by the flags below, whose files are PEM")
     add("--ca-file", metavar="FILE", help="whom to trust (the public authorities)")
     add("--certificate-file", metavar="FILE", help="of the client, for mutual TLS")
@@ -80,76 +71,53 @@ def add_access_flags(parser: Any) -> None:
 
 
 def access_of(options: argparse.Namespace) -> Access:
-    """Return what the flags of `add_access_flags` say.
-
-    Raises:
-        OSError: if the file with the key cannot be read.
-    """
-
-    def path(name: str | None) -> Path | None:
-        return Path(name) if name else None
-
-    key_file = path(options.api_key_file)
-    key = os.environ.get(KEY_VARIABLE, "") if key_file is None else key_file.read_text(encoding="utf-8")
-    return Access(
-        key=key.strip() or None,
-        tls=options.tls,
-        ca=path(options.ca_file),
-        certificate=path(options.certificate_file),
-        private_key=path(options.private_key_file),
-    )
+    """Return what the flags of `add_access_flags` say; OSError if the file with the key cannot be read."""
+    key_file = options.api_key_file
+    key = Path(key_file).read_text(encoding="utf-8") if key_file else os.environ.get(_KEY_VARIABLE, "")
+    files = {name: getattr(options, name) for name in ("ca_file", "certificate_file", "private_key_file")}
+    return Access(key=key.strip() or None, tls=options.tls, **files)
 
 
 class Client:
     """Connections to a server, and the calls made over them."""
 
-    def __init__(self, target: str, access: Access = OPEN, *, num_channels: int = 2) -> None:
-        """Connect when the first call is made.
+    def __init__(
+        self, target: str, access: Access = OPEN, *, num_channels: int = 2, timeout_s: float = _CONNECT_S
+    ) -> None:
+        """Return once all connections stand.
 
         Args:
             target: HOST:PORT.
             access: TLS and key.
             num_channels: connections; each has a thread of gRPC, and a server admits some hundred calls on each.
+            timeout_s: after which a connection that does not stand is a ConnectionError.
         """
         self._metadata = (("authorization", f"Bearer {access.key}"),) if access.key else ()
-        self._channels = [access.channel(target) for _ in range(num_channels)]
-        self._callables = [_callables(channel) for channel in self._channels]
-        self._num_calls = 0
         self._readers = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="reader")
-
-    def wait_until_ready(self, timeout_s: float) -> None:
-        """Return once all connections stand.
-
-        Raises:
-            ConnectionError: if the time runs out first.
-        """
+        self._channels = [access.channel(target) for _ in range(num_channels)]
+        self._callables = [
+            {method: getattr(channel, _CALLS.get(method, "unary_unary"))(method.path) for method in Method}
+            for channel in self._channels
+        ]
+        self._num_calls = 0
         try:
             for channel in self._channels:
                 grpc.channel_ready_future(channel).result(timeout=timeout_s)
         except grpc.FutureTimeoutError as error:
-            raise ConnectionError(f"no connection within {timeout_s:g} s") from error
+            self.__exit__()
+            raise ConnectionError(f"{target}: no connection within {timeout_s:g} s") from error
 
     def make(self, planned: PlannedCall, planned_s: float) -> CallRecord:
-        """Make a call and wait until it has ended.
+        """Make a call that should be sent at `planned_s` on `time.monotonic()`, where its deadline counts from.
 
-        Args:
-            planned: the call.
-            planned_s: when it should be sent, on `time.monotonic()`; its deadline counts from there.
+        Waits until it has ended.
         """
         call, sent_s = self._start(planned, planned_s)
-        first_s, messages = None, list[bytes]()
-        if planned.method in _STREAMING:
-            try:
-                for message in call:
-                    first_s = first_s or time.monotonic()
-                    messages.append(message)
-            except grpc.RpcError:
-                pass  # its status is noted
-        return _record(planned, call, planned_s=planned_s, sent_s=sent_s, first_s=first_s, messages=messages)
+        return _record(planned, call, planned_s=planned_s, sent_s=sent_s)
 
     def begin(self, planned: PlannedCall, planned_s: float, on_end: Callable[[CallRecord], None]) -> None:
         """Make a call as `make` does without waiting; another thread hands over the record."""
-        if planned.method in _STREAMING:
+        if planned.method in _CALLS:
             self._readers.submit(lambda: on_end(self.make(planned, planned_s)))
             return
         call, sent_s = self._start(planned, planned_s)
@@ -158,26 +126,19 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for channel in self._channels:
             channel.close()
         self._readers.shutdown()
 
     def _start(self, planned: PlannedCall, planned_s: float) -> tuple[Any, float]:
         """Send a call; return it and when it was sent."""
-        callable_ = self._callables[self._num_calls % len(self._callables)][planned.method]
+        method = self._callables[self._num_calls % len(self._callables)][planned.method]
         self._num_calls += 1
         sent_s = time.monotonic()
-        settings = {"timeout": planned_s + planned.timeout_s - sent_s, "metadata": self._metadata}
-        match planned.method:
-            case Method.TRANSLATE_STREAM:
-                call = callable_(iter(planned.messages), **settings)
-            case Method.TRANSLATE_DOCUMENT:
-                call = callable_(planned.messages[0], **settings)
-            case _:
-                call = callable_.future(planned.messages[0], **settings)
+        request = iter(planned.messages) if planned.method is Method.TRANSLATE_STREAM else planned.messages[0]
+        send = method if planned.method in _CALLS else method.future
+        call = send(request, timeout=planned_s + planned.timeout_s - sent_s, metadata=self._metadata)
         if planned.leave_after_s is not None:
             leaving = threading.Timer(max(0.0, planned_s + planned.leave_after_s - sent_s), call.cancel)
             leaving.start()
@@ -185,35 +146,34 @@ class Client:
         return call, sent_s
 
 
-def _callables(channel: grpc.Channel) -> dict[Method, Any]:
-    """Return what makes each call, of bytes: requests are made beforehand."""
-    kinds = {Method.TRANSLATE_DOCUMENT: channel.unary_stream, Method.TRANSLATE_STREAM: channel.stream_stream}
-    return {method: kinds.get(method, channel.unary_unary)(method.path) for method in Method}
-
-
-def _record(
-    planned: PlannedCall,
-    call: Any,
-    *,
-    planned_s: float,
-    sent_s: float,
-    first_s: float | None = None,
-    messages: Sequence[bytes] = (),
-) -> CallRecord:
-    """Return what became of a call; waits for the end of one that answers once."""
-    code = call.code()
-    ended_s = time.monotonic()
-    method = planned.method
-    if code is grpc.StatusCode.OK and method in _ANSWERS and method not in _STREAMING:
+def _record(planned: PlannedCall, call: Any, *, planned_s: float, sent_s: float) -> CallRecord:
+    """Wait for the end of a call; return what became of it."""
+    first_s, messages = None, list[bytes]()
+    if planned.method in _CALLS:
+        with suppress(grpc.RpcError):  # its status is noted
+            for message in call:
+                first_s = first_s or time.monotonic()
+                messages.append(message)
+    is_well, ended_s = call.code() is grpc.StatusCode.OK, time.monotonic()
+    if is_well and planned.method is Method.TRANSLATE:
         messages = [call.result()]
-    answers = [_ANSWERS[method].FromString(message) for message in messages]
-    outcome, status = _outcome(call, code, answers, planned)
+    kind: Any = pb.TranslatedSentence if planned.method is Method.TRANSLATE_DOCUMENT else pb.TranslateResponse
+    answers = [kind.FromString(message) for message in messages]
+    outcome, status = wire.outcome(call)
+    if planned.leave_after_s is not None and call.code() is grpc.StatusCode.CANCELLED:
+        outcome = Outcome.LEFT
+    if is_well and planned.method is Method.TRANSLATE_STREAM:
+        if refused := next((answer.error for answer in answers if answer.HasField("error")), None):
+            outcome, within = wire.outcome_within_stream(refused)
+            status = f"{status}, {within} within"
+        elif len(answers) != len(planned.messages):
+            outcome, status = Outcome.ERROR, f"{status}, {len(answers)} answers to {len(planned.messages)} requests"
     return CallRecord(
         planned_s=planned_s,
         sent_s=sent_s,
         first_s=first_s,
         ended_s=ended_s,
-        method=method.value,
+        method=planned.method.value,
         profile=planned.profile,
         outcome=outcome,
         status=status,
@@ -222,32 +182,15 @@ def _record(
     )
 
 
-def _outcome(call: Any, code: grpc.StatusCode, answers: Sequence[Any], planned: PlannedCall) -> tuple[Outcome, str]:
-    if code is grpc.StatusCode.CANCELLED and planned.leave_after_s is not None:
-        return Outcome.LEFT, code.name
-    outcome, status = wire.outcome(call)
-    if outcome is Outcome.ANSWERED and planned.method is Method.TRANSLATE_STREAM:
-        refused = [answer.error for answer in answers if answer.HasField("error")]
-        if refused:
-            outcome, within = wire.outcome_within_stream(refused[0])
-            return outcome, f"{status}, {within} within"
-        if len(answers) != len(planned.messages):
-            return Outcome.ERROR, f"{status}, {len(answers)} answers to {len(planned.messages)} requests"
-    return outcome, status
-
-
 def _account(answers: Sequence[Any]) -> dict[str, Any]:
-    """Return tokens and stages as the server accounts for them."""
-    if not answers:
-        return {}
+    """Return tokens and stages as the server accounts for them; nothing if it has answered nothing."""
     counts = [answer.sentence if isinstance(answer, pb.TranslatedSentence) else answer for answer in answers]
-
-    def longest(stage: str) -> float:
-        durations = (getattr(answer.timings, stage) for answer in answers)
-        return max(float(duration.seconds + duration.nanos / 1e9) for duration in durations)
-
-    return {
-        "num_source_tokens": sum(count.num_source_tokens for count in counts),
-        "num_target_tokens": sum(count.num_target_tokens for count in counts),
-        **{f"{stage}_s": longest(stage) for stage in ("queue", "encode", "decode", "text")},
+    tokens = {
+        name: sum(getattr(count, name) for count in counts) for name in ("num_source_tokens", "num_target_tokens")
     }
+    stages = {
+        f"{stage}_s": max(getattr(answer.timings, stage).ToNanoseconds() / 1e9 for answer in answers)
+        for stage in ("queue", "encode", "decode", "text")
+        if answers
+    }
+    return {**tokens, **stages}

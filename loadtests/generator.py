@@ -19,11 +19,10 @@ from loadtests.target import Target
 from loadtests.wire import Outcome
 from loadtests.workload import PlannedCall, Workload
 
-NUM_WAITING_CALLERS: Final = 32
+_NUM_WAITING_CALLERS: Final = 32
 """Of a closed loop: enough to fill the batches of all streams."""
 
 _NUM_CHANNELS: Final = 4
-_CONNECT_S: Final = 10.0
 _PATIENCE_S: Final = 60.0
 """Deadline of calls in a closed loop, and what a call may take beyond its deadline."""
 _WARM_UP_S: Final = 1.5
@@ -36,7 +35,10 @@ _NUM_CALLS: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generator:
-    """Offers the calls of one workload to one server: a `loadtests.capacity.System`."""
+    """Offers the calls of one workload to one server: a `loadtests.capacity.System`.
+
+    Raises ConnectionError if the server cannot be reached, TimeoutError if calls do not end long after their deadline.
+    """
 
     target: Target
     workload: Workload
@@ -44,9 +46,7 @@ class Generator:
     def offer(self, *, rate_per_s: float, duration_s: float, seed: int) -> Summary:
         """Have calls arrive at random moments (Poisson), the same for the same seed; summarise those after warm-up.
 
-        Raises:
-            RuntimeError: if not one call comes.
-            TimeoutError: if calls do not end long after their deadline.
+        Raises RuntimeError if not one call comes.
         """
         arrivals = poisson(rate_per_s).times(_WARM_UP_S + duration_s, seed)
         calls = list(itertools.islice(self.workload.calls(seed), len(arrivals)))
@@ -61,15 +61,11 @@ class Generator:
         return summarize(counted, duration_s=duration_s, generator_cpu_s=share * cpu_s)
 
     def throughput_per_s(
-        self, *, duration_s: float, num_callers: int = NUM_WAITING_CALLERS, warm_up_s: float = _WARM_UP_S
+        self, *, duration_s: float, num_callers: int = _NUM_WAITING_CALLERS, warm_up_s: float = _WARM_UP_S
     ) -> float:
         """Return the calls answered in a second, after warm-up, for callers who wait for each answer.
 
-        They neither leave nor have a short deadline.
-
-        Raises:
-            RuntimeError: if a call fails, or none is answered.
-            TimeoutError: if the server stops answering.
+        They neither leave nor have a short deadline. Raises RuntimeError if a call fails, or none is answered.
         """
         calls = itertools.islice(self.workload.calls(0), _NUM_CALLS)
         patient = itertools.cycle([replace(call, timeout_s=_PATIENCE_S, leave_after_s=None) for call in calls])
@@ -86,18 +82,9 @@ class Generator:
             raise RuntimeError(f"no call of callers who wait was answered: {records[-1].status}")
         return sum(warm_up_s <= ended_s < total_s for ended_s in answered) / duration_s
 
-    def connect(self, *, timeout_s: float = _CONNECT_S) -> Client:
-        """Return a client whose connections stand; to be closed.
-
-        Raises:
-            RuntimeError: if the server cannot be reached.
-        """
-        client = Client(self.target.address, self.target.access, num_channels=_NUM_CHANNELS)
-        try:
-            client.wait_until_ready(timeout_s)
-        except ConnectionError as error:
-            raise RuntimeError(f"{self.target.address}: {error}") from error
-        return client
+    def connect(self) -> Client:
+        """Return a client whose connections stand; to be closed."""
+        return Client(self.target.address, self.target.access, num_channels=_NUM_CHANNELS)
 
 
 def closed_loop(
@@ -111,10 +98,8 @@ def closed_loop(
 ) -> list[CallRecord]:
     """Let callers make calls, each the next one when the one before has ended, until the time is over.
 
-    Who is rejected pauses for `retry_s`. `began_s` is on `time.monotonic()`.
-
-    Raises:
-        TimeoutError: if a call does not end long after its deadline.
+    Who is rejected pauses for `retry_s`. `began_s` is on `time.monotonic()`. Raises TimeoutError if a call does not end
+    long after its deadline.
     """
     records: list[CallRecord] = []
     free = threading.Semaphore(num_callers)
@@ -128,15 +113,12 @@ def closed_loop(
 
     patience_s = _PATIENCE_S
     time.sleep(max(0.0, began_s - time.monotonic()))
-    while True:
-        _require(free.acquire(timeout=patience_s))
-        if (now_s := time.monotonic()) >= began_s + total_s:
-            break
+    while _acquire(free, patience_s) and (now_s := time.monotonic()) < began_s + total_s:
         call = next(calls)
         patience_s = call.timeout_s + _PATIENCE_S
         client.begin(call, now_s, note)
     for _ in range(num_callers - 1):
-        _require(free.acquire(timeout=patience_s))
+        _acquire(free, patience_s)
     return records
 
 
@@ -145,10 +127,8 @@ def open_loop(
 ) -> tuple[float, list[CallRecord]]:
     """Make a call at each arrival, whatever becomes of those before; return when it began, and the records.
 
-    Arrivals are seconds from the start, ascending; `began_s` is the start on `time.monotonic()`, None: now.
-
-    Raises:
-        TimeoutError: if calls do not end long after their deadline.
+    Arrivals are seconds from the start, ascending; `began_s` is the start on `time.monotonic()`, None: now. Raises
+    TimeoutError if calls do not end long after their deadline.
     """
     records: list[CallRecord] = []
     ended = threading.Semaphore(0)
@@ -163,10 +143,11 @@ def open_loop(
         client.begin(call, began_s + arrival_s, note)
     until_s = time.monotonic() + max((call.timeout_s for call in calls), default=0.0) + _PATIENCE_S
     for _ in calls:
-        _require(ended.acquire(timeout=max(0.0, until_s - time.monotonic())))
+        _acquire(ended, until_s - time.monotonic())
     return began_s, records
 
 
-def _require(is_in_time: bool) -> None:
-    if not is_in_time:
+def _acquire(semaphore: threading.Semaphore, patience_s: float) -> bool:
+    if not semaphore.acquire(timeout=max(0.0, patience_s)):
         raise TimeoutError(f"the server has not answered for {_PATIENCE_S:g} s")
+    return True

@@ -34,7 +34,6 @@ from loadtests.wire import Outcome
 from loadtests.workload import PlannedCall, Workload
 
 _CLOSED: Final = "closed"
-_CONNECT_S: Final = 20.0
 
 
 def add_flags(parser: Any, **_: Any) -> None:
@@ -84,7 +83,6 @@ def connect(environment: Any) -> None:
         ConnectionError: if that is not possible; OSError if a file of the flags cannot be read.
     """
     TranslatingUser.client = Client(environment.host, access_of(environment.parsed_options))
-    TranslatingUser.client.wait_until_ready(_CONNECT_S)
 
 
 def prepare(environment: Any) -> None:

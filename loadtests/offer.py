@@ -18,7 +18,7 @@ from loadtests.arrivals import Arrivals, make_schedule
 from loadtests.client import Client
 from loadtests.generator import closed_loop, open_loop
 from loadtests.records import CallRecord, Summary, summarize, write_records
-from loadtests.sampler import Sample, Sampler
+from loadtests.sampler import Sample, sampling
 from loadtests.target import Target
 from loadtests.workload import Workload
 
@@ -28,7 +28,6 @@ CLOSED: Final = "closed"
 _RECORDS_NAME: Final = "calls.jsonl"
 _MAX_PROCESSES: Final = 64
 _MAX_S: Final = 86_400
-_CONNECT_S: Final = 20.0
 _PREPARE_S: Final = 120.0
 """Most seconds until all processes have made their calls."""
 _LEAD_S: Final = 0.2
@@ -112,7 +111,7 @@ def offer(target: Target, load: Load, *, directory: Path, pids: Sequence[int] = 
     start = context.Value("d", 0.0)
     ready = context.Barrier(load.num_processes, partial(_set_start, start))
     with (
-        Sampler(target.metrics_url, pids) as sampler,
+        sampling(target.metrics_url, pids) as samples,
         ProcessPoolExecutor(
             load.num_processes, mp_context=context, initializer=_join, initargs=(start, ready)
         ) as processes,
@@ -124,7 +123,7 @@ def offer(target: Target, load: Load, *, directory: Path, pids: Sequence[int] = 
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:  # those that waited for a process that failed say nothing of it
             error = next((one for one in errors if not isinstance(one, threading.BrokenBarrierError)), errors[0])
-            raise RuntimeError(f"{target.address}: {error or type(error).__name__}") from error
+            raise RuntimeError(str(error) or type(error).__name__) from error
         ended = [future.result() for future in futures]
         began_s = start.value + load.warm_up_s
     records = sorted((record for share, _ in ended for record in share), key=lambda record: record.planned_s)
@@ -135,7 +134,7 @@ def offer(target: Target, load: Load, *, directory: Path, pids: Sequence[int] = 
         load=load,
         records=measured,
         warm_up_records=[record for record in records if record.planned_s < began_s],
-        samples=sampler.samples,
+        samples=samples,
         began_s=began_s,
         summary=summarize(measured, duration_s=load.duration_s, generator_cpu_s=cpu_s),
     )
@@ -159,7 +158,6 @@ def _send(address: str, access: Any, load: Load, index: int) -> tuple[list[CallR
     ready = _shared["ready"]
     try:
         client = Client(address, access)
-        client.wait_until_ready(_CONNECT_S)
         calls = load.workload.calls(load.seed)
         times = {"warm_up_s": load.warm_up_s, "duration_s": load.duration_s}
         schedule = make_schedule(load.arrivals, **times, seed=load.seed) if load.arrivals else []

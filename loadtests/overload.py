@@ -17,7 +17,7 @@ from loadtests.flags import within, workload_of
 from loadtests.generator import Generator, open_loop
 from loadtests.records import MAX_GENERATOR_LAG_P99_MS, CallRecord, percentile, summarize
 from loadtests.report import COLOURS, Report, circumstances, figure, plot, rounded, unclean_end
-from loadtests.sampler import RESIDENT_BYTES, Sampler, scrape, work_left
+from loadtests.sampler import RESIDENT_BYTES, sampling, scrape, work_left
 from loadtests.slo import GRAMMAR, Slo, parse_slo
 from loadtests.target import ServerError, Target
 from loadtests.texts import Profile
@@ -87,10 +87,10 @@ def _measure(options: argparse.Namespace, workload: Workload, slo: Slo, target: 
     watched = (None, [target.process.pid]) if target.process else (target.metrics_url, [])
     with (
         Generator(target=target, workload=sized).connect() as client,
-        Sampler(*watched, interval_s=_MEMORY_INTERVAL_S) as sampler,
+        sampling(*watched, interval_s=_MEMORY_INTERVAL_S) as samples,
     ):
         began_s, records = open_loop(client, [calls[index % _NUM_CALLS] for index in range(len(arrivals))], arrivals)
-    memory = [(sample.at_s - began_s, sample.total(RESIDENT_BYTES) / _BYTES_PER_MB) for sample in sampler.samples]
+    memory = [(sample.at_s - began_s, sample.total(RESIDENT_BYTES) / _BYTES_PER_MB) for sample in samples]
     one_text.throughput_per_s(duration_s=0.1, num_callers=1, warm_up_s=0.0)  # it must answer again at once
     left = work_left(scrape(target.metrics_url)) if target.metrics_url else {}
     if left:
@@ -119,7 +119,7 @@ def texts_per_call(workload: Workload, texts_per_s: float) -> int:
         workload: whose calls would be sent; those that cannot take more texts than one keep that.
         texts_per_s: to be sent.
     """
-    methods = set(workload.methods.values) or {Method.TRANSLATE}
+    methods = {method for method, _ in workload.methods.shares} or {Method.TRANSLATE}
     if workload.profile is Profile.DOCUMENT or methods - {Method.TRANSLATE, Method.TRANSLATE_STREAM}:
         return 1
     needed = math.ceil(texts_per_s / _MAX_CALLS_PER_S)

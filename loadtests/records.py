@@ -55,19 +55,13 @@ class CallRecord:
         """What a caller who came as planned has waited."""
         return self.ended_s - self.planned_s
 
-    @property
-    def client_s(self) -> float:
-        """As `latency_s`, by the name of the stage."""
-        return self.latency_s
+    client_s = latency_s  # by the name of the stage
 
     @property
     def beyond_s(self) -> float | None:
         """What the server's account leaves of a call; None for one of many answers, whose times overlap."""
-        stages = (self.queue_s, self.encode_s, self.decode_s, self.text_s)
-        known = [stage for stage in stages if stage is not None]
-        if len(known) < len(stages) or self.first_s is not None:
-            return None
-        return max(0.0, self.latency_s - sum(known))
+        known = [one for one in (self.queue_s, self.encode_s, self.decode_s, self.text_s) if one is not None]
+        return max(0.0, self.latency_s - sum(known)) if len(known) == 4 and self.first_s is None else None
 
     @property
     def lag_s(self) -> float:
@@ -78,23 +72,22 @@ class CallRecord:
 def write_records(path: Path, records: Iterable[CallRecord]) -> None:
     """Write records, one a line, in place of an older file; missing folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps({**asdict(record), "outcome": record.outcome.value}) + "\n" for record in records)
     with path.open("w", encoding="utf-8") as stream:
-        for record in records:
-            stream.write(json.dumps({**asdict(record), "outcome": record.outcome.value}) + "\n")
+        stream.writelines(lines)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the smallest value that at least this share of them, above 0, does not exceed (nearest rank).
 
-    Raises:
-        ValueError: if there is no value, or the share is out of range.
+    Raises ValueError if there is no value, or the share is out of range.
     """
     if not values or not 0 < share <= 1:
         raise ValueError(f"no percentile {share} of {len(values)} values")
     return sorted(values)[math.ceil(share * len(values)) - 1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Percentiles:
     """Of durations, in milliseconds, by nearest rank."""
 
@@ -106,14 +99,9 @@ class Percentiles:
 
     @classmethod
     def of(cls, durations_s: Sequence[float]) -> "Percentiles":
-        """Summarise at least one duration, in seconds.
-
-        Raises:
-            ValueError: if there is none.
-        """
+        """Summarise durations in seconds; ValueError if there is none."""
         ordered = sorted(durations_s)
-        p50, p90, p95, p99 = (1000 * percentile(ordered, share) for share in (0.5, 0.9, 0.95, 0.99))
-        return cls(p50_ms=p50, p90_ms=p90, p95_ms=p95, p99_ms=p99, max_ms=1000 * ordered[-1])
+        return cls(*(1000 * percentile(ordered, share) for share in (0.5, 0.9, 0.95, 0.99, 1.0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +171,7 @@ class Summary:
 def summarize(records: Sequence[CallRecord], *, duration_s: float, generator_cpu_s: float | None = None) -> Summary:
     """Return the figures of a run; `duration_s` is the time in which calls arrived.
 
-    Raises:
-        ValueError: if there is no record, or no time.
+    Raises ValueError if there is no record, or no time.
     """
     if not records or duration_s <= 0:
         raise ValueError(f"{len(records)} calls within {duration_s:g} s: nothing to summarise")

@@ -4,10 +4,10 @@ import math
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
-from types import TracebackType
-from typing import Final, Self
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
 
 import psutil
 
@@ -20,14 +20,8 @@ _IN_DECODING_PROCESSES: Final = {
 """What a server exposes of the processes that it has started, by what it exposes of itself."""
 
 _CALLS: Final = ("mt_requests_in_flight", "mt_open_streams")
-_SEGMENTS: Final = (
-    "mt_queue_segments",
-    "mt_queue_tokens",
-    "mt_queue_work_tokens",
-    "mt_batch_live_segments",
-    "mt_batch_live_rows",
-)
-_FACTS: Final = ("mt_build_info", "mt_model_info")
+_SEGMENTS: Final = ("mt_queue_segments", "mt_queue_tokens", "mt_queue_work_tokens", "mt_batch_live_")
+_FACTS: Final = ("mt_build_info{", "mt_model_info{")
 """Metrics whose labels say what runs."""
 
 _INTERVAL_S: Final = 1.0
@@ -38,9 +32,7 @@ _BYTES_PER_MB: Final = 1024 * 1024
 def scrape(url: str) -> dict[str, float]:
     """Return every metric that an address exposes, as `parse_metrics` does.
 
-    Raises:
-        OSError: if it does not answer.
-        ValueError: if the address is no HTTP URL, or the answer is no metrics.
+    Raises OSError if it does not answer, ValueError if the address is no HTTP URL, or the answer is no metrics.
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url}: expected http://HOST:PORT/metrics")
@@ -70,21 +62,24 @@ def held_segments(samples: Mapping[str, float]) -> dict[str, float]:
 
 def work_left(samples: Mapping[str, float]) -> dict[str, float]:
     """Return the gauges of calls and segments that are not 0; an idle server has none."""
-    return {**open_calls(samples), **held_segments(samples)}
+    return _above_zero(samples, _CALLS + _SEGMENTS)
+
+
+def _above_zero(samples: Mapping[str, float], starts: tuple[str, ...]) -> dict[str, float]:
+    return {name: value for name, value in samples.items() if value and name.startswith(starts)}
 
 
 def server_facts(samples: Mapping[str, float]) -> list[str]:
     """Return what a server says of its version and models: the labels of the metrics about them."""
-    return [name.partition("{")[2].rstrip("}") for name in samples if name.partition("{")[0] in _FACTS]
-
-
-def _above_zero(samples: Mapping[str, float], names: tuple[str, ...]) -> dict[str, float]:
-    return {name: value for name, value in samples.items() if value and name.startswith(names)}
+    return [name.partition("{")[2].rstrip("}") for name in samples if name.startswith(_FACTS)]
 
 
 def process_tree(pid: int) -> list[int]:
     """Return a process, first, and all that descend from it; those that end meanwhile may be missing."""
-    return [pid, *(process.pid for process in _descendants(pid))]
+    try:
+        return [pid, *(process.pid for process in psutil.Process(pid).children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return [pid]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,37 +100,21 @@ class Footprint:
 def footprint(pid: int) -> Footprint:
     """Look at a process and those that it has started, as far as they have not ended.
 
-    Raises:
-        ProcessLookupError: if the process itself has ended.
+    Raises ProcessLookupError if the process itself has ended.
     """
-    try:
-        each = [_footprint(psutil.Process(pid))]
-    except psutil.NoSuchProcess as error:
-        raise ProcessLookupError(f"process {pid} has ended") from error
-    for process in _descendants(pid):
+    figures = []
+    for member in process_tree(pid):
         try:
-            each.append(_footprint(process))
-        except psutil.NoSuchProcess:
-            continue
-    return Footprint(*map(sum, zip(*map(astuple, each), strict=True)))
-
-
-def _descendants(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _footprint(process: psutil.Process) -> Footprint:
-    with process.oneshot():
-        times = process.cpu_times()
-        return Footprint(
-            rss_mb=process.memory_info().rss / _BYTES_PER_MB,
-            num_threads=process.num_threads(),
-            num_fds=process.num_fds(),
-            cpu_s=times.user + times.system,
-        )
+            process = psutil.Process(member)
+            with process.oneshot():
+                cpu, memory_bytes = process.cpu_times(), process.memory_info().rss
+                counts = process.num_threads(), process.num_fds()
+        except psutil.NoSuchProcess as error:
+            if member == pid:
+                raise ProcessLookupError(f"process {pid} has ended") from error
+        else:
+            figures.append((memory_bytes / _BYTES_PER_MB, *counts, cpu.user + cpu.system))
+    return Footprint(*map(sum, zip(*figures, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,53 +129,48 @@ class Sample:
 
     def total(self, name: str, label: str = "") -> float:
         """Return a metric, added up over those of its labels that contain a text; NaN if there is none."""
-        found = [
-            value
-            for key, value in self.values.items()
-            if key.partition("{")[0] == name and label in key.partition("{")[2]
-        ]
+        parted = [(key.partition("{"), value) for key, value in self.values.items()]
+        found = [value for (own, _, labels), value in parted if own == name and label in labels]
         return sum(found) if found else math.nan
 
 
-class Sampler:
-    """Looks at a server about once a second in a thread of its own, at least once at either end."""
+@contextmanager
+def sampling(
+    metrics_url: str | None, pids: Sequence[int] = (), *, interval_s: float = _INTERVAL_S
+) -> Iterator[Sequence[Sample]]:
+    """Look at a server about once a second in another thread, at least once at either end; yield what it has seen.
 
-    def __init__(self, metrics_url: str | None, pids: Sequence[int] = (), *, interval_s: float = _INTERVAL_S) -> None:
-        """Look at the metrics, at processes of this machine, whose time and memory replace what is exposed, or both."""
-        self.samples: list[Sample] = []
-        self._metrics_url = metrics_url
-        self._pids = pids
-        self._interval_s = interval_s
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+    It looks at the metrics, at processes of this machine, whose time and memory replace what is exposed, or both.
+    """
+    samples: list[Sample] = []
+    is_over = threading.Event()
 
-    def __enter__(self) -> Self:
-        if self._metrics_url is not None or self._pids:
-            self._look()
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._is_over.set()
-        if self._thread.is_alive():
-            self._thread.join()
-            self._look()
-
-    def _run(self) -> None:
-        while not self._is_over.wait(self._interval_s):
-            self._look()
-
-    def _look(self) -> None:
+    def look() -> None:
         values: dict[str, float] = {}
         try:
-            if self._metrics_url is not None:
-                values |= scrape(self._metrics_url)
-            if self._pids:
-                each = [footprint(pid) for pid in self._pids]
+            if metrics_url is not None:
+                values |= scrape(metrics_url)
+            if pids:
+                each = [footprint(pid) for pid in pids]
                 values[CPU_SECONDS] = sum(one.cpu_s for one in each)
                 values[RESIDENT_BYTES] = sum(one.rss_mb for one in each) * _BYTES_PER_MB
         except (OSError, ValueError):
             values = {}  # the gap is seen where the samples are used
-        self.samples.append(Sample(at_s=time.monotonic(), values=values))
+        samples.append(Sample(at_s=time.monotonic(), values=values))
+
+    def run() -> None:
+        while not is_over.wait(interval_s):
+            look()
+
+    if metrics_url is None and not pids:
+        yield samples
+        return
+    look()
+    thread = threading.Thread(target=run, name="sampler", daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        is_over.set()
+        thread.join()
+        look()

@@ -25,38 +25,30 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Mix(Generic[_T]):
-    """Values and how often each is drawn; empty: nothing is drawn."""
+    """Values and how often each is drawn; empty: nothing is drawn. Only the proportion of the shares counts."""
 
     shares: tuple[tuple[_T, float], ...] = ()
-    """Only their proportion counts."""
 
     def draw(self, generator: random.Random) -> _T | None:
         """Return one of the values; None if there are none."""
         if not self.shares:
             return None
-        (value,) = generator.choices([value for value, _ in self.shares], [share for _, share in self.shares])
+        values, weights = zip(*self.shares, strict=True)
+        value: _T = generator.choices(values, weights)[0]
         return value
-
-    @property
-    def values(self) -> tuple[_T, ...]:
-        """All that may be drawn."""
-        return tuple(value for value, share in self.shares if share)
 
 
 def parse_mix(text: str, parse: Callable[[str], _T]) -> Mix[_T]:
     """Return a mix from `value=share,...`; a share of 1 need not be written.
 
-    Raises:
-        ValueError: if a part is no value, as `parse` says, or a share is not above 0.
+    Raises ValueError if a part is no value, as `parse` says, or a share is not above 0.
     """
     shares = []
     for part in text.split(","):
         name, _, share = part.partition("=")
-        value = parse(name)
-        weight = float(share or 1)
-        if not 0 < weight < 1e9:
+        shares.append((parse(name), float(share or 1)))
+        if not 0 < shares[-1][1] < 1e9:
             raise ValueError(f"{part}: expected a share above 0")
-        shares.append((value, weight))
     return Mix(tuple(shares))
 
 
@@ -117,18 +109,19 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Check what a type cannot say; ValueError names the field and what it must be."""
+        methods = {method for method, _ in self.methods.shares}
+        needs_admin = any(method.needs_admin for method in methods)
+        leave_within = f"leave_within {self.leave_within_s:g}: expected seconds from 0 to 86400"
         checks = {
             f"texts_per_call {self.texts_per_call}: expected 1 to {MAX_TEXTS}": 1 <= self.texts_per_call <= MAX_TEXTS,
             f"deadline {self.deadline_s:g}: expected seconds above 0, up to 86400": 0 < self.deadline_s <= 86_400,
             f"leaving {self.leaving:g}: expected a share from 0 to 1": 0 <= self.leaving <= 1,
-            f"leave_within {self.leave_within_s:g}: expected seconds from 0 to 86400": 0
-            <= self.leave_within_s
-            <= 86_400,
-            "the profile lines and a file of texts need each other": (self.lines is not None)
-            == (self.profile is Profile.LINES),
+            leave_within: 0 <= self.leave_within_s <= 86_400,
+            "the profile lines and a file of texts need each other": bool(self.lines)
+            is (self.profile is Profile.LINES),
             "methods of ModelAdminService need the name/version of a model (admin model)": bool(self.admin_model)
-            or not any(method.needs_admin for method in self.methods.values),
-            "GetModel needs the name of a model": bool(self.model) or Method.GET_MODEL not in self.methods.values,
+            or not needs_admin,
+            "GetModel needs the name of a model": bool(self.model) or Method.GET_MODEL not in methods,
         }
         for sentence, holds in checks.items():
             if not holds:
@@ -175,11 +168,8 @@ class Calls:
         self._texts = texts
         self._seed = seed
         self._options = workload.decoding_options()
-
-    @property
-    def origin(self) -> str:
+        self.origin = texts.origin
         """Where the texts are from, for people."""
-        return self._texts.origin
 
     def __iter__(self) -> Iterator[PlannedCall]:
         """Yield all, without end."""
@@ -206,48 +196,36 @@ class Calls:
 
     def _messages(self, method: Method, profile: Profile, text: str, generator: random.Random) -> tuple[list[Any], int]:
         """Return what is sent, and how many texts that has in all."""
-        if not method.translates:
-            return [self._question(method)], 0
+        admin_model, size = self._workload.admin_model, self._workload.texts_per_call
         if method is Method.TRANSLATE_DOCUMENT:
             return [pb.TranslateDocumentRequest(text=text, **self._common(generator))], 1
-        count, size = _REQUESTS_OF_A_STREAM if method is Method.TRANSLATE_STREAM else 1, self._workload.texts_per_call
-        texts = [text, *(self._texts.draw(profile, generator)[1] for _ in range(count * size - 1))]
-        requests = [
-            pb.TranslateRequest(texts=texts[first : first + size], **self._common(generator))
-            for first in range(0, len(texts), size)
-        ]
-        if method is Method.TRANSLATE_STREAM:
-            for index, request in enumerate(requests):
-                request.request_id = f"r-{index}"
-        return requests, len(texts)
-
-    def _question(self, method: Method) -> Any:
-        """Return the request of a method without text."""
-        named = {"model": self._workload.admin_model}
-        match method:
-            case Method.GET_MODEL:
-                return pb.GetModelRequest(model=self._workload.model)
-            case Method.LOAD_MODEL:
-                return pb.LoadModelRequest(**named)
-            case Method.UNLOAD_MODEL:
-                return pb.UnloadModelRequest(**named)
-            case Method.SET_MODEL_LABEL:
-                return pb.SetModelLabelRequest(**named, label=_LABEL)
-            case _:
-                return pb.ListModelsRequest()  # empty, as the request for the health of the whole server is
+        if method.translates:
+            ids = [f"r-{index}" for index in range(_REQUESTS_OF_A_STREAM)]
+            ids = ids if method is Method.TRANSLATE_STREAM else [""]
+            texts = [text, *(self._texts.draw(profile, generator)[1] for _ in range(len(ids) * size - 1))]
+            parts = [texts[first : first + size] for first in range(0, len(texts), size)]
+            requests = [
+                pb.TranslateRequest(texts=part, request_id=request_id, **self._common(generator))
+                for part, request_id in zip(parts, ids, strict=True)
+            ]
+            return requests, len(texts)
+        questions = {
+            Method.GET_MODEL: pb.GetModelRequest(model=self._workload.model),
+            Method.LOAD_MODEL: pb.LoadModelRequest(model=admin_model),
+            Method.UNLOAD_MODEL: pb.UnloadModelRequest(model=admin_model),
+            Method.SET_MODEL_LABEL: pb.SetModelLabelRequest(model=admin_model, label=_LABEL),
+        }
+        return [questions.get(method, pb.ListModelsRequest())], 0  # those of ListModels and Check are empty
 
     def _common(self, generator: random.Random) -> dict[str, Any]:
         """Return the fields that a request and a document share."""
-        workload = self._workload
         options = pb.DecodingOptions()
         options.CopyFrom(self._options)
-        if (beam := workload.beams.draw(generator)) is not None:
+        if (beam := self._workload.beams.draw(generator)) is not None:
             options.beam_size = beam
-        priority = workload.priorities.draw(generator)
+        priority = self._workload.priorities.draw(generator)
         return {
-            "source_language": workload.source_language,
-            "target_language": workload.target_language,
-            "model": workload.model,
-            **({"options": options} if options.ByteSize() else {}),
-            **({"priority": _PRIORITIES[priority]} if priority else {}),
+            **{name: getattr(self._workload, name) for name in ("source_language", "target_language", "model")},
+            "options": options if options.ByteSize() else None,
+            "priority": _PRIORITIES[priority] if priority else pb.PRIORITY_UNSPECIFIED,
         }

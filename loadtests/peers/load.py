@@ -126,7 +126,7 @@ def _run(arguments: argparse.Namespace) -> int:
             print(*found[-1].lines(), sep="\n", flush=True)
             write_json(arguments.output / RESULTS_NAME, record_of(found, machine, command_line("peers")))
             write_picture(arguments.output / PICTURE_NAME, picture(found))
-    except (ServerError, DisagreementError, TimeoutError, RuntimeError, grpc.RpcError) as error:
+    except (ServerError, DisagreementError, OSError, RuntimeError, grpc.RpcError) as error:
         print(f"loadtests peers load: {error}", file=sys.stderr)
         return 1
     print(f"results and picture are in {arguments.output}")

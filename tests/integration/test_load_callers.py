@@ -36,7 +36,6 @@ def call(method: Method, *, num_messages: int = 1, timeout_s: float = PATIENCE_S
 def made(planned: PlannedCall, answering: Answering, *, ago_s: float = 0.0) -> CallRecord:
     """The record of a call to a server that answers it so, planned so long ago."""
     with fake_translator({planned.method.value: answering}) as target, Client(target) as connection:
-        connection.wait_until_ready(PATIENCE_S)
         return connection.make(planned, time.monotonic() - ago_s)
 
 
@@ -155,7 +154,7 @@ def test_a_key_is_sent_over_an_encrypted_connection(tmp_path: Path) -> None:
 
     with (
         fake_translator({"Translate": note}, credentials=credentials) as target,
-        Client(target, Access(key="secret", ca=authority.write(tmp_path / "ca.pem"))) as connection,
+        Client(target, Access(key="secret", ca_file=authority.write(tmp_path / "ca.pem"))) as connection,
     ):
         record = connection.make(call(Method.TRANSLATE), time.monotonic())
 
@@ -163,5 +162,5 @@ def test_a_key_is_sent_over_an_encrypted_connection(tmp_path: Path) -> None:
 
 
 def test_nobody_there_is_told_in_time() -> None:
-    with Client("localhost:1") as connection, pytest.raises(ConnectionError, match="no connection within"):
-        connection.wait_until_ready(0.05)
+    with pytest.raises(ConnectionError, match="localhost:1: no connection within"):
+        Client("localhost:1", timeout_s=0.05)

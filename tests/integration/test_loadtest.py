@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from loadtests.__main__ import main
-from loadtests.arrivals import constant, poisson
+from loadtests.arrivals import Arrivals, poisson
 from loadtests.offer import Load, offer
 from loadtests.target import ServerProcess, Target
 from loadtests.texts import Profile
@@ -102,7 +102,7 @@ def test_a_server_that_stalls_cannot_hide_it(tmp_path: Path) -> None:
         assert all_arrived.wait(PATIENCE_S)
         return ANSWER.SerializeToString()
 
-    load = Load(workload=Workload(deadline_s=PATIENCE_S), arrivals=constant(20.0), duration_s=1.0)
+    load = Load(workload=Workload(deadline_s=PATIENCE_S), arrivals=Arrivals("constant", 20.0), duration_s=1.0)
     with fake_translator({"Translate": stall}, num_threads=num_calls) as target:
         result = offer(Target(address=target), load, directory=tmp_path)
 
@@ -129,7 +129,7 @@ def test_users_of_a_closed_loop_wait_for_their_answers(server: ServerProcess, tm
 
 
 def test_a_load_that_cannot_be_offered_is_an_error_that_says_why(tmp_path: Path) -> None:
-    load = Load(workload=Workload(data=tmp_path), arrivals=constant(1.0), duration_s=0.1)
+    load = Load(workload=Workload(data=tmp_path), arrivals=Arrivals("constant", 1.0), duration_s=0.1)
 
     with (
         fake_translator({}) as target,

@@ -3,15 +3,13 @@
 import itertools
 import math
 import operator
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.arrivals import Arrivals, burst, constant, make_schedule, parse_arrivals, poisson, ramp, trace
+from loadtests.arrivals import Arrivals, make_schedule, parse_arrivals
 from loadtests.slo import Bound, Slo, parse_slo
 from tests.unit.loadtests.fake_calls import summary_of
 
@@ -23,18 +21,23 @@ _SETTINGS = st.tuples(_RATES, st.floats(0.01, 20.0), st.floats(0.01, 1.0))
 
 def _burst(settings: tuple[float, float, float]) -> Arrivals:
     rate_per_s, every_s, share = settings
-    return burst(max(rate_per_s, 1 / every_s), every_s, max(1, math.floor(share * rate_per_s * every_s)))
+    rate_per_s = max(rate_per_s, 1 / every_s)
+    size = max(1, math.floor(share * rate_per_s * every_s))
+    return parse_arrivals(f"burst:every={every_s!r},size={size}", rate_per_s=rate_per_s)
+
+
+def _ramp(ends: tuple[float, float]) -> Arrivals:
+    return parse_arrivals("ramp:from={!r},to={!r}".format(*ends), rate_per_s=1.0)
 
 
 _MADE: st.SearchStrategy[Arrivals] = st.one_of(
-    _RATES.map(poisson),
-    _RATES.map(constant),
+    st.builds(Arrivals, st.sampled_from(["poisson", "constant"]), _RATES),
     _SETTINGS.map(_burst),
-    st.tuples(_RATES, st.floats(0.0, 200.0)).map(lambda ends: ramp(*ends)),
-    st.tuples(st.floats(0.0, 200.0), _RATES).map(lambda ends: ramp(*ends)),
+    st.tuples(_RATES, st.floats(0.0, 200.0)).map(_ramp),
+    st.tuples(st.floats(0.0, 200.0), _RATES).map(_ramp),
 )
 _TRACES = st.lists(st.floats(0.0, 60.0), min_size=1).map(
-    lambda offsets: trace(Path(), [(one, None) for one in offsets])
+    lambda offsets_s: Arrivals("trace:calls.txt", 1.0, offsets_s=sorted(offsets_s))
 )
 _ARRIVALS = _MADE | _TRACES
 
@@ -54,9 +57,8 @@ def test_the_same_seed_gives_the_same_times(arrivals: Arrivals, duration_s: floa
 
 @given(_MADE, _SEEDS)
 def test_as_many_calls_come_as_the_rate_promises(arrivals: Arrivals, seed: int) -> None:
-    duration_s, size = 500 / arrivals.rate_per_s, 1
-    if found := re.fullmatch(r"burst:every=(.+),size=(.+)", arrivals.text):
-        every_s, size = float(found[1]), int(found[2])
+    duration_s, size = 500 / arrivals.rate_per_s, int(arrivals.settings.get("size", 1))
+    if every_s := arrivals.settings.get("every"):
         duration_s = every_s * math.ceil(duration_s / every_s)  # whole bursts
     expected = arrivals.rate_per_s * duration_s
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.arrivals import constant, parse_arrivals, poisson, ramp
+from loadtests.arrivals import parse_arrivals, poisson
 
 
 def test_random_arrivals_have_exponential_gaps() -> None:
@@ -19,7 +19,7 @@ def test_constant_arrivals_have_equal_gaps_and_bursts_come_at_once() -> None:
     times = parse_arrivals("burst:every=5,size=20", rate_per_s=10.0).times(20.0, seed=1)
     whole = parse_arrivals("burst", rate_per_s=2.0).times(10.0, seed=1)
 
-    assert constant(4.0).times(1.0, seed=1) == [0.0, 0.25, 0.5, 0.75]
+    assert parse_arrivals("constant", rate_per_s=4.0).times(1.0, seed=1) == [0.0, 0.25, 0.5, 0.75]
     assert [at_s for at_s, count in Counter(times).items() if count > 1] == [2.5, 7.5, 12.5, 17.5]
     assert Counter(times)[2.5] == 20
     assert len(times) == pytest.approx(200, abs=50)  # the rest of the rate arrives in between
@@ -27,7 +27,7 @@ def test_constant_arrivals_have_equal_gaps_and_bursts_come_at_once() -> None:
 
 
 def test_a_ramp_goes_from_one_rate_to_the_other() -> None:
-    times = ramp(1.0, 19.0).times(200.0, seed=1)
+    times = parse_arrivals("ramp:from=1,to=19", rate_per_s=1.0).times(200.0, seed=1)
 
     quarters = Counter(int(at_s // 50) for at_s in times)
     assert [quarters[index] for index in range(4)] == pytest.approx([162, 388, 612, 838], rel=0.2)
@@ -37,7 +37,7 @@ def test_a_ramp_goes_from_one_rate_to_the_other() -> None:
     ("text", "ends"), [("ramp", (0.0, 20.0)), ("ramp:to=15", (5.0, 15.0)), ("ramp:from=20,to=1", (20.0, 1.0))]
 )
 def test_a_ramp_that_names_not_both_ends_has_the_mean_that_was_asked_for(text: str, ends: tuple[float, float]) -> None:
-    assert parse_arrivals(text, rate_per_s=10.0).text == ramp(*ends).text
+    assert parse_arrivals(text, rate_per_s=10.0).text == "ramp:from={!r},to={!r}".format(*ends)
 
 
 def test_a_trace_is_replayed_from_its_first_call_on(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_line_of_a_trace_that_is_no_call_is_named(tmp_path: Path, line: str) -
     [
         ("uniform", "expected one of poisson, constant, burst, ramp, trace"),
         ("poisson:rate=1", "is no setting; known: none"),
-        ("burst:size=many", "expected a number"),
+        ("burst:size=many", "expected a finite number"),
         ("burst:every=1,size=11", "11 a second, more than the rate of 10"),
         ("burst:size=1.5", "a whole number of calls"),
         ("ramp:from=-1,to=2", "expected rates of 0 or more"),

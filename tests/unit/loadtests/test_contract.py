@@ -98,7 +98,7 @@ def test_a_good_answer_has_no_fault() -> None:
         (lambda answer: best(answer).attention[0].weights.__setitem__(0, 2.0), "share of the attention is none"),
         (lambda answer: first(answer).warnings.pop(), "truncated and warnings of it differ"),
         (lambda answer: setattr(first(answer).sentences[0], "is_split", True), "split and warnings of it differ"),
-        (lambda answer: setattr(first(answer).warnings[0], "message", ""), "a warning of 0 characters"),
+        (lambda answer: setattr(first(answer).warnings[0], "message", ""), "a warning is empty"),
         (lambda answer: setattr(first(answer).warnings[0], "kind", 99), "a warning of kind 99"),
         (lambda answer: setattr(first(answer).warnings[0], "sentence_index", 2), "about sentence 2 of 2"),
     ],

@@ -12,12 +12,12 @@ from loadtests.sampler import (
     CPU_SECONDS,
     RESIDENT_BYTES,
     Sample,
-    Sampler,
     footprint,
     held_segments,
     open_calls,
     parse_metrics,
     process_tree,
+    sampling,
     scrape,
 )
 
@@ -52,17 +52,17 @@ def test_a_metric_is_added_up_over_its_labels() -> None:
 
 def test_a_server_is_looked_at_before_and_after_as_far_as_it_can_be() -> None:
     with (
-        Sampler(None, [os.getpid()], interval_s=60.0) as processes,
-        Sampler("http://127.0.0.1:1/metrics", interval_s=60.0) as silent,
-        Sampler(None) as nothing,
+        sampling(None, [os.getpid()], interval_s=60.0) as processes,
+        sampling("http://127.0.0.1:1/metrics", interval_s=60.0) as silent,
+        sampling(None) as nothing,
     ):
         pass
 
-    first, last = processes.samples
+    first, last = processes
     assert 0 < first.values[CPU_SECONDS] <= last.values[CPU_SECONDS]
     assert last.values[RESIDENT_BYTES] > 2**20
-    assert [sample.values for sample in silent.samples] == [{}, {}]
-    assert nothing.samples == []
+    assert [sample.values for sample in silent] == [{}, {}]
+    assert nothing == []
 
 
 def test_an_address_of_something_else_is_refused() -> None:
