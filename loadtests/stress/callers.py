@@ -8,6 +8,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -22,7 +23,6 @@ from loadtests.wire import Method
 TIMEOUT_S: Final = 60.0
 """Deadline of a call whose caller waits: only reached if the server has forgotten it."""
 
-REQUEST_ID_KEY: Final = "x-request-id"
 WRONG_ANSWER: Final = "WRONG_ANSWER"
 """In place of OK: an answer came, but not the right one."""
 
@@ -36,9 +36,6 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 500),
 )
 _MAX_MESSAGE_CHARACTERS: Final = 160
-_NUM_TRANSLATING: Final = 3
-_PAUSE_S: Final = 0.02
-"""Between two calls of a bystander, so that the machine is busy and not full."""
 _PROGRESS_TIMEOUT_S: Final = 90.0
 
 
@@ -69,9 +66,21 @@ class Reply:
         return self.ended_s - self.began_s
 
 
-def reply_of(call: Any, messages: Sequence[bytes], *, began_s: float) -> Reply:
-    """Return what became of a call that has ended."""
-    status, ended_s = call.code().name, time.monotonic()
+def reply_of(call: Any, *, began_s: float, on_first: Callable[[], object] = lambda: None) -> Reply:
+    """Read what comes until a call has ended, and return what became of it.
+
+    Args:
+        call: made like one that is answered with many messages, as every call can be.
+        began_s: when it was made.
+        on_first: what is done once the first message has come.
+    """
+    messages: list[bytes] = []
+    with suppress(grpc.RpcError):  # its status is looked at below
+        for message in call:
+            messages.append(message)
+            if len(messages) == 1:
+                on_first()
+    status = call.code().name
     has_details = any(key == _DETAILS_KEY for key, _ in call.trailing_metadata() or ())
     return Reply(
         status=status,
@@ -79,34 +88,15 @@ def reply_of(call: Any, messages: Sequence[bytes], *, began_s: float) -> Reply:
         is_of_server=status == "OK" or (has_details and status != "CANCELLED"),  # which the client's library says
         messages=tuple(messages),
         began_s=began_s,
-        ended_s=ended_s,
+        ended_s=time.monotonic(),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A request whose right answer is known."""
-
-    request: bytes
-    answer: bytes
-    """As `Reply.answer` was before anything went wrong; bit for bit."""
-
-    def ask(self, client: "Client", *, timeout_s: float = TIMEOUT_S) -> Reply:
-        """Ask it and judge the reply."""
-        return self.judge(client.translate(self.request, timeout_s=timeout_s))
-
-    def judge(self, reply: Reply) -> Reply:
-        """Return a reply with another status if it is an answer, but not the right one."""
-        if reply.status != "OK" or reply.answer == self.answer:
-            return reply
-        message = f"{_texts(reply.answer)} instead of {_texts(self.answer)}"
-        return replace(reply, status=WRONG_ANSWER, message=message)
 
 
 class Client:
     """A connection of its own; one thread at a time uses it."""
 
     def __init__(self, target: str) -> None:
+        self._target = target
         self._channel = connect(target)
 
     def translate(self, request: bytes, *, timeout_s: float = TIMEOUT_S) -> Reply:
@@ -132,12 +122,11 @@ class Client:
     ) -> Reply:
         """Make any unary call; `read` makes `Reply.answer`, or raises a ValueError that says what is wrong."""
         began_s = time.monotonic()
-        call = self._channel.unary_unary(method.path).future(request, timeout=timeout_s, **options)
-        if call.code() is not grpc.StatusCode.OK:
-            return reply_of(call, (), began_s=began_s)
-        reply = reply_of(call, [call.result()], began_s=began_s)
+        reply = reply_of(
+            self._channel.unary_stream(method.path)(request, timeout=timeout_s, **options), began_s=began_s
+        )
         try:
-            return replace(reply, answer=read(reply.messages[0]))
+            return replace(reply, answer=read(reply.messages[0])) if reply.status == "OK" else reply
         except ValueError as error:
             return replace(reply, status=WRONG_ANSWER, message=str(error))
 
@@ -146,6 +135,23 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self._channel.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A request whose right answer is known."""
+
+    request: bytes
+    answer: bytes
+    """As `Reply.answer` was before anything went wrong; bit for bit."""
+
+    def ask(self, client: Client, *, timeout_s: float = TIMEOUT_S) -> Reply:
+        """Ask it; the reply has another status if it is an answer, but not the right one."""
+        reply = client.translate(self.request, timeout_s=timeout_s)
+        if reply.status != "OK" or reply.answer == self.answer:
+            return reply
+        message = f"{_shown(reply.answer)} instead of {_shown(self.answer)}"
+        return replace(reply, status=WRONG_ANSWER, message=message)
 
 
 def learn_answers(target: str, requests: Sequence[bytes]) -> list[Question]:
@@ -172,35 +178,29 @@ class Bystanders:
         target: str,
         questions: Sequence[Question],
         *,
-        num_translating: int = _NUM_TRANSLATING,
-        each_s: float = _PAUSE_S,
+        num_translating: int = 3,
+        each_s: float = 0.02,
         look: Callable[[Client], Reply] = Client.check,
-        look_each_s: float = _PAUSE_S,
+        look_each_s: float = 0.02,
     ) -> None:
-        """Let so many threads translate and one more look: a call without queue and model; with pauses between."""
-        self._target = target
-        self._is_over = threading.Event()
-        self._progress = threading.Condition()
-        asks: list[Callable[[Client], Reply]] = [question.ask for question in questions]
-        of_threads = [([*asks[number:], *asks[:number]], each_s) for number in range(num_translating)]
-        of_threads.append(([look], look_each_s))
-        self._replies: list[list[Reply]] = [[] for _ in of_threads]
-        self._threads = [
-            threading.Thread(target=self._call, args=(replies, *calls), name="bystander", daemon=True)
-            for replies, calls in zip(self._replies, of_threads, strict=True)
+        """Let so many threads translate and one more look: a call without queue and model.
+
+        There is a pause between two calls of each, so that the machine is busy and not full.
+        """
+        self.translations: list[Reply] = []
+        self.looks: list[Reply] = []
+        asks = [question.ask for question in questions]
+        turns = [
+            *((self.translations, [*asks[number:], *asks[:number]], each_s) for number in range(num_translating)),
+            (self.looks, [look], look_each_s),
         ]
-
-    @property
-    def translations(self) -> list[Reply]:
-        """What came of every translation so far."""
-        with self._progress:
-            return [reply for replies in self._replies[:-1] for reply in replies]
-
-    @property
-    def looks(self) -> list[Reply]:
-        """What came of every other call so far."""
-        with self._progress:
-            return list(self._replies[-1])
+        self._target = target
+        self._is_over, self._progress = threading.Event(), threading.Condition()
+        self._latest_s = [0.0] * len(turns)
+        self._threads = [
+            threading.Thread(target=self._call, args=(number, *turn), name="bystander", daemon=True)
+            for number, turn in enumerate(turns)
+        ]
 
     def wait_for_answers(self) -> None:
         """Return once each of them has ended a call that began after this.
@@ -208,13 +208,9 @@ class Bystanders:
         Raises:
             ServerError: if one of them waits for very long.
         """
-        began_s = time.monotonic()
-
-        def has_each_called() -> bool:
-            return all(replies and replies[-1].began_s >= began_s for replies in self._replies)
-
+        now_s = time.monotonic()
         with self._progress:
-            if not self._progress.wait_for(has_each_called, _PROGRESS_TIMEOUT_S):
+            if not self._progress.wait_for(lambda: min(self._latest_s) >= now_s, _PROGRESS_TIMEOUT_S):
                 raise ServerError(f"a bystander has waited for more than {_PROGRESS_TIMEOUT_S:g} s")
 
     def __enter__(self) -> Self:
@@ -227,18 +223,21 @@ class Bystanders:
         for thread in self._threads:
             thread.join()
 
-    def _call(self, replies: list[Reply], calls: Sequence[Callable[[Client], Reply]], each_s: float) -> None:
+    def _call(
+        self, number: int, replies: list[Reply], calls: Sequence[Callable[[Client], Reply]], each_s: float
+    ) -> None:
         with Client(self._target) as client:
             for call in itertools.cycle(calls):
                 reply = call(client)
+                replies.append(reply)
                 with self._progress:
-                    replies.append(reply)
+                    self._latest_s[number] = reply.began_s
                     self._progress.notify_all()
                 if self._is_over.wait(each_s):
                     return
 
 
-def _texts(answer: bytes) -> list[tuple[str, float]]:
+def _shown(answer: bytes) -> list[tuple[str, float]]:
     """Return what a message shows of an answer: texts and scores."""
     translations = pb.TranslateResponse.FromString(answer).translations
     return [(one.text, one.score) for translation in translations for one in translation.hypotheses]

@@ -4,16 +4,15 @@ import argparse
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
 from loadtests.flags import within
 from loadtests.stress import server
-from loadtests.stress.calls import Load
-from loadtests.stress.soak.judging import Notes, judge
-from loadtests.stress.soak.ledger import AccessLog, read_access_log
-from loadtests.stress.soak.plan import EVERYTHING, Mix, planned_calls
+from loadtests.stress.calls import Kind, Load
+from loadtests.stress.soak.ledger import Entry, Notes, read_access_log
+from loadtests.stress.soak.plan import EVERYTHING, Mix, Plan
 from loadtests.stress.verdict import Summary, at_most, conclude, require
 from loadtests.target import ServerProcess, wait_until_idle
 from loadtests.texts import SENTENCES, Texts
@@ -31,28 +30,33 @@ the answer was faster); clients and server count the same calls; no request is i
 decoded afterwards; the server's memory after the first calls, which are not counted, and at the end is the same but for
 a few megabytes; the server drains and ends with 0."""
 
+_METHODS: Final = {method.value: method for method in EVERYTHING.methods}
 _COUNTS: Final = {"short": (4_000, 1_000), "full": (50_000, 5_000)}
 """Calls, and calls before them that only warm up."""
-_KINDS: Final = {"usual": 1, "cancels": 19}
-_SETTLE_TIMEOUT_S: Final = 30.0
-_LOOK_EACH_S: Final = 0.25
+MIX: Final = Mix(
+    kinds={Kind.USUAL: 1, Kind.CANCELS: 19},
+    methods={},
+    texts={"nothing": 5, "word": 10, "chat": 42, "sentence": 43},
+    documents={"blank": 5, "paragraph": 95},
+    defaults_share=1.0,
+)
 _WINDOW: Final = 0.1
 """Share of the memory samples, at each end, whose medians are compared."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """What was seen."""
 
-    notes: Notes = field(default_factory=Notes)
-    memory_mb: list[float] = field(default_factory=list)
+    notes: Notes
+    memory_mb: Sequence[float]
     """Of the server, from the end of the warm-up, at even distances."""
 
-    left: Mapping[str, float] = field(default_factory=dict)
+    left: Mapping[str, float]
     """What is not idle: gauges of work that are not back at 0, steps still run."""
 
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    elapsed_s: float = 0.0
+    metrics: Mapping[str, float]
+    elapsed_s: float
 
     @property
     def rss_growth_mb(self) -> float:
@@ -72,30 +76,24 @@ def cancel_calls(
     seed: int,
 ) -> Found:
     """Make all calls of a plan, after others that only warm up."""
-    found, texts = Found(), Texts(SENTENCES, origin="built-in sentences")
-    mix = Mix(kinds=_KINDS, methods=dict.fromkeys(methods, 1), is_light=True)
-    load = Load(
-        tested.target,
-        num_callers=num_callers,
-        note=lambda planned, reply: found.notes.add(judge(planned, reply)),
-        look_each_s=_LOOK_EACH_S,
-    )
-    warm_up = planned_calls(texts, models=models, prefix="w", seed=seed + 1, mix=mix)
+    notes, memory_mb = Notes(), list[float]()
+    mix, texts = replace(MIX, methods=dict.fromkeys(methods, 1)), Texts(SENTENCES, origin="built-in sentences")
+    warm_up = Plan(texts=texts, models=models, prefix="w", seed=seed + 1, mix=mix)
+    plan = Plan(texts=texts, models=models, prefix="c", seed=seed, mix=mix)
+    load = Load(target=tested.target, num_callers=num_callers, note=notes.note, look_each_s=0.25)
     load.run(itertools.islice(warm_up, num_warm_up))
     began_s = time.monotonic()
-    plan = planned_calls(texts, models=models, prefix="c", seed=seed, mix=mix)
-    load.run(itertools.islice(plan, num_calls), look=lambda: found.memory_mb.append(tested.rss_mb()))
-    found.elapsed_s = time.monotonic() - began_s
-    found.left = wait_until_idle(tested, timeout_s=_SETTLE_TIMEOUT_S)
-    found.memory_mb.append(tested.rss_mb())
-    found.metrics = tested.samples()
-    return found
+    load.run(itertools.islice(plan, num_calls), look=lambda: memory_mb.append(tested.rss_mb()))
+    elapsed_s, left = time.monotonic() - began_s, wait_until_idle(tested, timeout_s=30.0)
+    memory_mb.append(tested.rss_mb())
+    return Found(notes=notes, memory_mb=memory_mb, left=left, metrics=tested.samples(), elapsed_s=elapsed_s)
 
 
-def summarize(found: Found, log: AccessLog, *, exit_code: int, max_rss_growth_mb: float) -> Summary:
+def summarize(
+    found: Found, logged: Sequence[Entry], complaints: Sequence[str], *, exit_code: int, max_rss_growth_mb: float
+) -> Summary:
     """Return figures and promises."""
     notes = found.notes
-    of_calls = notes.promises(log, found.metrics, errors=log.complaints)
     num_cancelled, num_answered = notes.num_ended("CANCELLED"), notes.num_ended("OK")
     figures = {
         "calls": notes.num_calls,
@@ -108,23 +106,21 @@ def summarize(found: Found, log: AccessLog, *, exit_code: int, max_rss_growth_mb
         "calls_per_s": f"{notes.num_calls / found.elapsed_s:.0f}",
     }
     promises = [
-        *of_calls,
+        *notes.promises(logged, found.metrics, errors=complaints, exit_code=exit_code),
         require("the server is idle afterwards", not found.left, f"work is left: {found.left}"),
         at_most("memory of the server grows", found.rss_growth_mb, max_rss_growth_mb, unit="MB"),
         require("both ends are met", bool(num_cancelled and num_answered), f"calls ended with {dict(notes.ends)}"),
-        require("the server drains", exit_code == 0, f"it ended with exit code {exit_code}"),
     ]
     return Summary(scenario="cancellations", figures=figures, promises=promises)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of this scenario."""
-    add, count, methods = parser.add_argument, within(1, 1_000_000, int), list(EVERYTHING.methods)
+    add, count, names = parser.add_argument, within(1, 1_000_000, int), ",".join(_METHODS)
     add("--calls", type=count, metavar="N", help="in place of those of the mode (short 4000, full 50000)")
     add("--warm-up", type=count, metavar="N", help="calls before memory is first looked at (short 1000, full 5000)")
     add("--callers", type=within(1, 256, int), default=32, metavar="N", help="calls at a time (32)")
-    names = ",".join(method.value for method in methods)
-    add("--methods", type=_methods, default=methods, metavar="NAME,...", help=f"some of {names} (all)")
+    add("--methods", type=_methods, default=names, metavar="NAME,...", help=f"some of {names} (all)")
     add("--max-rss-growth-mb", type=float, default=32.0, metavar="MB", help="memory promise (32)")
 
 
@@ -143,9 +139,8 @@ def run(options: argparse.Namespace) -> int:
             seed=options.seed,
         )
         exit_code = tested.stop()
-    with server.log_path(options.output).open(encoding="utf-8", errors="replace") as lines:
-        log = read_access_log(lines)
-    summary = summarize(found, log, exit_code=exit_code, max_rss_growth_mb=options.max_rss_growth_mb)
+    heard, max_growth_mb = read_access_log(options.output), options.max_rss_growth_mb
+    summary = summarize(found, *heard, exit_code=exit_code, max_rss_growth_mb=max_growth_mb)
     details = {
         "ends": {f"{kind} {status}": count for (kind, status), count in sorted(found.notes.ends.items())},
         "left": dict(found.left),
@@ -156,7 +151,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _methods(text: str) -> list[Method]:
-    names = {method.value: method for method in EVERYTHING.methods}
-    if unknown := [name for name in text.split(",") if name not in names]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]}: expected some of {','.join(names)}")
-    return [names[name] for name in text.split(",")]
+    try:
+        return [_METHODS[name] for name in text.split(",")]
+    except KeyError as unknown:
+        raise argparse.ArgumentTypeError(f"{unknown.args[0]}: expected some of {','.join(_METHODS)}") from unknown

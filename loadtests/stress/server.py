@@ -47,27 +47,27 @@ def started(output: Path, *, models: Path, settings: Mapping[str, str] | None = 
         yield server
 
 
-def log_records(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Yield each line of a log and its record; None for a line that is none, such as of a traceback."""
-    for line in lines:
-        text = line.strip()
-        if not text:
-            continue
+def read_log(lines: Iterable[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the records of a log that complain of nothing, and the lines that do.
+
+    These are records of errors, and what is no record: what Python or a library writes when something is wrong.
+    """
+    records, complaints = [], []
+    for line in filter(None, map(str.strip, lines)):
         try:
-            record = json.loads(text)
+            record = json.loads(line)
         except ValueError:
             record = None
-        yield text, record if isinstance(record, dict) else None
-
-
-def is_complaint(record: dict[str, Any] | None) -> bool:
-    """Tell whether a record is an error, or none at all: what Python or a library writes when something is wrong."""
-    return record is None or record.get("level") in _COMPLAINTS
+        if isinstance(record, dict) and record.get("level") not in _COMPLAINTS:
+            records.append(record)
+        else:
+            complaints.append(line)
+    return records, complaints
 
 
 def complaints(lines: Iterable[str]) -> list[str]:
     """Return the lines of a log that tell of errors, or are no records."""
-    return [text for text, record in log_records(lines) if is_complaint(record)]
+    return read_log(lines)[1]
 
 
 def copy_tree(original: Path, copy: Path) -> None:
@@ -96,19 +96,11 @@ class Versions:
         self._manifest = json.loads((bundle / _MANIFEST).read_text(encoding="utf-8"))
         self.name: str = self._manifest["name"]
         self._family = models / self.name
-        self._family.mkdir(parents=True, exist_ok=True)
-
-    def full_name(self, version: int) -> str:
-        """Return what calls name a version."""
-        return f"{self.name}/{version}"
 
     def add(self, version: int, *, is_broken: bool = False) -> None:
         """Let a version appear as a whole, by a rename; the weights of a broken one lack their last byte."""
         hidden = self._family / f".{version}"
-        hidden.mkdir()
-        for path in self._bundle.iterdir():
-            if path.name != _MANIFEST:
-                shutil.copyfile(path, hidden / path.name)
+        shutil.copytree(self._bundle, hidden, copy_function=shutil.copyfile)
         manifest = {**self._manifest, "version": str(version)}
         (hidden / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
         if is_broken:

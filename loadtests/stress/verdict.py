@@ -20,12 +20,9 @@ class Promise:
 
     name: str
     broken: Sequence[str] = ()
-    figures: Mapping[str, Any] = field(default_factory=dict)
+    """Sentences of what did not hold."""
 
-    @property
-    def held(self) -> bool:
-        """Whether it was never broken."""
-        return not self.broken
+    figures: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def sentence(self) -> str:
@@ -37,10 +34,8 @@ class Promise:
 
 def at_most(name: str, value: float, limit: float, *, unit: str = "") -> Promise:
     """Return the promise that a figure is not above its limit."""
-    figures = {"value": value, "limit": limit}
-    if value <= limit:
-        return Promise(name=name, figures=figures)
-    return Promise(name=name, broken=[f"{value:.4g}{unit and ' '}{unit}, more than {limit:g}"], figures=figures)
+    broken = [] if value <= limit else [f"{value:.4g}{unit and ' '}{unit}, more than {limit:g}"]
+    return Promise(name=name, broken=broken, figures={"value": value, "limit": limit})
 
 
 def require(name: str, holds: bool, otherwise: str) -> Promise:
@@ -61,7 +56,7 @@ class Summary:
     @property
     def broken(self) -> list[Promise]:
         """The promises that did not hold."""
-        return [promise for promise in self.promises if not promise.held]
+        return [promise for promise in self.promises if promise.broken]
 
     @property
     def exit_status(self) -> int:
@@ -69,19 +64,19 @@ class Summary:
         return 1 if self.broken else 0
 
     @property
+    def verdict(self) -> str:
+        """`held` or `broken`."""
+        return "broken" if self.broken else "held"
+
+    @property
     def line(self) -> str:
         """`SCENARIO name=value ... verdict=held`."""
-        return figures_line(self.scenario, {**self.figures, "verdict": "broken" if self.broken else "held"})
+        return figures_line(self.scenario, {**self.figures, "verdict": self.verdict})
 
     def as_json(self) -> dict[str, Any]:
         """Return figures, promises and verdict as JSON-ready values."""
-        return {
-            "scenario": self.scenario,
-            "verdict": "broken" if self.broken else "held",
-            "figures": dict(self.figures),
-            "promises": [{"held": promise.held, **asdict(promise)} for promise in self.promises],
-            "notes": list(self.notes),
-        }
+        promises = [{"held": not promise.broken, **asdict(promise)} for promise in self.promises]
+        return {**asdict(self), "verdict": self.verdict, "promises": promises}
 
 
 def conclude(summary: Summary, output: Path, *, details: Mapping[str, Any], figure: Figure | None = None) -> int:

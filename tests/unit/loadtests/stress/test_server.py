@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.stress.server import Versions, complaints, only_bundle
+from loadtests.stress.verdict import Promise, Summary, at_most, require
 
 
 @pytest.fixture
@@ -15,46 +16,21 @@ def bundle(tmp_path: Path) -> Path:
     return directory
 
 
-def test_a_version_has_the_files_of_the_bundle_and_a_manifest_of_its_own(tmp_path: Path, bundle: Path) -> None:
-    versions = Versions(tmp_path / "models", bundle)
+@pytest.mark.parametrize(("is_broken", "weights"), [(False, b"weights"), (True, b"weight")])
+def test_a_version_comes_with_files_and_a_manifest_of_its_own_and_leaves_nothing(
+    tmp_path: Path, bundle: Path, is_broken: bool, weights: bytes
+) -> None:
+    versions, family = Versions(tmp_path / "models", bundle), tmp_path / "models" / "m"
 
-    versions.add(7)
+    versions.add(7, is_broken=is_broken)
 
-    assert versions.full_name(7) == "m/7"
-    manifest = json.loads((tmp_path / "models" / "m" / "7" / "manifest.json").read_text())
+    manifest = json.loads((family / "7" / "manifest.json").read_text())
     assert manifest == {"name": "m", "version": "7", "licence": "CC0"}
-    assert (tmp_path / "models" / "m" / "7" / "weights.bin").read_bytes() == b"weights"
-    assert json.loads((bundle / "manifest.json").read_text())["version"] == "1"
-
-
-def test_a_broken_version_lacks_the_end_of_its_weights_and_the_bundle_does_not(tmp_path: Path, bundle: Path) -> None:
-    Versions(tmp_path / "models", bundle).add(7, is_broken=True)
-
-    assert (tmp_path / "models" / "m" / "7" / "weights.bin").read_bytes() == b"weight"
-    assert (bundle / "weights.bin").read_bytes() == b"weights"
-
-
-def test_a_version_that_is_removed_leaves_nothing(tmp_path: Path, bundle: Path) -> None:
-    versions = Versions(tmp_path / "models", bundle)
-    versions.add(7)
-
+    assert (family / "7" / "weights.bin").read_bytes() == weights
     versions.remove(7)
-
-    assert list((tmp_path / "models" / "m").iterdir()) == []
+    assert list(family.iterdir()) == []
+    assert json.loads((bundle / "manifest.json").read_text())["version"] == "1"
     assert (bundle / "weights.bin").read_bytes() == b"weights"
-
-
-def test_errors_and_what_is_no_record_are_complaints() -> None:
-    lines = [
-        '{"event": "request", "level": "info"}',
-        '{"event": "sentence splitter failed", "level": "warning"}',
-        "",
-        '{"event": "request failed", "level": "error"}',
-        "Traceback (most recent call last):",
-        "7",
-    ]
-
-    assert complaints(f"{line}\n" for line in lines) == lines[3:]
 
 
 def test_a_directory_of_models_has_one_bundle_or_is_refused(tmp_path: Path, bundle: Path) -> None:
@@ -65,3 +41,27 @@ def test_a_directory_of_models_has_one_bundle_or_is_refused(tmp_path: Path, bund
     versions.add(8)
     with pytest.raises(ValueError, match="expected one bundle MODEL/VERSION, found 2"):
         only_bundle(tmp_path / "models")
+
+
+def test_errors_and_what_is_no_record_are_complaints() -> None:
+    lines = ['{"event": "request", "level": "info"}', '{"event": "sentence splitter failed", "level": "warning"}', ""]
+    complaining = ['{"event": "request failed", "level": "error"}', "Traceback (most recent call last):", "7"]
+
+    assert complaints(f"{line}\n" for line in lines + complaining) == complaining
+
+
+def test_one_broken_promise_is_enough_to_fail_and_all_of_it_is_in_the_json() -> None:
+    kept, broken = Promise(name="answers"), Promise(name="memory", broken=list("abcdefg"))
+    found, well = (Summary(scenario="soak", figures={"calls": 5}, promises=made) for made in ([kept, broken], [kept]))
+
+    assert (well.line, well.exit_status) == ("soak calls=5 verdict=held", 0)
+    assert (found.line, found.exit_status) == ("soak calls=5 verdict=broken", 1)
+    assert [promise.sentence for promise in found.broken] == ["memory: a; b; c; d; e; and 2 more"]
+    assert found.as_json()["promises"][1] == {"name": "memory", "held": False, "broken": list("abcdefg"), "figures": {}}
+
+
+def test_a_figure_is_held_to_its_limit_and_what_is_required_must_hold() -> None:
+    assert at_most("memory", 32.0, 32.0).broken == []
+    assert at_most("memory", 90.0, 32.0, unit="MB").sentence == "memory: 90 MB, more than 32"
+    assert not require("at rest", True, "work is left").broken
+    assert require("at rest", False, "work is left").sentence == "at rest: work is left"

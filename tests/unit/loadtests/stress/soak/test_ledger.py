@@ -1,105 +1,131 @@
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
+from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.stress.calls import Ending
-from loadtests.stress.soak.ledger import (
-    UNSEEN,
-    Entry,
-    Logged,
-    abandoned,
-    answered,
-    balance,
-    counted_requests,
-    read_access_log,
-)
+from loadtests.stress.callers import Reply
+from loadtests.stress.calls import Kind, PlannedCall
+from loadtests.stress.server import log_path
+from loadtests.stress.soak.ledger import UNSEEN, Entry, Notes, read_access_log
+from loadtests.wire import Method
 
-METHOD = "Translate"
+SHORT = Kind.SHORT_DEADLINE
+GIVEN_UP = {UNSEEN, "CANCELLED", "OK"}
+LATE = {"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
+STREAM = Method.TRANSLATE_STREAM
 
 
-def entry(request_id: str, *possible: str) -> Entry:
-    return Entry(request_id=request_id, method=METHOD, possible=frozenset(possible))
+def planned(method: Method = Method.TRANSLATE, **changed: Any) -> PlannedCall:
+    ids = ("r.0", "r.1") if method is STREAM else ("",)
+    raw = tuple(pb.TranslateRequest(texts=["A"], request_id=name).SerializeToString() for name in ids)
+    fields = {"request_id": "r", "kind": Kind.USUAL, "method": method, "raw": raw, "answers": ("OK",) * len(raw)}
+    return PlannedCall(**{**fields, **changed})
 
 
-def logged(request_id: str, status: str, method: str = METHOD) -> Logged:
-    return Logged(request_id=request_id, method=method, status=status)
+def answer(request_id: str = "r", text: str = "B") -> bytes:
+    span = pb.Span(start=0, end=1)
+    tokens: dict[str, Any] = {"num_source_tokens": 2, "num_target_tokens": 2}
+    names: dict[str, Any] = {"request_id": request_id, "model_name": "m", "model_version": "1"}
+    sentence = pb.Sentence(source=span, target=span, **tokens)
+    translation = pb.Translation(hypotheses=[pb.Hypothesis(text=text)], sentences=[sentence])
+    return pb.TranslateResponse(translations=[translation], **names, **tokens).SerializeToString()
 
 
-def test_books_that_agree_have_no_difference_and_a_call_given_up_need_not_be_seen() -> None:
-    given_up = entry("c", UNSEEN, "CANCELLED", "OK")
-    entries = [entry("a", "OK"), entry("b", "INVALID_ARGUMENT"), given_up, entry("d", UNSEEN)]
-    lines = [logged("a", "OK"), logged("b", "INVALID_ARGUMENT"), logged("c", "CANCELLED")]
+def server(status: str = "OK", *messages: bytes) -> Reply:
+    return Reply(status=status, messages=messages)
 
-    found = balance(entries, lines, {(METHOD, line.status): 1 for line in lines})
 
-    assert (found.twice, found.differing, found.miscounted, found.difference) == ([], [], [], 0)
-    assert balance([given_up], [], {}).difference == 0
+def client(status: str, *messages: bytes) -> Reply:
+    return Reply(status=status, is_of_server=False, messages=messages)
+
+
+def noted(call: PlannedCall, *replies: Reply) -> Notes:
+    notes = Notes()
+    for reply in replies:
+        notes.note(call, reply)
+    return notes
 
 
 @pytest.mark.parametrize(
-    ("entries", "lines", "sentence"),
+    ("call", "reply", "possible"),
     [
-        ([entry("a", "OK")], [], "Translate a: expected OK, the server says UNSEEN"),
-        ([entry("a", "OK")], [logged("a", "INTERNAL")], "Translate a: expected OK, the server says INTERNAL"),
-        ([entry("a", "OK")], [logged("a", "OK", "GetModel")], "Translate a: expected OK, the server says OK"),
-        ([entry("a", UNSEEN)], [logged("a", "OK")], "Translate a: expected UNSEEN, the server says OK"),
-        ([], [logged("a", "OK")], "a: no client made it, the server ended it with OK"),
+        (planned(), server("OK", answer()), [{"OK"}]),
+        (planned(kind=Kind.CANCELS), client("CANCELLED"), [GIVEN_UP]),
+        (planned(kind=Kind.DISCONNECTS), client("CANCELLED"), [GIVEN_UP]),
+        (planned(kind=SHORT), client("DEADLINE_EXCEEDED"), [GIVEN_UP | LATE]),
+        (planned(kind=SHORT), server("RESOURCE_EXHAUSTED"), [{"RESOURCE_EXHAUSTED"}]),
+        (planned(answers=("NOT_FOUND",)), server("NOT_FOUND"), [{"NOT_FOUND"}]),
+        (planned(answers=("RESOURCE_EXHAUSTED",), is_counted=False), client("RESOURCE_EXHAUSTED"), [{UNSEEN}]),
+        (planned(Method.GET_MODEL, kind=Kind.SWAP), server("OK", b""), [{"OK"}]),
+        (planned(STREAM), server("OK", answer("r.1"), answer("r.0")), [{UNSEEN}, {"OK"}, {"OK"}]),
+        (planned(STREAM, kind=Kind.CANCELS), client("CANCELLED", answer("r.0")), [{UNSEEN}, {"OK"}, GIVEN_UP]),
+        (
+            planned(STREAM, kind=SHORT),
+            client("DEADLINE_EXCEEDED"),
+            [{UNSEEN, "DEADLINE_EXCEEDED"}, *[GIVEN_UP | LATE] * 2],
+        ),
     ],
 )
-def test_a_call_that_differs_is_named(entries: list[Entry], lines: list[Logged], sentence: str) -> None:
-    counted = {(line.method, line.status): 1 for line in lines}
+def test_a_call_that_ends_as_planned_is_no_error(call: PlannedCall, reply: Reply, possible: list[set[str]]) -> None:
+    notes = noted(call, reply)
 
-    assert balance(entries, lines, counted).differing == [sentence]
-
-
-def test_a_call_that_was_ended_twice_is_found_though_its_status_is_right() -> None:
-    found = balance([entry("a", "OK")], [logged("a", "OK"), logged("a", "OK")], {(METHOD, "OK"): 2})
-
-    assert found.twice == ["a was ended 2 times"]
-    assert found.difference == 1  # one more is counted than there were calls
+    assert [entry.possible for entry in notes.entries] == possible
+    assert [entry.request_id for entry in notes.entries] == ["r", "r.0", "r.1"][: len(possible)]
+    assert (notes.unanswered, notes.twice, notes.errors, notes.wrong) == ([], [], [], [])
+    assert notes.num_sentences == sum(raw != b"" for raw in reply.messages)
 
 
-@pytest.mark.parametrize("count", [0, 2])
-def test_a_counter_that_does_not_fit_is_found_though_the_log_is_right(count: int) -> None:
-    found = balance([entry("a", "OK")], [logged("a", "OK")], {(METHOD, "OK"): count})
+@pytest.mark.parametrize(
+    ("call", "reply"),
+    [
+        *((planned(), made(status)) for made in (server, client) for status in ("INTERNAL", "UNAVAILABLE")),
+        *((planned(), made(status)) for made in (server, client) for status in ("CANCELLED", "RESOURCE_EXHAUSTED")),
+        (planned(kind=SHORT), client("RESOURCE_EXHAUSTED")),
+        (planned(answers=("NOT_FOUND",)), server("INVALID_ARGUMENT")),
+        (planned(answers=("NOT_FOUND",)), server("OK", answer())),
+        (planned(STREAM), server("NOT_FOUND")),
+    ],
+)
+def test_a_status_that_was_not_provoked_is_an_error(call: PlannedCall, reply: Reply) -> None:
+    notes = noted(call, reply)
 
-    assert found.miscounted == [f"Translate OK: the server counted {count} and logged 1, the clients 1 to 1"]
-    assert found.difference == 1
-
-
-def test_a_call_given_up_may_be_ended_as_cancelled_or_answered_but_not_as_failed() -> None:
-    in_short_time = {"OK", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
-
-    assert abandoned(Ending.CANCELS, "OK") == {UNSEEN, "CANCELLED", "OK"}
-    assert abandoned(Ending.DISCONNECTS, "NOT_FOUND") == {UNSEEN, "CANCELLED", "NOT_FOUND"}
-    assert answered(Ending.SHORT_DEADLINE, "OK") == in_short_time
-    assert abandoned(Ending.SHORT_DEADLINE, "OK") == {UNSEEN, "CANCELLED"} | in_short_time
-
-
-def line(**fields: object) -> str:
-    return json.dumps({"level": "info", "method": METHOD, "status": "OK", "request_id": "a", **fields}) + "\n"
+    assert len(notes.errors) == 1
+    assert not reply.is_of_server or notes.entries[0].possible == {reply.status}
 
 
-def test_the_log_has_requests_streams_that_failed_and_complaints() -> None:
-    stream = {"event": "stream", "method": "TranslateStream"}
-    complaints = [line(event="request failed", level="error"), "Traceback (most recent call last):\n", "7\n"]
-
-    found = read_access_log(
-        [
-            line(event="request"),
-            line(**stream, request_id="b"),
-            line(**stream, request_id="c", status="NOT_FOUND", reason="MODEL_NOT_FOUND"),
-            line(event="ready"),
-            "\n",
-            *complaints,
-        ]
-    )
-
-    assert found.logged == (logged("a", "OK"), logged("c", "NOT_FOUND", "TranslateStream"))
-    assert found.complaints == tuple(map(str.strip, complaints))
+@pytest.mark.parametrize("kind", [Kind.USUAL, Kind.CANCELS])
+def test_a_call_whose_long_deadline_passed_was_not_answered(kind: Kind) -> None:
+    assert len(noted(planned(kind=kind), client("DEADLINE_EXCEEDED")).unanswered) == 1
 
 
-def test_counters_of_requests_are_read_by_method_and_status() -> None:
-    exposed = {'mt_requests_total{method="Translate",status="OK"}': 3.0, 'mt_segments_total{outcome="ok"}': 9.0}
+def test_what_is_wrong_with_answers_is_noted() -> None:
+    raw = (pb.TranslateDocumentRequest(text="A").SerializeToString(),)
+    first, other = server("OK", answer()), server("OK", answer(text="C"))
 
-    assert counted_requests(exposed) == {(METHOD, "OK"): 3}
+    assert noted(planned(kind=Kind.PROBE), first, first).wrong == []
+    assert noted(planned(kind=Kind.PROBE), first, other).wrong == ["r: another answer than at first"]
+    assert noted(planned(), first, other).wrong == []
+    assert noted(planned(Method.TRANSLATE_DOCUMENT, raw=raw), server()).wrong == ["r: no message came"]
+    assert noted(planned(STREAM), server("OK", answer("r.1"))).unanswered == [
+        "r.0 was not answered though its stream ended well"
+    ]
+    assert noted(planned(STREAM), server("OK", *map(answer, ("r.0", "r.1", "r.1")))).twice
+
+
+def test_the_log_has_requests_streams_that_failed_and_complaints(tmp_path: Path) -> None:
+    fields = {"level": "info", "method": "Translate", "status": "OK", "request_id": "a"}
+    stream = {**fields, "event": "stream", "method": "TranslateStream"}
+    failed = {**stream, "request_id": "c", "status": "NOT_FOUND", "reason": "MODEL_NOT_FOUND"}
+    records = [{**fields, "event": "request"}, {**stream, "request_id": "b"}, failed, {**fields, "event": "ready"}]
+    lines = [*map(json.dumps, records), "Traceback (most recent call last):"]
+    log_path(tmp_path).write_text("\n".join(lines), encoding="utf-8")
+
+    logged, complaints = read_access_log(tmp_path)
+
+    assert logged == [
+        Entry("a", "Translate", frozenset({"OK"})),
+        Entry("c", "TranslateStream", frozenset({"NOT_FOUND"})),
+    ]
+    assert complaints == lines[-1:]

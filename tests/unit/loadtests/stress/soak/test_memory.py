@@ -1,49 +1,39 @@
-import math
 import random
 
 import pytest
 
-from loadtests.stress.soak.memory import doubt, growth, lows, trend
+from loadtests.stress.soak.run import Sample, Settings
+from loadtests.stress.soak.scenario import judge_memory, judged_lows
 
-WINDOWS = 15
-SECONDS = 120
+SHORT, LONG = Settings(duration_s=180.0, growth_limit_mb=16.0), Settings(duration_s=1800.0)
 LIMIT = 480.0  # MiB per hour: 16 MiB in two minutes
 
 
-def judged(series: list[tuple[float, float, int]]) -> list[str]:
-    found = trend(lows(series, num_windows=WINDOWS))
-    assert found is not None
-    return growth(found, max_slope=LIMIT) or doubt(found, max_slope=LIMIT)
+def sample(at_s: float, rss_mb: float, swaps: int) -> Sample:
+    return {"at_s": at_s, "rss_mb": rss_mb, "swaps": swaps}
 
 
-def noisy(
-    *, seed: int, leak_mb_per_h: float = 0.0, step_mb: float = 0.0, each_swap_mb: float = 0.0
-) -> list[tuple[float, float, int]]:
+def judged(samples: list[Sample], settings: Settings = SHORT) -> list[str]:
+    promise, doubt = judge_memory(samples, settings)
+    return [*promise.broken, *doubt]
+
+
+def noisy(*, seed: int, leak_mb_per_h: float = 0.0, step_mb: float = 0.0, each_swap_mb: float = 0.0) -> list[Sample]:
     """Two samples a second: noise, half of the time a second version beside, and what is asked for."""
     generator = random.Random(seed)  # noqa: S311 - not for secrets
-    series = []
-    for index in range(2 * SECONDS):
-        at_s = index / 2
+    samples = []
+    for index in range(360):
+        at_s, num_swaps = index / 2, index // 12
         beside = 60.0 if at_s % 6 < 3 else 0.0
-        grown = leak_mb_per_h * at_s / 3600 + each_swap_mb * (at_s // 6) + (step_mb if at_s > SECONDS / 2 else 0.0)
-        series.append((at_s, 250 + abs(generator.gauss(0, 4)) + beside + grown, int(at_s // 6)))
-    return series
+        grown = leak_mb_per_h * at_s / 3600 + each_swap_mb * num_swaps + (step_mb if at_s > 120 else 0.0)
+        samples.append(sample(at_s, 250 + abs(generator.gauss(0, 4)) + beside + grown, num_swaps))
+    return samples
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_flat_noise_is_no_leak(seed: int) -> None:
-    assert judged(noisy(seed=seed)) == []
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_steady_leak_above_the_limit_is_found(seed: int) -> None:
-    (sentence,) = judged(noisy(seed=seed, leak_mb_per_h=3 * LIMIT))
-
-    assert "grows by 1" in sentence
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_leak_at_each_swap_is_found(seed: int) -> None:
+def test_a_leak_is_found_and_noise_is_none(seed: int) -> None:
+    assert judged(noisy(seed=seed)) == judged(noisy(seed=seed, leak_mb_per_h=-5 * LIMIT)) == []
+    assert "grows by 1" in judged(noisy(seed=seed, leak_mb_per_h=3 * LIMIT))[0]
     assert judged(noisy(seed=seed, each_swap_mb=9.0))  # the weights of the model that ships
 
 
@@ -53,43 +43,47 @@ def test_a_small_step_is_no_leak_and_a_large_one_cannot_be_told_from_one(seed: i
     assert judged(noisy(seed=seed, step_mb=100.0))
 
 
-def test_what_is_too_uneven_to_judge_does_not_pass() -> None:
-    generator = random.Random(1)  # noqa: S311 - not for secrets
-    levels = [generator.uniform(0, 400) for _ in range(WINDOWS)]
+def test_memory_too_uneven_to_judge_breaks_the_promise_of_long_runs_only() -> None:
+    levels = (0, 300, 40, 390, 10, 210, 350, 90, 260, 150, 5, 310, 120, 240, 380, 60)
+    uneven = [sample(at_s, 250.0 + levels[at_s // 12], at_s // 6) for at_s in range(181)]
+    longer = [{**one, "at_s": 10 * one["at_s"]} for one in uneven]
 
-    (sentence,) = judged([(float(at_s), 250 + levels[at_s * WINDOWS // SECONDS], at_s // 6) for at_s in range(SECONDS)])
+    (in_short, notes), (in_long, none) = judge_memory(uneven, SHORT), judge_memory(longer, LONG)
 
-    assert "too uneven to judge" in sentence
-
-
-def test_memory_that_shrinks_keeps_the_promise() -> None:
-    assert judged(noisy(seed=1, leak_mb_per_h=-5 * LIMIT)) == []
+    assert (in_short.broken, none) == ([], [])
+    assert all("too uneven to judge" in told for (told,) in (notes, in_long.broken))
 
 
-def test_the_slope_of_a_line_is_its_slope_and_has_no_noise() -> None:
-    found = trend([(float(at_s), 100 + at_s / 60) for at_s in range(0, 600, 60)])
+@pytest.mark.parametrize("outliers", [{}, {70: 900.0, 130: 900.0}])
+def test_the_slope_of_a_line_is_its_slope_whatever_two_points_of_ten_are(outliers: dict[int, float]) -> None:
+    line = [sample(at_s, outliers.get(at_s, 100 + at_s / 60), at_s // 10) for at_s in range(60, 180, 10)]
 
-    assert found is not None
-    assert math.isclose(found.slope, 60.0)
-    assert found.noise == pytest.approx(0.0, abs=1e-6)
+    figures = judge_memory(line, SHORT)[0].figures
 
-
-def test_two_outliers_of_ten_do_not_move_the_slope() -> None:
-    points = [(float(index), 100.0) for index in range(10)]
-    points[3], points[8] = (3.0, 900.0), (8.0, 900.0)
-
-    found = trend(points)
-    assert found is not None
-    assert found.slope == 0
+    assert figures["slope"] == pytest.approx(60.0)
+    assert figures["noise"] == pytest.approx(0.0, abs=1e-6)
+    assert figures["limit"] == LIMIT
 
 
-def test_the_lowest_of_each_window_of_swaps_counts() -> None:
-    samples = [(0, 1, 3), (1, 5, 4), (2, 3, 4), (3, 9, 5), (9, 4, 6), (10, 7, 7)]
+def test_the_lowest_of_each_window_of_swaps_counts_after_the_warm_up() -> None:
+    samples = [(0, 0, 0), (60, 1, 3), (61, 5, 4), (62, 3, 4), (63, 9, 5), (69, 4, 6), (70, 7, 7), (181, 0, 8)]
+    made = [sample(*one) for one in samples]
 
-    assert lows(samples, num_windows=2) == [(2, 3), (9, 4)]
-    assert lows(samples, num_windows=9) == [(2, 3), (3, 9), (9, 4), (10, 7)]
-    assert lows([], num_windows=5) == lows(samples[:1], num_windows=5) == []
+    assert judged_lows(made, SHORT) == [(62, 3), (63, 9), (69, 4), (70, 7)]
+    assert judged_lows(made, Settings(duration_s=72.0 + 24)) == [(62, 3), (63, 9), (69, 4), (70, 7)]
+    assert judged_lows(made[:2], SHORT) == judged_lows([], SHORT) == []
+    assert judged(made) == ["the run is too short to tell"]
 
 
-def test_few_points_have_no_trend() -> None:
-    assert trend([(float(index), 1.0) for index in range(5)]) is None
+@pytest.mark.parametrize(("duration_s", "warm_up_s"), [(180.0, 60.0), (1800.0, 240.0)])
+def test_most_of_the_time_is_judged_in_windows_that_see_a_swap_each(duration_s: float, warm_up_s: float) -> None:
+    settings = Settings(duration_s=duration_s)
+
+    assert settings.warm_up_s == warm_up_s
+    assert settings.num_windows >= 10
+    assert settings.swap_each_s < (duration_s - warm_up_s) / settings.num_windows
+
+
+def test_a_long_run_is_held_to_less_growth() -> None:
+    assert LONG.max_slope < 60 < Settings(duration_s=180.0).max_slope
+    assert Settings(duration_s=180.0, growth_limit_mb=5.0).max_slope == 150.0

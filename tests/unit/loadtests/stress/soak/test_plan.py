@@ -1,34 +1,25 @@
 import itertools
-import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.stress.calls import Ending, Moment, PlannedCall
-from loadtests.stress.soak.plan import (
-    EVERYTHING,
-    OPTIONS,
-    REFUSED,
-    Mix,
-    draw_options,
-    draw_refused,
-    planned_calls,
-    probe_calls,
-)
+from loadtests.stress import cancellations
+from loadtests.stress.calls import Kind, Moment, PlannedCall
+from loadtests.stress.soak.plan import EVERYTHING, OPTIONS, PROBES, REFUSED, Mix, Plan
 from loadtests.texts import SENTENCES, Texts
 from loadtests.wire import Method
 
 TEXTS = Texts(SENTENCES, origin="built-in sentences")
-PROBES = probe_calls()[:2]
 MODELS = ("", "en-de", "en-de@stable")
 METHODS = set(EVERYTHING.methods)
+LEAVING = {Kind.CANCELS, Kind.DISCONNECTS}
 
 
 def calls(count: int, *, seed: int = 1, mix: Mix = EVERYTHING) -> list[PlannedCall]:
-    plan = planned_calls(TEXTS, PROBES, models=MODELS, prefix="p", seed=seed, mix=mix)
-    return list(itertools.islice(plan, count))
+    return list(itertools.islice(Plan(texts=TEXTS, models=MODELS, prefix="p", seed=seed, mix=mix), count))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +29,9 @@ def many() -> list[PlannedCall]:
 
 def usual(made: list[PlannedCall], method: Method, kind: Any) -> list[Any]:
     """The requests of usual calls of a method."""
-    return [kind.FromString(raw) for call in made if (call.method, call.kind) == (method, "usual") for raw in call.raw]
+    return [
+        kind.FromString(raw) for call in made if (call.method, call.kind) == (method, Kind.USUAL) for raw in call.raw
+    ]
 
 
 def test_a_plan_is_the_same_for_the_same_seed() -> None:
@@ -55,18 +48,21 @@ def test_every_request_has_an_id_of_its_own(many: list[PlannedCall]) -> None:
     assert all(request_id.startswith("p-") for request_id in ids)
 
 
-def test_every_method_meets_every_ending_at_every_moment(many: list[PlannedCall]) -> None:
-    parting = {Ending.CANCELS, Ending.DISCONNECTS}
-    moments = {(call.method, call.ending, call.moment) for call in many if call.ending in parting}
+def test_every_method_meets_every_kind_at_every_moment(many: list[PlannedCall]) -> None:
+    leaving = [call for call in many if call.kind in LEAVING]
+    kinds = {Kind.USUAL, Kind.SHORT_DEADLINE, *LEAVING}
 
-    assert {(call.method, call.ending) for call in many} == set(itertools.product(METHODS, Ending))
-    assert moments == set(itertools.product(METHODS, parting, set(Moment) - {Moment.NEVER}))
-    assert {call.half_closes for call in many if call.moment is Moment.DECODING} == {True, False}
+    assert {(call.method, call.kind) for call in many} >= set(itertools.product(METHODS, kinds))
+    assert {(call.method, call.kind, call.moment) for call in leaving} == set(
+        itertools.product(METHODS, LEAVING, set(Moment) - {Moment.NEVER})
+    )
+    assert {call.half_closes for call in leaving if call.moment is Moment.DECODING} == {True, False}
+    assert all(call.moment.value[1] <= call.share <= call.moment.value[2] for call in leaving)
 
 
 def test_most_callers_wait_and_all_others_know_when_they_go(many: list[PlannedCall]) -> None:
-    waiting = [call for call in many if call.ending is Ending.WAITS]
-    shares = [call.share for call in many if call.ending is Ending.SHORT_DEADLINE]
+    waiting = [call for call in many if call.kind not in {Kind.SHORT_DEADLINE, *LEAVING}]
+    shares = [call.share for call in many if call.kind is Kind.SHORT_DEADLINE]
 
     assert len(waiting) > len(many) / 2
     assert {(call.moment, call.share, call.half_closes) for call in waiting} == {(Moment.NEVER, 0.0, True)}
@@ -88,17 +84,20 @@ def test_texts_are_from_nothing_to_long(many: list[PlannedCall]) -> None:
 
 def test_requests_differ_in_model_priority_and_options(many: list[PlannedCall]) -> None:
     requests = usual(many, Method.TRANSLATE, pb.TranslateRequest)
+    options = [request.options for request in requests]
+    fields = {field.name for one in options for field, _ in one.ListFields()}
 
     assert {request.model for request in requests} == set(MODELS)
     assert {request.priority for request in requests} == {pb.PRIORITY_UNSPECIFIED, pb.PRIORITY_BULK}
-    fields = {field.name for request in requests for field, _ in request.options.ListFields()}
-    assert {"beam_size", "sampling", "target_prefix", "return_alignment", "repetition_guard"} <= fields
+    assert fields == {name for choices in OPTIONS for name in choices}
+    assert all(1 <= one.num_hypotheses <= one.beam_size for one in options if one.HasField("beam_size"))
 
 
-def test_probes_are_asked_as_they_are(many: list[PlannedCall]) -> None:
-    probes = {(call.probe, call.raw) for call in many if call.kind == "probe"}
+def test_probes_are_asked_as_they_are_and_every_refusal_is_met() -> None:
+    made = calls(1500, mix=replace(EVERYTHING, kinds={Kind.PROBE: 1, Kind.REFUSED: 4}))
 
-    assert probes == {(probe.probe, probe.raw) for probe in PROBES}
+    assert {call.raw for call in made if call.kind is Kind.PROBE} == {probe.raw for probe in PROBES}
+    assert {call.raw for call in made if call.kind is Kind.REFUSED} == {refused.raw for refused in REFUSED.values()}
 
 
 def test_a_stream_knows_which_of_its_requests_are_refused(many: list[PlannedCall]) -> None:
@@ -108,17 +107,11 @@ def test_a_stream_knows_which_of_its_requests_are_refused(many: list[PlannedCall
     assert statuses["NOT_FOUND"] > 0
 
 
-def test_every_way_to_decode_and_every_refusal_is_drawn() -> None:
-    generator = random.Random(1)  # noqa: S311 - not for secrets
+def test_calls_to_be_cancelled_are_short_and_are_at_every_moment() -> None:
+    made = calls(300, mix=replace(cancellations.MIX, methods={Method.TRANSLATE_DOCUMENT: 1}))
 
-    assert {draw_options(generator)[0] for _ in range(500)} == set(OPTIONS)
-    assert {draw_refused(generator) for _ in range(1000)} == set(REFUSED)
-
-
-def test_a_mix_says_what_is_asked_and_how_long_it_is() -> None:
-    mix = Mix(kinds={"cancels": 19, "usual": 1}, methods={Method.TRANSLATE_DOCUMENT: 1}, is_light=True)
-    made = calls(300, mix=mix)
-
-    assert {(call.kind, call.method) for call in made} == {(kind, Method.TRANSLATE_DOCUMENT) for kind in mix.kinds}
+    assert {(call.kind, call.method) for call in made} == {
+        (kind, Method.TRANSLATE_DOCUMENT) for kind in (Kind.USUAL, Kind.CANCELS)
+    }
     assert {call.moment for call in made} == set(Moment)
     assert max(len(pb.TranslateDocumentRequest.FromString(call.raw[0]).text) for call in made) < 1000
