@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from service.bundle import Bundle, Manifest, layer_names
 from service.decoding.step_model import FloatArray, IntArray, ModelLimits, StepOutput, VocabularySpec
-from service.runtime.device import Placement
 from service.runtime.kv_pool import SegmentBuffers, SlotTable, fitting_length, round_up
 from service.runtime.session import Sessions, open_sessions
-from service.runtime.settings import RuntimeSettings
+from service.runtime.settings import Placement, RuntimeSettings
 from service.runtime.step_binding import StepBinding, StepShape
 
 _SOURCE_BUCKET = 8

@@ -12,11 +12,10 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from service.bundle import Bundle, FloatType, GraphTensors, attention_tensors, layer_names
+from service.bundle import Bundle, FloatType, GraphTensors, layer_names
 from service.decoding.step_model import FloatArray
-from service.errors import BundleError
-from service.runtime.device import Placement, check_device, choose_placement, cuda_fault, providers
-from service.runtime.settings import RuntimeSettings
+from service.errors import BundleError, ConfigError
+from service.runtime.settings import Device, Placement, RuntimeSettings, choose_placement
 from service.threads import num_cores
 
 _FIELDS: Mapping[str, Mapping[int, str]] = {
@@ -127,13 +126,45 @@ _ELEMENT_TYPES = {
 }
 """Element types as ONNX Runtime spells them, and as numpy and the manifest do."""
 
+_PROVIDERS: dict[Device, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+"""ONNX Runtime's names."""
+
 _LOG_ERRORS = 3
 """ONNX Runtime writes messages of this severity and above to standard error."""
 
 _SMALL_WEIGHTS_BYTES = 16 << 20
 """Measured: two threads step a network of 60 MB in three quarters of the time of one, and gain nothing at 9 MB."""
 
-_CPU_INFO = Path("/proc/cpuinfo")
+_read_cpu_info = partial(Path("/proc/cpuinfo").read_text, encoding="ascii", errors="replace")
+
+
+def cuda_fault(device_index: int) -> str | None:
+    """Try the GPU of an index; return why it cannot be used, None if it can."""
+    if _PROVIDERS["cuda"] not in onnxruntime.get_available_providers():
+        return "this ONNX Runtime has no CUDA provider"
+    onnxruntime.preload_dlls()  # of the CUDA packages installed beside it
+    try:
+        onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, dtype=np.float32), "cuda", device_index)
+    except Exception as error:  # noqa: BLE001 (its exception classes have no common base)
+        return f"GPU {device_index} does not work: {error}"
+    return None
+
+
+def providers(device: Device, settings: RuntimeSettings) -> list[tuple[str, dict[str, Any]]]:
+    """Return ONNX Runtime's providers and their options, the one for the device first."""
+    cpu: tuple[str, dict[str, Any]] = (_PROVIDERS["cpu"], {})
+    if device == "cpu":
+        return [cpu]
+    options = {"device_id": settings.device_index, "use_tf32": int(settings.use_tf32)}
+    if settings.gpu_memory_limit_bytes is not None:
+        options["gpu_mem_limit"] = settings.gpu_memory_limit_bytes
+    return [(_PROVIDERS["cuda"], options), cpu]
+
+
+def check_device(device: Device, found: Sequence[str]) -> None:
+    """Raise ConfigError if the providers found in a session show that ONNX Runtime opened it on another device."""
+    if not found or found[0] != _PROVIDERS[device]:
+        raise ConfigError("runtime.device", device, f"a working device; ONNX Runtime fell back to {', '.join(found)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,15 +214,25 @@ def open_sessions(
     )
     chosen = {"device": placement.device, "precision": placement.precision, "reason": placement.reason}
     log.info("device chosen", extra={"model": f"{manifest.name}/{manifest.version}", **chosen})
-    opener = _Opener(bundle=bundle, settings=settings, placement=placement)
     encoder_path, decoder_path = bundle.graph_paths(placement.precision)
-    tensors = manifest.tensors[placement.precision]
+    files, tensors = manifest.precisions[placement.precision], manifest.tensors[placement.precision]
+    open_graph = partial(_open, settings=settings, device=placement.device, weights=files.weights)
+    encoder, decoder = open_graph(encoder_path, tensors.encoder), open_graph(decoder_path, tensors.decoder)
+    weights_bytes = bundle.weights_bytes(placement.precision)
+    num_threads = num_low_latency_threads(settings, placement, weights_bytes=weights_bytes, num_cores=num_cores())
+    low_latency_decoder = attention = None
+    if num_threads > settings.num_intra_op_threads:
+        low_latency_decoder = open_graph(decoder_path, tensors.decoder, num_low_latency_threads=num_threads)
+    if files.attention and tensors.attention:
+        session = open_graph(bundle.attention_path(placement.precision), tensors.attention)
+        num_layers = manifest.architecture.num_decoder_layers
+        attention = CrossAttention(session, num_layers=num_layers, bos_id=manifest.special_ids.bos)
     return Sessions(
         bundle=bundle,
-        encoder=opener.open(encoder_path, tensors.encoder),
-        decoder=opener.open(decoder_path, tensors.decoder),
-        low_latency_decoder=opener.open_low_latency(decoder_path, tensors.decoder),
-        attention=opener.open_attention(),
+        encoder=encoder,
+        decoder=decoder,
+        low_latency_decoder=low_latency_decoder,
+        attention=attention,
         to_device=partial(
             onnxruntime.OrtValue.ortvalue_from_numpy,
             device_type=placement.device,
@@ -200,7 +241,7 @@ def open_sessions(
         shares_memory=placement.device == "cpu",
         placement=placement,
         float_type=tensors.float_type,
-        weights_bytes=bundle.weights_bytes(placement.precision),
+        weights_bytes=weights_bytes,
     )
 
 
@@ -220,13 +261,7 @@ def session_options(
     num_low_latency_threads: int | None = None,
     multiplies_exactly: Callable[[], bool] | None = None,
 ) -> onnxruntime.SessionOptions:
-    """Return the options every session is opened with.
-
-    Args:
-        settings: of the runtime.
-        num_low_latency_threads: of the low-latency decoder, whose threads spin during a run.
-        multiplies_exactly: replaces `multiplies_u8s8_exactly`.
-    """
+    """Return the options of a session; the threads of the low-latency decoder spin during a run."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_low_latency_threads or settings.num_intra_op_threads
     options.inter_op_num_threads = 1
@@ -241,62 +276,37 @@ def session_options(
     return options
 
 
-def multiplies_u8s8_exactly(architecture: str | None = None, read_cpu_info: Callable[[], str] | None = None) -> bool:
-    """Say whether products of unsigned and signed bytes cannot overflow on a CPU.
+def multiplies_u8s8_exactly(architecture: str | None = None, read_cpu_info: Callable[[], str] = _read_cpu_info) -> bool:
+    """Say whether products of unsigned and signed bytes cannot overflow on a CPU, by default that of this machine.
 
     x86 without VNNI adds pairs of them in 16 bits, which saturates: translations would be silently wrong.
-
-    Args:
-        architecture: such as `x86_64`; None: of this machine.
-        read_cpu_info: returns what Linux says of the CPU; None: of this machine.
     """
     if (architecture or platform.machine()).lower() not in ("x86_64", "amd64"):
         return True
     try:
-        return "vnni" in (read_cpu_info or _read_cpu_info)()
+        return "vnni" in read_cpu_info()
     except OSError:
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Opener:
-    """Opens the graphs of one bundle alike."""
-
-    bundle: Bundle
-    settings: RuntimeSettings
-    placement: Placement
-
-    def open_low_latency(self, path: Path, tensors: GraphTensors) -> onnxruntime.InferenceSession | None:
-        """Return a session with more threads than others have; None if it would not gain from them."""
-        settings, weights_bytes = self.settings, self.bundle.weights_bytes(self.placement.precision)
-        count = num_low_latency_threads(settings, self.placement, weights_bytes=weights_bytes, num_cores=num_cores())
-        return (
-            self.open(path, tensors, num_low_latency_threads=count) if count > settings.num_intra_op_threads else None
-        )
-
-    def open(
-        self, path: Path, tensors: GraphTensors, *, num_low_latency_threads: int | None = None
-    ) -> onnxruntime.InferenceSession:
-        """Return a session after checking its device, and that the graph is what the manifest says."""
-        device, weights = self.placement.device, self.bundle.manifest.precisions[self.placement.precision].weights
-        _check_external_files(path, weights)
-        options = session_options(self.settings, num_low_latency_threads=num_low_latency_threads)
-        session = _load(path, options, providers(device, self.settings), weights=weights)
-        session.disable_fallback()  # a failing run must fail, not continue on another device
-        check_device(device, session.get_providers())
-        _check_tensors(path, "inputs", session.get_inputs(), tensors.inputs)
-        _check_tensors(path, "outputs", session.get_outputs(), tensors.outputs)
-        return session
-
-    def open_attention(self) -> CrossAttention | None:
-        """Return the attention graph, None if the bundle has none."""
-        manifest, precision = self.bundle.manifest, self.placement.precision
-        if manifest.precisions[precision].attention is None:
-            return None
-        num_layers = manifest.architecture.num_decoder_layers
-        tensors = attention_tensors(num_layers, manifest.tensors[precision].float_type)
-        session = self.open(self.bundle.attention_path(precision), tensors)
-        return CrossAttention(session, num_layers=num_layers, bos_id=manifest.special_ids.bos)
+def _open(
+    path: Path,
+    tensors: GraphTensors,
+    *,
+    settings: RuntimeSettings,
+    device: Device,
+    weights: str | None,
+    num_low_latency_threads: int | None = None,
+) -> onnxruntime.InferenceSession:
+    """Return a session after checking its device, and that the graph is what the manifest says."""
+    _check_external_files(path, weights)
+    options = session_options(settings, num_low_latency_threads=num_low_latency_threads)
+    session = _load(path, options, providers(device, settings), weights=weights)
+    session.disable_fallback()  # a failing run must fail, not continue on another device
+    check_device(device, session.get_providers())
+    _check_tensors(path, "inputs", session.get_inputs(), tensors.inputs)
+    _check_tensors(path, "outputs", session.get_outputs(), tensors.outputs)
+    return session
 
 
 def _load(
@@ -340,7 +350,3 @@ def _check_tensors(path: Path, what: str, found: Sequence[onnxruntime.NodeArg], 
             expected={name: expected.get(name) for name in differing},
             what=what,
         )
-
-
-def _read_cpu_info() -> str:
-    return _CPU_INFO.read_text(encoding="ascii", errors="replace")

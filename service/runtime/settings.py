@@ -1,8 +1,17 @@
-"""The settings section of the ONNX Runtime edge."""
+"""The settings of the ONNX Runtime edge, and the device and precision that they, machine and bundle amount to."""
 
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from service.errors import ConfigError
+
+Device = Literal["cpu", "cuda"]
+
+_CUDA_PRECISIONS = ("fp16", "fp32")
+"""Precisions that a GPU can run, best first; ONNX Runtime multiplies integers on the CPU only."""
 
 
 class RuntimeSettings(BaseModel):
@@ -40,3 +49,54 @@ class RuntimeSettings(BaseModel):
     """CPU threads of a decoder run while no other batch of the model runs: reduces the latency of a single request, and
     takes memory for the decoder's weights a second time. Unset: one for each core of the process if the weights of the
     model exceed 16 MiB; smaller networks do not gain from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Device and precision of a network."""
+
+    device: Device
+    precision: str
+    reason: str
+    """Why, for the log."""
+
+
+def choose_placement(
+    settings: RuntimeSettings,
+    *,
+    precisions: Collection[str],
+    default_precision: str,
+    cuda_fault: Callable[[int], str | None],
+) -> Placement:
+    """Return device and precision of a bundle; `auto` takes a GPU if there is one that can run the bundle.
+
+    The default precision is taken on the CPU if no other is asked for. `cuda_fault` returns why the GPU of an index
+    cannot be used, None if it can.
+
+    Raises:
+        ConfigError: if `cuda` is asked for and does not work here or cannot run the precision.
+    """
+    on_cpu = settings.precision or default_precision
+    if settings.device == "cpu":
+        return Placement(device="cpu", precision=on_cpu, reason="asked for")
+    wanted = precisions if settings.precision is None else (settings.precision,)
+    runnable = [precision for precision in _CUDA_PRECISIONS if precision in wanted]
+    if settings.device == "cuda":
+        _check_cuda(settings, wanted, runnable, cuda_fault(settings.device_index))
+        return Placement(device="cuda", precision=runnable[0], reason="asked for")
+    if not runnable:
+        return Placement(device="cpu", precision=on_cpu, reason=f"a GPU cannot run {', '.join(sorted(wanted))}")
+    if (fault := cuda_fault(settings.device_index)) is not None:
+        return Placement(device="cpu", precision=on_cpu, reason=fault)
+    return Placement(device="cuda", precision=runnable[0], reason="a GPU that works")
+
+
+def _check_cuda(settings: RuntimeSettings, wanted: Collection[str], runnable: Sequence[str], fault: str | None) -> None:
+    """Raise ConfigError unless a GPU was found that can run one of the precisions wanted."""
+    if fault is not None:
+        raise ConfigError("runtime.device", "cuda", f"a device that works here; available: cpu ({fault})")
+    if not runnable and settings.precision is not None:
+        possible = " or ".join(_CUDA_PRECISIONS)
+        raise ConfigError("runtime.precision", settings.precision, f"{possible} with runtime.device cuda")
+    if not runnable:
+        raise ConfigError("runtime.device", "cuda", f"cpu, as the bundle has only {', '.join(sorted(wanted))}")

@@ -3,8 +3,8 @@ from collections.abc import Callable
 import pytest
 
 from service.errors import ConfigError
-from service.runtime.device import Placement, check_device, choose_placement, cuda_fault, providers
-from service.runtime.settings import RuntimeSettings
+from service.runtime.session import check_device, cuda_fault, providers
+from service.runtime.settings import Placement, RuntimeSettings, choose_placement
 
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from service.bundle import Bundle, FloatType
-from service.runtime.device import Placement
 from service.runtime.kv_pool import LENGTH_BUCKET, SEGMENT_BUCKET
 from service.runtime.onnx_model import OnnxStepModel
-from service.runtime.settings import RuntimeSettings
+from service.runtime.settings import Placement, RuntimeSettings
 from tests.tiny_bundle import build_tiny_bundle
 
 

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from service.bundle import Bundle, GraphFiles, GraphTensors
 from service.errors import BundleError
-from service.runtime.device import Device, Placement
 from service.runtime.session import (
     CrossAttention,
     external_files,
@@ -21,7 +20,7 @@ from service.runtime.session import (
     open_sessions,
     session_options,
 )
-from service.runtime.settings import RuntimeSettings
+from service.runtime.settings import Device, Placement, RuntimeSettings
 from tests.tiny_bundle import build_tiny_bundle
 
 
