@@ -15,10 +15,9 @@ from pathlib import Path
 
 from service.bundle import Bundle, open_bundle
 from service.errors import DragomanError, DrainingError, ModelStateError
-from service.models.disk import named_manifest
 from service.models.model import LoadedModel, ModelEngine, ModelLoader, ModelMetrics, ModelState
-from service.models.registry import Entry, ModelRegistry
-from service.models.serving import ServingSettings, VersionPolicy, read_serving
+from service.models.registry import Entry, ModelRegistry, VersionPolicy
+from service.models.serving import ServingSettings, named_manifest, read_serving
 from service.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -52,25 +51,17 @@ class Lifecycle:
         self._warm_up = warm_up
         self._unload_timeout_s = unload_timeout_s
         self._changed = threading.Condition()  # guards all that follows
-        self._registry = ModelRegistry()
+        self.registry = ModelRegistry()
+        """The current one; replaced as a whole by each change."""
         self._draining: dict[str, _DrainingVersion] = {}  # by `name/version`
         self._threads: set[threading.Thread] = set()
-        self._is_stopped = False
-
-    @property
-    def registry(self) -> ModelRegistry:
-        """The current registry."""
-        return self._registry
-
-    @property
-    def is_stopped(self) -> bool:
+        self.is_stopped = False
         """True once no version takes requests any more."""
-        return self._is_stopped
 
     def change_policy(self, name: str, change: Callable[[VersionPolicy], VersionPolicy]) -> None:
         """Replace the policy of a name by what a function makes of it."""
         with self._changed:
-            self._replace(self._registry.with_policy(name, change(self._registry.policy(name))))
+            self._replace(self.registry.with_policy(name, change(self.registry.policy(name))))
 
     def claim(self, entry: Entry) -> Entry | None:
         """Enter a version that is about to be loaded; return the entry that prevents this, None if none does.
@@ -79,9 +70,9 @@ class Lifecycle:
             DrainingError: after `stop`.
         """
         with self._changed:
-            if self._is_stopped:
+            if self.is_stopped:
                 raise DrainingError
-            current = self._registry.entries.get(entry.full_name)
+            current = self.registry.entries.get(entry.full_name)
             if current is not None and current.state is not ModelState.FAILED:
                 return current
             self._put(entry)
@@ -155,7 +146,7 @@ class Lifecycle:
     def fail(self, entry: Entry, error: Exception) -> None:
         """Enter, count and log why a version could not be loaded."""
         with self._changed:
-            if not self._is_stopped:
+            if not self.is_stopped:
                 self._put(replace(entry, state=ModelState.FAILED, message=_described(error)))
         self._metrics.model_load_failures.labels(entry.name).inc()
         facts = {"model": entry.full_name, "fault": _described(error)}
@@ -165,9 +156,9 @@ class Lifecycle:
     def forget(self, entry: Entry) -> None:
         """Remove a version that failed or is unloaded from the registry and the metrics."""
         with self._changed:
-            if entry.full_name in self._registry.entries:
+            if entry.full_name in self.registry.entries:
                 self._shown.hide(entry.name, entry.version)
-                self._replace(self._registry.without_entry(entry.full_name))
+                self._replace(self.registry.without_entry(entry.full_name))
 
     def unload(self, model: str) -> None:
         """Unload a version, if it is ready; returns once its requests are answered and its memory is free."""
@@ -190,11 +181,11 @@ class Lifecycle:
     def stop(self, timeout_s: float) -> None:
         """End all versions, those that are drained included; what is unanswered is answered with an error."""
         with self._changed:
-            self._is_stopped = True
-            entries = [replace(entry, state=ModelState.DRAINING) for entry in self._registry.entries.values()]
+            self.is_stopped = True
+            entries = [replace(entry, state=ModelState.DRAINING) for entry in self.registry.entries.values()]
             for entry in entries:
                 self._shown.show_state(entry.name, entry.version, entry.state)
-            self._replace(self._registry.with_entries(*entries))
+            self._replace(self.registry.with_entries(*entries))
             draining, threads = list(self._draining.values()), list(self._threads)
         for version in draining:
             version.is_released.set()  # waited for no longer
@@ -211,7 +202,7 @@ class Lifecycle:
     def _begin_draining(self, model: str) -> bool:
         """Let a version take no new requests; False if it is not ready."""
         with self._changed:
-            entry = self._registry.entries.get(model)
+            entry = self.registry.entries.get(model)
             if entry is None or entry.model is None or not entry.is_ready:
                 return False
             is_released = threading.Event()
@@ -242,26 +233,26 @@ class Lifecycle:
             if time.monotonic() >= ends_s:
                 break
             gc.collect()
-        if self._is_stopped:
+        if self.is_stopped:
             return False
         return version.engine.drain(max(0.0, ends_s - time.monotonic()))
 
     def _wait_while(self, model: str, state: ModelState) -> Entry | None:
         """Wait until a version leaves a state, or `stop`; return its entry then, None if it is gone."""
         with self._changed:
-            self._changed.wait_for(lambda: self._state(model) is not state or self._is_stopped)
-            return self._registry.entries.get(model)
+            self._changed.wait_for(lambda: self._state(model) is not state or self.is_stopped)
+            return self.registry.entries.get(model)
 
     def _state(self, model: str) -> ModelState | None:
-        entry = self._registry.entries.get(model)
+        entry = self.registry.entries.get(model)
         return entry.state if entry else None
 
     def _put(self, entry: Entry) -> None:
         self._shown.show_state(entry.name, entry.version, entry.state)
-        self._replace(self._registry.with_entries(entry))
+        self._replace(self.registry.with_entries(entry))
 
     def _replace(self, registry: ModelRegistry) -> None:
-        previous, self._registry = self._registry, registry
+        previous, self.registry = self.registry, registry
         for name in {entry.name for entry in previous.entries.values()}:
             before, now = previous.default_version(name), registry.default_version(name)
             if before is not None and now is not None and before != now:

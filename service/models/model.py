@@ -154,14 +154,11 @@ class ModelMetrics:
         metrics.model_info.labels(*info).set(1)
         metrics.model_weights_bytes.labels(*key).set(parts.weights_bytes)
         metrics.kv_cache_bytes.labels(*key).set_function(parts.cache_bytes)
-        self._shown[key] = [
-            (metrics.model_info, info),
-            (metrics.model_weights_bytes, key),
-            (metrics.kv_cache_bytes, key),
-        ]
+        shown = [(metrics.model_info, info), (metrics.model_weights_bytes, key), (metrics.kv_cache_bytes, key)]
         if parts.process_bytes is not None:
             metrics.decoding_process_memory_bytes.labels(*key).set_function(parts.process_bytes)
-            self._shown[key].append((metrics.decoding_process_memory_bytes, key))
+            shown.append((metrics.decoding_process_memory_bytes, key))
+        self._shown[key] = shown
 
     def hide_parts(self, name: str, version: str) -> None:
         """Remove what was shown of the parts of a version."""

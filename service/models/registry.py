@@ -1,6 +1,6 @@
-"""Which versions there are and which of them answers a request: a registry as an immutable value."""
+"""Which versions there are, which are wanted, and which of them answers a request: a registry as an immutable value."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -10,7 +10,78 @@ from service.bundle import Manifest
 from service.errors import DragomanError, DrainingError, ModelNotFoundError, ModelStateError, StartingError
 from service.models.model import LoadedModel, ModelState, ModelStatus
 from service.models.names import ModelReference, full_name, language_lookup, parse_reference, version_key
-from service.models.serving import VersionPolicy
+from service.models.serving import LATEST, ServingSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionPolicy:
+    """Which versions of a model are wanted, and the default one: its settings, and changes while the server runs."""
+
+    serving: ServingSettings = field(default_factory=ServingSettings)
+
+    set_labels: Mapping[str, str | None] = field(default_factory=dict)
+    """Labels set while the server runs, in place of those of the settings; None: removed."""
+
+    requested: frozenset[str] = frozenset()
+    """Versions that a caller loaded and the settings do not want."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Label to version."""
+        merged = {**self.serving.labels, **self.set_labels}
+        return {label: version for label, version in sorted(merged.items()) if version is not None}
+
+    def labels_of(self, version: str) -> tuple[str, ...]:
+        """Return the labels of a version, sorted."""
+        return tuple(label for label, labelled in self.labels.items() if labelled == version)
+
+    def wanted(self, versions: Collection[str]) -> frozenset[str]:
+        """Return which of some versions are to be loaded, and to stay loaded."""
+        pinned = self._pinned()
+        named = frozenset(self.labels.values()) | self.requested | ({pinned} if pinned else set())
+        return self._by_settings(versions) | named & frozenset(versions)
+
+    def default(self, versions: Collection[str]) -> str | None:
+        """Return the one of some versions that answers a request without a version; None if it is not among them."""
+        if self.serving.default_version == LATEST:
+            return max(versions, key=version_key, default=None)
+        pinned = self._pinned()
+        return pinned if pinned in versions else None
+
+    def why_no_default(self) -> str:
+        """Return why there is no default version although some are ready."""
+        pinned = self._pinned()
+        rule = f"its default version is {self.serving.default_version}"
+        return f"{rule}, which is not loaded" if pinned else f"{rule}, a label that no version has"
+
+    def with_label(self, label: str, version: str | None) -> Self:
+        """Return it with a label set, or removed if `version` is None."""
+        return replace(self, set_labels={**self.set_labels, label: version})
+
+    def with_requested(self, version: str, versions: Collection[str]) -> Self:
+        """Return it with a version that a caller loads, if it would not stay loaded among `versions` otherwise."""
+        if version in self.wanted(versions):
+            return self
+        return replace(self, requested=self.requested | {version})
+
+    def without_requested(self, versions: Iterable[str]) -> Self:
+        """Return it as if no caller had loaded some versions."""
+        return replace(self, requested=self.requested - frozenset(versions))
+
+    def _by_settings(self, versions: Collection[str]) -> frozenset[str]:
+        rule = self.serving.versions
+        if rule == "all":
+            return frozenset(versions)
+        if self.serving.num_latest is not None:
+            return frozenset(sorted(versions, key=version_key, reverse=True)[: self.serving.num_latest])
+        return frozenset(rule) & frozenset(versions)
+
+    def _pinned(self) -> str | None:
+        """Return the version that the settings name as the default, directly or by a label; None if none is named."""
+        default = self.serving.default_version
+        if default.startswith("@"):
+            return self.labels.get(default.removeprefix("@"))
+        return None if default == LATEST else default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

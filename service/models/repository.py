@@ -8,12 +8,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from service.errors import ConfigError, InvalidFieldError, ModelNotFoundError, ModelStateError
-from service.models.disk import NameOnDisk, named_manifest, names_on_disk
 from service.models.lifecycle import Lifecycle, WarmUp, entry_of
 from service.models.model import LoadedModel, ModelLoader, ModelState, ModelStatus
 from service.models.names import MAX_LABELS, check_label, full_name, parse_reference, parse_version, version_key
-from service.models.registry import Entry, ModelRegistry
-from service.models.serving import ModelSettings, ServingSettings, VersionPolicy, check_on_disk, read_serving
+from service.models.registry import Entry, ModelRegistry, VersionPolicy
+from service.models.serving import (
+    ModelSettings,
+    NameOnDisk,
+    ServingSettings,
+    check_on_disk,
+    named_manifest,
+    names_on_disk,
+    read_serving,
+)
 from service.models.watcher import Reconciler
 from service.requests import TranslationOptions, TranslationRequest
 from service.telemetry.metrics import Metrics

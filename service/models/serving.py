@@ -1,19 +1,21 @@
-"""How the versions of a model are served: the section `models`, `NAME/serving.toml`, and the policy made of it.
+"""The directory of models: bundles as `NAME/VERSION/`, and `NAME/serving.toml`, which says how they are served.
 
-`serving.toml` is beside the bundles of a model and not covered by their checksums.
+The checksums of the bundles do not cover `serving.toml`.
 """
 
+import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from service.errors import ConfigError
-from service.models.names import MAX_LABEL_CHARACTERS, MAX_LABELS, is_label, is_plain_name, version_key
+from service.bundle import MANIFEST_NAME, Bundle, Manifest, load_manifest, open_bundle
+from service.errors import BundleError, ConfigError
+from service.models.names import MAX_LABEL_CHARACTERS, MAX_LABELS, is_label, is_plain_name
 
 
 class ModelSettings(BaseModel):
@@ -45,6 +47,7 @@ LATEST = "latest"
 MAX_VERSIONS = 100
 """Most versions of a model that may be kept or listed."""
 
+_PLACE = "name and version"
 _LATEST_N = re.compile(r"latest:([1-9][0-9]{0,2})")
 
 
@@ -158,72 +161,83 @@ def _first_error(path: Path, error: ValidationError) -> ConfigError:
     return ConfigError(f"{path}: {key}", found["input"], expected)
 
 
+Fingerprint = tuple[tuple[str, int, int, int], ...]
+"""Name, inode, size and time of change of every file of a directory; changes with any of the files."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionPolicy:
-    """Which versions of a model are wanted, and the default one: its settings, and changes while the server runs."""
+class NameOnDisk:
+    """A name and its versions, at one moment."""
 
-    serving: ServingSettings = field(default_factory=ServingSettings)
+    directory: Path
+    versions: Mapping[str, Fingerprint]
+    serving: Fingerprint
+    """Of `serving.toml`; empty without one."""
 
-    set_labels: Mapping[str, str | None] = field(default_factory=dict)
-    """Labels set while the server runs, in place of those of the settings; None: removed."""
 
-    requested: frozenset[str] = frozenset()
-    """Versions that a caller loaded and the settings do not want."""
+def names_on_disk(directory: Path) -> dict[str, NameOnDisk]:
+    """Return all names with at least one version; hidden directories and `lost+found` are ignored.
 
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Label to version."""
-        merged = {**self.serving.labels, **self.set_labels}
-        return {label: version for label, version in sorted(merged.items()) if version is not None}
+    Raises:
+        ConfigError: if the directory is missing or unreadable, or has no bundle.
+    """
+    try:
+        names = {path.name: name_on_disk(path) for path in _named_directories(directory)}
+    except OSError as error:
+        expected = f"a directory that exists and can be read ({error.strerror})"
+        raise ConfigError("models.directory", str(directory), expected) from error
+    found = {name: on_disk for name, on_disk in names.items() if on_disk.versions}
+    if not found:
+        raise ConfigError("models.directory", str(directory), "a directory with bundles as NAME/VERSION/")
+    return found
 
-    def labels_of(self, version: str) -> tuple[str, ...]:
-        """Return the labels of a version, sorted."""
-        return tuple(label for label, labelled in self.labels.items() if labelled == version)
 
-    def wanted(self, versions: Collection[str]) -> frozenset[str]:
-        """Return which of some versions are to be loaded, and to stay loaded."""
-        pinned = self._pinned()
-        named = frozenset(self.labels.values()) | self.requested | ({pinned} if pinned else set())
-        return self._by_settings(versions) | named & frozenset(versions)
+def name_on_disk(directory: Path) -> NameOnDisk:
+    """Return the versions of a name; none if its directory was just removed."""
+    try:
+        versions = {path.name: fingerprint(path) for path in _named_directories(directory)}
+    except (FileNotFoundError, NotADirectoryError):
+        versions = {}
+    serving = tuple(entry for entry in fingerprint(directory) if entry[0] == SERVING_NAME)
+    return NameOnDisk(directory=directory, versions=versions, serving=serving)
 
-    def default(self, versions: Collection[str]) -> str | None:
-        """Return the one of some versions that answers a request without a version; None if it is not among them."""
-        if self.serving.default_version == LATEST:
-            return max(versions, key=version_key, default=None)
-        pinned = self._pinned()
-        return pinned if pinned in versions else None
 
-    def why_no_default(self) -> str:
-        """Return why there is no default version although some are ready."""
-        pinned = self._pinned()
-        rule = f"its default version is {self.serving.default_version}"
-        return f"{rule}, which is not loaded" if pinned else f"{rule}, a label that no version has"
+def fingerprint(directory: Path) -> Fingerprint:
+    """Return the fingerprint of a directory; files that are removed meanwhile are left out."""
+    found = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:
+                    continue
+                if entry.is_file():
+                    found.append((entry.name, status.st_ino, status.st_size, status.st_mtime_ns))
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    return tuple(sorted(found))
 
-    def with_label(self, label: str, version: str | None) -> Self:
-        """Return it with a label set, or removed if `version` is None."""
-        return replace(self, set_labels={**self.set_labels, label: version})
 
-    def with_requested(self, version: str, versions: Collection[str]) -> Self:
-        """Return it with a version that a caller loads, if it would not stay loaded among `versions` otherwise."""
-        if version in self.wanted(versions):
-            return self
-        return replace(self, requested=self.requested | {version})
+def named_manifest(directory: Path) -> Manifest:
+    """Read the manifest of a bundle; BundleError unless name and version are those of its path."""
+    manifest = load_manifest(directory)
+    found, expected = f"{manifest.name}/{manifest.version}", f"{directory.parent.name}/{directory.name}"
+    if found != expected:
+        raise BundleError(str(directory / MANIFEST_NAME), found=found, expected=expected, what=_PLACE)
+    return manifest
 
-    def without_requested(self, versions: Iterable[str]) -> Self:
-        """Return it as if no caller had loaded some versions."""
-        return replace(self, requested=self.requested - frozenset(versions))
 
-    def _by_settings(self, versions: Collection[str]) -> frozenset[str]:
-        rule = self.serving.versions
-        if rule == "all":
-            return frozenset(versions)
-        if self.serving.num_latest is not None:
-            return frozenset(sorted(versions, key=version_key, reverse=True)[: self.serving.num_latest])
-        return frozenset(rule) & frozenset(versions)
+def is_misplaced(error: BundleError) -> bool:
+    """Whether a bundle is in the directory of another version: copying the rest of it will not help."""
+    return error.what == _PLACE
 
-    def _pinned(self) -> str | None:
-        """Return the version that the settings name as the default, directly or by a label; None if none is named."""
-        default = self.serving.default_version
-        if default.startswith("@"):
-            return self.labels.get(default.removeprefix("@"))
-        return None if default == LATEST else default
+
+def open_version(directory: Path) -> Bundle:
+    """Return the bundle of a version; BundleError unless it is the one of its path, and complete."""
+    named_manifest(directory)
+    return open_bundle(directory)
+
+
+def _named_directories(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if path.is_dir() and is_plain_name(path.name))

@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from service.errors import BundleError, ConfigError, DragomanError
-from service.models.disk import (
+from service.models.lifecycle import Lifecycle, entry_of
+from service.models.model import ModelState
+from service.models.names import full_name, version_key
+from service.models.serving import (
     Fingerprint,
     NameOnDisk,
     fingerprint,
@@ -16,11 +19,8 @@ from service.models.disk import (
     name_on_disk,
     names_on_disk,
     open_version,
+    read_serving,
 )
-from service.models.lifecycle import Lifecycle, entry_of
-from service.models.model import ModelState
-from service.models.names import full_name, version_key
-from service.models.serving import read_serving
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +48,7 @@ class Reconciler:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        lifecycle: Lifecycle,
-        *,
-        settle_s: float,
-        clock: Callable[[], float] = time.monotonic,
+        self, directory: Path, lifecycle: Lifecycle, *, settle_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._directory = directory
         self._lifecycle = lifecycle
@@ -167,12 +162,11 @@ class Reconciler:
     def _try(self, name: str, version: str, on_disk: NameOnDisk) -> None:
         """Load a version if its bundle is complete."""
         model, content = full_name(name, version), (on_disk.versions[version], on_disk.serving)
-        attempt = self._attempts.get(model)
-        is_new = attempt is None or attempt.content != content
-        if attempt is None or attempt.content != content:
-            attempt = self._attempts[model] = _Attempt(content=content, since_s=self._clock())
+        known = self._attempts.get(model)
+        attempt = known if known and known.content == content else _Attempt(content=content, since_s=self._clock())
+        self._attempts[model] = attempt
         is_settled = self._clock() - attempt.since_s >= self._settle_s
-        if not (is_new or is_settled):
+        if attempt is known and not is_settled:
             return  # tried already
         directory = on_disk.directory / version
         try:

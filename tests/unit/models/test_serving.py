@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from service.config import Settings, settings_of_model
 from service.errors import ConfigError
 from service.models.names import version_key
-from service.models.serving import SERVING_NAME, ServingSettings, VersionPolicy, read_serving
+from service.models.registry import VersionPolicy
+from service.models.serving import SERVING_NAME, ServingSettings, read_serving
 
 VERSIONS = ("1", "2", "9", "10")
 FULL = """
