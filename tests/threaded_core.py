@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from service.decoding.running_batch import EndedSegment
+from service.decoding.guard import EndedSegment
 from service.decoding.step_model import StepModel
 from service.engine.core import CoreBatch, EngineCore
 from service.engine.protocol import BatchCommand, BatchReport, Clock, NewSegment

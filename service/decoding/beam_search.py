@@ -17,8 +17,7 @@ import numpy as np
 
 from service.datatypes import Hypothesis, SearchConfig
 from service.decoding.beam_state import BeamState, Continuations, FinishedHypothesis
-from service.decoding.constraints import BoolArray, CandidateRules
-from service.decoding.sampling import Sampler
+from service.decoding.constraints import BoolArray, CandidateRules, Sampler
 from service.decoding.scoring import coverage_penalty, rank, score
 from service.decoding.step_model import FloatArray, IntArray, StepOutput
 
@@ -27,13 +26,10 @@ Attend = Callable[[int, Sequence[int]], FloatArray]
 
 
 def advance(state: BeamState, output: StepOutput, *, rules: CandidateRules, attend: Attend) -> None:
-    """Take one step: finish what ends with EOS, continue the best of the rest.
+    """Take one step, which changes the state: finish what ends with EOS, continue the best of the rest.
 
-    Args:
-        state: changed in place.
-        output: candidates of the rows up to `state.num_live_rows`, at least `num_candidates` of each.
-        rules: of the vocabulary.
-        attend: called for hypotheses that end, if their segment has a coverage penalty.
+    `output` has at least `num_candidates` of each row up to `state.num_live_rows`. `attend` is called for hypotheses
+    that end, if their segment has a coverage penalty.
     """
     _Step(state, output, rules=rules, attend=attend).take()
 

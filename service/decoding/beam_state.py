@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.datatypes import SearchConfig
-from service.decoding.constraints import BoolArray, TargetRules
-from service.decoding.sampling import Sampler
+from service.decoding.constraints import BoolArray, Sampler, TargetRules
 from service.decoding.scoring import bound_penalty
 from service.decoding.step_model import DoubleArray, FloatArray, IntArray
 
@@ -78,10 +77,8 @@ class History:
         for index, places in enumerate(self._places):
             if places[-1][1] != index:
                 places.append((number, index))
-        self._forget_before(min((places[0][0] for places in self._places), default=number))
-
-    def _forget_before(self, number: int) -> None:
-        while self._first < number:
+        oldest = min((places[0][0] for places in self._places), default=number)
+        while self._first < oldest:
             self._steps.popleft()
             self._first += 1
 

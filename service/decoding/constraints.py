@@ -1,7 +1,8 @@
-"""Which candidates a search may take: rules of the vocabulary for all segments, and rules of each segment.
+"""Which candidates a search may take: rules of the vocabulary, rules of each segment, and sampling.
 
 Rules only lower log-probabilities. If a row has L tokens lowered, its best N allowed tokens are therefore among its
-N + L best, so a search over a few candidates equals the search over the whole vocabulary.
+N + L best, so a search over a few candidates equals the search over the whole vocabulary. What is sampled depends on
+the rows of its own segment only, so that other segments cannot change a draw.
 """
 
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from service.datatypes import SearchConfig
-from service.decoding.step_model import FloatArray, IntArray, StepOutput, VocabularySpec
+from service.datatypes import SamplingConfig, SearchConfig
+from service.decoding.step_model import DoubleArray, FloatArray, IntArray, StepOutput, VocabularySpec
 
 BoolArray = NDArray[np.bool_]
 
@@ -53,11 +54,9 @@ class CandidateRules:
         return min(num_taken + 1 + len(self._never), self.vocabulary_size)
 
     def apply(self, output: StepOutput, *, forbids_eos: BoolArray | None) -> FloatArray:
-        """Return the log-probabilities with those of forbidden candidates set to -inf.
+        """Return the log-probabilities [B, K, C] with those of forbidden candidates set to -inf.
 
-        Args:
-            output: candidates, [B, K, C].
-            forbids_eos: [B] True for segments whose targets are still too short to end; None: for none.
+        `forbids_eos` [B] is True for segments whose targets are still too short to end; None: for none.
         """
         allowed: FloatArray = output.log_probs + self._bias.take(output.token_ids)
         if forbids_eos is not None and forbids_eos.any():
@@ -144,3 +143,55 @@ def _completions(targets: IntArray, texts: IntArray, size: int) -> tuple[IntArra
     rows, places = (runs[:, :, :-1] == ends[:, None, :]).all(axis=2).nonzero()
     last = np.broadcast_to(runs[:, :, -1], (num_targets, runs.shape[1]))
     return rows, last[rows, places]
+
+
+class Sampler:
+    """Draws the next tokens of one segment's samples: hypotheses that do not compete with each other."""
+
+    def __init__(self, config: SamplingConfig, *, num_samples: int) -> None:
+        self._config = config
+        self._num_samples = num_samples
+        # Philox: its stream is fixed by the seed on every platform and by numpy's compatibility policy.
+        self._generator = np.random.Generator(np.random.Philox(config.seed))
+
+    def num_choices(self, vocabulary_size: int) -> int:
+        """Return how many of the likeliest tokens a draw may choose among."""
+        return min(self._config.top_k or vocabulary_size, vocabulary_size)
+
+    def draw(self, log_probs: FloatArray) -> IntArray:
+        """Return the column drawn in each row; takes as many random numbers as there are samples in all.
+
+        Args:
+            log_probs: [N, C] of the live samples, descending in C; -inf stands for tokens not allowed, and the
+                first column is finite.
+        """
+        uniforms = self._generator.random(self._num_samples)[: len(log_probs)]
+        weights = remaining_weights(log_probs, self._config)
+        reached = weights.cumsum(axis=1)
+        columns = (reached <= uniforms[:, None] * reached[:, -1:]).sum(axis=1)
+        # Rounding may make the product the whole sum, which no column exceeds.
+        drawn: IntArray = np.minimum(columns, (weights > 0).sum(axis=1) - 1)
+        return drawn
+
+
+def remaining_weights(log_probs: FloatArray, config: SamplingConfig) -> DoubleArray:
+    """Return the weights after temperature, then top_k, then top_p, relative to the likeliest token of each row.
+
+    top_p keeps a token (Holtzman et al. 2020, arXiv:1904.09751) if the likelier ones do not reach the sum without it;
+    the sum is over what top_k keeps, normalised again.
+
+    Args:
+        log_probs: [N, C] descending in C, -inf for tokens not allowed, the first column finite.
+        config: of the segment.
+
+    Returns:
+        [N, min(C, top_k)] weights, not normalised: the first of each row is 1; 0 if the token cannot be drawn.
+    """
+    considered = log_probs[:, : config.top_k].astype(np.float64)
+    weights: DoubleArray = np.exp((considered - considered[:, :1]) / config.temperature)
+    if config.top_p < 1:
+        reached = weights.cumsum(axis=1)
+        likelier = np.zeros_like(reached)
+        likelier[:, 1:] = reached[:, :-1]
+        weights[likelier >= config.top_p * reached[:, -1:]] = 0.0
+    return weights

@@ -48,13 +48,9 @@ class Verdict:
 def judge(
     source_ids: Sequence[int], target_ids: Sequence[int], *, num_forced: int = 0, is_finished: bool = True
 ) -> Verdict:
-    """Return the defects of a target.
+    """Return the defects of a target, of which only the length counts the `num_forced` tokens of its prefix.
 
-    Args:
-        source_ids: of the segment.
-        target_ids: to be judged.
-        num_forced: tokens of its prefix, which the model did not choose: only the length counts them.
-        is_finished: False if the target was cut off, which is then not too short.
+    One that was cut off (not `is_finished`) is not too short.
     """
     chosen_ids = target_ids[num_forced:]
     found = [
@@ -204,14 +200,20 @@ class SearchEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The result of a segment."""
+class EndedSegment:
+    """A segment whose search has ended."""
+
+    segment_id: int
+    """Its id, see `RunningBatch.start`."""
 
     hypotheses: tuple[Hypothesis, ...]
+    """Best first; empty only if the model gave no possible continuation (a broken network)."""
+
     num_steps: int
-    """Of both searches if there were two."""
+    """Decoder steps it took part in, those of a second search included."""
 
     guard: GuardReport | None = None
+    """Report of the repetition guard; None if it was off or found nothing."""
 
 
 class SecondSearches:
@@ -226,40 +228,43 @@ class SecondSearches:
         """Return whether a first search can be ended because its best live hypothesis loops."""
         return is_looping(self._source(segment), best_ids[len(segment.search.target_prefix) :])
 
-    def settle(self, segment_id: int, segment: Segment, end: SearchEnd) -> Answer | SearchPlan:
+    def settle(self, segment_id: int, segment: Segment, end: SearchEnd) -> EndedSegment | SearchPlan:
         """Return the result of a segment after one of its searches has ended, or how to search it once more."""
         if segment_id in self._firsts:
             first, verdict = self._firsts.pop(segment_id)
-            return self._choose(segment, first, verdict, end)
+            return self._choose(segment_id, segment, (first, verdict), end)
         if segment.search.repetition_guard and end.hypotheses:
-            verdict = self._judge_end(segment, end)
+            verdict = (
+                self._judge_ids(segment, end.looping_ids, is_finished=False)
+                if end.looping_ids
+                else self._judge(segment, end.hypotheses[0])
+            )
             if verdict.defects:
                 self._firsts[segment_id] = end, verdict
                 return plan_second_search(segment.search, self._source(segment), verdict.defects)
-        return Answer(hypotheses=end.hypotheses, num_steps=end.num_steps)
+        return EndedSegment(segment_id=segment_id, hypotheses=end.hypotheses, num_steps=end.num_steps)
 
     def forget(self, segment_id: int) -> None:
         """Forget a segment that leaves."""
         self._firsts.pop(segment_id, None)
 
-    def _choose(self, segment: Segment, first: SearchEnd, found: Verdict, second: SearchEnd) -> Answer:
+    def _choose(
+        self, segment_id: int, segment: Segment, judged: tuple[SearchEnd, Verdict], second: SearchEnd
+    ) -> EndedSegment:
         """Return the better of two results; the first if the second search found nothing."""
+        first, found = judged
         best, verdict = first.hypotheses[0], self._judge(segment, first.hypotheses[0])
         is_replaced = False
         if second.hypotheses:
             new = second.hypotheses[0], self._judge(segment, second.hypotheses[0])
             is_replaced = is_second_better((best, verdict), new)
             verdict = new[1] if is_replaced else verdict
-        return Answer(
+        return EndedSegment(
+            segment_id=segment_id,
             hypotheses=(second if is_replaced else first).hypotheses,
             num_steps=first.num_steps + second.num_steps,
             guard=GuardReport(found=found.defects, remaining=verdict.defects, is_replaced=is_replaced),
         )
-
-    def _judge_end(self, segment: Segment, end: SearchEnd) -> Verdict:
-        if end.looping_ids:
-            return self._judge_ids(segment, end.looping_ids, is_finished=False)
-        return self._judge(segment, end.hypotheses[0])
 
     def _judge(self, segment: Segment, hypothesis: Hypothesis) -> Verdict:
         ids = hypothesis.token_ids[:-1] if hypothesis.is_finished else hypothesis.token_ids

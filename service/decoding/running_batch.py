@@ -4,11 +4,11 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from service.datatypes import GuardReport, Hypothesis, SamplingConfig, SearchConfig, Segment
+from service.datatypes import SamplingConfig, SearchConfig, Segment
 from service.decoding.beam_search import advance, conclude, find_ended, num_candidates
 from service.decoding.beam_state import BeamState, indices_without
 from service.decoding.constraints import CandidateRules, SearchPlan, TargetRules
-from service.decoding.guard import Answer, SearchEnd, SecondSearches
+from service.decoding.guard import EndedSegment, SearchEnd, SecondSearches
 from service.decoding.step_model import ModelLimits, StepModel, VocabularySpec
 
 _MAX_ALPHA = 10.0  # beyond any use; keeps penalties finite at any length
@@ -20,23 +20,6 @@ _LOOP_CHECK_STEPS = 16
 _FEW_ROWS = 16
 """A step of so many rows takes hardly longer than one of a single row, but the runtime binds anew when the number of
 rows changes: a small batch has all of its rows from its first step on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedSegment:
-    """A segment whose search has ended."""
-
-    segment_id: int
-    """Its id, see `RunningBatch.start`."""
-
-    hypotheses: tuple[Hypothesis, ...]
-    """Best first; empty only if the model gave no possible continuation (a broken network)."""
-
-    num_steps: int
-    """Decoder steps it took part in, those of a second search included."""
-
-    guard: GuardReport | None = None
-    """Report of the repetition guard; None if it was off or found nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +84,7 @@ class BatchLoad:
 
 
 def check_segment(segment: Segment, limits: ModelLimits) -> None:
-    """Check that a model can decode a segment; invalid requests have been rejected before.
-
-    Raises:
-        ValueError: if the segment cannot be in a batch of this model.
-    """
+    """Raise ValueError unless a model can decode a segment; invalid requests have been rejected before."""
     search = segment.search
     _require(1 <= len(segment.source_ids) <= limits.max_source_tokens, "source tokens", len(segment.source_ids))
     _require(search.beam_size >= 1, "beam_size", search.beam_size)
@@ -177,11 +156,9 @@ class RunningBatch:
         return BatchLoad.of(self._segments.values())
 
     def start(self, segments: Sequence[Segment], *, ids: Sequence[int] | None = None) -> list[int]:
-        """Encode new segments and add them to the batch; return their ids.
+        """Encode new segments, each accepted by `check_segment`, and add them to the batch; return their ids.
 
-        Args:
-            segments: at least one, each accepted by `check_segment`.
-            ids: never used in this batch before; None: counted from 0.
+        There is at least one. Ids that are given were never used in this batch before; None: counted from 0.
         """
         if ids is None:
             ids = range(self._next_id, self._next_id + len(segments))
@@ -250,7 +227,7 @@ class RunningBatch:
             if isinstance(outcome, SearchPlan):
                 again[segment_id] = outcome
             else:
-                ended.append(self._ended(index, outcome))
+                ended.append(self._with_attention(index, outcome))
         return ended, again
 
     def _find_looping(self) -> dict[int, list[int]]:
@@ -264,17 +241,15 @@ class RunningBatch:
                     looping[index] = best
         return looping
 
-    def _ended(self, index: int, answer: Answer) -> EndedSegment:
+    def _with_attention(self, index: int, ended: EndedSegment) -> EndedSegment:
         """Return the result of a segment that is still in the batch, with its attention if that is wanted."""
-        segment_id, hypotheses = self._ids[index], answer.hypotheses
-        if self._segments[segment_id].wants_attention:
-            hypotheses = tuple(
-                replace(hypothesis, attention=self._batch.cross_attention(index, hypothesis.token_ids))
-                for hypothesis in hypotheses
-            )
-        return EndedSegment(
-            segment_id=segment_id, hypotheses=hypotheses, num_steps=answer.num_steps, guard=answer.guard
+        if not self._segments[ended.segment_id].wants_attention:
+            return ended
+        hypotheses = (
+            replace(hypothesis, attention=self._batch.cross_attention(index, hypothesis.token_ids))
+            for hypothesis in ended.hypotheses
         )
+        return replace(ended, hypotheses=tuple(hypotheses))
 
     def _leave(self, ids: Collection[int]) -> None:
         if not ids:

@@ -1,10 +1,16 @@
-"""Which waiting segments join a running batch: pure functions of queue and batch."""
+"""The running batches as the engine client sees them: who joins one (pure functions), and the connection to each."""
 
+import math
+import select
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
 
 from service.datatypes import Priority
 from service.decoding.running_batch import BatchLoad
+from service.engine.protocol import BatchCommand, BatchReport
 from service.engine.queue import PendingSegment
 
 
@@ -68,3 +74,88 @@ def select_segments(waiting: Sequence[PendingSegment], running: BatchLoad, budge
 def _distance(head: PendingSegment, other: PendingSegment) -> tuple[bool, int]:
     """Order of preference to share a batch with the head."""
     return other.context.priority is Priority.BULK, abs(other.num_source_tokens - head.num_source_tokens)
+
+
+class Core(Protocol):
+    """Where batches are decoded: threads of this process, or a process of its own."""
+
+    def connect(self) -> "Connection[Any, Any]":
+        """Return a connection to a new batch; EngineError or OSError if there is none."""
+
+    def close(self, timeout_s: float) -> None:
+        """Free what the batches share; their connections are closed already."""
+
+
+class Batch:
+    """The client's end of one running batch: its segments, and the connection to it, made when it is needed."""
+
+    def __init__(self, core: Core, poll: "select.poll", lock: "threading.RLock") -> None:
+        self._core = core
+        self._poll = poll
+        self._lock = lock
+        self._connection: Connection[BatchCommand, BatchReport] | None = None
+        self.running: dict[int, PendingSegment] = {}
+        """Sent, and in the batch as far as is known, by id; one that is cancelled leaves with the next report."""
+
+        self.dropped_ids: list[int] = []
+        """Segments that are no longer wanted, which the core does not know yet."""
+
+        self.is_backlogged = False
+        """Whether it was as large as it may be after its last report, while more waited."""
+
+        self.load = BatchLoad()
+        self.reported_at_s = -math.inf
+        """When it last reported, or was begun."""
+
+    @property
+    def fileno(self) -> int:
+        """Of the connection; -1 without one."""
+        return -1 if self._connection is None else self._connection.fileno()
+
+    def add(self, pending: PendingSegment) -> None:
+        """Count a segment that is about to be sent."""
+        self.running[pending.segment_id] = pending
+        self.load = self.load.plus(pending.segment)
+
+    def leave(self, segment_id: int) -> PendingSegment | None:
+        """Return a segment that is in the batch no more; None if it was not."""
+        with self._lock:
+            if pending := self.running.pop(segment_id, None):
+                self.load = BatchLoad.of(other.segment for other in self.running.values())
+            return pending
+
+    def leave_answered(self) -> None:
+        """Let segments leave that were cancelled, or answered otherwise."""
+        with self._lock:
+            for segment_id in [one.segment_id for one in self.running.values() if one.done()]:
+                self.leave(segment_id)
+
+    def send(self, command: BatchCommand) -> None:
+        """Send a command, over a new connection if the last one has ended while the batch was empty."""
+        num_others = sum(not one.done() for one in self.running.values()) - len(command.new_segments)
+        hung_up = {fileno for fileno, events in self._poll.poll(0) if events & select.POLLHUP}
+        if num_others <= 0 and self.fileno in hung_up:
+            self.disconnect()
+        if self._connection is None and command.new_segments:
+            self._connection = self._core.connect()
+            self._poll.register(self._connection.fileno(), select.POLLIN)
+        if self._connection is not None:
+            self._connection.send(command)
+
+    def receive(self) -> BatchReport | None:
+        """Return the next report; None if the connection has ended while the batch was empty."""
+        try:
+            return self._connection.recv() if self._connection else None
+        except (EOFError, OSError):
+            if not all(one.done() for one in self.running.values()):
+                raise
+            self.disconnect()
+            return None
+
+    def disconnect(self) -> None:
+        """Let the core forget the batch; the next command goes to an empty one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._poll.unregister(connection.fileno())
+            connection.close()
+        self.leave_answered()

@@ -14,16 +14,16 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from itertools import count
-from multiprocessing.connection import Connection
-from typing import Any, Protocol
 
 from service.datatypes import SearchConfig, Segment, SegmentResult, StageTimings
-from service.decoding.running_batch import BatchLoad, EndedSegment, check_segment
+from service.decoding.guard import EndedSegment
+from service.decoding.running_batch import check_segment
 from service.decoding.step_model import ModelLimits
-from service.engine.batching import BatchBudget, fair_share, select_segments
+from service.engine.batching import Batch, BatchBudget, Core, fair_share, select_segments
 from service.engine.forecast import DeadlineMargin, Forecast, LengthEstimate, Prediction, RequestCost
-from service.engine.protocol import BatchCommand, BatchReport, BatchStepOutput, Clock, NewSegment
+from service.engine.protocol import BatchCommand, BatchStepOutput, Clock, NewSegment
 from service.engine.queue import AdmissionQueue, PendingSegment
 from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, DragomanError, DrainingError, EngineError, OverloadedError
@@ -38,90 +38,6 @@ _OVERLOAD_LASTS_S = 1.0  # after a request was rejected that was known in full
 _LOOKAHEAD = 4  # batches' worth of waiting segments from which segments of similar length are chosen
 _RESPONSIVE_S = 0.05  # after its last report, a batch gets new segments; later it is in a long step: others end sooner
 _RECOVERY_S = 0.1  # after a fault of this module, so that one that lasts does not take a whole core
-
-
-class Core(Protocol):
-    """Where batches are decoded: threads of this process, or a process of its own."""
-
-    def connect(self) -> "Connection[Any, Any]":
-        """Return a connection to a new batch; EngineError or OSError if there is none."""
-
-    def close(self, timeout_s: float) -> None:
-        """Free what the batches share; their connections are closed already."""
-
-
-class _Batch:
-    """The client's end of one running batch: its segments, and the connection to it, made when it is needed."""
-
-    def __init__(self, core: Core, poll: "select.poll", lock: "threading.RLock") -> None:
-        self._core = core
-        self._poll = poll
-        self._lock = lock
-        self._connection: Connection[BatchCommand, BatchReport] | None = None
-        self.running: dict[int, PendingSegment] = {}
-        """Sent, and in the batch as far as is known, by id; one that is cancelled leaves with the next report."""
-
-        self.dropped_ids: list[int] = []
-        """Segments that are no longer wanted, which the core does not know yet."""
-
-        self.is_backlogged = False
-        """Whether it was as large as it may be after its last report, while more waited."""
-
-        self.load = BatchLoad()
-        self.reported_at_s = -math.inf
-        """When it last reported, or was begun."""
-
-    @property
-    def fileno(self) -> int:
-        return -1 if self._connection is None else self._connection.fileno()
-
-    def add(self, pending: PendingSegment) -> None:
-        """Count a segment that is about to be sent."""
-        self.running[pending.segment_id] = pending
-        self.load = self.load.plus(pending.segment)
-
-    def leave(self, segment_id: int) -> PendingSegment | None:
-        """Return a segment that is in the batch no more; None if it was not."""
-        with self._lock:
-            if pending := self.running.pop(segment_id, None):
-                self.load = BatchLoad.of(other.segment for other in self.running.values())
-            return pending
-
-    def leave_answered(self) -> None:
-        """Let segments leave that were cancelled, or answered otherwise."""
-        with self._lock:
-            for segment_id in [one.segment_id for one in self.running.values() if one.done()]:
-                self.leave(segment_id)
-
-    def send(self, command: BatchCommand) -> None:
-        """Send a command, over a new connection if the last one has ended while the batch was empty."""
-        num_others = sum(not one.done() for one in self.running.values()) - len(command.new_segments)
-        hung_up = {fileno for fileno, events in self._poll.poll(0) if events & select.POLLHUP}
-        if num_others <= 0 and self.fileno in hung_up:
-            self.disconnect()
-        if self._connection is None and command.new_segments:
-            self._connection = self._core.connect()
-            self._poll.register(self._connection.fileno(), select.POLLIN)
-        if self._connection is not None:
-            self._connection.send(command)
-
-    def receive(self) -> BatchReport | None:
-        """Return the next report; None if the connection has ended while the batch was empty."""
-        try:
-            return self._connection.recv() if self._connection else None
-        except (EOFError, OSError):
-            if not all(one.done() for one in self.running.values()):
-                raise
-            self.disconnect()
-            return None
-
-    def disconnect(self) -> None:
-        """Let the core forget the batch; the next command goes to an empty one."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._poll.unregister(connection.fileno())
-            connection.close()
-        self.leave_answered()
 
 
 class EngineClient:
@@ -141,6 +57,11 @@ class EngineClient:
     ) -> None:
         self._core, self._limits, self._settings, self._metrics, self._clock = core, limits, settings, metrics, clock
         num_batches = settings.num_decoding_threads or num_cores()
+        self._budget = BatchBudget(
+            max_segments=settings.max_batch_segments,
+            max_padded_tokens=settings.max_batch_padded_tokens,
+            max_rows=settings.max_batch_rows,
+        )
         self._queue = AdmissionQueue(settings)
         self._forecast = Forecast(settings, num_batches=num_batches)
         self._margin, self._lengths = DeadlineMargin(), LengthEstimate()
@@ -160,7 +81,7 @@ class EngineClient:
         self._is_woken = False
         self._poll = select.poll()
         self._poll.register(self._wakes, select.POLLIN)
-        self._batches = [_Batch(core, self._poll, self._lock) for _ in range(num_batches)]
+        self._batches = [Batch(core, self._poll, self._lock) for _ in range(num_batches)]
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.cache_bytes = 0
         """KV caches of all batches, as last reported."""
@@ -206,9 +127,8 @@ class EngineClient:
         """
         with self._lock:
             now_s = self._clock()
-            if now_s - self._overloaded_at_s > _OVERLOAD_LASTS_S or not self._queue.num_segments:
-                return
-            if segments := self._lengths.expected_segments(num_characters, search):
+            is_overloaded = now_s - self._overloaded_at_s <= _OVERLOAD_LASTS_S and self._queue.num_segments
+            if is_overloaded and (segments := self._lengths.expected_segments(num_characters, search)):
                 cost = self._forecast.request_cost(segments)
                 self._check_admission(cost, context, now_s=now_s, is_estimated=True)
 
@@ -241,15 +161,15 @@ class EngineClient:
             self._lengths.learn(num_characters, segments)
             cost = self._forecast.request_cost(segments)
             prediction = self._check_admission(cost, context, now_s=now_s)  # before anything is made: it costs little
-            group = [
-                PendingSegment(
-                    segment_id=next(self._ids), segment=segment, context=context, work=work, admitted_at_s=now_s
+            group = []
+            for segment, work in zip(segments, cost.works, strict=True):
+                segment_id = next(self._ids)
+                pending = PendingSegment(
+                    segment_id=segment_id, segment=segment, context=context, work=work, admitted_at_s=now_s
                 )
-                for segment, work in zip(segments, cost.works, strict=True)
-            ]
-            group[-1].prediction = prediction
-            for pending in group:
                 pending.add_done_callback(self._done)  # type: ignore[arg-type] # the future is the segment
+                group.append(pending)
+            group[-1].prediction = prediction
             self._queue.add(group)
             self._num_unanswered += len(group)
             self._record_sizes()
@@ -365,7 +285,7 @@ class EngineClient:
             batch.is_backlogged = self._is_backlogged(batch)
 
     @contextlib.contextmanager
-    def _failing_only(self, batch: _Batch) -> Iterator[None]:
+    def _failing_only(self, batch: Batch) -> Iterator[None]:
         """Let whatever is raised fail the segments of one batch, and nothing else."""
         try:
             yield
@@ -375,14 +295,14 @@ class EngineClient:
             self._abandon(batch, traceback.format_exc())
             self._stopping.wait(_RECOVERY_S)
 
-    def _abandon(self, batch: _Batch, fault: str) -> None:
+    def _abandon(self, batch: Batch, fault: str) -> None:
         """Fail all segments of a batch, and go on with an empty one."""
         self.cache_bytes = 0  # until the core reports
         self._fail(batch, list(batch.running), fault)
         batch.disconnect()
         self._wake()  # for the segments that wait
 
-    def _select(self, batch: _Batch) -> list[PendingSegment]:
+    def _select(self, batch: Batch) -> list[PendingSegment]:
         """Take the segments that join a batch now out of the queue."""
         with self._lock:
             now_s, most = self._clock(), self._max_segments()
@@ -391,14 +311,14 @@ class EngineClient:
             if len(batch.running) >= most or now_s - batch.reported_at_s > _RESPONSIVE_S:
                 return []
             waiting = self._queue.peek(now_s, limit=_LOOKAHEAD * self._settings.max_batch_segments)
-            selected = select_segments(waiting, batch.load, self._budget(most))
+            selected = select_segments(waiting, batch.load, replace(self._budget, max_segments=most))
             for pending in selected:
                 batch.add(pending)  # before it is taken out: at no time is it in neither of the two
                 self._queue.serve(pending)
             self._record_sizes()
             return selected
 
-    def _send(self, batch: _Batch, selected: Sequence[PendingSegment]) -> None:
+    def _send(self, batch: Batch, selected: Sequence[PendingSegment]) -> None:
         """Tell a batch which segments join it, and which are no longer wanted."""
         with self._lock:
             new_segments = tuple(
@@ -417,21 +337,13 @@ class EngineClient:
         num_segments = self._queue.num_segments + sum(len(batch.running) for batch in self._batches)
         return min(self._settings.max_batch_segments, fair_share(num_segments, num_batches=len(self._batches)))
 
-    def _budget(self, max_segments: int) -> BatchBudget:
-        return BatchBudget(
-            max_segments=max_segments,
-            max_padded_tokens=self._settings.max_batch_padded_tokens,
-            max_rows=self._settings.max_batch_rows,
-        )
-
-    def _is_backlogged(self, batch: _Batch) -> bool:
+    def _is_backlogged(self, batch: Batch) -> bool:
         """Say whether a batch is as large as it may be, and more waits."""
         with self._lock:
             waiting = self._queue.peek(self._clock(), limit=1)
-            budget = self._budget(self._settings.max_batch_segments)
-            return bool(waiting) and not budget.allows(batch.load.plus(waiting[0].segment))
+            return bool(waiting) and not self._budget.allows(batch.load.plus(waiting[0].segment))
 
-    def _take_report(self, batch: _Batch) -> None:
+    def _take_report(self, batch: Batch) -> None:
         """Answer the segments that have ended, and learn from what the steps took."""
         report = batch.receive()
         if report is None:
@@ -446,7 +358,7 @@ class EngineClient:
                 for output in report.outputs:
                     self._forecast.learn(output, is_backlogged=batch.is_backlogged, now_s=self._clock())
 
-    def _take_output(self, batch: _Batch, output: BatchStepOutput) -> None:
+    def _take_output(self, batch: Batch, output: BatchStepOutput) -> None:
         if output.started_ids:
             self._note_start(batch, output)
         if output.num_rows:
@@ -459,7 +371,7 @@ class EngineClient:
         if output.fault:
             self._fail(batch, output.lost_ids, output.fault)
 
-    def _note_start(self, batch: _Batch, output: BatchStepOutput) -> None:
+    def _note_start(self, batch: Batch, output: BatchStepOutput) -> None:
         """Note the times of segments that were encoded."""
         exemplar = None
         for pending in filter(None, map(batch.running.get, output.started_ids)):
@@ -480,7 +392,7 @@ class EngineClient:
         padding.labels("rows").observe(1 - min(load.live_rows, output.step_rows) / output.step_rows)
         padding.labels("sources").observe(1 - load.source_tokens / load.padded_tokens)
 
-    def _answer(self, batch: _Batch, ended: EndedSegment, now_s: float) -> None:
+    def _answer(self, batch: Batch, ended: EndedSegment, now_s: float) -> None:
         pending = batch.leave(ended.segment_id)
         if pending is None:  # no longer wanted
             return
@@ -510,7 +422,7 @@ class EngineClient:
             for defect in result.guard.found:
                 self._metrics.guard_defects.labels(defect.kind.value).inc()
 
-    def _fail(self, batch: _Batch, segment_ids: Sequence[int], fault: str) -> None:
+    def _fail(self, batch: Batch, segment_ids: Sequence[int], fault: str) -> None:
         """Fail segments of a batch that is lost."""
         left = filter(None, map(batch.leave, segment_ids))
         lost = [pending for pending in left if not pending.done()]

@@ -173,15 +173,7 @@ class EngineCore:
         cache_bytes: Callable[[], int] = lambda: 0,
         cpu_clock: Clock = lambda: 0.0,
     ) -> None:
-        """Begin without batches.
-
-        Args:
-            model: the network.
-            niceness: how far the threads that decode stand back behind others.
-            clock: of deadlines.
-            cache_bytes: tells the size of all caches.
-            cpu_clock: tells the CPU time of the process, if it is the core's own.
-        """
+        """Begin without batches; `cpu_clock` tells the CPU time of the process, if it is the core's own."""
         self.model, self.niceness, self.clock = model, niceness, clock
         self._cache_bytes = cache_bytes
         self._cpu_clock = cpu_clock

@@ -38,13 +38,9 @@ class DecodingProcess:
     def __init__(
         self, command: LoadCommand, *, name: str, module: str, on_end: Callable[["DecodingProcess"], None]
     ) -> None:
-        """Start it and wait until it has loaded the network.
+        """Start `python -m module` and wait until it has loaded the network of the model `name`.
 
-        Args:
-            command: what to load.
-            name: of the model, for the log.
-            module: its entry point.
-            on_end: called in a thread of its own if it ends before it is closed.
+        If it ends before it is closed, `on_end` is called in a thread of its own.
 
         Raises:
             BundleError, ConfigError: if the network cannot be loaded from this bundle with these settings.

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 
 from service.bundle import CheckedFile
 from service.datatypes import GuardReport, Hypothesis, SamplingConfig, SearchConfig, Segment
-from service.decoding.running_batch import BatchLoad, EndedSegment
+from service.decoding.guard import EndedSegment
+from service.decoding.running_batch import BatchLoad
 
 Clock = Callable[[], float]
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from export.graph.mixed import ProductKind
 from service.datatypes import Hypothesis, SamplingConfig, SearchConfig, Segment
-from service.decoding.running_batch import EndedSegment, RunningBatch
+from service.decoding.guard import EndedSegment
+from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import StepModel
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings

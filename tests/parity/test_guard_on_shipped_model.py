@@ -6,8 +6,8 @@ import pytest
 
 from service.bundle import open_bundle
 from service.datatypes import DefectKind, GuardReport, SearchConfig, Segment
-from service.decoding.guard import Verdict, judge
-from service.decoding.running_batch import EndedSegment, RunningBatch
+from service.decoding.guard import EndedSegment, Verdict, judge
+from service.decoding.running_batch import RunningBatch
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from service.text.pipeline import EXTRA_TARGET_TOKENS

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.datatypes import SamplingConfig, SearchConfig, Segment
-from service.decoding.running_batch import EndedSegment, RunningBatch, check_segment
+from service.decoding.guard import EndedSegment
+from service.decoding.running_batch import RunningBatch, check_segment
 from service.decoding.scoring import bound_penalty, score
 from tests.fakes import EOS, FIRST_WORD, FaultyToyModel
 

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from service.datatypes import Defect, DefectKind, Hypothesis, SearchConfig, Segment
-from service.decoding.guard import Verdict, is_looping, is_second_better, judge, plan_second_search
-from service.decoding.running_batch import EndedSegment, RunningBatch
+from service.decoding.guard import EndedSegment, Verdict, is_looping, is_second_better, judge, plan_second_search
+from service.decoding.running_batch import RunningBatch
 from tests.fakes import EOS, FIRST_WORD, FaultyToyModel, ToyModel, make_segment
 
 SOURCE = (812, 40, 977, 13, 5021, 388, 61, 2210, 95, 7, 1404, 18)

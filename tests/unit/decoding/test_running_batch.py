@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from service.datatypes import Hypothesis, SamplingConfig, Segment
-from service.decoding.running_batch import EndedSegment, RunningBatch, check_segment
+from service.decoding.guard import EndedSegment
+from service.decoding.running_batch import RunningBatch, check_segment
 from service.decoding.step_model import FloatArray, IntArray, StepBatch, StepModel, StepOutput
 from tests.fakes import BOS, EOS, PAD, UNK, FlakyModel, ToyModel, WrappedBatch, WrappedModel, make_segment
 

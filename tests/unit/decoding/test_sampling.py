@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from service.datatypes import Hypothesis, SamplingConfig
+from service.decoding.constraints import Sampler, remaining_weights
 from service.decoding.running_batch import RunningBatch
-from service.decoding.sampling import Sampler, remaining_weights
 from tests.fakes import EOS, FIRST_WORD, ToyModel, make_segment
 
 PROBABILITIES = np.array([[0.4, 0.3, 0.2, 0.1]])

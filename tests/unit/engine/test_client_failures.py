@@ -14,9 +14,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from service.datatypes import SearchConfig, Segment, SegmentResult
-from service.decoding.running_batch import EndedSegment
+from service.decoding.guard import EndedSegment
 from service.decoding.step_model import StepModel
-from service.engine.client import Core, EngineClient
+from service.engine.batching import Core
+from service.engine.client import EngineClient
 from service.engine.core import EngineCore
 from service.engine.protocol import BatchCommand, BatchReport, BatchStepOutput, Clock, NewSegment
 from service.engine.settings import SchedulingSettings
