@@ -96,13 +96,7 @@ def _engine_core(
 def start_tracing(
     settings: TracingSettings, *, clock: Callable[[], float], count: Callable[[str, int], None]
 ) -> Tracing:
-    """Return the tracing that the settings ask for.
-
-    Args:
-        settings: of tracing.
-        clock: the service's, by which spans are timed.
-        count: called with `exported` or `failed` and a number of spans.
-    """
+    """Return the tracing asked for; `count` is called with `exported` or `failed` and a number of spans."""
     if not settings.endpoint:
         return NoTracing()
     from service.telemetry.otlp import OtlpTracing  # noqa: PLC0415 - OpenTelemetry is imported only where it is used
@@ -114,21 +108,9 @@ class App:
     """One server: `start`, `load`, `drain`, `stop`, in this order; `stop` may follow any of them."""
 
     def __init__(
-        self,
-        settings: Settings,
-        *,
-        metrics: Metrics,
-        load: ModelLoader,
-        clock: Callable[[], float] = time.monotonic,
+        self, settings: Settings, *, metrics: Metrics, load: ModelLoader, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Build all parts within a running event loop; nothing listens yet.
-
-        Args:
-            settings: of all parts.
-            metrics: where all parts count.
-            load: makes a running model of a bundle.
-            clock: of all deadlines and durations; `load` must give the models the same.
-        """
+        """Build all parts within a running event loop; nothing listens yet. `load` gives models the same clock."""
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
@@ -172,11 +154,7 @@ class App:
         self._is_ready = False
 
     async def start(self) -> Ports:
-        """Listen: probes are answered, translation is rejected until `load` is done.
-
-        Raises:
-            ConfigError: if an address cannot be listened on.
-        """
+        """Listen (ConfigError if that fails): probes are answered, translation is rejected until `load` is done."""
         self._http = HttpServer(self._settings.http, make_app(self._metrics.registry, lambda: self._is_ready))
         self._http.start()
         ports = Ports(grpc_port=await self._grpc.start(), http_port=self._http.port)
@@ -188,10 +166,7 @@ class App:
     async def load(self) -> None:
         """Load and warm up all models, take calls from then on, and follow what happens to the models.
 
-        Raises:
-            ConfigError: if there is no model, or a setting does not fit it.
-            BundleError: if a model cannot be loaded.
-            EngineError: if a model cannot translate.
+        Raises as `ModelRepository.load_all`.
         """
         await asyncio.to_thread(self._models.load_all)
         await self._grpc.open()
@@ -229,10 +204,6 @@ class App:
 
 async def serve(settings: Settings, log_stream: LogStream) -> bool:
     """Serve until SIGTERM or SIGINT, then drain; a second signal stops at once.
-
-    Args:
-        settings: of all parts.
-        log_stream: where the log goes; what it loses is counted.
 
     Returns:
         True if every admitted call was answered.

@@ -220,16 +220,13 @@ class Manifest(_Section):
             raise ValueError("a special id is outside the vocabulary")
         if self.tensors.keys() != self.precisions.keys():
             raise ValueError(f"tensors are those of {sorted(self.tensors)}, precisions {sorted(self.precisions)}")
-        if not all(self._are_tensors(self.tensors[name], files) for name, files in self.precisions.items()):
-            raise ValueError("tensors are not those of this schema version")
+        for name, tensors in self.tensors.items():
+            expected = graph_tensors(self.architecture.num_decoder_layers, tensors.float_type)
+            if tensors.attention is None and not self.has_attention(name):  # optional without its graph
+                expected = expected.model_copy(update={"attention": None})
+            if tensors != expected:
+                raise ValueError("tensors are not those of this schema version")
         return self
-
-    def _are_tensors(self, tensors: Tensors, files: GraphFiles) -> bool:
-        """Say whether the graphs of a precision can have these tensors; attention is optional without its graph."""
-        expected = graph_tensors(self.architecture.num_decoder_layers, tensors.float_type)
-        return tensors == expected or (
-            files.attention is None and tensors == expected.model_copy(update={"attention": None})
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,10 +341,7 @@ def open_bundle(
 ) -> Bundle:
     """Return the bundle in a directory after checking its manifest and every file.
 
-    Args:
-        directory: of the bundle.
-        checked_files: of the same bundle when it was opened before; those that are still the same are not read again.
-        clock_ns: by which files have their times.
+    Those of `checked_files`, known since it was opened before, that are still the same are not read again.
 
     Raises:
         BundleError: naming the first file that does not fit, what was found and what was expected.

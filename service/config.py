@@ -98,12 +98,7 @@ def setting_fields() -> dict[str, FieldInfo]:
 
 
 def settings_of_model(settings: Settings, serving: ServingSettings, *, origin: Path) -> Settings:
-    """Return the settings that a model is loaded with: the server's, with its own in their place.
-
-    Args:
-        settings: of the server.
-        serving: of the model.
-        origin: the file that `serving` was read from, for messages.
+    """Return the settings that a model is loaded with: the server's, with its own, read from `origin`, in their place.
 
     Raises:
         ConfigError: names the file, and the first setting that is unknown or out of range.

@@ -18,7 +18,7 @@ from loadtests.peers.systems import Output, TokenIds
 from loadtests.texts import BUILT_IN, DATA_VARIABLE, Profile
 from loadtests.workload import Workload
 from service.bundle import Bundle
-from service.text.segmentation import split_sentences
+from service.text.segmentation import iterate_sentences
 from service.text.tokenizer import open_tokenizer
 
 _TEST_SETS: Final = {
@@ -82,7 +82,7 @@ def whole_sentences(texts: Sequence[str]) -> list[str]:
     return [
         text
         for text in texts
-        if [text[span.start : span.end] for span in split_sentences(text, language="en")] == [text]
+        if [text[span.start : span.end] for span in iterate_sentences(text, language="en")] == [text]
     ]
 
 

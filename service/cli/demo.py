@@ -190,12 +190,7 @@ def _print_result(text: str, result: TranslationResult) -> None:
 
 
 def _described(timings: StageTimings) -> str:
-    stages = {
-        "queue": timings.queue_s,
-        "encode": timings.encode_s,
-        "decode": timings.decode_s,
-        "text": timings.text_s,
-    }
+    stages = {"queue": timings.queue_s, "encode": timings.encode_s, "decode": timings.decode_s, "text": timings.text_s}
     return ", ".join(f"{stage} {seconds * 1000:.1f} ms" for stage, seconds in stages.items())
 
 

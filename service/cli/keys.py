@@ -58,14 +58,9 @@ def entry(
 
 def _new(arguments: argparse.Namespace) -> int:
     key = new_key()
+    limits = {"requests_per_s": arguments.requests_per_s, "tokens_per_min": arguments.tokens_per_min}
     try:
-        text = entry(
-            arguments.name,
-            arguments.permissions,
-            key=key,
-            requests_per_s=arguments.requests_per_s,
-            tokens_per_min=arguments.tokens_per_min,
-        )
+        text = entry(arguments.name, arguments.permissions, key=key, **limits)
     except ValueError as error:
         print(f"dragoman: {error}", file=sys.stderr)
         return 2

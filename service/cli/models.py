@@ -6,7 +6,7 @@ from typing import Any
 from dragoman.admin import ModelAdminClient
 from dragoman.client import TranslationClient
 from dragoman.enums import ModelState, Precision
-from dragoman.models import EvaluationScore, Model, ModelLimits, ModelVersion
+from dragoman.models import Model, ModelVersion
 
 from service.cli.target import add_target_flags, call
 
@@ -78,35 +78,20 @@ def _print(*models: Model) -> None:
 
 def _described(model: Model, version: ModelVersion) -> str:
     pairs = [(f"{pair.source_language}-{pair.target_language}", pair.is_default) for pair in version.language_pairs]
-    is_failed = version.state is ModelState.FAILED
+    default_of = ", ".join(name for name, is_default in pairs if is_default)
     facts = [
         f"{model.name}/{version.version}",
         *(f"@{label}" for label in version.labels),
         ", ".join(name for name, _ in pairs),
         "" if version.precision is Precision.UNSPECIFIED else version.precision.name.lower(),
         version.state.name.lower(),
-        _default_of(version, [name for name, is_default in pairs if is_default]),
+        f"default of {default_of}" if default_of else "default" if version.is_default else "",
     ]
-    lines = [
-        version.state_message,
-        *([] if is_failed else [_limits(version.limits), *map(_score, version.evaluation_scores)]),
-    ]
-    return "\n    ".join(["  ".join(filter(None, facts)), *filter(None, lines)])
-
-
-def _default_of(version: ModelVersion, pairs: list[str]) -> str:
-    """Say which requests get a version without naming it: those for its model, or also those for a language pair."""
-    if pairs:
-        return f"default of {', '.join(pairs)}"
-    return "default" if version.is_default else ""
-
-
-def _limits(limits: ModelLimits) -> str:
-    return (
-        f"up to {limits.max_texts} texts of {limits.max_text_characters} characters, "
-        f"sentences up to {limits.max_source_tokens} tokens"
-    )
-
-
-def _score(score: EvaluationScore) -> str:
-    return f"{score.metric} {score.value:.1f} on {score.test_set}"
+    lines = ["  ".join(filter(None, facts))]
+    if version.state_message:
+        lines.append(version.state_message)
+    if version.state is not ModelState.FAILED:
+        texts = f"{version.limits.max_texts} texts of {version.limits.max_text_characters} characters"
+        lines.append(f"up to {texts}, sentences up to {version.limits.max_source_tokens} tokens")
+        lines += [f"{score.metric} {score.value:.1f} on {score.test_set}" for score in version.evaluation_scores]
+    return "\n    ".join(lines)

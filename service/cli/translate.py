@@ -8,7 +8,7 @@ from typing import Any
 
 from dragoman.client import TranslationClient
 from dragoman.requests import DecodingOptions, RequestSettings, SamplingOptions
-from dragoman.results import AlignmentLink, Translation, TranslationWarning
+from dragoman.results import Translation, TranslationWarning
 
 from service.cli.target import add_target_flags, call
 
@@ -45,16 +45,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--alignment", action="store_true", help="print which piece comes from which, one line each, below"
     )
-    _add_sampling_flags(parser)
-    parser.set_defaults(run=run)
-
-
-def _add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     sampling = parser.add_argument_group("drawing tokens at random instead of searching, with any of these")
     sampling.add_argument("--temperature", type=float, metavar="X", help="below 1 prefers likely tokens (1)")
     sampling.add_argument("--top-k", type=int, metavar="N", help="among the N likeliest only; default: all")
     sampling.add_argument("--top-p", type=float, metavar="P", help="among the likeliest that add up to P only (1)")
     sampling.add_argument("--seed", type=int, metavar="N", help="the same one draws the same; default: a new one")
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -157,15 +153,11 @@ def _print(text: str, translation: Translation, *, with_scores: bool) -> None:
     for hypothesis in translation.hypotheses:
         print(f"{hypothesis.score:.4f}\t{hypothesis.text}" if with_scores else hypothesis.text)
         for link in hypothesis.alignment:
-            print(_link_line(text, hypothesis.text, link))
+            source_piece = text[link.source.start : link.source.end]
+            print(f"  {hypothesis.text[link.target.start : link.target.end]}\t{source_piece}\t{link.weight:.2f}")
     _print_warnings(translation.warnings)
 
 
 def _print_warnings(warnings: Iterable[TranslationWarning]) -> None:
     for warning in warnings:
         print(f"dragoman: {warning.kind.name}: {warning.message}", file=sys.stderr)
-
-
-def _link_line(text: str, target: str, link: AlignmentLink) -> str:
-    source_piece = text[link.source.start : link.source.end]
-    return f"  {target[link.target.start : link.target.end]}\t{source_piece}\t{link.weight:.2f}"

@@ -36,11 +36,7 @@ _MAX_TARGET_TOKENS = 24
 
 
 def warm_up(model: LoadedModel, *, defaults: TranslationDefaults) -> None:
-    """Translate some texts by the text pipeline and the batch of each decoding thread, as requests will.
-
-    Raises:
-        EngineError: if the model cannot translate.
-    """
+    """Translate some texts by text pipeline and decoding threads, as requests will; EngineError if it cannot."""
     options = TranslationOptions(max_target_tokens=min(_MAX_TARGET_TOKENS, model.max_target_tokens))
     request = TranslationRequest(
         texts=_TEXTS,
@@ -113,13 +109,9 @@ class ModelRepository:
     def resolve(self, model: str, source_language: str, target_language: str) -> LoadedModel:
         """Return the model that answers a request; it can be used as long as there are references to it.
 
-        Language tags are compared without regard to case. As in the lookup of RFC 4647, section 3.4, a tag that no
-        model has is shortened from its end, so `en-GB` gets a model for `en`; a model for `en-GB` never answers `en`.
-
-        Args:
-            model: `name`, `name/version`, `name@label`, or empty for the default of the pair.
-            source_language: BCP-47 tag.
-            target_language: BCP-47 tag.
+        `model` is `name`, `name/version`, `name@label`, or empty for the default of the pair. BCP-47 tags are compared
+        without regard to case. As in the lookup of RFC 4647, section 3.4, a tag that no model has is shortened from its
+        end, so `en-GB` gets a model for `en`; a model for `en-GB` never answers `en`.
 
         Raises:
             InvalidFieldError: if one of them is malformed.
@@ -211,10 +203,7 @@ class ModelRepository:
         return self.get_model(reference.name)
 
     def stop(self) -> None:
-        """End all models; what is unanswered is answered with an error.
-
-        May be called at any time, more than once.
-        """
+        """End all models, at any time; what is unanswered is answered with an error."""
         self._lifecycle.stop(_STOP_TIMEOUT_S)
 
     def _policy_of(self, name: str, on_disk: NameOnDisk) -> ServingSettings:

@@ -4,14 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from service.datatypes import (
-    Segment,
-    Span,
-    StageTimings,
-    TextHypothesis,
-    TranslatedSentence,
-    Translation,
-)
+from service.datatypes import Segment, Span, StageTimings, TextHypothesis, TranslatedSentence, Translation
 from service.text.alignment import shifted
 
 MAX_COPIED_CHARACTERS = 65_536
@@ -81,7 +74,8 @@ def document_pieces(text: str, sentences: Iterable[Sequence[TextPart]], *, separ
         chunks = _chunks(text, copied_to, start)
         yield from (DocumentPiece(before=chunk) for chunk in chunks[:-1])
         before = chunks[-1] or (separator if last else "")
-        last = DocumentPiece(before=before, plan=_sentence_plan(text[start:end], parts), start=start)
+        own = tuple(replace(part, span=part.span.shifted(-start), sentence_index=0) for part in parts)
+        last = DocumentPiece(before=before, plan=TextPlan(text=text[start:end], parts=own), start=start)
         copied_to = end
     *chunks, after = _chunks(text, copied_to, len(text))
     if last:
@@ -89,14 +83,6 @@ def document_pieces(text: str, sentences: Iterable[Sequence[TextPart]], *, separ
     yield from (DocumentPiece(before=chunk) for chunk in chunks)
     if chunks or not last:
         yield DocumentPiece(before=after)
-
-
-def _sentence_plan(sentence: str, parts: Sequence[TextPart]) -> TextPlan:
-    start = parts[0].span.start
-    return TextPlan(
-        text=sentence,
-        parts=tuple(replace(part, span=part.span.shifted(-start), sentence_index=0) for part in parts),
-    )
 
 
 def _chunks(text: str, start: int, end: int) -> list[str]:

@@ -12,7 +12,6 @@ import numpy as np
 from service.datatypes import (
     AlignmentLink,
     CrossAttention,
-    Defect,
     DefectKind,
     GuardReport,
     Hypothesis,
@@ -35,11 +34,7 @@ from service.text.segmentation import Joined, iterate_sentences, join, separator
 EXTRA_TARGET_TOKENS = 50
 """What a target may have more than its source if the caller sets no limit, as in section 6.1 of Vaswani et al. 2017."""
 
-WARNING_KINDS: Mapping[DefectKind, WarningKind] = {
-    DefectKind.REPETITION: WarningKind.REPETITION,
-    DefectKind.COPIED_SOURCE: WarningKind.COPIED_SOURCE,
-    DefectKind.LENGTH_RATIO: WarningKind.LENGTH_RATIO,
-}
+WARNING_KINDS: Mapping[DefectKind, WarningKind] = {kind: WarningKind[kind.name] for kind in DefectKind}
 """Every defect is worth a warning, cured or not."""
 
 
@@ -74,20 +69,14 @@ def _findings(report: GuardReport | None) -> Iterator[tuple[WarningKind, str]]:
     """Yield one message for each kind of defect, whether found at first or only after decoding again."""
     if report is None:
         return
-    found = {defect.kind: defect for defect in report.found}
-    remaining = {defect.kind: defect for defect in report.remaining}
-    for kind, defect in found.items():
-        outcome = _outcome(remaining.get(kind), is_replaced=report.is_replaced)
-        yield WARNING_KINDS[kind], f"{defect.detail}; {outcome}"
-    for kind, defect in remaining.items():
+    found = {defect.kind: defect.detail for defect in report.found}
+    remaining = {defect.kind: defect.detail for defect in report.remaining}
+    for kind, detail in found.items():
+        effect = f"left {remaining[kind]}" if kind in remaining else "cured it"
+        yield WARNING_KINDS[kind], f"{detail}; decoding again {effect if report.is_replaced else 'did not help'}"
+    for kind, detail in remaining.items():
         if kind not in found:
-            yield WARNING_KINDS[kind], f"{defect.detail}, since it was decoded again"
-
-
-def _outcome(remaining: Defect | None, *, is_replaced: bool) -> str:
-    if not is_replaced:
-        return "decoding again did not help"
-    return f"decoding again left {remaining.detail}" if remaining else "decoding again cured it"
+            yield WARNING_KINDS[kind], f"{detail}, since it was decoded again"
 
 
 class Tokenizer(Protocol):
@@ -339,15 +328,11 @@ def segment_seed(seed: int, *, text_index: int, segment_index: int) -> int:
 
 
 def best_combinations(hypotheses: Sequence[Sequence[Hypothesis]], *, count: int) -> list[tuple[int, ...]]:
-    """Return the best combinations of one hypothesis per row, each as indices into the rows; best first.
+    """Return at most `count` combinations of one hypothesis per row, each as indices into the rows; best first.
 
     As within a sentence, finished before unfinished decides first: fewer unfinished hypotheses, then the larger sum
     of scores, then the one that is better in an earlier row. Keeping the best `count` after each row is exact: what
-    is worse than that many others stays so whatever is added to all of them.
-
-    Args:
-        hypotheses: each row best first, not empty.
-        count: at least 1; fewer are returned if there are no more.
+    is worse than that many others stays so whatever is added to all of them. Each row is best first, and not empty.
     """
     best: list[tuple[int, float, tuple[int, ...]]] = [(0, 0.0, ())]
     for row in hypotheses:

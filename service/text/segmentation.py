@@ -88,11 +88,6 @@ class Joined:
     """Where each sentence is in `text`, in order."""
 
 
-def split_sentences(text: str, *, language: str, splitter: SentenceSplitter = sentencex.segment) -> list[Span]:
-    """Return what `iterate_sentences` yields."""
-    return list(iterate_sentences(text, language=language, splitter=splitter))
-
-
 def iterate_sentences(text: str, *, language: str, splitter: SentenceSplitter = sentencex.segment) -> Iterator[Span]:
     """Yield the sentences of a text, looking no further than needed; none if nothing in it can be translated.
 
@@ -101,10 +96,9 @@ def iterate_sentences(text: str, *, language: str, splitter: SentenceSplitter = 
     is a list marker only if another line of the text begins so. A sentence is cut when it reaches
     `MAX_SENTENCE_CHARACTERS`.
 
-    Args:
-        text: any string, lone surrogates included; of any length.
-        language: BCP-47 tag; its primary subtag picks the rules. Unknown ones get those of the library's fallback.
-        splitter: splits one line; where its sentences do not add up to the line, the line stays whole.
+    The text may be of any length and hold lone surrogates. The primary subtag of the language, a BCP-47 tag, picks the
+    rules; unknown ones get those of the library's fallback. Where the sentences that `splitter` makes of a line do not
+    add up to it, the line stays whole.
     """
     has_numbers = len(list(islice(_NUMBERED_LINE.finditer(text), 2))) > 1
     subtag = language.partition("-")[0].lower()
@@ -215,11 +209,7 @@ def _last_cut(piece: str) -> int:
     """Return where to end a sentence that does not end by itself: behind the last white space, or anywhere."""
     near_end = max(1, len(piece) - _WINDOW_CHARACTERS)
     space = next(reversed([match.end() for match in _SPACE.finditer(piece, near_end)]), len(piece))
-    return next((cut for cut in range(space, near_end, -1) if not _parts_character(piece, cut)), len(piece))
-
-
-def _parts_character(piece: str, cut: int) -> bool:
-    return cut < len(piece) and _is_inside_character(piece, cut)
+    return next((cut for cut in range(space, near_end, -1) if not _is_inside_character(piece, cut)), len(piece))
 
 
 def _checked_lengths(window: str, subtag: str, splitter: SentenceSplitter) -> list[int]:
@@ -271,6 +261,8 @@ def _best_cut(sentence: str) -> int:
 
 def _is_inside_character(text: str, cut: int) -> bool:
     """Whether a cut would part a letter from its marks or the members of a joined emoji (most, not all, clusters)."""
+    if cut == len(text):
+        return False
     zero_width_joiner = "\u200d"
     before, after = text[cut - 1], text[cut]
     return unicodedata.category(after).startswith("M") or zero_width_joiner in {before, after}

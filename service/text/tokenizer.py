@@ -13,7 +13,9 @@ class SentencePieceTokenizer:
     """The vocabulary of one model: text to token ids and back.
 
     The model normalises what it reads (NFKC-like, white space collapsed) and spells characters it has no piece for
-    in bytes, so that no visible character is lost. Safe to share between threads: nothing changes after construction.
+    in bytes, so that no visible character is lost. A text with a lone surrogate, which no encoding of Unicode can
+    carry, and an id outside the vocabulary raise ValueError. Safe to share between threads: nothing changes after
+    construction.
     """
 
     def __init__(self, model_file: Path) -> None:
@@ -35,19 +37,11 @@ class SentencePieceTokenizer:
         """Token ids are below this."""
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text, without BOS and EOS; empty if nothing visible is in it.
-
-        Raises:
-            ValueError: if the text has a lone surrogate, which no encoding of Unicode can carry.
-        """
+        """Return the token ids of a text, without BOS and EOS; empty if nothing visible is in it."""
         return [int(token_id) for token_id in self._processor.EncodeAsIds(_utf8(text))]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of token ids; special tokens are skipped, bytes that are no UTF-8 become U+FFFD.
-
-        Raises:
-            ValueError: if an id is outside the vocabulary.
-        """
+        """Return the text of token ids; special tokens are skipped, bytes that are no UTF-8 become U+FFFD."""
         special = (self.pad_id, self.bos_id, self.eos_id)
         return str(self._processor.DecodeIds([i for i in self._checked(token_ids) if i not in special]))
 
@@ -56,19 +50,12 @@ class SentencePieceTokenizer:
 
         In order and without overlap; white space before a word is the word's. Of several tokens that were made from
         one character, such as its bytes, the last has it and the others have nothing.
-
-        Raises:
-            ValueError: if the text has a lone surrogate.
         """
         _utf8(text)
         return [tuple(offset) for offset in self._processor.EncodeAsOffsetMapping(text)["offsets"]]
 
     def decode_with_offsets(self, token_ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
-        """Return what `decode` does and the begin and end of each token in it, as `offsets` does; none is special.
-
-        Raises:
-            ValueError: if an id is outside the vocabulary.
-        """
+        """Return what `decode` does and the begin and end of each token in it, as `offsets` does; none is special."""
         decoded = self._processor.Decode(self._checked(token_ids), return_type="offset_mapping")
         return str(decoded["text"]), [tuple(offset) for offset in decoded["offsets"]]
 
@@ -82,11 +69,7 @@ class SentencePieceTokenizer:
         return None if token_id in (self.pad_id, self.bos_id, self.eos_id, self.unk_id) else token_id
 
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
-        """Return the vocabulary's spelling of each token, such as `▁Hello`, `<0xE4>` or `</s>`.
-
-        Raises:
-            ValueError: if an id is outside the vocabulary.
-        """
+        """Return the vocabulary's spelling of each token, such as `▁Hello`, `<0xE4>` or `</s>`."""
         return [str(self._processor.IdToPiece(token_id)) for token_id in self._checked(token_ids)]
 
     def _special_id(self, model_file: Path, name: str) -> int:
@@ -133,9 +116,8 @@ def _load(model_file: Path) -> SentencePieceProcessor:
     try:
         processor.LoadFromSerializedProto(serialized)
     except RuntimeError as error:
-        raise BundleError(
-            str(model_file), found="unparsable", expected="a SentencePiece model", what="content"
-        ) from error
+        expected = "a SentencePiece model"
+        raise BundleError(str(model_file), found="unparsable", expected=expected, what="content") from error
     return processor
 
 

@@ -62,10 +62,6 @@ class PieceInWork:
         """Those of its answers that are still to come."""
         return [answer for answer in self.answers if not answer.done()]
 
-    def results(self) -> list[SegmentResult]:
-        """Return the result of each segment once it is finished, or raise the first error."""
-        return results_of(self.answers)
-
 
 class DocumentWindow:
     """Works through the pieces of a document; nothing beyond the window is planned, queued or kept.
@@ -92,9 +88,9 @@ class DocumentWindow:
             submit: queues all segments or none; RetryableError if the queue or the caller's limit has no room.
             max_segments: how many are queued, decoded, or finished behind a sentence that is not; at least 1.
             max_cost: source tokens times hypotheses of the same; no sentence has more.
-            deadline_s: on the clock; infinite: never given up.
+            deadline_s: on the clock, infinite if the document is never given up.
             clock: of the deadline.
-            sleep: lets time pass.
+            sleep: until the queue may have room.
         """
         self._pieces = pieces
         self._submit = submit
@@ -149,13 +145,11 @@ class DocumentWindow:
         num_segments = 0
         while len(planned) < room and num_segments < room:
             began_s = self._clock()
-            piece = next(self._pieces, None)
-            if piece is None:
+            if (piece := next(self._pieces, None)) is None:
                 self._is_all_planned = True
                 break
-            segments = piece.segments
-            planned.append(PieceInWork(piece=piece, segments=segments, text_s=self._clock() - began_s))
-            num_segments += len(segments)
+            planned.append(PieceInWork(piece=piece, segments=piece.segments, text_s=self._clock() - began_s))
+            num_segments += len(planned[-1].segments)
         return planned
 
     async def _queue_all(self) -> None:

@@ -172,7 +172,7 @@ class Translator:
         document = TranslatedDocument(model_name=model.name, model_version=model.version)
         try:
             while in_work := await window.next_finished():
-                results = in_work.results()
+                results = results_of(in_work.answers)
                 assemble = partial(pipeline.assemble_piece, in_work.piece, results)
                 is_long = sum(map(segment_cost, in_work.segments)) > _INLINE_TOKENS
                 translation, _, assembly_s = await self._timed(assemble, is_long=is_long)

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.datatypes import Span
-from service.text.segmentation import join, split_overlong, split_sentences, trim
+from service.text.segmentation import iterate_sentences, join, split_overlong, trim
 
 LANGUAGES = st.sampled_from(["en", "de", "fr", "zh", "ja", "hy", "am", "en-GB", "", "xx"])
 
@@ -38,7 +38,7 @@ def _assert_is_a_split(text: str, spans: list[Span]) -> None:
 @settings(max_examples=500)
 @given(TEXTS, LANGUAGES)
 def test_joining_split_text_gives_the_text_back(text: str, language: str) -> None:
-    spans = split_sentences(text, language=language)
+    spans = list(iterate_sentences(text, language=language))
 
     joined = join(text, spans, _pieces(text, spans))
 
@@ -49,7 +49,7 @@ def test_joining_split_text_gives_the_text_back(text: str, language: str) -> Non
 @settings(max_examples=500)
 @given(TEXTS, LANGUAGES)
 def test_sentences_hold_every_letter_begin_and_end_visibly_and_stay_on_their_line(text: str, language: str) -> None:
-    spans = split_sentences(text, language=language)
+    spans = list(iterate_sentences(text, language=language))
 
     _assert_is_a_split(text, spans)
     for sentence in _pieces(text, spans):
@@ -62,7 +62,7 @@ def test_sentences_hold_every_letter_begin_and_end_visibly_and_stay_on_their_lin
 
 @given(TEXTS, LANGUAGES, st.lists(st.text()))
 def test_target_spans_index_the_joined_text(text: str, language: str, words: list[str]) -> None:
-    spans = split_sentences(text, language=language)
+    spans = list(iterate_sentences(text, language=language))
     targets = [words[index % len(words)] if words else "" for index in range(len(spans))]
 
     for separator in ("", " "):
@@ -75,7 +75,10 @@ def test_long_lines_are_split_where_short_ones_are(lengths: list[int]) -> None:
     sentences = ["word " * length + "end." for length in lengths]
     line = " ".join(sentences)
 
-    spans = split_sentences(line, language="en", splitter=lambda _, window: re.findall(r"[^.]*\. ?|[^.]+$", window))
+    def splitter(_: str, window: str) -> list[str]:
+        return re.findall(r"[^.]*\. ?|[^.]+$", window)
+
+    spans = list(iterate_sentences(line, language="en", splitter=splitter))
 
     assert _pieces(line, spans) == sentences
 

@@ -9,13 +9,12 @@ from service.text.segmentation import (
     join,
     separator_between,
     split_overlong,
-    split_sentences,
     trim,
 )
 
 
 def _sentences(text: str, *, language: str = "en") -> list[str]:
-    return [text[span.start : span.end] for span in split_sentences(text, language=language)]
+    return [text[span.start : span.end] for span in iterate_sentences(text, language=language)]
 
 
 def _at_most(num_characters: int) -> Callable[[str], bool]:
@@ -62,7 +61,7 @@ def test_a_single_number_at_the_start_of_a_line_may_be_an_ordinal() -> None:
 
 @pytest.mark.parametrize("text", ["", " ", "\r\n\t\n", "...", "***\n---", "🎉 !?", "\ufeff\u200b", ". " * 1000])
 def test_a_text_without_letter_or_digit_has_no_sentence(text: str) -> None:
-    assert split_sentences(text, language="en") == []
+    assert list(iterate_sentences(text, language="en")) == []
     assert trim(text) == []
 
 
@@ -97,7 +96,7 @@ def _failing(language: str, text: str) -> list[str]:
 def test_a_line_the_library_fails_on_stays_whole(splitter: Callable[[str, str], list[str]]) -> None:
     text = "One. Two.\nThree."
 
-    spans = split_sentences(text, language="en", splitter=splitter)
+    spans = list(iterate_sentences(text, language="en", splitter=splitter))
 
     assert [text[span.start : span.end] for span in spans] == ["One. Two.", "Three."]
 
@@ -107,7 +106,7 @@ def test_an_interrupt_is_not_swallowed() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        split_sentences("One.", language="en", splitter=interrupted)
+        list(iterate_sentences("One.", language="en", splitter=interrupted))
 
 
 def test_the_library_sees_a_long_line_piece_by_piece() -> None:
@@ -117,7 +116,7 @@ def test_the_library_sees_a_long_line_piece_by_piece() -> None:
         seen.append(len(text))
         return text.splitlines(keepends=True) if "\n" in text else [text]
 
-    spans = split_sentences("word " * 20_000, language="en", splitter=recording)
+    spans = list(iterate_sentences("word " * 20_000, language="en", splitter=recording))
 
     assert spans == [Span(start=start, end=start + 9_999) for start in range(0, 100_000, 10_000)]
     assert max(seen) < 5_000
@@ -225,13 +224,13 @@ def test_a_space_is_filled_in_from_languages_that_use_none(source: str, target: 
     ],
 )
 def test_pictographs_at_the_edges_of_a_sentence_are_copied(text: str, sentence: str) -> None:
-    (span,) = split_sentences(text, language="en")
+    (span,) = list(iterate_sentences(text, language="en"))
 
     assert text[span.start : span.end] == sentence
 
 
 def test_a_text_of_pictographs_has_nothing_to_translate() -> None:
-    assert split_sentences("🎉 → 🎉", language="en") == []
+    assert list(iterate_sentences("🎉 → 🎉", language="en")) == []
 
 
 # `|` marks where a sentence ends and the next begins.
@@ -268,7 +267,7 @@ TABLE = [
 def test_sentences_end_where_their_language_ends_them(language: str, marked: str) -> None:
     text = marked.replace("|", " ")
 
-    spans = split_sentences(text, language=language)
+    spans = list(iterate_sentences(text, language=language))
 
     assert [text[span.start : span.end] for span in spans] == marked.split("|")
 
@@ -278,6 +277,6 @@ def test_sentences_end_where_their_language_ends_them(language: str, marked: str
 def test_what_is_between_paragraphs_belongs_to_no_sentence(language: str, gap: str) -> None:
     text = f"Alpha.{gap}Beta."
 
-    first, second = split_sentences(text, language=language)
+    first, second = list(iterate_sentences(text, language=language))
 
     assert (text[: first.end], text[first.end : second.start], text[second.start :]) == ("Alpha.", gap, "Beta.")

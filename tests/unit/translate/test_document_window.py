@@ -10,7 +10,7 @@ import pytest
 from service.datatypes import Segment, SegmentResult, Span
 from service.errors import DeadlineExceededError, EngineError, OverloadedError
 from service.text.documents import DocumentPiece, TextPart, TextPlan
-from service.translate.document_window import DocumentWindow, PieceInWork
+from service.translate.document_window import DocumentWindow, PieceInWork, results_of
 from tests.fakes import ManualClock, make_segment
 from tests.unit.text.text_fakes import make_hypothesis, make_result
 
@@ -125,7 +125,7 @@ async def test_a_piece_larger_than_the_window_goes_through_it_bit_by_bit() -> No
 
     found = task.result()
     assert found
-    assert len(found.results()) == 10
+    assert len(results_of(found.answers)) == 10
     assert most <= 4
 
 
@@ -209,10 +209,10 @@ async def test_an_error_comes_in_its_turn() -> None:
     first, second = await task, await one.next_finished()
 
     assert first
-    assert first.results()
+    assert results_of(first.answers)
     assert second
     with pytest.raises(EngineError):
-        second.results()
+        results_of(second.answers)
 
 
 async def test_cancelling_drops_everything_under_way() -> None:
@@ -244,4 +244,4 @@ def test_a_segment_that_is_cancelled_unanswered_is_an_error() -> None:
     loop.close()
 
     with pytest.raises(EngineError):
-        in_work.results()
+        results_of(in_work.answers)
