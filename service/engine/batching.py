@@ -127,8 +127,10 @@ class Batch:
     def leave_answered(self) -> None:
         """Let segments leave that were cancelled, or answered otherwise."""
         with self._lock:
-            for segment_id in [one.segment_id for one in self.running.values() if one.done()]:
-                self.leave(segment_id)
+            for pending in [one for one in self.running.values() if one.done()]:
+                self.leave(pending.segment_id)
+                if not pending.is_end_noted:  # who notes it will not find it here any more
+                    self.dropped_ids.append(pending.segment_id)
 
     def send(self, command: BatchCommand) -> None:
         """Send a command, over a new connection if the last one has ended while the batch was empty."""

@@ -436,6 +436,7 @@ class EngineClient:
         if pending.cancelled():
             pending.set_running_or_notify_cancel()  # wakes threads that wait for several futures
         with self._lock:
+            pending.is_end_noted = True
             was_waiting = self._queue.drop(pending)
             running = [batch for batch in self._batches if pending.segment_id in batch.running]
             for batch in running:

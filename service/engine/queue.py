@@ -44,6 +44,8 @@ class PendingSegment(Future[SegmentResult]):
 
     encode_s: float = 0.0
     decode_began_s: float = 0.0
+    is_end_noted: bool = False
+    """Whether the engine client has seen that it was answered or cancelled, a moment after it was."""
 
     def __post_init__(self) -> None:
         super().__init__()
