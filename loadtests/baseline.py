@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,41 +46,27 @@ def differing_machine(kept: Mapping[str, Any], machine: Mapping[str, Any]) -> st
     return None if before == now else f"the baseline is of {before}, this run of {now}"
 
 
-def regressions(before: _Figures, now: _Figures, most: float) -> list[str]:
-    """Return a sentence for each judged figure that is worse than before by more than this share."""
-    sentences = []
-    for name, direction in JUDGED.items():
-        was, value = before.get(name), now[name]
-        if was is None:
-            continue
-        if value is None:
-            sentences.append(f"{name} was {was:.4g} in the baseline and is not known now")
-        elif was and (worse := direction * (value - was) / was) > most:
-            sentences.append(
-                f"{name} is {value:.4g}, the baseline has {was:.4g}: worse by {worse:.1%}, the limit is {most:.1%}"
-            )
-    return sentences
+def compare(before: _Figures, now: _Figures, most: float) -> tuple[list[list[str]], list[str]]:
+    """Return how figures changed, and a sentence for each judged one that is worse by more than a share.
 
-
-def rows(before: _Figures, now: _Figures) -> list[tuple[str, ...]]:
-    """Return name, baseline, now and change of every figure, as they are shown; those that are judged have a star."""
-    shown = []
+    Returns:
+        Name, baseline, now and change of every figure, as they are shown, a star behind the name of those that are
+        judged; and the sentences.
+    """
+    rows, sentences = [], []
     for name, value in now.items():
         was = before.get(name)
-        change = f"{value / was - 1:+.1%}" if was and value is not None else ""
-        numbers = ("none" if one is None else f"{one:.4g}" for one in (was, value))
-        shown.append((f"{name} *" if name in JUDGED else name, *numbers, change))
-    return shown
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as `rows` does for a terminal."""
-    every = [("figure", "baseline", "now", "change"), *rows]
-    name, *widths = [max(map(len, column)) for column in zip(*every, strict=True)]
-    return "\n".join(
-        "  ".join([f"{row[0]:<{name}}", *(f"{cell:>{width}}" for cell, width in zip(row[1:], widths, strict=True))])
-        for row in every
-    )
+        then, here = ("none" if one is None else f"{one:.4g}" for one in (was, value))
+        change = value / was - 1 if was and value is not None else None
+        rows.append([f"{name} *" if name in JUDGED else name, then, here, "" if change is None else f"{change:+.1%}"])
+        worse = JUDGED.get(name, 0) * (change or 0.0)
+        if name in JUDGED and was is not None and value is None:
+            sentences.append(f"{name} was {then} in the baseline and is not known now")
+        elif worse > most:
+            sentences.append(
+                f"{name} is {here}, the baseline has {then}: worse by {worse:.1%}, the limit is {most:.1%}"
+            )
+    return rows, sentences
 
 
 def parse_share(text: str) -> float:

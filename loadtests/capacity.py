@@ -298,7 +298,7 @@ def report_of(capacity: Capacity, curve: Mapping[float, Run], kept: Mapping[str,
             "points": [{"share": share, "run": asdict(run)} for share, run in curve.items()],
         },
         broken=broken,
-        table=markdown(("load", "calls/s", "answered/s", "p50 ms", "p95 ms", "p99 ms", "rejected"), rows).rstrip(),
+        table=markdown(("load", "calls/s", "answered/s", "p50 ms", "p95 ms", "p99 ms", "rejected"), rows),
         picture=_picture(capacity, [run.summary for run in curve.values()], kept),
     )
 

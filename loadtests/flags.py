@@ -3,21 +3,20 @@
 import argparse
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from loadtests.texts import DATA_VARIABLE, Profile
 from loadtests.wire import Method
-from loadtests.workload import Workload, format_mix, parse_mix, parse_priority
+from loadtests.workload import Mix, Workload, format_mix, parse_mix, parse_priority
 
 _MAX_BEAM_SIZE: Final = 16
 _PREFIX: Final = "workload_"
 """Of the fields of a workload among parsed flags: Locust has flags of the same names."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Flag:
+class _Flag(NamedTuple):
     """How a field of a workload is written on a command line."""
 
     field: str
@@ -26,19 +25,20 @@ class _Flag:
     parse: Callable[[str], Any] = str
     """Raises ValueError for a text that is no value."""
 
-    show: Callable[[Any], object] = str
+
+def _values(kind: type[enum.Enum]) -> str:
+    return ", ".join(member.value for member in kind)
 
 
-def _member(kind: type[enum.Enum]) -> Callable[[str], enum.Enum]:
-    """Return what finds a member of an enumeration by its text."""
-    values: dict[str, enum.Enum] = {member.value: member for member in kind}
+def _member(kind: type[enum.Enum], text: str) -> enum.Enum:
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise ValueError(f"expected {_values(kind)}") from error
 
-    def find(text: str) -> enum.Enum:
-        if text not in values:
-            raise ValueError(f"expected {', '.join(values)}")
-        return values[text]
 
-    return find
+def _mix(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    return partial(parse_mix, parse=parse)
 
 
 def _beam(text: str) -> int:
@@ -48,39 +48,35 @@ def _beam(text: str) -> int:
     return size
 
 
-def _mix(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda text: parse_mix(text, parse)
+def _text(value: Any) -> str:
+    """Return a value as it is written behind its flag; empty for none."""
+    if isinstance(value, Mix):
+        return format_mix(value)
+    if isinstance(value, Path):
+        value = value.absolute()
+    return "" if value is None else str(getattr(value, "value", value))
 
 
 _TEST_SETS: Final = "tatoeba-en-de/test.tsv.gz or newstest2013-en-de/test.tsv.gz"
 _FLAGS: Final[Mapping[str, _Flag]] = {
-    "--profile": _Flag(
-        "profile",
-        "NAME",
-        f"texts: {', '.join(profile.value for profile in Profile)} (%(default)s)",
-        _member(Profile),
-        lambda profile: profile.value,
-    ),
-    "--data": _Flag(
-        "data", "DIR", f"has {_TEST_SETS} (what {DATA_VARIABLE} names, else built-in sentences)", Path, Path.absolute
-    ),
-    "--lines": _Flag("lines", "FILE", "a text in each line, for the profile lines", Path, Path.absolute),
+    "--profile": _Flag("profile", "NAME", f"texts: {_values(Profile)} (%(default)s)", partial(_member, Profile)),
+    "--data": _Flag("data", "DIR", f"has {_TEST_SETS} (what {DATA_VARIABLE} names, else built-in sentences)", Path),
+    "--lines": _Flag("lines", "FILE", "a text in each line, for the profile lines", Path),
     "--texts-per-call": _Flag("texts_per_call", "N", "of a request (%(default)s)", int),
     "--methods": _Flag(
         "methods",
         "MIX",
-        "drawn for each call, such as Translate=8,TranslateStream=1; of "
-        f"{', '.join(method.value for method in Method)} (TranslateDocument for documents, else Translate)",
-        _mix(_member(Method)),
-        format_mix,
+        f"drawn for each call, such as Translate=8,TranslateStream=1; of {_values(Method)} "
+        "(TranslateDocument for documents, else Translate)",
+        _mix(partial(_member, Method)),
     ),
-    "--beams": _Flag("beams", "MIX", "sizes, such as 4=3,1=1 (the server's default)", _mix(_beam), format_mix),
+    "--beams": _Flag("beams", "MIX", "sizes, such as 4=3,1=1 (the server's default)", _mix(_beam)),
     "--priorities": _Flag(
-        "priorities", "MIX", "such as interactive=9,bulk=1 (the server's default)", _mix(parse_priority), format_mix
+        "priorities", "MIX", "such as interactive=9,bulk=1 (the server's default)", _mix(parse_priority)
     ),
-    "--deadline": _Flag("deadline_s", "S", "from when a call should be sent (%(default)s)", float, repr),
-    "--leaving": _Flag("leaving", "SHARE", "of calls that are cancelled, 0 to 1 (%(default)s)", float, repr),
-    "--leave-within": _Flag("leave_within_s", "S", "when they are, at random up to (%(default)s)", float, repr),
+    "--deadline": _Flag("deadline_s", "S", "from when a call should be sent (%(default)s)", float),
+    "--leaving": _Flag("leaving", "SHARE", "of calls that are cancelled, 0 to 1 (%(default)s)", float),
+    "--leave-within": _Flag("leave_within_s", "S", "when they are, at random up to (%(default)s)", float),
     "--source-language": _Flag("source_language", "TAG", "(%(default)s)"),
     "--target-language": _Flag("target_language", "TAG", "(%(default)s)"),
     "--model": _Flag("model", "NAME", "as requests name it (the default of the languages)"),
@@ -97,14 +93,13 @@ def add_workload_flags(parser: Any, default: Workload, *, profile_flag: str = "-
         default: the workload without flags.
         profile_flag: what the flag of the text profile is called.
     """
-    for name, flag in _FLAGS.items():
-        value = getattr(default, flag.field)
+    for name, (field, metavar, what, _) in _FLAGS.items():
         parser.add_argument(
-            profile_flag if flag.field == "profile" else name,
-            dest=f"{_PREFIX}{flag.field}",
-            default="" if value is None else str(flag.show(value)),
-            metavar=flag.metavar,
-            help=flag.help,
+            profile_flag if field == "profile" else name,
+            dest=f"{_PREFIX}{field}",
+            default=_text(getattr(default, field)),
+            metavar=metavar,
+            help=what,
         )
 
 
@@ -127,9 +122,8 @@ def workload_of(options: argparse.Namespace) -> Workload:
 
 def flags_of(workload: Workload) -> list[str]:
     """Return flags that describe a workload, as `workload_of` reads them."""
-    values = {name: (flag, getattr(workload, flag.field)) for name, flag in _FLAGS.items()}
-    shown = {name: str(flag.show(value)) for name, (flag, value) in values.items() if value is not None}
-    return [f"{name}={text}" for name, text in shown.items() if text]
+    texts = {name: _text(getattr(workload, flag.field)) for name, flag in _FLAGS.items()}
+    return [f"{name}={text}" for name, text in texts.items() if text]
 
 
 def parsed_by(parse: Callable[[str], Any]) -> Callable[[str], Any]:

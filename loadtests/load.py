@@ -13,8 +13,8 @@ from loadtests.arrivals import parse_arrivals
 from loadtests.flags import flags_of, parsed_by, workload_of
 from loadtests.offer import CLOSED, Load, Run, offer
 from loadtests.page import Series, render, series_of
-from loadtests.records import MAX_GENERATOR_LAG_P99_MS
-from loadtests.report import Report, circumstances, rounded, unclean_end
+from loadtests.records import MAX_GENERATOR_LAG_P99_MS, write_records
+from loadtests.report import Report, circumstances, markdown, rounded, unclean_end
 from loadtests.sampler import server_facts
 from loadtests.slo import GRAMMAR, Slo, parse_slo
 from loadtests.target import Target
@@ -93,7 +93,8 @@ def prepare(options: argparse.Namespace) -> Callable[[Target], Report]:
 def _measure(
     options: argparse.Namespace, load: Load, slo: Slo | None, kept: Mapping[str, Any] | None, target: Target
 ) -> Report:
-    run = offer(target, load, directory=options.output)
+    run = offer(target, load)
+    write_records(options.output / "calls.jsonl", [*run.warm_up_records, *run.records])
     return report_of(
         run,
         circumstances("load"),
@@ -115,28 +116,16 @@ def report_of(
     max_regression: float = 0.0,
     broken: Sequence[str] = (),
 ) -> Report:
-    """Judge a run.
-
-    Args:
-        run: what became of the load.
-        where: machine and command, as `loadtests.report.circumstances` returns them.
-        slo: what was asked of it.
-        max_lag_ms: of the generator, p99; beyond it the run says nothing about the server.
-        kept: the baseline, if there is one.
-        max_regression: share by which judged figures may be worse than the baseline's.
-        broken: what is known not to have held.
-    """
+    """Judge a run by its objective, by the lag of its generator, and by the baseline that was kept, if there is one."""
     load, series = run.load, series_of(run)
     figures = figures_of(run, series)
-    not_held = list(broken)
-    if (lag_ms := run.summary.generator_lag.p99_ms) > max_lag_ms:
-        late = f"generator_lag_p99_ms is {lag_ms:.1f}, the limit is {max_lag_ms:g}: the run does not count"
-        not_held.append(late)
-    not_held += slo.broken(run.summary) if slo else []
-    rows: list[tuple[str, ...]] = []
+    lag_ms = run.summary.generator_lag.p99_ms
+    late = f"generator_lag_p99_ms is {lag_ms:.1f}, the limit is {max_lag_ms:g}: the run does not count"
+    not_held = [*broken, *([late] if lag_ms > max_lag_ms else []), *(slo.broken(run.summary) if slo else [])]
+    changes: list[list[str]] = []
     if kept is not None:
-        not_held += baseline.regressions(kept["figures"], figures, max_regression)
-        rows = baseline.rows(kept["figures"], figures)
+        changes, worse = baseline.compare(kept["figures"], figures, max_regression)
+        not_held += worse
         if sentence := baseline.differing_machine(kept, where["machine"]):
             print(f"loadtests load: {sentence}", file=sys.stderr)
     values = {
@@ -166,8 +155,8 @@ def report_of(
         },
         values=values,
         broken=not_held,
-        table=baseline.table(rows) if rows else "",
-        page=render(run, series, values, rows),
+        table=markdown(("figure", "baseline", "now", "change"), changes) if changes else "",
+        page=render(run, series, values, changes),
     )
 
 

@@ -4,36 +4,31 @@ import datetime as dt
 import math
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
-_PACKAGES = (
-    "dragoman",
-    "onnxruntime",
-    "numpy",
-    "grpcio",
-    "locust",
-    "ctranslate2",
-    "transformers",
-    "torch",
-    "sacrebleu",
-)
+_PACKAGES = ("dragoman", "onnxruntime", "numpy", "grpcio", "locust")
+_OF_PEERS = ("ctranslate2", "transformers", "torch", "sacrebleu")
 _INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 
 
 def describe_machine() -> dict[str, Any]:
     """Return the facts as JSON-ready values."""
-    info = _cpu_info()
+    # The fields of the first processor; none where the system does not tell.
+    first = _CPU_INFO.read_text(encoding="ascii", errors="replace").partition("\n\n")[0] if _CPU_INFO.exists() else ""
+    info = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
     flags = set(info.get("flags", "").split())
     return {
         "cpu": info.get("model name", platform.processor() or platform.machine()),
         "cores": num_cores(),
         "instruction_sets": [name for name in _INSTRUCTION_SETS if name in flags],
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in _PACKAGES},
+        "versions": {
+            name: next((one.version for one in distributions(name=name)), None) for name in _PACKAGES + _OF_PEERS
+        },
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     }
 
@@ -53,20 +48,3 @@ def num_cores(*, control_group: Path = _CONTROL_GROUP) -> int:
         except (OSError, ValueError, ZeroDivisionError):
             continue
     return max(1, math.ceil(cores))
-
-
-def _cpu_info() -> dict[str, str]:
-    """Return the first processor's fields; empty where the system does not tell."""
-    try:
-        first = _CPU_INFO.read_text(encoding="ascii", errors="replace").partition("\n\n")[0]
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from tqdm import tqdm
@@ -17,7 +16,7 @@ from tqdm import tqdm
 from loadtests.arrivals import Arrivals, make_schedule
 from loadtests.client import Client
 from loadtests.generator import closed_loop, open_loop
-from loadtests.records import CallRecord, Summary, summarize, write_records
+from loadtests.records import CallRecord, Summary, summarize
 from loadtests.sampler import Sample, sampling
 from loadtests.target import Target
 from loadtests.workload import Workload
@@ -25,7 +24,8 @@ from loadtests.workload import Workload
 CLOSED: Final = "closed"
 """In place of arrivals: users who wait for their answers."""
 
-_RECORDS_NAME: Final = "calls.jsonl"
+_NUM_CHANNELS: Final = 4
+"""Of each process; a server admits some hundred calls on each."""
 _MAX_PROCESSES: Final = 64
 _MAX_S: Final = 86_400
 _PREPARE_S: Final = 120.0
@@ -94,13 +94,12 @@ class Run:
     """Of the measured time, but for the processor time of the generator, which is that of the warm-up too."""
 
 
-def offer(target: Target, load: Load, *, directory: Path, pids: Sequence[int] = ()) -> Run:
+def offer(target: Target, load: Load, *, pids: Sequence[int] = ()) -> Run:
     """Offer load and wait until every call has ended.
 
     Args:
         target: a server that answers calls.
         load: what is offered.
-        directory: gets `calls.jsonl` with every call, its warm-up included, in place of that of an earlier run.
         pids: processes of this machine that make up the server, whose processor time and memory are sampled.
 
     Raises:
@@ -127,7 +126,6 @@ def offer(target: Target, load: Load, *, directory: Path, pids: Sequence[int] = 
         ended = [future.result() for future in futures]
         began_s = start.value + load.warm_up_s
     records = sorted((record for share, _ in ended for record in share), key=lambda record: record.planned_s)
-    write_records(directory / _RECORDS_NAME, records)
     measured = [record for record in records if record.planned_s >= began_s]
     cpu_s = sum(cpu_s for _, cpu_s in ended)
     return Run(
@@ -157,7 +155,7 @@ def _send(address: str, access: Any, load: Load, index: int) -> tuple[list[CallR
     """Make a process's share of the calls; return what became of them, and the processor time."""
     ready = _shared["ready"]
     try:
-        client = Client(address, access)
+        client = Client(address, access, num_channels=_NUM_CHANNELS)
         calls = load.workload.calls(load.seed)
         times = {"warm_up_s": load.warm_up_s, "duration_s": load.duration_s}
         schedule = make_schedule(load.arrivals, **times, seed=load.seed) if load.arrivals else []

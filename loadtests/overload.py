@@ -1,23 +1,23 @@
 """Ten times what the server can do, offered for a while: does it say no early and usefully?"""
 
 import argparse
-import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from matplotlib.figure import Figure
 
 from loadtests.arrivals import poisson
 from loadtests.capacity import DEFAULT_SLO, PLANS, SearchPlan, find_capacity
 from loadtests.flags import within, workload_of
-from loadtests.generator import Generator, open_loop
-from loadtests.records import MAX_GENERATOR_LAG_P99_MS, CallRecord, percentile, summarize
+from loadtests.generator import Generator
+from loadtests.offer import Load, Run, offer
+from loadtests.records import MAX_GENERATOR_LAG_P99_MS, percentile
 from loadtests.report import COLOURS, Report, circumstances, figure, plot, rounded, unclean_end
-from loadtests.sampler import RESIDENT_BYTES, sampling, scrape, work_left
+from loadtests.sampler import RESIDENT_BYTES, scrape, work_left
 from loadtests.slo import GRAMMAR, Slo, parse_slo
 from loadtests.target import ServerError, Target
 from loadtests.texts import Profile
@@ -46,11 +46,8 @@ WORKLOAD: Final = Workload(texts_per_call=16, deadline_s=2.0)
 
 _PLANS: Final = {"full": SearchPlan(closed_loop_s=10.0, probe_s=5.0, resolution=0.1), "short": PLANS["short"]}
 _DURATIONS_S: Final = {"full": 60.0, "short": 15.0}
-_NUM_CALLS: Final = 256
-"""Different calls, sent in turn."""
 _MAX_CALLS_PER_S: Final = 400.0
 """What the generator sends without being late; more work makes the calls larger."""
-_MEMORY_INTERVAL_S: Final = 0.5
 _BYTES_PER_MB: Final = 1024 * 1024
 _MAX_REJECTED_P99_MS: Final = 50.0
 _MIN_GOODPUT: Final = 0.5
@@ -80,33 +77,23 @@ def _measure(options: argparse.Namespace, workload: Workload, slo: Slo, target: 
     one_text = Generator(target=target, workload=replace(workload, texts_per_call=1))
     texts_per_s = options.capacity or find_capacity(one_text, slo, _PLANS[options.mode]).per_s
     size = texts_per_call(workload, options.factor * texts_per_s)
-    sized = replace(workload, texts_per_call=size)
-    duration_s = options.duration or _DURATIONS_S[options.mode]
-    arrivals = poisson(options.factor * texts_per_s / size).times(duration_s, options.seed)
-    calls = list(itertools.islice(sized.calls(options.seed), _NUM_CALLS))
-    watched = (None, [target.process.pid]) if target.process else (target.metrics_url, [])
-    with (
-        Generator(target=target, workload=sized).connect() as client,
-        sampling(*watched, interval_s=_MEMORY_INTERVAL_S) as samples,
-    ):
-        began_s, records = open_loop(client, [calls[index % _NUM_CALLS] for index in range(len(arrivals))], arrivals)
-    memory = [(sample.at_s - began_s, sample.total(RESIDENT_BYTES) / _BYTES_PER_MB) for sample in samples]
+    load = Load(
+        workload=replace(workload, texts_per_call=size),
+        arrivals=poisson(options.factor * texts_per_s / size),
+        duration_s=options.duration or _DURATIONS_S[options.mode],
+        seed=options.seed,
+    )
+    if target.process:  # its memory is read without asking it, as it has enough to do
+        run = offer(replace(target, metrics_url=None), load, pids=[target.process.pid])
+    else:
+        run = offer(target, load)
     one_text.throughput_per_s(duration_s=0.1, num_callers=1, warm_up_s=0.0)  # it must answer again at once
-    left = work_left(scrape(target.metrics_url)) if target.metrics_url else {}
-    if left:
+    if left := work_left(scrape(target.metrics_url)) if target.metrics_url else {}:
         raise ServerError(f"work is left after the overload: {left}")
     return report_of(
-        records,
-        began_s=began_s,
+        run,
+        factor=options.factor,
         capacity_per_s=texts_per_s / size,
-        memory_mb=[(at_s, size_mb) for at_s, size_mb in memory if math.isfinite(size_mb)],
-        settings={
-            "factor": options.factor,
-            "deadline_s": workload.deadline_s,
-            "seed": options.seed,
-            "duration_s": duration_s,
-            "texts_per_call": size,
-        },
         max_rss_growth_mb=options.max_rss_growth_mb,
         broken=unclean_end(target),
     )
@@ -127,31 +114,16 @@ def texts_per_call(workload: Workload, texts_per_s: float) -> int:
 
 
 def report_of(
-    records: Sequence[CallRecord],
-    *,
-    began_s: float,
-    capacity_per_s: float,
-    memory_mb: Sequence[tuple[float, float]],
-    settings: Mapping[str, Any],
-    max_rss_growth_mb: float,
-    broken: Sequence[str] = (),
+    run: Run, *, factor: float, capacity_per_s: float, max_rss_growth_mb: float, broken: Sequence[str] = ()
 ) -> Report:
-    """Judge an overload.
-
-    Args:
-        records: of its calls.
-        began_s: when, on their clock.
-        capacity_per_s: calls of this size that the server can answer, by the second.
-        memory_mb: resident memory of the server by seconds from the start; empty: not known.
-        settings: with which load was offered.
-        max_rss_growth_mb: by which that memory may grow.
-        broken: what is known not to have held.
-    """
-    summary = summarize(records, duration_s=settings["duration_s"])
+    """Judge an overload by so many times what the server can answer, in calls of this size by the second."""
+    summary, load = run.summary, run.load
     rejected, accepted = summary.rejected_latency, summary.stages["client"]
     goodput = summary.goodput_per_s / capacity_per_s
+    sizes = [(sample.at_s - run.began_s, sample.total(RESIDENT_BYTES) / _BYTES_PER_MB) for sample in run.samples]
+    memory_mb = [(at_s, size_mb) for at_s, size_mb in sizes if at_s > -1 and math.isfinite(size_mb)]
     growth_mb = max(size_mb for _, size_mb in memory_mb) - memory_mb[0][1] if memory_mb else None
-    waits_s = [one.ended_s - one.sent_s for one in records if one.outcome is Outcome.REJECTED]
+    waits_s = [one.ended_s - one.sent_s for one in run.records if one.outcome is Outcome.REJECTED]
     from_send_ms = 1000 * percentile(waits_s, 0.99) if waits_s else None
     promises = {
         "nothing was rejected: this was no overload": rejected is not None,
@@ -184,7 +156,13 @@ def report_of(
         },
         values={
             **circumstances(NAME),
-            "settings": dict(settings),
+            "settings": {
+                "factor": factor,
+                "deadline_s": load.workload.deadline_s,
+                "seed": load.seed,
+                "duration_s": load.duration_s,
+                "texts_per_call": load.workload.texts_per_call,
+            },
             "capacity_per_s": capacity_per_s,
             "goodput": goodput,
             "rss_growth_mb": growth_mb,
@@ -193,37 +171,31 @@ def report_of(
             "broken_promises": not_held,
             "memory_mb": [[round(at_s, 3), round(size_mb, 1)] for at_s, size_mb in memory_mb],
             "calls": [  # planned, lag, latency, status
-                [round(one.planned_s - began_s, 5), round(one.lag_s, 5), round(one.latency_s, 5), one.status]
-                for one in sorted(records, key=lambda one: one.planned_s)
+                [round(one.planned_s - run.began_s, 5), round(one.lag_s, 5), round(one.latency_s, 5), one.status]
+                for one in run.records
             ],
         },
         broken=not_held,
-        picture=_picture(records, began_s, capacity_per_s, memory_mb, settings["deadline_s"]),
+        picture=_picture(run, capacity_per_s, memory_mb),
     )
 
 
-def _picture(
-    records: Sequence[CallRecord],
-    began_s: float,
-    capacity_per_s: float,
-    memory_mb: Sequence[tuple[float, float]],
-    deadline_s: float,
-) -> Figure:
+def _picture(run: Run, capacity_per_s: float, memory_mb: Sequence[tuple[float, float]]) -> Figure:
     """Draw calls by the second in which they came or ended, the time until the end of each, and the memory."""
     drawn, (rates, latencies, memory) = figure(3, size=(9, 8), sharex=True)
-    offered = Counter(int(one.planned_s - began_s) for one in records)
+    offered = Counter(int(one.planned_s - run.began_s) for one in run.records)
     seconds = range(max(offered) + 1)
     plot(rates, ((second, offered[second]) for second in seconds), "offered", color="black")
     for kind, colour in COLOURS.items():
-        if of_kind := [one for one in records if one.outcome is kind]:
-            ended = Counter(int(one.ended_s - began_s) for one in of_kind)
+        if of_kind := [one for one in run.records if one.outcome is kind]:
+            ended = Counter(int(one.ended_s - run.began_s) for one in of_kind)
             plot(rates, ((second, ended[second]) for second in seconds), kind.value, color=colour)
-            points = ((one.planned_s - began_s, 1000 * one.latency_s) for one in of_kind)
+            points = ((one.planned_s - run.began_s, 1000 * one.latency_s) for one in of_kind)
             plot(latencies, points, kind.value, color=colour, marker=".", markersize=2, linestyle="")
     rates.axhline(capacity_per_s, color="grey", linestyle=":", label="capacity")
     rates.set_ylabel("calls a second")
     rates.legend(loc="upper right")
-    latencies.axhline(1000 * deadline_s, color="black", linestyle=":", linewidth=1)
+    latencies.axhline(1000 * run.load.workload.deadline_s, color="black", linestyle=":", linewidth=1)
     latencies.set(yscale="log", ylabel="milliseconds to the end")
     plot(memory, memory_mb)
     memory.set(xlabel="seconds", ylabel="server memory, MiB", ylim=(0, None))

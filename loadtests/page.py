@@ -133,17 +133,8 @@ def _call_points(run: Run) -> dict[str, tuple[str, list[tuple[float, float]]]]:
     }
 
 
-def render(
-    run: Run, series: Mapping[str, Series], values: Mapping[str, Any], changes: Sequence[Sequence[str]] = ()
-) -> str:
-    """Return the page of a run.
-
-    Args:
-        run: what became of the load.
-        series: as `series_of` returns them.
-        values: of `loadtest.json`.
-        changes: rows as `loadtests.baseline.rows` returns them, if there is a baseline.
-    """
+def render(run: Run, series: Mapping[str, Series], values: Mapping[str, Any], changes: Sequence[Sequence[str]]) -> str:
+    """Return the page of a run with the values of `loadtest.json` and the rows of `loadtests.baseline.compare`."""
     # What a user may have written, such as a name of a model, is escaped.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),

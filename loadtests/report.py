@@ -57,7 +57,7 @@ class Report:
         if self.page:
             (output / f"{self.name}.html").write_text(self.page, encoding="utf-8")
         if self.table:
-            print(self.table)
+            print(self.table, end="")
         for sentence in self.broken:
             print(f"broken: {sentence}", file=sys.stderr)
         print(figures_line(self.name, self.figures))

@@ -2,7 +2,6 @@
 
 import operator
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -16,20 +15,14 @@ GRAMMAR: Final = (
 """For people, in help and error messages."""
 
 _BOUND: Final = re.compile(r"\s*([a-z0-9]+)\s*(<=|>=|<|>)\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|%|/s)\s*")
-_COMPARE: Final[Mapping[str, Callable[[float, float], bool]]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+_COMPARE: Final = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _FACTORS: Final = {"ms": 0.001, "s": 1.0, "%": 0.01, "/s": 1.0}
 """To seconds, shares and calls a second."""
 
 _LATENCIES: Final = ("p50", "p90", "p95", "p99", "max")
-_SHARES: Final = ("errors", "rejected", "late")
 _UNITS: Final = {
     **dict.fromkeys(_LATENCIES, ("ms", "s")),
-    **dict.fromkeys(_SHARES, ("%",)),
+    **dict.fromkeys(("errors", "rejected", "late"), ("%",)),
     "goodput": ("%", "/s"),
 }
 
@@ -39,8 +32,6 @@ class Bound:
     """One figure, compared with a number."""
 
     figure: str
-    """A latency, a share or `goodput`."""
-
     comparison: str
     limit: float
     """In the unit that was written."""
@@ -51,36 +42,27 @@ class Bound:
         """Return the text that it is parsed from."""
         return f"{self.figure}{self.comparison}{_number(self.limit)}{self.unit}"
 
-    def measured(self, summary: Summary) -> float | None:
-        """Return the figure in the unit of the bound; None if no call was taken, so that there is no latency."""
-        if self.figure in _LATENCIES:
-            value = None if summary.latency is None else getattr(summary.latency, f"{self.figure}_ms") / 1000
-        elif self.figure == "goodput":
-            value = summary.goodput if self.unit == "%" else summary.goodput_per_s
-        else:
-            value = getattr(summary, self.figure) / summary.offered
-        return None if value is None else value / _FACTORS[self.unit]
-
     def broken(self, summary: Summary) -> str | None:
         """Return a sentence with the figure and its limit; None if it holds."""
-        value = self.measured(summary)
-        if value is None:
-            return f"{self.figure} is not known, as the server took no call; the limit is {self._limit}"
+        limit = f"the limit is {self.comparison} {_number(self.limit)}{self.unit}"
+        if self.figure not in _LATENCIES:
+            share = summary.goodput if self.figure == "goodput" else getattr(summary, self.figure) / summary.offered
+            value = summary.goodput_per_s if self.unit == "/s" else share
+        elif summary.latency is not None:
+            value = getattr(summary.latency, f"{self.figure}_ms") / 1000
+        else:
+            return f"{self.figure} is not known, as the server took no call; {limit}"
+        value /= _FACTORS[self.unit]
         if _COMPARE[self.comparison](value, self.limit):
             return None
-        return f"{self.figure} is {_number(float(f'{value:.4g}'))}{self.unit}, the limit is {self._limit}"
-
-    @property
-    def _limit(self) -> str:
-        return f"{self.comparison} {_number(self.limit)}{self.unit}"
+        return f"{self.figure} is {_number(float(f'{value:.4g}'))}{self.unit}, {limit}"
 
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """What a run must keep."""
+    """What a run must keep: at least one bound."""
 
     bounds: tuple[Bound, ...]
-    """At least one."""
 
     def __str__(self) -> str:
         """Return the text that it is parsed from."""
@@ -88,8 +70,7 @@ class Slo:
 
     def broken(self, summary: Summary) -> list[str]:
         """Return a sentence for each bound that a run did not keep."""
-        sentences = (bound.broken(summary) for bound in self.bounds)
-        return [sentence for sentence in sentences if sentence is not None]
+        return [sentence for bound in self.bounds if (sentence := bound.broken(summary))]
 
 
 def parse_slo(text: str) -> Slo:

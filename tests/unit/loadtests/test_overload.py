@@ -8,24 +8,23 @@ import pytest
 from loadtests.overload import report_of, texts_per_call
 from loadtests.records import CallRecord
 from loadtests.report import Report, figures_line
+from loadtests.sampler import RESIDENT_BYTES, Sample
 from loadtests.texts import Profile
 from loadtests.wire import Method, Outcome
 from loadtests.workload import Mix, Workload
 from tests.unit.loadtests.fake_calls import record
+from tests.unit.loadtests.fake_runs import BEGAN_S, run_of
 
 GOOD = [record(Outcome.ANSWERED, latency_s=1.5)] * 60 + [record(Outcome.REJECTED)] * 540
-MIXED = [record(kind, planned_s=100.0 + second) for second in range(3) for kind in Outcome]
+MIXED = [record(kind, planned_s=BEGAN_S + second) for second in range(3) for kind in Outcome]
 
 
-def reported(records: Sequence[CallRecord], *, rss_growth_mb: float = 1.0, **fields: Any) -> Report:
-    usual = {
-        "began_s": 0.0,
-        "capacity_per_s": 6.0,
-        "memory_mb": [(0.0, 100.0), (5.0, 100.0 + rss_growth_mb), (10.0, 100.0)],
-        "settings": {"deadline_s": 2.0, "duration_s": 10.0},
-        "max_rss_growth_mb": 128.0,
-    }
-    return report_of(records, **{**usual, **fields})
+def reported(records: Sequence[CallRecord], *, sizes_mb: Sequence[float] = (100, 101, 100), **fields: Any) -> Report:
+    samples = [
+        Sample(at_s=BEGAN_S + index, values={RESIDENT_BYTES: size_mb * 2**20}) for index, size_mb in enumerate(sizes_mb)
+    ]
+    usual = {"factor": 10.0, "capacity_per_s": 6.0, "max_rss_growth_mb": 128.0}
+    return report_of(run_of(records, samples=samples), **{**usual, **fields})
 
 
 def test_a_server_that_rejects_early_and_answers_in_time_keeps_every_promise() -> None:
@@ -34,7 +33,7 @@ def test_a_server_that_rejects_early_and_answers_in_time_keeps_every_promise() -
     assert report.broken == []
     assert report.values["goodput"] == pytest.approx(1.0)
     assert report.values["rss_growth_mb"] == 1.0
-    assert reported(GOOD, memory_mb=[]).broken == []
+    assert reported(GOOD, sizes_mb=[]).broken == []
 
 
 @pytest.mark.parametrize(
@@ -44,7 +43,7 @@ def test_a_server_that_rejects_early_and_answers_in_time_keeps_every_promise() -
         ([*GOOD, *[record(Outcome.REJECTED, latency_s=0.06)] * 6], {}, "more than 50 ms"),
         ([*GOOD, record(Outcome.LATE)], {}, "1 accepted calls were not answered"),
         ([*GOOD, record(Outcome.ERROR)], {}, "1 calls failed otherwise"),
-        (GOOD, {"rss_growth_mb": 129.0}, "the server grew by more than 128 MB"),
+        (GOOD, {"sizes_mb": [100, 229, 100]}, "the server grew by more than 128 MB"),
         (GOOD[40:], {}, "of the capacity was answered"),
         ([*GOOD, *[record(Outcome.ANSWERED, lag_s=0.03)] * 7], {}, "the generator itself"),
         (GOOD, {"broken": ["the server ended with 1"]}, "the server ended with 1"),
@@ -67,12 +66,12 @@ def test_a_generator_that_is_late_hides_no_waiting() -> None:
 def test_the_line_has_the_promises_first_and_none_for_what_is_not_known() -> None:
     start = "overload rejected_p99_ms=10.0 accepted_late=3 errors_other=3 rss_growth_mb=1.0 offered=15 accepted=6 "
 
-    assert figures_line("overload", reported(MIXED, began_s=100.0).figures).startswith(start)
+    assert figures_line("overload", reported(MIXED).figures).startswith(start)
     assert reported(MIXED[:1]).figures["rejected_p99_ms"] == "none"
 
 
 def test_an_overload_is_kept_as_json_and_drawn() -> None:
-    report = reported(MIXED, began_s=100.0)
+    report = reported(MIXED)
 
     kept = json.loads(json.dumps(report.values, allow_nan=False))
     assert kept["calls"][-1] == [2.0, 0.0, 0.01, "ERROR"]
