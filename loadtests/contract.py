@@ -45,8 +45,13 @@ def translate_faults(
             yield f"the {side} tokens of the sentences do not add up"
     for index, (text, translation) in enumerate(zip(request.texts, response.translations, strict=True)):
         prefix = request.target_prefixes[index] if request.target_prefixes else request.options.target_prefix
-        for fault in _translation_faults(text, translation, request.options, prefix):
-            yield f"texts[{index}]: {fault}"
+        faults = ["no hypothesis"]
+        if translation.hypotheses:
+            faults = [
+                *_text_faults(text, translation.hypotheses[0].text, translation.sentences, request.options, prefix),
+                *_decoding_faults(text, translation, translation.sentences, request.options, has_index=True),
+            ]
+        yield from (f"texts[{index}]: {fault}" for fault in faults)
 
 
 def document_faults(
@@ -80,8 +85,7 @@ def document_faults(
     yield from _text_faults(request.text, target, sentences, request.options, prefix, is_complete=is_complete)
     for message in messages:
         if message.HasField("sentence"):
-            yield from _hypotheses_faults(request.text, message.hypotheses, request.options)
-            yield from _warning_faults(message.warnings, [message.sentence], has_index=False)
+            yield from _decoding_faults(request.text, message, [message.sentence], request.options, has_index=False)
             span = message.sentence.target
             if message.hypotheses and message.hypotheses[0].text != target[span.start : span.end]:
                 yield f"sentence {message.index} is not where its span of the target says"
@@ -129,18 +133,6 @@ def meaning(raw_response: bytes) -> bytes:
     return response.SerializeToString(deterministic=True)
 
 
-def _translation_faults(
-    text: str, translation: pb.Translation, options: pb.DecodingOptions, prefix: str
-) -> Iterator[str]:
-    if not translation.hypotheses:
-        yield "no hypothesis"
-        return
-    target = translation.hypotheses[0].text
-    yield from _text_faults(text, target, translation.sentences, options, prefix, is_complete=True)
-    yield from _hypotheses_faults(text, translation.hypotheses, options)
-    yield from _warning_faults(translation.warnings, translation.sentences, has_index=True)
-
-
 def _text_faults(
     source: str,
     target: str,
@@ -148,7 +140,7 @@ def _text_faults(
     options: pb.DecodingOptions,
     prefix: str,
     *,
-    is_complete: bool,
+    is_complete: bool = True,
 ) -> Iterator[str]:
     """Look at sentences and their spans, and at the text between them: it is copied, character by character."""
     if "\0" in target and "\0" not in source + prefix:
@@ -233,24 +225,27 @@ def _is_log_prob(value: float) -> bool:
     return math.isfinite(value) and value <= _ROUNDING
 
 
-def _hypotheses_faults(source: str, hypotheses: Sequence[pb.Hypothesis], options: pb.DecodingOptions) -> Iterator[str]:
-    if not 1 <= len(hypotheses) <= max(1, options.num_hypotheses):
-        yield f"{len(hypotheses)} hypotheses, {options.num_hypotheses} were asked for"
-    for hypothesis in hypotheses:
+def _decoding_faults(
+    source: str,
+    answer: pb.Translation | pb.TranslatedSentence,
+    sentences: Sequence[pb.Sentence],
+    options: pb.DecodingOptions,
+    *,
+    has_index: bool,
+) -> Iterator[str]:
+    """Look at hypotheses and warnings; `has_index`: whether warnings say which of the sentences they are about."""
+    if not 1 <= len(answer.hypotheses) <= max(1, options.num_hypotheses):
+        yield f"{len(answer.hypotheses)} hypotheses, {options.num_hypotheses} were asked for"
+    for hypothesis in answer.hypotheses:
         yield from _broken(_HYPOTHESIS, hypothesis)
         for attention in hypothesis.attention:
             yield from _broken(_ATTENTION, attention)
         for link in hypothesis.alignment:
             yield from _broken(_LINK, link, source, hypothesis.text)
-
-
-def _warning_faults(
-    warnings: Sequence[pb.TranslationWarning], sentences: Sequence[pb.Sentence], *, has_index: bool
-) -> Iterator[str]:
-    for warning in warnings:
+    for warning in answer.warnings:
         yield from _broken(_WARNING, warning, len(sentences) if has_index else 0)
     for name, kind in (("truncated", pb.WARNING_KIND_TRUNCATED), ("split", pb.WARNING_KIND_SOURCE_SPLIT)):
-        said = {warning.sentence_index if has_index else 0 for warning in warnings if warning.kind == kind}
+        said = {warning.sentence_index if has_index else 0 for warning in answer.warnings if warning.kind == kind}
         if said != {index for index, sentence in enumerate(sentences) if getattr(sentence, f"is_{name}")}:
             yield f"sentences that are {name} and warnings of it differ"
 
