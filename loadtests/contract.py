@@ -97,14 +97,9 @@ def document_faults(
 class StreamAnswers:
     """What came back over a stream."""
 
-    statuses: Mapping[str, str]
-    """Of each request that was answered, by its id."""
-
-    twice: Sequence[str]
-    """A sentence for each request that was answered more than once."""
-
-    faults: Sequence[str]
-    """A sentence for each answer that is foreign or breaks a promise."""
+    statuses: Mapping[str, str]  # of each request that was answered, by its id
+    twice: Sequence[str]  # a sentence for each request that was answered more than once
+    faults: Sequence[str]  # a sentence for each answer that is foreign or breaks a promise
 
 
 def stream_answers(requests: Sequence[pb.TranslateRequest], responses: Sequence[pb.TranslateResponse]) -> StreamAnswers:

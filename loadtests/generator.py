@@ -8,7 +8,7 @@ the cores with a server on the same machine; at 200 calls/s that would take a fi
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -101,25 +101,23 @@ def closed_loop(
     Who is rejected pauses for `retry_s`. `began_s` is on `time.monotonic()`. Raises TimeoutError if a call does not end
     long after its deadline.
     """
-    records: list[CallRecord] = []
     free = threading.Semaphore(num_callers)
 
-    def note(record: CallRecord) -> None:
-        records.append(record)
+    def release(record: CallRecord) -> None:
         if retry_s and record.outcome is Outcome.REJECTED:
             threading.Timer(retry_s, free.release).start()
         else:
             free.release()
 
-    patience_s = _PATIENCE_S
-    time.sleep(max(0.0, began_s - time.monotonic()))
-    while _acquire(free, patience_s) and (now_s := time.monotonic()) < began_s + total_s:
-        call = next(calls)
-        patience_s = call.timeout_s + _PATIENCE_S
-        client.begin(call, now_s, note)
-    for _ in range(num_callers - 1):
-        _acquire(free, patience_s)
-    return records
+    def due() -> Iterator[tuple[PlannedCall, float]]:
+        for call in calls:
+            _acquire(free, call.timeout_s + _PATIENCE_S)
+            due_s = max(began_s, time.monotonic())
+            if due_s >= began_s + total_s:
+                return
+            yield call, due_s
+
+    return _send(client, due(), release)
 
 
 def open_loop(
@@ -130,24 +128,32 @@ def open_loop(
     Arrivals are seconds from the start, ascending; `began_s` is the start on `time.monotonic()`, None: now. Raises
     TimeoutError if calls do not end long after their deadline.
     """
-    records: list[CallRecord] = []
-    ended = threading.Semaphore(0)
+    start_s = time.monotonic() if began_s is None else began_s
+    due = zip(calls, (start_s + arrival_s for arrival_s in arrivals), strict=True)
+    return start_s, _send(client, due, lambda _: None)
+
+
+def _send(
+    client: Client, due: Iterable[tuple[PlannedCall, float]], on_end: Callable[[CallRecord], None]
+) -> list[CallRecord]:
+    """Begin each call when it is due; return what became of them when all have ended."""
+    records, ended = list[CallRecord](), threading.Semaphore(0)
 
     def note(record: CallRecord) -> None:
         records.append(record)
+        on_end(record)
         ended.release()
 
-    began_s = time.monotonic() if began_s is None else began_s
-    for call, arrival_s in zip(calls, arrivals, strict=True):
-        time.sleep(max(0.0, began_s + arrival_s - time.monotonic()))
-        client.begin(call, began_s + arrival_s, note)
-    until_s = time.monotonic() + max((call.timeout_s for call in calls), default=0.0) + _PATIENCE_S
-    for _ in calls:
+    num_begun, until_s = 0, 0.0
+    for call, due_s in due:
+        time.sleep(max(0.0, due_s - time.monotonic()))
+        client.begin(call, due_s, note)
+        num_begun, until_s = num_begun + 1, max(until_s, due_s + call.timeout_s + _PATIENCE_S)
+    for _ in range(num_begun):
         _acquire(ended, until_s - time.monotonic())
-    return began_s, records
+    return records
 
 
-def _acquire(semaphore: threading.Semaphore, patience_s: float) -> bool:
+def _acquire(semaphore: threading.Semaphore, patience_s: float) -> None:
     if not semaphore.acquire(timeout=max(0.0, patience_s)):
         raise TimeoutError(f"the server has not answered for {_PATIENCE_S:g} s")
-    return True

@@ -40,13 +40,9 @@ def add_flags(parser: Any, **_: Any) -> None:
     """Declare what Locust's own flags do not say."""
     group = parser.add_argument_group("Dragoman options", "What is called, and when.")
     add = group.add_argument
-    add(
-        "--arrivals",
-        default=_CLOSED,
-        metavar="KIND",
-        help="closed: each user waits for an answer before the next call; "
-        "or an open loop: poisson, constant, burst[:every=S,size=N], ramp[:from=N,to=N], trace:FILE (closed)",
-    )
+    kinds = "poisson, constant, burst[:every=S,size=N], ramp[:from=N,to=N], trace:FILE"
+    closed = "closed: each user waits for an answer before the next call"
+    add("--arrivals", default=_CLOSED, metavar="KIND", help=f"{closed}; or an open loop: {kinds} (closed)")
     add("--rate", type=float, default=1.0, metavar="N", help="calls a second of an open loop, of all processes (1)")
     add("--duration", type=float, metavar="S", help="in which calls of an open loop come (--run-time)")
     add("--pause", type=float, default=0.1, metavar="S", help="mean pause of a user between two calls, closed (0.1)")
@@ -71,35 +67,9 @@ def join(environment: Any, **_: Any) -> None:
         if options.arrivals != _CLOSED:
             parse_arrivals(options.arrivals, rate_per_s=options.rate).times(options.duration, options.seed)
         if not options.master:
-            connect(environment)
-    except (ConnectionError, OSError, ValueError) as error:
+            TranslatingUser.client = Client(environment.host, access_of(options))
+    except (OSError, ValueError) as error:
         sys.exit(f"locustfile: {error}")
-
-
-def connect(environment: Any) -> None:
-    """Connect to the server.
-
-    Raises:
-        ConnectionError: if that is not possible; OSError if a file of the flags cannot be read.
-    """
-    TranslatingUser.client = Client(environment.host, access_of(environment.parsed_options))
-
-
-def prepare(environment: Any) -> None:
-    """Make this process's share of the calls."""
-    options = environment.parsed_options
-    if options.worker:
-        connect(environment)
-    count = max(1, options.expect_workers) if options.worker else 1
-    first, calls = max(0, environment.runner.worker_index), workload_of(options).calls(options.seed)
-    if options.arrivals == _CLOSED:
-        TranslatingUser.share = ((calls.call(number), None) for number in itertools.count(first, count))
-    else:
-        arrivals = parse_arrivals(options.arrivals, rate_per_s=options.rate)
-        whole = make_schedule(arrivals, warm_up_s=0.0, duration_s=options.duration, seed=options.seed)
-        own = [(calls.call(one.number, method=one.method), one.offset_s) for one in whole[first::count]]
-        TranslatingUser.share = iter(own)
-    TranslatingUser.began_s = time.monotonic()
 
 
 def forget(**_: Any) -> None:
@@ -116,13 +86,29 @@ class TranslatingUser(User):  # type: ignore[misc]  # locust is not looked at wh
     is_prepared: ClassVar[bool] = False
     preparing: ClassVar[Any] = BoundedSemaphore()
 
+    @classmethod
+    def prepare(cls, environment: Any) -> None:
+        """Make this process's share of the calls."""
+        options = environment.parsed_options
+        if options.worker:
+            cls.client = Client(environment.host, access_of(options))
+        count = max(1, options.expect_workers) if options.worker else 1
+        first, calls = max(0, environment.runner.worker_index), workload_of(options).calls(options.seed)
+        if options.arrivals == _CLOSED:
+            cls.share = ((calls.call(number), None) for number in itertools.count(first, count))
+        else:
+            arrivals = parse_arrivals(options.arrivals, rate_per_s=options.rate)
+            whole = make_schedule(arrivals, warm_up_s=0.0, duration_s=options.duration, seed=options.seed)
+            own = [(calls.call(one.number, method=one.method), one.offset_s) for one in whole[first::count]]
+            cls.share = iter(own)
+        cls.began_s, cls.is_prepared = time.monotonic(), True
+
     def on_start(self) -> None:
         """Have no calls under way yet."""
         self.under_way = Group()
         with self.preparing:
             if not self.is_prepared:
-                prepare(self.environment)
-                TranslatingUser.is_prepared = True
+                self.prepare(self.environment)
 
     def on_stop(self) -> None:
         """Wait for the calls that are under way, as long as Locust's --stop-timeout allows."""

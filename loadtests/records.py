@@ -31,11 +31,7 @@ class CallRecord:
 
     ended_s: float
     method: str = "Translate"
-    """Name of the method without its service, such as `TranslateDocument`."""
-
-    profile: str = ""
-    """Of the texts; empty where there are none."""
-
+    profile: str = ""  # of the texts; empty where there are none
     outcome: Outcome
     status: str
     """Name of the gRPC status, and behind it what else is known."""
@@ -106,15 +102,11 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The figures of one run; shares are of the calls offered, 0 to 1."""
+    """The figures of one run; shares are of the calls offered, 0 to 1. None: there are no such calls, or no account."""
 
-    duration_s: float
-    """In which calls arrived."""
-
+    duration_s: float  # in which calls arrived
     offered: int
-    answered: int
-    """Before their deadline."""
-
+    answered: int  # before their deadline
     rejected: int
     late: int
     left: int
@@ -124,23 +116,18 @@ class Summary:
 
     latency: Percentiles | None
     """From when a call should have been sent to its end, of the calls that were admitted and not cancelled: those
-    answered, and those that were late, which have waited for their deadline at least. None: there are none."""
+    answered, and those that were late, which have waited for their deadline at least."""
 
     rejected_latency: Percentiles | None
-    """From when a call should have been sent to its rejection. None: none was rejected."""
+    """From when a call should have been sent to its rejection."""
 
     stages: Mapping[str, Percentiles | None]
-    """Of the calls answered, by `STAGES`; None where no answer tells."""
+    """Of the calls answered, by `STAGES`."""
 
-    generator_lag: Percentiles
-    """How much later than planned calls were sent."""
-
-    source_tokens: int
+    generator_lag: Percentiles  # how much later than planned calls were sent
+    source_tokens: int  # of the calls answered, as those below
     target_tokens: int
-    """Both of the calls answered."""
-
-    generator_cpu_s: float | None
-    """Processor time that sending took; None: not known."""
+    generator_cpu_s: float | None  # processor time that sending took
 
     @property
     def offered_per_s(self) -> float:

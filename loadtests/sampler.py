@@ -19,8 +19,10 @@ _IN_DECODING_PROCESSES: Final = {
 }
 """What a server exposes of the processes that it has started, by what it exposes of itself."""
 
-_CALLS: Final = ("mt_requests_in_flight", "mt_open_streams")
-_SEGMENTS: Final = ("mt_queue_segments", "mt_queue_tokens", "mt_queue_work_tokens", "mt_batch_live_")
+CALLS: Final = ("mt_requests_in_flight", "mt_open_streams")
+"""Gauges of calls; a task of the server answers each."""
+SEGMENTS: Final = ("mt_queue_segments", "mt_queue_tokens", "mt_queue_work_tokens", "mt_batch_live_")
+"""Gauges of what waits or is decoded."""
 _FACTS: Final = ("mt_build_info{", "mt_model_info{")
 """Metrics whose labels say what runs."""
 
@@ -50,22 +52,8 @@ def parse_metrics(exposed: str) -> dict[str, float]:
     return values
 
 
-def open_calls(samples: Mapping[str, float]) -> dict[str, float]:
-    """Return the gauges of calls that are not 0; a task of the server answers each."""
-    return _above_zero(samples, _CALLS)
-
-
-def held_segments(samples: Mapping[str, float]) -> dict[str, float]:
-    """Return the gauges of what waits or is decoded that are not 0."""
-    return _above_zero(samples, _SEGMENTS)
-
-
-def work_left(samples: Mapping[str, float]) -> dict[str, float]:
-    """Return the gauges of calls and segments that are not 0; an idle server has none."""
-    return _above_zero(samples, _CALLS + _SEGMENTS)
-
-
-def _above_zero(samples: Mapping[str, float], starts: tuple[str, ...]) -> dict[str, float]:
+def work_left(samples: Mapping[str, float], starts: tuple[str, ...] = CALLS + SEGMENTS) -> dict[str, float]:
+    """Return the gauges of calls and segments, or those of one kind, that are not 0; an idle server has none."""
     return {name: value for name, value in samples.items() if value and name.startswith(starts)}
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from loadtests.client import Access, access_of, add_access_flags
@@ -39,62 +38,54 @@ class ServerProcess:
     Its log goes to a file, so that a measurement spends no time on reading it.
     """
 
+    target: str
+    """Address of gRPC, once it is ready."""
+
+    metrics_url: str
+    """Where it exposes its metrics, once it is ready."""
+
     def __init__(
-        self,
-        log: Path,
-        *flags: str,
-        environment: Mapping[str, str] | None = None,
-        module: Sequence[str] = SERVE,
+        self, log: Path, *flags: str, environment: Mapping[str, str] | None = None, module: Sequence[str] = SERVE
     ) -> None:
-        """Start it with further flags and settings, `environment` among them; its log replaces an older one.
+        """Start it.
 
         Args:
-            log: where its log goes.
+            log: where its log goes, in place of an older one.
             flags: of the command.
-            environment: beside this process's own, settings apart.
+            environment: settings among it; beside this process's own, settings apart.
             module: what to run instead, with the arguments ahead of the flags: another server that logs `listening`
                 with its `grpc_port`, and then `ready`.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log_path = log
-        command = [sys.executable, "-m", *module, *flags]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
         with log.open("wb") as stream:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                command, cwd=_CHECKOUT, env={**inherited, **(environment or {})}, stderr=stream
+                [sys.executable, "-m", *module, *flags],
+                cwd=_CHECKOUT,
+                env={**inherited, **(environment or {})},
+                stderr=stream,
             )
-        self._grpc_port = self._http_port = 0
+        self.pid = self._process.pid
 
     def wait_until_ready(self, *, timeout_s: float) -> None:
         """Return once it serves calls.
 
-        Raises:
-            ServerError: if it ends before, or the time runs out; the message has the end of its log.
+        Raises ServerError if it ends before, or the time runs out; the message has the end of its log.
         """
         until_s = time.monotonic() + timeout_s
-        while time.monotonic() < until_s and self._process.poll() is None:
-            events = {record.get("event"): record for record in self._records()}
-            if "ready" in events:
-                self._grpc_port = events["listening"]["grpc_port"]
-                self._http_port = events["listening"].get("http_port", 0)
+        while time.monotonic() < until_s and self.exit_code is None:
+            lines = self._log_path.read_text(encoding="utf-8").splitlines(keepends=True)
+            records = [
+                json.loads(line) for line in lines if line[0] == "{" and line[-1] == "\n"
+            ]  # the last may be half
+            ports = {record.get("event"): record for record in records}
+            if "ready" in ports:
+                self.target = f"127.0.0.1:{ports['listening']['grpc_port']}"
+                self.metrics_url = f"http://127.0.0.1:{ports['listening'].get('http_port', 0)}/metrics"
                 return
             time.sleep(_POLL_S)
         raise ServerError(f"the server is not ready; it said:\n{self._log_path.read_text(encoding='utf-8')[-2000:]}")
-
-    @property
-    def target(self) -> str:
-        """Address of gRPC."""
-        return f"127.0.0.1:{self._grpc_port}"
-
-    @property
-    def metrics_url(self) -> str:
-        """Where it exposes its metrics."""
-        return f"http://127.0.0.1:{self._http_port}/metrics"
-
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
@@ -102,11 +93,7 @@ class ServerProcess:
         return self._process.poll()
 
     def rss_mb(self) -> float:
-        """Return the resident memory of its processes in MiB.
-
-        Raises:
-            ServerError: if it has ended.
-        """
+        """Return the resident memory of its processes in MiB; ServerError if it has ended."""
         try:
             return footprint(self.pid).rss_mb
         except OSError as error:
@@ -117,11 +104,7 @@ class ServerProcess:
         return scrape(self.metrics_url)
 
     def stop(self) -> int:
-        """Let it drain; return its exit code.
-
-        Raises:
-            ServerError: if it does not end in time.
-        """
+        """Let it drain; return its exit code, or raise ServerError if it does not end in time."""
         self._process.send_signal(signal.SIGTERM)
         try:
             return self._process.wait(_STOP_TIMEOUT_S)
@@ -131,27 +114,18 @@ class ServerProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._process.poll() is None:
+    def __exit__(self, *_: object) -> None:
+        if self.exit_code is None:
             self._process.kill()
         self._process.wait()
-
-    def _records(self) -> Iterator[dict[str, Any]]:
-        for line in self._log_path.read_text(encoding="utf-8").splitlines(keepends=True):
-            if line.startswith("{") and line.endswith("\n"):  # the last one may be half written
-                yield json.loads(line)
 
 
 def wait_until_idle(server: ServerProcess, *, timeout_s: float) -> dict[str, float]:
     """Wait until a server without callers has nothing left to do; return what it still has when the time runs out.
 
-    Returns:
-        Gauges of work that are not 0, and the decoder steps still run; empty: it is idle.
+    That is gauges of work that are not 0, and the decoder steps still run; empty: it is idle.
     """
-    until_s = time.monotonic() + timeout_s
-    num_steps = math.nan
+    until_s, num_steps = time.monotonic() + timeout_s, math.nan
     while True:
         samples = server.samples()
         left = work_left(samples)
@@ -199,9 +173,7 @@ def add_server_flags(parser: Any) -> None:
 def open_target(options: argparse.Namespace) -> Iterator[Target]:
     """Yield the server that the flags name, or one that is started, with its log in `options.output`.
 
-    Raises:
-        ServerError: if it does not start, or does not show its metrics.
-        OSError: if the file with the key cannot be read.
+    Raises ServerError if it does not start, or does not show its metrics; OSError if the file with the key is missing.
     """
     options.output.mkdir(parents=True, exist_ok=True)
     access = access_of(options)

@@ -66,46 +66,23 @@ def parse_priority(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Calls, by what is drawn for each."""
+    """Calls, by what is drawn for each; `python -m loadtests load --help` says what each field means."""
 
     profile: Profile = Profile.SENTENCE
     data: Path | None = None
-    """Directory of test sets, as `loadtests.texts.read_texts` takes it."""
-
     lines: Path | None = None
-    """File of texts, for `Profile.LINES`."""
-
-    texts_per_call: int = 1
-    """Of `Translate`, and of each request of a stream; 1 to 128."""
-
+    texts_per_call: int = 1  # of each request of a stream, too
     methods: Mix[Method] = field(default_factory=Mix)
-    """Empty: `TranslateDocument` for documents, `Translate` for all else."""
-
     beams: Mix[int] = field(default_factory=Mix)
-    """Beam sizes; empty: the server's default."""
-
     priorities: Mix[str] = field(default_factory=Mix)
-    """`interactive`, `bulk`; empty: the server's default."""
-
     deadline_s: float = 10.0
-    """Of each call, counted from when it should be sent."""
-
     leaving: float = 0.0
-    """Share of callers who leave before the answer, 0 to 1."""
-
     leave_within_s: float = 0.5
-    """They leave at a random moment, this long after they came at most."""
-
     source_language: str = "en"
     target_language: str = "de"
     model: str = ""
-    """As requests name it; empty: the default of the languages."""
-
     admin_model: str = ""
-    """`name/version` that methods of ModelAdminService are about, which are called only if it is given."""
-
     options: str = ""
-    """Further `DecodingOptions` of each request as JSON, such as `{"maxTargetTokens": 32}`."""
 
     def __post_init__(self) -> None:
         """Check what a type cannot say; ValueError names the field and what it must be."""

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from loadtests.flags import within
 from loadtests.report import rounded
-from loadtests.sampler import held_segments, open_calls
+from loadtests.sampler import CALLS, SEGMENTS, work_left
 from loadtests.stress import server
 from loadtests.stress.soak.ledger import Entry, read_access_log
 from loadtests.stress.soak.run import Observations, Sample, Settings, soak
@@ -207,8 +207,8 @@ def _left(found: Observations) -> dict[str, int]:
     return {
         "threads": max(0, after.num_threads - before.num_threads),
         "fds": max(0, after.num_fds - before.num_fds),
-        "tasks": round(sum(open_calls(metrics).values())),  # calls that the server still counts as being answered
-        "slots": len(held_segments(metrics)) + max(0, len(versions) - 1),  # also series of versions that are gone
+        "tasks": round(sum(work_left(metrics, CALLS).values())),  # calls that the server still counts as being answered
+        "slots": len(work_left(metrics, SEGMENTS)) + max(0, len(versions) - 1),  # also series of versions that are gone
     }
 
 

@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 from loadtests.sampler import (
+    CALLS,
     CPU_SECONDS,
     RESIDENT_BYTES,
+    SEGMENTS,
     Sample,
     footprint,
-    held_segments,
-    open_calls,
     parse_metrics,
     process_tree,
     sampling,
     scrape,
+    work_left,
 )
 
 EXPOSED = {
@@ -35,8 +36,12 @@ EXPOSED = {
 
 
 def test_gauges_of_calls_and_of_segments_that_are_not_at_rest_are_told_apart() -> None:
-    assert open_calls(EXPOSED) == {'mt_requests_in_flight{method="Translate"}': 2.0, "mt_open_streams": 1.0}
-    assert held_segments(EXPOSED) == {"mt_queue_segments": 3.0, "mt_queue_work_tokens": 9.0, "mt_batch_live_rows": 4.0}
+    assert work_left(EXPOSED, CALLS) == {'mt_requests_in_flight{method="Translate"}': 2.0, "mt_open_streams": 1.0}
+    assert work_left(EXPOSED, SEGMENTS) == {
+        "mt_queue_segments": 3.0,
+        "mt_queue_work_tokens": 9.0,
+        "mt_batch_live_rows": 4.0,
+    }
 
 
 VALUES = {'mt_requests_total{method="Translate"}': 2.0, 'mt_requests_total{method="GetModel"}': 3.0, "mt_ready": 1.0}
