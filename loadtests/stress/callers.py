@@ -35,6 +35,7 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
 )
+_SERVING: Final = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING).SerializeToString()
 _MAX_MESSAGE_CHARACTERS: Final = 160
 _PROGRESS_TIMEOUT_S: Final = 90.0
 
@@ -65,15 +66,13 @@ class Reply:
         """How long the caller waited."""
         return self.ended_s - self.began_s
 
+    def unless(self, is_right: bool, otherwise: str) -> "Reply":
+        """Return this reply, with another status and message if it is an answer, but not the right one."""
+        return self if is_right or self.status != "OK" else replace(self, status=WRONG_ANSWER, message=otherwise)
+
 
 def reply_of(call: Any, *, began_s: float, on_first: Callable[[], object] = lambda: None) -> Reply:
-    """Read what comes until a call has ended, and return what became of it.
-
-    Args:
-        call: made like one that is answered with many messages, as every call can be.
-        began_s: when it was made.
-        on_first: what is done once the first message has come.
-    """
+    """Read what comes until a call has ended; it is made like one with many answers, as every call can be."""
     messages: list[bytes] = []
     with suppress(grpc.RpcError):  # its status is looked at below
         for message in call:
@@ -105,11 +104,13 @@ class Client:
 
     def check(self, *, timeout_s: float = TIMEOUT_S) -> Reply:
         """Ask for the health of the server; OK only if it serves."""
-        return self.call(Method.CHECK, b"", timeout_s=timeout_s, read=_require_serving)
+        reply = self.call(Method.CHECK, b"", timeout_s=timeout_s)
+        return reply.unless(reply.messages == (_SERVING,), "the server does not serve")
 
     def list_models(self, *, timeout_s: float = TIMEOUT_S) -> Reply:
         """Ask what models there are, which needs the event loop only; OK only if there is one."""
-        return self.call(Method.LIST_MODELS, b"", timeout_s=timeout_s, read=_require_models)
+        reply = self.call(Method.LIST_MODELS, b"", timeout_s=timeout_s)
+        return reply.unless(any(reply.messages), "there is no model")
 
     def call(
         self,
@@ -120,15 +121,12 @@ class Client:
         read: Callable[[bytes], bytes] = lambda _: b"",
         **options: Any,
     ) -> Reply:
-        """Make any unary call; `read` makes `Reply.answer`, or raises a ValueError that says what is wrong."""
+        """Make any unary call; `read` makes `Reply.answer` of a message."""
         began_s = time.monotonic()
         reply = reply_of(
             self._channel.unary_stream(method.path)(request, timeout=timeout_s, **options), began_s=began_s
         )
-        try:
-            return replace(reply, answer=read(reply.messages[0])) if reply.status == "OK" else reply
-        except ValueError as error:
-            return replace(reply, status=WRONG_ANSWER, message=str(error))
+        return replace(reply, answer=read(reply.messages[0])) if reply.status == "OK" else reply
 
     def __enter__(self) -> Self:
         return self
@@ -148,10 +146,7 @@ class Question:
     def ask(self, client: Client, *, timeout_s: float = TIMEOUT_S) -> Reply:
         """Ask it; the reply has another status if it is an answer, but not the right one."""
         reply = client.translate(self.request, timeout_s=timeout_s)
-        if reply.status != "OK" or reply.answer == self.answer:
-            return reply
-        message = f"{_shown(reply.answer)} instead of {_shown(self.answer)}"
-        return replace(reply, status=WRONG_ANSWER, message=message)
+        return reply.unless(reply.answer == self.answer, f"{_shown(reply.answer)} instead of {_shown(self.answer)}")
 
 
 def learn_answers(target: str, requests: Sequence[bytes]) -> list[Question]:
@@ -241,16 +236,3 @@ def _shown(answer: bytes) -> list[tuple[str, float]]:
     """Return what a message shows of an answer: texts and scores."""
     translations = pb.TranslateResponse.FromString(answer).translations
     return [(one.text, one.score) for translation in translations for one in translation.hypotheses]
-
-
-def _require_serving(response: bytes) -> bytes:
-    status = health_pb2.HealthCheckResponse.FromString(response).status
-    if status != health_pb2.HealthCheckResponse.SERVING:
-        raise ValueError(f"health is {health_pb2.HealthCheckResponse.ServingStatus.Name(status)}")
-    return b""
-
-
-def _require_models(response: bytes) -> bytes:
-    if not pb.ListModelsResponse.FromString(response).models:
-        raise ValueError("there is no model")
-    return b""

@@ -70,6 +70,11 @@ class PlannedCall:
     half_closes: bool = True
     """Of a stream: whether the caller says that no more requests come."""
 
+    @property
+    def label(self) -> str:
+        """What it is counted as: its kind and its method."""
+        return f"{self.kind.value} {self.method.value}"
+
 
 class Caller(Client):
     """Makes planned calls, one at a time."""

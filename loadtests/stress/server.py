@@ -88,28 +88,22 @@ def only_bundle(models: Path) -> Path:
     return bundles[0]
 
 
-class Versions:
-    """A directory of models in which versions of one bundle come and go: copies, each with a manifest of its own."""
+def add_version(bundle: Path, models: Path, version: int, *, is_broken: bool = False) -> Path:
+    """Let a copy of a bundle, MODEL/VERSION, appear beside it or elsewhere as another version: as a whole, by a rename.
 
-    def __init__(self, models: Path, bundle: Path) -> None:
-        self._bundle = bundle
-        self._manifest = json.loads((bundle / _MANIFEST).read_text(encoding="utf-8"))
-        self.name: str = self._manifest["name"]
-        self._family = models / self.name
+    The weights of a broken one lack their last byte.
+    """
+    path = models / bundle.parent.name / str(version)
+    hidden = path.with_name(f".{version}")
+    shutil.copytree(bundle, hidden, copy_function=shutil.copyfile)
+    manifest = hidden / _MANIFEST
+    manifest.write_text(json.dumps({**json.loads(manifest.read_bytes()), "version": str(version)}), encoding="utf-8")
+    if is_broken:
+        weights = next(hidden.glob("weights.*"))
+        weights.write_bytes(weights.read_bytes()[:-1])
+    return hidden.rename(path)
 
-    def add(self, version: int, *, is_broken: bool = False) -> None:
-        """Let a version appear as a whole, by a rename; the weights of a broken one lack their last byte."""
-        hidden = self._family / f".{version}"
-        shutil.copytree(self._bundle, hidden, copy_function=shutil.copyfile)
-        manifest = {**self._manifest, "version": str(version)}
-        (hidden / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
-        if is_broken:
-            weights = next(hidden.glob("weights.*"))
-            weights.write_bytes(weights.read_bytes()[:-1])
-        hidden.rename(self._family / str(version))
 
-    def remove(self, version: int) -> None:
-        """Let a version disappear, by a rename too."""
-        hidden = self._family / f".{version}-gone"
-        (self._family / str(version)).rename(hidden)
-        shutil.rmtree(hidden)
+def remove_version(path: Path) -> None:
+    """Let a version disappear, by a rename too."""
+    shutil.rmtree(path.rename(path.with_name(f".{path.name}-gone")))

@@ -9,7 +9,7 @@ from typing import Any, Final
 from matplotlib.figure import Figure
 
 from loadtests.machine import describe_machine
-from loadtests.report import figures_line, write_json, write_picture
+from loadtests.report import Report, figures_line
 
 _MAX_SHOWN: Final = 5
 
@@ -80,20 +80,16 @@ class Summary:
 
 
 def conclude(summary: Summary, output: Path, *, details: Mapping[str, Any], figure: Figure | None = None) -> int:
-    """Write `SCENARIO.json`, with `details` beside machine and summary, and `SCENARIO.png`; print the line.
-
-    Returns:
-        The exit status of the scenario.
-    """
-    name = summary.scenario.replace("-", "_")
-    write_json(output / f"{name}.json", {"machine": describe_machine(), **summary.as_json(), **details})
-    if figure is not None:
-        write_picture(output / f"{name}.png", figure)
-    print_broken(summary)
+    """Write `SCENARIO.json`, with `details` beside machine and summary, and `SCENARIO.png`; return the exit code."""
     for note in summary.notes:
         print(f"note: {note}", file=sys.stderr)
-    print(summary.line, flush=True)
-    return summary.exit_status
+    return Report(
+        name=summary.scenario,
+        figures={**summary.figures, "verdict": summary.verdict},
+        values={"machine": describe_machine(), **summary.as_json(), **details},
+        broken=[promise.sentence for promise in summary.broken],
+        picture=figure,
+    ).conclude(output)
 
 
 def print_broken(summary: Summary) -> None:

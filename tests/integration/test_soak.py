@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.stress.server import Versions, started
+from loadtests.stress.server import add_version, started
 from loadtests.stress.soak.ledger import read_access_log
-from loadtests.stress.soak.run import Settings, soak
-from loadtests.stress.soak.scenario import SERVER_SETTINGS, summarize
+from loadtests.stress.soak.scenario import SERVER_SETTINGS, Settings, soak, summarize
 from loadtests.texts import SENTENCES, Texts
 from tests.integration.real_process import CHECKOUT
 
@@ -19,10 +18,10 @@ def test_ledgers_of_callers_and_server_agree_whatever_callers_and_versions_do(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
-    versions = Versions(tmp_path / "models", tiny_model / "tiny" / "1")
-    versions.add(1)
-    with started(tmp_path, models=tmp_path / "models", settings=SERVER_SETTINGS) as server:
-        found = soak(server, versions, Texts(SENTENCES, origin="built-in sentences"), SETTINGS)
+    models, bundle = tmp_path / "models", tiny_model / "tiny" / "1"
+    add_version(bundle, models, 1)
+    with started(tmp_path, models=models, settings=SERVER_SETTINGS) as server:
+        found = soak(server, models, bundle, Texts(SENTENCES, origin="built-in sentences"), SETTINGS)
         exit_code = server.stop()
     summary = summarize(found, *read_access_log(tmp_path), SETTINGS, exit_code=exit_code)
     of_long_runs = {"everything is met", "memory does not grow"}

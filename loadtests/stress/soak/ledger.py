@@ -1,11 +1,8 @@
 """What the clients noted of each call, and whether the server logged and counted the same: each call exactly once.
 
-Every call, and every request of a stream, has an id of its own that the server repeats in its access log. So each is
-compared by itself; and the sums by method and status are compared with the server's counters.
-
-A caller that gets a status from the server knows how the call was counted. One that cancels, or whose own clock ends
-the call, does not: the server may not have seen it, may have ended it as cancelled or late, or may have sent an answer
-that was not read. Which of these can be depends on the kind of call (`abandoned`); nothing else is right.
+Every call, and every request of a stream, has an id of its own that the server repeats in its access log. A caller that
+gets a status from the server knows how the call was counted. One that cancels, or whose own clock ends the call, does
+not: which statuses can be, or none, depends on the kind of call (`abandoned`); nothing else is right.
 """
 
 import re
@@ -113,14 +110,11 @@ class Notes:
     def note(self, planned: PlannedCall, reply: Reply) -> None:
         """Judge a call that has ended; any thread may."""
         with self._lock:
-            self.ends[_kind(planned), reply.status] += 1
+            self.ends[planned.label, reply.status] += 1
             if planned.method is Method.TRANSLATE_STREAM:
                 self._note_stream(planned, reply)
                 return
-            if planned.method is Method.TRANSLATE_DOCUMENT:
-                self._judge_document(planned, reply)
-            elif planned.method is Method.TRANSLATE and reply.status == "OK":
-                self._judge_answer(planned, reply.messages[0])
+            self._judge(planned, reply)
             (answer,) = planned.answers
             self._note_status(planned, reply, answer)
             possible = {reply.status} if reply.is_of_server else abandoned(planned.kind, answer)
@@ -150,20 +144,25 @@ class Notes:
             require("the server drains", exit_code == 0, f"it ended with exit code {exit_code}"),
         ]
 
-    def _judge_answer(self, planned: PlannedCall, raw: bytes) -> None:
-        request, response = pb.TranslateRequest.FromString(planned.raw[0]), pb.TranslateResponse.FromString(raw)
-        self._add_wrong(planned, translate_faults(request, response, request_id=planned.request_id))
-        self.num_sentences += _num_sentences(response)
-        if planned.kind is Kind.PROBE and self.first_answers.setdefault(planned.raw[0], meaning(raw)) != meaning(raw):
-            self._add_wrong(planned, ["another answer than at first"])
-
-    def _judge_document(self, planned: PlannedCall, reply: Reply) -> None:
-        request = pb.TranslateDocumentRequest.FromString(planned.raw[0])
-        messages = [pb.TranslatedSentence.FromString(raw) for raw in reply.messages]
-        is_complete = reply.status == "OK"
-        faults = document_faults(request, messages, is_complete=is_complete, request_id=planned.request_id)
-        self._add_wrong(planned, faults)
-        self.num_sentences += sum(message.HasField("sentence") for message in messages)
+    def _judge(self, planned: PlannedCall, reply: Reply) -> None:
+        """Note what is wrong with the answer to a call that is no stream of requests."""
+        faults: Iterable[str] = ()
+        name, is_complete = planned.request_id, reply.status == "OK"
+        if planned.method is Method.TRANSLATE_DOCUMENT:
+            document = pb.TranslateDocumentRequest.FromString(planned.raw[0])
+            messages = [pb.TranslatedSentence.FromString(raw) for raw in reply.messages]
+            faults = document_faults(document, messages, is_complete=is_complete, request_id=name)
+            self.num_sentences += sum(message.HasField("sentence") for message in messages)
+        elif planned.method is Method.TRANSLATE and is_complete:
+            request = pb.TranslateRequest.FromString(planned.raw[0])
+            response = pb.TranslateResponse.FromString(reply.messages[0])
+            faults = translate_faults(request, response, request_id=name)
+            self.num_sentences += _num_sentences(response)
+        self.wrong += [f"{name}: {fault}" for fault in faults]
+        if planned.kind is Kind.PROBE and is_complete:
+            answer = meaning(reply.messages[0])
+            if self.first_answers.setdefault(planned.raw[0], answer) != answer:
+                self.wrong.append(f"{name}: another answer than at first")
 
     def _note_stream(self, planned: PlannedCall, reply: Reply) -> None:
         """Its requests are answered one by one; it is counted itself only if it fails."""
@@ -185,7 +184,7 @@ class Notes:
             if status is None and reply.status == "OK":
                 self.unanswered.append(f"{request.request_id} was not answered though its stream ended well")
             if status is not None and status not in answered(planned.kind, answer):
-                self.errors.append(f"{_kind(planned)} {request.request_id}: {status} instead of {answer}")
+                self.errors.append(f"{planned.label} {request.request_id}: {status} instead of {answer}")
             self._add_entry(planned, request.request_id, {status} if status else abandoned(planned.kind, answer))
 
     def _note_status(self, planned: PlannedCall, reply: Reply, answer: str) -> None:
@@ -193,11 +192,8 @@ class Notes:
         given_up = {_GIVEN_UP.get(planned.kind), None if planned.is_counted else answer}
         if reply.status not in (answered(planned.kind, answer) if reply.is_of_server else given_up):
             is_late = reply.status == "DEADLINE_EXCEEDED" and not reply.is_of_server
-            told = f"{_kind(planned)} {planned.request_id}: {reply.status} instead of {answer}: {reply.message}"
+            told = f"{planned.label} {planned.request_id}: {reply.status} instead of {answer}: {reply.message}"
             (self.unanswered if is_late else self.errors).append(told)
-
-    def _add_wrong(self, planned: PlannedCall, faults: Iterable[str]) -> None:
-        self.wrong += [f"{planned.request_id}: {fault}" for fault in faults]
 
     def _add_entry(self, planned: PlannedCall, request_id: str, possible: Iterable[str]) -> None:
         self.entries.append(Entry(request_id, planned.method.value, frozenset(possible)))
@@ -238,10 +234,6 @@ def _miscounted(entries: Sequence[Entry], logged: Sequence[Entry], metrics: Mapp
 
 def _sums(entries: Iterable[Entry]) -> Counter[tuple[str, ...]]:
     return Counter((entry.method, status) for entry in entries for status in entry.possible - {UNSEEN})
-
-
-def _kind(planned: PlannedCall) -> str:
-    return f"{planned.kind.value} {planned.method.value}"
 
 
 def _num_sentences(response: pb.TranslateResponse) -> int:

@@ -45,6 +45,10 @@ OPTIONS: Final[Sequence[Mapping[str, Any]]] = (
 """Ways to decode other than the default: each field is one of these, None for unset."""
 
 
+def _refused(status: str, raw: bytes, *, method: Method = Method.TRANSLATE, **more: Any) -> PlannedCall:
+    return PlannedCall(request_id="", kind=Kind.REFUSED, method=method, raw=(raw,), answers=(status,), **more)
+
+
 def _bad(status: str = "INVALID_ARGUMENT", **fields: Any) -> PlannedCall:
     request = pb.TranslateRequest(**{"texts": SENTENCES[:1], **_LANGUAGES, **fields})
     return _refused(status, request.SerializeToString())
@@ -53,10 +57,6 @@ def _bad(status: str = "INVALID_ARGUMENT", **fields: Any) -> PlannedCall:
 def _bad_document(status: str = "INVALID_ARGUMENT", **fields: Any) -> PlannedCall:
     request = pb.TranslateDocumentRequest(**{"text": SENTENCES[0], **_LANGUAGES, **fields})
     return _refused(status, request.SerializeToString(), method=Method.TRANSLATE_DOCUMENT)
-
-
-def _refused(status: str, raw: bytes, *, method: Method = Method.TRANSLATE, **more: Any) -> PlannedCall:
-    return PlannedCall(request_id="", kind=Kind.REFUSED, method=method, raw=(raw,), answers=(status,), **more)
 
 
 REFUSED_IN_STREAM: Final[Mapping[str, PlannedCall]] = {
@@ -128,8 +128,8 @@ EVERYTHING: Final = Mix(
         Kind.PROBE: 4,
         Kind.REFUSED: 6,
         Kind.CANCELS: 16,
-        Kind.SHORT_DEADLINE: 8,
         Kind.DISCONNECTS: 4,
+        Kind.SHORT_DEADLINE: 8,
     },
     methods={Method.TRANSLATE: 11, Method.TRANSLATE_DOCUMENT: 4, Method.TRANSLATE_STREAM: 5},
     texts={"nothing": 5, "word": 10, "chat": 42, "sentence": 21, "paragraph": 22},

@@ -4,25 +4,36 @@ import argparse
 import itertools
 import math
 import re
+import sys
 import tempfile
 import textwrap
+import threading
+import time
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from dragoman.v1 import translation_pb2 as pb
+from google.protobuf.message import Message
 from matplotlib.figure import Figure
 
 from loadtests.flags import within
-from loadtests.report import rounded
-from loadtests.sampler import CALLS, SEGMENTS, work_left
-from loadtests.stress import server
-from loadtests.stress.soak.ledger import Entry, read_access_log
-from loadtests.stress.soak.run import Observations, Sample, Settings, soak
+from loadtests.report import figure, figures_line, plot, rounded
+from loadtests.sampler import CALLS, SEGMENTS, Footprint, footprint, work_left
+from loadtests.stress.callers import TIMEOUT_S
+from loadtests.stress.calls import Caller, Kind, Load, PlannedCall
+from loadtests.stress.server import add_version, only_bundle, poll, remove_version, started
+from loadtests.stress.soak.ledger import Entry, Notes, read_access_log
+from loadtests.stress.soak.plan import PROBES, Plan
 from loadtests.stress.verdict import Promise, Summary, conclude, require
-from loadtests.texts import read_texts
+from loadtests.target import ServerProcess, wait_until_idle
+from loadtests.texts import Texts, read_texts
+from loadtests.wire import Method
 
 SUMMARY: Final = "everything at once for half an hour: does anything leak, is anything lost?"
 
@@ -60,44 +71,253 @@ SERVER_SETTINGS: Final = {
 where glibc would keep up to 200 MB for minutes and hide what is not freed."""
 
 _DURATIONS_S: Final = {"short": 180.0, "full": 1800.0}
+_LONG_S: Final = 900.0
+_MAX_GROWTH_SHORT_MB: Final = 24.0
+_MAX_GROWTH_MB: Final = 16.0
 _Z: Final = 1.959964
 """Quantile of the normal distribution for a confidence of 95 %, on both sides."""
 _MIN_WINDOWS: Final = 6
+_MAX_WINDOWS: Final = 30
+_WINDOW_S: Final = 8.0
+_LABEL: Final = "stable"
+"""Always points to a version that is ready."""
+_BROKEN: Final = 1_000_000
+"""Added to the number of a version that cannot be loaded."""
+_BROKEN_VERSION: Final = '"event": "model could not be loaded"'
+_IDLE_TIMEOUT_S: Final = 60.0
+_CALM_S: Final = 2.0
+"""For so long, nothing may change until the server counts as idle."""
+_SAMPLE_EACH_S: Final = 0.5
+_NUM_LINES: Final = 60
 _PANELS: Final = (("rss_mb",), ("threads", "fds"), ("calls", "swaps"))
 _TITLE_WIDTH: Final = 110
 _VERSION: Final = re.compile(r'model="[^"]*".*version="([^"]*)"')
-_BROKEN_VERSION: Final = '"event": "model could not be loaded"'
 _ENDS: Final = ("OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND")
 """What a soak must have met to have shown anything."""
 
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of this scenario."""
-    add = parser.add_argument
-    add("--duration", type=within(10, 86_400), metavar="S", help="seconds of load, in place of those of the mode")
-    add("--load", type=within(0.01, 1), default=0.65, metavar="X", help="share of the capacity that is offered (0.65)")
-    add("--callers", type=within(1, 256, int), default=16, metavar="N", help="calls at a time, at most (16)")
-    add("--max-growth-mb", type=within(0.1, 10_000), metavar="MB", help="memory promise, see above")
+Sample = Mapping[str, float]
+"""The server at one moment of the load: at_s, rss_mb, threads, fds; calls and swaps so far."""
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the scenario; return the exit code."""
-    settings = Settings(
-        duration_s=options.duration or _DURATIONS_S[options.mode],
-        num_callers=options.callers,
-        load_share=options.load,
-        growth_limit_mb=options.max_growth_mb,
-        seed=options.seed,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How long and how much."""
+
+    duration_s: float
+    num_callers: int = 16
+    load_share: float = 0.65
+    """Of the calls a second that were answered in the calibration."""
+
+    swap_each_s: float = 6.0
+    growth_limit_mb: float | None = None
+    """By which memory may grow in the time that is judged, in MiB; None: 24, or 16 in a long run."""
+
+    seed: int = 1
+
+    @property
+    def warm_up_s(self) -> float:
+        """From the start of the load; its memory is not judged, all else is."""
+        return min(self.duration_s / 3, 240.0)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether memory that is too uneven to be judged breaks the promise; a short run only shows that it grows."""
+        return self.duration_s >= _LONG_S
+
+    @property
+    def max_slope(self) -> float:
+        """The limit of growth in MiB per hour."""
+        max_growth_mb = self.growth_limit_mb or (_MAX_GROWTH_MB if self.is_long else _MAX_GROWTH_SHORT_MB)
+        return max_growth_mb / (self.duration_s - self.warm_up_s) * 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """The server without connections."""
+
+    footprint: Footprint
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """Everything that was seen from outside, before the server ended."""
+
+    notes: Notes
+    capacity_per_s: float
+    elapsed_s: float
+    samples: list[Sample]
+    before: Idle
+    after: Idle
+    num_swaps: int
+    num_broken_versions: int
+    """Added on purpose, for the server to reject."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Operator:
+    """Swaps versions of a model, one after the other; every call is noted like that of any other caller."""
+
+    caller: Caller
+    models: Path
+    """Has version 1."""
+
+    bundle: Path
+    notes: Notes
+    num_swaps: int = 0
+    num_broken: int = 0
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @contextmanager
+    def swapping(self, *, each_s: float) -> Iterator[None]:
+        """Swap from a thread of its own, each so many seconds or as soon as the last is done; an error ends it."""
+        is_over = threading.Event()
+
+        def swap_on() -> None:
+            next_s = time.monotonic()
+            while not is_over.wait(max(0.0, next_s - time.monotonic())):
+                next_s += each_s
+                self.swap()
+
+        with ThreadPoolExecutor(1, thread_name_prefix="swaps") as pool:
+            swaps = pool.submit(swap_on)
+            try:
+                yield
+            finally:
+                is_over.set()
+        if error := swaps.exception():
+            self.notes.errors.append(f"a swap failed: {error}")
+
+    def swap(self) -> None:
+        """Add the next version and remove the former: by calls, by the directory, or after one that is broken.
+
+        Raises:
+            RuntimeError: if something does not come about.
+        """
+        old, new, way = self.num_swaps + 1, self.num_swaps + 2, self.num_swaps % 3
+        if way == 2:
+            add_version(self.bundle, self.models, _BROKEN + old, is_broken=True)
+            self.num_broken += 1
+            self._call(Method.LOAD_MODEL, _BROKEN + old, expected="FAILED_PRECONDITION")
+            self._remove(_BROKEN + old)
+        add_version(self.bundle, self.models, new)
+        if way == 1:
+            self._wait(lambda states: states.get(str(new)) == pb.MODEL_STATE_READY, f"version {new} is ready")
+        else:
+            self._call(Method.LOAD_MODEL, new)
+        self.label(new)
+        if way == 0:
+            self._call(Method.UNLOAD_MODEL, old)
+        self._remove(old)
+        self.num_swaps += 1
+
+    def label(self, version: int) -> None:
+        """Let the label point to a version."""
+        self._call(Method.SET_MODEL_LABEL, version, label=_LABEL)
+
+    def _remove(self, version: int) -> None:
+        remove_version(self.models / self.bundle.parent.name / str(version))
+        self._wait(lambda states: str(version) not in states, f"version {version} is gone")
+
+    def _wait(self, holds: Callable[[dict[str, int]], bool], what: str) -> None:
+        def states() -> dict[str, int]:
+            (answer,) = self._call(Method.GET_MODEL)
+            return {one.version: one.state for one in pb.GetModelResponse.FromString(answer).model.versions}
+
+        if not holds(found := poll(states, holds, timeout_s=TIMEOUT_S, each_s=0.2)):
+            raise RuntimeError(f"not within {TIMEOUT_S:g} s: {what}; there are {sorted(found)}")
+
+    def _call(self, method: Method, *version: int, expected: str = "OK", **fields: str) -> tuple[bytes, ...]:
+        """Make a call about a version, or about all, and note it; return the answer, none if it was refused."""
+        message: Message = getattr(pb, f"{method.value}Request")(
+            model="/".join(map(str, (self.bundle.parent.name, *version))), **fields
+        )
+        planned = PlannedCall(
+            request_id=f"swap-{next(self._numbers)}",
+            kind=Kind.SWAP,
+            method=method,
+            raw=(message.SerializeToString(),),
+            answers=(expected,),
+        )
+        self.notes.note(planned, reply := self.caller.make(planned))
+        if reply.status != expected:
+            raise RuntimeError(f"{method.value}: {reply.status} instead of {expected}: {reply.message}")
+        return reply.messages
+
+
+def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settings: Settings) -> Observations:
+    """Calibrate, let the server become idle, put it under load, let it become idle again.
+
+    Args:
+        server: fresh and ready.
+        models: its directory of models, which has version 1 of the bundle.
+        bundle: to make versions of.
+        texts: to be translated.
+        settings: how long and how much.
+
+    Raises:
+        RuntimeError: if a probe is not answered by an idle server, or nothing under load.
+        ServerError: if the server ends.
+    """
+    notes, samples, name = Notes(), list[Sample](), bundle.parent.name
+    load = Load(target=server.target, num_callers=settings.num_callers, note=notes.note, look_each_s=_SAMPLE_EACH_S)
+    calibration, plan = (
+        iter(Plan(texts=texts, models=("", name, f"{name}@{_LABEL}"), prefix=prefix, seed=seed))
+        for prefix, seed in (("c", settings.seed + 1), ("s", settings.seed))
     )
-    with tempfile.TemporaryDirectory(prefix="dragoman-soak-") as models:
-        versions = server.Versions(Path(models), server.only_bundle(options.model_dir))
-        versions.add(1)
-        with server.started(options.output, models=Path(models), settings=SERVER_SETTINGS) as tested:
-            found = soak(tested, versions, read_texts(), settings)
-            exit_code = tested.stop()
-    summary = summarize(found, *read_access_log(options.output), settings, exit_code=exit_code)
-    figure = _figure(found.samples, settings, title=summary.line)
-    return conclude(summary, options.output, details=details(found, settings), figure=figure)
+    samples_a_line = max(10, round(settings.duration_s / _NUM_LINES / _SAMPLE_EACH_S))
+    calibration_s = min(max(2.0, settings.duration_s / 15), 20.0)
+    with Caller(server.target, {}) as caller:
+        for probe in PROBES:
+            notes.note(probe, reply := caller.make(probe))
+            if reply.status != "OK":
+                raise RuntimeError(f"{probe.request_id}: not answered when idle: {reply.status}: {reply.message}")
+        operator = Operator(caller=caller, models=models, bundle=bundle, notes=notes)
+        operator.label(1)
+        with operator.swapping(each_s=settings.swap_each_s):
+            capacity_per_s = load.run(calibration, duration_s=calibration_s) / calibration_s
+        if not capacity_per_s:
+            raise RuntimeError(f"no call was answered in {calibration_s:g} s: is the machine busy otherwise?")
+        before, began_s = _idle(server), time.monotonic()
+
+        def look() -> None:
+            at_s, found = round(time.monotonic() - began_s, 2), footprint(server.pid)
+            sizes = {"rss_mb": round(found.rss_mb, 2), "threads": found.num_threads, "fds": found.num_fds}
+            figures = {**sizes, "calls": notes.num_calls, "swaps": operator.num_swaps}
+            if len(samples) % samples_a_line == 0:
+                line = figures_line(f"{at_s:.0f} of {settings.duration_s:.0f} s:", figures)
+                print(line, file=sys.stderr, flush=True)
+            samples.append({"at_s": at_s, **figures})
+
+        with operator.swapping(each_s=settings.swap_each_s):
+            rate_per_s = settings.load_share * capacity_per_s
+            load.run(plan, rate_per_s=rate_per_s, duration_s=settings.duration_s, look=look)
+        elapsed_s = time.monotonic() - began_s
+    return Observations(
+        notes=notes,
+        capacity_per_s=capacity_per_s,
+        elapsed_s=elapsed_s,
+        samples=samples,
+        before=before,
+        after=_idle(server, like=before.footprint),
+        num_swaps=operator.num_swaps,
+        num_broken_versions=operator.num_broken,
+    )
+
+
+def _idle(server: ServerProcess, *, like: Footprint | None = None) -> Idle:
+    """Wait until the server is idle, and threads and files are as few as before; return what was found then."""
+    wait_until_idle(server, timeout_s=_IDLE_TIMEOUT_S)
+    seen = [footprint(server.pid)]
+
+    def is_calm() -> bool:
+        time.sleep(_CALM_S)
+        seen.append(footprint(server.pid))
+        pairs = (seen[-1], like or seen[-2]), (seen[-2], seen[-1])
+        return all(one.num_threads <= most.num_threads and one.num_fds <= most.num_fds for one, most in pairs)
+
+    poll(is_calm, bool, timeout_s=_IDLE_TIMEOUT_S)
+    return Idle(footprint=seen[-1], metrics=server.samples())
 
 
 def summarize(
@@ -176,10 +396,11 @@ def judged_lows(samples: Sequence[Sample], settings: Settings) -> list[tuple[flo
     if not judged or judged[0]["swaps"] == judged[-1]["swaps"]:
         return []
     first, num_swaps = judged[0]["swaps"] + 1, judged[-1]["swaps"] - judged[0]["swaps"]
+    num_windows = min(int((settings.duration_s - settings.warm_up_s) / _WINDOW_S), _MAX_WINDOWS, num_swaps)
     windows = defaultdict[float, list[tuple[float, float]]](list)
     for sample in judged:
         if sample["swaps"] >= first:
-            index = (sample["swaps"] - first) * min(settings.num_windows, num_swaps) // num_swaps
+            index = (sample["swaps"] - first) * num_windows // num_swaps
             windows[index].append((sample["rss_mb"], sample["at_s"]))
     return [(at_s, rss_mb) for rss_mb, at_s in map(min, windows.values())]
 
@@ -212,19 +433,46 @@ def _left(found: Observations) -> dict[str, int]:
     }
 
 
-def _figure(samples: Sequence[Sample], settings: Settings, *, title: str) -> Figure:
-    figure = Figure(figsize=(10, 9), layout="constrained")
-    figure.suptitle("\n".join(textwrap.wrap(title, _TITLE_WIDTH)), fontsize="small")
-    panels = figure.subplots(len(_PANELS), 1, sharex=True)
+def _picture(samples: Sequence[Sample], settings: Settings, *, title: str) -> Figure:
+    made, panels = figure(len(_PANELS), size=(10, 9), sharex=True)
+    made.suptitle("\n".join(textwrap.wrap(title, _TITLE_WIDTH)), fontsize="small")
+    memory, counts, work = panels
     for axes, names in zip(panels, _PANELS, strict=True):
         for name in names:
-            axes.plot([sample["at_s"] for sample in samples], [sample[name] for sample in samples], label=name)
-    memory, counts, work = panels
-    lows = judged_lows(samples, settings)
-    memory.plot([at_s for at_s, _ in lows], [size_mb for _, size_mb in lows], "o-", label="low of a window")
+            plot(axes, ((sample["at_s"], sample[name]) for sample in samples), name)
+    plot(memory, judged_lows(samples, settings), "low of a window", marker="o")
     memory.axvspan(0, settings.warm_up_s, color="lightgrey", label="warm-up, not judged")
     counts.set_ylim(bottom=0)
     work.set(xlabel="seconds", yscale="symlog")
     for axes in panels:
         axes.legend(loc="lower right")
-    return figure
+    return made
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of this scenario."""
+    add = parser.add_argument
+    add("--duration", type=within(10, 86_400), metavar="S", help="seconds of load, in place of those of the mode")
+    add("--load", type=within(0.01, 1), default=0.65, metavar="X", help="share of the capacity that is offered (0.65)")
+    add("--callers", type=within(1, 256, int), default=16, metavar="N", help="calls at a time, at most (16)")
+    add("--max-growth-mb", type=within(0.1, 10_000), metavar="MB", help="memory promise, see above")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the scenario; return the exit code."""
+    settings = Settings(
+        duration_s=options.duration or _DURATIONS_S[options.mode],
+        num_callers=options.callers,
+        load_share=options.load,
+        growth_limit_mb=options.max_growth_mb,
+        seed=options.seed,
+    )
+    with tempfile.TemporaryDirectory(prefix="dragoman-soak-") as directory:
+        models, bundle = Path(directory), only_bundle(options.model_dir)
+        add_version(bundle, models, 1)
+        with started(options.output, models=models, settings=SERVER_SETTINGS) as tested:
+            found = soak(tested, models, bundle, read_texts(), settings)
+            exit_code = tested.stop()
+    summary = summarize(found, *read_access_log(options.output), settings, exit_code=exit_code)
+    picture = _picture(found.samples, settings, title=summary.line)
+    return conclude(summary, options.output, details=details(found, settings), figure=picture)

@@ -3,44 +3,30 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.stress.server import Versions, complaints, only_bundle
+from loadtests.stress.server import add_version, complaints, only_bundle, remove_version
 from loadtests.stress.verdict import Promise, Summary, at_most, require
 
 
-@pytest.fixture
-def bundle(tmp_path: Path) -> Path:
-    directory = tmp_path / "shipped"
-    directory.mkdir()
-    (directory / "manifest.json").write_text(json.dumps({"name": "m", "version": "1", "licence": "CC0"}))
-    (directory / "weights.bin").write_bytes(b"weights")
-    return directory
+def test_versions_come_with_files_and_a_manifest_of_their_own_and_leave_nothing(tmp_path: Path) -> None:
+    bundle, models = tmp_path / "shipped" / "m" / "1", tmp_path / "models"
+    bundle.mkdir(parents=True)
+    (bundle / "manifest.json").write_text(json.dumps({"name": "m", "version": "1", "licence": "CC0"}))
+    (bundle / "weights.bin").write_bytes(b"weights")
 
+    added = add_version(bundle, models, 7)
 
-@pytest.mark.parametrize(("is_broken", "weights"), [(False, b"weights"), (True, b"weight")])
-def test_a_version_comes_with_files_and_a_manifest_of_its_own_and_leaves_nothing(
-    tmp_path: Path, bundle: Path, is_broken: bool, weights: bytes
-) -> None:
-    versions, family = Versions(tmp_path / "models", bundle), tmp_path / "models" / "m"
-
-    versions.add(7, is_broken=is_broken)
-
-    manifest = json.loads((family / "7" / "manifest.json").read_text())
-    assert manifest == {"name": "m", "version": "7", "licence": "CC0"}
-    assert (family / "7" / "weights.bin").read_bytes() == weights
-    versions.remove(7)
-    assert list(family.iterdir()) == []
+    assert added == only_bundle(models) == models / "m" / "7"
+    assert json.loads((added / "manifest.json").read_text()) == {"name": "m", "version": "7", "licence": "CC0"}
+    assert (added / "weights.bin").read_bytes() == b"weights"
+    broken = add_version(bundle, models, 8, is_broken=True)
+    assert (broken / "weights.bin").read_bytes() == b"weight"
+    with pytest.raises(ValueError, match="expected one bundle MODEL/VERSION, found 2"):
+        only_bundle(models)
+    for path in (added, broken):
+        remove_version(path)
+    assert list((models / "m").iterdir()) == []
     assert json.loads((bundle / "manifest.json").read_text())["version"] == "1"
     assert (bundle / "weights.bin").read_bytes() == b"weights"
-
-
-def test_a_directory_of_models_has_one_bundle_or_is_refused(tmp_path: Path, bundle: Path) -> None:
-    versions = Versions(tmp_path / "models", bundle)
-    versions.add(7)
-
-    assert only_bundle(tmp_path / "models") == tmp_path / "models" / "m" / "7"
-    versions.add(8)
-    with pytest.raises(ValueError, match="expected one bundle MODEL/VERSION, found 2"):
-        only_bundle(tmp_path / "models")
 
 
 def test_errors_and_what_is_no_record_are_complaints() -> None:

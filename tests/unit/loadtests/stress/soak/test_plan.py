@@ -24,7 +24,7 @@ def calls(count: int, *, seed: int = 1, mix: Mix = EVERYTHING) -> list[PlannedCa
 
 @pytest.fixture(scope="module")
 def many() -> list[PlannedCall]:
-    return calls(2000)
+    return calls(4000)
 
 
 def usual(made: list[PlannedCall], method: Method, kind: Any) -> list[Any]:

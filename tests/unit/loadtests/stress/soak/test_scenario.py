@@ -8,8 +8,7 @@ import pytest
 from loadtests.sampler import Footprint
 from loadtests.stress.__main__ import main
 from loadtests.stress.soak.ledger import Entry, Notes
-from loadtests.stress.soak.run import Idle, Observations, Sample, Settings
-from loadtests.stress.soak.scenario import details, summarize
+from loadtests.stress.soak.scenario import Idle, Observations, Sample, Settings, details, summarize
 from loadtests.stress.verdict import Summary
 
 SETTINGS = Settings(duration_s=180.0, growth_limit_mb=16.0)
