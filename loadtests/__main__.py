@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from loadtests.flags import add_workload_flags
+from loadtests.flags import add_workload_flags, workload_of
 from loadtests.target import ServerError, add_server_flags, open_target
 from loadtests.workload import Workload
 
@@ -17,8 +17,8 @@ _MEASURES: Final = {
     "capacity": "find the highest rate at which an objective holds, and latency at every load",
     "overload": "offer ten times the capacity: are calls rejected early, with a time to retry after?",
 }
-"""Modules, each with `NAME`, `DESCRIPTION`, perhaps `WORKLOAD`, `add_flags(parser)`, and `prepare(options)`, which
-checks the flags and returns what measures a `Target` and makes a `Report` of it."""
+"""Modules, each with `NAME`, `DESCRIPTION`, perhaps `WORKLOAD`, `add_flags(parser)`, and
+`prepare(options, workload)`, which checks them and returns what measures a `Target` and makes a `Report` of it."""
 
 _PROGRAMS: Final = {
     "stress": "soak, chaos, cancellations, bad inputs: does anything leak, is anything lost?",
@@ -59,7 +59,7 @@ def _measure(verb: str, test: Any, arguments: Sequence[str]) -> int:
     test.add_flags(parser)
     options = parser.parse_args(arguments)
     try:
-        measure = test.prepare(options)
+        measure = test.prepare(options, workload_of(options))
     except (ValueError, OSError) as error:
         parser.error(str(error))
     try:

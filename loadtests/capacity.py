@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from loadtests import generator
-from loadtests.flags import flags_of, within, workload_of
+from loadtests.flags import flags_of, parsed_by, within
 from loadtests.records import Summary
 from loadtests.report import Report, circumstances, figure, markdown, plot, rounded, unclean_end
 from loadtests.slo import GRAMMAR, Slo, parse_slo
@@ -42,12 +42,15 @@ OUTPUT gets capacity.json and capacity.png.
 
 exit codes: 0 measured; 1 the objective held at no rate, or the server failed; 2 called wrongly"""
 
-FORMAT: Final = 1
+_FORMAT: Final = 1
 DEFAULT_SLO: Final = "p95<1s,goodput>99%"
 """The objective of a capacity where none is named."""
 
 SHARES: Final = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
 """Of the capacity, at which a curve is measured."""
+
+_HALF: Final = 0.55
+"""The one of them that the line shows as half of the capacity."""
 
 _POINT_S: Final = {"full": 20.0, "short": 3.0}
 """Seconds at each rate of the curve, by mode."""
@@ -143,7 +146,7 @@ def find_capacities(
     """Search the capacity of each system, a probe of each after the other; `note` is called after each."""
     throughputs = {name: system.throughput_per_s(duration_s=plan.closed_loop_s) for name, system in systems.items()}
     searches = {
-        name: search_rates(_SAFE_START * per_s, tries=plan.tries, resolution=plan.resolution)
+        name: search_rates(_SAFE_START * per_s, resolution=plan.resolution, tries=plan.tries)
         for name, per_s in throughputs.items()
     }
     rates = {name: next(search) for name, search in searches.items()}
@@ -171,20 +174,12 @@ def search_rates(
 ) -> Generator[float, bool, float]:
     """Yield a rate to probe, and take whether it held, until the highest that does is known; that is returned.
 
-    The rate is raised or lowered by the factor until the capacity is between two rates; then what is between is halved.
-
-    Args:
-        start_per_s: the first rate, calls a second.
-        factor: from one rate to the next until one holds and a higher one does not; above 1.
-        resolution: the search is over when the lowest rate that failed is at most this share above the highest that
-            held.
-        tries: how often a rate may be probed until it holds.
-
-    Returns:
-        The highest rate that held; 0: none did.
+    From the start, in calls a second, the rate is raised or lowered by the factor until one holds and a higher one does
+    not, each probed so many times until it holds; then what is between is halved, until the lowest that failed is at
+    most the share `resolution` above the highest that held. If none holds, 0 is returned.
 
     Raises:
-        ValueError: if one is out of range.
+        ValueError: if an argument is out of range.
     """
     if start_per_s <= 0 or factor <= 1 or resolution <= 0 or tries < 1:
         raise ValueError(f"no search from {start_per_s}/s by {factor} to {resolution} in {tries} tries")
@@ -238,21 +233,21 @@ def measure_curve(
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare what is asked of a measurement of capacity alone."""
     add = parser.add_argument_group("what is measured").add_argument
-    add("--slo", default=DEFAULT_SLO, metavar="BOUNDS", help=f"{GRAMMAR} ({DEFAULT_SLO})".replace("%", "%%"))
+    slo = f"{GRAMMAR} ({DEFAULT_SLO})".replace("%", "%%")
+    add("--slo", type=parsed_by(parse_slo), default=DEFAULT_SLO, metavar="BOUNDS", help=slo)
     add("--point", type=within(0.001, 3600), metavar="S", help=f"seconds at each of {len(SHARES)} rates (20; short: 3)")
     add("--title", default="The model that ships", metavar="TEXT", help="of the picture")
 
 
-def prepare(options: argparse.Namespace) -> Callable[[Target], Report]:
-    """Return what measures a server; ValueError or OSError if that is not possible as the flags say."""
-    workload, slo = workload_of(options), parse_slo(options.slo)
-    return partial(_measure, options, workload, workload.calls(options.seed).origin, slo)
+def prepare(options: argparse.Namespace, workload: Workload) -> Callable[[Target], Report]:
+    """Return what measures a server; ValueError or OSError if there are no texts for it."""
+    return partial(_measure, options, workload, workload.calls(options.seed).origin)
 
 
-def _measure(options: argparse.Namespace, workload: Workload, texts: str, slo: Slo, target: Target) -> Report:
+def _measure(options: argparse.Namespace, workload: Workload, texts: str, target: Target) -> Report:
     server = generator.Generator(target=target, workload=workload)
     with tqdm(desc=NAME, unit="run", disable=None, leave=False) as bar:
-        capacity = find_capacity(server, slo, PLANS[options.mode], note=bar.update)
+        capacity = find_capacity(server, options.slo, PLANS[options.mode], note=bar.update)
         point_s = options.point or _POINT_S[options.mode]
         curve = measure_curve(server, capacity.per_s, duration_s=point_s, seed=options.seed, note=bar.update)
     kept = {
@@ -261,7 +256,7 @@ def _measure(options: argparse.Namespace, workload: Workload, texts: str, slo: S
         "server": target.facts(),
         "workload": flags_of(workload),
         "texts": texts,
-        "objective": str(slo),
+        "objective": str(options.slo),
     }
     return report_of(capacity, curve, kept, broken=unclean_end(target))
 
@@ -271,26 +266,26 @@ def report_of(capacity: Capacity, curve: Mapping[float, Run], kept: Mapping[str,
     rows = []
     for share, at_share in curve.items():
         summary, latency = at_share.summary, at_share.summary.latency
-        times = [f"{time_ms:.0f}" for time_ms in (latency.p50_ms, latency.p95_ms, latency.p99_ms)] if latency else []
+        times = [f"{getattr(latency, f'{name}_ms'):.0f}" if latency else "" for name in _LATENCIES]
         rates = [f"{summary.offered_per_s:.1f}", f"{summary.goodput_per_s:.1f}"]
-        rows.append([f"{share:.0%}", *rates, *(times or [""] * 3), f"{summary.rejected / summary.offered:.1%}"])
-    at_capacity, half = (curve[min(curve, key=lambda one: abs(one - share))] for share in (1.0, 0.5))
+        rows.append([f"{share:.0%}", *rates, *times, f"{summary.rejected / summary.offered:.1%}"])
+    at_half = curve[_HALF]
     return Report(
         name=NAME,
         figures={
             "calls_per_s": rounded(capacity.per_s),
             "slo": kept["objective"],
             "closed_loop_per_s": rounded(capacity.closed_loop_per_s),
-            "p50_ms_at_half": rounded(half.p50_ms),
-            "p95_ms_at_half": rounded(half.p95_ms),
-            "p50_ms": rounded(at_capacity.p50_ms),
-            "p95_ms": rounded(at_capacity.p95_ms),
+            "p50_ms_at_half": rounded(at_half.p50_ms),
+            "p95_ms_at_half": rounded(at_half.p95_ms),
+            "p50_ms": rounded(curve[1.0].p50_ms),
+            "p95_ms": rounded(curve[1.0].p95_ms),
             "rates": len(curve),
             "probes": len(capacity.probes),
             "lagged": sum(run.summary.generator_lagged for run in curve.values()),
         },
         values={
-            "format": FORMAT,
+            "format": _FORMAT,
             **kept,
             "capacity_per_s": capacity.per_s,
             "closed_loop_per_s": capacity.closed_loop_per_s,
@@ -298,7 +293,7 @@ def report_of(capacity: Capacity, curve: Mapping[float, Run], kept: Mapping[str,
             "points": [{"share": share, "run": asdict(run)} for share, run in curve.items()],
         },
         broken=broken,
-        table=markdown(("load", "calls/s", "answered/s", "p50 ms", "p95 ms", "p99 ms", "rejected"), rows),
+        table=markdown(("load", "calls/s", "answered/s", *(f"{name} ms" for name in _LATENCIES), "rejected"), rows),
         picture=_picture(capacity, [run.summary for run in curve.values()], kept),
     )
 
@@ -307,19 +302,18 @@ def _picture(capacity: Capacity, summaries: list[Summary], kept: Mapping[str, An
     """Draw latencies on the left axis, calls answered and rejected on the right one, against the calls that come."""
     drawn, (left,) = figure(size=(8, 4.8))
     right = left.twinx()
-    rates = [summary.offered_per_s for summary in summaries]
     for name, colour in _LATENCIES.items():
-        times = [getattr(summary.latency, f"{name}_ms") if summary.latency else math.nan for summary in summaries]
-        plot(left, zip(rates, times, strict=True), f"latency {name}", color=colour, marker="o", markersize=4)
+        times = [(one.offered_per_s, getattr(one.latency, f"{name}_ms")) for one in summaries if one.latency]
+        plot(left, times, f"latency {name}", color=colour, marker="o", markersize=4)
     left.axvline(capacity.per_s, color="black", linestyle="--", linewidth=1, label="capacity")
     left.set(xlabel=f"calls a second (capacity {capacity.per_s:.1f}: {kept['objective']})", ylabel="ms", yscale="log")
     left.set_xlim(left=0)
     left.set_title(f"{kept['title']}\n{kept['machine']['cpu']}, {kept['machine']['cores']} cores", fontsize="medium")
-    answered = [summary.goodput_per_s for summary in summaries]
-    rejected = [summary.rejected / summary.duration_s for summary in summaries]
-    for name, values, style in (("answered", answered, "-."), ("rejected", rejected, ":")):
-        if name == "answered" or any(values):
-            plot(right, zip(rates, values, strict=True), name, color="tab:green", linestyle=style)
+    answered = [(one.offered_per_s, one.goodput_per_s) for one in summaries]
+    plot(right, answered, "answered", color="tab:green", linestyle="-.")
+    if any(one.rejected for one in summaries):
+        rejected = [(one.offered_per_s, one.rejected / one.duration_s) for one in summaries]
+        plot(right, rejected, "rejected", color="tab:green", linestyle=":")
     right.set(ylim=(0, None), ylabel="calls a second")
     lines = [*left.get_lines(), *right.get_lines()]
     left.legend(lines, [str(one.get_label()) for one in lines], fontsize="small", loc="upper left")

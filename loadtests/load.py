@@ -1,6 +1,8 @@
 """Offers one load, judges it, and leaves a page, JSON and every call behind."""
 
 import argparse
+import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -8,9 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from loadtests import baseline
 from loadtests.arrivals import parse_arrivals
-from loadtests.flags import flags_of, parsed_by, workload_of
+from loadtests.flags import flags_of, parsed_by
 from loadtests.offer import CLOSED, Load, Run, offer
 from loadtests.page import Series, render, series_of
 from loadtests.records import MAX_GENERATOR_LAG_P99_MS, write_records
@@ -18,6 +19,7 @@ from loadtests.report import Report, circumstances, markdown, rounded, unclean_e
 from loadtests.sampler import server_facts
 from loadtests.slo import GRAMMAR, Slo, parse_slo
 from loadtests.target import Target
+from loadtests.workload import Workload
 
 NAME: Final = "loadtest"
 DESCRIPTION: Final = """\
@@ -45,6 +47,14 @@ _DURATIONS: Final = {"full": (60.0, 10.0), "short": (10.0, 3.0)}
 """Seconds by mode: measured, to warm up."""
 _MAX_LAG_MS: Final = {"full": MAX_GENERATOR_LAG_P99_MS, "short": 100.0}
 """By mode: so few calls have hardly a p99, and the short form is for machines that do something else besides."""
+_FORMAT: Final = 1
+"""Of `loadtest.json`; a baseline of another one is refused."""
+
+_JUDGED: Final[Mapping[str, int]] = {"p50_ms": 1, "p95_ms": 1, "goodput_per_s": -1, "tokens_per_s": -1}
+"""Figures that may not become worse, and in which direction worse is. What is refused, late or an error lowers the
+goodput."""
+
+_Figures = Mapping[str, float | None]
 _LATENCIES: Final = ("p50_ms", "p90_ms", "p95_ms", "p99_ms", "max_ms")
 
 
@@ -59,11 +69,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--processes", type=int, default=1, metavar="N", help="that send; each can send some 500 a second (1)")
 
     add = parser.add_argument_group("what must hold").add_argument
-    add("--slo", metavar="BOUNDS", help=GRAMMAR.replace("%", "%%"))
+    add("--slo", type=parsed_by(parse_slo), metavar="BOUNDS", help=GRAMMAR.replace("%", "%%"))
     add("--baseline", type=Path, metavar="JSON", help="loadtest.json of a run of the same load")
     add(
         "--max-regression",
-        type=parsed_by(baseline.parse_share),
+        type=parsed_by(parse_share),
         default=0.1,
         metavar="SHARE",
         help="by which p50, p95, goodput and tokens_per_s may be worse than the baseline's (10%%)",
@@ -72,12 +82,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--max-lag", type=float, metavar="MS", help=f"of the generator, p99 ({lags})")
 
 
-def prepare(options: argparse.Namespace) -> Callable[[Target], Report]:
+def prepare(options: argparse.Namespace, workload: Workload) -> Callable[[Target], Report]:
     """Return what offers a server the load; ValueError or OSError if that is not possible as the flags say."""
     duration_s, warm_up_s = _DURATIONS[options.mode]
     is_closed = options.arrivals == CLOSED
     load = Load(
-        workload=workload_of(options),
+        workload=workload,
         arrivals=None if is_closed else parse_arrivals(options.arrivals, rate_per_s=options.rate),
         num_users=options.users,
         duration_s=duration_s if options.duration is None else options.duration,
@@ -85,20 +95,17 @@ def prepare(options: argparse.Namespace) -> Callable[[Target], Report]:
         seed=options.seed,
         num_processes=options.processes,
     )
-    slo = parse_slo(options.slo) if options.slo else None
-    kept = baseline.read_baseline(options.baseline, settings_of(load)) if options.baseline else None
-    return partial(_measure, options, load, slo, kept)
+    kept = read_baseline(options.baseline, settings_of(load)) if options.baseline else None
+    return partial(_measure, options, load, kept)
 
 
-def _measure(
-    options: argparse.Namespace, load: Load, slo: Slo | None, kept: Mapping[str, Any] | None, target: Target
-) -> Report:
+def _measure(options: argparse.Namespace, load: Load, kept: Mapping[str, Any] | None, target: Target) -> Report:
     run = offer(target, load)
     write_records(options.output / "calls.jsonl", [*run.warm_up_records, *run.records])
     return report_of(
         run,
         circumstances("load"),
-        slo=slo,
+        slo=options.slo,
         max_lag_ms=_MAX_LAG_MS[options.mode] if options.max_lag is None else options.max_lag,
         kept=kept,
         max_regression=options.max_regression,
@@ -124,12 +131,13 @@ def report_of(
     not_held = [*broken, *([late] if lag_ms > max_lag_ms else []), *(slo.broken(run.summary) if slo else [])]
     changes: list[list[str]] = []
     if kept is not None:
-        changes, worse = baseline.compare(kept["figures"], figures, max_regression)
+        changes, worse = compare(kept["figures"], figures, max_regression)
         not_held += worse
-        if sentence := baseline.differing_machine(kept, where["machine"]):
-            print(f"loadtests load: {sentence}", file=sys.stderr)
+        before, now = (f"{one['cpu']} with {one['cores']} cores" for one in (kept["machine"], where["machine"]))
+        if before != now:
+            print(f"loadtests load: the baseline is of {before}, this run of {now}", file=sys.stderr)
     values = {
-        "format": baseline.FORMAT,
+        "format": _FORMAT,
         **where,
         "server": server_facts(run.samples[-1].values if run.samples else {}),
         "settings": settings_of(load),
@@ -171,7 +179,7 @@ def settings_of(load: Load) -> dict[str, Any]:
     }
 
 
-def figures_of(run: Run, series: Mapping[str, Series]) -> dict[str, float | None]:
+def figures_of(run: Run, series: Mapping[str, Series]) -> _Figures:
     """Return figures by name with its unit, shares from 0 to 1; None: not known."""
     summary = run.summary
     return {
@@ -187,3 +195,65 @@ def figures_of(run: Run, series: Mapping[str, Series]) -> dict[str, float | None
         "generator_cores": None if summary.generator_cpu_s is None else summary.generator_cpu_s / run.load.total_s,
         "generator_lag_p99_ms": summary.generator_lag.p99_ms,
     }
+
+
+def read_baseline(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run that was kept as `loadtest.json`.
+
+    Args:
+        path: of the file.
+        settings: of the load that is to be compared with it.
+
+    Raises:
+        ValueError: if the file is none, or of another load; the message names what differs.
+    """
+    try:
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found, before = kept["format"], kept["settings"]
+        kept["machine"]["cpu"], kept["machine"]["cores"], kept["figures"].items(), before.items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: no run of a load test ({type(error).__name__}: {error})") from error
+    if found != _FORMAT:
+        raise ValueError(f"{path}: is of format {found}, expected {_FORMAT}: keep a new baseline")
+    if changed := [name for name in settings if before.get(name) != settings[name]]:
+        pairs = "; ".join(f"{name} {before.get(name)}, now {settings[name]}" for name in changed)
+        raise ValueError(f"the baseline is of another load: {pairs}; offer the same, or keep a new baseline")
+    return kept
+
+
+def compare(
+    before: Mapping[str, float | None], now: Mapping[str, float | None], most: float
+) -> tuple[list[list[str]], list[str]]:
+    """Return how figures changed, and a sentence for each judged one that is worse by more than a share.
+
+    Returns:
+        Name, baseline, now and change of every figure, as they are shown, a star behind the name of those that are
+        judged; and the sentences.
+    """
+    rows, sentences = [], []
+    for name, value in now.items():
+        was = before.get(name)
+        then, here = ("none" if one is None else f"{one:.4g}" for one in (was, value))
+        change = value / was - 1 if was and value is not None else None
+        rows.append([f"{name} *" if name in _JUDGED else name, then, here, "" if change is None else f"{change:+.1%}"])
+        worse = _JUDGED.get(name, 0) * (change or 0.0)
+        if name in _JUDGED and was is not None and value is None:
+            sentences.append(f"{name} was {then} in the baseline and is not known now")
+        elif worse > most:
+            sentences.append(
+                f"{name} is {here}, the baseline has {then}: worse by {worse:.1%}, the limit is {most:.1%}"
+            )
+    return rows, sentences
+
+
+def parse_share(text: str) -> float:
+    """Return the share that a text such as `10%` or `0.1` names.
+
+    Raises:
+        ValueError: if it names none, or a negative one.
+    """
+    number = text.strip()
+    share = float(number[:-1]) / 100 if number.endswith("%") else float(number)
+    if not 0 <= share < math.inf:
+        raise ValueError(f"{text}: expected a share such as 10%")
+    return share

@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 
 from loadtests.arrivals import poisson
 from loadtests.capacity import DEFAULT_SLO, PLANS, SearchPlan, find_capacity
-from loadtests.flags import within, workload_of
+from loadtests.flags import parsed_by, within
 from loadtests.generator import Generator
 from loadtests.offer import Load, Run, offer
 from loadtests.records import MAX_GENERATOR_LAG_P99_MS, percentile
 from loadtests.report import COLOURS, Report, circumstances, figure, plot, rounded, unclean_end
 from loadtests.sampler import RESIDENT_BYTES, scrape, work_left
-from loadtests.slo import GRAMMAR, Slo, parse_slo
+from loadtests.slo import GRAMMAR, parse_slo
 from loadtests.target import ServerError, Target
 from loadtests.texts import Profile
 from loadtests.wire import Method, Outcome
@@ -60,22 +60,22 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("what is offered").add_argument
     add("--factor", type=within(0.001, 3600), default=10.0, metavar="N", help="times the capacity (10)")
     add("--capacity", type=within(0.001, 1e6), metavar="N", help="as `capacity` finds it, in place of a search")
-    add("--slo", default=DEFAULT_SLO, metavar="BOUNDS", help=f"of the search; {GRAMMAR}".replace("%", "%%"))
+    slo = f"of the search; {GRAMMAR}".replace("%", "%%")
+    add("--slo", type=parsed_by(parse_slo), default=DEFAULT_SLO, metavar="BOUNDS", help=slo)
     add("--duration", type=within(0.001, 3600), metavar="S", help="seconds of the overload (60; short: 15)")
     add("--max-rss-growth-mb", type=within(0.001, 3600), default=128.0, metavar="MB", help="memory promise (128)")
 
 
-def prepare(options: argparse.Namespace) -> Callable[[Target], Report]:
-    """Return what overloads a server; ValueError or OSError if that is not possible as the flags say."""
-    workload, slo = workload_of(options), parse_slo(options.slo)
+def prepare(options: argparse.Namespace, workload: Workload) -> Callable[[Target], Report]:
+    """Return what overloads a server; ValueError or OSError if there are no texts for it."""
     workload.calls(options.seed)
-    return partial(_measure, options, workload, slo)
+    return partial(_measure, options, workload)
 
 
-def _measure(options: argparse.Namespace, workload: Workload, slo: Slo, target: Target) -> Report:
+def _measure(options: argparse.Namespace, workload: Workload, target: Target) -> Report:
     """Offer so many times the capacity, in calls that are large enough for the generator."""
     one_text = Generator(target=target, workload=replace(workload, texts_per_call=1))
-    texts_per_s = options.capacity or find_capacity(one_text, slo, _PLANS[options.mode]).per_s
+    texts_per_s = options.capacity or find_capacity(one_text, options.slo, _PLANS[options.mode]).per_s
     size = texts_per_call(workload, options.factor * texts_per_s)
     load = Load(
         workload=replace(workload, texts_per_call=size),
@@ -102,9 +102,7 @@ def _measure(options: argparse.Namespace, workload: Workload, slo: Slo, target: 
 def texts_per_call(workload: Workload, texts_per_s: float) -> int:
     """Return how many texts a call must have so that the generator need not send more calls than it can.
 
-    Args:
-        workload: whose calls would be sent; those that cannot take more texts than one keep that.
-        texts_per_s: to be sent.
+    Calls that cannot take more texts than one keep that.
     """
     methods = {method for method, _ in workload.methods.shares} or {Method.TRANSLATE}
     if workload.profile is Profile.DOCUMENT or methods - {Method.TRANSLATE, Method.TRANSLATE_STREAM}:

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from loadtests import baseline
 from loadtests.__main__ import main
-from loadtests.load import settings_of
+from loadtests.load import compare, parse_share, read_baseline, settings_of
 from tests.unit.loadtests.fake_runs import MACHINE, reported, run_of
 
 SETTINGS = settings_of(run_of().load)
@@ -19,7 +18,7 @@ def kept(path: Path, **changed: Any) -> Path:
 
 
 def test_the_same_run_has_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = baseline.read_baseline(kept(tmp_path / "run.json"), SETTINGS)
+    before = read_baseline(kept(tmp_path / "run.json"), SETTINGS)
 
     report = reported(kept=before, max_regression=0.0)
 
@@ -46,16 +45,16 @@ def test_the_same_run_has_not_changed(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_judged_figures_may_be_worse_by_so_much(
     name: str, before: float | None, now: float | None, is_worse: bool
 ) -> None:
-    others = dict.fromkeys(baseline.JUDGED, 1.0)
+    others = dict.fromkeys(("p50_ms", "p95_ms", "goodput_per_s", "tokens_per_s"), 1.0)
 
-    _, sentences = baseline.compare({**others, name: before}, {**others, name: now}, 0.1)
+    _, sentences = compare({**others, name: before}, {**others, name: now}, 0.1)
 
     assert len(sentences) == is_worse
 
 
 def test_a_regression_is_told_and_shown_with_figure_baseline_and_limit(tmp_path: Path) -> None:
     figures = {**reported().values["figures"], "p95_ms": 800.0, "late": None, "gone": 1.0}
-    before = baseline.read_baseline(kept(tmp_path / "run.json", figures=figures), SETTINGS)
+    before = read_baseline(kept(tmp_path / "run.json", figures=figures), SETTINGS)
 
     report = reported(kept=before, max_regression=0.1)
 
@@ -73,7 +72,7 @@ def test_another_load_is_refused(tmp_path: Path, name: str, value: object) -> No
     path = kept(tmp_path / "run.json", settings={**SETTINGS, name: value})
 
     with pytest.raises(ValueError, match=f"of another load: {name} "):
-        baseline.read_baseline(path, SETTINGS)
+        read_baseline(path, SETTINGS)
 
 
 def test_the_command_refuses_a_baseline_of_another_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +86,7 @@ def test_the_command_refuses_a_baseline_of_another_load(tmp_path: Path, capsys: 
 def test_another_machine_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = kept(tmp_path / "run.json", machine={**MACHINE, "cores": 64})
 
-    assert reported(kept=baseline.read_baseline(path, SETTINGS)).broken == []
+    assert reported(kept=read_baseline(path, SETTINGS)).broken == []
     assert "Abacus <1> with 64 cores" in capsys.readouterr().err
 
 
@@ -96,13 +95,13 @@ def test_a_file_that_is_no_run_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text, encoding="utf-8")
 
     with pytest.raises(ValueError, match=r"run\.json: no run of a load test"):
-        baseline.read_baseline(tmp_path / "run.json", SETTINGS)
+        read_baseline(tmp_path / "run.json", SETTINGS)
     with pytest.raises(ValueError, match=r"is of format 0, expected 1"):
-        baseline.read_baseline(kept(tmp_path / "run.json", format=0), SETTINGS)
+        read_baseline(kept(tmp_path / "run.json", format=0), SETTINGS)
 
 
 def test_a_share_is_a_number_or_a_percentage() -> None:
-    assert [baseline.parse_share(text) for text in ("10%", "0.1", " 5 % ", "0")] == pytest.approx([0.1, 0.1, 0.05, 0])
+    assert [parse_share(text) for text in ("10%", "0.1", " 5 % ", "0")] == pytest.approx([0.1, 0.1, 0.05, 0])
     for text in ("", "ten", "-1%", "nan", "inf"):
         with pytest.raises(ValueError, match=r"expected|could not"):
-            baseline.parse_share(text)
+            parse_share(text)
