@@ -4,21 +4,22 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any, Final
 
 from dragoman.errors import DragomanError as CallError
 
 from export.errors import ExportError
-from loadtests.peers.workers import WorkerError
+from loadtests.peers.systems import WorkerError
 from loadtests.target import ServerError
 from service.errors import DragomanError
 
-_COMMANDS = {
-    **dict.fromkeys(("bench", "table"), "bench"),
-    **dict.fromkeys(("overhead", "server"), "shares"),
-    **dict.fromkeys(("load", "prepare"), "load"),
-    "serve": "serve",
+_MODULES: Final = {
+    "bench": ("bench", "table"),
+    "shares": ("overhead", "server"),
+    "load": ("load", "prepare"),
+    "serve": ("serve",),
 }
-"""By name: which module of this package has it."""
+"""With the commands that each declares."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,18 +27,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="python -m loadtests peers", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    named = [_COMMANDS[name] for name in arguments[:1] if name in _COMMANDS]
-    for name in named or dict.fromkeys(
-        _COMMANDS.values()
-    ):  # imported now: a server of another system needs little of them
-        importlib.import_module(f"loadtests.peers.{name}").add_parser(commands)
+    named = [module for module, has in _MODULES.items() if arguments[:1] and arguments[0] in has]
+
+    def add_command(name: str, **texts: Any) -> Any:
+        form = argparse.RawDescriptionHelpFormatter
+        return commands.add_parser(name, formatter_class=form, **{"description": texts["help"], **texts})
+
+    for module in named or _MODULES:  # imported now: a server of another system needs little of them
+        importlib.import_module(f"loadtests.peers.{module}").add_commands(add_command)
     parsed = parser.parse_args(arguments)
     try:
-        exit_code: int = parsed.run(parsed)
+        return int(parsed.run(parsed))
     except (WorkerError, ServerError, CallError, DragomanError, ExportError) as error:
         print(f"loadtests peers: {error}", file=sys.stderr)
         return 1
-    return exit_code
 
 
 if __name__ == "__main__":

@@ -1,109 +1,120 @@
-"""`bench`: all cases on all systems; prints a line for each pair and leaves JSON, a table and plots behind.
-
-`table`: the table of the last comparison.
-"""
+"""`bench`: each case on every system, at the best set-up that is found for it, in turn; `table` prints the last one."""
 
 import argparse
+import itertools
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final
+from statistics import median
+from typing import Any, Final, TypeVar
 
 from loadtests.machine import describe_machine, num_cores
-from loadtests.peers.bench_report import RESULTS_NAME, pair_line, record_of, table, write_bench
-from loadtests.peers.cases import Case, Mode, base_cases, selected, shipped_cases
-from loadtests.peers.comparison import CaseResult, Pairing, Plan, compare
 from loadtests.peers.models import MODELS, prepare_model
-from loadtests.peers.sentences import encode, judge_of, sentence_sets
-from loadtests.peers.systems import ModelFiles
-from loadtests.peers.workers import Workers
+from loadtests.peers.report import BENCH_NAME, bench_table, pair_lines, write_bench
+from loadtests.peers.systems import ModelFiles, Peer, Precision, SystemSettings, TokenIds, WorkDone, Workers
+from loadtests.peers.work import (
+    Case,
+    Mode,
+    add_files,
+    base_cases,
+    bleu,
+    encode,
+    sentence_sets,
+    share_of_equal,
+    shipped_cases,
+)
+from loadtests.records import percentile
 from loadtests.report import command_line
-from loadtests.texts import DATA_VARIABLE
+from service.text.tokenizer import open_tokenizer
 
-_INT8: Final = Pairing(ours="int8", peer="ctranslate2", theirs="int8")
-_FP32: Final = Pairing(ours="fp32", peer="ctranslate2", theirs="fp32")
-_TRANSFORMERS: Final = Pairing(ours="int8", peer="transformers", theirs="fp32")
-_PYTORCH: Final = Pairing(ours="int8", peer="pytorch", theirs="fp32")
+SystemName = tuple[Peer, Precision]
+Pairing = tuple[SystemName, SystemName]
+"""Ours, and what it is compared with."""
+
+INT8: Final[Pairing] = (("dragoman", "int8"), ("ctranslate2", "int8"))
+_FP32: Final[Pairing] = (("dragoman", "fp32"), ("ctranslate2", "fp32"))
+_TRANSFORMERS: Final[Pairing] = (("dragoman", "int8"), ("transformers", "fp32"))
+_PYTORCH: Final[Pairing] = (("dragoman", "int8"), ("pytorch", "fp32"))
 
 _NUM_SENTENCES: Final[Mapping[Mode, int]] = {"short": 200, "full": 300}
 """Of each set."""
-
 _SLOW_PEERS_CASE: Final = "batch8"
 """Of Transformer-base, the case in which Transformers and plain PyTorch take part: all would fill two hours."""
-
 _MAX_SLOW_SOURCES: Final = 40
 """Of the model that ships, they take part in cases of no more sources."""
+_MANY_SOURCES: Final = 64
+"""Above so many at once, systems cut the work into batches of a size that suits them."""
+_BATCH_SIZES: Final = (16, 32, 64)
+
+_T = TypeVar("_T")
+
+Decode = Callable[[TokenIds], str]
+"""Turns what a system said into text, for BLEU."""
 
 
-def add_parser(commands: Any) -> None:
-    """Declare the command and its flags."""
-    parser = commands.add_parser("bench", help="compare with other systems on this machine")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How thoroughly is measured."""
+
+    mode: Mode
+    num_repetitions: int
+    thread_counts: tuple[int, ...]
+    """Cores a system may use; each is compared by itself."""
+    isas: tuple[str, ...]
+    """Instruction sets that CTranslate2 is tried with, the empty one for its own choice."""
+
+
+def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Declare both commands and their flags."""
+    parser = add_command("bench", help="compare with other systems on this machine")
     parser.add_argument("--mode", choices=("short", "full"), default="full", help="short: under 5 minutes (full)")
     parser.add_argument("--models", type=_names, default=MODELS, metavar="M,M", help="base, shipped (both)")
-    parser.add_argument("--cases", type=_names, default=(), metavar="C,C", help="such as batch1, length* (all)")
+    parser.add_argument("--cases", type=_names, default=("*",), metavar="C,C", help="such as batch1, length* (all)")
     parser.add_argument("--repetitions", type=int, metavar="N", help="of each measurement (5; short: 3)")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help=f"holds test sets ({DATA_VARIABLE}; without it: built-in sentences, no BLEU)",
-    )
-    parser.add_argument("--output", type=Path, default=Path("build/bench"), metavar="DIR", help="(build/bench)")
+    add_files(parser, "build/bench")
     parser.set_defaults(run=_run)
-    parser = commands.add_parser("table", help="print the results of the last comparison as Markdown")
-    parser.add_argument("--output", type=Path, default=Path("build/bench"), metavar="DIR", help="(build/bench)")
+    parser = add_command("table", help="print the results of the last comparison as Markdown")
+    add_files(parser, "build/bench", has_data=False)
     parser.set_defaults(run=_print_table)
-
-
-def _print_table(arguments: argparse.Namespace) -> int:
-    """Print; return the exit code."""
-    print(table(json.loads((arguments.output / RESULTS_NAME).read_text(encoding="utf-8"))), end="")
-    return 0
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    """Compare; return the exit code: 2 if there is no case as asked for."""
-    plan = _plan(arguments)
-    machine, results = describe_machine(), list[CaseResult]()
-    for model in arguments.models:
-        for result in _compare_all(model, plan, arguments):
-            results.append(result)  # kept after each case, as one that fails would take the others with it
-            write_bench(arguments.output, record_of(results, machine, command_line("peers")))
-    if not results:
-        print(f"no case is named {', '.join(arguments.cases)}; without data there are other sentences", file=sys.stderr)
-        return 2
-    print(f"results, table and plots are in {arguments.output}")
-    return 0
-
-
-def _compare_all(model: str, plan: Plan, arguments: argparse.Namespace) -> Iterator[CaseResult]:
-    """Yield the result of each case of a model and print its pairs."""
-    files = prepare_model(arguments.output / "models" / model, model)
-    judge = judge_of(files.open())
-    with Workers(files) as workers:
-        for case in selected(_cases(model, files, plan.mode, arguments.data), arguments.cases):
-            result = compare(workers, case, _pairings(case, plan.mode), plan, judge)
-            for pair in result.pairs:
-                print(pair_line(pair), flush=True)
-            yield result
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
-    is_short = arguments.mode == "short"
-    machine = describe_machine()
-    forced = ("AVX512",) * ("avx512f" in machine["instruction_sets"]) + ("AVX2",)
-    cores = num_cores()
-    return Plan(
+def _print_table(arguments: argparse.Namespace) -> int:
+    print(bench_table(json.loads((arguments.output / BENCH_NAME).read_text(encoding="utf-8"))), end="")
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Compare; return the exit code: 2 if there is no case as asked for."""
+    is_short, machine = arguments.mode == "short", describe_machine()
+    plan = Plan(
         mode=arguments.mode,
         num_repetitions=arguments.repetitions or (3 if is_short else 5),
-        thread_counts=tuple(sorted({1, cores})),
-        isas=("",) if is_short else ("", *forced),
+        thread_counts=tuple(sorted({1, num_cores()})),
+        isas=("",) if is_short else ("", *("AVX512",) * ("avx512f" in machine["instruction_sets"]), "AVX2"),
     )
+    record: dict[str, Any] = {"machine": machine, "command": command_line("peers"), "cases": []}
+    for model in arguments.models:
+        files = prepare_model(arguments.output / "models" / model, model)
+        decode = open_tokenizer(files.open()).decode
+        with Workers(files) as workers:
+            for case in _cases(model, files, plan.mode, arguments.data):
+                if any(fnmatchcase(case.name, name) for name in arguments.cases):
+                    compared = compare(workers, case, _pairings(case, plan.mode), plan, decode)
+                    print(*pair_lines(compared), sep="\n", flush=True)
+                    record["cases"].append(compared)
+                    write_bench(arguments.output, record)  # after each case: one that fails takes no other with it
+    if not record["cases"]:
+        print(f"no case is named {', '.join(arguments.cases)}; without data there are other sentences", file=sys.stderr)
+        return 2
+    print(f"results, table and plots are in {arguments.output}")
+    return 0
 
 
 def _cases(model: str, files: ModelFiles, mode: Mode, data: Path | None) -> list[Case]:
@@ -111,12 +122,11 @@ def _cases(model: str, files: ModelFiles, mode: Mode, data: Path | None) -> list
     if model == "base":
         size, eos_id = bundle.manifest.architecture.vocabulary_size, bundle.manifest.special_ids.eos
         return base_cases(vocabulary_size=size, eos_id=eos_id, mode=mode)
+    sets = sentence_sets(data, size=_NUM_SENTENCES[mode])[: 1 if mode == "short" else None]
     return [
         case
-        for sentences in sentence_sets(data, size=_NUM_SENTENCES[mode])[: 1 if mode == "short" else None]
-        for case in shipped_cases(
-            sentences.name, encode(bundle, sentences.texts), references=sentences.references, mode=mode
-        )
+        for name, texts, references in sets
+        for case in shipped_cases(name, encode(bundle, texts), references=references, mode=mode)
     ]
 
 
@@ -125,10 +135,125 @@ def _pairings(case: Case, mode: Mode) -> Sequence[Pairing]:
     if case.kind == "agreement":
         return (_FP32,)
     if mode == "short":
-        return (_INT8, _TRANSFORMERS) if case.name == _SLOW_PEERS_CASE else (_INT8,)
+        return (INT8, _TRANSFORMERS) if case.name == _SLOW_PEERS_CASE else (INT8,)
     if case.kind == "growth":
-        return (_INT8,)
+        return (INT8,)
     has_slow_peers = (
         len(case.sources) <= _MAX_SLOW_SOURCES if case.model == "shipped" else case.name == _SLOW_PEERS_CASE
     )
-    return (_INT8, _FP32, _TRANSFORMERS, _PYTORCH) if has_slow_peers else (_INT8, _FP32)
+    return (INT8, _FP32, _TRANSFORMERS, _PYTORCH) if has_slow_peers else (INT8, _FP32)
+
+
+def compare(workers: Workers, case: Case, pairings: Sequence[Pairing], plan: Plan, decode: Decode) -> dict[str, Any]:
+    """Run a case on all systems of the pairings, each at the set-up that did best in a trial; return what to keep.
+
+    A ratio above 1 says that ours is faster: of tokens a second, or of the median latency if calls come one by one.
+    """
+    systems = list(dict.fromkeys(itertools.chain(*pairings)))
+    thread_counts = plan.thread_counts if case.kind == "speed" else plan.thread_counts[-1:]
+    trials = {trial: elapsed_s for system in systems for trial, elapsed_s in _try_all(workers, case, system, plan)}
+    best = {
+        (system, threads): min(
+            (one for one in trials if (one.peer, one.precision) == system and one.total_threads <= threads),
+            key=trials.__getitem__,
+        )
+        for system in systems
+        for threads in thread_counts
+    }
+    runs: dict[SystemSettings, list[WorkDone]] = {settings: [] for settings in best.values()}
+    for _, settings in alternating(list(runs), 1 if case.kind == "agreement" else plan.num_repetitions):
+        runs[settings].append(workers.run(settings, case))
+    measured = {settings: _figures(case, settings, done, decode) for settings, done in runs.items()}
+
+    def pair(threads: int, *sides: SystemSettings) -> dict[str, Any]:
+        ours, theirs = (measured[side] for side in sides)
+        said = ([output.token_ids for output in runs[side][-1].outputs] for side in sides)
+        is_lone = case.call_size == 1
+        return {
+            "threads": threads,
+            "ratio": theirs["p50_s"] / ours["p50_s"] if is_lone else ours["tokens_per_s"] / theirs["tokens_per_s"],
+            "bleu_delta": ours["bleu"] - theirs["bleu"] if case.references else None,
+            "identical": share_of_equal(*said) if case.has_meaning else None,
+            "ours": ours,
+            "theirs": theirs,
+        }
+
+    return {
+        "model": case.model,
+        "case": case.name,
+        "kind": case.kind,
+        "search": asdict(case.search),
+        "num_sources": len(case.sources),
+        "sources_per_call": case.call_size,
+        "trials": [{**asdict(settings), "elapsed_s": elapsed_s} for settings, elapsed_s in trials.items()],
+        "pairs": [
+            pair(threads, *(best[system, threads] for system in pairing))
+            for pairing in pairings
+            for threads in thread_counts
+        ],
+    }
+
+
+def _figures(case: Case, settings: SystemSettings, runs: Sequence[WorkDone], decode: Decode) -> dict[str, Any]:
+    """Return what all repetitions of one set-up came to: the tokens of the median one, what the last one said."""
+    elapsed_s, last = [run.elapsed_s for run in runs], runs[-1]
+    latencies_s = [latency_s for run in runs for latency_s in run.latencies_s]
+    said = [decode(output.token_ids) for output in last.outputs] if case.references else []
+    return {
+        **asdict(settings),
+        "name": settings.name,
+        "setup": settings.setup,
+        "elapsed_s": elapsed_s,
+        "latencies_s": latencies_s,
+        "num_target_tokens": last.num_target_tokens,
+        "tokens_per_s": last.num_target_tokens / median(elapsed_s),
+        "p50_s": percentile(latencies_s, 0.5),
+        "p95_s": percentile(latencies_s, 0.95),
+        "bleu": bleu(said, case.references) if said else None,
+    }
+
+
+def setups(case: Case, system: SystemName, plan: Plan) -> list[SystemSettings]:
+    """Return every set-up of a system that is worth a try in a case, up to the most threads of the plan."""
+    (peer, precision), max_threads = system, plan.thread_counts[-1]
+    if case.kind == "agreement":
+        return [SystemSettings(peer=peer, precision=precision, num_threads=max_threads)]
+    has_streams = peer in ("dragoman", "ctranslate2") and case.call_size > 1
+    counts = sorted({max_threads, *(2**power for power in range(max_threads.bit_length()))})
+    return [
+        SystemSettings(
+            peer=peer, precision=precision, num_streams=streams, num_threads=threads, batch_size=size, isa=isa
+        )
+        for streams, threads in itertools.product(counts if has_streams else (1,), counts)
+        if streams * threads <= max_threads
+        for isa in (plan.isas if peer == "ctranslate2" else ("",))
+        for size in _batch_sizes(case.call_size, peer, streams, plan.mode)[: 1 if isa else None]
+    ]
+
+
+def _batch_sizes(call_size: int, peer: Peer, num_streams: int, mode: Mode) -> list[int]:
+    share = -(-call_size // num_streams)
+    if call_size > _MANY_SOURCES:
+        return list(_BATCH_SIZES[::2] if mode == "short" else _BATCH_SIZES)
+    if mode == "short":
+        return [share]
+    if peer == "dragoman":  # deals shares by itself
+        return sorted({min(16, share), share})
+    return sorted({share, call_size})
+
+
+def _try_all(workers: Workers, case: Case, system: SystemName, plan: Plan) -> Iterator[tuple[SystemSettings, float]]:
+    """Run every set-up once, after one more run to warm up what was not loaded yet; yield the seconds."""
+    warm = set[SystemSettings]()
+    for settings in setups(case, system, plan):
+        if settings.loaded_as not in warm:
+            workers.run(settings, case)
+            warm.add(settings.loaded_as)
+        yield settings, workers.run(settings, case).elapsed_s
+
+
+def alternating(sides: Sequence[_T], num_repetitions: int) -> Iterator[tuple[int, _T]]:
+    """Yield all sides in each repetition, forwards and backwards by turns: a change of the machine meets all alike."""
+    for repetition in range(num_repetitions):
+        for side in sides if repetition % 2 == 0 else reversed(sides):
+            yield repetition, side

@@ -8,7 +8,6 @@ from itertools import islice
 from loadtests.peers.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
 from service.datatypes import SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
-from service.decoding.step_model import StepModel
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 
@@ -17,23 +16,44 @@ class DragomanSystem:
     """As many engines as streams, each in a thread of its own, over one loaded model."""
 
     def __init__(self, files: ModelFiles, settings: SystemSettings) -> None:
-        """Load the graphs."""
-        self._model: StepModel = OnnxStepModel(files.open(), _runtime_settings(settings))
-        self._engines = [RunningBatch(self._model) for _ in range(settings.num_streams)]  # kept, as a server keeps them
+        """Load the graphs; a run has as many threads as wanted, which a lone stream keeps awake."""
+        is_lone = settings.num_streams == 1
+        runtime = RuntimeSettings(
+            device="cpu",
+            precision=settings.precision,
+            num_intra_op_threads=1 if is_lone else settings.num_threads,
+            num_low_latency_threads=settings.num_threads if is_lone else 1,
+        )
+        model = OnnxStepModel(files.open(), runtime)
+        self._engines = [RunningBatch(model) for _ in range(settings.num_streams)]  # kept, as a server keeps them
         self._threads = ThreadPoolExecutor(settings.num_streams, thread_name_prefix="decoding")
 
     def translate(self, sources: Sequence[TokenIds], search: SearchOptions, *, batch_size: int) -> list[Output]:
-        """Return the best hypothesis of each source, in order; segments join and leave the running batches."""
+        """Return the best hypothesis of each source, in order; segments join and leave the running batches.
+
+        Each stream takes its own fair share if all fit at once, else all take from one iterator, the longest first;
+        threads may share an iterator over a list: each index comes out once.
+        """
         segments = [_segment(source_ids, search) for source_ids in sources]
-        shares = _shares(segments, num_streams=len(self._engines), batch_size=batch_size)
+        order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))
+        num_streams = len(self._engines)
+        shares = [iter(order[stream::num_streams]) for stream in range(num_streams)]
+        if len(sources) > num_streams * batch_size:
+            shares = [iter(order)] * num_streams
         outputs: dict[int, Output] = {}
         for done in self._threads.map(partial(_drain, segments, batch_size), self._engines, shares):
             outputs.update(done)
         return [outputs[index] for index in range(len(sources))]
 
-    def close(self) -> None:
-        """End the threads."""
-        self._threads.shutdown()
+
+def _segment(source_ids: TokenIds, search: SearchOptions) -> Segment:
+    config = SearchConfig(
+        beam_size=search.beam_size,
+        length_penalty=search.length_penalty,
+        min_target_tokens=search.min_target_tokens,
+        max_target_tokens=search.longest_target([source_ids]),
+    )
+    return Segment(source_ids=source_ids, search=config)
 
 
 def _drain(
@@ -52,35 +72,3 @@ def _drain(
         for ended in engine.step().ended:
             best = ended.hypotheses[0]
             done[running.pop(ended.segment_id)] = Output(token_ids=best.token_ids, score=best.score)
-
-
-def _runtime_settings(settings: SystemSettings) -> RuntimeSettings:
-    """Return settings under which a run has as many threads as wanted, which a lone stream keeps awake."""
-    is_lone = settings.num_streams == 1
-    return RuntimeSettings(
-        device="cpu",
-        precision=settings.precision,
-        num_intra_op_threads=1 if is_lone else settings.num_threads,
-        num_low_latency_threads=settings.num_threads if is_lone else 1,
-    )
-
-
-def _segment(source_ids: TokenIds, search: SearchOptions) -> Segment:
-    config = SearchConfig(
-        beam_size=search.beam_size,
-        length_penalty=search.length_penalty,
-        min_target_tokens=search.min_target_tokens,
-        max_target_tokens=search.longest_target(len(source_ids)),
-    )
-    return Segment(source_ids=source_ids, search=config)
-
-
-def _shares(segments: Sequence[Segment], *, num_streams: int, batch_size: int) -> list[Iterator[int]]:
-    """Return what each stream takes from, longest first: its own fair share if all fit at once, else one for all.
-
-    Threads may share an iterator over a list: each index comes out once.
-    """
-    order = sorted(range(len(segments)), key=lambda index: -len(segments[index].source_ids))
-    if len(segments) > num_streams * batch_size:
-        return [iter(order)] * num_streams
-    return [iter(order[stream::num_streams]) for stream in range(num_streams)]

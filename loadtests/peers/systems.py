@@ -1,12 +1,20 @@
-"""What every system compared is asked for and answers: one protocol, its settings, the files of a model.
+"""What every system compared is asked for and answers, and a process for each of them.
 
 Imports no library of any system.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import functools
+import importlib
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from service.bundle import Bundle, open_bundle
 
@@ -16,8 +24,19 @@ Peer = Literal["dragoman", "ctranslate2", "transformers", "pytorch"]
 
 Precision = Literal["int8", "fp32"]
 
+_CLASSES: Final[Mapping[Peer, str]] = {
+    "dragoman": "DragomanSystem",
+    "ctranslate2": "CTranslate2System",
+    "transformers": "TransformersSystem",
+    "pytorch": "PyTorchSystem",
+}
+"""Each in a module of its own, such as `pytorch_system`."""
+_ISA_VARIABLE: Final = "CT2_FORCE_CPU_ISA"
+_PAUSE_S: Final = 0.3
+"""Before another system's turn: OpenMP keeps threads of the last one spinning for 0.2 s."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class ModelFiles:
     """Where the files of one model lie."""
 
@@ -60,22 +79,11 @@ class SearchOptions:
     """Never taken. The service never takes special tokens other than EOS; others do not either if they are named here,
     which costs them a little and matters only where hypotheses are compared one by one."""
 
-    def longest_target(self, num_source_tokens: int) -> int:
-        """Return the limit for a source; of several, a system that takes one limit a call uses the longest one's."""
+    def longest_target(self, sources: Sequence[TokenIds]) -> int:
+        """Return the limit for sources of one call: a system that takes one for all gets that of the longest."""
         if self.extra_target_tokens is None:
             return self.max_target_tokens
-        return min(num_source_tokens + self.extra_target_tokens, self.max_target_tokens)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """The best hypothesis of one source."""
-
-    token_ids: TokenIds
-    """EOS last if it ended by itself, BOS and padding not stored."""
-
-    score: float
-    """After the system's own length penalty, which makes scores of systems comparable only without one."""
+        return min(max(map(len, sources)) + self.extra_target_tokens, self.max_target_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +111,9 @@ class SystemSettings:
         return self.num_streams * self.num_threads
 
     @property
-    def loaded_as(self) -> tuple[object, ...]:
+    def loaded_as(self) -> "SystemSettings":
         """What must be the same for two set-ups to share one loaded model."""
-        return self.peer, self.precision, self.num_streams, self.num_threads, self.isa
+        return replace(self, batch_size=0)
 
     @property
     def name(self) -> str:
@@ -114,22 +122,132 @@ class SystemSettings:
 
     @property
     def setup(self) -> str:
-        """Precision and threads, such as `int8@t2`, and what else was chosen: `int8@2x1,b16`."""
+        """Precision, streams and threads, and what else was chosen: `int8@2x1,b16`."""
         isa = f",{self.isa.lower()}" if self.isa else ""
         return f"{self.precision}@{self.num_streams}x{self.num_threads},b{self.batch_size}{isa}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Sources to be translated once, under a clock."""
+
+    sources: tuple[TokenIds, ...]
+    """Token ids, EOS last."""
+
+    search: SearchOptions
+
+    sources_per_call: int | None = None
+    """Given at once, the next when these are answered; None: all of them. 1 measures what a lone caller waits."""
+
+    @property
+    def call_size(self) -> int:
+        """Most sources of a call."""
+        return self.sources_per_call or len(self.sources)
+
+    def calls(self) -> list[tuple[TokenIds, ...]]:
+        """Return the sources of each call."""
+        return [self.sources[first : first + self.call_size] for first in range(0, len(self.sources), self.call_size)]
+
+
+class Output(NamedTuple):
+    """The best hypothesis of one source."""
+
+    token_ids: TokenIds
+    """EOS last if it ended by itself, BOS and padding not stored."""
+
+    score: float
+    """After the system's own length penalty, which makes scores of systems comparable only without one."""
+
+
+class WorkDone(NamedTuple):
+    """What it took and gave."""
+
+    latencies_s: tuple[float, ...]
+    """Of each call, one after another."""
+
+    outputs: tuple[Output, ...]
+
+    @property
+    def elapsed_s(self) -> float:
+        """Of all calls together."""
+        return sum(self.latencies_s)
+
+    @property
+    def num_target_tokens(self) -> int:
+        """Of all outputs, EOS counted."""
+        return sum(len(output.token_ids) for output in self.outputs)
 
 
 class System(Protocol):
     """A network that is loaded and ready to translate."""
 
     def translate(self, sources: Sequence[TokenIds], search: SearchOptions, *, batch_size: int) -> list[Output]:
-        """Return the best hypothesis of each source, in order.
+        """Return the best hypothesis of each source, in order, at most so many segments decoded together."""
 
-        Args:
-            sources: token ids, EOS last.
-            search: the same for all.
-            batch_size: most segments decoded together.
-        """
 
-    def close(self) -> None:
-        """Give back its memory and threads."""
+def open_system(files: ModelFiles, settings: SystemSettings) -> System:
+    """Load a system; the library it needs is imported here, by the process that needs it."""
+    module = importlib.import_module(f"loadtests.peers.{settings.peer}_system")
+    system: System = getattr(module, _CLASSES[settings.peer])(files, settings)
+    return system
+
+
+class WorkerError(Exception):
+    """A process ended, or its system failed, before it answered."""
+
+
+class Workers:
+    """A process for each system of one model, alive for the whole comparison and idle but for its turn.
+
+    A process of its own gives each its environment (CTranslate2 reads its instruction set when it is imported) and
+    keeps the thread pools of one library from the others.
+    """
+
+    def __init__(self, files: ModelFiles) -> None:
+        """Start none yet: each is started when it is first needed."""
+        self._files = files
+        self._processes: dict[tuple[Peer, str], ProcessPoolExecutor] = {}
+        self._last: tuple[Peer, str] | None = None
+        self._stack = ExitStack()
+
+    def run(self, settings: SystemSettings, work: Work) -> WorkDone:
+        """Have work done by the process of its system, while the others stand still; WorkerError if it fails."""
+        key = settings.peer, settings.isa
+        if key != self._last:
+            time.sleep(_PAUSE_S)
+            self._last = key
+        if key not in self._processes:
+            process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _prepare, (settings.isa,))
+            self._processes[key] = self._stack.enter_context(process)
+        try:
+            return self._processes[key].submit(_perform, self._files, settings, work).result()
+        except Exception as error:
+            raise WorkerError(f"{settings.name} failed: {error}") from error
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def _prepare(isa: str) -> None:
+    """Begin in a new process, where what libraries print is dropped."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.environ.pop(_ISA_VARIABLE, None)
+    if isa:
+        os.environ[_ISA_VARIABLE] = isa
+
+
+_opened = functools.cache(open_system)
+"""Systems stay loaded."""
+
+
+def _perform(files: ModelFiles, settings: SystemSettings, work: Work) -> WorkDone:
+    """Translate under the clock."""
+    system, latencies_s, outputs = _opened(files, settings.loaded_as), list[float](), list[Output]()
+    for sources in work.calls():
+        began_s = time.perf_counter()
+        outputs += system.translate(sources, work.search, batch_size=settings.batch_size)
+        latencies_s.append(time.perf_counter() - began_s)
+    return WorkDone(tuple(latencies_s), tuple(outputs))

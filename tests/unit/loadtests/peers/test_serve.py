@@ -10,95 +10,66 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from export.graph.network import Network
-from loadtests.peers.batching import BatchingSettings
-from loadtests.peers.ctranslate2_system import convert
-from loadtests.peers.models import network_of, write_model
-from loadtests.peers.sentences import encode
-from loadtests.peers.serve import PeerServer
-from loadtests.peers.systems import ModelFiles, Peer, SearchOptions, System
-from loadtests.peers.workers import open_system
-from service.bundle import Limits
-from tests.tiny_bundle import SENTENCES, tiny_model, tiny_vocabulary
+from loadtests.peers.serve import BatchingSettings, serving
+from loadtests.peers.systems import ModelFiles, SearchOptions, System, open_system
+from loadtests.peers.work import encode
+from tests.tiny_bundle import SENTENCES
+from tests.unit.loadtests.peers.tiny_files import write_tiny_model
 
-_SETTINGS = BatchingSettings(max_batch_size=4, max_wait_s=0.002, max_waiting=8)
+_SETTINGS = BatchingSettings(batch_size=4, max_wait_ms=2.0, max_waiting=8)
 _CALL_S = 30.0  # only reached by a test that would otherwise hang
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
-    vocabulary = tiny_vocabulary()
-    limits = Limits(max_source_tokens=64, max_target_tokens=64)
-    network = Network.of(tiny_model(len(vocabulary)))
-    files = write_model(tmp_path_factory.mktemp("served") / "tiny", network, vocabulary, limits)
-    convert(network_of(files), files.ctranslate2_path)
-    return files
+    return write_tiny_model(tmp_path_factory.mktemp("served") / "tiny")
 
 
 @pytest.fixture(scope="module", params=["ctranslate2", "transformers"])
-def peer(request: pytest.FixtureRequest) -> Peer:
-    name: Peer = request.param
-    return name
-
-
-@pytest.fixture(scope="module")
-def system(files: ModelFiles, peer: Peer) -> System:
-    return open_system(files, _SETTINGS.of_system(peer))
+def system(files: ModelFiles, request: pytest.FixtureRequest) -> System:
+    return open_system(files, _SETTINGS.of(request.param))
 
 
 @pytest_asyncio.fixture
 async def channel(files: ModelFiles, system: System) -> AsyncIterator[grpc.aio.Channel]:
-    server = PeerServer(files.open(), system, _SETTINGS)
-    port = await server.start(host="127.0.0.1", port=0)
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with (
+        serving(files.open(), system, _SETTINGS, host="127.0.0.1", port=0) as port,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
         yield channel
-    await server.stop()
 
 
-def _request(*texts: str, **fields: Any) -> pb.TranslateRequest:
-    return pb.TranslateRequest(texts=texts, **{"source_language": "en", "target_language": "de", **fields})
-
-
-async def _refusal(channel: grpc.aio.Channel, request: pb.TranslateRequest) -> grpc.aio.AioRpcError:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await pb_grpc.TranslationServiceStub(channel).Translate(request, timeout=_CALL_S)
-    return caught.value
+def _translate(channel: grpc.aio.Channel, *texts: str, **fields: Any) -> Any:
+    request = pb.TranslateRequest(texts=texts, **{"source_language": "en", "target_language": "de", **fields})
+    return pb_grpc.TranslationServiceStub(channel).Translate(request, timeout=_CALL_S)
 
 
 async def test_answers_say_what_the_system_says_and_count_its_tokens(
     channel: grpc.aio.Channel, files: ModelFiles, system: System
 ) -> None:
-    text = SENTENCES[0]
-    tokenizer = files.open()
+    first, second = SENTENCES[:2]
     options = pb.DecodingOptions(beam_size=2, max_target_tokens=12, length_penalty=0.0)
 
-    answer = await pb_grpc.TranslationServiceStub(channel).Translate(
-        _request(text, f"{text} {SENTENCES[1]}", "", options=options, request_id="r"), timeout=_CALL_S
-    )
+    answer = await _translate(channel, first, f"{first} {second}", "", options=options, request_id="r")
 
     search = SearchOptions(beam_size=2, max_target_tokens=12)
-    lengths = [len(output.token_ids) for output in _outputs(files, system, SENTENCES[:2], search)]
+    outputs = system.translate(encode(files.open(), (first, second)), search, batch_size=4)
+    lengths = [len(output.token_ids) for output in outputs]
     assert [len(translation.sentences) for translation in answer.translations] == [1, 2, 0]
     assert [one.num_target_tokens for one in answer.translations[1].sentences] == lengths
     assert answer.num_target_tokens == 2 * lengths[0] + lengths[1]
     assert answer.translations[0].hypotheses[0].text
     assert answer.translations[1].hypotheses[0].text.startswith(answer.translations[0].hypotheses[0].text)
-    assert (answer.model_name, answer.model_version, answer.request_id) == (tokenizer.manifest.name, "1", "r")
-    assert answer.num_source_tokens > 2 * len(SENTENCES[0].split())
+    assert (answer.model_name, answer.model_version, answer.request_id) == ("tiny", "1", "r")
+    assert answer.num_source_tokens > 2 * len(first.split())
     assert answer.timings.decode.ToNanoseconds() > 0
 
 
-def _outputs(files: ModelFiles, system: System, texts: tuple[str, ...], search: SearchOptions) -> Any:
-    sources = encode(files.open(), texts)
-    return system.translate(sources, search, batch_size=4)
+@pytest.mark.parametrize("name", ["", "dragoman.v1.TranslationService"])
+async def test_it_tells_that_it_serves(channel: grpc.aio.Channel, name: str) -> None:
+    answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=name))
 
-
-async def test_it_tells_that_it_serves(channel: grpc.aio.Channel) -> None:
-    stub = health_pb2_grpc.HealthStub(channel)
-
-    for name in ("", "dragoman.v1.TranslationService"):
-        answer = await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=_CALL_S)
-        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
 @pytest.mark.parametrize(
@@ -115,15 +86,18 @@ async def test_it_tells_that_it_serves(channel: grpc.aio.Channel) -> None:
 async def test_what_it_cannot_do_is_refused(
     channel: grpc.aio.Channel, fields: dict[str, Any], code: grpc.StatusCode
 ) -> None:
-    assert (await _refusal(channel, _request(SENTENCES[0], **fields))).code() is code
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await _translate(channel, SENTENCES[0], **fields)
+
+    assert caught.value.code() is code
 
 
 async def test_a_full_queue_and_other_methods_are_refused(channel: grpc.aio.Channel) -> None:
-    refusal = await _refusal(channel, _request(*[SENTENCES[0]] * 9))
-    call = pb_grpc.TranslationServiceStub(channel).TranslateDocument(pb.TranslateDocumentRequest(text="A"))
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call.read()
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await _translate(channel, *[SENTENCES[0]] * 9)
+    with pytest.raises(grpc.aio.AioRpcError) as unknown:
+        await pb_grpc.TranslationServiceStub(channel).TranslateDocument(pb.TranslateDocumentRequest(text="A")).read()
 
-    assert refusal.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "grpc-retry-pushback-ms" in dict(refusal.trailing_metadata())
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "grpc-retry-pushback-ms" in dict(refused.value.trailing_metadata())
+    assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED

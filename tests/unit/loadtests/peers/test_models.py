@@ -6,10 +6,10 @@ import torch
 
 from export.model.config import PRESETS
 from export.model.transformer import Transformer
-from loadtests.peers.cases import random_sources
-from loadtests.peers.ending import end_by_itself
-from loadtests.peers.pytorch_system import _search
+from loadtests.peers.models import end_by_itself, made_up_vocabulary
+from loadtests.peers.pytorch_system import beam_search
 from loadtests.peers.systems import SearchOptions
+from loadtests.peers.work import random_sources
 
 _CONFIG = replace(PRESETS["base"], vocabulary_size=500, num_encoder_layers=2, num_decoder_layers=2, norm="post")
 
@@ -22,7 +22,7 @@ def test_targets_end_by_themselves_and_are_about_as_long_as_their_sources() -> N
         lengths = (6, 12, 18, 24)
         whole = random_sources(len(lengths), vocabulary_size=500, eos_id=2)
         sources = [source[-length:] for source, length in zip(whole, lengths, strict=True)]
-        outputs = _search(model, sources, SearchOptions(beam_size=2, max_target_tokens=100))
+        outputs = beam_search(model, sources, SearchOptions(beam_size=2, max_target_tokens=100))
 
     found = [len(output.token_ids) for output in outputs]
     assert all(output.token_ids[-1] == 2 for output in outputs)
@@ -34,3 +34,7 @@ def test_targets_end_by_themselves_and_are_about_as_long_as_their_sources() -> N
 def test_another_shape_is_refused(config: object) -> None:
     with pytest.raises(ValueError, match="expected post-norm of 512"):
         end_by_itself(Transformer(config))  # type: ignore[arg-type]
+
+
+def test_a_made_up_vocabulary_has_the_size_asked_for() -> None:
+    assert len(made_up_vocabulary(500)) == 500
