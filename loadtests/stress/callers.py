@@ -1,15 +1,18 @@
-"""Calls as an ordinary client makes them, and callers who translate all along and note every answer.
+"""Calls that end in every way a caller can end them, and callers who make them and note every answer.
 
 They use gRPC's threaded client: its asynchronous one leaks a little memory with each call that is cancelled while an
 answer is awaited (grpc/grpc#43360), and so would show growth of its own.
 """
 
+import enum
 import itertools
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 import grpc
@@ -36,6 +39,8 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 500),
 )
 _SERVING: Final = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING).SerializeToString()
+_OLDER: Final = 0.9
+_FIRST_USUAL_S: Final = 0.1
 _MAX_MESSAGE_CHARACTERS: Final = 160
 _PROGRESS_TIMEOUT_S: Final = 90.0
 
@@ -55,9 +60,6 @@ class Reply:
     """Whether the server gave the status, and not the client's own library."""
 
     messages: tuple[bytes, ...] = ()
-    answer: bytes = b""
-    """What the translations mean (`contract.meaning`), if that was asked for."""
-
     began_s: float = 0.0
     ended_s: float = 0.0
 
@@ -91,16 +93,89 @@ def reply_of(call: Any, *, began_s: float, on_first: Callable[[], object] = lamb
     )
 
 
+class Kind(enum.Enum):
+    """What a call is for; its caller waits for the answer, and a refusal is one, unless it is one of the last three."""
+
+    USUAL = "usual"
+    PROBE = "probe"
+    """Its answer never changes."""
+
+    REFUSED = "refused"
+    SWAP = "swap"
+    CANCELS = "cancels"
+    DISCONNECTS = "disconnects"
+    SHORT_DEADLINE = "short deadline"
+
+
+class Moment(enum.Enum):
+    """When a caller cancels or disconnects: how often, and between which shares of the usual time."""
+
+    AT_ONCE = (3, 0.0, 0.0)
+    """Before the request is admitted, as likely as not before it is read."""
+
+    WAITING = (5, 0.0, 0.1)
+    """In the queue."""
+
+    DECODING = (6, 0.0, 1.0)
+    ANSWERING = (5, 0.8, 1.2)
+    """When the answer is due; of methods that answer with several messages, after the first one."""
+
+    NEVER = (0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCall:
+    """One call, and what must come of it."""
+
+    request_id: str
+    """Of the call; those of a stream's requests are the ids of their messages."""
+
+    kind: Kind
+    method: Method
+    path: str = ""
+    raw: tuple[bytes, ...]
+    answers: tuple[str, ...] = ("OK",)
+    """Status that each message is answered with if there is time: OK, or that of its refusal."""
+
+    is_counted: bool = True
+    """False: gRPC refuses it itself, before any code of the server sees it."""
+
+    moment: Moment = Moment.NEVER
+    share: float = 0.0
+    """When its caller cancels or disconnects, or its deadline, as a share of the usual time."""
+
+    half_closes: bool = True
+    """Of a stream: whether the caller says that no more requests come."""
+
+    @property
+    def label(self) -> str:
+        """What it is counted as: its kind and its method."""
+        return f"{self.kind.value} {self.method.value}"
+
+
 class Client:
     """A connection of its own; one thread at a time uses it."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, *, usual_s: dict[Method, float] | None = None) -> None:
+        """Connect; `usual_s` is how long planned calls take of late, which clients learn together."""
         self._target = target
         self._channel = connect(target)
+        self._usual_s = {} if usual_s is None else usual_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+    def call(self, method: Method, request: bytes, *, timeout_s: float = TIMEOUT_S, **options: Any) -> Reply:
+        """Make any unary call and wait for its end."""
+        began_s = time.monotonic()
+        return reply_of(self._channel.unary_stream(method.path)(request, timeout=timeout_s, **options), began_s=began_s)
 
     def translate(self, request: bytes, *, timeout_s: float = TIMEOUT_S) -> Reply:
-        """Ask for translations and keep what they mean."""
-        return self.call(Method.TRANSLATE, request, timeout_s=timeout_s, read=meaning)
+        """Ask for translations."""
+        return self.call(Method.TRANSLATE, request, timeout_s=timeout_s)
 
     def check(self, *, timeout_s: float = TIMEOUT_S) -> Reply:
         """Ask for the health of the server; OK only if it serves."""
@@ -112,27 +187,43 @@ class Client:
         reply = self.call(Method.LIST_MODELS, b"", timeout_s=timeout_s)
         return reply.unless(any(reply.messages), "there is no model")
 
-    def call(
-        self,
-        method: Method,
-        request: bytes,
-        *,
-        timeout_s: float = TIMEOUT_S,
-        read: Callable[[bytes], bytes] = lambda _: b"",
-        **options: Any,
-    ) -> Reply:
-        """Make any unary call; `read` makes `Reply.answer` of a message."""
-        began_s = time.monotonic()
-        reply = reply_of(
-            self._channel.unary_stream(method.path)(request, timeout=timeout_s, **options), began_s=began_s
-        )
-        return replace(reply, answer=read(reply.messages[0])) if reply.status == "OK" else reply
+    def make(self, planned: PlannedCall) -> Reply:
+        """Make a call, end it as planned, and return what became of it."""
+        after_s = planned.share * self._usual_s.get(planned.method, _FIRST_USUAL_S)
+        began_s, is_over = time.monotonic(), threading.Event()
+        call = self._begin(planned, is_over, after_s if planned.kind is Kind.SHORT_DEADLINE else TIMEOUT_S)
+        part = self._channel.close if planned.kind is Kind.DISCONNECTS else call.cancel
+        parts_after_first = planned.moment is Moment.ANSWERING and planned.method is not Method.TRANSLATE
+        timer = threading.Timer(after_s, part)
+        if planned.moment is Moment.AT_ONCE:
+            part()
+        elif planned.moment is not Moment.NEVER and not parts_after_first:
+            timer.start()
+        try:
+            reply = reply_of(call, began_s=began_s, on_first=part if parts_after_first else lambda: None)
+        finally:
+            is_over.set()
+            timer.cancel()
+            if timer.ident is not None:
+                timer.join()
+        if planned.kind is Kind.DISCONNECTS:
+            self._channel.close()
+            self._channel = connect(self._target)
+        if planned.kind is Kind.USUAL and reply.status == "OK":
+            older_s = self._usual_s.get(planned.method, reply.latency_s)
+            self._usual_s[planned.method] = _OLDER * older_s + (1 - _OLDER) * reply.latency_s
+        return reply
 
-    def __enter__(self) -> Self:
-        return self
+    def _begin(self, planned: PlannedCall, is_over: threading.Event, timeout_s: float) -> Any:
+        def requests() -> Iterator[bytes]:
+            yield from planned.raw
+            if not planned.half_closes:
+                is_over.wait()
 
-    def __exit__(self, *_: object) -> None:
-        self._channel.close()
+        path, metadata = planned.path or planned.method.path, (("x-request-id", planned.request_id),)
+        if planned.method is Method.TRANSLATE_STREAM:
+            return self._channel.stream_stream(path)(requests(), timeout=timeout_s, metadata=metadata)
+        return self._channel.unary_stream(path)(planned.raw[0], timeout=timeout_s, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +232,13 @@ class Question:
 
     request: bytes
     answer: bytes
-    """As `Reply.answer` was before anything went wrong; bit for bit."""
+    """What it meant (`contract.meaning`) before anything went wrong; bit for bit."""
 
     def ask(self, client: Client, *, timeout_s: float = TIMEOUT_S) -> Reply:
         """Ask it; the reply has another status if it is an answer, but not the right one."""
         reply = client.translate(self.request, timeout_s=timeout_s)
-        return reply.unless(reply.answer == self.answer, f"{_shown(reply.answer)} instead of {_shown(self.answer)}")
+        answer = meaning(reply.messages[0]) if reply.messages else b""
+        return reply.unless(answer == self.answer, f"{_shown(answer)} instead of {_shown(self.answer)}")
 
 
 def learn_answers(target: str, requests: Sequence[bytes]) -> list[Question]:
@@ -161,7 +253,7 @@ def learn_answers(target: str, requests: Sequence[bytes]) -> list[Question]:
             reply = client.translate(request)
             if reply.status != "OK":
                 raise ServerError(f"a server to which nothing was done answers {reply.status}: {reply.message}")
-            questions.append(Question(request=request, answer=reply.answer))
+            questions.append(Question(request=request, answer=meaning(reply.messages[0])))
     return questions
 
 
@@ -230,6 +322,69 @@ class Bystanders:
                     self._progress.notify_all()
                 if self._is_over.wait(each_s):
                     return
+
+
+def paced(
+    plan: Iterable[PlannedCall], rate_per_s: float | None, *, clock: Callable[[], float] = time.monotonic
+) -> Iterator[tuple[float, PlannedCall]]:
+    """Yield each call with its time: evenly, and what was missed is not made up for, as the load is to be constant."""
+    next_s = clock()
+    for planned in plan:
+        due_s = max(next_s, clock())
+        next_s = due_s + (1.0 / rate_per_s if rate_per_s else 0.0)
+        yield due_s, planned
+
+
+@dataclass(slots=True, kw_only=True)
+class Load:
+    """Callers side by side that make the calls of a plan; each call is made by the next caller that is free."""
+
+    target: str
+    num_callers: int
+    note: Callable[[PlannedCall, Reply], None]
+    """Gets each call that has ended, from any thread."""
+
+    look_each_s: float
+    _usual_s: dict[Method, float] = field(default_factory=dict)
+
+    def run(
+        self,
+        plan: Iterable[PlannedCall],
+        *,
+        rate_per_s: float | None = None,
+        duration_s: float = math.inf,
+        look: Callable[[], object] = lambda: None,
+    ) -> int:
+        """Connect, make calls until the time is up or the plan is through, disconnect; look at the server meanwhile.
+
+        Returns:
+            How many calls ended before the time was up.
+        """
+        until_s = time.monotonic() + duration_s
+        schedule, lock, is_over = paced(plan, rate_per_s), threading.Lock(), threading.Event()
+
+        def make_calls() -> int:
+            num_in_time = 0
+            with Client(self.target, usual_s=self._usual_s) as caller:
+                while True:
+                    with lock:
+                        due_s, planned = next(schedule, (math.inf, None))
+                    if planned is None or due_s >= until_s or is_over.wait(max(0.0, due_s - time.monotonic())):
+                        return num_in_time
+                    self.note(planned, caller.make(planned))
+                    num_in_time += time.monotonic() <= until_s
+
+        num_ended = 0
+        with ThreadPoolExecutor(self.num_callers, thread_name_prefix="caller") as pool:
+            running = {pool.submit(make_calls) for _ in range(self.num_callers)}
+            try:
+                while running:
+                    look()
+                    done, running = wait(running, self.look_each_s, return_when=FIRST_EXCEPTION)
+                    num_ended += sum(future.result() for future in done)
+            finally:
+                is_over.set()  # if something fails, all callers stop
+        return num_ended
 
 
 def _shown(answer: bytes) -> list[tuple[str, float]]:

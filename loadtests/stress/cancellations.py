@@ -10,7 +10,7 @@ from typing import Final
 
 from loadtests.flags import within
 from loadtests.stress import server
-from loadtests.stress.calls import Kind, Load
+from loadtests.stress.callers import Kind, Load
 from loadtests.stress.soak.ledger import Entry, Notes, read_access_log
 from loadtests.stress.soak.plan import EVERYTHING, Mix, Plan
 from loadtests.stress.verdict import Summary, at_most, conclude, require

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.stress.calls import Kind
+from loadtests.stress.callers import Kind
 from loadtests.stress.soak.ledger import UNSEEN, Entry, Notes, abandoned, answered
 
 METHODS = ("Translate", "TranslateDocument", "TranslateStream")

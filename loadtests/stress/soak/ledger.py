@@ -16,8 +16,7 @@ from typing import Final, NamedTuple
 from dragoman.v1 import translation_pb2 as pb
 
 from loadtests.contract import document_faults, meaning, stream_answers, translate_faults
-from loadtests.stress.callers import Reply
-from loadtests.stress.calls import Kind, PlannedCall
+from loadtests.stress.callers import Kind, PlannedCall, Reply
 from loadtests.stress.server import log_path, read_log
 from loadtests.stress.verdict import Promise, require
 from loadtests.wire import Method

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.stress.calls import Kind, Moment, PlannedCall
+from loadtests.stress.callers import Kind, Moment, PlannedCall
 from loadtests.texts import SENTENCES, Profile, Texts
 from loadtests.wire import Method
 

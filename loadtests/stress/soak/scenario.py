@@ -25,8 +25,7 @@ from matplotlib.figure import Figure
 from loadtests.flags import within
 from loadtests.report import figure, figures_line, plot, rounded
 from loadtests.sampler import CALLS, SEGMENTS, Footprint, footprint, work_left
-from loadtests.stress.callers import TIMEOUT_S
-from loadtests.stress.calls import Caller, Kind, Load, PlannedCall
+from loadtests.stress.callers import TIMEOUT_S, Client, Kind, Load, PlannedCall
 from loadtests.stress.server import add_version, only_bundle, poll, remove_version, started
 from loadtests.stress.soak.ledger import Entry, Notes, read_access_log
 from loadtests.stress.soak.plan import PROBES, Plan
@@ -158,7 +157,7 @@ class Observations:
 class Operator:
     """Swaps versions of a model, one after the other; every call is noted like that of any other caller."""
 
-    caller: Caller
+    caller: Client
     models: Path
     """Has version 1."""
 
@@ -262,12 +261,12 @@ def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settin
     notes, samples, name = Notes(), list[Sample](), bundle.parent.name
     load = Load(target=server.target, num_callers=settings.num_callers, note=notes.note, look_each_s=_SAMPLE_EACH_S)
     calibration, plan = (
-        iter(Plan(texts=texts, models=("", name, f"{name}@{_LABEL}"), prefix=prefix, seed=seed))
+        Plan(texts=texts, models=("", name, f"{name}@{_LABEL}"), prefix=prefix, seed=seed)
         for prefix, seed in (("c", settings.seed + 1), ("s", settings.seed))
     )
     samples_a_line = max(10, round(settings.duration_s / _NUM_LINES / _SAMPLE_EACH_S))
     calibration_s = min(max(2.0, settings.duration_s / 15), 20.0)
-    with Caller(server.target, {}) as caller:
+    with Client(server.target) as caller:
         for probe in PROBES:
             notes.note(probe, reply := caller.make(probe))
             if reply.status != "OK":

@@ -5,8 +5,17 @@ import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.stress.callers import WRONG_ANSWER, Bystanders, Client, Question, Reply, reply_of
-from loadtests.stress.calls import Kind, PlannedCall, paced
+from loadtests.stress.callers import (
+    WRONG_ANSWER,
+    Bystanders,
+    Client,
+    Kind,
+    PlannedCall,
+    Question,
+    Reply,
+    paced,
+    reply_of,
+)
 from loadtests.wire import Method
 from service.errors import DeadlineExceededError, InvalidFieldError, ModelNotFoundError
 from tests.fakes import ManualClock
@@ -36,7 +45,7 @@ class Knowing:
         self._answer = answer
 
     def translate(self, *_: object, **__: object) -> Reply:
-        return Reply(status="OK", answer=self._answer)
+        return Reply(status="OK", messages=(self._answer,))
 
 
 def test_a_bystander_that_is_not_answered_notes_why(unused_tcp_port: int) -> None:

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.stress.callers import Reply
-from loadtests.stress.calls import Kind, PlannedCall
+from loadtests.stress.callers import Kind, PlannedCall, Reply
 from loadtests.stress.server import log_path
 from loadtests.stress.soak.ledger import UNSEEN, Entry, Notes, read_access_log
 from loadtests.wire import Method

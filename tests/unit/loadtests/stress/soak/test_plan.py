@@ -7,7 +7,7 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 
 from loadtests.stress import cancellations
-from loadtests.stress.calls import Kind, Moment, PlannedCall
+from loadtests.stress.callers import Kind, Moment, PlannedCall
 from loadtests.stress.soak.plan import EVERYTHING, OPTIONS, PROBES, REFUSED, Mix, Plan
 from loadtests.texts import SENTENCES, Texts
 from loadtests.wire import Method
