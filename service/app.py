@@ -23,8 +23,8 @@ from service.engine.client import EngineClient
 from service.engine.core import EngineCore
 from service.engine.process import ProcessCore
 from service.engine.protocol import LoadCommand, Loaded
-from service.models.model import ModelLoader, ModelParts
-from service.models.names import full_name
+from service.models.lifecycle import ModelLoader
+from service.models.model import ModelParts, full_name
 from service.models.repository import ModelRepository, warm_up
 from service.models.serving import SERVING_NAME, ServingSettings
 from service.models.watcher import Watcher

@@ -74,8 +74,6 @@ class InvalidFieldError(RequestError):
 
     def __init__(self, field: str, value: object, limit: str) -> None:
         super().__init__(field, f"is {value}, must be {limit}")
-        self.value = value
-        self.limit = limit
 
 
 class UnsupportedFieldError(RequestError):
@@ -93,8 +91,6 @@ class ModelNotFoundError(RequestError):
     ) -> None:
         """Name what was requested, all that exists, and why it is not available."""
         super().__init__(field, f"{wanted} {fault}; available: {', '.join(available) or 'none'}")
-        self.wanted = wanted
-        self.available = available
 
 
 class ModelStateError(DragomanError):
@@ -102,7 +98,6 @@ class ModelStateError(DragomanError):
 
     def __init__(self, model: str, description: str) -> None:
         super().__init__(f"model {model} {description}")
-        self.model = model
 
 
 class UnauthenticatedError(DragomanError):
@@ -119,7 +114,6 @@ class PermissionDeniedError(DragomanError):
     def __init__(self, *, caller: str, permission: str) -> None:
         super().__init__(f"caller {caller!r} has no permission {permission!r}")
         self.caller = caller
-        self.permission = permission
 
 
 class RetryableError(DragomanError):
@@ -147,8 +141,6 @@ class RateLimitedError(RetryableError):
         """Name the caller, its limit with its unit such as `requests/s`, and the time after which to retry."""
         super().__init__(f"caller {caller!r} is limited to {limit:g} {unit}", retry_after_s=retry_after_s)
         self.caller = caller
-        self.limit = limit
-        self.unit = unit
 
 
 class StartingError(DragomanError):

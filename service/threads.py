@@ -16,10 +16,8 @@ _CONTROL_GROUP = Path("/sys/fs/cgroup")
 def num_cores(*, control_group: Path = _CONTROL_GROUP) -> int:
     """Return how many cores this process can use: those it may run on, or fewer if its container has a quota.
 
-    A part of a core counts as one: a thread too many waits, a thread too few leaves CPU time unused.
-
-    Args:
-        control_group: directory of the quota, as `cpu.max` (version 2) or `cpu/cpu.cfs_*_us` (version 1).
+    A part of a core counts as one: a thread too many waits, a thread too few leaves CPU time unused. The quota is
+    `cpu.max` (version 2) or `cpu/cpu.cfs_*_us` (version 1) of the control group.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(cores, _quota_cores(control_group))))
@@ -92,17 +90,10 @@ def lower_priority(niceness: int) -> None:
 
 
 def started_pool(num_threads: int, *, name: str) -> ThreadPoolExecutor:
-    """Return a pool with all of its threads running.
+    """Return a pool with all of its threads running; RuntimeError if the system starts no more threads.
 
     By default a pool starts a thread when work arrives and none is idle: a leaked thread cannot be told from one more
     of the pool, and where threads are limited a server fails under load instead of at its start.
-
-    Args:
-        num_threads: of the pool.
-        name: prefix of their names.
-
-    Raises:
-        RuntimeError: if the system starts no more threads.
     """
     pool = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
     together = threading.Barrier(num_threads)  # no thread is idle until all are running

@@ -47,7 +47,7 @@ class _Step:
         """Change the state."""
         state, rules = self._state, self._rules
         ranking = rank_candidates(state, _ranked_output(state, self._output, rules=rules), rules=rules)
-        unranked = state.unranked
+        unranked = [*state.forced, *state.composition.sampled]
         if unranked:
             ranking.log_probs[unranked] = -np.inf
         is_eos = ranking.tokens == rules.eos_id
@@ -80,16 +80,13 @@ class _Step:
         if search.coverage_penalty > 0:
             if final_score <= state.scores_to_beat[segment]:
                 return  # the penalty only lowers it further: no need to compute the attention
-            final_score += self._coverage_penalty(segment, parent, search.coverage_penalty)
+            tokens, _ = state.history.trace(segment, row=parent, length=length - 1)
+            attention = self._attend(segment, [*tokens, self._rules.eos_id])
+            final_score += coverage_penalty(attention, beta=search.coverage_penalty)
         hypothesis = FinishedHypothesis(
             parent=parent, length=length, eos_log_prob=eos_log_prob, log_prob=log_prob, score=final_score
         )
         state.keep_finished(segment, hypothesis)
-
-    def _coverage_penalty(self, segment: int, parent: int, beta: float) -> float:
-        state = self._state
-        tokens, _ = state.history.trace(segment, row=parent, length=int(state.lengths[segment]))
-        return coverage_penalty(self._attend(segment, [*tokens, self._rules.eos_id]), beta=beta)
 
     def _advance_unranked(self, rows: Continuations) -> Continuations:
         """Return the rows after a step with those of the unranked segments in place."""
@@ -239,12 +236,8 @@ def _without(ranking: Continuations, is_eos: BoolArray) -> Continuations:
     flat = order + _offsets(*is_eos.shape)
     log_probs = ranking.log_probs.take(flat)
     log_probs[is_eos.take(flat)] = -np.inf
-    return Continuations(
-        log_probs=log_probs,
-        tokens=ranking.tokens.take(flat),
-        parents=ranking.parents.take(flat),
-        steps=ranking.steps.take(flat),
-    )
+    tokens, parents, steps = ranking.tokens.take(flat), ranking.parents.take(flat), ranking.steps.take(flat)
+    return Continuations(log_probs=log_probs, tokens=tokens, parents=parents, steps=steps)
 
 
 def _best(state: BeamState, ranking: Continuations) -> Continuations:

@@ -133,12 +133,11 @@ class Continuations:
         if num_missing <= 0:
             return self
         dead = np.full((len(self.tokens), num_missing), -np.inf)
-        repeated = np.zeros(num_missing, np.int64)  # dead rows copy the first row
         return Continuations(
             log_probs=np.concatenate((self.log_probs, dead), axis=1),
-            tokens=np.concatenate((self.tokens, self.tokens[:, repeated]), axis=1),
-            parents=np.concatenate((self.parents, self.parents[:, repeated]), axis=1),
-            steps=np.concatenate((self.steps, self.steps[:, repeated]), axis=1),
+            tokens=_repeated(self.tokens, num_rows),  # dead rows copy the first row
+            parents=_repeated(self.parents, num_rows),
+            steps=_repeated(self.steps, num_rows),
         )
 
 
@@ -298,11 +297,6 @@ class BeamState:
         forced: list[int] = (self.lengths < self.prefix_lengths).nonzero()[0].tolist()
         return forced
 
-    @property
-    def unranked(self) -> list[int]:
-        """Segments whose candidates are not ranked in the next step: forced ones and those that are sampled."""
-        return [*self.forced, *self.composition.sampled]
-
     def num_live(self, segment: int) -> int:
         """Live rows of one segment; they are its first."""
         return int(np.isfinite(self.log_probs[segment]).sum())
@@ -380,7 +374,7 @@ def _sampler(search: SearchConfig) -> Sampler | None:
     return Sampler(search.sampling, num_samples=search.num_hypotheses) if search.sampling else None
 
 
-def _repeated(array: IntArray, num_rows: int) -> IntArray:
+def _repeated(array: NDArray[Any], num_rows: int) -> NDArray[Any]:
     """Return an array [B, K] widened to `num_rows` columns by repeating the first one."""
     width = array.shape[1]
     return array if width == num_rows else array[:, [*range(width), *[0] * (num_rows - width)]]

@@ -48,8 +48,7 @@ def select_segments(waiting: Sequence[PendingSegment], running: BatchLoad, budge
     closest in length to the head's, because they are padded together.
 
     So a segment is overtaken only by those looked at with it, and each time one of those before it has left: of
-    `waiting[i]`, at most i + 1 selections are made until it joins, unless others come in before it. A caller is ahead
-    of its fair share by no more than the work of what is looked at, and that work counts when it is next served.
+    `waiting[i]`, at most i + 1 selections are made until it joins, unless others come in before it.
 
     Args:
         waiting: what is looked at of the queue, in the order it should be served.

@@ -120,10 +120,9 @@ class EngineClient:
     def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
         """Reject a request before its texts are split and tokenized, if `submit` would most likely reject it then.
 
-        Text work is much of what a rejection costs, and a server that is asked for many times what it can do must not
-        spend itself on it. What the texts would become is estimated from their length, so no request is rejected by it
-        unless the queue rejects requests that are known in full, too; and none for being too large for its deadline.
-        Raises as `submit`.
+        Text work is much of what a rejection costs. What the texts would become is estimated from their length, so no
+        request is rejected by it unless the queue rejects requests that are known in full, too; and none for being too
+        large for its deadline. Raises as `submit`.
         """
         with self._lock:
             now_s = self._clock()

@@ -1,16 +1,8 @@
 """When an answer will be ready: a model of queue, encoder and steps, learned from what the batches report.
 
 Work is counted in *work tokens*: one for each source token that the encoder reads and one for each row (hypothesis)
-that takes a decoder step. A segment is expected to need
-
-    source tokens + beam size * expected steps
-
-where the expected steps are the learned steps for each source token times the source tokens, at least what a prefix or
-a minimum length forces, at most `max_target_tokens`.
-
-The forecast errs in favour of the caller. What was never seen takes no time, a batch of a size that was never seen is
-taken to be as fast as possible, and what was learned rejects no request once nothing was decoded for some seconds: it
-might be different now, and rejecting everything would never find out.
+that takes a decoder step. The forecast errs in favour of the caller: what was never seen takes no time, and a batch of
+a size that was never seen is taken to be as fast as possible. `docs/internals/batching.md` has the whole model.
 
 Nothing here is thread-safe: the engine client guards it.
 """
@@ -212,7 +204,7 @@ class Forecast:
             self._busy_s_per_work.record(output.busy_s, per=output.work)
 
     def is_convincing(self, now_s: float) -> bool:
-        """Say whether what was learned is fresh enough to reject a request."""
+        """Say whether what was learned is fresh enough to reject a request; rejecting all would never find out."""
         return now_s - self._learned_at_s <= _EVIDENCE_LASTS_S
 
     def expected_steps(self, segment: Segment) -> int:

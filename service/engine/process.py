@@ -1,8 +1,6 @@
 """The decoding process as the server sees it: started, connected to, started again when it has ended, its log.
 
-Python runs one thread of a process at a time, and decoding needs the interpreter several times a step, as does the
-server for its calls: in one process either waits for the other, with cores idle. And a network that crashes its process
-takes the segments in its batches with it, but neither the server nor the segments that wait.
+`docs/internals/decoding-process.md` says why it is a process of its own.
 """
 
 import contextlib

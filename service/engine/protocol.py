@@ -1,8 +1,7 @@
 """The messages between the engine client (in the server) and the engine core (in the decoding process).
 
 They are pickled and sent over sockets that nothing else can reach: one socket for the process (load, connect, log
-records), and one for each running batch (`BatchCommand` to the core, `BatchReport` back). Without a process of its own,
-a core runs in threads of the server and receives the same messages.
+records), and one for each running batch (`BatchCommand` to the core, `BatchReport` back).
 """
 
 import dataclasses

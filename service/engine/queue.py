@@ -67,10 +67,8 @@ class PendingSegment(Future[SegmentResult]):
 class AdmissionQueue:
     """Segments that wait, by priority; not thread-safe: the engine client guards it.
 
-    Interactive segments are served before bulk ones; within a priority the queue is fair to callers. While any bulk
-    segment has waited longer than `bulk_patience_s`, the next bulk segment is next of all at every look at the queue,
-    so bulk work progresses under any interactive load. It is the next by fairness, not the oldest: patience must not
-    let a caller with much bulk work go before one with little.
+    Interactive segments are served before bulk ones, unless a bulk segment has waited longer than `bulk_patience_s`;
+    within a priority the queue is fair to callers.
 
     Bounds: segments; expected work, which only a request that finds nothing waiting may exceed; and for one caller a
     share of both, which keeps room for others, and which only a request may exceed whose caller has nothing waiting.
@@ -164,7 +162,7 @@ class AdmissionQueue:
         oldest = self._queues[Priority.BULK].oldest
         is_bulk_due = oldest is not None and now_s - oldest.admitted_at_s > self._settings.bulk_patience_s
         bulk = self._queues[Priority.BULK].peek(max(int(is_bulk_due), limit - len(interactive)))
-        if is_bulk_due:
+        if is_bulk_due:  # the next by fairness, not the oldest: patience must not favour a caller with much bulk work
             return [bulk[0], *interactive, *bulk[1:]][:limit]
         return interactive + bulk
 
@@ -195,8 +193,7 @@ class FairQueue:
 
     Start-time fair queueing (Goyal et al. 1996) with one flow for each caller: the next segment is that of the caller
     that was served least work. A caller that comes back begins where the others are, or where it was if that is later,
-    so neither a pause nor a cancelled request changes what any caller is due. Of two callers with segments waiting all
-    the time, neither is served more than the other by more work than that of one segment of each.
+    so neither a pause nor a cancelled request changes what any caller is due.
     """
 
     def __init__(self) -> None:

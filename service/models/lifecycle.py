@@ -15,12 +15,15 @@ from pathlib import Path
 
 from service.bundle import Bundle, open_bundle
 from service.errors import DragomanError, DrainingError, ModelStateError
-from service.models.model import LoadedModel, ModelEngine, ModelLoader, ModelMetrics, ModelState
+from service.models.model import LoadedModel, ModelEngine, ModelMetrics, ModelParts, ModelState
 from service.models.registry import Entry, ModelRegistry, VersionPolicy
 from service.models.serving import ServingSettings, named_manifest, read_serving
 from service.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
+
+ModelLoader = Callable[[Bundle, ServingSettings], ModelParts]
+"""Loads a bundle with the settings of its name; raises BundleError if a file has changed since, or ConfigError."""
 
 WarmUp = Callable[[LoadedModel], None]
 """Translates with a model that takes no requests yet; raises EngineError if it cannot."""

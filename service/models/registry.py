@@ -8,8 +8,16 @@ from typing import Self
 
 from service.bundle import Manifest
 from service.errors import DragomanError, DrainingError, ModelNotFoundError, ModelStateError, StartingError
-from service.models.model import LoadedModel, ModelState, ModelStatus
-from service.models.names import ModelReference, full_name, language_lookup, parse_reference, version_key
+from service.models.model import (
+    LoadedModel,
+    ModelReference,
+    ModelState,
+    ModelStatus,
+    full_name,
+    language_lookup,
+    parse_reference,
+    version_key,
+)
 from service.models.serving import LATEST, ServingSettings
 
 
@@ -225,11 +233,10 @@ class ModelRegistry:
 
     def _labelled(self, name: str, label: str) -> Entry:
         self.check_label_known(name, label)
-        labels = self.policy(name).labels
-        entry = self.entries.get(full_name(name, labels[label]))
-        if entry is None:
-            raise ModelNotFoundError("model", f"{name}@{label}, which is {name}/{labels[label]},", self.available())
-        return entry
+        model = full_name(name, self.policy(name).labels[label])
+        if model not in self.entries:
+            raise ModelNotFoundError("model", f"{name}@{label}, which is {model},", self.available())
+        return self.entries[model]
 
     def _chosen(self, reference: ModelReference) -> Entry:
         """Return the version, which is ready, that answers a request for a reference."""

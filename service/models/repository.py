@@ -8,9 +8,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from service.errors import ConfigError, InvalidFieldError, ModelNotFoundError, ModelStateError
-from service.models.lifecycle import Lifecycle, WarmUp, entry_of
-from service.models.model import LoadedModel, ModelLoader, ModelState, ModelStatus
-from service.models.names import MAX_LABELS, check_label, full_name, parse_reference, parse_version, version_key
+from service.models.lifecycle import Lifecycle, ModelLoader, WarmUp, entry_of
+from service.models.model import (
+    MAX_LABELS,
+    LoadedModel,
+    ModelState,
+    ModelStatus,
+    check_label,
+    full_name,
+    parse_reference,
+    parse_version,
+    version_key,
+)
 from service.models.registry import Entry, ModelRegistry, VersionPolicy
 from service.models.serving import (
     ModelSettings,

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from service.bundle import MANIFEST_NAME, Bundle, Manifest, load_manifest, open_bundle
 from service.errors import BundleError, ConfigError
-from service.models.names import MAX_LABEL_CHARACTERS, MAX_LABELS, is_label, is_plain_name
+from service.models.model import MAX_LABEL_CHARACTERS, MAX_LABELS, is_label, is_plain_name
 
 
 class ModelSettings(BaseModel):

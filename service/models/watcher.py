@@ -9,8 +9,7 @@ from pathlib import Path
 
 from service.errors import BundleError, ConfigError, DragomanError
 from service.models.lifecycle import Lifecycle, entry_of
-from service.models.model import ModelState
-from service.models.names import full_name, version_key
+from service.models.model import ModelState, full_name, version_key
 from service.models.serving import (
     Fingerprint,
     NameOnDisk,

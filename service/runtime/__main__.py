@@ -29,13 +29,7 @@ _OTHER_FILES = "the installed service is not the one that the server was started
 
 
 def load_network(command: LoadCommand) -> tuple[OnnxStepModel, Loaded]:
-    """Load the network of a bundle.
-
-    Raises:
-        BundleError: if a file has changed since it was checked and does not fit, a graph does not fit the manifest, or
-            the precision asked for is not there.
-        ConfigError: if the settings ask for what this machine or ONNX Runtime cannot do.
-    """
+    """Load the network of a bundle; raises as `open_bundle` and `OnnxStepModel`."""
     bundle = open_bundle(command.directory, checked_files=command.checked_files)
     model = OnnxStepModel(bundle, RuntimeSettings.model_validate(command.settings))
     device, precision = model.placement.device, model.placement.precision

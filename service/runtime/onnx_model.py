@@ -142,11 +142,7 @@ class OnnxStepBatch:
         return output
 
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
-        """Return the cross-attention weights with which given target tokens of a segment are chosen.
-
-        Raises:
-            BundleError: if the bundle has no attention graph.
-        """
+        """Return what `StepBatch.cross_attention` says; BundleError if the bundle has no attention graph."""
         own = (slice(segment, segment + 1), slice(None), slice(int(self._source_lengths[segment])))
         attention = self._sessions.attention
         if attention is None:

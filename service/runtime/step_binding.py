@@ -58,14 +58,6 @@ class _BoundTensor:
     array: NDArray[Any]
     value: onnxruntime.OrtValue
 
-    def upload(self) -> None:
-        """Copy the array to the device."""
-        self.value.update_inplace(self.array)
-
-    def download(self) -> None:
-        """Copy the device's values into the array."""
-        self.array[:] = self.value.numpy()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bound:
@@ -125,7 +117,7 @@ class StepBinding:
         lengths = self._bound.tensors["source_lengths"]
         lengths.array[:] = source_lengths
         if not self._sessions.shares_memory:
-            lengths.upload()
+            lengths.value.update_inplace(lengths.array)
 
     def run(self, token_ids: IntArray, positions: IntArray, slots: IntArray, visible: BoolArray) -> StepOutput:
         """Take one step, after `fit`.
@@ -151,17 +143,18 @@ class StepBinding:
         self._mask.take(seen, out=mask, mode="clip")
         if not self._sessions.shares_memory:
             for name in _CHANGING:
-                tensors[name].upload()
+                tensors[name].value.update_inplace(tensors[name].array)
         self._decoder.run_with_iobinding(bound.binding)
-        return StepOutput(
-            log_probs=self._result(tensors["log_probs"]), token_ids=self._result(tensors["candidate_ids"])
-        )
+        if not self._sessions.shares_memory:
+            for name in _RESULTS:
+                tensors[name].array[:] = tensors[name].value.numpy()
+        return StepOutput(log_probs=tensors["log_probs"].array, token_ids=tensors["candidate_ids"].array)
 
     def release(self) -> None:
         """Copy the pools back to their arrays, which may be changed until the next `fit`."""
         if self._bound is not None and not self._sessions.shares_memory:
             for name in self._pool_names:
-                self._bound.tensors[name].download()
+                self._bound.tensors[name].array[:] = self._bound.tensors[name].value.numpy()
             self._known.clear()  # copies, which do not follow changes of the arrays
         self._bound = None
 
@@ -170,7 +163,10 @@ class StepBinding:
     ) -> _Bound:
         results = {name: np.zeros(shape.outputs, dtype=dtype) for name, dtype in _RESULTS.items()}
         inputs = {**_own_inputs(shape, self._mask.dtype), **cross, **pools}
-        tensors = {name: self._tensor(array) for name, array in {**inputs, **results}.items()}
+        tensors = {
+            name: _BoundTensor(array=array, value=self._sessions.to_device(array))
+            for name, array in {**inputs, **results}.items()
+        }
         binding = self._decoder.io_binding()
         for name in inputs:
             binding.bind_ortvalue_input(name, tensors[name].value)
@@ -180,12 +176,6 @@ class StepBinding:
             kind, layer = name.split(".")
             binding.bind_ortvalue_output(f"{kind}.written.{layer}", tensors[name].value)
         return _Bound(binding=binding, tensors=tensors)
-
-    def _tensor(self, array: NDArray[Any]) -> _BoundTensor:
-        return _BoundTensor(array=array, value=self._sessions.to_device(array))
-
-    def _result(self, tensor: _BoundTensor) -> NDArray[Any]:
-        return tensor.array if self._sessions.shares_memory else tensor.value.numpy()
 
 
 def _own_inputs(shape: StepShape, mask_type: np.dtype[Any]) -> dict[str, NDArray[Any]]:

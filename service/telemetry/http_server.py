@@ -72,11 +72,7 @@ class HttpServer:
     """A small threaded server: probes are answered even while the event loop is busy."""
 
     def __init__(self, settings: HttpSettings, app: WsgiApp) -> None:
-        """Bind the port.
-
-        Raises:
-            ConfigError: if the address cannot be listened on.
-        """
+        """Bind the port; ConfigError if the address cannot be listened on."""
         server_class = _WsgiServerV6 if ":" in settings.host else _WsgiServer
         try:
             self._server = make_server(settings.host, settings.port, app, server_class, _QuietHandler)

@@ -50,11 +50,10 @@ class LogStream:
 
     def write(self, text: str) -> int:
         """Write lines, each with its end, or lose them all; return the length of the text in either case."""
+        num_missing = 0
         with self._lock:
-            is_written = self._put(text.encode(errors="backslashreplace"))
-            num_missing = self._num_lost if is_written else 0
-            if is_written:
-                self._num_lost = 0
+            if self._put(text.encode(errors="backslashreplace")):
+                num_missing, self._num_lost = self._num_lost, 0
             else:
                 self._lose(text.count("\n"))
         if num_missing:
@@ -114,21 +113,22 @@ class LogSettings(BaseModel):
 
 def configure_logs(settings: LogSettings, *, stream: LogStream | TextIO) -> None:
     """Write the records of all loggers to a stream."""
+    is_for_people = stream.isatty() if settings.format == "auto" else settings.format == "console"
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(_Formatter(settings, for_people=_is_for_people(settings, stream), has_colors=stream.isatty()))
+    handler.setFormatter(_Formatter(settings, is_for_people=is_for_people, has_colors=stream.isatty()))
     logging.basicConfig(handlers=[handler], level=settings.level.upper(), force=True)
 
 
 class _Formatter(logging.Formatter):
     """Makes a line of a record, its extras, and what is bound to its request."""
 
-    def __init__(self, settings: LogSettings, *, for_people: bool, has_colors: bool) -> None:
+    def __init__(self, settings: LogSettings, *, is_for_people: bool, has_colors: bool) -> None:
         super().__init__()
         add_time = structlog.processors.TimeStamper(fmt="iso", utc=True)
         self._processors: list[Processor] = [structlog.contextvars.merge_contextvars, add_time]
         if not settings.include_texts:
             self._processors.append(_withhold_texts)
-        if for_people:
+        if is_for_people:
             self._render: Processor = structlog.dev.ConsoleRenderer(
                 colors=has_colors, exception_formatter=structlog.dev.plain_traceback, sort_keys=False
             )
@@ -145,10 +145,6 @@ class _Formatter(logging.Formatter):
         for processor in self._processors:
             event = processor(None, record.levelname, event)
         return str(self._render(None, record.levelname, event))
-
-
-def _is_for_people(settings: LogSettings, stream: LogStream | TextIO) -> bool:
-    return stream.isatty() if settings.format == "auto" else settings.format == "console"
 
 
 def _withhold_texts(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -27,11 +27,7 @@ MAX_TRACED_SEGMENTS = 10
 
 
 class TracingSettings(BaseModel):
-    """Whether and where spans are sent.
-
-    Headers of the collector, such as its key, come from the environment variable `OTEL_EXPORTER_OTLP_HEADERS` only, so
-    that no settings file holds them.
-    """
+    """Whether and where spans are sent; no settings file holds headers of the collector, such as its key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -110,18 +106,15 @@ def trace_segments(
     totals_s = [sum((each.timings.queue_s, each.timings.encode_s, each.timings.decode_s)) for each in results]
     for index in sorted(heapq.nlargest(num_traced, range(len(results)), key=totals_s.__getitem__)):
         segment, result = segments[index], results[index]
+        decode_facts = {
+            "mt.steps": result.num_steps,
+            "mt.beam_size": segment.search.beam_size,
+            "mt.target_tokens": len(result.hypotheses[0].token_ids),
+        }
         stages: tuple[tuple[str, float, Attributes], ...] = (
             ("queue", result.timings.queue_s, {}),
             ("encode", result.timings.encode_s, {"mt.source_tokens": len(segment.source_ids)}),
-            (
-                "decode",
-                result.timings.decode_s,
-                {
-                    "mt.steps": result.num_steps,
-                    "mt.beam_size": segment.search.beam_size,
-                    "mt.target_tokens": len(result.hypotheses[0].token_ids),
-                },
-            ),
+            ("decode", result.timings.decode_s, decode_facts),
         )
         ended_s = submitted_s
         for name, duration_s, attributes in stages:

@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from service.bundle import MANIFEST_NAME, Bundle, Manifest, file_entry, graph_tensors
 from service.datatypes import SearchConfig, Segment, SegmentResult
-from service.models.model import LoadedModel, ModelEngine, ModelLoader, ModelParts
+from service.models.lifecycle import ModelLoader
+from service.models.model import LoadedModel, ModelEngine, ModelParts
 from service.models.repository import ModelRepository
 from service.models.serving import SERVING_NAME, ModelSettings, ServingSettings
 from service.requests import RequestContext

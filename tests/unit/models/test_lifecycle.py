@@ -18,8 +18,7 @@ from service.errors import (
     ModelStateError,
     StartingError,
 )
-from service.models.model import LoadedModel, ModelParts
-from service.models.names import MAX_LABELS
+from service.models.model import MAX_LABELS, LoadedModel, ModelParts
 from service.models.serving import ServingSettings
 from service.telemetry.metrics import Metrics
 from tests.unit.models.model_fakes import (

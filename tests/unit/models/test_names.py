@@ -1,7 +1,7 @@
 import pytest
 
 from service.errors import InvalidFieldError
-from service.models.names import (
+from service.models.model import (
     ModelReference,
     check_label,
     language_lookup,

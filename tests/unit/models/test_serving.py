@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from service.config import Settings, settings_of_model
 from service.errors import ConfigError
-from service.models.names import version_key
+from service.models.model import version_key
 from service.models.registry import VersionPolicy
 from service.models.serving import SERVING_NAME, ServingSettings, read_serving
 
