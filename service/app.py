@@ -33,7 +33,7 @@ from service.runtime.onnx_model import model_limits
 from service.telemetry.http_server import HttpServer, make_app
 from service.telemetry.logs import LogStream
 from service.telemetry.metrics import Metrics, observe_process
-from service.telemetry.tracing import NoTracing, Tracing, TracingSettings
+from service.telemetry.tracing import Tracing, TracingSettings
 from service.text.tokenizer import open_tokenizer
 from service.threads import num_cores, started_pool
 from service.translate.service import Translator
@@ -98,7 +98,7 @@ def start_tracing(
 ) -> Tracing:
     """Return the tracing asked for; `count` is called with `exported` or `failed` and a number of spans."""
     if not settings.endpoint:
-        return NoTracing()
+        return Tracing()
     from service.telemetry.otlp import OtlpTracing  # noqa: PLC0415 - OpenTelemetry is imported only where it is used
 
     return OtlpTracing(settings, clock=clock, count=count)

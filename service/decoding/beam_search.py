@@ -17,9 +17,9 @@ import numpy as np
 
 from service.datatypes import Hypothesis, SearchConfig
 from service.decoding.beam_state import BeamState, Continuations, FinishedHypothesis
-from service.decoding.constraints import BoolArray, CandidateRules, Sampler
+from service.decoding.constraints import CandidateRules, Sampler
 from service.decoding.scoring import coverage_penalty, rank, score
-from service.decoding.step_model import FloatArray, IntArray, StepOutput
+from service.decoding.step_model import BoolArray, FloatArray, IntArray, StepOutput
 
 Attend = Callable[[int, Sequence[int]], FloatArray]
 """`StepBatch.cross_attention`"""

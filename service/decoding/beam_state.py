@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.datatypes import SearchConfig
-from service.decoding.constraints import BoolArray, Sampler, TargetRules
+from service.decoding.constraints import Sampler, TargetRules
 from service.decoding.scoring import bound_penalty
-from service.decoding.step_model import DoubleArray, FloatArray, IntArray
+from service.decoding.step_model import BoolArray, DoubleArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

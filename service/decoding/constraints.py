@@ -8,12 +8,9 @@ the rows of its own segment only, so that other segments cannot change a draw.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from service.datatypes import SamplingConfig, SearchConfig
-from service.decoding.step_model import DoubleArray, FloatArray, IntArray, StepOutput, VocabularySpec
-
-BoolArray = NDArray[np.bool_]
+from service.decoding.step_model import BoolArray, DoubleArray, FloatArray, IntArray, StepOutput, VocabularySpec
 
 _LOWERED_BUCKET = 16
 """The number of lowered tokens is rounded up to this: with another number of candidates the runtime binds anew."""

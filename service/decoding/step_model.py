@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float32]
 DoubleArray = NDArray[np.float64]

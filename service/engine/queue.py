@@ -78,7 +78,8 @@ class AdmissionQueue:
     def __init__(self, settings: SchedulingSettings) -> None:
         self._settings = settings
         self._queues = {priority: FairQueue() for priority in Priority}
-        self._num_tokens = 0
+        self.num_tokens = 0
+        """Source tokens that wait."""
         self._next_deadline_s = math.inf  # no deadline is earlier; may be one of a segment that has left
 
     def __iter__(self) -> Iterator[PendingSegment]:
@@ -88,11 +89,6 @@ class AdmissionQueue:
     def num_segments(self) -> int:
         """Segments that wait."""
         return sum(map(len, self._queues.values()))
-
-    @property
-    def num_tokens(self) -> int:
-        """Source tokens that wait."""
-        return self._num_tokens
 
     @property
     def work(self) -> int:
@@ -124,7 +120,7 @@ class AdmissionQueue:
         """Let all segments of a request wait, which fit."""
         for pending in group:
             self._queues[pending.context.priority].add(pending)
-            self._num_tokens += pending.num_source_tokens
+            self.num_tokens += pending.num_source_tokens
             self._next_deadline_s = min(self._next_deadline_s, pending.context.deadline_s)
 
     def work_ahead(self, cost: RequestCost, context: RequestContext, *, num_running: int) -> WorkAhead:
@@ -138,12 +134,12 @@ class AdmissionQueue:
     def serve(self, pending: PendingSegment) -> None:
         """Take out a segment that waits, to be decoded."""
         self._queues[pending.context.priority].serve(pending)
-        self._num_tokens -= pending.num_source_tokens
+        self.num_tokens -= pending.num_source_tokens
 
     def drop(self, pending: PendingSegment) -> bool:
         """Take out a segment that is no longer wanted; return False if it does not wait here."""
         if is_here := self._queues[pending.context.priority].drop(pending):
-            self._num_tokens -= pending.num_source_tokens
+            self.num_tokens -= pending.num_source_tokens
         return is_here
 
     def pop_expired(self, now_s: float) -> list[PendingSegment]:
@@ -203,7 +199,8 @@ class FairQueue:
         self._left_at: dict[str, int] = {}  # start tags of callers with nothing waiting, if they may be in the future
         self._sweep_at = _MIN_SWEEP
         self._num_served = 0
-        self._work = 0
+        self.work = 0
+        """Work of all that waits."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -211,11 +208,6 @@ class FairQueue:
     def __iter__(self) -> Iterator[PendingSegment]:
         """All that waits, in order of admission."""
         return iter(self._waiting)
-
-    @property
-    def work(self) -> int:
-        """Work of all that waits."""
-        return self._work
 
     @property
     def num_callers(self) -> int:
@@ -243,7 +235,7 @@ class FairQueue:
         caller.waiting[pending] = None
         caller.work += pending.work
         self._waiting[pending] = None
-        self._work += pending.work
+        self.work += pending.work
 
     def serve(self, pending: PendingSegment) -> None:
         """Take out a segment to be decoded; its caller is next served later by its work."""
@@ -301,7 +293,7 @@ class FairQueue:
         del caller.waiting[pending]
         caller.work -= pending.work
         del self._waiting[pending]
-        self._work -= pending.work
+        self.work -= pending.work
 
     def _forget_if_done(self, name: str) -> None:
         """Forget a caller with nothing waiting, but remember how far ahead of the others it was served."""

@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.bundle import FloatType
-from service.decoding.step_model import IntArray
-
-BoolArray = NDArray[np.bool_]
+from service.decoding.step_model import BoolArray, IntArray
 
 LENGTH_BUCKET = 32
 """Slots and source positions are added so many at a time, so that buffers are seldom moved."""
@@ -44,29 +42,25 @@ class SlotTable:
     """
 
     def __init__(self) -> None:
-        self._visible: BoolArray = np.zeros((0, 1, LENGTH_BUCKET), dtype=np.bool_)
+        self.visible: BoolArray = np.zeros((0, 1, LENGTH_BUCKET), dtype=np.bool_)
+        """[B, K, L], True where row k of segment b sees slot l; replaced, not changed, by the methods."""
 
     @property
     def num_slots(self) -> int:
         """L, slots of each segment's pool, a multiple of `LENGTH_BUCKET`."""
-        return int(self._visible.shape[2])
-
-    @property
-    def visible(self) -> BoolArray:
-        """[B, K, L], True where row k of segment b sees slot l; replaced, not changed, by the methods."""
-        return self._visible
+        return int(self.visible.shape[2])
 
     def add_segments(self, count: int) -> None:
         """Append segments whose rows have no tokens yet."""
-        _, num_rows, num_slots = self._visible.shape
-        self._visible = np.concatenate([self._visible, np.zeros((count, num_rows, num_slots), dtype=np.bool_)])
+        _, num_rows, num_slots = self.visible.shape
+        self.visible = np.concatenate([self.visible, np.zeros((count, num_rows, num_slots), dtype=np.bool_)])
 
     def keep_segments(self, keep: Sequence[int]) -> None:
         """Forget every segment but those given, which take that order, and slots at the end that none uses."""
-        kept = self._visible[np.asarray(keep, dtype=np.int64)]
+        kept = self.visible[np.asarray(keep, dtype=np.int64)]
         used = np.flatnonzero(kept.any(axis=(0, 1)))
         needed = round_up(int(used[-1]) + 1 if used.size else 0, LENGTH_BUCKET)
-        self._visible = kept[:, :, : fitting_length(self.num_slots, needed)]
+        self.visible = kept[:, :, : fitting_length(self.num_slots, needed)]
 
     def append(self, parents: IntArray) -> IntArray:
         """Let every row continue its parent with one more token.
@@ -79,16 +73,16 @@ class SlotTable:
         """
         num_segments, num_rows = parents.shape
         segments = np.arange(num_segments)[:, None]
-        inherited = self._visible[segments, parents]  # [B, K, L]
+        inherited = self.visible[segments, parents]  # [B, K, L]
         is_used = inherited.any(axis=1)  # [B, L]
         missing = int(is_used.sum(axis=1).max(initial=0)) + num_rows - self.num_slots
         if missing > 0:
             more = round_up(missing, LENGTH_BUCKET)
-            self._visible = np.pad(self._visible, ((0, 0), (0, 0), (0, more)))
+            self.visible = np.pad(self.visible, ((0, 0), (0, 0), (0, more)))
             return self.append(parents)
         slots: IntArray = is_used.argsort(axis=1, kind="stable")[:, :num_rows]  # free ones first, each part in order
         inherited[segments, np.arange(num_rows), slots] = True
-        self._visible = inherited
+        self.visible = inherited
         return slots
 
 
@@ -109,18 +103,10 @@ class SegmentBuffers:
         self._arrays: NDArray[Any] = np.zeros((len(names), 0, *part_shape(0)), dtype=float_type)
         self._memory, self._spare = _zeros(0, float_type), _zeros(0, float_type)
         self._num_segments = 0
-        self._length = 0
-        self._num_layouts = 0
-
-    @property
-    def layout(self) -> int:
-        """A number that changes whenever the parts move to other memory or get another shape."""
-        return self._num_layouts
-
-    @property
-    def length(self) -> int:
+        self.length = 0
         """Slots or source positions of each part."""
-        return self._length
+        self.layout = 0
+        """A number that changes whenever the parts move to other memory or get another shape."""
 
     @property
     def num_bytes(self) -> int:
@@ -134,11 +120,11 @@ class SegmentBuffers:
     def resize(self, num_segments: int, length: int) -> None:
         """Make room for segments and parts of this size; what fits keeps its values, all else is zero."""
         capacity = self._arrays.shape[1]
-        if num_segments > capacity or length != self._length:
+        if num_segments > capacity or length != self.length:
             self._lay_out(max(capacity, round_up(num_segments, SEGMENT_BUCKET)), length, kept=num_segments)
         if num_segments > self._num_segments:
             self._arrays[:, self._num_segments : num_segments] = 0  # which another segment may have used
-        self._num_segments, self._length = num_segments, length
+        self._num_segments, self.length = num_segments, length
 
     def keep_segments(self, keep: Sequence[int]) -> None:
         """Move the parts of the given segments to 0, 1, ... in that order, and forget the others."""
@@ -159,7 +145,7 @@ class SegmentBuffers:
         if kept:
             _copy(self._arrays[:, :kept], moved[:, :kept])
         self._memory, self._spare, self._arrays = self._spare, self._memory, moved
-        self._num_layouts += 1
+        self.layout += 1
 
 
 def _copy(source: NDArray[Any], target: NDArray[Any]) -> None:

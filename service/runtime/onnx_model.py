@@ -12,7 +12,7 @@ from service.bundle import Bundle, Manifest, layer_names
 from service.decoding.step_model import FloatArray, IntArray, ModelLimits, StepOutput, VocabularySpec
 from service.runtime.kv_pool import SegmentBuffers, SlotTable, fitting_length, round_up
 from service.runtime.session import Sessions, open_sessions
-from service.runtime.settings import Placement, RuntimeSettings
+from service.runtime.settings import RuntimeSettings
 from service.runtime.step_binding import StepBinding, StepShape
 
 _SOURCE_BUCKET = 8
@@ -40,18 +40,10 @@ class OnnxStepModel:
         self.limits = model_limits(bundle.manifest)
         """What its batches take."""
         self._sessions = open_sessions(bundle, settings)
+        self.placement, self.weights_bytes = self._sessions.placement, self._sessions.weights_bytes
+        """Device and precision that were chosen, and the size of the files that hold graphs and weights."""
         self._batches: weakref.WeakSet[OnnxStepBatch] = weakref.WeakSet()
         self._lock = threading.Lock()  # of the set
-
-    @property
-    def placement(self) -> Placement:
-        """Device and precision that were chosen."""
-        return self._sessions.placement
-
-    @property
-    def weights_bytes(self) -> int:
-        """Size of the files that hold graphs and weights of the precision."""
-        return self._sessions.weights_bytes
 
     @property
     def cache_bytes(self) -> int:

@@ -8,8 +8,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from service.decoding.step_model import IntArray, StepOutput
-from service.runtime.kv_pool import BoolArray
+from service.decoding.step_model import BoolArray, IntArray, StepOutput
 from service.runtime.session import Sessions
 
 _MASK = (-3e4, 0.0)

@@ -79,14 +79,11 @@ class HttpServer:
         except OSError as error:
             address = f"{settings.host}:{settings.port}"
             raise ConfigError("http.port", address, f"an address that is free to listen on ({error})") from error
+        self.port: int = self._server.server_port
+        """The bound port."""
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="http", daemon=True
         )
-
-    @property
-    def port(self) -> int:
-        """The bound port."""
-        return self._server.server_port
 
     def start(self) -> None:
         """Start to answer, in a thread of its own."""

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, format_trace_id, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from service.telemetry.tracing import MAX_TRACED_SEGMENTS, Attributes, RequestTrace, TracingSettings
+from service.telemetry.tracing import MAX_TRACED_SEGMENTS, Attributes, RequestTrace, Tracing, TracingSettings
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _SERVER_FAULTS = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "IN
 """Statuses that are errors of the server by OpenTelemetry's conventions for RPC."""
 
 
-class OtlpTracing:
+class OtlpTracing(Tracing):
     """Sends spans to a collector."""
 
     def __init__(

@@ -7,7 +7,6 @@ OpenTelemetry is not imported. Spans have counts, names and times, never texts, 
 import heapq
 import re
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -74,26 +73,16 @@ class RequestTrace:
         """End the span of the request with its gRPC status."""
 
 
-class Tracing(Protocol):
-    """Begins traces; any thread may use it."""
+class Tracing:
+    """Begins traces, and any thread may use it; this class only reads the caller's ids and records nothing."""
 
-    def begin(self, method: str, metadata: Mapping[str, str]) -> RequestTrace:
+    def begin(self, method: str, metadata: Mapping[str, str]) -> RequestTrace:  # noqa: ARG002 - see the subclass
         """Begin the trace of an RPC, or join that of its caller."""
-
-    def stop(self, timeout_s: float) -> None:
-        """Send what is left until the timeout."""
-
-
-class NoTracing:
-    """Traces nothing."""
-
-    def begin(self, method: str, metadata: Mapping[str, str]) -> RequestTrace:  # noqa: ARG002
-        """Return a trace that is not recorded, with the caller's id if it sent one."""
         match = _TRACEPARENT.match(metadata.get(TRACEPARENT_KEY, ""))
         return RequestTrace(match[1] if match and match[1] != _NO_TRACE_ID else "")
 
     def stop(self, timeout_s: float) -> None:
-        """Do nothing."""
+        """Send what is left until the timeout."""
 
 
 def trace_segments(

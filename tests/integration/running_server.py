@@ -22,7 +22,8 @@ from service.config import Settings, load_settings, settings_of_model
 from service.decoding.step_model import StepModel
 from service.engine.client import EngineClient
 from service.engine.core import EngineCore
-from service.models.model import ModelLoader, ModelParts
+from service.models.lifecycle import ModelLoader
+from service.models.model import ModelParts
 from service.models.serving import SERVING_NAME, ServingSettings
 from service.runtime.onnx_model import OnnxStepModel
 from service.telemetry.metrics import Metrics

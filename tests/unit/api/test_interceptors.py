@@ -15,7 +15,7 @@ from service.api.settings import AccessSettings
 from service.api.status import NEUTRAL_MESSAGE
 from service.errors import DrainingError, InvalidFieldError
 from service.telemetry.metrics import Metrics
-from service.telemetry.tracing import NoTracing
+from service.telemetry.tracing import Tracing
 from tests.captured_logs import capture_logs
 from tests.fakes import ManualClock
 
@@ -74,7 +74,7 @@ class Around:
             limiter=self.limiter,
             metrics=self.metrics,
             access=Access(AccessSettings(), self.metrics),
-            tracing=NoTracing(),
+            tracing=Tracing(),
             clock=self.clock,
         )
         self._handler = grpc.unary_unary_rpc_method_handler(

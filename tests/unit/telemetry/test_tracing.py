@@ -11,8 +11,8 @@ from service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, 
 from service.errors import ConfigError
 from service.telemetry.tracing import (
     Attributes,
-    NoTracing,
     RequestTrace,
+    Tracing,
     TracingSettings,
     trace_segments,
 )
@@ -90,13 +90,13 @@ def test_a_request_that_is_not_traced_keeps_nothing_and_has_no_exemplar() -> Non
     ],
 )
 def test_the_callers_trace_id_is_known_though_nothing_is_traced(traceparent: str, trace_id: str) -> None:
-    assert NoTracing().begin("/s/Translate", {"traceparent": traceparent}).trace_id == trace_id
+    assert Tracing().begin("/s/Translate", {"traceparent": traceparent}).trace_id == trace_id
 
 
 def test_without_an_endpoint_nothing_is_traced() -> None:
     tracing = start_tracing(TracingSettings(), clock=lambda: 0.0, count=lambda _outcome, _number: None)
 
-    assert isinstance(tracing, NoTracing)
+    assert type(tracing) is Tracing
     tracing.stop(1.0)
 
 
