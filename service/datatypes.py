@@ -198,13 +198,9 @@ class WarningKind(enum.Enum):
     """A sentence longer than the model takes was decoded in several parts."""
 
     REPETITION = "repetition"
-    """See `DefectKind.REPETITION`; given even if decoding again cured it, as are the next two."""
-
     COPIED_SOURCE = "copied_source"
-    """See `DefectKind.COPIED_SOURCE`."""
-
     LENGTH_RATIO = "length_ratio"
-    """See `DefectKind.LENGTH_RATIO`."""
+    """See `DefectKind`; these three are given even if decoding again cured it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

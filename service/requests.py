@@ -158,27 +158,20 @@ class AccessRecord:
         """Return the fields of the access log; those of translations only if there was anything to translate."""
         if not self.num_texts:
             return {}
+        seconds = {"queue_s": self.queue_s, "encode_s": self.encode_s, "decode_s": self.decode_s}
         kept = {"request_texts": self.texts, "translations": self.translations} if self.keeps_texts else {}
+        return {**self._facts(), **{name: round(value, 6) for name, value in seconds.items()}, **kept}
+
+    def span_attributes(self) -> dict[str, str | int]:
+        """Return the attributes of the request's span."""
+        return {f"mt.{name}": value for name, value in self._facts().items()} if self.num_texts else {}
+
+    def _facts(self) -> dict[str, str | int]:
         return {
             "model": self.model,
             "texts": self.num_texts,
             "source_tokens": self.num_source_tokens,
             "target_tokens": self.num_target_tokens,
-            "queue_s": round(self.queue_s, 6),
-            "encode_s": round(self.encode_s, 6),
-            "decode_s": round(self.decode_s, 6),
-            **kept,
-        }
-
-    def span_attributes(self) -> dict[str, str | int]:
-        """Return the attributes of the request's span."""
-        if not self.num_texts:
-            return {}
-        return {
-            "mt.model": self.model,
-            "mt.texts": self.num_texts,
-            "mt.source_tokens": self.num_source_tokens,
-            "mt.target_tokens": self.num_target_tokens,
         }
 
     def _add_answer(

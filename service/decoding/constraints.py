@@ -156,11 +156,9 @@ class Sampler:
         return min(self._config.top_k or vocabulary_size, vocabulary_size)
 
     def draw(self, log_probs: FloatArray) -> IntArray:
-        """Return the column drawn in each row; takes as many random numbers as there are samples in all.
+        """Return the column drawn in each row [N, C] of the live samples; see `remaining_weights`.
 
-        Args:
-            log_probs: [N, C] of the live samples, descending in C; -inf stands for tokens not allowed, and the
-                first column is finite.
+        Takes as many random numbers as there are samples in all.
         """
         uniforms = self._generator.random(self._num_samples)[: len(log_probs)]
         weights = remaining_weights(log_probs, self._config)
@@ -179,7 +177,7 @@ def remaining_weights(log_probs: FloatArray, config: SamplingConfig) -> DoubleAr
 
     Args:
         log_probs: [N, C] descending in C, -inf for tokens not allowed, the first column finite.
-        config: of the segment.
+        config: says how to draw.
 
     Returns:
         [N, min(C, top_k)] weights, not normalised: the first of each row is 1; 0 if the token cannot be drawn.

@@ -41,7 +41,7 @@ def fair_share(num_segments: int, *, num_batches: int) -> int:
 
 
 def select_segments(waiting: Sequence[PendingSegment], running: BatchLoad, budget: BatchBudget) -> list[PendingSegment]:
-    """Return the segments that join a batch.
+    """Return which of `waiting`, in the order they should be served, join a batch, which then keeps the budget.
 
     The head of the queue joins first, or none does: if it does not fit yet, others must not keep it from ever fitting.
     The rest of the budget goes to interactive segments before bulk ones, within a priority to those whose source is
@@ -49,11 +49,6 @@ def select_segments(waiting: Sequence[PendingSegment], running: BatchLoad, budge
 
     So a segment is overtaken only by those looked at with it, and each time one of those before it has left: of
     `waiting[i]`, at most i + 1 selections are made until it joins, unless others come in before it.
-
-    Args:
-        waiting: what is looked at of the queue, in the order it should be served.
-        running: the batch as it is.
-        budget: kept by the batch that results, unless that is one segment.
     """
     if not waiting:
         return []

@@ -63,14 +63,7 @@ class SlotTable:
         self.visible = kept[:, :, : fitting_length(self.num_slots, needed)]
 
     def append(self, parents: IntArray) -> IntArray:
-        """Let every row continue its parent with one more token.
-
-        Args:
-            parents: [B, K], for each new row the row whose tokens it continues.
-
-        Returns:
-            int64 [B, K], the slot of each row's new token.
-        """
+        """Let every row continue that of `parents` [B, K] with one more token; return the slot of each, [B, K]."""
         num_segments, num_rows = parents.shape
         segments = np.arange(num_segments)[:, None]
         inherited = self.visible[segments, parents]  # [B, K, L]

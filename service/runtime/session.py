@@ -98,14 +98,9 @@ class CrossAttention:
         self._bos_id = bos_id
 
     def weights(self, target_ids: Sequence[int], cross: Mapping[str, FloatArray]) -> FloatArray:
-        """Return the cross-attention weights of the tokens of one target.
+        """Return the cross-attention weights [L, H, T, S] of the T tokens of one target, BOS not stored.
 
-        Args:
-            target_ids: T token ids, at least one, BOS not stored.
-            cross: `cross_key.i` and `cross_value.i` [1, H, S, D] of every decoder layer, without padding.
-
-        Returns:
-            [L, H, T, S]
+        `cross` has `cross_key.i` and `cross_value.i` [1, H, S, D] of every decoder layer, without padding.
         """
         cross_inputs = {name: cross[name] for name in self._inputs}
         inputs = {

@@ -119,16 +119,13 @@ class StepBinding:
             lengths.value.update_inplace(lengths.array)
 
     def run(self, token_ids: IntArray, positions: IntArray, slots: IntArray, visible: BoolArray) -> StepOutput:
-        """Take one step, after `fit`.
+        """Take one step, after `fit`; the next one may overwrite what is returned.
 
         Args:
             token_ids: [B, K]
             positions: [B] tokens each segment has had.
             slots: [B, K] where each row's keys and values go.
             visible: [B, K, L] slots each row sees, its own included.
-
-        Returns:
-            Arrays that the next step may overwrite.
         """
         bound = self._bound
         if bound is None:
