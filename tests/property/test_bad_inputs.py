@@ -1,52 +1,76 @@
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import DecodeError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.stress.bad_inputs import texts
-from loadtests.stress.bad_inputs.inputs import Draw, Limits
+from loadtests.stress.bad_inputs.inputs import OK, BadInput, Draw, invalid
 from loadtests.stress.bad_inputs.kinds import KINDS, make, plan
-from loadtests.stress.bad_inputs.texts import SHAPES
+from loadtests.stress.bad_inputs.texts import NUM_ROWS, SHAPES, row, shaped
 from loadtests.wire import Method
 
-LIMITS = Limits(max_document_characters=20_000, max_message_bytes=100_000)
+MODEL = pb.ModelVersion(
+    limits=pb.ModelLimits(
+        max_texts=128, max_text_characters=10_000, max_document_characters=20_000, max_target_tokens=512
+    ),
+    language_pairs=[pb.LanguagePair(source_language="en", target_language="de")],
+)
+REQUESTS: dict[Method, type[pb.TranslateRequest | pb.TranslateDocumentRequest]] = {
+    Method.TRANSLATE: pb.TranslateRequest,
+    Method.TRANSLATE_STREAM: pb.TranslateRequest,
+    Method.TRANSLATE_DOCUMENT: pb.TranslateDocumentRequest,
+}
+ALWAYS = {
+    **dict.fromkeys(("bad-utf8", "huge-lengths"), invalid("request")),
+    **dict.fromkeys(("unknown-fields", "duplicate-fields"), OK),
+}
 
 
-@given(st.data(), st.sampled_from(sorted(SHAPES)), st.integers(min_value=1, max_value=3000))
-def test_texts_are_no_longer_than_asked_for_and_can_be_sent(data: st.DataObject, shape: str, size: int) -> None:
-    text = SHAPES[shape].text(Draw(data.draw), size)
-
-    assert 1 <= len(text) <= size
-    assert text.encode().decode() == text
+def made(kind: str, seed: int = 1) -> list[BadInput]:
+    return [make((kind, index), seed=seed, model=MODEL) for index in (*range(12), 10_000)]
 
 
-@given(st.data(), st.integers(min_value=0, max_value=texts.NUM_ROWS - 1))
-def test_a_row_has_characters_of_each_of_its_columns(data: st.DataObject, index: int) -> None:
-    row = texts.row(Draw(data.draw), index)
-
-    columns = {ord(char) // 16 for char in row}
-    assert columns == {column for column in range(index * 16, index * 16 + 16) if not 0xD80 <= column < 0xE00}
-
-
-@settings(max_examples=300)
-@given(st.data(), st.sampled_from(sorted(KINDS)), st.integers(min_value=0, max_value=10_000))
-def test_an_input_is_no_message_exactly_if_it_should_be_rejected_as_none(
-    data: st.DataObject, kind: str, index: int
-) -> None:
-    bad = KINDS[kind](Draw(data.draw, index=index, limits=LIMITS))
-
-    if bad.method in {Method.TRANSLATE, Method.TRANSLATE_STREAM, Method.TRANSLATE_DOCUMENT}:
-        message_type = pb.TranslateDocumentRequest if bad.method is Method.TRANSLATE_DOCUMENT else pb.TranslateRequest
-        assert _is_message(message_type, bad.message) == (bad.expected.field != "request")
+def is_message(bad: BadInput) -> bool:
+    try:
+        REQUESTS[bad.method].FromString(bad.message)
+    except DecodeError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_an_input_can_be_made_again(kind: str) -> None:
-    for index in (0, 7, 10_000):
-        planned = (kind, index)
+def test_inputs_of_a_kind_differ_can_be_made_again_and_are_no_message_exactly_if_so_expected(kind: str) -> None:
+    bad_inputs = made(kind)
 
-        assert make(planned, seed=-5, limits=LIMITS) == make(planned, seed=-5, limits=LIMITS)
+    assert bad_inputs == made(kind)
+    assert len({(bad.message, tuple(bad.metadata)) for bad in bad_inputs}) > 1
+    for bad in bad_inputs:
+        assert bad.expected.statuses
+        assert bad.expected == ALWAYS.get(kind, bad.expected)
+        assert bad.num_characters > 0 or bad.method is Method.TRANSLATE_DOCUMENT or bad.expected != OK
+        assert bad.method not in REQUESTS or is_message(bad) == (bad.expected.field != "request")
+
+
+def test_every_one_of_57_kinds_is_there_and_every_method_is_used() -> None:
+    assert len(KINDS) == 57
+    used = {bad.method for kind in KINDS for bad in made(kind)}
+    assert used == set(Method) - {Method.LIST_MODELS, Method.CHECK}  # which take nothing
+
+
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+def test_texts_are_no_longer_than_asked_for_and_can_be_sent(shape: str) -> None:
+    for size in (*range(1, 12), 60, 301, 3000):
+        text = shaped(Draw(f"{shape} {size}", model=MODEL), size, shape)
+
+        assert 1 <= len(text) <= size
+        assert text.encode().decode() == text
+
+
+@given(st.integers(), st.integers(min_value=0, max_value=NUM_ROWS - 1))
+def test_a_row_has_characters_of_each_of_its_columns(seed: int, index: int) -> None:
+    columns = {ord(char) // 16 for char in row(Draw(str(seed), model=MODEL), index)}
+
+    assert columns == {column for column in range(index * 16, index * 16 + 16) if not 0xD80 <= column < 0xE00}
 
 
 @given(st.integers(), st.integers(min_value=len(KINDS), max_value=3000))
@@ -57,9 +81,11 @@ def test_a_plan_has_as_many_inputs_as_asked_for_some_of_every_kind_and_none_twic
     assert {kind for kind, _ in planned} == set(KINDS)
 
 
-def _is_message(message_type: type[pb.TranslateRequest | pb.TranslateDocumentRequest], raw: bytes) -> bool:
-    try:
-        message_type.FromString(raw)
-    except DecodeError:
-        return False
-    return True
+def test_a_full_run_has_every_row_of_the_code_space_and_little_that_is_large() -> None:
+    planned = [kind for kind, _ in plan(20_000, kinds=list(KINDS), seed=1)]
+    inputs = [make(("unicode", index), seed=1, model=MODEL) for index in range(planned.count("unicode"))]
+
+    rows = {ord(char) // 256 for bad in inputs for char in bad.message.decode("utf-8", "ignore")}
+    assert rows >= {row for row in range(NUM_ROWS) if not 0xD8 <= row < 0xE0}
+    assert 5 < planned.count("megabytes") < 100
+    assert planned.count("bidi") > 300

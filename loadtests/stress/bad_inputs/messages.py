@@ -1,16 +1,13 @@
-"""Kinds of input that are no message of Protocol Buffers, or one that no library would write."""
+"""Changes that make of a good request bytes that are none, or such as no library would write."""
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from dragoman.v1 import translation_pb2 as pb
-from google.protobuf.message import DecodeError
-from hypothesis import strategies as st
+from google.protobuf.message import Message
 
-from loadtests.stress.bad_inputs.inputs import CHEAP, BadInput, Draw, Expected, invalid, possibly
-from loadtests.wire import Method
+from loadtests.stress.bad_inputs.inputs import Draw, usual_fields
 
-_METHODS: Final = (Method.TRANSLATE, Method.TRANSLATE, Method.TRANSLATE_STREAM, Method.TRANSLATE_DOCUMENT)
-_NO_MESSAGE: Final = invalid("request")
 _BAD_UTF8: Final = (
     b"\xff", b"\xfe\xff", b"\x80", b"\xbf" * 9, b"\xc0\xaf", b"\xc0\x80", b"\xe0\x80\xaf", b"\xf0\x80\x80\xaf",
     b"\xc1\xbf", b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xed\xa0\xbd\xed\xb8\x80", b"\xf4\x90\x80\x80",
@@ -19,93 +16,8 @@ _BAD_UTF8: Final = (
 """Bytes out of place, overlong forms, surrogates, values beyond U+10FFFF, sequences cut off."""
 
 _VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
-_STRING_FIELDS: Final = {Method.TRANSLATE_DOCUMENT: (1, 2, 3, 4, 7)}
-_STRING_FIELDS_OF_REQUEST: Final = (1, 2, 3, 4, 7, 8)
-_OPTIONS_FIELD: Final = 5
-_PREFIX_FIELD, _SUPPRESSED_FIELD = 11, 18
-_MOST_NESTED: Final = 20_000
+_OPTIONS: Final = pb.TranslateRequest.OPTIONS_FIELD_NUMBER
 _LENGTHS: Final = (2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1)
-
-
-def bad_utf8(draw: Draw) -> BadInput:
-    """A string field, of the request or of its options, whose bytes are no UTF-8; lone surrogates among them."""
-    method = draw.choice(_METHODS)
-    raw = b"A man " * draw.choice((0, 1, 100)) + draw.choice(_BAD_UTF8) + b" reads." * draw.choice((0, 1))
-    if draw.chance(0.2):
-        raw = encoded(_OPTIONS_FIELD, encoded(draw.choice((_PREFIX_FIELD, _SUPPRESSED_FIELD)), raw))
-    else:
-        raw = encoded(draw.choice(_STRING_FIELDS.get(method, _STRING_FIELDS_OF_REQUEST)), raw)
-    return _input(method, _valid(draw, method) + raw, _NO_MESSAGE)
-
-
-def truncated(draw: Draw) -> BadInput:
-    """A message that breaks off."""
-    method = draw.choice(_METHODS)
-    message = _valid(draw, method)
-    return _judged(method, message[: draw.integer(0, len(message) - 1)])
-
-
-def random_bytes(draw: Draw) -> BadInput:
-    """Bytes that mean nothing."""
-    size = int(5000 ** (draw.integer(0, 1000) / 1000))
-    return _judged(draw.choice(_METHODS), draw.generator().randbytes(size))
-
-
-def flipped_bits(draw: Draw) -> BadInput:
-    """A message in which some bits are wrong."""
-    method = draw.choice(_METHODS)
-    message = bytearray(_valid(draw, method))
-    for bit in draw(st.lists(st.integers(0, 8 * len(message) - 1), min_size=1, max_size=8)):
-        message[bit // 8] ^= 1 << bit % 8
-    return _judged(method, bytes(message))
-
-
-def wrong_types(draw: Draw) -> BadInput:
-    """Fields of the right number and another wire type; the end of a group that never began."""
-    method, wire_type = draw.choice(_METHODS), draw.integer(0, 7)
-    payload = {_VARINT: varint(draw.integer(0, 2**64 - 1)), _FIXED64: bytes(8), _FIXED32: bytes(4), _BYTES: b"\x01x"}
-    raw = varint(draw.choice((1, 2, 5, 6, 7, 8)) << 3 | wire_type) + payload.get(wire_type, b"")
-    return _judged(method, _valid(draw, method) + raw)
-
-
-def huge_lengths(draw: Draw) -> BadInput:
-    """A field that claims to be up to 2^64 bytes long, and a varint without an end."""
-    method = draw.choice(_METHODS)
-    claim = draw.choice((varint(draw.choice(_LENGTHS)), b"\xff" * 10, b"\x80" * 300))
-    return _input(method, _valid(draw, method) + varint(1 << 3 | _BYTES) + claim + b"short", _NO_MESSAGE)
-
-
-def nested_messages(draw: Draw) -> BadInput:
-    """Groups or messages within each other, deeper than any stack should follow."""
-    method = draw.choice(_METHODS)
-    depth, number = draw.choice((50, 99, 101, 1000, _MOST_NESTED)), draw.choice((5, 90, 1007))
-    if draw.chance(0.5):
-        ends = varint(number << 3 | _END_GROUP) * draw.choice((0, depth))
-        return _judged(method, _valid(draw, method) + varint(number << 3 | _GROUP) * depth + ends)
-    raw = b""
-    for _ in range(min(depth, 1000)):
-        raw = encoded(10 if number == _OPTIONS_FIELD else number, raw)
-    return _judged(method, _valid(draw, method) + encoded(_OPTIONS_FIELD, raw))
-
-
-def unknown_fields(draw: Draw) -> BadInput:
-    """A good message with fields that are in no contract, many or long."""
-    method, generator = draw.choice(_METHODS), draw.generator()
-    count, size = draw.choice(((1, 10), (2000, 1), (1, 200_000), (300, 300)))
-    numbers = generator.choices((100, 1007, 18_999, 2**29 - 1), k=count)
-    fields = b"".join(encoded(number, generator.randbytes(size)) for number in numbers)
-    return _input(method, _valid(draw, method) + fields, possibly())
-
-
-def duplicate_fields(draw: Draw) -> BadInput:
-    """A good message whose fields come many times: of single ones the last counts, options are merged."""
-    method = draw.choice(_METHODS)
-    message = _valid(draw, method)
-    if method is Method.TRANSLATE_DOCUMENT:
-        return _input(method, message * draw.choice((2, 50)), possibly())
-    without_texts = pb.TranslateRequest.FromString(message)
-    without_texts.ClearField("texts")
-    return _input(method, without_texts.SerializeToString() * draw.choice((2, 500)) + message, possibly())
 
 
 def encoded(number: int, value: bytes) -> bytes:
@@ -122,30 +34,83 @@ def varint(value: int) -> bytes:
     return bytes((*groups, value))
 
 
-def _valid(draw: Draw, method: Method) -> bytes:
-    """Return a message that there is nothing wrong with."""
-    options, languages = pb.DecodingOptions(**CHEAP), draw.limits.languages
-    if method is Method.TRANSLATE_DOCUMENT:
-        text = "A man reads. He sleeps."
-        return pb.TranslateDocumentRequest(text=text, options=options, **languages).SerializeToString()
-    return pb.TranslateRequest(texts=["A man reads.", ""], options=options, **languages).SerializeToString()
+def _bad_utf8(draw: Draw, good: Message) -> bytes:
+    """A string field, of the request or of its options, whose bytes are no UTF-8; lone surrogates among them."""
+    is_option = draw.random() < 0.2
+    fields = (pb.DecodingOptions if is_option else good).DESCRIPTOR.fields
+    number = draw.choice([field.number for field in fields if field.type == field.TYPE_STRING])
+    text = b"A man " * draw.choice((0, 1, 100)) + draw.choice(_BAD_UTF8) + b" reads." * draw.choice((0, 1))
+    raw = encoded(number, text)
+    return good.SerializeToString() + (encoded(_OPTIONS, raw) if is_option else raw)
 
 
-def _judged(method: Method, message: bytes) -> BadInput:
-    """Return bytes of which only a parser can say whether they are a message; if they are, it may ask for anything."""
-    message_type = pb.TranslateDocumentRequest if method is Method.TRANSLATE_DOCUMENT else pb.TranslateRequest
-    try:
-        message_type.FromString(message)
-    except DecodeError:
-        return _input(method, message, _NO_MESSAGE)
-    return _input(method, message, possibly("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED"))
+def _truncated(draw: Draw, good: Message) -> bytes:
+    """A message that breaks off."""
+    message = good.SerializeToString()
+    return message[: draw.randrange(len(message))]
 
 
-def _input(method: Method, message: bytes, expected: Expected) -> BadInput:
-    return BadInput(message=message, expected=expected, method=method, num_characters=len(message))
+def _random_bytes(draw: Draw, _: Message) -> bytes:
+    """Bytes that mean nothing."""
+    return draw.randbytes(draw.size(5000))
 
 
-MESSAGES: Final = (
-    bad_utf8, truncated, random_bytes, flipped_bits, wrong_types, huge_lengths, nested_messages, unknown_fields,
-    duplicate_fields,
-)  # fmt: skip
+def _flipped_bits(draw: Draw, good: Message) -> bytes:
+    """A message in which some bits are wrong."""
+    message = bytearray(good.SerializeToString())
+    for bit in draw.sample(range(8 * len(message)), k=draw.randint(1, 8)):
+        message[bit // 8] ^= 1 << bit % 8
+    return bytes(message)
+
+
+def _wrong_types(draw: Draw, good: Message) -> bytes:
+    """Fields of the right number and another wire type; the end of a group that never began."""
+    number, wire_type = draw.choice([field.number for field in good.DESCRIPTOR.fields]), draw.randrange(8)
+    values = {_VARINT: varint(draw.getrandbits(64)), _FIXED64: bytes(8), _FIXED32: bytes(4), _BYTES: b"\x01x"}
+    return good.SerializeToString() + varint(number << 3 | wire_type) + values.get(wire_type, b"")
+
+
+def _huge_lengths(draw: Draw, good: Message) -> bytes:
+    """A field that claims to be up to 2^64 bytes long, and a varint without an end."""
+    claim = draw.choice((varint(draw.choice(_LENGTHS)), b"\xff" * 10, b"\x80" * 300))
+    return good.SerializeToString() + varint(1 << 3 | _BYTES) + claim + b"short"
+
+
+def _nested_messages(draw: Draw, good: Message) -> bytes:
+    """Groups or messages within each other, deeper than any stack should follow."""
+    depth, number = draw.choice((50, 99, 101, 1000, 20_000)), draw.choice((_OPTIONS, 90, 1007))
+    if draw.random() < 0.5:
+        ends = varint(number << 3 | _END_GROUP) * draw.choice((0, depth))
+        return good.SerializeToString() + varint(number << 3 | _GROUP) * depth + ends
+    raw, inner = b"", pb.DecodingOptions.SAMPLING_FIELD_NUMBER if number == _OPTIONS else number
+    for _ in range(min(depth, 1000)):
+        raw = encoded(inner, raw)
+    return good.SerializeToString() + encoded(_OPTIONS, raw)
+
+
+def _unknown_fields(draw: Draw, good: Message) -> bytes:
+    """A good message with fields that are in no contract, many or long."""
+    count, size = draw.choice(((1, 10), (2000, 1), (1, 200_000), (300, 300)))
+    numbers = draw.choices((100, 1007, 18_999, 2**29 - 1), k=count)
+    return good.SerializeToString() + b"".join(encoded(number, draw.randbytes(size)) for number in numbers)
+
+
+def _duplicate_fields(draw: Draw, good: Message) -> bytes:
+    """A good message whose fields come many times: of single ones the last counts, options are merged."""
+    without_text = pb.TranslateRequest(
+        **usual_fields(draw.model)
+    ).SerializeToString()  # as in a document: numbers are the same
+    return without_text * draw.choice((2, 500)) + good.SerializeToString()
+
+
+CHANGES: Final[Mapping[str, Callable[[Draw, Message], bytes]]] = {
+    "bad-utf8": _bad_utf8,
+    "truncated": _truncated,
+    "random-bytes": _random_bytes,
+    "flipped-bits": _flipped_bits,
+    "wrong-types": _wrong_types,
+    "huge-lengths": _huge_lengths,
+    "nested-messages": _nested_messages,
+    "unknown-fields": _unknown_fields,
+    "duplicate-fields": _duplicate_fields,
+}

@@ -1,42 +1,38 @@
 """The run: batches of bad inputs side by side, bystanders among them, a look at the server after each batch."""
 
 import argparse
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from queue import SimpleQueue
 from typing import Final
 
 import grpc
 from dragoman.v1 import translation_pb2 as pb
-from google.protobuf.message import DecodeError
 from tqdm import tqdm
 
-from loadtests import wire
-from loadtests.stress.bad_inputs import growth, kinds
-from loadtests.stress.bad_inputs.growth import Growth
-from loadtests.stress.bad_inputs.inputs import BadInput, Limits
-from loadtests.stress.bad_inputs.kinds import Planned
-from loadtests.stress.bad_inputs.sender import Answer, Sender, faults
+from loadtests.stress.bad_inputs.answers import Answer, faults, send
+from loadtests.stress.bad_inputs.inputs import CHEAP, OK, BadInput, Draw, repeated
+from loadtests.stress.bad_inputs.kinds import Planned, make
+from loadtests.stress.bad_inputs.texts import shaped
 from loadtests.stress.callers import Bystanders, Client, Question, Reply, connect, learn_answers
 from loadtests.stress.server import complaints, log_path
 from loadtests.target import ServerError, ServerProcess, wait_until_idle
+from loadtests.wire import Method, translate_requests
 
 _BATCH: Final = 1000
 _WARM_UP_SEED: Final = -1
-_WARM_UP_SHARE: Final = 0.05
-"""Of the inputs; a server needs some to get the buffers of its larger batches."""
-
-_ALONE_S: Final = 1.0
-_NUM_QUESTIONS: Final = 16
 _NUM_PROBES: Final = 4
-_TRANSLATE_EACH_S: Final = 0.25
-_LOOK_EACH_S: Final = 0.05
-_IDLE_TIMEOUT_S: Final = 30.0
 _MAX_SHOWN: Final = 400
+_CLEAR_RATIO: Final = 2.5
+"""Work that grows no faster is not measured again; what looks steeper may have been disturbed by other work."""
+
+_MAX_TRIES: Final = 4
+_UNIT_CHARACTERS: Final = 61
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +46,7 @@ class Record:
     status: str
     seconds: float
     num_retries: int = 0
-    faults: tuple[str, ...] = ()
+    faults: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -58,9 +54,31 @@ class Record:
         return f"--only {self.kind} --index {self.index}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """The same shape of text at two sizes, of which the larger has `num_characters`.
+
+    Times are the fastest of some tries: the text work of a request; for a document, until its first sentence.
+    """
+
+    shape: str
+    method: str
+    num_characters: int
+    half_s: float
+    whole_s: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times longer twice the size takes: 2 if the work grows as the text does, 4 if with its square."""
+        return self.whole_s / self.half_s if self.half_s else 1.0
+
+
 @dataclass(slots=True, kw_only=True)
 class Run:
     """Everything that was seen."""
+
+    model: pb.ModelVersion
+    """For which inputs were made."""
 
     records: list[Record] = field(default_factory=list)
     memory_mb: list[float] = field(default_factory=list)
@@ -72,123 +90,124 @@ class Run:
 
     translations: list[Reply] = field(default_factory=list)
     looks: list[Reply] = field(default_factory=list)
-    growths: Sequence[Growth] = ()
+    growths: list[Growth] = field(default_factory=list)
     elapsed_s: float = 0.0
 
 
-class Watch:
-    """Looks at a server without other callers: healthy, idle, no error in its log, and translating as it did."""
-
-    def __init__(self, server: ServerProcess, output: Path, *, seed: int) -> None:
-        """`output` is where the server's log is; a server that is well translates now as it must later."""
-        self._server = server
-        self._log = log_path(output)
-        self._num_read = 0
-        self.questions = learn_answers(server.target, wire.translate_requests(seed, count=_NUM_QUESTIONS, texts=2))
-
-    def limits(self) -> Limits:
-        """Return what the server accepts."""
-        with connect(self._server.target) as channel:
-            raw = channel.unary_unary(wire.Method.LIST_MODELS.path)(b"", timeout=_IDLE_TIMEOUT_S)
-        return Limits.from_models(pb.ListModelsResponse.FromString(raw))
-
-    def faults(self) -> Iterator[str]:
-        """Yield what is wrong with the server now, and in its log since the last look."""
-        left = wait_until_idle(self._server, timeout_s=_IDLE_TIMEOUT_S)
-        if left:
-            yield f"work is left on the server: {left}"
-        with Client(self._server.target) as client:
-            health = client.check()
-            replies = [one.ask(client) for one in self.questions[:_NUM_PROBES]]
-        if not all(pb.TranslateResponse.FromString(one.answer).translations for one in self.questions):
-            yield "an ordinary request has no translation"
-        if health.status != "OK":
-            yield f"the server does not say that it serves: {health.status} {health.message}"
-        yield from (f"an ordinary request: {reply.status} {reply.message}" for reply in replies if reply.status != "OK")
-        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        yield from (f"the server's log has: {line[:_MAX_SHOWN]}" for line in complaints(lines[self._num_read :]))
-        self._num_read = len(lines)
-
-
-def send_all(server: ServerProcess, options: argparse.Namespace, *, grown_shapes: Sequence[str]) -> Run:
-    """Send inputs as the flags say, after some that only warm up; end early if the server does.
+def send_all(
+    server: ServerProcess,
+    planned: Sequence[Planned],
+    options: argparse.Namespace,
+    *,
+    warm_up: Sequence[Planned] = (),
+    grown_shapes: Sequence[str] = (),
+) -> Run:
+    """Send inputs, after some that only warm up; then measure growth. End early if the server does.
 
     Raises:
         ServerError: if the server does not answer before the first input.
     """
-    count, only, seed = options.count, options.only, options.seed
+    questions = learn_answers(server.target, translate_requests(options.seed, count=16, texts=2))
+    call_beside = partial(
+        Bystanders, server.target, questions, num_translating=1, each_s=0.25, look=Client.list_models, look_each_s=0.05
+    )
+    with Client(server.target) as client:
+        models = pb.ListModelsResponse.FromString(client.call(Method.LIST_MODELS, b"").messages[0]).models
+    ready = next(one for model in models for one in model.versions if one.state == pb.MODEL_STATE_READY)
+    seen = Run(model=ready, server_faults=list(_faults(server, questions)))
     with ExitStack() as stack:
-        watch = Watch(server, options.output, seed=seed)
-        limits = watch.limits()
-        senders = [Sender(server.target, limits, timeout_s=options.timeout) for _ in range(options.callers)]
-        for sender in senders:
-            stack.callback(sender.close)
-        seen = Run(server_faults=list(watch.faults()))
-        warm_up = kinds.plan(max(len(only), round(_WARM_UP_SHARE * count)), kinds=only, seed=seed)
-        list(_sent(senders, warm_up, seed=_WARM_UP_SEED, limits=limits))
-        with _bystanders(server, watch.questions) as alone:
-            time.sleep(_ALONE_S)
+        channels = [stack.enter_context(connect(server.target)) for _ in range(options.callers)]
+        senders = [partial(send, channel, model=ready, timeout_s=options.timeout) for channel in channels]
+        list(_sent(senders, warm_up, model=ready, seed=_WARM_UP_SEED))
+        with call_beside() as alone:
+            time.sleep(1)
         seen.alone = alone.translations
         seen.memory_mb.append(server.rss_mb())
         began_s = time.monotonic()
         try:
-            planned = kinds.plan(count, kinds=only, seed=seed)
-            for first in tqdm(range(0, count, _BATCH), unit="batches", disable=None):
-                with _bystanders(server, watch.questions) as bystanders:
-                    seen.records += _sent(senders, planned[first : first + _BATCH], seed=seed, limits=limits)
+            for first in tqdm(range(0, len(planned), _BATCH), unit="batches", disable=None):
+                with call_beside() as bystanders:
+                    batch = planned[first : first + _BATCH]
+                    seen.records += _sent(senders, batch, model=ready, seed=options.seed)
+                seen.elapsed_s = time.monotonic() - began_s
                 seen.translations += bystanders.translations
                 seen.looks += bystanders.looks
-                seen.server_faults += watch.faults()
+                seen.server_faults += _faults(server, questions)
                 seen.memory_mb.append(server.rss_mb())
-            seen.elapsed_s = time.monotonic() - began_s
-            measured = growth.measured(senders[0].send, limits, shapes=grown_shapes, seed=seed)
-            seen.growths = list(tqdm(measured, total=2 * len(grown_shapes), unit="shapes", disable=None))
-            seen.server_faults += watch.faults()
+            measured = growths(senders[0], ready, shapes=grown_shapes, seed=options.seed)
+            seen.growths += tqdm(measured, total=2 * len(grown_shapes), unit="shapes", disable=None)
+            seen.server_faults += _faults(server, questions)
             seen.memory_mb.append(server.rss_mb())
         except (ServerError, grpc.RpcError, OSError) as error:
-            seen.elapsed_s = seen.elapsed_s or time.monotonic() - began_s
             seen.server_faults.append(f"the server is gone after {len(seen.records)} inputs: {error}")
+    log = log_path(options.output).read_text(encoding="utf-8", errors="replace").splitlines()
+    seen.server_faults += [f"the server's log has: {line[:_MAX_SHOWN]}" for line in complaints(log)]
     return seen
 
 
-def send_one(sender: Sender, planned: Planned, bad: BadInput) -> Record:
-    """Send one input and judge its answer."""
-    began_s = time.perf_counter()
-    try:
-        answer = sender.send(bad)
-        found = list(faults(bad, answer))
-    except DecodeError as error:
-        answer = Answer(status="UNKNOWN", seconds=time.perf_counter() - began_s)
-        found = [f"the answer cannot be read: {error}"]
-    return Record(
-        kind=planned[0],
-        index=planned[1],
-        method=bad.method.value,
-        num_characters=bad.num_characters,
-        status=answer.status,
-        seconds=answer.seconds,
-        num_retries=answer.num_retries,
-        faults=tuple(found),
-    )
-
-
-def _bystanders(server: ServerProcess, questions: Sequence[Question]) -> Bystanders:
-    pauses = {"each_s": _TRANSLATE_EACH_S, "look_each_s": _LOOK_EACH_S}
-    return Bystanders(server.target, questions, num_translating=1, look=Client.list_models, **pauses)
-
-
-def _sent(senders: Sequence[Sender], planned: Sequence[Planned], *, seed: int, limits: Limits) -> Iterator[Record]:
+def _sent(
+    senders: Sequence[Callable[[BadInput], Answer]], planned: Sequence[Planned], *, model: pb.ModelVersion, seed: int
+) -> Iterator[Record]:
     """Let each sender that is free send the next input; yield the records as they come."""
-    free = SimpleQueue[Sender]()
+    free = SimpleQueue[Callable[[BadInput], Answer]]()
     for sender in senders:
         free.put(sender)
 
-    def send(one: Planned, bad: BadInput) -> Record:
+    def send_next(one: Planned, bad: BadInput) -> Record:
         sender = free.get()
         try:
-            return send_one(sender, one, bad)
+            answer = sender(bad)
         finally:
             free.put(sender)
+        return Record(
+            kind=one[0],
+            index=one[1],
+            method=bad.method.value,
+            num_characters=bad.num_characters,
+            status=answer.status,
+            seconds=answer.seconds,
+            num_retries=answer.num_retries,
+            faults=list(faults(bad, answer)),
+        )
 
     with ThreadPoolExecutor(len(senders)) as pool:
-        yield from pool.map(send, planned, (kinds.make(one, seed=seed, limits=limits) for one in planned))
+        yield from pool.map(send_next, planned, (make(one, seed=seed, model=model) for one in planned))
+
+
+def _faults(server: ServerProcess, questions: Sequence[Question]) -> Iterator[str]:
+    """Look at a server without other callers: is it healthy and idle, and does it translate as it did?"""
+    if left := wait_until_idle(server, timeout_s=30):
+        yield f"work is left on the server: {left}"
+    with Client(server.target) as client:
+        replies = [client.check(), *(question.ask(client) for question in questions[:_NUM_PROBES])]
+    yield from (f"an ordinary call: {reply.status} {reply.message}" for reply in replies if reply.status != "OK")
+    if not all(pb.TranslateResponse.FromString(question.answer).translations for question in questions):
+        yield "an ordinary request has no translation"
+
+
+def growths(
+    send: Callable[[BadInput], Answer], model: pb.ModelVersion, *, shapes: Sequence[str], seed: int
+) -> Iterator[Growth]:
+    """Yield how the work for requests and documents of each shape grows up to their greatest size."""
+    sizes = {
+        Method.TRANSLATE: model.limits.max_text_characters,
+        Method.TRANSLATE_DOCUMENT: model.limits.max_document_characters,
+    }
+
+    def seconds(draw: Draw, method: Method, text: str) -> float:
+        if method is Method.TRANSLATE_DOCUMENT:
+            return send(draw.document(text, expected=OK, leaves_after=1)).seconds
+        answer = send(draw.request(text, expected=OK, method=method, options={**CHEAP, "max_target_tokens": 1}))
+        return sum((response.timings.text.ToNanoseconds() / 1e9 for response in answer.responses), 0.0)
+
+    for shape in shapes:
+        draw = Draw(f"{seed}/{shape}", model=model)
+        unit = shaped(draw, _UNIT_CHARACTERS, shape)
+        for method, size in sizes.items():
+            text, half_s, whole_s = repeated(unit, size), math.inf, math.inf
+            for _ in range(_MAX_TRIES):
+                half_s = min(half_s, seconds(draw, method, text[: size // 2]))
+                whole_s = min(whole_s, seconds(draw, method, text))
+                if whole_s <= _CLEAR_RATIO * half_s:
+                    break
+            yield Growth(shape=shape, method=method.value, num_characters=size, half_s=half_s, whole_s=whole_s)

@@ -1,10 +1,8 @@
 """Scenario `bad-inputs`: thousands of malformed and extreme inputs, what they did, and which promises held."""
 
 import argparse
-import sys
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -13,15 +11,12 @@ from matplotlib.figure import Figure
 from loadtests.flags import within
 from loadtests.records import percentile
 from loadtests.report import rounded
-from loadtests.stress.bad_inputs import kinds
 from loadtests.stress.bad_inputs.inputs import LEFT
-from loadtests.stress.bad_inputs.kinds import KINDS
-from loadtests.stress.bad_inputs.run import Record, Run, Watch, send_all, send_one
-from loadtests.stress.bad_inputs.sender import HANG, INTERNAL, LOST, Sender
+from loadtests.stress.bad_inputs.kinds import KINDS, make, plan
+from loadtests.stress.bad_inputs.run import Record, Run, send_all
 from loadtests.stress.bad_inputs.texts import SHAPES
 from loadtests.stress.server import started
-from loadtests.stress.verdict import Promise, Summary, at_most, conclude
-from loadtests.target import ServerProcess
+from loadtests.stress.verdict import Promise, Summary, at_most, conclude, print_broken
 
 SUMMARY: Final = "20,000 malformed and extreme inputs: does each get the right status?"
 
@@ -42,12 +37,24 @@ again, with the seed that is printed beside it, and shows what was sent and what
 
 _COUNTS: Final = {"short": 2000, "full": 20_000}
 _SHORT_SHAPES: Final = ("combining", "untranslatable")
+_WARM_UP_SHARE: Final = 0.05
+"""Of the inputs; a server needs some to get the buffers of its larger batches."""
+
 _MAX_COUNT: Final = 1_000_000
 _LONG_CHARACTERS: Final = 1000
 """From here on time is looked at by character; below it is the call that takes it."""
 
+_STATUSES: Final[Mapping[str, Sequence[str]]] = {
+    "ok": ("OK",),
+    "refused": (),
+    "left": (LEFT,),
+    "internal": ("INTERNAL", "UNKNOWN", "DATA_LOSS", "ABORTED", "OUT_OF_RANGE"),
+    "hangs": ("DEADLINE_EXCEEDED",),
+    "lost": ("UNAVAILABLE", "CANCELLED"),
+}
+"""Figures that count inputs by status; `refused` are those with any other."""
+
 _NUM_SLOWEST: Final = 10
-_ANSWERED: Final = frozenset({"OK", LEFT})
 _LINEAR_US: Final = (1.0, 100.0)
 _MAX_BYSTANDER_P99_S: Final = 10.0
 _MAX_LOOK_P99_S: Final = 1.0
@@ -74,111 +81,84 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Send them all, or one; return the exit code."""
     if options.list:
-        print("\n".join(f"{name:20} {(kind.__doc__ or '').partition(chr(10))[0]}" for name, kind in KINDS.items()))
+        print("\n".join(f"{name:20} {kind.summary}" for name, kind in KINDS.items()))
         return 0
-    if options.index is not None and len(options.only) != 1:
+    only, seed, is_one = options.only, options.seed, options.index is not None
+    if is_one and len(only) != 1:
         raise argparse.ArgumentTypeError("--index needs --only with one kind")
-    options.count = options.count or _COUNTS[options.mode]
-    if options.count < len(options.only):
-        least = f"expected at least {len(options.only)}, one input of each kind"
-        raise argparse.ArgumentTypeError(f"--count {options.count}: {least}")
+    options.count = 1 if is_one else options.count or _COUNTS[options.mode]
+    planned = [(only[0], options.index)] if is_one else plan(options.count, kinds=only, seed=seed)
+    num_warm_up = max(len(only), round(_WARM_UP_SHARE * options.count))
     with started(options.output, models=options.model_dir) as server:
-        status = (_send_all if options.index is None else _send_one)(server, options)
-        return 1 if server.stop() else status
-
-
-def _send_all(server: ServerProcess, options: argparse.Namespace) -> int:
-    result = send_all(server, options, grown_shapes=_SHORT_SHAPES if options.mode == "short" else sorted(SHAPES))
+        seen = send_all(
+            server,
+            planned,
+            options,
+            warm_up=[] if is_one else plan(num_warm_up, kinds=only, seed=seed),
+            grown_shapes=[] if is_one else _SHORT_SHAPES if options.mode == "short" else sorted(SHAPES),
+        )
+        has_failed = server.stop() != 0
+    summary = summarize(seen, seed=seed, max_rss_growth_mb=options.max_rss_growth_mb)
+    if is_one:
+        bad = make(planned[0], seed=seed, model=seen.model)
+        rest = f" ... {len(bad.message)} bytes" if len(bad.message) > _MAX_SHOWN else ""
+        print(f"{bad.method.path}\nmetadata: {bad.metadata}\nmessage: {bad.message[:_MAX_SHOWN]!r}{rest}")
+        print("expected:", " or ".join(bad.expected.statuses))
+        print(*(f"answered: {one.status} after {1000 * one.seconds:.0f} ms" for one in seen.records))
+        print_broken(summary)
+        return int(has_failed or summary.exit_status)
     print("slowest:")
-    for one in slowest(result.records):
+    for one in slowest(seen.records):
         what = f"{one.method} of {one.num_characters} characters, {one.status}, {one.name}"
         print(f"  {1000 * one.seconds:.0f} ms: {what}")
     settings = {name: str(value) for name, value in vars(options).items()}
-    return conclude(
-        summarize(result, seed=options.seed, max_rss_growth_mb=options.max_rss_growth_mb),
-        options.output,
-        details={"settings": settings, **details(result)},
-        figure=picture(result.records),
-    )
-
-
-def _send_one(server: ServerProcess, options: argparse.Namespace) -> int:
-    """Send one input and show it; return 1 if a promise was broken."""
-    watch = Watch(server, options.output, seed=options.seed)
-    limits = watch.limits()
-    planned = options.only[0], options.index
-    bad = kinds.make(planned, seed=options.seed, limits=limits)
-    rest = f" ... {len(bad.message)} bytes" if len(bad.message) > _MAX_SHOWN else ""
-    print(f"{bad.method.path}\nmetadata: {bad.metadata}\nmessage: {bad.message[:_MAX_SHOWN]!r}{rest}")
-    print("expected:", " or ".join(sorted(bad.expected.statuses)))
-    with closing(Sender(server.target, limits, timeout_s=options.timeout)) as sender:
-        record = send_one(sender, planned, bad)
-    print(f"answered: {record.status} after {1000 * record.seconds:.0f} ms")
-    broken = [*record.faults, *watch.faults()]
-    for sentence in broken:
-        print(f"broken: {sentence}", file=sys.stderr)
-    return 1 if broken else 0
+    told, figure = {"settings": settings, **details(seen)}, picture(seen.records)
+    return int(has_failed or conclude(summary, options.output, details=told, figure=figure))
 
 
 def summarize(run: Run, *, seed: int, max_rss_growth_mb: float) -> Summary:
     """Return figures and promises of a run of at least one input; broken ones of inputs say how to repeat them."""
-    statuses = Counter(record.status for record in run.records)
-    per_character_us = [
-        1e6 * record.seconds / record.num_characters
-        for record in run.records
-        if record.num_characters >= _LONG_CHARACTERS
-    ]
+    figure_of = {status: figure for figure, statuses in _STATUSES.items() for status in statuses}
+    counts = Counter(figure_of.get(record.status, "refused") for record in run.records)
+    long = [record for record in run.records if record.num_characters >= _LONG_CHARACTERS]
     growths = [growth for growth in run.growths if growth.whole_s >= _MIN_GROWTH_S]
     rss_growth_mb = max(run.memory_mb) - run.memory_mb[0]
-    translated_s = [reply.latency_s for reply in run.translations]
-    looked_s = [reply.latency_s for reply in run.looks]
+    translated_s = _p99([reply.latency_s for reply in run.translations])
+    looked_s = _p99([reply.latency_s for reply in run.looks])
     figures: dict[str, str | int] = {
         "inputs": len(run.records),
         "kinds": len({record.kind for record in run.records}),
-        "ok": statuses["OK"],
-        "refused": sum(count for status, count in statuses.items() if status not in _ANSWERED | INTERNAL | HANG | LOST),
-        "left": statuses[LEFT],
-        "internal": sum(statuses[status] for status in INTERNAL),
-        "hangs": sum(statuses[status] for status in HANG),
-        "lost": sum(statuses[status] for status in LOST),
+        **{figure: counts[figure] for figure in _STATUSES},
         "rss_growth_mb": f"{rss_growth_mb:.1f}",
         "slowest_ms": f"{1000 * max((record.seconds for record in run.records), default=0.0):.0f}",
-        "p99_us_per_character": rounded(_p99(per_character_us)),
-        "bystander_p99_ms": rounded(_p99([1000 * seconds for seconds in translated_s])),
-        "look_p99_ms": rounded(_p99([1000 * seconds for seconds in looked_s])),
-        "look_max_ms": rounded(1000 * max(looked_s) if looked_s else None),
+        "p99_us_per_character": rounded(_p99([1e6 * record.seconds / record.num_characters for record in long])),
+        "bystander_p99_ms": rounded(translated_s and 1000 * translated_s),
+        "look_p99_ms": rounded(looked_s and 1000 * looked_s),
+        "look_max_ms": rounded(max((1000 * reply.latency_s for reply in run.looks), default=None)),
         "worst_growth": rounded(max((growth.ratio for growth in growths), default=None)),
         "inputs_per_s": f"{len(run.records) / run.elapsed_s:.0f}",
     }
     wrong = [f"{fault} (--seed {seed} {one.name}, {one.method})" for one in run.records for fault in one.faults]
-    return Summary(
-        scenario="bad_inputs",
-        figures=figures,
-        promises=[
-            Promise(name="each input is answered as the contract says", broken=wrong),
-            Promise(name="between batches the server is well", broken=run.server_faults),
-            Promise(
-                name="bystanders are answered as before",
-                broken=[
-                    f"{reply.status}: {reply.message}"
-                    for reply in (*run.alone, *run.translations, *run.looks)
-                    if reply.status != "OK"
-                ],
-            ),
-            at_most("memory of the server is bounded: growth", rss_growth_mb, max_rss_growth_mb, unit="MB"),
-            at_most("translations of bystanders at p99", _p99(translated_s) or 0, _MAX_BYSTANDER_P99_S, unit="s"),
-            at_most("calls that need the event loop only at p99", _p99(looked_s) or 0, _MAX_LOOK_P99_S, unit="s"),
-            Promise(
-                name="work grows as the text does",
-                broken=[
-                    f"{one.method} of {one.shape} took {one.ratio:.1f} times as long for twice the text: "
-                    f"{one.half_s:.2f} and {one.whole_s:.2f} s"
-                    for one in growths
-                    if one.ratio > _MAX_GROWTH_RATIO
-                ],
-            ),
-        ],
-    )
+    replies = (*run.alone, *run.translations, *run.looks)
+    steep = [
+        f"{one.method} of {one.shape} took {one.ratio:.1f} times as long for twice the text: "
+        f"{one.half_s:.2f} and {one.whole_s:.2f} s"
+        for one in growths
+        if one.ratio > _MAX_GROWTH_RATIO
+    ]
+    promises = [
+        Promise(name="each input is answered as the contract says", broken=wrong),
+        Promise(name="between batches the server is well", broken=run.server_faults),
+        Promise(
+            name="bystanders are answered as before",
+            broken=[f"{reply.status}: {reply.message}" for reply in replies if reply.status != "OK"],
+        ),
+        at_most("memory of the server is bounded: growth", rss_growth_mb, max_rss_growth_mb, unit="MB"),
+        at_most("translations of bystanders at p99", translated_s or 0, _MAX_BYSTANDER_P99_S, unit="s"),
+        at_most("calls that need the event loop only at p99", looked_s or 0, _MAX_LOOK_P99_S, unit="s"),
+        Promise(name="work grows as the text does", broken=steep),
+    ]
+    return Summary(scenario="bad_inputs", figures=figures, promises=promises)
 
 
 def slowest(records: Sequence[Record]) -> list[Record]:
@@ -209,9 +189,8 @@ def picture(records: Sequence[Record]) -> Figure:
     figure = Figure(figsize=(9, 6), layout="constrained")
     axes = figure.subplots()
     for method in sorted({record.method for record in records}):
-        chosen = [record for record in records if record.method == method]
-        sizes = [max(1, record.num_characters) for record in chosen]
-        axes.scatter(sizes, [1000 * record.seconds for record in chosen], s=3, label=method)
+        chosen = [(max(1, one.num_characters), 1000 * one.seconds) for one in records if one.method == method]
+        axes.plot(*zip(*chosen, strict=True), ".", markersize=2, label=method)
     ends = (10, max([100, *(record.num_characters for record in records)]))
     for us in _LINEAR_US:
         axes.plot(ends, [us * end / 1000 for end in ends], color="grey", linestyle=":", linewidth=1)
@@ -227,7 +206,6 @@ def _p99(values: Sequence[float]) -> float | None:
 
 def _kinds(text: str) -> list[str]:
     names = text.split(",")
-    unknown = [name for name in names if name not in KINDS]
-    if unknown:
+    if unknown := [name for name in names if name not in KINDS]:
         raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: no such kind; --list names them")
     return names

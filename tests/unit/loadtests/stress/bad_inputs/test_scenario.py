@@ -2,14 +2,23 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from dragoman.v1 import translation_pb2 as pb
 
 from loadtests.stress.__main__ import main
-from loadtests.stress.bad_inputs.growth import Growth
+from loadtests.stress.bad_inputs.answers import Answer
+from loadtests.stress.bad_inputs.inputs import BadInput
 from loadtests.stress.bad_inputs.kinds import KINDS
-from loadtests.stress.bad_inputs.run import Record, Run
+from loadtests.stress.bad_inputs.run import Growth, Record, Run, growths
 from loadtests.stress.bad_inputs.scenario import details, slowest, summarize
+from loadtests.stress.bad_inputs.texts import SHAPES
 from loadtests.stress.callers import Reply
 from loadtests.stress.verdict import Summary
+from loadtests.wire import Method
+
+MODEL = pb.ModelVersion(
+    limits=pb.ModelLimits(max_text_characters=1000, max_document_characters=2000),
+    language_pairs=[pb.LanguagePair(source_language="en", target_language="de")],
+)
 
 
 def record(index: int, **fields: Any) -> Record:
@@ -23,6 +32,7 @@ def reply(latency_s: float, status: str = "OK", message: str = "") -> Reply:
 
 GROWTH = Growth(shape="dots", method="Translate", num_characters=10_000, half_s=0.4, whole_s=0.9)
 GOOD = Run(
+    model=MODEL,
     records=[record(0), record(1, status="INVALID_ARGUMENT"), record(2, status="LEFT", kind="megabytes")],
     memory_mb=[100.0, 130.0, 120.0],
     translations=[reply(0.125), reply(0.25)],
@@ -81,18 +91,39 @@ def test_failures_are_no_rejections(status: str, figure: str) -> None:
     assert (figures[figure], figures["refused"], figures["ok"]) == (1, 0, 0)
 
 
-def test_the_slowest_come_first() -> None:
-    records = [record(index, seconds=index / 10) for index in range(30)]
+def test_the_report_has_the_faults_and_the_slowest_first() -> None:
+    records = [record(index, seconds=index / 10, faults=("wrong",) if index == 3 else ()) for index in range(30)]
 
-    assert [one.index for one in slowest(records)] == list(range(29, 19, -1))
+    found = details(replace(GOOD, records=records))
+
+    assert [fault["index"] for fault in found["faults"]] == [3]
+    assert found["statuses_by_kind"] == {"nul": {"OK": 30}}
+    assert (
+        [one["index"] for one in found["slowest"]] == [one.index for one in slowest(records)] == list(range(29, 19, -1))
+    )
 
 
-def test_the_report_has_the_faults_and_the_slowest() -> None:
-    found = details(replace(GOOD, records=[record(0, faults=("wrong",)), record(1, num_characters=0)]))
+@pytest.mark.parametrize("power", [1, 2])
+def test_twice_the_text_shows_the_power_with_which_work_grows(power: int) -> None:
+    def send(bad: BadInput) -> Answer:
+        seconds = (bad.num_characters / 1000) ** power
+        if bad.method is Method.TRANSLATE_DOCUMENT:
+            return Answer(status="LEFT", seconds=seconds)
+        response = pb.TranslateResponse()
+        response.timings.text.FromNanoseconds(round(1e9 * seconds))
+        return Answer(status="OK", seconds=2 * seconds, responses=[response])
 
-    assert [fault["index"] for fault in found["faults"]] == [0]
-    assert found["statuses_by_kind"] == {"nul": {"OK": 2}}
-    assert len(found["slowest"]) == 2
+    found = list(growths(send, MODEL, shapes=["dots", "nul"], seed=1))
+
+    assert [growth.ratio for growth in found] == pytest.approx([2**power] * 4)
+    assert [growth.num_characters for growth in found] == [1000, 2000] * 2
+    assert found[0].whole_s == pytest.approx(1.0)
+
+
+def test_what_is_rejected_does_not_grow() -> None:
+    rejected = Answer(status="INVALID_ARGUMENT", seconds=0.0)
+
+    assert {growth.ratio for growth in growths(lambda _: rejected, MODEL, shapes=sorted(SHAPES), seed=1)} == {1.0}
 
 
 def test_the_list_says_what_each_kind_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,3 +132,10 @@ def test_the_list_says_what_each_kind_is(capsys: pytest.CaptureFixture[str]) -> 
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(KINDS)
     assert all(len(line.split()) > 3 for line in lines)
+
+
+def test_fewer_inputs_than_kinds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["bad-inputs", "--count", "2", "--only", "nul,bidi,emoji"])
+
+    assert "--count 2: expected at least 3, one input of each kind" in capsys.readouterr().err

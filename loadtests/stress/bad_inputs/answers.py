@@ -1,0 +1,168 @@
+"""What comes back for a bad input, and what is wrong with that."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+import grpc
+from dragoman.v1 import translation_pb2 as pb
+from google.protobuf.message import DecodeError, Message
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from loadtests.contract import document_faults, translate_faults
+from loadtests.stress.bad_inputs.inputs import LEFT, BadInput, usual_fields
+from loadtests.wire import Method
+
+_Detail = TypeVar("_Detail", bound=Message)
+
+BEFORE, AFTER = "before", "after"
+"""Request ids of the ordinary requests around an input in a stream."""
+
+_STREAMED: Final = {Method.TRANSLATE_DOCUMENT: pb.TranslatedSentence, Method.TRANSLATE_STREAM: pb.TranslateResponse}
+_MAX_RETRIES: Final = 20
+_LONGEST_WAIT_S: Final = 5.0
+_MAX_MESSAGE_CHARACTERS: Final = 2000
+_REASONS: Final[Mapping[str, str]] = {
+    "INVALID_ARGUMENT": "INVALID_FIELD",
+    "UNIMPLEMENTED": "UNSUPPORTED_FIELD",
+    "NOT_FOUND": "MODEL_NOT_FOUND",
+    "FAILED_PRECONDITION": "MODEL_STATE",
+    "UNAUTHENTICATED": "UNAUTHENTICATED",
+    "PERMISSION_DENIED": "PERMISSION_DENIED",
+}
+_NAMING_A_FIELD: Final = frozenset({"INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What became of one input."""
+
+    status: str
+    """Name; `LEFT` if the caller cancelled as planned."""
+
+    seconds: float
+    responses: Sequence[Any] = ()
+    error: status_pb2.Status = field(default_factory=status_pb2.Status)
+    neighbours: Sequence[pb.TranslateResponse] = ()
+    """In a stream, the answers to the ordinary requests before and after it."""
+
+    call_status: str = ""
+    num_retries: int = 0
+    """How often the server was overloaded and said when to retry."""
+
+
+def send(channel: grpc.Channel, bad: BadInput, *, model: pb.ModelVersion, timeout_s: float) -> Answer:
+    """Send an input and wait for its end; again, a bounded number of times, if the server is overloaded."""
+    num_retries, answer = 0, _sent(channel, bad, model, timeout_s)
+    while num_retries < _MAX_RETRIES and _detail(answer.error, error_details_pb2.ErrorInfo).reason == "OVERLOADED":
+        retry = _detail(answer.error, error_details_pb2.RetryInfo)
+        time.sleep(min(retry.retry_delay.ToMilliseconds() / 1000, _LONGEST_WAIT_S))
+        num_retries, answer = num_retries + 1, _sent(channel, bad, model, timeout_s)
+    return replace(answer, num_retries=num_retries)
+
+
+def _sent(channel: grpc.Channel, bad: BadInput, model: pb.ModelVersion, timeout_s: float) -> Answer:
+    compression = grpc.Compression.Gzip if bad.is_compressed else None
+    settings = {"timeout": timeout_s, "metadata": bad.metadata, "compression": compression}
+    raw, began_s = list[bytes](), time.perf_counter()
+    if bad.method is Method.TRANSLATE_STREAM:
+        ordinary = pb.TranslateRequest(texts=["A man reads."], **usual_fields(model)).SerializeToString()
+        before, after = (
+            ordinary + pb.TranslateRequest(request_id=name).SerializeToString() for name in (BEFORE, AFTER)
+        )
+        call = channel.stream_stream(bad.method.path)(iter([before, streamed_message(bad), after]), **settings)
+    else:  # an answer of one message is read like one of many
+        call = channel.unary_stream(bad.method.path)(bad.message, **settings)
+    with contextlib.suppress(grpc.RpcError):  # its status is looked at below
+        for message in call:
+            raw.append(message)
+            if len(raw) == bad.leaves_after:
+                call.cancel()
+    status, seconds = call.code().name, time.perf_counter() - began_s
+    error = rpc_status.from_call(call) if status != "OK" else None
+    response_type: Any = _STREAMED.get(bad.method) or getattr(pb, f"{bad.method.value}Response")
+    try:
+        responses = [response_type.FromString(one) for one in raw]
+    except DecodeError as cause:  # a lone surrogate, for instance
+        error = status_pb2.Status(message=f"the answer cannot be read: {cause}")
+        return Answer(status="UNKNOWN", seconds=seconds, error=error)
+    if status == "CANCELLED" and len(raw) == bad.leaves_after:
+        status = LEFT
+    error = error or status_pb2.Status(message=call.details())
+    answer = Answer(status=status, seconds=seconds, responses=responses, error=error)
+    return _own_of_stream(answer) if bad.method is Method.TRANSLATE_STREAM else answer
+
+
+def _own_of_stream(answer: Answer) -> Answer:
+    """Tell the answer to an input from those to its neighbours, and its status from that of the call."""
+    own = [response for response in answer.responses if response.request_id not in (BEFORE, AFTER)]
+    neighbours = [response for response in answer.responses if response.request_id in (BEFORE, AFTER)]
+    answer = replace(answer, responses=own, neighbours=neighbours, call_status=answer.status)
+    if not (own and own[0].HasField("error")):
+        return answer
+    return replace(answer, status=code_pb2.Code.Name(own[0].error.code), error=own[0].error)
+
+
+def streamed_message(bad: BadInput) -> bytes:
+    """Return an input as it is sent in a stream, where each request needs an id; one that it brings comes last."""
+    return pb.TranslateRequest(request_id="bad").SerializeToString() + bad.message
+
+
+def _detail(status: status_pb2.Status, message_type: Callable[[], _Detail]) -> _Detail:
+    """Return what a status has of a type among its details; an empty message if it has nothing."""
+    message = message_type()
+    any(detail.Unpack(message) for detail in status.details)
+    return message
+
+
+def faults(bad: BadInput, answer: Answer) -> Iterator[str]:
+    """Yield a sentence for each promise that an answer breaks."""
+    expected = bad.expected.statuses
+    if answer.status not in expected:
+        yield f"answered {answer.status} ({answer.error.message[:200]}) instead of {' or '.join(expected)}"
+    elif answer.status in {"OK", LEFT}:
+        yield from _answer_faults(bad, answer)
+    elif answer.status in _REASONS:  # else they are gRPC's own words
+        yield from _rejection_faults(answer, bad.expected.field)
+    if bad.method is Method.TRANSLATE_STREAM:
+        yield from _neighbour_faults(answer)
+
+
+def _answer_faults(bad: BadInput, answer: Answer) -> Iterator[str]:
+    if bad.method is Method.TRANSLATE_DOCUMENT:
+        document = pb.TranslateDocumentRequest.FromString(bad.message)
+        yield from document_faults(document, answer.responses, is_complete=answer.status == "OK")
+    elif bad.method.translates:
+        message = streamed_message(bad) if bad.method is Method.TRANSLATE_STREAM else bad.message
+        for response in answer.responses:
+            yield from translate_faults(pb.TranslateRequest.FromString(message), response)
+        if len(answer.responses) != 1:
+            yield f"{len(answer.responses)} answers came"
+
+
+def _rejection_faults(answer: Answer, expected_field: str) -> Iterator[str]:
+    info = _detail(answer.error, error_details_pb2.ErrorInfo)
+    violations = _detail(answer.error, error_details_pb2.BadRequest).field_violations
+    paths = [violation.field for violation in violations]
+    if (info.domain, info.reason) != ("dragoman", _REASONS[answer.status]):
+        yield f"{answer.status} comes with the reason {info.domain}/{info.reason}"
+    if answer.status in _NAMING_A_FIELD and not all(paths or [""]):
+        yield f"{answer.status} names no field"
+    if expected_field and not any(path.startswith(expected_field) for path in paths):
+        yield f"{answer.status} names {paths}, not {expected_field}"
+    if not 0 < len(answer.error.message) <= _MAX_MESSAGE_CHARACTERS:
+        yield f"{answer.status} has a message of {len(answer.error.message)} characters"
+
+
+def _neighbour_faults(answer: Answer) -> Iterator[str]:
+    names = sorted(neighbour.request_id for neighbour in answer.neighbours)
+    if names != sorted((BEFORE, AFTER)):
+        yield f"of the ordinary requests beside it in the stream, {names or 'none'} were answered"
+    for neighbour in answer.neighbours:
+        if not neighbour.translations:
+            yield f"the ordinary request {neighbour.request_id} it failed: {neighbour.error.message[:200]}"
+    if answer.call_status != "OK":
+        yield f"the stream ended with {answer.call_status}"
