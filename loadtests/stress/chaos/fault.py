@@ -1,182 +1,152 @@
-"""What a fault is, where it is injected, and what all other callers are still owed; the result of one."""
+"""What a fault is, where it is injected, and what all other callers are still owed; what came of one."""
 
+import itertools
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from loadtests.stress.callers import TIMEOUT_S, Bystanders, Client, Question, Reply
+from loadtests.stress.chaos.http2 import RawConnection
 from loadtests.stress.chaos.server import ChaosServer
 from loadtests.stress.verdict import Promise, Summary, at_most, require
 
-MODES: Final = ("short", "full")
-"""A little of every fault, or all of it; the order of `Fault.amounts`."""
+LIMITS: Final[Mapping[str, float]] = {
+    "slowest_s": 2.0,  # translation of a bystander; some 50 ms alone, but the fault or its client keep the machine busy
+    "health_s": 1.0,  # of a health check
+    "recovered_s": 5.0,  # from the end of the fault to a right answer on a new connection
+    "rss_growth_mb": 64.0,
+    "threads": 16,  # more of them, as of files
+    "files": 8,
+}
+"""What must hold for callers who are not hit, and of the server afterwards, unless a fault explains more."""
+
+LATE: Final = frozenset({"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})  # the latter: what waits would make them late
+OPEN_FILES: Final = "process_open_fds"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What must hold for callers who are not hit, and of the server afterwards; each follows from its fault."""
-
-    max_bystander_s: float = 2.0
-    """Longest translation of a bystander. It takes some 50 ms alone; this is for a machine that the fault itself, or
-    the client that makes it, keeps busy."""
-
-    max_check_s: float = 1.0
-    max_recovery_s: float = 5.0
-    """From the end of the fault to a right answer on a new connection."""
-
-    max_rss_growth_mb: float = 64.0
-    max_thread_growth: int = 16
-    max_file_growth: int = 8
+def requests(method: str, status: str) -> str:
+    """Return the name of the metric that counts the requests that end so."""
+    return f'mt_requests_total{{method="{method}",status="{status}"}}'
 
 
-@dataclass(slots=True, kw_only=True)
-class Stage:
-    """Where a fault is injected; it notes whom it hit and which promises it saw broken."""
-
-    server: ChaosServer
-    amount: int
-    seconds: float
-    bystanders: Bystanders
-    questions: Sequence[Question]
-    before: Mapping[str, float]
-    hits: Counter[str] = field(default_factory=Counter)
-    """Of callers who were meant to be hit: what they were told, and how many of them."""
-
-    broken: list[str] = field(default_factory=list)
-
-    @property
-    def target(self) -> str:
-        """Address of gRPC."""
-        return self.server.process.target
-
-    def require(self, holds: bool, sentence: str) -> None:
-        """Note a promise as broken unless it holds."""
-        if not holds:
-            self.broken.append(sentence)
-
-    def samples(self, name: str) -> float:
-        """Return the sum of the series of a metric whose names with labels begin like this."""
-        return _total(self.server.process.samples(), name)
-
-    def growth(self, name: str) -> int:
-        """Return by how much that sum has grown since the fault began."""
-        return round(self.samples(name) - _total(self.before, name))
-
-    def ask(self, number: int = 0, *, client: Client | None = None, timeout_s: float = TIMEOUT_S) -> Reply:
-        """Ask one of the questions, on a connection of its own unless there is a client; return the judged reply."""
-        question = self.questions[number % len(self.questions)]
-        with nullcontext(client) if client else Client(self.target) as asking:
-            return question.ask(asking, timeout_s=timeout_s)
+def lasting(seconds: float) -> Iterator[int]:
+    """Count from 0 until so much time has passed."""
+    until_s = time.monotonic() + seconds
+    return itertools.takewhile(lambda _: time.monotonic() < until_s, itertools.count())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that goes wrong."""
+    """Something that goes wrong, and what must be seen of it; pairs are of the short and the full mode.
+
+    Attributes:
+        name: of the function that injects it.
+        summary: the first line of its docstring.
+        inject: makes it and undoes it.
+        amounts: how much of it: calls, connections, runs or whatever it counts.
+        seconds: how long it lasts, if that is chosen.
+        told: what callers who are hit may be told, and some must be hit; empty: whatever they are told is right.
+        hits_batch: whether those are hit, too, who are decoded in the same batch; metrics count as many as are told.
+        metric: begins the names of series that must grow; empty: gRPC rejects it before it calls the service.
+        limits: in place of those of `LIMITS`.
+        delays: names of limits to which the duration is added, as callers must wait for the fault to end.
+        needs: a command without which it is left out.
+        environment: what the server is started with, given its output directory; the fault gets a server of its own.
+    """
 
     name: str
     summary: str
-    run: Callable[[Stage], str]
-    """Injects it and undoes it; returns where metrics show it (`mt_segments_total{error}+3`), empty if nowhere."""
-
+    inject: Callable[["Stage"], None]
     amounts: tuple[int, int] = (0, 0)
-    """How much of it: calls, connections, runs or whatever it counts, in each of `MODES`."""
-
     seconds: tuple[float, float] = (0.0, 0.0)
-    """How long it lasts, in each of `MODES`; of faults whose duration is chosen."""
-
-    limits: Callable[[float], Limits] = lambda _: Limits()
-    is_counted: bool = True
-    """Whether metrics must show it; not what gRPC rejects before it calls anything of the service."""
-
-    statuses_in_batch: frozenset[str] = frozenset()
-    """What bystanders may be told who are decoded in the same batch; of those, `run` must account for each."""
-
+    told: Set[str] = frozenset()
+    hits_batch: bool = False
+    metric: str = ""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    delays: Set[str] = frozenset()
+    needs: str = ""
     environment: Callable[[Path], Mapping[str, str]] | None = None
-    """What the server must be started with, given its output directory; the fault then gets a server of its own."""
 
 
-def _total(samples: Mapping[str, float], name: str) -> float:
-    return sum(value for series, value in samples.items() if series.startswith(name))
+def fault(**fields: Any) -> Callable[[Callable[["Stage"], None]], Fault]:
+    """Return a decorator that makes a fault of the function that injects it, with its name and docstring."""
 
-
-def fault(summary: str, **fields: Any) -> Callable[[Callable[[Stage], str]], Fault]:
-    """Return a decorator that makes a fault of the function that injects it; the function's name names it."""
-
-    def declare(run: Callable[[Stage], str]) -> Fault:
-        return Fault(name=run.__name__.replace("_", "-"), summary=summary, run=run, **fields)
+    def declare(inject: Callable[[Stage], None]) -> Fault:
+        summary = str(inject.__doc__).partition("\n")[0].rstrip(".")
+        return Fault(name=inject.__name__.replace("_", "-"), summary=summary, inject=inject, **fields)
 
     return declare
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Result:
-    """Everything noted of one fault."""
+    """Everything noted of one fault.
+
+    Attributes:
+        hits: of callers who were meant to be hit: what they were told, and how many of them.
+        num_seen: by how much the metric has grown, at most.
+        broken: sentences of promises that were seen broken.
+        translations: what came of those of bystanders, as `checks` of their health checks.
+        measured: what `LIMITS` limits, as far as it is known.
+        left: gauges of work that are not 0 in the end.
+    """
 
     fault: Fault
-    limits: Limits = Limits()
-    hits: Mapping[str, int]
-    seen: str
-    """Where metrics show the fault; empty: nowhere."""
-
-    broken: Sequence[str] = ()
-    translations: Sequence[Reply]
-    checks: Sequence[Reply]
-    recovered_s: float | None
-    """From the end of the fault to a right answer on a new connection; None: never."""
-
+    seconds: float = 0.0
+    hits: Counter[str] = field(default_factory=Counter)
+    num_seen: int = 0
+    broken: list[str] = field(default_factory=list)
+    translations: Sequence[Reply] = ()
+    checks: Sequence[Reply] = ()
+    measured: dict[str, float] = field(default_factory=dict)
     left: Mapping[str, float] = field(default_factory=dict)
-    rss_growth_mb: float = 0.0
-    thread_growth: int = 0
-    file_growth: int = 0
     began_s: float
-    elapsed_s: float
+    elapsed_s: float = 0.0
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """What must hold of this fault."""
+        limits = {**LIMITS, **self.fault.limits}
+        return {name: limit + self.seconds * (name in self.fault.delays) for name, limit in limits.items()}
 
     @property
     def errors(self) -> list[Reply]:
         """What bystanders were told that only callers who are hit should be told."""
-        excused = {"OK", *self.fault.statuses_in_batch}
+        excused = {"OK", *(self.fault.told if self.fault.hits_batch else ())}
         failed = [reply for reply in self.translations if reply.status not in excused]
         return failed + [reply for reply in self.checks if reply.status != "OK"]
 
     @property
     def summary(self) -> Summary:
         """Figures and promises of this fault."""
-        limits = self.limits
-        hits = "+".join(f"{status}:{count}" for status, count in sorted(self.hits.items())) or "nobody"
-        slowest_s, check_s = (
-            max((reply.latency_s for reply in replies), default=0.0) for replies in (self.translations, self.checks)
-        )
-        recovered_s = float("inf") if self.recovered_s is None else self.recovered_s
+        told, metric, measured = self.fault.told, self.fault.metric, dict(self.measured)
+        for name, replies in (("slowest_s", self.translations), ("health_s", self.checks)):
+            measured |= {name: max(reply.latency_s for reply in replies)} if replies else {}
+        is_told = not told or (self.hits.total() > 0 and self.hits.keys() <= told)
         return Summary(
             scenario="chaos",
             figures={
                 "fault": self.fault.name,
-                "hit": hits,
+                "hit": "+".join(f"{status}:{count}" for status, count in sorted((+self.hits).items())) or "nobody",
                 "bystanders": len(self.translations) + len(self.checks),
                 "bystander_errors": len(self.errors),
-                "slowest_s": f"{slowest_s:.2f}",
-                "health_s": f"{check_s:.2f}",
-                "recovered_s": "never" if self.recovered_s is None else f"{recovered_s:.2f}",
-                "rss_growth_mb": f"{self.rss_growth_mb:.1f}",
-                "threads": f"{self.thread_growth:+d}",
-                "files": f"{self.file_growth:+d}",
-                "seen": self.seen or "-",
+                **{name: round(measured[name], 2) if name in measured else "never" for name in LIMITS},
+                "seen": f"{metric}{self.num_seen:+d}" if metric else "-",
             },
             promises=[
                 Promise(name=self.fault.name, broken=self.broken),
+                require("callers who are hit are told", is_told, f"they were told {dict(self.hits)}"),
                 Promise(name="bystanders are answered", broken=[f"{one.status}: {one.message}" for one in self.errors]),
-                require("bystanders called", bool(self.translations and self.checks), "nothing is known of them"),
-                at_most("slowest translation of a bystander", slowest_s, limits.max_bystander_s, unit="s"),
-                at_most("slowest health check", check_s, limits.max_check_s, unit="s"),
-                require("metrics show the fault", bool(self.seen) or not self.fault.is_counted, "none does"),
-                at_most("recovery", recovered_s, limits.max_recovery_s, unit="s"),
+                require("metrics show the fault", not metric or self.num_seen > 0, f"{metric} has not grown"),
                 require("no work is left", not self.left, f"{dict(self.left)}"),
-                at_most("growth of memory", self.rss_growth_mb, limits.max_rss_growth_mb, unit="MB"),
-                at_most("more threads", self.thread_growth, limits.max_thread_growth),
-                at_most("more open files", self.file_growth, limits.max_file_growth),
+                *(
+                    at_most(name, measured[name], limit) if name in measured else require(name, False, "never seen")
+                    for name, limit in self.limits.items()
+                ),
             ],
         )
 
@@ -190,3 +160,56 @@ class Result:
             "elapsed_s": self.elapsed_s,
             "translations": pairs,
         }
+
+
+class Stage(Result):
+    """Where a fault is injected: a result in the making."""
+
+    def __init__(self, fault: Fault, server: ChaosServer, questions: Sequence[Question], mode: str) -> None:
+        """Look at the server and begin."""
+        super().__init__(fault=fault, seconds=fault.seconds[mode == "full"], began_s=time.monotonic())
+        self.amount = fault.amounts[mode == "full"]
+        self.server, self.questions, self.target = server, questions, server.process.target
+        self.bystanders = Bystanders(self.target, questions)
+        self.connections = ExitStack()
+        self._log_begin = server.log.stat().st_size
+        self._before = server.process.samples()
+
+    def connect(self, **options: Any) -> RawConnection:
+        """Return a connection that is closed when the fault is over."""
+        return self.connections.enter_context(closing(RawConnection(self.target, **options)))
+
+    def growth_of(self, name: str) -> int:
+        """Return by how much the series whose names with labels begin like this have grown since the fault began."""
+        now = {series: value for series, value in self.server.process.samples().items() if series.startswith(name)}
+        return round(sum(value - self._before.get(series, 0.0) for series, value in now.items()))
+
+    def look(self) -> None:
+        """Note by how much the fault's metric has grown; needed only of one that shrinks when the fault is over."""
+        if self.fault.metric:
+            self.num_seen = max(self.num_seen, self.growth_of(self.fault.metric))
+
+    def require(self, holds: bool, sentence: str) -> None:
+        """Note a promise as broken unless it holds."""
+        if not holds:
+            self.broken.append(sentence)
+
+    def require_ok(self, when: str, replies: Iterable[Reply]) -> None:
+        """Require that callers got right answers; `when` says what they did, or what was done to the server."""
+        told = {f"{reply.status} {reply.message}" for reply in replies if reply.status != "OK"}
+        self.require(not told, f"{when}: callers were told {', '.join(told)}")
+
+    def require_late(self, when: str, replies: Sequence[Reply], deadline_s: float, *, slack_s: float = 0.5) -> None:
+        """Note callers whose deadline could not be kept; require that they were told when it passed."""
+        self.hits.update(reply.status for reply in replies)
+        late_s = max(reply.latency_s for reply in replies) - deadline_s
+        self.require(late_s < slack_s, f"{when}: a caller was told {late_s:.2f} s after its deadline that it passed")
+
+    def ask(self, number: int = 0, *, timeout_s: float = TIMEOUT_S) -> Reply:
+        """Ask one of the questions, on a connection of its own; return the judged reply."""
+        with Client(self.target) as client:
+            return self.questions[number % len(self.questions)].ask(client, timeout_s=timeout_s)
+
+    def logged(self) -> str:
+        """Return what the server has logged since the fault began."""
+        return self.server.log.read_bytes()[self._log_begin :].decode(errors="replace")

@@ -2,16 +2,28 @@
 
 import argparse
 import difflib
+import shutil
 import sys
+import time
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
+import psutil
 from matplotlib.figure import Figure
 
-from loadtests.stress.chaos import connections, decoding, machine
-from loadtests.stress.chaos.fault import Fault, Result
-from loadtests.stress.chaos.run import run_faults
+from loadtests import wire
+from loadtests.sampler import footprint, work_left
+from loadtests.stress.callers import Bystanders, Client, Question, learn_answers
+from loadtests.stress.chaos import connections, machine
+from loadtests.stress.chaos.fault import Fault, Result, Stage, requests
+from loadtests.stress.chaos.server import chaos_server
+from loadtests.stress.server import poll
 from loadtests.stress.verdict import Summary, conclude, print_broken, require
+from loadtests.target import ServerError
 
 SUMMARY: Final = "one fault after the other is injected: do other callers notice, does the server recover?"
 
@@ -32,71 +44,138 @@ clock jumps by a library that is compiled (cc) and preloaded; without a C compil
 --mode short injects a little of every fault, in about a minute. DIR has chaos.json, chaos.png and the log of each
 server."""
 
-_INCHES: Final = (13, 5)
+FAULTS: Final = tuple(one for room in (connections, machine) for one in vars(room).values() if isinstance(one, Fault))
+"""In the order in which they are injected: what damages most comes last, one with a server of its own at the end."""
+
+_SETTLE_S: Final = 10.0
 
 
-def all_faults(*, has_compiler: bool) -> list[Fault]:
-    """Return every fault in the order in which they are injected; without a C compiler none that needs it.
-
-    Those that damage most come last, and the one with a server of its own at the very end.
-    """
-    faults = (*decoding.FAULTS, *connections.FAULTS, *machine.FAULTS)
-    return [fault for fault in faults if has_compiler or fault is not machine.clock_jump]
-
-
-def chosen(faults: Sequence[Fault], names: Sequence[str]) -> list[Fault]:
-    """Return the faults of these names, in the order given by `faults`; all of them if there are no names.
-
-    Raises:
-        ValueError: names the first one that is unknown, and one that is like it.
-    """
-    known = {fault.name for fault in faults}
+def chosen(text: str) -> list[Fault]:
+    """Return the faults of these names in their own order; an error names one that is unknown, and one like it."""
+    names, known = text.split(","), [fault.name for fault in FAULTS]
     for name in names:
         if name not in known:
             similar = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {similar[0]}?" if similar else ""
-            raise ValueError(f"there is no fault {name!r}{hint} --list shows all of them")
-    return [fault for fault in faults if not names or fault.name in names]
+            raise argparse.ArgumentTypeError(f"there is no fault {name!r}{hint} --list shows all of them")
+    return [fault for fault in FAULTS if fault.name in names]
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of this scenario."""
     add = parser.add_argument
-    add("--only", type=lambda text: text.split(","), default=[], metavar="NAME,...", help="some faults (all of them)")
+    add("--only", type=chosen, default=FAULTS, metavar="NAME,...", help="some faults (all of them)")
     add("--list", action="store_true", help="show all faults and inject none")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Inject the faults; return the exit code.
-
-    Raises:
-        argparse.ArgumentTypeError: if a fault of `--only` is unknown.
-        ServerError: if a server does not start.
-    """
-    has_compiler = machine.find_compiler() is not None
-    faults = all_faults(has_compiler=has_compiler)
-    if not has_compiler:
-        print("left out: clock-jump needs a C compiler (cc)", file=sys.stderr)
+    """Inject the faults for which this machine has what they need; return the exit code."""
+    lacking = [fault for fault in options.only if fault.needs and not shutil.which(fault.needs)]
+    for fault in lacking:
+        print(f"left out: {fault.name} needs {fault.needs}", file=sys.stderr)
+    faults = [fault for fault in options.only if fault not in lacking]
     if options.list:
         print("\n".join(f"{fault.name:<20} {fault.summary}" for fault in faults))
         return 0
-    try:
-        wanted = chosen(faults, options.only)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"argument --only: {error}") from error
-    results, exit_codes = run_faults(
-        wanted, options.mode, output=options.output, models=options.model_dir, seed=options.seed, report=_report
-    )
+    results, exit_codes = run_faults(faults, options.mode, options.output, options.model_dir, options.seed)
     details = {
         "mode": options.mode,
-        "summaries": {fault.name: fault.summary for fault in wanted},
+        "summaries": {fault.name: fault.summary for fault in faults},
         "exit_codes": exit_codes,
         "faults": [result.as_json() for result in results],
     }
     return conclude(summarize(results, exit_codes), options.output, details=details, figure=_picture(results))
 
 
-def summarize(results: Sequence[Result], exit_codes: Sequence[int]) -> Summary:
+def run_faults(
+    faults: Sequence[Fault], mode: str, output: Path, models: Path, seed: int
+) -> tuple[list[Result], list[int | None]]:
+    """Inject faults, on one server as long as it runs; return what came of them, and how their servers ended."""
+    left, results, exit_codes = deque(faults), list[Result](), list[int | None]()
+    while left:
+        server_output = output / f"server-{len(exit_codes) + 1}"
+        environment = left[0].environment(server_output) if left[0].environment else {}
+        with chaos_server(server_output, models=models, environment=environment) as server:
+            questions = _warmed_up(server.process.target, seed)
+            while left and server.process.exit_code is None:
+                fault = left.popleft()
+                results.append(_run_fault(Stage(fault, server, questions, mode)))
+                print(results[-1].summary.line, flush=True)
+                print_broken(results[-1].summary)
+                if fault.environment or (left and left[0].environment):
+                    break
+            with suppress(ServerError):  # it still runs, so it has no exit code
+                server.process.stop()
+            exit_codes.append(server.process.exit_code)
+    return results, exit_codes
+
+
+def _warmed_up(target: str, seed: int) -> list[Question]:
+    """Return questions with their answers, after calls that fill the batches, so that memory is what it will be."""
+    questions = learn_answers(target, wire.translate_requests(seed, count=8, texts=1))
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda large: learn_answers(target, [large]), wire.translate_requests(seed, count=4, texts=48)))
+    with Bystanders(target, questions) as bystanders:
+        for _ in questions:
+            bystanders.wait_for_answers()
+    return questions
+
+
+def _run_fault(stage: Stage) -> Result:
+    """Inject a fault among bystanders and return what came of it; a server that ends of it is a result, too."""
+    process, bystanders = stage.server.process, stage.bystanders
+    before = footprint(process.pid)
+    try:
+        with bystanders:
+            bystanders.wait_for_answers()
+            with stage.connections:
+                stage.fault.inject(stage)
+            _recover(stage)
+        settled = poll(process.samples, lambda now: now["mt_ready"] == 1 and not work_left(now), timeout_s=_SETTLE_S)
+        stage.left = work_left(settled)
+        stage.require(settled["mt_ready"] == 1, "the server is not ready")
+        stage.look()
+        if stage.fault.hits_batch:
+            _require_all_told(stage)
+        most_files = before.num_fds + stage.limits["files"]  # once the connections of former callers are closed
+        after = poll(lambda: footprint(process.pid), lambda now: now.num_fds <= most_files, timeout_s=_SETTLE_S)
+        stage.measured["rss_growth_mb"] = after.rss_mb - before.rss_mb
+        stage.measured["threads"] = after.num_threads - before.num_threads
+        stage.measured["files"] = after.num_fds - before.num_fds
+    except (ServerError, OSError, psutil.Error) as error:  # OSError: its ports, or no port of this machine is free
+        stage.broken.append(f"the server, or this machine, is out of reach: {error}")
+    if process.exit_code is not None:
+        stage.broken.append(f"the server has ended with {process.exit_code}")
+    stage.translations, stage.checks = bystanders.translations, bystanders.looks
+    stage.elapsed_s = time.monotonic() - stage.began_s
+    return stage
+
+
+def _recover(stage: Stage) -> None:
+    """Wait until a new connection gets right answers, and bystanders, too; give up if the server has ended."""
+    began_s = time.monotonic()
+
+    def is_well() -> bool:
+        with Client(stage.target) as client:
+            replies = (client.check(timeout_s=5.0), stage.questions[0].ask(client, timeout_s=5.0))
+            return all(reply.status == "OK" for reply in replies)
+
+    if poll(is_well, lambda well: well or stage.server.process.exit_code is not None, timeout_s=30.0):
+        stage.measured["recovered_s"] = time.monotonic() - began_s
+        stage.bystanders.wait_for_answers()
+
+
+def _require_all_told(stage: Stage) -> None:
+    """Note who was hit in the same batch; as many callers must have been told as requests have failed."""
+    (status,) = stage.fault.told
+    metric = requests("Translate", status)
+    num_told = stage.hits[status] + sum(reply.status == status for reply in stage.bystanders.translations)
+    num_failed = poll(lambda: stage.growth_of(metric), lambda count: count == num_told, timeout_s=_SETTLE_S)
+    stage.require(num_failed == num_told, f"{num_failed} requests failed, but {num_told} callers were told {status}")
+    stage.hits[status] = num_told
+
+
+def summarize(results: Sequence[Result], exit_codes: Sequence[int | None]) -> Summary:
     """Return what all faults came to; every server must have ended well, too."""
     broken = [result.fault.name for result in results if result.summary.broken]
     return Summary(
@@ -105,37 +184,22 @@ def summarize(results: Sequence[Result], exit_codes: Sequence[int]) -> Summary:
         promises=[
             require("every fault keeps its promises", not broken, ", ".join(broken)),
             require("faults were injected", bool(results), "none was"),
-            require("servers end with 0", not any(exit_codes), f"they ended with {list(exit_codes)}"),
+            require("servers end with 0", set(exit_codes) <= {0}, f"they ended with {list(exit_codes)}"),
         ],
     )
 
 
-def _report(result: Result) -> None:
-    summary = result.summary
-    print(summary.line, flush=True)
-    print_broken(summary)
-
-
 def _picture(results: Sequence[Result]) -> Figure:
     """Draw every translation that a bystander waited for; a fault's span is red if it broke a promise."""
-    figure = Figure(figsize=_INCHES, layout="constrained")
-    axes = figure.add_subplot()
-    origin_s = results[0].began_s
+    figure = Figure(figsize=(13, 5), layout="constrained")
+    axes = figure.add_subplot(xlabel="began, s", ylabel="latency of a bystander's translation, s", yscale="log")
     for number, result in enumerate(results):
-        begin_s = result.began_s - origin_s
-        color = "tab:red" if result.summary.broken else "tab:green"
-        axes.axvspan(begin_s, begin_s + result.elapsed_s, color=color, alpha=0.12 if number % 2 else 0.22, linewidth=0)
-        axes.text(
-            begin_s + result.elapsed_s / 2,
-            0.98,
-            result.fault.name,
-            rotation=90,
-            ha="center",
-            va="top",
-            transform=axes.get_xaxis_transform(),
-        )
-        begins = [reply.began_s - origin_s for reply in result.translations]
+        begin_s = result.began_s - results[0].began_s
+        end_s, color = begin_s + result.elapsed_s, "tab:red" if result.summary.broken else "tab:green"
+        axes.axvspan(begin_s, end_s, color=color, alpha=0.12 if number % 2 else 0.22, linewidth=0)
+        name = axes.text((begin_s + end_s) / 2, 0.98, result.fault.name, transform=axes.get_xaxis_transform())
+        name.set(rotation=90, ha="center", va="top")
+        begins = [reply.began_s - results[0].began_s for reply in result.translations]
         axes.plot(begins, [reply.latency_s for reply in result.translations], ".", color="tab:blue", markersize=2)
-    axes.set(xlabel="began, s", ylabel="latency of a bystander's translation, s", yscale="log")
     axes.grid(visible=True, which="both", axis="y", alpha=0.3)
     return figure

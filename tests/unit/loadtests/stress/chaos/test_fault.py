@@ -1,20 +1,19 @@
 import dataclasses
+from collections import Counter
 from typing import Any
 
 import pytest
 
+from loadtests.stress.__main__ import main
 from loadtests.stress.callers import Reply
-from loadtests.stress.chaos.fault import Fault, Limits, Result
+from loadtests.stress.chaos.fault import Fault, Result
+from loadtests.stress.chaos.scenario import FAULTS, chosen, summarize
 
-LIMITS = Limits(
-    max_bystander_s=2.0,
-    max_check_s=1.0,
-    max_recovery_s=5.0,
-    max_rss_growth_mb=64.0,
-    max_thread_growth=16,
-    max_file_growth=8,
-)
-FAULT = Fault(name="sigstop", summary="", run=lambda _: "")
+FAULT = Fault(name="sigstop", summary="", inject=lambda _: None, told={"DEADLINE_EXCEEDED"}, metric="mt_missed")
+UNCOUNTED = dataclasses.replace(FAULT, metric="")
+IN_BATCH = dataclasses.replace(FAULT, told={"INTERNAL"}, hits_batch=True)
+DELAYING = dataclasses.replace(FAULT, limits={"slowest_s": 3.0}, delays={"slowest_s"})
+MEASURED = {"recovered_s": 0.1, "rss_growth_mb": 1.0, "threads": 0, "files": 0}
 
 
 def reply(status: str = "OK", *, latency_s: float = 0.1, message: str = "") -> Reply:
@@ -22,43 +21,45 @@ def reply(status: str = "OK", *, latency_s: float = 0.1, message: str = "") -> R
 
 
 def result(**changed: Any) -> Result:
-    held = Result(
-        fault=FAULT,
-        limits=LIMITS,
-        hits={"DEADLINE_EXCEEDED": 4},
-        seen="mt_segments_total{error}+3",
-        translations=(reply(), reply()),
-        checks=(reply(),),
-        recovered_s=0.1,
-        rss_growth_mb=1.0,
-        began_s=10.0,
-        elapsed_s=5.0,
-    )
-    return dataclasses.replace(held, **changed)
+    held = {"fault": FAULT, "hits": Counter(DEADLINE_EXCEEDED=4), "num_seen": 3, "measured": MEASURED, "began_s": 10.0}
+    return Result(**{**held, "translations": (reply(), reply()), "checks": (reply(),), **changed})
 
 
-def test_a_fault_that_no_other_caller_notices_keeps_every_promise() -> None:
-    assert result().summary.broken == []
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"fault": UNCOUNTED, "num_seen": 0},
+        {"fault": IN_BATCH, "hits": Counter(INTERNAL=1), "translations": (reply(), reply("INTERNAL"))},
+        {"fault": DELAYING, "seconds": 8.0, "translations": (reply(latency_s=10.5),)},
+    ],
+)
+def test_a_fault_that_no_other_caller_notices_keeps_every_promise(changed: dict[str, Any]) -> None:
+    assert result(**changed).summary.broken == []
 
 
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"broken": ("the server lied",)}, "sigstop: the server lied"),
+        ({"broken": ["the server lied"]}, "sigstop: the server lied"),
+        ({"hits": Counter()}, "callers who are hit are told: they were told {}"),
+        ({"hits": Counter(UNKNOWN=1)}, "callers who are hit are told: they were told {'UNKNOWN': 1}"),
         ({"translations": (reply(), reply("INTERNAL", message="why"))}, "bystanders are answered: INTERNAL: why"),
         ({"translations": (reply("WRONG_ANSWER"),)}, "bystanders are answered: WRONG_ANSWER"),
         ({"checks": (reply("UNAVAILABLE"),)}, "bystanders are answered: UNAVAILABLE"),
-        ({"translations": ()}, "bystanders called: nothing is known"),
-        ({"checks": ()}, "bystanders called: nothing is known"),
-        ({"translations": (reply(latency_s=2.5),)}, "slowest translation of a bystander: 2.5 s, more than 2"),
-        ({"checks": (reply(latency_s=1.5),)}, "slowest health check: 1.5 s, more than 1"),
-        ({"seen": ""}, "metrics show the fault: none does"),
-        ({"recovered_s": None}, "recovery: inf s, more than 5"),
-        ({"recovered_s": 6.0}, "recovery: 6 s, more than 5"),
+        ({"translations": ()}, "slowest_s: never seen"),
+        ({"checks": ()}, "health_s: never seen"),
+        ({"translations": (reply(latency_s=2.5),)}, "slowest_s: 2.5, more than 2"),
+        ({"checks": (reply(latency_s=1.5),)}, "health_s: 1.5, more than 1"),
+        ({"fault": DELAYING, "seconds": 8.0, "translations": (reply(latency_s=12),)}, "slowest_s: 12, more than 11"),
+        ({"fault": DELAYING, "seconds": 8.0, "checks": (reply(latency_s=1.5),)}, "health_s: 1.5, more than 1"),
+        ({"fault": IN_BATCH, "hits": Counter(INTERNAL=1), "checks": (reply("INTERNAL"),)}, "answered: INTERNAL"),
+        ({"num_seen": 0}, "metrics show the fault: mt_missed has not grown"),
+        ({"measured": {**MEASURED, "recovered_s": 6.0}}, "recovered_s: 6, more than 5"),
         ({"left": {"mt_queue_segments": 2.0}}, "no work is left: {'mt_queue_segments': 2.0}"),
-        ({"rss_growth_mb": 65.0}, "growth of memory: 65 MB, more than 64"),
-        ({"thread_growth": 17}, "more threads: 17, more than 16"),
-        ({"file_growth": 9}, "more open files: 9, more than 8"),
+        ({"measured": {**MEASURED, "rss_growth_mb": 65.0}}, "rss_growth_mb: 65, more than 64"),
+        ({"measured": {**MEASURED, "threads": 17}}, "threads: 17, more than 16"),
+        ({"measured": {**MEASURED, "files": 9}}, "files: 9, more than 8"),
     ],
 )
 def test_each_promise_can_be_broken(changed: dict[str, Any], sentence: str) -> None:
@@ -67,28 +68,44 @@ def test_each_promise_can_be_broken(changed: dict[str, Any], sentence: str) -> N
     assert sentence in broken.sentence
 
 
-def test_requests_in_the_batch_that_failed_may_be_told_so_and_nothing_else() -> None:
-    replies = (reply(), reply("INTERNAL"), reply("UNAVAILABLE"))
-    fault = dataclasses.replace(FAULT, statuses_in_batch=frozenset({"INTERNAL"}))
-
-    found = result(fault=fault, translations=replies)
-
-    assert [error.status for error in found.errors] == ["UNAVAILABLE"]
-
-
-def test_what_is_rejected_before_it_is_counted_needs_no_metric() -> None:
-    assert result(seen="", fault=dataclasses.replace(FAULT, is_counted=False)).summary.broken == []
-
-
-def test_the_line_names_the_fault_and_what_came_of_it() -> None:
+def test_the_line_and_the_json_tell_of_the_fault_and_what_came_of_it() -> None:
     assert result().summary.line.startswith("chaos fault=sigstop hit=DEADLINE_EXCEEDED:4 bystanders=3 ")
-    assert result().summary.line.endswith(" seen=mt_segments_total{error}+3 verdict=held")
-    assert " hit=nobody " in result(hits={}).summary.line
-    assert " recovered_s=never " in result(recovered_s=None).summary.line
-
-
-def test_the_json_counts_times_from_the_begin_of_the_fault() -> None:
+    assert result().summary.line.endswith(" seen=mt_missed+3 verdict=held")
+    assert " hit=nobody " in result(hits=Counter()).summary.line
+    assert " recovered_s=never " in result(measured={}).summary.line
     found = result(translations=(reply(latency_s=0.25),)).as_json()
+    assert (found["translations"], found["verdict"]) == ([(0.0, 0.25)], "held")
 
-    assert found["translations"] == [(0.0, 0.25)]
-    assert found["verdict"] == "held"
+
+def test_faults_are_declared_once_with_growing_amounts_and_what_needs_a_server_of_its_own_comes_last() -> None:
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS) == 19
+    assert all(fault.summary for fault in FAULTS)
+    assert all(short <= full for fault in FAULTS for short, full in (fault.amounts, fault.seconds))
+    assert [fault.name for fault in FAULTS if fault.environment] == [FAULTS[-1].name]
+    assert [fault.name for fault in chosen("sigstop,step-raises")] == ["step-raises", "sigstop"]
+
+
+@pytest.mark.parametrize("has_compiler", [True, False])
+def test_the_list_has_a_line_for_every_fault_but_the_clocks_without_a_compiler(
+    has_compiler: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda command: command if has_compiler else None)
+
+    assert main(["chaos", "--list"]) == 0
+
+    expected = [fault.name for fault in FAULTS if has_compiler or fault.name != "clock-jump"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == expected
+
+
+@pytest.mark.parametrize(
+    ("results", "exit_codes", "expected"),
+    [
+        ([result(), result()], [0], "chaos faults=2 held=2 verdict=held"),
+        ([result(), result(measured={})], [0], "chaos faults=2 held=1 verdict=broken"),
+        ([result()], [0, -7], "chaos faults=1 held=1 verdict=broken"),
+        ([result()], [None], "chaos faults=1 held=1 verdict=broken"),
+        ([], [], "chaos faults=0 held=0 verdict=broken"),
+    ],
+)
+def test_the_last_line_is_the_verdict(results: list[Result], exit_codes: list[int | None], expected: str) -> None:
+    assert summarize(results, exit_codes).line == expected
