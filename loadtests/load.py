@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 from loadtests.arrivals import parse_arrivals
-from loadtests.flags import flags_of, parsed_by
-from loadtests.offer import CLOSED, Load, Run, offer
+from loadtests.flags import flags_of, parsed_by, within
+from loadtests.offer import Load, Run, offer
 from loadtests.page import Series, render, series_of
 from loadtests.records import MAX_GENERATOR_LAG_P99_MS, write_records
 from loadtests.report import Report, circumstances, markdown, rounded, unclean_end
@@ -43,6 +44,8 @@ and the log of a server that was started.
 
 exit codes: 0 all held; 1 objective or baseline broken, generator late, or the server failed; 2 called wrongly"""
 
+_CLOSED: Final = "closed"
+"""In place of arrivals: users who wait for their answers."""
 _DURATIONS: Final = {"full": (60.0, 10.0), "short": (10.0, 3.0)}
 """Seconds by mode: measured, to warm up."""
 _MAX_LAG_MS: Final = {"full": MAX_GENERATOR_LAG_P99_MS, "short": 100.0}
@@ -63,10 +66,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("when calls come").add_argument
     add("--arrivals", default="poisson", metavar="KIND", help="as above, or closed (poisson)")
     add("--rate", type=float, default=10.0, metavar="N", help="calls a second, by all processes (10)")
-    add("--users", type=int, default=8, metavar="N", help="of the closed loop (8)")
-    add("--duration", type=float, metavar="S", help="seconds that are measured (60; short: 10)")
-    add("--warm-up", type=float, metavar="S", help="seconds before them (10; short: 3)")
-    add("--processes", type=int, default=1, metavar="N", help="that send; each can send some 500 a second (1)")
+    add("--users", type=within(1, 10_000, int), default=8, metavar="N", help="of the closed loop (8)")
+    add("--duration", type=within(0.001, 86_400), metavar="S", help="seconds that are measured (60; short: 10)")
+    add("--warm-up", type=within(0, 86_400), metavar="S", help="seconds before them (10; short: 3)")
+    processes = "that send; each can send some 500 a second (1)"
+    add("--processes", type=within(1, 64, int), default=1, metavar="N", help=processes)
 
     add = parser.add_argument_group("what must hold").add_argument
     add("--slo", type=parsed_by(parse_slo), metavar="BOUNDS", help=GRAMMAR.replace("%", "%%"))
@@ -85,7 +89,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def prepare(options: argparse.Namespace, workload: Workload) -> Callable[[Target], Report]:
     """Return what offers a server the load; ValueError or OSError if that is not possible as the flags say."""
     duration_s, warm_up_s = _DURATIONS[options.mode]
-    is_closed = options.arrivals == CLOSED
+    is_closed = options.arrivals == _CLOSED
+    if is_closed and options.users < options.processes:
+        raise ValueError(f"{options.users} users: expected at least one for each process")
     load = Load(
         workload=workload,
         arrivals=None if is_closed else parse_arrivals(options.arrivals, rate_per_s=options.rate),
@@ -149,13 +155,13 @@ def report_of(
         "broken": not_held,
         "figures": figures,
         "summary": asdict(run.summary),
-        "series": [asdict(one) for one in series.values()],
+        "series": [{"name": name, **one._asdict()} for name, one in series.items()],
     }
     return Report(
         name=NAME,
         figures={
             "profile": load.workload.profile.value,
-            "rate": "closed" if load.arrivals is None else f"{load.arrivals.rate_per_s:g}",
+            "rate": _CLOSED if load.arrivals is None else f"{load.arrivals.rate_per_s:g}",
             **{name: rounded(figures[name]) for name in ("p50_ms", "p95_ms", "p99_ms", "max_ms")},
             **{name: rounded(figures[name], 4) for name in ("goodput", "rejected", "errors")},
             "tokens_per_s": rounded(figures["tokens_per_s"], 0),
@@ -172,7 +178,7 @@ def settings_of(load: Load) -> dict[str, Any]:
     """Return what makes two runs comparable: with other settings they are different tests."""
     return {
         "profile": load.workload.profile.value,
-        "arrivals": "closed" if load.arrivals is None else load.arrivals.text,
+        "arrivals": _CLOSED if load.arrivals is None else load.arrivals.text,
         "rate_per_s": None if load.arrivals is None else load.arrivals.rate_per_s,
         "users": load.num_users if load.arrivals is None else None,
         "workload": flags_of(load.workload),
@@ -182,16 +188,20 @@ def settings_of(load: Load) -> dict[str, Any]:
 def figures_of(run: Run, series: Mapping[str, Series]) -> _Figures:
     """Return figures by name with its unit, shares from 0 to 1; None: not known."""
     summary = run.summary
+
+    def mean(name: str) -> float | None:
+        return fmean(series[name].values) if series[name].points else None
+
     return {
         **(asdict(summary.latency) if summary.latency else dict.fromkeys(_LATENCIES)),
         "goodput": summary.goodput,
         "goodput_per_s": summary.goodput_per_s,
         **{name: getattr(summary, name) / summary.offered for name in ("rejected", "late", "left", "errors")},
         "tokens_per_s": summary.tokens_per_s,
-        "batch_segments_mean": series["segments of a step"].mean,
-        "queue_segments_max": series["queue"].highest,
-        "server_cores": series["processor"].mean,
-        "server_memory_mb_max": series["memory"].highest,
+        "batch_segments_mean": mean("segments of a step"),
+        "queue_segments_max": max(series["queue"].values, default=None),
+        "server_cores": mean("processor"),
+        "server_memory_mb_max": max(series["memory"].values, default=None),
         "generator_cores": None if summary.generator_cpu_s is None else summary.generator_cpu_s / run.load.total_s,
         "generator_lag_p99_ms": summary.generator_lag.p99_ms,
     }

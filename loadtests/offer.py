@@ -19,15 +19,11 @@ from loadtests.generator import closed_loop, open_loop
 from loadtests.records import CallRecord, Summary, summarize
 from loadtests.sampler import Sample, sampling
 from loadtests.target import Target
+from loadtests.wire import Outcome
 from loadtests.workload import Workload
-
-CLOSED: Final = "closed"
-"""In place of arrivals: users who wait for their answers."""
 
 _NUM_CHANNELS: Final = 4
 """Of each process; a server admits some hundred calls on each."""
-_MAX_PROCESSES: Final = 64
-_MAX_S: Final = 86_400
 _PREPARE_S: Final = 120.0
 """Most seconds until all processes have made their calls."""
 _LEAD_S: Final = 0.2
@@ -55,20 +51,6 @@ class Load:
     num_processes: int = 1
     """That send; each makes its share of one schedule."""
 
-    def __post_init__(self) -> None:
-        """Check what a type cannot say.
-
-        Raises:
-            ValueError: naming the field and what it must be.
-        """
-        if not 0 < self.duration_s <= _MAX_S or not 0 <= self.warm_up_s <= _MAX_S:
-            seconds = f"{self.warm_up_s:g} s to warm up and {self.duration_s:g} s"
-            raise ValueError(f"{seconds}: expected up to {_MAX_S}, the second above 0")
-        if not 1 <= self.num_processes <= _MAX_PROCESSES:
-            raise ValueError(f"{self.num_processes} processes: expected 1 to {_MAX_PROCESSES}")
-        if not self.num_processes <= self.num_users <= 10_000 and self.arrivals is None:
-            raise ValueError(f"{self.num_users} users: expected at least one for each process, at most 10000")
-
     @property
     def total_s(self) -> float:
         """In which calls are made."""
@@ -92,6 +74,15 @@ class Run:
 
     summary: Summary
     """Of the measured time, but for the processor time of the generator, which is that of the warm-up too."""
+
+    def latencies_ms(self) -> dict[str, list[tuple[float, float]]]:
+        """Return when each call should have come, in seconds, and its latency, by what became of it."""
+        points: dict[str, list[tuple[float, float]]] = {}
+        for kind in Outcome:
+            calls = [record for record in self.records if record.outcome is kind]
+            if calls:
+                points[kind.value] = [(one.planned_s - self.began_s, 1000 * one.latency_s) for one in calls]
+        return points
 
 
 def offer(target: Target, load: Load, *, pids: Sequence[int] = ()) -> Run:

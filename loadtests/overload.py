@@ -16,7 +16,7 @@ from loadtests.flags import parsed_by, within
 from loadtests.generator import Generator
 from loadtests.offer import Load, Run, offer
 from loadtests.records import MAX_GENERATOR_LAG_P99_MS, percentile
-from loadtests.report import COLOURS, Report, circumstances, figure, plot, rounded, unclean_end
+from loadtests.report import Report, circumstances, draw, figure, rounded, unclean_end
 from loadtests.sampler import RESIDENT_BYTES, scrape, work_left
 from loadtests.slo import GRAMMAR, parse_slo
 from loadtests.target import ServerError, Target
@@ -180,21 +180,14 @@ def report_of(
 
 def _picture(run: Run, capacity_per_s: float, memory_mb: Sequence[tuple[float, float]]) -> Figure:
     """Draw calls by the second in which they came or ended, the time until the end of each, and the memory."""
+    counts = {"offered": Counter(int(one.planned_s - run.began_s) for one in run.records)}
+    for one in run.records:
+        counts.setdefault(one.outcome.value, Counter())[int(one.ended_s - run.began_s)] += 1
+    seconds = range(max(counts["offered"]) + 1)
+    by_second = {name: [(second, counted[second]) for second in seconds] for name, counted in counts.items()}
     drawn, (rates, latencies, memory) = figure(3, size=(9, 8), sharex=True)
-    offered = Counter(int(one.planned_s - run.began_s) for one in run.records)
-    seconds = range(max(offered) + 1)
-    plot(rates, ((second, offered[second]) for second in seconds), "offered", color="black")
-    for kind, colour in COLOURS.items():
-        if of_kind := [one for one in run.records if one.outcome is kind]:
-            ended = Counter(int(one.ended_s - run.began_s) for one in of_kind)
-            plot(rates, ((second, ended[second]) for second in seconds), kind.value, color=colour)
-            points = ((one.planned_s - run.began_s, 1000 * one.latency_s) for one in of_kind)
-            plot(latencies, points, kind.value, color=colour, marker=".", markersize=2, linestyle="")
-    rates.axhline(capacity_per_s, color="grey", linestyle=":", label="capacity")
-    rates.set_ylabel("calls a second")
-    rates.legend(loc="upper right")
-    latencies.axhline(1000 * run.load.workload.deadline_s, color="black", linestyle=":", linewidth=1)
-    latencies.set(yscale="log", ylabel="milliseconds to the end")
-    plot(memory, memory_mb)
-    memory.set(xlabel="seconds", ylabel="server memory, MiB", ylim=(0, None))
+    draw(rates, by_second, limits={"capacity": capacity_per_s}, ylabel="calls a second")
+    deadline = {"deadline": 1000 * run.load.workload.deadline_s}
+    draw(latencies, {}, dots=run.latencies_ms(), limits=deadline, yscale="log", ylabel="milliseconds to the end")
+    draw(memory, {"memory": memory_mb}, xlabel="seconds", ylabel="server memory, MiB")
     return drawn

@@ -16,13 +16,17 @@ from loadtests.target import Target
 from loadtests.wire import Outcome
 
 COLOURS: Final = {
-    Outcome.ANSWERED: "tab:green",
-    Outcome.REJECTED: "tab:blue",
-    Outcome.LATE: "tab:orange",
-    Outcome.LEFT: "tab:grey",
-    Outcome.ERROR: "tab:red",
+    Outcome.ANSWERED.value: "tab:green",
+    Outcome.REJECTED.value: "tab:blue",
+    Outcome.LATE.value: "tab:orange",
+    Outcome.LEFT.value: "tab:grey",
+    Outcome.ERROR.value: "tab:red",
+    "offered": "black",
+    "client p95": "black",
 }
-"""Of what became of calls, in every picture."""
+"""Of what became of calls, and of what is drawn beside it, in every picture."""
+
+Points = Sequence[tuple[float, float]]
 
 _DPI: Final = 120
 
@@ -111,6 +115,31 @@ def plot(axes: Axes, points: Iterable[tuple[float, float]], label: str = "", **s
     """Draw points, joined by a line unless the style says otherwise."""
     pairs = list(points)
     axes.plot([x for x, _ in pairs], [y for _, y in pairs], label=label, **style)
+
+
+def draw(
+    axes: Axes,
+    lines: Mapping[str, Points],
+    *,
+    dots: Mapping[str, Points] | None = None,
+    limits: Mapping[str, float] | None = None,
+    **settings: Any,
+) -> None:
+    """Draw a panel: lines as far as they have points, dots, and levels across, each by its name; then set the rest."""
+    for name, points in (dots or {}).items():
+        plot(axes, points, name, color=COLOURS.get(name), marker=".", markersize=3, linestyle="", rasterized=True)
+    for name, points in lines.items():
+        if points:
+            plot(axes, points, name, color=COLOURS.get(name))
+    for name, level in (limits or {}).items():
+        axes.axhline(level, color="black", linestyle=":", linewidth=1, label=name)
+    if axes.lines:
+        axes.legend(loc="upper right")
+    else:
+        axes.text(0.5, 0.5, "the server does not say", transform=axes.transAxes, ha="center")
+    axes.set(**settings)
+    if "yscale" not in settings:
+        axes.set_ylim(bottom=0)
 
 
 def write_picture(path: Path, figure: Figure) -> None:

@@ -3,6 +3,7 @@ import math
 import re
 from collections.abc import Sequence
 from html.parser import HTMLParser
+from statistics import fmean
 
 import pytest
 
@@ -19,7 +20,7 @@ DRAWN = [
     ["seconds", "offered", "answered"],
     ["seconds", "ms", "answered", "client p95"],
     ["ms", "calls answered", "ms", "share of the calls answered", *STAGES],
-    [*STAGES, "seconds", "ms", "p50", "p95"],
+    [word for stage in STAGES for word in ("seconds", "ms", stage, "p50", "p95")],
     ["seconds", "target tokens"],
     ["seconds", "queue"],
     ["seconds", "batch segments", "batch rows", "segments of a step"],
@@ -103,11 +104,11 @@ def series(
 def test_gauges_are_shown_as_they_stand_and_counters_as_they_grow() -> None:
     found = series([sample(float(second)) for second in range(-5, 13)], duration_s=10.0)
 
-    assert found["queue"].points == tuple((float(second), float(second)) for second in range(12))
-    assert found["target tokens"].mean == pytest.approx(3.0)
-    assert found["processor"].mean == pytest.approx(0.5)
-    assert found["segments of a step"].mean == pytest.approx(3.0)
-    assert found["memory"].highest == 111.0
+    assert found["queue"].points == [(float(second), float(second)) for second in range(12)]
+    assert fmean(found["target tokens"].values) == pytest.approx(3.0)
+    assert fmean(found["processor"].values) == pytest.approx(0.5)
+    assert fmean(found["segments of a step"].values) == pytest.approx(3.0)
+    assert max(found["memory"].values) == 111.0
 
 
 def test_what_is_not_known_has_no_points() -> None:
@@ -117,10 +118,9 @@ def test_what_is_not_known_has_no_points() -> None:
     idle = series([Sample(at_s=BEGAN_S + at_s, values=sample(1.0).values) for at_s in (0.0, 1.0)], duration_s=1.0)
 
     assert len(lacking["queue"].points) == 3
-    assert lacking["memory"].points == lacking["processor"].points == ()
-    assert lacking["memory"].highest is lacking["memory"].mean is None
-    assert gap["target tokens"].points == ((2.0, 3.0), (3.0, 3.0))
-    assert idle["segments of a step"].points == ()
+    assert lacking["memory"].points == lacking["processor"].points == []
+    assert gap["target tokens"].points == [(2.0, 3.0), (3.0, 3.0)]
+    assert idle["segments of a step"].points == []
 
 
 def test_calls_are_counted_by_when_they_should_have_come() -> None:
@@ -128,8 +128,8 @@ def test_calls_are_counted_by_when_they_should_have_come() -> None:
 
     found = series(records=records, duration_s=2.5)
 
-    assert found["offered"].points == ((0.5, 2.0), (1.5, 0.0), (2.25, 2.0))
-    assert found["rejected"].points == ((0.5, 0.0), (1.5, 0.0), (2.25, 2.0))
+    assert found["offered"].points == [(0.5, 2.0), (1.5, 0.0), (2.25, 2.0)]
+    assert found["rejected"].points == [(0.5, 0.0), (1.5, 0.0), (2.25, 2.0)]
     assert [(at_s, round(value)) for at_s, value in found["client p95"].points] == [(0.5, 5000)]
     assert [math.floor(at_s) for at_s, _ in found["generator lag p99"].points] == [0, 2]
     assert len(series(records=records, duration_s=1800.0)["offered"].points) == 60  # no more than can be seen
