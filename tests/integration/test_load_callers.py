@@ -1,8 +1,10 @@
-"""What the load generator notes of a call, whatever a server does with it."""
+"""What load does with a server and notes of it, whatever the server does."""
 
+import argparse
+import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,69 +14,136 @@ from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import code_pb2, status_pb2
 
+from loadtests.__main__ import main
 from loadtests.client import Access, Client
+from loadtests.generator import Generator
 from loadtests.records import CallRecord
+from loadtests.target import Target, add_server_flags, open_target
 from loadtests.wire import Method, Outcome
-from loadtests.workload import PlannedCall
+from loadtests.workload import Mix, PlannedCall, Workload
+from service.api import status
+from service.errors import DeadlineExceededError, DragomanError, DrainingError, OverloadedError
 from tests.certificates import NAME, Authority, chain_pem, key_pem
 from tests.integration.fake_translator import ANSWER, Answering, fake_translator
 
 PATIENCE_S = 30.0  # only reached by a test that would otherwise fail anyway
 
 
-def call(method: Method, *, num_messages: int = 1, timeout_s: float = PATIENCE_S, **fields: Any) -> PlannedCall:
-    return PlannedCall(
-        method=method,
-        messages=(b"",) * num_messages,
-        timeout_s=timeout_s,
-        leave_after_s=fields.get("leave_after_s"),
-        profile="chat",
-        num_texts=num_messages,
-    )
+TRANSLATE, DOCUMENT, STREAM = Method.TRANSLATE, Method.TRANSLATE_DOCUMENT, Method.TRANSLATE_STREAM
+
+
+def call(method: Method, *, timeout_s: float = PATIENCE_S, leave_after_s: float | None = None) -> PlannedCall:
+    messages = (b"",) * (3 if method is STREAM else 1)
+    given = {"timeout_s": timeout_s, "leave_after_s": leave_after_s, "profile": "chat", "num_texts": len(messages)}
+    return PlannedCall(method=method, messages=messages, **given)  # type: ignore[arg-type]
 
 
 def made(planned: PlannedCall, answering: Answering, *, ago_s: float = 0.0) -> CallRecord:
     """The record of a call to a server that answers it so, planned so long ago."""
+    records: queue.SimpleQueue[CallRecord] = queue.SimpleQueue()
     with fake_translator({planned.method.value: answering}) as target, Client(target) as connection:
-        return connection.make(planned, time.monotonic() - ago_s)
+        connection.begin(planned, time.monotonic() - ago_s, records.put)
+        return records.get(timeout=PATIENCE_S)
 
 
 def answer(*_: Any) -> bytes:
     return ANSWER.SerializeToString()
 
 
-def test_an_answer_is_noted_with_its_tokens_and_stages() -> None:
-    timings = pb.StageTimings(queue=Duration(nanos=1_000_000), decode=Duration(seconds=2))
-    told = pb.TranslateResponse(num_source_tokens=3, num_target_tokens=4, timings=timings).SerializeToString()
+def echo(requests: Iterator[bytes], _: Any) -> Iterator[bytes]:
+    return map(answer, requests)
 
-    record = made(call(Method.TRANSLATE), lambda *_: told)
 
-    assert (record.outcome, record.status) == (Outcome.ANSWERED, "OK")
-    assert (record.method, record.profile) == ("Translate", "chat")
-    assert (record.num_source_tokens, record.num_target_tokens, record.num_texts) == (3, 4, 1)
-    assert (record.queue_s, record.encode_s, record.decode_s, record.text_s) == (0.001, 0.0, 2.0, 0.0)
-    assert record.planned_s <= record.sent_s <= record.ended_s
+def sentences(*_: Any) -> Iterator[bytes]:
+    for decode_s in (2, 1):
+        sentence = pb.Sentence(num_source_tokens=5, num_target_tokens=6)
+        timings = pb.StageTimings(decode=Duration(seconds=decode_s))
+        yield pb.TranslatedSentence(sentence=sentence, timings=timings).SerializeToString()
+
+
+def break_off(request: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
+    yield next(sentences(request, context))
+    context.abort(grpc.StatusCode.INTERNAL, "no")
+
+
+def failing(error: DragomanError, *, kept: slice = slice(None)) -> Answering:
+    """Fails as the server does, with some of the trailing metadata."""
+
+    def fail(_: Any, context: grpc.ServicerContext) -> None:
+        told = status.answer(error)
+        context.set_trailing_metadata(tuple(told.trailing_metadata)[kept])
+        context.abort(told.code, told.message)
+
+    return fail
+
+
+def cancel(_: Any, context: grpc.ServicerContext) -> None:
+    context.abort(grpc.StatusCode.CANCELLED, "no")
+
+
+TIMINGS = pb.StageTimings(queue=Duration(nanos=1_000_000), decode=Duration(seconds=2))
+TOLD = pb.TranslateResponse(num_source_tokens=3, num_target_tokens=4, timings=TIMINGS).SerializeToString()
+FAILED = pb.TranslateResponse(error=status_pb2.Status(code=code_pb2.INTERNAL)).SerializeToString()
+NOTED = {
+    "method": "Translate",
+    "profile": "chat",
+    "num_texts": 1,
+    "num_source_tokens": 3,
+    "num_target_tokens": 4,
+    "queue_s": 0.001,
+    "encode_s": 0.0,
+    "decode_s": 2.0,
+}
+OVERLOADED = OverloadedError(queued=3, limit=3, unit="segments", retry_after_s=1.5)
+NO_TIME = "ERROR RESOURCE_EXHAUSTED without a time"
+EARLY, LATE = failing(DeadlineExceededError("admission")), failing(DeadlineExceededError("decode"))
 
 
 @pytest.mark.parametrize(
-    "method", [Method.LIST_MODELS, Method.GET_MODEL, Method.LOAD_MODEL, Method.SET_MODEL_LABEL, Method.CHECK]
+    ("planned", "answering", "became", "noted"),
+    [
+        (call(TRANSLATE), lambda *_: TOLD, "ANSWERED OK", NOTED),
+        (call(TRANSLATE, leave_after_s=PATIENCE_S), answer, "ANSWERED OK", {}),
+        (call(TRANSLATE), cancel, "ERROR CANCELLED", {}),
+        (call(TRANSLATE), failing(OVERLOADED), "REJECTED RESOURCE_EXHAUSTED", {}),
+        (call(TRANSLATE), failing(OVERLOADED, kept=slice(0, 1)), NO_TIME, {}),
+        (call(TRANSLATE), failing(OVERLOADED, kept=slice(1, 2)), NO_TIME, {}),
+        (call(TRANSLATE), EARLY, "REJECTED DEADLINE_EXCEEDED admission", {}),
+        (call(TRANSLATE), LATE, "LATE DEADLINE_EXCEEDED decode", {}),
+        (call(TRANSLATE), failing(DrainingError()), "ERROR UNAVAILABLE", {}),
+        (call(DOCUMENT), sentences, "ANSWERED OK", {"num_source_tokens": 10, "num_target_tokens": 12, "decode_s": 2.0}),
+        (call(DOCUMENT), break_off, "ERROR INTERNAL", {"num_target_tokens": 6}),
+        (call(STREAM), echo, "ANSWERED OK", {"num_target_tokens": 12}),
+        (call(STREAM), lambda *_: iter([TOLD] * 2), "ERROR OK, 2 answers to 3 requests", {}),
+        (call(STREAM), lambda *_: iter([FAILED] * 3), "ERROR OK, INTERNAL within", {}),
+        *(
+            (call(method), lambda *_: b"", "ANSWERED OK", {"num_target_tokens": 0, "queue_s": None})
+            for method in Method
+            if not method.translates
+        ),
+    ],
 )
-def test_methods_without_text_are_called_too(method: Method) -> None:
-    record = made(call(method), lambda *_: b"")
+def test_each_call_is_noted_as_what_it_was(
+    planned: PlannedCall, answering: Answering, became: str, noted: Mapping[str, Any]
+) -> None:
+    record = made(planned, answering)
 
-    assert (record.outcome, record.num_target_tokens, record.queue_s) == (Outcome.ANSWERED, 0, None)
+    assert f"{record.outcome.name} {record.status}" == became
+    assert {name: getattr(record, name) for name in noted} == noted
+    assert (record.first_s is None) == (planned.method not in {DOCUMENT, STREAM})
+    assert record.planned_s <= record.sent_s <= (record.first_s or record.sent_s) <= record.ended_s
 
 
 def test_waiting_and_deadline_count_from_the_planned_moment() -> None:
-    in_time = made(call(Method.TRANSLATE), answer, ago_s=5.0)
-    too_late = made(call(Method.TRANSLATE, timeout_s=4.0), answer, ago_s=5.0)
+    in_time = made(call(TRANSLATE), answer, ago_s=5.0)
+    too_late = made(call(TRANSLATE, timeout_s=4.0), answer, ago_s=5.0)
 
     assert in_time.outcome is Outcome.ANSWERED
     assert in_time.latency_s >= in_time.lag_s >= 5.0
     assert (too_late.outcome, too_late.status) == (Outcome.LATE, "DEADLINE_EXCEEDED at the caller")
 
 
-@pytest.mark.parametrize("method", [Method.TRANSLATE, Method.TRANSLATE_DOCUMENT, Method.TRANSLATE_STREAM])
+@pytest.mark.parametrize("method", [TRANSLATE, DOCUMENT, STREAM])
 def test_a_caller_leaves_when_planned(method: Method) -> None:
     has_left = threading.Event()
 
@@ -86,60 +155,10 @@ def test_a_caller_leaves_when_planned(method: Method) -> None:
     def wait_before_the_first(request: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
         yield wait(request, context)
 
-    handler = wait if method is Method.TRANSLATE else wait_before_the_first
+    handler: Callable[..., Any] = wait if method is TRANSLATE else wait_before_the_first
     record = made(call(method, leave_after_s=0.01), handler)
 
     assert (record.outcome, record.status, record.first_s) == (Outcome.LEFT, "CANCELLED", None)
-
-
-def test_a_call_that_nobody_left_is_answered_or_an_error() -> None:
-    def cancel(_: Any, context: grpc.ServicerContext) -> None:
-        context.abort(grpc.StatusCode.CANCELLED, "no")
-
-    assert made(call(Method.TRANSLATE, leave_after_s=PATIENCE_S), answer).outcome is Outcome.ANSWERED
-    assert made(call(Method.TRANSLATE), cancel).outcome is Outcome.ERROR
-
-
-def test_a_document_is_noted_with_its_first_sentence_and_all_tokens() -> None:
-    def sentences(*_: Any) -> Iterator[bytes]:
-        for decode_s in (2, 1):
-            sentence = pb.Sentence(num_source_tokens=5, num_target_tokens=6)
-            timings = pb.StageTimings(decode=Duration(seconds=decode_s))
-            yield pb.TranslatedSentence(sentence=sentence, timings=timings).SerializeToString()
-
-    record = made(call(Method.TRANSLATE_DOCUMENT), sentences)
-
-    assert (record.num_source_tokens, record.num_target_tokens, record.decode_s) == (10, 12, 2.0)
-    assert record.first_s is not None
-    assert record.sent_s <= record.first_s <= record.ended_s
-
-
-def test_a_document_that_breaks_off_keeps_what_arrived() -> None:
-    def break_off(_: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
-        yield pb.TranslatedSentence(sentence=pb.Sentence(num_target_tokens=6)).SerializeToString()
-        context.abort(grpc.StatusCode.INTERNAL, "no")
-
-    record = made(call(Method.TRANSLATE_DOCUMENT), break_off)
-
-    assert (record.outcome, record.status, record.num_target_tokens) == (Outcome.ERROR, "INTERNAL", 6)
-
-
-def test_each_request_of_a_stream_must_be_answered() -> None:
-    def echo(requests: Iterator[bytes], _: Any) -> Iterator[bytes]:
-        for _request in requests:
-            yield answer()
-
-    def lose_one(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        yield from list(echo(requests, context))[1:]
-
-    failed = pb.TranslateResponse(error=status_pb2.Status(code=code_pb2.INTERNAL)).SerializeToString()
-    stream = call(Method.TRANSLATE_STREAM, num_messages=3)
-
-    whole, lossy, broken = (made(stream, handler) for handler in (echo, lose_one, lambda *_: iter([failed] * 3)))
-
-    assert (whole.outcome, whole.num_target_tokens) == (Outcome.ANSWERED, 12)
-    assert (lossy.outcome, lossy.status) == (Outcome.ERROR, "OK, 2 answers to 3 requests")
-    assert (broken.outcome, broken.status) == (Outcome.ERROR, "OK, INTERNAL within")
 
 
 def test_a_key_is_sent_over_an_encrypted_connection(tmp_path: Path) -> None:
@@ -156,7 +175,7 @@ def test_a_key_is_sent_over_an_encrypted_connection(tmp_path: Path) -> None:
         fake_translator({"Translate": note}, credentials=credentials) as target,
         Client(target, Access(key="secret", ca_file=authority.write(tmp_path / "ca.pem"))) as connection,
     ):
-        record = connection.make(call(Method.TRANSLATE), time.monotonic())
+        record = connection.make(call(TRANSLATE), time.monotonic())
 
     assert (record.outcome, seen) == (Outcome.ANSWERED, ["Bearer secret"])
 
@@ -164,3 +183,51 @@ def test_a_key_is_sent_over_an_encrypted_connection(tmp_path: Path) -> None:
 def test_nobody_there_is_told_in_time() -> None:
     with pytest.raises(ConnectionError, match="localhost:1: no connection within"):
         Client("localhost:1", timeout_s=0.05)
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    answers = {"Translate": answer, "TranslateDocument": sentences, "TranslateStream": echo, "ListModels": answer}
+    with fake_translator(answers, num_threads=16) as address:
+        yield Target(address=address)
+
+
+def test_every_method_of_a_mix_is_called(target: Target) -> None:
+    methods = (TRANSLATE, DOCUMENT, STREAM, Method.LIST_MODELS)
+    generator = Generator(target=target, workload=Workload(methods=Mix(tuple((method, 1.0) for method in methods))))
+
+    summary = generator.offer(rate_per_s=60.0, duration_s=0.5, seed=1)
+
+    assert set(summary.statuses) == {f"{method.value} OK" for method in methods}
+    assert summary.answered == summary.offered
+    assert generator.throughput_per_s(duration_s=0.5, warm_up_s=0.1) > 0
+
+
+def test_a_server_that_fails_has_no_throughput(target: Target) -> None:
+    generator = Generator(target=target, workload=Workload(methods=Mix(((Method.CHECK, 1.0),))))
+
+    with pytest.raises(RuntimeError, match="the first with UNIMPLEMENTED"):
+        generator.throughput_per_s(duration_s=0.1)
+
+
+def test_a_server_that_runs_already_has_an_output_directory(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_server_flags(parser)
+    options = parser.parse_args(["--target", "localhost:1"])
+    options.output = tmp_path / "new"
+
+    with open_target(options):
+        assert options.output.is_dir()
+
+
+def test_a_server_that_rejects_nothing_is_not_overloaded(
+    target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--target", target.address, "--capacity", "5", "--duration", "1", "--output", str(tmp_path / "new")]
+
+    assert main(["overload", *flags]) == 1
+
+    told = capsys.readouterr()
+    assert told.out.startswith("overload rejected_p99_ms=none accepted_late=0 errors_other=0 rss_growth_mb=none ")
+    assert "nothing was rejected" in told.err
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"overload.json", "overload.png"}

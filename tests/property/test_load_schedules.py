@@ -1,6 +1,5 @@
 """What holds for every schedule of calls, and for every objective."""
 
-import itertools
 import math
 import operator
 from typing import Any
@@ -42,17 +41,19 @@ _TRACES = st.lists(st.floats(0.0, 60.0), min_size=1).map(
 _ARRIVALS = _MADE | _TRACES
 
 
-@given(_ARRIVALS, _DURATIONS, _SEEDS)
-def test_times_ascend_and_lie_within_the_duration(arrivals: Arrivals, duration_s: float, seed: int) -> None:
+@given(_ARRIVALS, _DURATIONS, st.floats(0.0, 5.0), _SEEDS)
+def test_times_ascend_lie_within_the_duration_and_are_numbered(
+    arrivals: Arrivals, duration_s: float, warm_up_s: float, seed: int
+) -> None:
     times = arrivals.times(duration_s, seed)
+    schedule = make_schedule(arrivals, warm_up_s=warm_up_s, duration_s=duration_s, seed=seed)
 
     assert times == sorted(times)
     assert all(0 <= at_s < duration_s for at_s in times)
-
-
-@given(_ARRIVALS, _DURATIONS, _SEEDS)
-def test_the_same_seed_gives_the_same_times(arrivals: Arrivals, duration_s: float, seed: int) -> None:
-    assert arrivals.times(duration_s, seed) == arrivals.times(duration_s, seed)
+    assert [arrival.number for arrival in schedule] == list(range(len(schedule)))
+    offsets_s = [arrival.offset_s for arrival in schedule]
+    assert offsets_s == sorted(offsets_s)
+    assert offsets_s[len(schedule) - len(times) :] == [warm_up_s + at_s for at_s in times]
 
 
 @given(_MADE, _SEEDS)
@@ -73,19 +74,6 @@ def test_the_text_of_arrivals_names_the_same_arrivals(arrivals: Arrivals, durati
     parsed = parse_arrivals(arrivals.text, rate_per_s=arrivals.rate_per_s)
 
     assert parsed.times(duration_s, seed) == arrivals.times(duration_s, seed)
-
-
-@given(_ARRIVALS, st.floats(0.0, 5.0), _DURATIONS, _SEEDS, st.integers(1, 5))
-def test_the_shares_of_all_processes_are_the_schedule(
-    arrivals: Arrivals, warm_up_s: float, duration_s: float, seed: int, count: int
-) -> None:
-    schedule = make_schedule(arrivals, warm_up_s=warm_up_s, duration_s=duration_s, seed=seed)
-
-    shares = [schedule[index::count] for index in range(count)]
-
-    assert sorted(itertools.chain(*shares), key=lambda arrival: arrival.number) == schedule
-    assert [arrival.number for arrival in schedule] == list(range(len(schedule)))
-    assert all(first.offset_s <= second.offset_s for first, second in itertools.pairwise(schedule))
 
 
 _UNITS = {"p50": ("ms", "s"), "max": ("ms", "s"), "errors": ("%",), "late": ("%",), "goodput": ("%", "/s")}

@@ -1,6 +1,5 @@
 import gzip
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,10 +8,7 @@ from loadtests.texts import Profile, Texts, read_texts
 
 SHORT, LONG = "A short one.", "This one is a sentence that has more than forty-five characters."
 GENERATOR = random.Random(1)  # noqa: S311 - draws texts
-
-
-def texts() -> Texts:
-    return Texts([SHORT, LONG, "Another rather short one.", LONG.replace("This", "That")], origin="made up")
+MADE_UP = Texts([SHORT, LONG, "Another rather short one.", LONG.replace("This", "That")], origin="made up")
 
 
 @pytest.mark.parametrize(
@@ -24,11 +20,9 @@ def texts() -> Texts:
         (Profile.DOCUMENT, 3000, 3200),
     ],
 )
-@pytest.mark.parametrize("origin", [texts, read_texts])
-def test_a_profile_is_a_length(origin: Callable[[], Texts], profile: Profile, shortest: int, longest: int) -> None:
-    source = origin()
-
-    drawn = [source.draw(profile, GENERATOR) for _ in range(20)]
+@pytest.mark.parametrize("texts", [MADE_UP, read_texts()])
+def test_a_profile_is_a_length(texts: Texts, profile: Profile, shortest: int, longest: int) -> None:
+    drawn = [texts.draw(profile, GENERATOR) for _ in range(20)]
 
     assert {kind for kind, _ in drawn} == {profile}
     assert all(shortest <= len(text) for _, text in drawn)
@@ -36,18 +30,21 @@ def test_a_profile_is_a_length(origin: Callable[[], Texts], profile: Profile, sh
 
 
 def test_a_mixture_says_what_each_text_is() -> None:
-    kinds = [texts().draw(Profile.MIXED, GENERATOR)[0] for _ in range(400)]
+    kinds = [MADE_UP.draw(Profile.MIXED, GENERATOR)[0] for _ in range(400)]
 
     assert kinds.count(Profile.CHAT) / 400 == pytest.approx(0.5, abs=0.1)
     assert set(kinds) == {Profile.CHAT, Profile.SENTENCE, Profile.PARAGRAPH, Profile.DOCUMENT}
 
 
-def test_test_sets_are_read_source_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_those_of_a_test_set_source_first_or_of_a_file_by_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("DRAGOMAN_DATA", raising=False)
     assert read_texts().origin == "sentences.txt"
     (tmp_path / "newstest2013-en-de").mkdir()
     with gzip.open(tmp_path / "newstest2013-en-de" / "test.tsv.gz", "wt", encoding="utf-8") as stream:
         stream.write(f"{SHORT}\tEin kurzer.\n{LONG}\tEin langer.\n")
+    (tmp_path / "texts").write_text("w1 w2\n\nw1 w2\n", encoding="utf-8")
 
     named = read_texts(tmp_path)
     monkeypatch.setenv("DRAGOMAN_DATA", str(tmp_path))
@@ -55,11 +52,6 @@ def test_test_sets_are_read_source_first(tmp_path: Path, monkeypatch: pytest.Mon
     for source in (named, read_texts()):
         assert source.origin == "newstest2013-en-de"
         assert source.draw(Profile.CHAT, GENERATOR) == (Profile.CHAT, SHORT)
-
-
-def test_a_file_of_texts_is_read_by_the_line(tmp_path: Path) -> None:
-    (tmp_path / "texts").write_text("w1 w2\n\nw1 w2\n", encoding="utf-8")
-
     assert read_texts(lines=tmp_path / "texts").draw(Profile.LINES, GENERATOR) == (Profile.LINES, "w1 w2")
 
 
