@@ -14,16 +14,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="dragoman", description="Dragoman: neural machine translation.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name in _needed(words):
+    is_known = bool(words) and words[0] in _COMMANDS  # only it is imported: most others take ten times as long to load
+    for name in words[:1] if is_known else _COMMANDS:
         import_module(f"service.cli.{name}").add_parser(commands)
     parsed = parser.parse_args(words)
     exit_code: int = parsed.run(parsed)
     return exit_code
-
-
-def _needed(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the commands to import: the one that is called, as most of the others take ten times as long to load."""
-    return (words[0],) if words and words[0] in _COMMANDS else _COMMANDS
 
 
 if __name__ == "__main__":

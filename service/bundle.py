@@ -341,10 +341,8 @@ def open_bundle(
 ) -> Bundle:
     """Return the bundle in a directory after checking its manifest and every file.
 
-    Those of `checked_files`, known since it was opened before, that are still the same are not read again.
-
-    Raises:
-        BundleError: naming the first file that does not fit, what was found and what was expected.
+    Those of `checked_files`, known since it was opened before, that are still the same are not read again. BundleError
+    names the first file that does not fit, what was found and what was expected.
     """
     manifest = load_manifest(directory)
     settled_ns = clock_ns() - _MIN_AGE_NS
@@ -354,11 +352,7 @@ def open_bundle(
 
 
 def load_manifest(directory: Path) -> Manifest:
-    """Read `manifest.json` without looking at the other files.
-
-    Raises:
-        BundleError: if it is missing, no JSON, of another schema version, or a field is missing, unknown or wrong.
-    """
+    """Read `manifest.json` without looking at the other files; BundleError says what is wrong with it."""
     path = directory / MANIFEST_NAME
     try:
         content = path.read_bytes()

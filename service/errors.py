@@ -1,25 +1,4 @@
-"""The error tree of the service.
-
-    DragomanError
-    ├── ConfigError                 a setting is unknown, unparsable or out of range (start-up)
-    ├── BundleError                 a model bundle does not fit what its manifest or the service says
-    ├── RequestError                the caller must change the request
-    │   ├── InvalidFieldError       a field has a value that is never valid
-    │   ├── UnsupportedFieldError   a documented field that this server does not implement
-    │   └── ModelNotFoundError      no such model, version or language pair
-    ├── ModelStateError             the state of the model does not allow the call
-    ├── UnauthenticatedError        no API key or certificate, or an unknown one
-    ├── PermissionDeniedError       the caller may not call the method
-    ├── RetryableError              the same request may succeed after the time that the error gives
-    │   ├── OverloadedError         the queue is full, or too long for the deadline
-    │   └── RateLimitedError        the caller exceeds its rate limit
-    ├── StartingError               the models are still being loaded; the same request may succeed later
-    ├── DrainingError               the server is shutting down; another replica may answer
-    ├── DeadlineExceededError       the caller's deadline passed before the answer
-    └── EngineError                 encoding or decoding failed; the fault is the server's
-
-`service.api.status` maps each class to a gRPC status; nothing else does.
-"""
+"""The error tree of the service; `service.api.status` maps each class to a gRPC status, and nothing else does."""
 
 from typing import Any
 

@@ -74,8 +74,6 @@ class TranslationOptions:
     """Split each text into sentences that are decoded separately."""
 
     long_sentences: LongSentencePolicy = LongSentencePolicy.SPLIT
-    """What is done with a sentence that is longer than the model takes."""
-
     return_scores: bool = False
     """Report the log-probability of each token."""
 

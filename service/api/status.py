@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import grpc
-from google.protobuf import any_pb2, duration_pb2, message
+from google.protobuf import any as proto_any
+from google.protobuf import any_pb2, duration, message
 from google.rpc import error_details_pb2, status_pb2
 
 from service import errors
@@ -74,17 +75,13 @@ class Answer:
 
 def answer(error: BaseException) -> Answer:
     """Return the status of an error; what is not of the tree is the server's fault."""
-    row = _row(error)
+    row = next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), _INTERNAL)
     text = _shortened(str(error)) if row.is_public else NEUTRAL_MESSAGE
     status = status_pb2.Status(code=row.code.value[0], message=text, details=_details(error, row))
     trailing: tuple[tuple[str, str | bytes], ...] = (("grpc-status-details-bin", status.SerializeToString()),)
     if isinstance(error, errors.RetryableError):
         trailing += (("grpc-retry-pushback-ms", str(_milliseconds(error.retry_after_s))),)
     return Answer(code=row.code, reason=row.reason, message=text, status=status, trailing_metadata=trailing)
-
-
-def _row(error: BaseException) -> Row:
-    return next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), _INTERNAL)
 
 
 def _details(error: BaseException, row: Row) -> list[any_pb2.Any]:
@@ -97,10 +94,9 @@ def _details(error: BaseException, row: Row) -> list[any_pb2.Any]:
         )
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if isinstance(error, errors.RetryableError):
-        delay = duration_pb2.Duration()
-        delay.FromMilliseconds(_milliseconds(error.retry_after_s))
+        delay = duration.from_milliseconds(_milliseconds(error.retry_after_s))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
-    return [_packed(detail) for detail in details]
+    return [proto_any.pack(detail) for detail in details]
 
 
 def _facts(error: BaseException) -> dict[str, str]:
@@ -109,12 +105,6 @@ def _facts(error: BaseException) -> dict[str, str]:
         return {}
     times = {"needed_s": error.needed_s, "allowed_s": error.allowed_s}
     return {"stage": error.stage, **{name: f"{time_s:.3f}" for name, time_s in times.items() if time_s is not None}}
-
-
-def _packed(detail: message.Message) -> any_pb2.Any:
-    packed = any_pb2.Any()
-    packed.Pack(detail)
-    return packed
 
 
 def _milliseconds(seconds: float) -> int:

@@ -26,10 +26,7 @@ exit codes: 0 after a complete drain, 1 if calls were left unanswered or a model
 def add_parser(commands: Any) -> None:
     """Declare the command and its flags."""
     parser = commands.add_parser(
-        "serve",
-        help="run the server",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "serve", help="run the server", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help=f"settings in TOML; else ${CONFIG_VARIABLE}")
     parser.add_argument("--models", metavar="DIR", help="models.directory: where bundles are, as NAME/VERSION/")

@@ -58,11 +58,7 @@ class StepBatch(Protocol):
         """B, segments in the batch."""
 
     def start(self, source_ids: Sequence[Sequence[int]]) -> None:
-        """Encode new segments and append them, in order, behind those of the batch.
-
-        Args:
-            source_ids: token ids of each new segment, EOS last, unpadded; each at least one token.
-        """
+        """Encode new segments, whose sources end with EOS, and append them, in order, behind those of the batch."""
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
         """Append one token to every row and score what may follow it.

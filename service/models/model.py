@@ -84,11 +84,7 @@ def version_key(version: str) -> tuple[list[tuple[bool, int, str]], str]:
 
 
 def language_lookup(field: str, tag: str) -> list[str]:
-    """Return the tags of models that may serve a language tag: itself in lower case, then ever shorter ones.
-
-    Raises:
-        InvalidFieldError: if it is no BCP-47 tag.
-    """
+    """Return the tags of models that may serve a BCP-47 tag: itself in lower case, then ever shorter ones."""
     if not _LANGUAGE_TAG.fullmatch(tag):
         raise _invalid(field, tag, "a BCP-47 tag, such as `en` or `pt-BR`")
     subtags = tag.lower().split("-")

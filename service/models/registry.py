@@ -184,11 +184,7 @@ class ModelRegistry:
         return _model(entry)
 
     def select(self, reference: ModelReference) -> list[Entry]:
-        """Return the versions that a reference names, the latest first, in any state.
-
-        Raises:
-            ModelNotFoundError: if there is none; lists what there is.
-        """
+        """Return the versions that a reference names, the latest first, in any state; ModelNotFoundError if none."""
         if reference.label is not None:
             return [self._labelled(reference.name, reference.label)]
         entries = self.versions(reference.name)

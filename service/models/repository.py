@@ -138,9 +138,7 @@ class ModelRepository:
     def get_model(self, model: str) -> tuple[ModelStatus, ...]:
         """Return all versions of `name`, the latest first, or the one of `name/version` or `name@label`.
 
-        Raises:
-            InvalidFieldError: if `model` is malformed.
-            ModelNotFoundError: if there is none.
+        Raises InvalidFieldError or ModelNotFoundError as `resolve`.
         """
         registry = self._lifecycle.registry
         return tuple(registry.statuses(registry.select(parse_reference(model))))

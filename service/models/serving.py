@@ -56,13 +56,11 @@ def _checked_versions(value: object) -> object:
         return value
     if isinstance(value, str) and (match := _LATEST_N.fullmatch(value)) and int(match[1]) <= MAX_VERSIONS:
         return value
-    if isinstance(value, list | tuple) and 1 <= len(value) <= MAX_VERSIONS and all(map(_is_version, value)):
-        return tuple(value)
+    versions = tuple(value) if isinstance(value, list | tuple) else ()
+    are_names = all(isinstance(version, str) and is_plain_name(version) for version in versions)
+    if are_names and 1 <= len(versions) <= MAX_VERSIONS:
+        return versions
     raise ValueError(f"`all`, `latest:N` with N from 1 to {MAX_VERSIONS}, or a list of 1 to {MAX_VERSIONS} versions")
-
-
-def _is_version(value: object) -> bool:
-    return isinstance(value, str) and is_plain_name(value)
 
 
 def _check(holds: Callable[[str], bool], expected: str) -> AfterValidator:
@@ -117,10 +115,8 @@ class ServingSettings(BaseModel):
 def read_serving(directory: Path) -> ServingSettings:
     """Read the settings of the model whose versions a directory holds; all defaults if there is no file.
 
-    `service.config` checks the tables `scheduling` and `runtime`.
-
-    Raises:
-        ConfigError: names the file, and the first key that is unknown or has a bad value.
+    ConfigError names the file, and the first key that is unknown or has a bad value. `service.config` checks the tables
+    `scheduling` and `runtime`.
     """
     path = directory / SERVING_NAME
     try:
@@ -176,10 +172,9 @@ class NameOnDisk:
 
 
 def names_on_disk(directory: Path) -> dict[str, NameOnDisk]:
-    """Return all names with at least one version; hidden directories and `lost+found` are ignored.
+    """Return all names with at least one version; ConfigError if there is none, or the directory cannot be read.
 
-    Raises:
-        ConfigError: if the directory is missing or unreadable, or has no bundle.
+    Hidden directories and `lost+found` are ignored.
     """
     try:
         names = {path.name: name_on_disk(path) for path in _named_directories(directory)}

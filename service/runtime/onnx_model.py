@@ -31,12 +31,7 @@ class OnnxStepModel:
     """A network run by ONNX Runtime; safe to share between threads, each with its own batches."""
 
     def __init__(self, bundle: Bundle, settings: RuntimeSettings) -> None:
-        """Open the graphs of a bundle.
-
-        Raises:
-            BundleError: if a graph does not fit the manifest, or the precision asked for is not there.
-            ConfigError: if the settings ask for what this machine or ONNX Runtime cannot do.
-        """
+        """Open the graphs of a bundle; raises as `open_sessions`."""
         self.limits = model_limits(bundle.manifest)
         """What its batches take."""
         self._sessions = open_sessions(bundle, settings)

@@ -34,11 +34,7 @@ _KEY, _VALUE = 1, 2
 
 
 def external_files(path: Path) -> frozenset[str]:
-    """Return the names of the files that a graph refers to.
-
-    Raises:
-        ValueError: if the file is no protocol buffer.
-    """
+    """Return the names of the files that a graph refers to; ValueError if it is no protocol buffer."""
     return frozenset(_locations(memoryview(path.read_bytes()), "model"))
 
 

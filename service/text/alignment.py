@@ -99,23 +99,23 @@ def _visible(text: str, start: int, end: int) -> Span | None:
 
 
 def _merged(links: Iterable[AlignmentLink], target: str) -> list[AlignmentLink]:
-    """Join neighbours of one word of the target whose source is the same."""
+    """Join neighbours of one word of the target whose source is the same; the weight is the mean of theirs."""
     groups: list[list[AlignmentLink]] = []
     for link in links:
         if groups and groups[-1][-1].source == link.source and _is_within_word(groups[-1][-1].target, link, target):
             groups[-1].append(link)
         else:
             groups.append([link])
-    return [_joined(group) for group in groups]
+    return [
+        AlignmentLink(
+            source=group[0].source,
+            target=Span(start=group[0].target.start, end=group[-1].target.end),
+            weight=sum(link.weight for link in group) / len(group),
+        )
+        for group in groups
+    ]
 
 
 def _is_within_word(before: Span, link: AlignmentLink, target: str) -> bool:
     start = link.target.start
     return before.end == start and target[start - 1].isalnum() and target[start].isalnum()
-
-
-def _joined(links: Sequence[AlignmentLink]) -> AlignmentLink:
-    """Return one link for neighbours; its weight is their mean."""
-    target = Span(start=links[0].target.start, end=links[-1].target.end)
-    weight = sum(link.weight for link in links) / len(links)
-    return AlignmentLink(source=links[0].source, target=target, weight=weight)

@@ -112,7 +112,10 @@ class TranslatedDocument:
         hypotheses: tuple[TextHypothesis, ...] = ()
         if translation:
             text = piece.before + translation.hypotheses[0].text + piece.after
-            hypotheses = tuple(_moved(hypothesis, source_by=piece.start) for hypothesis in translation.hypotheses)
+            hypotheses = tuple(  # sources of links are in the document; their targets stay in the sentence's own text
+                replace(one, alignment=tuple(shifted(one.alignment, source_by=piece.start, target_by=0)))
+                for one in translation.hypotheses
+            )
             (own,) = translation.sentences
             target = own.target.shifted(self._num_characters + len(piece.before))
             place = replace(own, source=own.source.shifted(piece.start), target=target)
@@ -128,8 +131,3 @@ class TranslatedDocument:
             model_version=self._model_version,
             timings=timings,
         )
-
-
-def _moved(hypothesis: TextHypothesis, *, source_by: int) -> TextHypothesis:
-    """Return a hypothesis of a sentence whose links begin in the document; their targets stay in its own text."""
-    return replace(hypothesis, alignment=tuple(shifted(hypothesis.alignment, source_by=source_by, target_by=0)))

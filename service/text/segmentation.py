@@ -132,9 +132,7 @@ def split_overlong(text: str, span: Span, *, fits: Callable[[str], bool]) -> lis
 
     A sentence is halved until every part fits: after clause punctuation if there is any in its middle half, else at
     white space, else between two characters, always nearest to the middle. White space at a cut is in neither part.
-
-    Raises:
-        ValueError: if a single character does not fit.
+    ValueError if a single character does not fit.
     """
     if fits(text[span.start : span.end]):
         return [span]

@@ -19,11 +19,7 @@ class SentencePieceTokenizer:
     """
 
     def __init__(self, model_file: Path) -> None:
-        """Load a serialized SentencePiece model.
-
-        Raises:
-            BundleError: if the file is missing, unreadable, no SentencePiece model, or lacks a special token.
-        """
+        """Load a SentencePiece model; BundleError if the file cannot be read, is none, or lacks a special token."""
         self._processor = _load(model_file)
         self.pad_id: int = self._special_id(model_file, "pad")
         """Fills rows of a batch up to the longest; never part of a text."""
@@ -86,11 +82,7 @@ class SentencePieceTokenizer:
 
 
 def open_tokenizer(bundle: Bundle) -> SentencePieceTokenizer:
-    """Return the tokenizer of a bundle, after checking that it spells the tokens its graphs know.
-
-    Raises:
-        BundleError: if the file is no SentencePiece model, or differs from the manifest in size or special ids.
-    """
+    """Return the tokenizer of a bundle; BundleError if it differs from the manifest in size or special ids."""
     tokenizer = SentencePieceTokenizer(bundle.tokenizer_path)
     special_ids = bundle.manifest.special_ids
     for what, found, expected in (
