@@ -37,18 +37,10 @@ class Arrivals:
     ramp: random, at a rate that goes evenly from one figure to another. trace: recorded calls, `speed` times as fast.
     """
 
-    text: str
-    """What `parse_arrivals` makes the same of, given the rate."""
-
-    rate_per_s: float
-    """Calls a second in the long run."""
-
-    settings: Mapping[str, float] = field(default_factory=dict)
-    """Of a burst or a ramp, by the names in its text."""
-
-    offsets_s: Sequence[float] = ()
-    """Of the calls of a trace, ascending from 0."""
-
+    text: str  # what `parse_arrivals` makes the same of, given the rate
+    rate_per_s: float  # in the long run
+    settings: Mapping[str, float] = field(default_factory=dict)  # of a burst or a ramp, by the names in its text
+    offsets_s: Sequence[float] = ()  # of the calls of a trace, ascending from 0
     methods: Sequence[str | None] = ()
     """Names of the methods called, in the order of the times; None, or none left: whatever the workload draws."""
 

@@ -34,16 +34,12 @@ _MAX_THREADS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How to call a server that asks who calls; any of the files, which are PEM, implies TLS."""
+    """How to call a server that asks who calls; `add_access_flags` says what the files are."""
 
     key: str | None = None
     tls: bool = False
     ca_file: str | Path | None = None
-    """Whom to trust; None: the public authorities."""
-
     certificate_file: str | Path | None = None
-    """Of the client, for mutual TLS."""
-
     private_key_file: str | Path | None = None
 
     def channel(self, target: str) -> grpc.Channel:
@@ -84,13 +80,9 @@ class Client:
     def __init__(
         self, target: str, access: Access = OPEN, *, num_channels: int = 2, timeout_s: float = _CONNECT_S
     ) -> None:
-        """Return once all connections stand.
+        """Return once all connections to HOST:PORT stand; raise ConnectionError if they do not in time.
 
-        Args:
-            target: HOST:PORT.
-            access: TLS and key.
-            num_channels: connections; each has a thread of gRPC, and a server admits some hundred calls on each.
-            timeout_s: after which a connection that does not stand is a ConnectionError.
+        Each of the `num_channels` has a thread of gRPC, and a server admits some hundred calls on each.
         """
         self._metadata = (("authorization", f"Bearer {access.key}"),) if access.key else ()
         self._readers = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="reader")

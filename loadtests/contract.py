@@ -63,11 +63,8 @@ def document_faults(
 ) -> Iterator[str]:
     """Yield what is wrong with the messages of a document: each must have come once, in order, and belong to it.
 
-    Args:
-        request: that was sent.
-        messages: that came, in this order.
-        is_complete: whether the call ended with OK, so that all of the document must be there; else its beginning.
-        request_id: of the call, if its metadata names one.
+    `is_complete`: the call ended with OK, so that all of the document must be there; else its beginning.
+    `request_id` is that of the call, if its metadata names one.
     """
     if not messages:
         yield from ["no message came"] if is_complete else []

@@ -26,16 +26,12 @@ class CallRecord:
     """When it should have been sent. Waiting is counted from here, or a slow generator would hide it."""
 
     sent_s: float
-    first_s: float | None = None
-    """When the first message of a stream of answers came; None: none came, or the method answers once."""
-
+    first_s: float | None = None  # when the first of a stream of answers came; None: none, or the method answers once
     ended_s: float
     method: str = "Translate"
     profile: str = ""  # of the texts; empty where there are none
     outcome: Outcome
-    status: str
-    """Name of the gRPC status, and behind it what else is known."""
-
+    status: str  # name of the gRPC status, and behind it what else is known
     num_texts: int = 0
     num_source_tokens: int = 0
     num_target_tokens: int = 0
@@ -129,30 +125,11 @@ class Summary:
     target_tokens: int
     generator_cpu_s: float | None  # processor time that sending took
 
-    @property
-    def offered_per_s(self) -> float:
-        """Calls that came, by the second."""
-        return self.offered / self.duration_s
-
-    @property
-    def goodput_per_s(self) -> float:
-        """Calls answered before their deadline, by the second."""
-        return self.answered / self.duration_s
-
-    @property
-    def goodput(self) -> float:
-        """Share answered before their deadline, of the calls whose callers meant to wait."""
-        return self.answered / max(1, self.offered - self.left)
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Target tokens answered, by the second."""
-        return self.target_tokens / self.duration_s
-
-    @property
-    def generator_lagged(self) -> bool:
-        """Whether the run does not count because the generator itself was late."""
-        return self.generator_lag.p99_ms > MAX_GENERATOR_LAG_P99_MS
+    offered_per_s: float
+    goodput_per_s: float  # answered before their deadline
+    goodput: float  # share answered before their deadline, of the calls whose callers meant to wait
+    tokens_per_s: float  # target tokens answered
+    generator_lagged: bool  # the run does not count because the generator itself was late
 
 
 def summarize(records: Sequence[CallRecord], *, duration_s: float, generator_cpu_s: float | None = None) -> Summary:
@@ -164,6 +141,8 @@ def summarize(records: Sequence[CallRecord], *, duration_s: float, generator_cpu
         raise ValueError(f"{len(records)} calls within {duration_s:g} s: nothing to summarise")
     of = {kind: [record for record in records if record.outcome is kind] for kind in Outcome}
     answered = of[Outcome.ANSWERED]
+    lag = Percentiles.of([record.lag_s for record in records])
+    target_tokens = sum(record.num_target_tokens for record in answered)
     return Summary(
         duration_s=duration_s,
         offered=len(records),
@@ -176,10 +155,15 @@ def summarize(records: Sequence[CallRecord], *, duration_s: float, generator_cpu
         latency=_percentiles([record.latency_s for record in (*answered, *of[Outcome.LATE])]),
         rejected_latency=_percentiles([record.latency_s for record in of[Outcome.REJECTED]]),
         stages={name: _percentiles(stage_times(answered, name)) for name in STAGES},
-        generator_lag=Percentiles.of([record.lag_s for record in records]),
+        generator_lag=lag,
         source_tokens=sum(record.num_source_tokens for record in answered),
-        target_tokens=sum(record.num_target_tokens for record in answered),
+        target_tokens=target_tokens,
         generator_cpu_s=generator_cpu_s,
+        offered_per_s=len(records) / duration_s,
+        goodput_per_s=len(answered) / duration_s,
+        goodput=len(answered) / max(1, len(records) - len(of[Outcome.LEFT])),
+        tokens_per_s=target_tokens / duration_s,
+        generator_lagged=lag.p99_ms > MAX_GENERATOR_LAG_P99_MS,
     )
 
 

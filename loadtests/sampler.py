@@ -74,15 +74,10 @@ def process_tree(pid: int) -> list[int]:
 class Footprint:
     """What the processes of a server take of their machine at one moment, added up."""
 
-    rss_mb: float
-    """Resident memory in MiB; what processes share counts for each."""
-
+    rss_mb: float  # resident memory in MiB; what processes share counts for each
     num_threads: int
-    num_fds: int
-    """Open files, sockets among them."""
-
-    cpu_s: float = 0.0
-    """Processor time since they were started."""
+    num_fds: int  # open files, sockets among them
+    cpu_s: float = 0.0  # processor time since they were started
 
 
 def footprint(pid: int) -> Footprint:
@@ -109,9 +104,7 @@ def footprint(pid: int) -> Footprint:
 class Sample:
     """The server at one moment."""
 
-    at_s: float
-    """On `time.monotonic()`."""
-
+    at_s: float  # on `time.monotonic()`
     values: Mapping[str, float]
     """By name with labels, as Prometheus writes them; empty: the server did not answer."""
 

@@ -47,14 +47,10 @@ class ServerProcess:
     def __init__(
         self, log: Path, *flags: str, environment: Mapping[str, str] | None = None, module: Sequence[str] = SERVE
     ) -> None:
-        """Start it.
+        """Start it with `environment` beside this process's own, whose settings it does not get.
 
-        Args:
-            log: where its log goes, in place of an older one.
-            flags: of the command.
-            environment: settings among it; beside this process's own, settings apart.
-            module: what to run instead, with the arguments ahead of the flags: another server that logs `listening`
-                with its `grpc_port`, and then `ready`.
+        `module` is what to run, with the arguments ahead of the flags: perhaps another server that logs `listening`
+        with its `grpc_port`, and then `ready`. The log replaces an older one.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log_path = log

@@ -45,12 +45,9 @@ class Texts:
     """Texts to draw from."""
 
     def __init__(self, sentences: Sequence[str], *, origin: str, lines: Sequence[str] = ()) -> None:
-        """Take sentences that follow each other as in their documents; ValueError unless some are short, some long.
+        """Take sentences that follow each other as in their documents, and the texts of `Profile.LINES`.
 
-        Args:
-            sentences: to make the texts of all profiles of.
-            origin: for people: where they are from.
-            lines: the texts of `Profile.LINES`.
+        `origin` tells people where they are from. Raises ValueError unless some sentences are short, some long.
         """
         self.origin = origin
         self._sentences = sentences
@@ -86,16 +83,11 @@ def sample(generator: random.Random, size: int) -> Sequence[str]:
 
 
 def read_texts(directory: Path | None = None, *, lines: Path | None = None) -> Texts:
-    """Return the texts of a directory, or those that are built in, the same whatever else changes.
+    """Return the texts of a directory, or of a file with one in each line, or those that are built in.
 
-    Args:
-        directory: holds `tatoeba-en-de/test.tsv.gz` or `newstest2013-en-de/test.tsv.gz`, English first, a tab behind;
-            None: the one that DRAGOMAN_DATA names, if it does.
-        lines: a file with a text in each line, for `Profile.LINES`.
-
-    Raises:
-        ValueError: if the directory, named by the argument, has no test set, or the file no line.
-        OSError: if a file cannot be read.
+    The directory, or without it the one that DRAGOMAN_DATA names, holds `tatoeba-en-de/test.tsv.gz` or
+    `newstest2013-en-de/test.tsv.gz`, English first, a tab behind. Raises ValueError if the directory, named by the
+    argument, has no test set, or the file no line; OSError if a file cannot be read.
     """
     if lines is not None:
         texts = [line for line in lines.read_text(encoding="utf-8").splitlines() if line.strip()]

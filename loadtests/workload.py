@@ -119,21 +119,13 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCall:
-    """One call, ready to be sent."""
+    """One call, ready to be sent; its times count from when it should be sent."""
 
     method: Method
-    messages: tuple[bytes, ...]
-    """What is sent: one request, but for a stream of them."""
-
+    messages: tuple[bytes, ...]  # one request, but for a stream of them
     timeout_s: float
-    """From when it should be sent."""
-
-    leave_after_s: float | None
-    """When its caller leaves, from when it should be sent; None: the caller waits for the answer."""
-
-    profile: str
-    """Of the texts; empty if there are none."""
-
+    leave_after_s: float | None  # when its caller leaves; None: the caller waits for the answer
+    profile: str  # of the texts; empty if there are none
     num_texts: int
 
 
