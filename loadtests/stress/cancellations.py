@@ -46,15 +46,11 @@ _WINDOW: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What was seen."""
+    """What was seen: memory from the end of the warm-up, at even distances; what is left of gauges and steps."""
 
     notes: Notes
     memory_mb: Sequence[float]
-    """Of the server, from the end of the warm-up, at even distances."""
-
     left: Mapping[str, float]
-    """What is not idle: gauges of work that are not back at 0, steps still run."""
-
     metrics: Mapping[str, float]
     elapsed_s: float
 

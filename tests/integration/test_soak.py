@@ -23,7 +23,7 @@ def test_ledgers_of_callers_and_server_agree_whatever_callers_and_versions_do(
     with started(tmp_path, models=models, settings=SERVER_SETTINGS) as server:
         found = soak(server, models, bundle, Texts(SENTENCES, origin="built-in sentences"), SETTINGS)
         exit_code = server.stop()
-    summary = summarize(found, *read_access_log(tmp_path), SETTINGS, exit_code=exit_code)
+    summary = summarize(found, *read_access_log(tmp_path), exit_code=exit_code)
     of_long_runs = {"everything is met", "memory does not grow"}
     broken = {promise.name: promise.broken for promise in summary.broken if promise.name not in of_long_runs}
     wrong = broken.pop("each answer is right", [])

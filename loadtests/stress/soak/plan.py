@@ -108,16 +108,12 @@ PROBES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """How often what is asked."""
+    """How often what is asked; texts and documents are profiles, or what `Plan` makes of these names."""
 
     kinds: Mapping[Kind, int]
     methods: Mapping[Method, int]
     texts: Mapping[str, int]
-    """Of Translate: profiles of texts, `nothing` and `word`."""
-
     documents: Mapping[str, int]
-    """Profiles, `blank`, `long`, and `endless`: one sentence that is longer than the model takes."""
-
     defaults_share: float
     """How often options are the defaults."""
 
@@ -242,7 +238,7 @@ class Plan:
                 return self._generator.choice(self._draw(Profile.SENTENCE).split())
             case "long":
                 return "\n\n".join(self._draw(Profile.DOCUMENT) for _ in range(_NUM_PARTS))
-            case "endless":
+            case "endless":  # one sentence that is longer than the model takes
                 return " and ".join(self._draw(Profile.PARAGRAPH).translate(_WITHOUT_ENDS) for _ in range(_NUM_PARTS))
             case profile:
                 return self._draw(Profile(profile))

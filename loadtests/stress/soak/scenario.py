@@ -9,7 +9,6 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -142,6 +141,7 @@ class Idle:
 class Observations:
     """Everything that was seen from outside, before the server ended."""
 
+    settings: Settings
     notes: Notes
     capacity_per_s: float
     elapsed_s: float
@@ -247,12 +247,7 @@ class Operator:
 def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settings: Settings) -> Observations:
     """Calibrate, let the server become idle, put it under load, let it become idle again.
 
-    Args:
-        server: fresh and ready.
-        models: its directory of models, which has version 1 of the bundle.
-        bundle: to make versions of.
-        texts: to be translated.
-        settings: how long and how much.
+    The server is fresh and ready, and its directory of models has version 1 of the bundle.
 
     Raises:
         RuntimeError: if a probe is not answered by an idle server, or nothing under load.
@@ -293,6 +288,7 @@ def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settin
             load.run(plan, rate_per_s=rate_per_s, duration_s=settings.duration_s, look=look)
         elapsed_s = time.monotonic() - began_s
     return Observations(
+        settings=settings,
         notes=notes,
         capacity_per_s=capacity_per_s,
         elapsed_s=elapsed_s,
@@ -319,9 +315,7 @@ def _idle(server: ServerProcess, *, like: Footprint | None = None) -> Idle:
     return Idle(footprint=seen[-1], metrics=server.samples())
 
 
-def summarize(
-    found: Observations, logged: Sequence[Entry], complaints: Sequence[str], settings: Settings, *, exit_code: int = 0
-) -> Summary:
+def summarize(found: Observations, logged: Sequence[Entry], complaints: Sequence[str], *, exit_code: int) -> Summary:
     """Return figures and promises."""
     notes, metrics = found.notes, found.after.metrics
     provoked = [line for line in complaints if _BROKEN_VERSION in line]
@@ -330,7 +324,7 @@ def summarize(
     num_unanswered, num_twice, num_wrong, num_errors = (len(promise.broken) for promise in of_calls[:4])
     num_swaps = round(sum(value for name, value in metrics.items() if name.startswith("mt_model_swaps_total")))
     num_answered = round(metrics.get('mt_segments_total{outcome="ok"}', 0))
-    memory, doubt = judge_memory(found.samples, settings)
+    memory, doubt = judge_memory(found.samples, found.settings)
     left = _left(found)
     missed = [status for status in _ENDS if not notes.num_ended(status)]
     figures = {
@@ -396,17 +390,15 @@ def judged_lows(samples: Sequence[Sample], settings: Settings) -> list[tuple[flo
         return []
     first, num_swaps = judged[0]["swaps"] + 1, judged[-1]["swaps"] - judged[0]["swaps"]
     num_windows = min(int((settings.duration_s - settings.warm_up_s) / _WINDOW_S), _MAX_WINDOWS, num_swaps)
-    windows = defaultdict[float, list[tuple[float, float]]](list)
-    for sample in judged:
-        if sample["swaps"] >= first:
-            index = (sample["swaps"] - first) * num_windows // num_swaps
-            windows[index].append((sample["rss_mb"], sample["at_s"]))
-    return [(at_s, rss_mb) for rss_mb, at_s in map(min, windows.values())]
+    counted = [sample for sample in judged if sample["swaps"] >= first]
+    windows = itertools.groupby(counted, lambda sample: (sample["swaps"] - first) * num_windows // num_swaps)
+    lows = (min(window, key=lambda sample: sample["rss_mb"]) for _, window in windows)
+    return [(low["at_s"], low["rss_mb"]) for low in lows]
 
 
-def details(found: Observations, settings: Settings) -> dict[str, Any]:
+def details(found: Observations) -> dict[str, Any]:
     """Return settings, calls and the server over time as JSON-ready values."""
-    capacity_per_s, notes = found.capacity_per_s, found.notes
+    settings, capacity_per_s, notes = found.settings, found.capacity_per_s, found.notes
     return {
         "settings": asdict(settings),
         "max_slope_mb_per_h": round(settings.max_slope, 2),
@@ -432,15 +424,15 @@ def _left(found: Observations) -> dict[str, int]:
     }
 
 
-def _picture(samples: Sequence[Sample], settings: Settings, *, title: str) -> Figure:
+def _picture(found: Observations, *, title: str) -> Figure:
     made, panels = figure(len(_PANELS), size=(10, 9), sharex=True)
     made.suptitle("\n".join(textwrap.wrap(title, _TITLE_WIDTH)), fontsize="small")
     memory, counts, work = panels
     for axes, names in zip(panels, _PANELS, strict=True):
         for name in names:
-            plot(axes, ((sample["at_s"], sample[name]) for sample in samples), name)
-    plot(memory, judged_lows(samples, settings), "low of a window", marker="o")
-    memory.axvspan(0, settings.warm_up_s, color="lightgrey", label="warm-up, not judged")
+            plot(axes, ((sample["at_s"], sample[name]) for sample in found.samples), name)
+    plot(memory, judged_lows(found.samples, found.settings), "low of a window", marker="o")
+    memory.axvspan(0, found.settings.warm_up_s, color="lightgrey", label="warm-up, not judged")
     counts.set_ylim(bottom=0)
     work.set(xlabel="seconds", yscale="symlog")
     for axes in panels:
@@ -472,6 +464,5 @@ def run(options: argparse.Namespace) -> int:
         with started(options.output, models=models, settings=SERVER_SETTINGS) as tested:
             found = soak(tested, models, bundle, read_texts(), settings)
             exit_code = tested.stop()
-    summary = summarize(found, *read_access_log(options.output), settings, exit_code=exit_code)
-    picture = _picture(found.samples, settings, title=summary.line)
-    return conclude(summary, options.output, details=details(found, settings), figure=picture)
+    summary = summarize(found, *read_access_log(options.output), exit_code=exit_code)
+    return conclude(summary, options.output, details=details(found), figure=_picture(found, title=summary.line))

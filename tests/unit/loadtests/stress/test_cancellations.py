@@ -33,7 +33,6 @@ def test_a_run_that_leaves_nothing_behind_keeps_every_promise_whatever_one_sampl
     ("changed", "sentence"),
     [
         ({"notes": notes(unanswered=["late"])}, "each request is answered: late"),
-        ({"metrics": {}}, "clients and server know the same calls"),
         ({"complaints": ("Traceback",)}, "no error that was not provoked: Traceback"),
         ({"left": {"mt_queue_segments": 1.0}}, "work is left: {'mt_queue_segments': 1.0}"),
         ({"memory_mb": [100.0, *range(100, 200, 10), 190.0]}, "grows: 90 MB, more than 32"),

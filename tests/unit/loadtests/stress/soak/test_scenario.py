@@ -43,23 +43,15 @@ def notes(*, last: str = ENDS[-1], **changed: Any) -> Notes:
 
 
 def observations(**changed: Any) -> Observations:
-    fields = {
-        "notes": notes(),
-        "capacity_per_s": 20.0,
-        "elapsed_s": 181.0,
-        "samples": samples(),
-        "before": idle(),
-        "after": idle(),
-        "num_swaps": 30,
-        "num_broken_versions": 1,
-    }
+    seen = {"settings": SETTINGS, "notes": notes(), "samples": samples(), "before": idle(), "after": idle()}
+    fields = {**seen, "capacity_per_s": 20.0, "elapsed_s": 181.0, "num_swaps": 30, "num_broken_versions": 1}
     return Observations(**{**fields, **changed})
 
 
 def summary(
     *, logged: list[Entry] = ENTRIES, complaints: tuple[str, ...] = (BROKEN_VERSION,), exit_code: int = 0, **found: Any
 ) -> Summary:
-    return summarize(observations(**found), logged, complaints, SETTINGS, exit_code=exit_code)
+    return summarize(observations(**found), logged, complaints, exit_code=exit_code)
 
 
 FIGURES = "rss_slope_mb_per_h=0.0 rss_noise=0.0 threads_left=0 fds_left=0 tasks_left=0 slots_left=0 swaps=30 wrong=0"
@@ -109,7 +101,7 @@ def test_each_promise_can_be_broken_alone(changed: dict[str, Any], sentence: str
 
 
 def test_the_json_holds_the_whole_run() -> None:
-    record = details(observations(), SETTINGS)
+    record = details(observations())
 
     assert record["samples"] == samples()
     assert record["offered_calls_per_s"] == 13.0
