@@ -175,9 +175,9 @@ class Stage(Result):
         self._log_begin = server.log.stat().st_size
         self._before = server.process.samples()
 
-    def connect(self, **options: Any) -> RawConnection:
-        """Return a connection that is closed when the fault is over."""
-        return self.connections.enter_context(closing(RawConnection(self.target, **options)))
+    def connect(self, target: str = "", *, window_bytes: int | None = None) -> RawConnection:
+        """Return a connection that is closed when the fault is over; to the port of gRPC unless told otherwise."""
+        return self.connections.enter_context(closing(RawConnection(target or self.target, window_bytes=window_bytes)))
 
     def growth_of(self, name: str) -> int:
         """Return by how much the series whose names with labels begin like this have grown since the fault began."""

@@ -143,7 +143,7 @@ def _run_fault(stage: Stage) -> Result:
         stage.measured["threads"] = after.num_threads - before.num_threads
         stage.measured["files"] = after.num_fds - before.num_fds
     except (ServerError, OSError, psutil.Error) as error:  # OSError: its ports, or no port of this machine is free
-        stage.broken.append(f"the server, or this machine, is out of reach: {error}")
+        stage.broken.append(f"the fault could not be looked at to its end: {error}")
     if process.exit_code is not None:
         stage.broken.append(f"the server has ended with {process.exit_code}")
     stage.translations, stage.checks = bystanders.translations, bystanders.looks

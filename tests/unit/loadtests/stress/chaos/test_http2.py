@@ -3,26 +3,22 @@ import socket
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, RequestReceived, StreamEnded
-from h2.settings import SettingCodes
 
 from loadtests.stress.chaos import http2
 
 
 def test_a_call_of_any_size_is_a_good_one_in_frames_that_a_peer_accepts() -> None:
     server = H2Connection(H2Configuration(client_side=False))
-    server.local_settings[SettingCodes.MAX_HEADER_LIST_SIZE] = 2**24
     server.initiate_connection()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         connection = http2.RawConnection(f"127.0.0.1:{listening.getsockname()[1]}")
         connection.call("/x/Y", bytes(40_000), timeout_s=15, extra=[("x-note", "a" * 30_000)])
         connection.close(with_reset=False)
-        accepted, _ = listening.accept()
-        with accepted:
-            events = server.receive_data(b"".join(iter(lambda: accepted.recv(65_536), b"")))
+        with listening.accept()[0] as accepted, accepted.makefile("rb") as sent:
+            events = server.receive_data(sent.read())
 
     (request,) = [event for event in events if isinstance(event, RequestReceived)]
-    headers = dict(request.headers)
-    assert (headers[b"grpc-timeout"], headers[b"x-note"]) == (b"15S", b"a" * 30_000)
+    assert dict(request.headers).items() >= {b"grpc-timeout": b"15S", b"x-note": b"a" * 30_000}.items()
     assert sum(len(event.data) for event in events if isinstance(event, DataReceived)) == 40_000
     assert isinstance(events[-1], StreamEnded)
 
