@@ -1,6 +1,7 @@
 """Faults of the server's processes and their machine: runs that fail or hang, signals, log, files, clock."""
 
 import fcntl
+import itertools
 import os
 import shutil
 import struct
@@ -144,8 +145,9 @@ def log_pipe_blocked(stage: Stage) -> None:
 
 def _lose_lines(stage: Stage, path: Path) -> None:
     """Let the log go nowhere while calls are made, then where it went before; only its reader may notice."""
-    with stage.server.logging_to(path):
-        stage.require_ok("without a log", map(stage.ask, range(stage.amount)))
+    asked = itertools.islice(itertools.cycle(stage.questions), stage.amount)
+    with stage.server.logging_to(path), Client(stage.target) as client:
+        stage.require_ok("without a log", [question.ask(client) for question in asked])
     said_so = poll(lambda: '"log lines were lost"' in stage.logged(), bool, timeout_s=10.0)
     stage.require(said_so, "the log does not say that lines are missing")
 
