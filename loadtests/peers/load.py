@@ -79,6 +79,8 @@ _TUNED: Final[Mapping[str, Sequence[Any]]] = {
 """What is tried of each setting."""
 _TUNED_LOADS: Final = (0.3, 0.9)
 """Shares of the other's throughput at which its set-ups are compared: alone, and with company."""
+_TRIAL: Final = 0.4
+"""How long a set-up is tried at each of them, as a share of a run at a load."""
 _STRETCHED: Final = {"shipped": 1.0, "base": 2.0}
 """How much longer runs are, by model: the larger one answers a few calls a second, of which a p95 must come."""
 _MIN_BLEU: Final = 50.0
@@ -106,9 +108,6 @@ class Plan:
 
     run_s: float
     """Of a run at a load."""
-
-    trial_s: float
-    """Of a run at a set-up of the other server that is tried."""
 
     num_repetitions: int
     loads: tuple[float, ...]
@@ -211,7 +210,6 @@ def _plan(arguments: argparse.Namespace, model: str, peer: Peer) -> Plan:
         slo=arguments.slo or parse_slo(_SLOS[model]),
         settings=arguments.settings or (_USUAL[peer] if is_short else None),
         run_s=longer * (6.0 if is_short else 20.0),
-        trial_s=longer * (4.0 if is_short else 8.0),
         num_repetitions=arguments.repetitions or (2 if is_short else 3),
         loads=arguments.loads or ((0.6,) if is_short else (0.3, 0.6, 0.9)),
         num_agreeing=100 if is_short else 400,
@@ -313,11 +311,11 @@ def compare(plan: Plan, files: ModelFiles, workload: Workload, *, directory: Pat
             bar.update()
 
         if (settings := plan.settings) is None:
-            for trial in tune(start, plan, num_cores=num_cores()):
+            for trial in _tune(start, plan):
                 trials.append(trial)
                 bar.write(report.trial_line(trial, peer=plan.peer, model=plan.model))
                 advance()
-            settings = best_settings(trials)
+            settings = _best(trials)
         with serving(files, workload, log=directory / "ours.log") as ours, start(settings, "theirs") as theirs:
             systems: dict[Side, PausedServer] = {"ours": ours, "theirs": theirs}
             answers = [server.answers(count=plan.num_agreeing) for server in systems.values()]  # warms them up, too
@@ -367,19 +365,17 @@ def agreement_of(
     }
 
 
-def tune(
-    start: Callable[[BatchingSettings], AbstractContextManager[System]], plan: Plan, *, num_cores: int
-) -> Iterator[dict[str, Any]]:
-    """Yield trials of set-ups one feature after another, each from the best so far; `best_settings` chooses.
+def _tune(start: Callable[[BatchingSettings], AbstractContextManager[System]], plan: Plan) -> Iterator[dict[str, Any]]:
+    """Yield trials of set-ups one feature after another, each from the best so far.
 
     The threads by what callers who wait get; the size of batches and the waiting by p95 at a low and a high load.
     """
-    has_streams = plan.peer == "ctranslate2" and num_cores > 1
-    tried = []
-    for streams, threads in [(num_cores, 1), (1, num_cores)] if has_streams else [(1, num_cores)]:
+    cores, tried = num_cores(), []
+    has_streams = plan.peer == "ctranslate2" and cores > 1
+    for streams, threads in [(cores, 1), (1, cores)] if has_streams else [(1, cores)]:
         settings = BatchingSettings(num_streams=streams, num_threads=threads)
         with start(settings) as system:
-            tried.append((system.throughput_per_s(duration_s=plan.trial_s), settings))
+            tried.append((system.throughput_per_s(duration_s=_TRIAL * plan.run_s), settings))
         yield _trial(settings, [], tried[-1][0])
     most_per_s, best = max(tried, key=lambda pair: pair[0])
     trials: dict[str, dict[str, Any]] = {}
@@ -387,10 +383,10 @@ def tune(
         for settings in [replace(best, **{name: value}) for value in values]:
             if settings.name not in trials:
                 with start(settings) as system:
-                    runs = [run(system, load * most_per_s, plan.trial_s, plan.seed) for load in _TUNED_LOADS]
+                    runs = [run(system, load * most_per_s, _TRIAL * plan.run_s, plan.seed) for load in _TUNED_LOADS]
                 trials[settings.name] = _trial(settings, runs)
                 yield trials[settings.name]
-        best = best_settings(list(trials.values()))
+        best = _best(list(trials.values()))
 
 
 def _trial(settings: BatchingSettings, runs: Sequence[Run], closed_loop_per_s: float | None = None) -> dict[str, Any]:
@@ -399,7 +395,7 @@ def _trial(settings: BatchingSettings, runs: Sequence[Run], closed_loop_per_s: f
     return {"settings": settings.name, "closed_loop_per_s": closed_loop_per_s, "runs": runs_json, "p95_ms": p95_ms}
 
 
-def best_settings(trials: Sequence[Mapping[str, Any]]) -> BatchingSettings:
+def _best(trials: Sequence[Mapping[str, Any]]) -> BatchingSettings:
     """Return the set-up with the least p95 on the whole, each load counting alike: by the product."""
     best = min((trial for trial in trials if trial["runs"]), key=lambda trial: math.prod(trial["p95_ms"]))
     return BatchingSettings.parse(best["settings"])
