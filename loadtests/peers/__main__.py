@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
+import grpc
 from dragoman.errors import DragomanError as CallError
 
 from export.errors import ExportError
-from loadtests.peers.systems import WorkerError
 from loadtests.target import ServerError
 from service.errors import DragomanError
 
@@ -20,6 +20,7 @@ _MODULES: Final = {
     "serve": ("serve",),
 }
 """With the commands that each declares."""
+_FAILURES: Final = (ServerError, CallError, DragomanError, ExportError, grpc.RpcError, RuntimeError, OSError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     try:
         return int(parsed.run(parsed))
-    except (WorkerError, ServerError, CallError, DragomanError, ExportError) as error:
+    except _FAILURES as error:
         print(f"loadtests peers: {error}", file=sys.stderr)
         return 1
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, TypeVar
 
-from loadtests.machine import describe_machine, num_cores
+from loadtests.machine import num_cores
 from loadtests.peers.models import MODELS, prepare_model
 from loadtests.peers.report import BENCH_NAME, bench_table, pair_lines, write_bench
 from loadtests.peers.systems import ModelFiles, Peer, Precision, SystemSettings, TokenIds, WorkDone, Workers
@@ -27,7 +27,7 @@ from loadtests.peers.work import (
     shipped_cases,
 )
 from loadtests.records import percentile
-from loadtests.report import command_line
+from loadtests.report import circumstances
 from service.text.tokenizer import open_tokenizer
 
 SystemName = tuple[Peer, Precision]
@@ -92,14 +92,13 @@ def _print_table(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Compare; return the exit code: 2 if there is no case as asked for."""
-    is_short, machine = arguments.mode == "short", describe_machine()
+    is_short, record = arguments.mode == "short", {**circumstances("peers"), "cases": list[dict[str, Any]]()}
     plan = Plan(
         mode=arguments.mode,
         num_repetitions=arguments.repetitions or (3 if is_short else 5),
         thread_counts=tuple(sorted({1, num_cores()})),
-        isas=("",) if is_short else ("", *("AVX512",) * ("avx512f" in machine["instruction_sets"]), "AVX2"),
+        isas=("",) if is_short else ("", *("AVX512",) * ("avx512f" in record["machine"]["instruction_sets"]), "AVX2"),
     )
-    record: dict[str, Any] = {"machine": machine, "command": command_line("peers"), "cases": []}
     for model in arguments.models:
         files = prepare_model(arguments.output / "models" / model, model)
         decode = open_tokenizer(files.open()).decode

@@ -15,7 +15,7 @@ _COMPUTE_TYPES: Final = {"int8": "int8", "fp32": "float32"}
 _LAYER_NORM_EPSILON: Final = 1e-5
 
 
-class CTranslate2System:
+class System:
     """A translator of CTranslate2: `inter_threads` are our streams, `intra_threads` the threads of each."""
 
     def __init__(self, files: ModelFiles, settings: SystemSettings) -> None:

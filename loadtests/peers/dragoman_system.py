@@ -12,7 +12,7 @@ from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 
 
-class DragomanSystem:
+class System:
     """As many engines as streams, each in a thread of its own, over one loaded model."""
 
     def __init__(self, files: ModelFiles, settings: SystemSettings) -> None:

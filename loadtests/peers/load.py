@@ -9,7 +9,6 @@ import math
 import os
 import shlex
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -26,7 +25,7 @@ from tqdm import tqdm
 from loadtests.capacity import DEFAULT_SLO, PLANS, Run, SearchPlan, System, find_capacities, run
 from loadtests.flags import flags_of, parsed_by, within
 from loadtests.generator import Generator
-from loadtests.machine import describe_machine, num_cores
+from loadtests.machine import num_cores
 from loadtests.peers import report
 from loadtests.peers.bench import alternating
 from loadtests.peers.models import MODELS, prepare_model, served_models
@@ -34,10 +33,10 @@ from loadtests.peers.serve import PRECISIONS, BatchingSettings
 from loadtests.peers.systems import ModelFiles, Peer
 from loadtests.peers.work import add_files, bleu, real_sentences, share_of_equal, workload
 from loadtests.records import Summary
-from loadtests.report import command_line
+from loadtests.report import circumstances
 from loadtests.sampler import process_tree
 from loadtests.slo import GRAMMAR, Slo, parse_slo
-from loadtests.target import SERVE, ServerError, ServerProcess, Target
+from loadtests.target import SERVE, ServerProcess, Target
 from loadtests.wire import TRANSLATE
 from loadtests.workload import Workload
 
@@ -72,6 +71,7 @@ _USUAL: Final[dict[Peer, BatchingSettings]] = {
 """Of the short form, which has no time for trials: what won those of CTranslate2 with the model that ships on two
 cores. Transformers has one stream; no wait and small batches are taken over."""
 
+_SEARCHES: Final = {"short": SearchPlan(closed_loop_s=4.0, probe_s=5.0, resolution=0.1), "full": PLANS["full"]}
 _TUNED: Final[Mapping[str, Sequence[Any]]] = {
     "max_wait_ms": (0.0, 2.0, 5.0, 10.0),
     "batch_size": (8, 16, 32, 64),
@@ -105,23 +105,15 @@ class Plan:
     slo: Slo
     settings: BatchingSettings | None
     """Of the other server; None: the best of some trials."""
-
     run_s: float
     """Of a run at a load."""
-
     num_repetitions: int
     loads: tuple[float, ...]
     """Shares of the other's capacity."""
-
     num_agreeing: int
     """Texts that both translate to see whether they do the same work."""
-
     search: SearchPlan
-    seed: int = 1
-
-
-class DisagreementError(Exception):
-    """Both servers do not do the same work, or one has no capacity, so that a comparison says nothing."""
+    """Its seed is that of all runs."""
 
 
 def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -167,7 +159,6 @@ def _loads(text: str) -> tuple[float, ...]:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    """Prepare; return the exit code."""
     files, calls = _laid_out(arguments.model, real_sentences(arguments.data), arguments.output)
     print(shlex.join([f"--model-dir={served_models(files)}", *flags_of(calls)]))
     return 0
@@ -180,30 +171,24 @@ def _laid_out(model: str, sentences: Sequence[str], output: Path) -> tuple[Model
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Compare; return the exit code."""
     is_short, sentences = arguments.mode == "short", real_sentences(arguments.data)
-    record: dict[str, Any] = {"machine": describe_machine(), "command": command_line("peers"), "comparisons": []}
+    record: dict[str, Any] = {**circumstances("peers"), "comparisons": []}
     asked = arguments.model or ("shipped" if is_short else "both")
     peers: Sequence[Peer] = arguments.against or (("ctranslate2",) if is_short else tuple(PRECISIONS))
-    try:
-        for model in MODELS if asked == "both" else (asked,):
-            files, calls = _laid_out(model, sentences, arguments.output)
-            for peer in peers:
-                plan = _plan(arguments, model, peer)
-                found = compare(plan, files, calls, directory=arguments.output / f"{model}-{peer}")
-                print(*report.load_lines(found), sep="\n", flush=True)
-                record["comparisons"].append(found)
-                report.write_load(arguments.output, record)
-    except (ServerError, DisagreementError, OSError, RuntimeError, grpc.RpcError) as error:
-        print(f"loadtests peers load: {error}", file=sys.stderr)
-        return 1
+    for model in MODELS if asked == "both" else (asked,):
+        files, calls = _laid_out(model, sentences, arguments.output)
+        for peer in peers:
+            plan = _plan(arguments, model, peer)
+            found = compare(plan, files, calls, directory=arguments.output / f"{model}-{peer}")
+            print(*report.load_lines(found), sep="\n", flush=True)
+            record["comparisons"].append(found)
+            report.write_load(arguments.output, record)
     print(f"results and picture are in {arguments.output}")
     return 0
 
 
 def _plan(arguments: argparse.Namespace, model: str, peer: Peer) -> Plan:
-    is_short, longer, usual = arguments.mode == "short", _STRETCHED[model], PLANS["full"]
-    closed_loop_s, probe_s = (4.0, 5.0) if is_short else (usual.closed_loop_s, usual.probe_s)
+    is_short, longer, search = arguments.mode == "short", _STRETCHED[model], _SEARCHES[arguments.mode]
     return Plan(
         model=model,
         peer=peer,
@@ -213,14 +198,12 @@ def _plan(arguments: argparse.Namespace, model: str, peer: Peer) -> Plan:
         num_repetitions=arguments.repetitions or (2 if is_short else 3),
         loads=arguments.loads or ((0.6,) if is_short else (0.3, 0.6, 0.9)),
         num_agreeing=100 if is_short else 400,
-        search=SearchPlan(
-            closed_loop_s=longer * closed_loop_s,
-            probe_s=longer * probe_s,
-            tries=1 if is_short else usual.tries,
-            resolution=0.1 if is_short else usual.resolution,
+        search=replace(
+            search,
+            closed_loop_s=longer * search.closed_loop_s,
+            probe_s=longer * search.probe_s,
             seed=arguments.seed,
         ),
-        seed=arguments.seed,
     )
 
 
@@ -271,11 +254,7 @@ class PausedServer(Generator):
 def serving(
     files: ModelFiles, workload: Workload, *, log: Path, other: BatchingSettings | None = None
 ) -> Iterator[PausedServer]:
-    """Serve a model as an operator would, with all defaults, or with another system.
-
-    Raises:
-        ServerError: if the server does not start.
-    """
+    """Serve a model as an operator would, with all defaults, or with another system; ServerError if it fails."""
     module: Sequence[str] = SERVE
     flags = ["--models", str(served_models(files))]
     if other is not None:
@@ -292,13 +271,8 @@ def serving(
 def compare(plan: Plan, files: ModelFiles, workload: Workload, *, directory: Path) -> dict[str, Any]:
     """Start both servers, set up the other one, ask both the same, search their capacities, compare at some loads.
 
-    Logs go to the directory.
-
-    Raises:
-        ServerError: if a server does not start.
-        DisagreementError: if both do not do the same work, or one does not hold the objective at any rate.
-        TimeoutError: if one stops answering.
-        RuntimeError: if calls of callers who wait fail.
+    Logs go to the directory. Raises ServerError if a server does not start, TimeoutError if one stops answering, and
+    RuntimeError if both do not do the same work, or one does not hold the objective at any rate.
     """
     trials = []
 
@@ -321,11 +295,11 @@ def compare(plan: Plan, files: ModelFiles, workload: Workload, *, directory: Pat
             answers = [server.answers(count=plan.num_agreeing) for server in systems.values()]  # warms them up, too
             agreement = agreement_of(*answers, has_meaning=plan.model == "shipped")
             if not agreement["holds"]:
-                raise DisagreementError(f"both do not do the same work on the {plan.model} model: {agreement}")
+                raise RuntimeError(f"both do not do the same work on the {plan.model} model: {agreement}")
             capacities = find_capacities(systems, plan.slo, plan.search, note=advance)
             ours_per_s, theirs_per_s = (capacities[side].per_s for side in systems)
             if not (ours_per_s and theirs_per_s):
-                raise DisagreementError(f"{plan.slo} holds at no rate that was tried; give another --slo")
+                raise RuntimeError(f"{plan.slo} holds at no rate that was tried; give another --slo")
             points = [
                 measure_load(systems, load, (ours_per_s, theirs_per_s), plan, note=advance) for load in plan.loads
             ]
@@ -383,7 +357,9 @@ def _tune(start: Callable[[BatchingSettings], AbstractContextManager[System]], p
         for settings in [replace(best, **{name: value}) for value in values]:
             if settings.name not in trials:
                 with start(settings) as system:
-                    runs = [run(system, load * most_per_s, _TRIAL * plan.run_s, plan.seed) for load in _TUNED_LOADS]
+                    runs = [
+                        run(system, load * most_per_s, _TRIAL * plan.run_s, plan.search.seed) for load in _TUNED_LOADS
+                    ]
                 trials[settings.name] = _trial(settings, runs)
                 yield trials[settings.name]
         best = _best(list(trials.values()))
@@ -413,7 +389,7 @@ def measure_load(
     runs: dict[Side, list[Run]] = {side: [] for side in systems}
     rate_per_s = load * capacities_per_s[1]
     for repetition, side in alternating(list(systems), plan.num_repetitions):
-        runs[side].append(run(systems[side], rate_per_s, plan.run_s, plan.seed + repetition))
+        runs[side].append(run(systems[side], rate_per_s, plan.run_s, plan.search.seed + repetition))
         note()
     middle = {
         f"{side}_{name}": median(getattr(one, name) for one in done)

@@ -160,14 +160,8 @@ def end_by_itself(model: Transformer, *, ratio: float = 1.1) -> None:
       mean. EOS is embedded along this dimension: its logit rises by several units a token and crosses all others where
       the target has the length that is wanted.
 
-    The weights have the shapes and the cost of any others.
-
-    Args:
-        model: post-norm, of width 512.
-        ratio: target tokens by source tokens.
-
-    Raises:
-        ValueError: if it has another width, or normalises before its sublayers.
+    The weights have the shapes and the cost of any others; `ratio` is that of target tokens to source tokens. Raises
+    ValueError if the model is not post-norm of width 512.
     """
     if model.config.d_model != _WIDTH or model.config.norm != "post":
         raise ValueError(f"{model.config.norm}-norm of width {model.config.d_model}: expected post-norm of {_WIDTH}")

@@ -14,7 +14,7 @@ from loadtests.peers.systems import ModelFiles, Output, SearchOptions, SystemSet
 from service.decoding.scoring import score
 
 
-class PyTorchSystem:
+class System:
     """One process-wide thread pool, as PyTorch has it; streams and int8 are not for it."""
 
     def __init__(self, files: ModelFiles, settings: SystemSettings) -> None:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from loadtests.records import MAX_GENERATOR_LAG_P99_MS
-from loadtests.report import figures_line, markdown, write_json, write_picture
+from loadtests.report import figure, figures_line, markdown, write_json, write_picture
 
 BENCH_NAME: Final = "results.json"
 TABLE_NAME: Final = "table.md"
@@ -33,11 +33,11 @@ _DIGITS: Final = {"tokens_ratio": 3, **dict.fromkeys(("closed_loop_per_s", "ours
 
 
 def _line(name: str, **figures: object) -> str:
-    def shown(figure: str, value: object) -> object:
-        digits = _DIGITS.get(figure, 1 if figure.endswith("_ms") else 2)
+    def shown(key: str, value: object) -> object:
+        digits = _DIGITS.get(key, 1 if key.endswith("_ms") else 2)
         return f"{value:z.{digits}f}" if isinstance(value, float) else value
 
-    return figures_line(name, {figure: shown(figure, value) for figure, value in figures.items()})
+    return figures_line(name, {key: shown(key, value) for key, value in figures.items()})
 
 
 def pair_lines(case: Record) -> Iterator[str]:
@@ -114,26 +114,26 @@ def ratios_picture(cases: Sequence[Record]) -> Figure:
     """Draw a bar for each pair of the cases; beyond the line ours is faster."""
     pairs = [(case, pair) for case in cases for pair in case["pairs"]]
     names = [f"{case['model']} {case['case']} @{pair['threads']} vs {pair['theirs']['name']}" for case, pair in pairs]
-    figure = Figure(figsize=(9, 1 + 0.25 * len(names)), layout="constrained")
-    axes = figure.add_subplot(xlabel="speed of ours, theirs = 1")
+    drawn, (axes,) = figure(size=(9, 1 + 0.25 * len(names)))
+    axes.set_xlabel("speed of ours, theirs = 1")
     axes.barh(names, [pair["ratio"] for _, pair in pairs])
     axes.axvline(1.0, color="black", linewidth=1)
     axes.invert_yaxis()
-    return figure
+    return drawn
 
 
 def growth_picture(cases: Sequence[Record]) -> Figure:
     """Draw the time of a batch over the length of its targets."""
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    drawn, (axes,) = figure(size=(7, 4.5))
     count, lengths = cases[0]["num_sources"], [case["search"]["max_target_tokens"] for case in cases]
-    axes = figure.add_subplot(xlabel="target tokens of each sentence", ylabel=f"seconds for a batch of {count}")
     for side in SIDES:
         measured = [case["pairs"][0][side] for case in cases]
         times_s = [count * length / one["tokens_per_s"] for length, one in zip(lengths, measured, strict=True)]
         axes.plot(lengths, times_s, marker="o", label=measured[0]["name"])
+    axes.set(xlabel="target tokens of each sentence", ylabel=f"seconds for a batch of {count}")
     axes.set(xlim=(0, None), ylim=(0, None))
     axes.legend()
-    return figure
+    return drawn
 
 
 def trial_line(trial: Record, *, peer: str, model: str) -> str:
@@ -199,16 +199,15 @@ def write_load(directory: Path, record: Record) -> None:
 
 def load_picture(found: Sequence[Record]) -> Figure:
     """Draw p50 above, p95 below, a column for each other system and model; at least one."""
-    figure = Figure(figsize=(1 + 4.5 * len(found), 7), layout="constrained")
-    axes = figure.subplots(2, len(found), sharex="col", squeeze=False)
-    for column, one in enumerate(found):
-        per_s = one["their_capacity"]["per_s"]
-        for row, name in enumerate(("p50_ms", "p95_ms")):
-            _draw(axes[row][column], one, name)
-        axes[0][column].set_title(f"{one['model']} model, against {one['peer']} {one['settings']}", fontsize="medium")
-        axes[1][column].set_xlabel(f"load, % of {one['peer']}'s capacity ({per_s:.1f} calls/s)")
-    axes[0][0].legend(fontsize="small")
-    return figure
+    drawn, axes = figure(2, len(found), size=(1 + 4.5 * len(found), 7), sharex="col")
+    for one, upper, lower in zip(found, axes, axes[len(found) :], strict=False):
+        _draw(upper, one, "p50_ms")
+        _draw(lower, one, "p95_ms")
+        upper.set_title(f"{one['model']} model, against {one['peer']} {one['settings']}", fontsize="medium")
+        capacity = f"{one['peer']}'s capacity ({one['their_capacity']['per_s']:.1f} calls/s)"
+        lower.set_xlabel(f"load, % of {capacity}")
+    axes[0].legend(fontsize="small")
+    return drawn
 
 
 def _draw(axes: Axes, found: Record, name: str) -> None:

@@ -74,10 +74,8 @@ class BatchingSettings(systems.SystemSettings):
     peer: Peer = "ctranslate2"
     precision: Precision = "int8"
     batch_size: int = 32
-
     max_wait_ms: float = 5.0
     """How long the first sentence of a batch waits for others."""
-
     max_waiting: int = 4096
     """Most sentences that wait; calls that come then are rejected."""
 
@@ -135,9 +133,7 @@ class DynamicBatcher:
     async def translate(self, sources: Sequence[TokenIds], options: SearchOptions) -> list[Answer]:
         """Return the answer to each source, in order; if the awaiting task is cancelled, those that wait are dropped.
 
-        Raises:
-            OverloadedError: if not all of them find a place in the queue.
-            EngineError: if the batch of one of them failed.
+        Raises OverloadedError if not all of them find a place in the queue, EngineError if a batch of them failed.
         """
         limit = self._settings.max_waiting
         if self._num_waiting + len(sources) > limit:
@@ -279,8 +275,7 @@ async def serving(
 ) -> AsyncIterator[int]:
     """Serve calls over gRPC and yield the bound port; at the end callers who wait get answers for a few seconds.
 
-    Raises:
-        RuntimeError: if the address cannot be listened on.
+    Raises RuntimeError if the address cannot be listened on.
     """
 
     def translate(sources: Sequence[TokenIds], search: SearchOptions) -> list[Output]:

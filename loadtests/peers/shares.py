@@ -64,7 +64,6 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _run_overhead(arguments: argparse.Namespace) -> int:
-    """Measure and print; return the exit code."""
     for model in arguments.models:
         files = prepare_model(arguments.output / "models" / model, model)
         shares = [measure_share(files, arguments.batch_size) for _ in range(_NUM_REPETITIONS)]

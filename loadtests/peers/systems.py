@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -24,13 +24,6 @@ Peer = Literal["dragoman", "ctranslate2", "transformers", "pytorch"]
 
 Precision = Literal["int8", "fp32"]
 
-_CLASSES: Final[Mapping[Peer, str]] = {
-    "dragoman": "DragomanSystem",
-    "ctranslate2": "CTranslate2System",
-    "transformers": "TransformersSystem",
-    "pytorch": "PyTorchSystem",
-}
-"""Each in a module of its own, such as `pytorch_system`."""
 _ISA_VARIABLE: Final = "CT2_FORCE_CPU_ISA"
 _PAUSE_S: Final = 0.3
 """Before another system's turn: OpenMP keeps threads of the last one spinning for 0.2 s."""
@@ -62,19 +55,14 @@ class SearchOptions:
     """What is searched for; the same for every system of a case."""
 
     beam_size: int = 4
-
     min_target_tokens: int = 0
     """EOS not counted; at `max_target_tokens` no hypothesis ends by itself, and every target has the same length."""
-
     max_target_tokens: int = 256
     """EOS counted."""
-
     extra_target_tokens: int | None = None
     """What a target may have more than its source, within `max_target_tokens`; None: that alone limits it."""
-
     length_penalty: float = 0.0
     """Exponent of each system's own length penalty; 0 disables it everywhere."""
-
     suppressed_tokens: TokenIds = ()
     """Never taken. The service never takes special tokens other than EOS; others do not either if they are named here,
     which costs them a little and matters only where hypotheses are compared one by one."""
@@ -92,16 +80,12 @@ class SystemSettings:
 
     peer: Peer
     precision: Precision
-
     num_streams: int = 1
     """Batches decoded at the same time; with one stream all threads work on one batch."""
-
     num_threads: int = 1
     """Threads of each stream."""
-
     batch_size: int = 16
     """Most segments of a batch."""
-
     isa: str = ""
     """Instruction set that CTranslate2 is told to use, such as AVX2; empty: its own choice."""
 
@@ -133,9 +117,7 @@ class Work:
 
     sources: tuple[TokenIds, ...]
     """Token ids, EOS last."""
-
     search: SearchOptions
-
     sources_per_call: int | None = None
     """Given at once, the next when these are answered; None: all of them. 1 measures what a lone caller waits."""
 
@@ -154,7 +136,6 @@ class Output(NamedTuple):
 
     token_ids: TokenIds
     """EOS last if it ended by itself, BOS and padding not stored."""
-
     score: float
     """After the system's own length penalty, which makes scores of systems comparable only without one."""
 
@@ -164,7 +145,6 @@ class WorkDone(NamedTuple):
 
     latencies_s: tuple[float, ...]
     """Of each call, one after another."""
-
     outputs: tuple[Output, ...]
 
     @property
@@ -179,7 +159,7 @@ class WorkDone(NamedTuple):
 
 
 class System(Protocol):
-    """A network that is loaded and ready to translate."""
+    """A network that is loaded and ready to translate; each in a module of its own, such as `pytorch_system`."""
 
     def translate(self, sources: Sequence[TokenIds], search: SearchOptions, *, batch_size: int) -> list[Output]:
         """Return the best hypothesis of each source, in order, at most so many segments decoded together."""
@@ -187,12 +167,11 @@ class System(Protocol):
 
 def open_system(files: ModelFiles, settings: SystemSettings) -> System:
     """Load a system; the library it needs is imported here, by the process that needs it."""
-    module = importlib.import_module(f"loadtests.peers.{settings.peer}_system")
-    system: System = getattr(module, _CLASSES[settings.peer])(files, settings)
+    system: System = importlib.import_module(f"loadtests.peers.{settings.peer}_system").System(files, settings)
     return system
 
 
-class WorkerError(Exception):
+class WorkerError(RuntimeError):
     """A process ended, or its system failed, before it answered."""
 
 

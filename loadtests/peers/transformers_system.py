@@ -14,7 +14,7 @@ from transformers import M2M100Config, M2M100ForConditionalGeneration, MarianCon
 from export.graph.network import Network
 from export.model.config import ModelConfig
 from export.model.layers import sinusoidal_positions
-from loadtests.peers.pytorch_system import PyTorchSystem, padded
+from loadtests.peers import pytorch_system
 from loadtests.peers.systems import Output, SearchOptions, TokenIds
 
 _NUM_POSITIONS: Final = 512
@@ -35,7 +35,7 @@ _NAMES: Final = {
 """Parts of our names, and what they are in Transformers; replaced one after another."""
 
 
-class TransformersSystem(PyTorchSystem):
+class System(pytorch_system.System):
     """Its `generate`, with our weights, in PyTorch's threads."""
 
     def _load(self, network: Network) -> Any:
@@ -43,7 +43,7 @@ class TransformersSystem(PyTorchSystem):
 
     def _search(self, sources: Sequence[TokenIds], search: SearchOptions) -> list[Output]:
         config = self._model.config
-        ids, mask = padded(sources, config.pad_token_id)
+        ids, mask = pytorch_system.padded(sources, config.pad_token_id)
         generated = self._model.generate(
             input_ids=ids,
             attention_mask=mask.long(),

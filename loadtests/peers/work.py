@@ -70,13 +70,10 @@ class Case(Work):
 
     model: str
     """`base` or `shipped`."""
-
     name: str
     kind: Kind = "speed"
-
     references: tuple[str, ...] = ()
     """Human translations of the sources, for BLEU; empty: there are none."""
-
     has_meaning: bool = False
     """Whether sources are sentences, so that it can be compared what systems say."""
 
@@ -139,12 +136,9 @@ def fixed_length(num_tokens: int) -> SearchOptions:
 
 
 def sentence_sets(directory: Path | None, *, size: int) -> list[SentenceSet]:
-    """Return a sample of each test set below a directory, or the built-in sentences if there is none.
+    """Return so many sentences of each test set below a directory, or of the built-in ones if there is none.
 
-    Args:
-        directory: holds `tatoeba-en-de/test.tsv.gz` and `newstest2013-en-de/test.tsv.gz`; None: the one that the
-            environment names, if it does.
-        size: sentences of each sample, taken at even distances.
+    Without a directory it is the one that the environment names, if it does.
     """
     directory = directory or (Path(os.environ[DATA_VARIABLE]) if DATA_VARIABLE in os.environ else None)
     found = []
@@ -184,12 +178,9 @@ def made_up_sentences(sentences: Sequence[str]) -> list[str]:
 
 
 def workload(model: str, sentences: Sequence[str], *, directory: Path) -> Workload:
-    """Return the calls to a server of a model: one sentence each, with the defaults of the service.
+    """Return the calls to a server of a model, with the defaults of the service: a sentence each, from a file of them.
 
-    Args:
-        model: one of `loadtests.peers.models.MODELS`.
-        sentences: real ones.
-        directory: where the texts go.
+    Sentences are real ones; Transformer-base gets made-up ones of the same lengths.
     """
     texts = made_up_sentences(sentences) if model == "base" else sentences
     lines = directory / f"{model}.txt"
