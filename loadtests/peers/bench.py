@@ -117,11 +117,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _cases(model: str, files: ModelFiles, mode: Mode, data: Path | None) -> list[Case]:
-    bundle = files.open()
     if model == "base":
-        size, eos_id = bundle.manifest.architecture.vocabulary_size, bundle.manifest.special_ids.eos
-        return base_cases(vocabulary_size=size, eos_id=eos_id, mode=mode)
-    sets = sentence_sets(data, size=_NUM_SENTENCES[mode])[: 1 if mode == "short" else None]
+        return base_cases(mode)
+    bundle, sets = files.open(), sentence_sets(data, size=_NUM_SENTENCES[mode])[: 1 if mode == "short" else None]
     return [
         case
         for name, texts, references in sets

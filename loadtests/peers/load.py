@@ -1,7 +1,4 @@
-"""`load`: the same calls to this server and to others, at the same moments; which answers sooner, which can do more?
-
-`prepare`: a model and what to ask it, laid out for the other load tests.
-"""
+"""`load`: the same calls to this server and to others, at the same moments; `prepare`: only what that needs."""
 
 import argparse
 import itertools
@@ -65,17 +62,14 @@ _SLOS: Final = {"shipped": DEFAULT_SLO, "base": "p95<3s,goodput>99%"}
 """By model: what holds at the capacity."""
 
 _USUAL: Final[dict[Peer, BatchingSettings]] = {
-    "ctranslate2": BatchingSettings(num_streams=num_cores(), num_threads=1, batch_size=16, max_wait_ms=0.0),
-    "transformers": BatchingSettings(num_streams=1, num_threads=num_cores(), batch_size=16, max_wait_ms=0.0),
+    "ctranslate2": BatchingSettings(num_streams=num_cores(), batch_size=16, max_wait_ms=0.0),
+    "transformers": BatchingSettings(num_threads=num_cores(), batch_size=16, max_wait_ms=0.0),
 }
 """Of the short form, which has no time for trials: what won those of CTranslate2 with the model that ships on two
 cores. Transformers has one stream; no wait and small batches are taken over."""
 
 _SEARCHES: Final = {"short": SearchPlan(closed_loop_s=4.0, probe_s=5.0, resolution=0.1), "full": PLANS["full"]}
-_TUNED: Final[Mapping[str, Sequence[Any]]] = {
-    "max_wait_ms": (0.0, 2.0, 5.0, 10.0),
-    "batch_size": (8, 16, 32, 64),
-}
+_TUNED: Final[dict[str, Sequence[Any]]] = {"max_wait_ms": (0.0, 2.0, 5.0, 10.0), "batch_size": (8, 16, 32, 64)}
 """What is tried of each setting."""
 _TUNED_LOADS: Final = (0.3, 0.9)
 """Shares of the other's throughput at which its set-ups are compared: alone, and with company."""
@@ -128,12 +122,8 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     add("--repetitions", type=within(1, 100, int), metavar="N", help="of each run at a load (3; short: 2)")
     usual = ", ".join(f"{model}: {slo}" for model, slo in _SLOS.items())
     add("--slo", type=parsed_by(parse_slo), metavar="SLO", help=f"{GRAMMAR} ({usual})".replace("%", "%%"))
-    add(
-        "--settings",
-        type=parsed_by(BatchingSettings.parse),
-        metavar="STREAMSxTHREADS,bN,wMS",
-        help="of the other server, as `serve` takes them (the best of some trials; short: those that won before)",
-    )
+    what = "of the other server, as `serve` takes them (the best of some trials; short: those that won before)"
+    add("--settings", type=parsed_by(BatchingSettings.parse), metavar="STREAMSxTHREADS,bN,wMS", help=what)
     add("--seed", type=int, default=1, metavar="N", help="of texts and arrivals (1)")
     add_files(parser, "build/peers-load")
     parser.set_defaults(run=_run)
@@ -303,18 +293,10 @@ def compare(plan: Plan, files: ModelFiles, workload: Workload, *, directory: Pat
             points = [
                 measure_load(systems, load, (ours_per_s, theirs_per_s), plan, note=advance) for load in plan.loads
             ]
-    return {
-        "model": plan.model,
-        "peer": plan.peer,
-        "objective": str(plan.slo),
-        "settings": settings.name,
-        "trials": trials,
-        "agreement": agreement,
-        "our_capacity": asdict(capacities["ours"]),
-        "their_capacity": asdict(capacities["theirs"]),
-        "capacity_ratio": ours_per_s / theirs_per_s,
-        "points": points,
-    }
+    made = {"model": plan.model, "peer": plan.peer, "objective": str(plan.slo), "settings": settings.name}
+    found = {"our_capacity": asdict(capacities["ours"]), "their_capacity": asdict(capacities["theirs"])}
+    ratio = ours_per_s / theirs_per_s
+    return {**made, "trials": trials, "agreement": agreement, **found, "capacity_ratio": ratio, "points": points}
 
 
 def agreement_of(

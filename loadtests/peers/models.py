@@ -21,23 +21,17 @@ from export.graph.quantize import measure_ranges
 from export.importers.bundle import read_network
 from export.model.config import PRESETS
 from export.model.transformer import Transformer
-from loadtests.peers.systems import ModelFiles, Precision
+from loadtests.peers.systems import ModelFiles
 from service.bundle import Limits, Provenance, open_bundle
 
 MODELS: Final = ("base", "shipped")
 """Transformer-base with random weights, and the model that ships."""
 
-PRECISIONS: Final[tuple[Precision, ...]] = ("fp32", "int8")
-"""Each model is written at both, the last one as its default."""
-
 SPECIAL_IDS: Final = (PAD_ID, BOS_ID, UNK_ID)
 """Of every vocabulary made here, EOS apart."""
-
 FIRST_ORDINARY_ID: Final = max(*SPECIAL_IDS, EOS_ID) + 1
-
 BASE_VOCABULARY_SIZE: Final = 32_000
 """Of Transformer-base."""
-
 _PREFERRED_PRECISIONS: Final = ("fp32", "fp16", "int8")
 """Whose weights are taken from a bundle that exists already: the first that it has."""
 
@@ -99,7 +93,7 @@ def write_model(directory: Path, network: Network, vocabulary: Vocabulary, limit
         source_language="en",
         target_language="de",
         limits=limits,
-        precisions=PRECISIONS,
+        precisions=("fp32", "int8"),
         provenance=Provenance(exporter_version=exporter_version(), checkpoint="compared", checkpoint_sha256="0" * 64),
     )
     write_bundle(files.bundle_path, network, vocabulary, description)

@@ -1,7 +1,4 @@
-"""`serve`: another system behind the same contract, with the usual dynamic batching; what `load` compares with.
-
-Translate of dragoman.v1 over a batcher, with our own text pipeline around it; all else is UNIMPLEMENTED.
-"""
+"""`serve`: another system behind the same contract, with the usual dynamic batching; what `load` compares with."""
 
 import argparse
 import asyncio
@@ -187,30 +184,23 @@ class DynamicBatcher:
                 answer.set_exception(EngineError("translating failed"))
 
 
-class PeerServicer(pb_grpc.TranslationServiceServicer):
-    """dragoman.v1.TranslationService, of which it implements the call of load tests.
-
-    Tokenizer, names and limits are those of a bundle: to the text pipeline it is the model (`TextModel`).
-    """
+class _Servicer(pb_grpc.TranslationServiceServicer):
+    """The call of load tests over a batcher; to the text pipeline it is the model of a bundle (`TextModel`)."""
 
     def __init__(self, bundle: Bundle, batcher: DynamicBatcher) -> None:
-        """Open the tokenizer."""
         self._manifest = bundle.manifest
         self._batcher = batcher
         self.tokenizer = open_tokenizer(bundle)
         self.max_source_tokens = bundle.manifest.limits.max_source_tokens
         self.max_target_tokens = bundle.manifest.limits.max_target_tokens
 
-    async def Translate(  # noqa: N802
-        self, request: pb.TranslateRequest, context: grpc.aio.ServicerContext
-    ) -> pb.TranslateResponse:
+    async def Translate(self, request: pb.TranslateRequest, context: Any) -> pb.TranslateResponse:  # noqa: N802
         """Translate all texts of the request; errors are told as the service does."""
         try:
             result = await self._translated(messages.from_translate_request(request))
         except DragomanError as error:
             answer = status.answer(error)
-            context.set_trailing_metadata(answer.trailing_metadata)
-            await context.abort(answer.code, answer.message)
+            await context.abort(answer.code, answer.message, answer.trailing_metadata)
         return messages.to_translate_response(result, request_id=request.request_id)
 
     async def _translated(self, request: TranslationRequest) -> TranslationResult:
@@ -246,27 +236,21 @@ class PeerServicer(pb_grpc.TranslationServiceServicer):
         known = f"{manifest.source_language}-{manifest.target_language}"
         if f"{request.source_language}-{request.target_language}" != known:
             raise ModelNotFoundError("source_language", "the language pair", (known,))
-        name = f"{manifest.name}/{manifest.version}"
-        search = fit_to_model(search, wanted, self, name=name, has_attention=False)
-        has_limit = wanted.max_target_tokens is not None
+        search = fit_to_model(search, wanted, self, name=manifest.name, has_attention=False)
         options = SearchOptions(
             beam_size=search.beam_size,
             min_target_tokens=search.min_target_tokens,
-            max_target_tokens=search.max_target_tokens if has_limit else self.max_target_tokens,
-            extra_target_tokens=None if has_limit else EXTRA_TARGET_TOKENS,
+            max_target_tokens=min(search.max_target_tokens, self.max_target_tokens),
+            extra_target_tokens=None if wanted.max_target_tokens else EXTRA_TARGET_TOKENS,
             length_penalty=search.length_penalty,
         )
         return TextPipeline(request, model=self, search=search), options
 
     def _result(self, output: Output) -> SegmentResult:
-        best = Hypothesis(
-            token_ids=output.token_ids,
-            token_log_probs=(),
-            log_prob=output.score,
-            score=output.score,
-            is_finished=output.token_ids[-1:] == (self.tokenizer.eos_id,),
-        )
-        return SegmentResult(hypotheses=(best,), num_steps=len(output.token_ids), timings=StageTimings())
+        ids, score = output
+        is_finished = ids[-1:] == (self.tokenizer.eos_id,)
+        best = Hypothesis(token_ids=ids, token_log_probs=(), log_prob=score, score=score, is_finished=is_finished)
+        return SegmentResult(hypotheses=(best,), num_steps=len(ids), timings=StageTimings())
 
 
 @asynccontextmanager
@@ -282,7 +266,7 @@ async def serving(
         return system.translate(sources, search, batch_size=settings.batch_size)
 
     batcher, healthy, server = DynamicBatcher(translate, settings), health.aio.HealthServicer(), grpc.aio.server()
-    pb_grpc.add_TranslationServiceServicer_to_server(PeerServicer(bundle, batcher), server)
+    pb_grpc.add_TranslationServiceServicer_to_server(_Servicer(bundle, batcher), server)
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     bound: int = server.add_insecure_port(f"{host}:{port}")
     await server.start()
@@ -305,20 +289,15 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     add("--files", type=Path, metavar="DIR", help="the model as `load` has prepared it; default: prepare it now")
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     add("--port", type=int, default=50061, metavar="N", help="0: any that is free (50061)")
-    add(
-        "--settings",
-        type=parsed_by(BatchingSettings.parse),
-        default=BatchingSettings(),
-        metavar="STREAMSxTHREADS,bN,wMS",
-        help="batches at a time, threads of each, most sentences of a batch, milliseconds that the first one waits for "
-        f"others ({BatchingSettings().name})",
-    )
+    usual = BatchingSettings()
+    what = "batches at a time, threads of each, most sentences of a batch, milliseconds that the first one waits for "
+    form, parse = "STREAMSxTHREADS,bN,wMS", parsed_by(BatchingSettings.parse)
+    add("--settings", type=parse, default=usual, metavar=form, help=f"{what}others ({usual.name})")
     add("--output", type=Path, default=Path("build/peers-load"), metavar="DIR", help="for models (build/peers-load)")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Serve until told to end; return the exit code."""
     if arguments.files is not None:
         files = ModelFiles(arguments.files)
     else:
@@ -329,20 +308,18 @@ def _run(arguments: argparse.Namespace) -> int:
     for _ in range(1 + settings.num_streams):  # full batches, so that the first callers wait for no memory
         system.translate([_WARM_UP_SOURCE] * settings.batch_size, _WARM_UP, batch_size=settings.batch_size)
 
+    def say(event: str, **facts: object) -> None:  # as `python -m service serve` does
+        print(json.dumps({"event": event, **facts}), file=sys.stderr, flush=True)
+
     async def serve() -> None:
         told = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, told.set)
         async with serving(files.open(), system, settings, host=arguments.host, port=arguments.port) as port:
-            _say("listening", grpc_port=port)
-            _say("ready")
+            say("listening", grpc_port=port)
+            say("ready")
             await told.wait()
-        _say("stopped")
+        say("stopped")
 
     asyncio.run(serve())
     return 0
-
-
-def _say(event: str, **facts: object) -> None:
-    """Say so as `python -m service serve` does."""
-    print(json.dumps({"event": event, **facts}), file=sys.stderr, flush=True)

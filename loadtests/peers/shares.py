@@ -122,18 +122,11 @@ def _run_server(arguments: argparse.Namespace) -> int:
                 done = workers.run(settings, work)
                 alone.append(done.num_target_tokens / done.elapsed_s)
             server.stop()
-        through_s, engine_s = median(served[1:]), median(alone[1:])
-        fields = {
-            "model": model,
-            "share": f"{through_s / engine_s:.2f}",
-            "tokens_per_s": f"{through_s:.0f}",
-            "engine": f"{engine_s:.0f}",
-            "clients": arguments.clients,
-            "texts_per_request": arguments.texts,
-            "threads": num_cores(),
-            "tokens": f"{num_served}/{done.num_target_tokens}",
-        }
-        print(figures_line("server", fields), flush=True)
+        through, engine = median(served[1:]), median(alone[1:])
+        speeds = {"share": f"{through / engine:.2f}", "tokens_per_s": f"{through:.0f}", "engine": f"{engine:.0f}"}
+        asked = {"clients": arguments.clients, "texts_per_request": arguments.texts, "threads": num_cores()}
+        tokens = f"{num_served}/{done.num_target_tokens}"
+        print(figures_line("server", {"model": model, **speeds, **asked, "tokens": tokens}), flush=True)
     return 0
 
 

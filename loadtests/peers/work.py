@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeVar
 from sacrebleu.metrics.bleu import BLEU
 
 from export.corpus.reader import ParallelFiles, read_corpus
+from export.corpus.vocabulary import EOS_ID
 from loadtests.peers.models import BASE_VOCABULARY_SIZE, FIRST_ORDINARY_ID, SPECIAL_IDS, made_up_word
 from loadtests.peers.systems import SearchOptions, TokenIds, Work
 from loadtests.texts import BUILT_IN, DATA_VARIABLE, Profile
@@ -40,6 +41,8 @@ SOURCE_TOKENS: Final = 24
 TARGET_TOKENS: Final = 32
 """Of their translations, where the length is not what is measured."""
 
+_BATCHES: Final = (1, 8, 32, 64)
+"""Sources of a call of Transformer-base; the short mode leaves out the last."""
 _NUM_LONE_SOURCES: Final = 8
 _NUM_LONE_SENTENCES: Final = 40
 """Of the cases in which they come one by one."""
@@ -86,23 +89,19 @@ def add_files(parser: argparse.ArgumentParser, output: str, *, has_data: bool = 
     parser.add_argument("--output", type=Path, default=Path(output), metavar="DIR", help=f"({output})")
 
 
-def base_cases(*, vocabulary_size: int, eos_id: int, mode: Mode) -> list[Case]:
+def base_cases(mode: Mode) -> list[Case]:
     """Return the cases of Transformer-base: random token ids, targets of exactly as many tokens on every system."""
-
-    def case(name: str, count: int, length: int, *, kind: Kind = "speed", sources_per_call: int | None = None) -> Case:
-        sources = random_sources(count, vocabulary_size=vocabulary_size, eos_id=eos_id)
-        search = fixed_length(length)
-        return Case(
-            model="base", name=name, kind=kind, sources=sources, search=search, sources_per_call=sources_per_call
-        )
-
+    sources = random_sources(max(_BATCHES), vocabulary_size=BASE_VOCABULARY_SIZE, eos_id=EOS_ID)
+    batch = Case(model="base", name="", sources=sources, search=fixed_length(TARGET_TOKENS))
     cases = [
-        case(f"batch{size}", max(size, _NUM_LONE_SOURCES), TARGET_TOKENS, sources_per_call=size)
-        for size in (1, 8, 32, 64)
+        replace(batch, name=f"batch{size}", sources=sources[: max(size, _NUM_LONE_SOURCES)], sources_per_call=size)
+        for size in _BATCHES
     ]
     if mode == "short":
         return cases[:-1]
-    return cases + [case(f"length{length}", 8, length, kind="growth") for length in _SWEPT_LENGTHS]
+    few = replace(batch, kind="growth", sources=sources[:_NUM_LONE_SOURCES])
+    lengths = [replace(few, name=f"length{length}", search=fixed_length(length)) for length in _SWEPT_LENGTHS]
+    return cases + lengths
 
 
 def shipped_cases(name: str, sources: tuple[TokenIds, ...], *, references: tuple[str, ...], mode: Mode) -> list[Case]:

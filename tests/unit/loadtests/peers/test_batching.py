@@ -34,25 +34,18 @@ class FakeSystem:
         return [Output(source[::-1], score=-1.0) for source in sources]
 
     @asynccontextmanager
-    async def batching(self, *, is_busy: bool = False, **settings: Any) -> AsyncIterator[DynamicBatcher]:
-        """Yield a batcher; if it is busy, with a sentence under way that is answered with all others at the end."""
-        made = replace(BatchingSettings(batch_size=4, max_wait_ms=0.0), **settings)
-        batcher = DynamicBatcher(self.translate, made)
+    async def batching(self, *, num_running: int = 0, **settings: Any) -> AsyncIterator[DynamicBatcher]:
+        """Yield a batcher with so many batches under way, which are answered when all others may be."""
+        batcher = DynamicBatcher(self.translate, replace(BatchingSettings(batch_size=4, max_wait_ms=0.0), **settings))
         async with asyncio.timeout(_TIMEOUT_S):
-            if is_busy:
-                first = await self.begin(batcher, (0, 0))
-                yield batcher
-                self.may_answer.set()
-                await first
-            else:
-                self.may_answer.set()
-                yield batcher
+            running = []
+            for _ in range(num_running):
+                running += await _queued(batcher, (0, 0))
+                assert await asyncio.to_thread(self._has_begun.acquire, timeout=_TIMEOUT_S)
+            yield batcher
+            self.may_answer.set()
+            await asyncio.gather(*running)
         batcher.close()
-
-    async def begin(self, batcher: DynamicBatcher, source: TokenIds) -> "asyncio.Task[list[Answer]]":
-        task = asyncio.create_task(batcher.translate([source], _BEAM_4))
-        assert await asyncio.to_thread(self._has_begun.acquire, timeout=_TIMEOUT_S)
-        return task
 
 
 async def _queued(batcher: DynamicBatcher, *sources: TokenIds) -> list["asyncio.Task[list[Answer]]"]:
@@ -62,29 +55,21 @@ async def _queued(batcher: DynamicBatcher, *sources: TokenIds) -> list["asyncio.
     return tasks
 
 
-async def test_sentences_that_come_while_all_threads_are_busy_go_together() -> None:
+@pytest.mark.parametrize(("num_streams", "sizes"), [(1, [1, 4, 2]), (2, [1, 1, 4, 2])])
+async def test_sentences_that_come_while_all_threads_are_busy_go_together(num_streams: int, sizes: list[int]) -> None:
     system = FakeSystem()
-    async with system.batching(is_busy=True) as batcher:
+    async with system.batching(num_running=num_streams, num_streams=num_streams) as batcher:
         tasks = await _queued(batcher, *((1, index) for index in range(6)))
         system.may_answer.set()
         await asyncio.gather(*tasks)
 
-    assert [len(sources) for sources, _ in system.batches] == [1, 4, 2]
-
-
-async def test_as_many_batches_run_at_once_as_there_are_streams() -> None:
-    system = FakeSystem()
-    async with system.batching(is_busy=True, num_streams=2) as batcher:
-        second = await system.begin(batcher, (1, 0))
-        system.may_answer.set()
-        await second
-
-    assert [len(sources) for sources, _ in system.batches] == [1, 1]
+    assert [len(sources) for sources, _ in system.batches] == sizes
 
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_every_sentence_is_translated_once_in_order_and_with_its_own_options(seed: int) -> None:
     system, draw = FakeSystem(), random.Random(seed)  # noqa: S311 - arrivals
+    system.may_answer.set()
     sources: dict[SearchOptions, list[TokenIds]] = {_BEAM_1: [], _BEAM_4: []}
     async with system.batching(max_wait_ms=1.0) as batcher:
         tasks, asked = [], []
@@ -103,63 +88,54 @@ async def test_every_sentence_is_translated_once_in_order_and_with_its_own_optio
         assert [source for batch, search in system.batches if search == options for source in batch] == expected
 
 
-async def test_a_full_batch_does_not_wait_and_a_small_one_as_long_as_its_first_sentence_may() -> None:
+@pytest.mark.parametrize(
+    ("max_wait_ms", "num_sources", "least_s"),
+    [(500 * _TIMEOUT_S, 4, 0.0), (20.0, 1, 0.019)],  # timers may be a little early
+)
+async def test_a_full_batch_does_not_wait_and_a_small_one_as_long_as_its_first_sentence_may(
+    max_wait_ms: float, num_sources: int, least_s: float
+) -> None:
     system = FakeSystem()
-    async with system.batching(max_wait_ms=500 * _TIMEOUT_S) as batcher:
-        *tasks, last = await _queued(batcher, *((0, index) for index in range(4)))
-        await asyncio.gather(*tasks, last)
-    async with system.batching(max_wait_ms=20.0) as batcher:
-        assert await batcher.translate([], _BEAM_4) == []
-        ((_, timings),) = await batcher.translate([(0, 0)], _BEAM_4)
+    system.may_answer.set()
+    async with system.batching(max_wait_ms=max_wait_ms) as batcher:
+        answers = await asyncio.gather(*await _queued(batcher, *((0, index) for index in range(num_sources))))
 
-    assert [len(sources) for sources, _ in system.batches] == [4, 1]
-    assert timings.queue_s >= 0.019  # timers may be a little early
-    assert timings.decode_s >= 0
+    assert [len(sources) for sources, _ in system.batches] == [num_sources]
+    assert all(least_s <= timings.queue_s < _TIMEOUT_S / 2 for ((_, timings),) in answers)
+    assert all(timings.decode_s >= 0 for ((_, timings),) in answers)
 
 
 async def test_a_batch_that_fails_fails_its_callers_only() -> None:
     system = FakeSystem()
-    async with system.batching(is_busy=True, batch_size=2) as batcher:
+    async with system.batching(num_running=1, batch_size=2) as batcher:
         tasks = await _queued(batcher, (1, _POISON), (2, 0), (3, 0))
         system.may_answer.set()
         results = await asyncio.gather(*tasks, return_exceptions=True)
-
         ((after, _),) = await batcher.translate([(4, 0)], _BEAM_4)
 
     assert [isinstance(result, EngineError) for result in results] == [True, True, False]
     assert after.token_ids == (0, 4)
 
 
-async def test_a_caller_who_finds_the_queue_full_is_refused() -> None:
+async def test_a_full_queue_refuses_and_what_a_caller_has_left_is_not_translated() -> None:
     system = FakeSystem()
-    async with system.batching(is_busy=True, max_waiting=2) as batcher:
-        waiting = await _queued(batcher, (1, 0), (1, 1))
-
+    async with system.batching(num_running=1, max_waiting=2) as batcher:
+        left, stays = await _queued(batcher, (1, 0), (2, 0))
         with pytest.raises(OverloadedError, match="2 of 2 sentences"):
-            await batcher.translate([(2, 0)], _BEAM_4)
-
-        system.may_answer.set()
-        await asyncio.gather(*waiting)
-
-
-async def test_sentences_of_a_caller_who_has_left_are_not_translated() -> None:
-    system = FakeSystem()
-    async with system.batching(is_busy=True) as batcher:
-        (left,) = await _queued(batcher, (1, 0))
+            await batcher.translate([(3, 0)], _BEAM_4)
         left.cancel()
         await asyncio.wait([left])
         system.may_answer.set()
-        await batcher.translate([(2, 0)], _BEAM_4)
+        await stays
 
-    assert [source for sources, _ in system.batches for source in sources] == [(0, 0), (2, 0)]
+    assert [sources for sources, _ in system.batches] == [[(0, 0)], [(2, 0)]]
 
 
 @pytest.mark.parametrize("name", ["2x1,b32,w0", "1x2,b8,w5", "4x4,b64,w2.5"])
 def test_a_name_says_all_that_is_tried(name: str) -> None:
     settings = BatchingSettings.parse(name).of("transformers")
 
-    assert settings.name == name
-    assert settings.setup == f"fp32@{name.partition(',w')[0]}"
+    assert (settings.name, settings.setup) == (name, f"fp32@{name.partition(',w')[0]}")
 
 
 @pytest.mark.parametrize("name", ["", "2x1", "0x1,b32,w0", "2x1,b0,w5", "2x1,b32,w-1", "2x1,b32,w5,c"])
