@@ -253,7 +253,7 @@ def serving(
     with ServerProcess(log, *flags, module=module) as process:
         process.wait_until_ready(timeout_s=_START_S)
         server = PausedServer(target=Target(address=process.target, process=process), workload=workload)
-        with server.running():
+        with server.running():  # and stop it
             pass
         yield server
 

@@ -175,7 +175,7 @@ class WorkerError(RuntimeError):
     """A process ended, or its system failed, before it answered."""
 
 
-class Workers:
+class Workers(ExitStack):
     """A process for each system of one model, alive for the whole comparison and idle but for its turn.
 
     A process of its own gives each its environment (CTranslate2 reads its instruction set when it is imported) and
@@ -184,10 +184,10 @@ class Workers:
 
     def __init__(self, files: ModelFiles) -> None:
         """Start none yet: each is started when it is first needed."""
+        super().__init__()
         self._files = files
         self._processes: dict[tuple[Peer, str], ProcessPoolExecutor] = {}
         self._last: tuple[Peer, str] | None = None
-        self._stack = ExitStack()
 
     def run(self, settings: SystemSettings, work: Work) -> WorkDone:
         """Have work done by the process of its system, while the others stand still; WorkerError if it fails."""
@@ -197,17 +197,11 @@ class Workers:
             self._last = key
         if key not in self._processes:
             process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _prepare, (settings.isa,))
-            self._processes[key] = self._stack.enter_context(process)
+            self._processes[key] = self.enter_context(process)
         try:
             return self._processes[key].submit(_perform, self._files, settings, work).result()
         except Exception as error:
             raise WorkerError(f"{settings.name} failed: {error}") from error
-
-    def __enter__(self) -> "Workers":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
 
 def _prepare(isa: str) -> None:
