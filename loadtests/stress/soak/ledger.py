@@ -44,12 +44,7 @@ class Entry(NamedTuple):
 
 
 def answered(kind: Kind, answer: str) -> frozenset[str]:
-    """Return the statuses that the server may answer a request with.
-
-    Args:
-        kind: of the call.
-        answer: the status with which the server answers it if there is time: OK, or that of its refusal.
-    """
+    """Return the statuses that the server may answer a request with; `answer` is the one if there is time."""
     if kind is Kind.SHORT_DEADLINE:
         return frozenset({answer, "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})  # the last: it would come too late
     return frozenset({answer})

@@ -433,8 +433,9 @@ def _picture(found: Observations, *, title: str) -> Figure:
             plot(axes, ((sample["at_s"], sample[name]) for sample in found.samples), name)
     plot(memory, judged_lows(found.samples, found.settings), "low of a window", marker="o")
     memory.axvspan(0, found.settings.warm_up_s, color="lightgrey", label="warm-up, not judged")
-    counts.set_ylim(bottom=0)
     work.set(xlabel="seconds", yscale="symlog")
+    for axes in (counts, work):
+        axes.set_ylim(bottom=0)
     for axes in panels:
         axes.legend(loc="lower right")
     return made
