@@ -12,31 +12,28 @@ from loadtests.flags import add_workload_flags, workload_of
 from loadtests.target import ServerError, add_server_flags, open_target
 from loadtests.workload import Workload
 
-_MEASURES: Final = {
+_VERBS: Final = {
     "load": "offer calls at a given rate and judge them against an objective",
     "capacity": "find the highest rate at which an objective holds, and latency at every load",
     "overload": "offer ten times the capacity: are calls rejected early, with a time to retry after?",
-}
-"""Modules, each with `NAME`, `DESCRIPTION`, perhaps `WORKLOAD`, `add_flags(parser)`, and
-`prepare(options, workload)`, which checks them and returns what measures a `Target` and makes a `Report` of it."""
-
-_PROGRAMS: Final = {
     "stress": "soak, chaos, cancellations, bad inputs: does anything leak, is anything lost?",
     "peers": "the same work on other systems",
 }
-"""Packages whose `__main__` has a `main(arguments)`."""
+_PROGRAMS: Final = {"stress", "peers"}
+"""Packages whose `__main__` has `main(arguments)`. The others are modules with `NAME`, `DESCRIPTION`, perhaps
+`WORKLOAD`, `add_flags(parser)`, and `prepare(options, workload)`, which checks the flags and returns what measures a
+`Target` and makes a `Report` of it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; return its exit code."""
     verb, *rest = [*(sys.argv[1:] if arguments is None else arguments), ""]
-    verbs = {**_MEASURES, **_PROGRAMS}
-    if verb not in verbs:
-        lines = [f"  {name:<10}{what}" for name, what in verbs.items()]
+    if verb not in _VERBS:
+        lines = [f"  {name:<10}{what}" for name, what in _VERBS.items()]
         print("usage: python -m loadtests VERB ...\n", *lines, sep="\n")
         return 0 if verb in {"-h", "--help"} else 2
     sys.argv = [f"loadtests {verb}", *rest[:-1]]
-    if verb in _MEASURES:
+    if verb not in _PROGRAMS:
         return _measure(verb, importlib.import_module(f"loadtests.{verb}"), rest[:-1])
     run: int = importlib.import_module(f"loadtests.{verb}.__main__").main(rest[:-1])
     return run

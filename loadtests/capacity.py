@@ -42,15 +42,12 @@ OUTPUT gets capacity.json and capacity.png.
 
 exit codes: 0 measured; 1 the objective held at no rate, or the server failed; 2 called wrongly"""
 
-_FORMAT: Final = 1
 DEFAULT_SLO: Final = "p95<1s,goodput>99%"
 """The objective of a capacity where none is named."""
 
 SHARES: Final = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
 """Of the capacity, at which a curve is measured."""
 
-_HALF: Final = 0.55
-"""The one of them that the line shows as half of the capacity."""
 
 _POINT_S: Final = {"full": 20.0, "short": 3.0}
 """Seconds at each rate of the curve, by mode."""
@@ -75,11 +72,9 @@ class System(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One system under one rate for a while."""
+    """One system under one rate, calls that were to come by the second, for a while."""
 
     rate_per_s: float
-    """Calls that were to come, by the second."""
-
     seed: int
     summary: Summary
 
@@ -96,19 +91,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One step of a search."""
+    """One step of a search, and what did not hold in it."""
 
     run: Run
     broken: tuple[str, ...]
-    """What did not hold; empty: all did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """The highest rate at which a system holds the objective."""
+    """The highest rate at which a system holds the objective; 0: it held at none that was tried."""
 
     per_s: float
-    """0: it held at no rate that was tried."""
 
     closed_loop_per_s: float
     """Calls answered in a second for callers who wait: where the search began."""
@@ -118,12 +111,10 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPlan:
-    """How thoroughly is searched."""
+    """How thoroughly is searched, and for how long each time."""
 
     closed_loop_s: float
     probe_s: float
-    """Of each probe."""
-
     tries: int = 1
     """How often a rate is probed until it holds, before it counts as too high: one failure can be the machine's."""
 
@@ -176,10 +167,7 @@ def search_rates(
 
     From the start, in calls a second, the rate is raised or lowered by the factor until one holds and a higher one does
     not, each probed so many times until it holds; then what is between is halved, until the lowest that failed is at
-    most the share `resolution` above the highest that held. If none holds, 0 is returned.
-
-    Raises:
-        ValueError: if an argument is out of range.
+    most the share `resolution` above the highest that held. If none holds, 0 is returned. ValueError if it cannot end.
     """
     if start_per_s <= 0 or factor <= 1 or resolution <= 0 or tries < 1:
         raise ValueError(f"no search from {start_per_s}/s by {factor} to {resolution} in {tries} tries")
@@ -202,11 +190,7 @@ def search_rates(
 
 
 def find_capacity(system: System, slo: Slo, plan: SearchPlan, *, note: Callable[[], object] = lambda: None) -> Capacity:
-    """Search the capacity of one system.
-
-    Raises:
-        RuntimeError: if the objective holds at no rate.
-    """
+    """Search the capacity of one system; RuntimeError if the objective holds at no rate."""
     capacity = find_capacities({"it": system}, slo, plan, note=note)["it"]
     if not capacity.per_s:
         raise RuntimeError(f"{slo} holds at no rate that was tried; give another --slo")
@@ -269,7 +253,7 @@ def report_of(capacity: Capacity, curve: Mapping[float, Run], kept: Mapping[str,
         times = [f"{getattr(latency, f'{name}_ms'):.0f}" if latency else "" for name in _LATENCIES]
         rates = [f"{summary.offered_per_s:.1f}", f"{summary.goodput_per_s:.1f}"]
         rows.append([f"{share:.0%}", *rates, *times, f"{summary.rejected / summary.offered:.1%}"])
-    at_half = curve[_HALF]
+    at_half = curve[0.55]  # the nearest that is measured
     return Report(
         name=NAME,
         figures={
@@ -285,7 +269,7 @@ def report_of(capacity: Capacity, curve: Mapping[float, Run], kept: Mapping[str,
             "lagged": sum(run.summary.generator_lagged for run in curve.values()),
         },
         values={
-            "format": _FORMAT,
+            "format": 1,
             **kept,
             "capacity_per_s": capacity.per_s,
             "closed_loop_per_s": capacity.closed_loop_per_s,

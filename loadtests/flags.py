@@ -11,19 +11,17 @@ from loadtests.texts import DATA_VARIABLE, Profile
 from loadtests.wire import Method
 from loadtests.workload import Mix, Workload, format_mix, parse_mix, parse_priority
 
-_MAX_BEAM_SIZE: Final = 16
 _PREFIX: Final = "workload_"
 """Of the fields of a workload among parsed flags: Locust has flags of the same names."""
 
 
 class _Flag(NamedTuple):
-    """How a field of a workload is written on a command line."""
+    """How a field of a workload is written on a command line; `parse` raises ValueError for what is no value."""
 
     field: str
     metavar: str
     help: str
     parse: Callable[[str], Any] = str
-    """Raises ValueError for a text that is no value."""
 
 
 def _values(kind: type[enum.Enum]) -> str:
@@ -41,11 +39,14 @@ def _mix(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return partial(parse_mix, parse=parse)
 
 
-def _beam(text: str) -> int:
-    size = int(text)
-    if not 1 <= size <= _MAX_BEAM_SIZE:
-        raise ValueError(f"{text}: expected a beam size from 1 to {_MAX_BEAM_SIZE}")
-    return size
+def _number(low: float, high: float, kind: Callable[[str], Any], text: str) -> Any:
+    value = kind(text)
+    if not low <= value <= high:
+        raise ValueError(f"{text}: expected {low:g} to {high:g}")
+    return value
+
+
+_beam: Final = partial(_number, 1, 16, int)
 
 
 def _text(value: Any) -> str:
@@ -86,13 +87,7 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
 
 
 def add_workload_flags(parser: Any, default: Workload, *, profile_flag: str = "--profile") -> None:
-    """Declare the flags of a workload; their values are text, which Locust can send between processes.
-
-    Args:
-        parser: an `argparse.ArgumentParser`, or a group of one.
-        default: the workload without flags.
-        profile_flag: what the flag of the text profile is called.
-    """
+    """Declare the flags of a workload on a parser or a group; their values are text, which Locust sends on."""
     for name, (field, metavar, what, _) in _FLAGS.items():
         parser.add_argument(
             profile_flag if field == "profile" else name,
@@ -104,11 +99,7 @@ def add_workload_flags(parser: Any, default: Workload, *, profile_flag: str = "-
 
 
 def workload_of(options: argparse.Namespace) -> Workload:
-    """Return the workload that parsed flags describe.
-
-    Raises:
-        ValueError: naming the flag and what it takes.
-    """
+    """Return the workload that parsed flags describe; ValueError names a wrong flag and what it takes."""
     fields = {}
     for name, flag in _FLAGS.items():
         text = getattr(options, f"{_PREFIX}{flag.field}")
@@ -140,11 +131,4 @@ def parsed_by(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def within(low: float, high: float, kind: Callable[[str], Any] = float) -> Callable[[str], Any]:
     """Return what reads a number of a range, for `argparse`."""
-
-    def read(text: str) -> Any:
-        value = kind(text)
-        if not low <= value <= high:
-            raise ValueError(f"{text}: expected {low:g} to {high:g}")
-        return value
-
-    return parsed_by(read)
+    return parsed_by(partial(_number, low, high, kind))

@@ -18,7 +18,7 @@ from loadtests.page import Series, render, series_of
 from loadtests.records import MAX_GENERATOR_LAG_P99_MS, write_records
 from loadtests.report import Report, circumstances, markdown, rounded, unclean_end
 from loadtests.sampler import server_facts
-from loadtests.slo import GRAMMAR, Slo, parse_slo
+from loadtests.slo import GRAMMAR, parse_slo
 from loadtests.target import Target
 from loadtests.workload import Workload
 
@@ -58,6 +58,7 @@ _JUDGED: Final[Mapping[str, int]] = {"p50_ms": 1, "p95_ms": 1, "goodput_per_s": 
 goodput."""
 
 _Figures = Mapping[str, float | None]
+_Kept = Mapping[str, Any] | None
 _LATENCIES: Final = ("p50_ms", "p90_ms", "p95_ms", "p99_ms", "max_ms")
 
 
@@ -75,13 +76,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("what must hold").add_argument
     add("--slo", type=parsed_by(parse_slo), metavar="BOUNDS", help=GRAMMAR.replace("%", "%%"))
     add("--baseline", type=Path, metavar="JSON", help="loadtest.json of a run of the same load")
-    add(
-        "--max-regression",
-        type=parsed_by(parse_share),
-        default=0.1,
-        metavar="SHARE",
-        help="by which p50, p95, goodput and tokens_per_s may be worse than the baseline's (10%%)",
-    )
+    worse = "by which p50, p95, goodput and tokens_per_s may be worse than the baseline's (10%%)"
+    add("--max-regression", type=parsed_by(parse_share), default=0.1, metavar="SHARE", help=worse)
     lags = "{full:g}; short: {short:g}".format(**_MAX_LAG_MS)
     add("--max-lag", type=float, metavar="MS", help=f"of the generator, p99 ({lags})")
 
@@ -105,39 +101,25 @@ def prepare(options: argparse.Namespace, workload: Workload) -> Callable[[Target
     return partial(_measure, options, load, kept)
 
 
-def _measure(options: argparse.Namespace, load: Load, kept: Mapping[str, Any] | None, target: Target) -> Report:
+def _measure(options: argparse.Namespace, load: Load, kept: _Kept, target: Target) -> Report:
     run = offer(target, load)
     write_records(options.output / "calls.jsonl", [*run.warm_up_records, *run.records])
-    return report_of(
-        run,
-        circumstances("load"),
-        slo=options.slo,
-        max_lag_ms=_MAX_LAG_MS[options.mode] if options.max_lag is None else options.max_lag,
-        kept=kept,
-        max_regression=options.max_regression,
-        broken=unclean_end(target),
-    )
+    return report_of(run, options, circumstances("load"), kept=kept, broken=unclean_end(target))
 
 
 def report_of(
-    run: Run,
-    where: Mapping[str, Any],
-    *,
-    slo: Slo | None = None,
-    max_lag_ms: float = MAX_GENERATOR_LAG_P99_MS,
-    kept: Mapping[str, Any] | None = None,
-    max_regression: float = 0.0,
-    broken: Sequence[str] = (),
+    run: Run, options: argparse.Namespace, where: Mapping[str, Any], *, kept: _Kept = None, broken: Sequence[str] = ()
 ) -> Report:
     """Judge a run by its objective, by the lag of its generator, and by the baseline that was kept, if there is one."""
-    load, series = run.load, series_of(run)
+    load, series, slo = run.load, series_of(run), options.slo
     figures = figures_of(run, series)
     lag_ms = run.summary.generator_lag.p99_ms
+    max_lag_ms = _MAX_LAG_MS[options.mode] if options.max_lag is None else options.max_lag
     late = f"generator_lag_p99_ms is {lag_ms:.1f}, the limit is {max_lag_ms:g}: the run does not count"
     not_held = [*broken, *([late] if lag_ms > max_lag_ms else []), *(slo.broken(run.summary) if slo else [])]
     changes: list[list[str]] = []
     if kept is not None:
-        changes, worse = compare(kept["figures"], figures, max_regression)
+        changes, worse = compare(kept["figures"], figures, options.max_regression)
         not_held += worse
         before, now = (f"{one['cpu']} with {one['cores']} cores" for one in (kept["machine"], where["machine"]))
         if before != now:
@@ -208,15 +190,7 @@ def figures_of(run: Run, series: Mapping[str, Series]) -> _Figures:
 
 
 def read_baseline(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run that was kept as `loadtest.json`.
-
-    Args:
-        path: of the file.
-        settings: of the load that is to be compared with it.
-
-    Raises:
-        ValueError: if the file is none, or of another load; the message names what differs.
-    """
+    """Return a run that was kept as `loadtest.json`; ValueError if the file is none, or of other settings."""
     try:
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         found, before = kept["format"], kept["settings"]
@@ -231,14 +205,10 @@ def read_baseline(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def compare(
-    before: Mapping[str, float | None], now: Mapping[str, float | None], most: float
-) -> tuple[list[list[str]], list[str]]:
-    """Return how figures changed, and a sentence for each judged one that is worse by more than a share.
+def compare(before: _Figures, now: _Figures, most: float) -> tuple[list[list[str]], list[str]]:
+    """Return name, baseline, now and change of every figure, as they are shown, those that are judged with a star.
 
-    Returns:
-        Name, baseline, now and change of every figure, as they are shown, a star behind the name of those that are
-        judged; and the sentences.
+    Beside these rows, a sentence for each judged figure that is worse by more than the given share.
     """
     rows, sentences = [], []
     for name, value in now.items():
@@ -250,18 +220,13 @@ def compare(
         if name in _JUDGED and was is not None and value is None:
             sentences.append(f"{name} was {then} in the baseline and is not known now")
         elif worse > most:
-            sentences.append(
-                f"{name} is {here}, the baseline has {then}: worse by {worse:.1%}, the limit is {most:.1%}"
-            )
+            limit = f"worse by {worse:.1%}, the limit is {most:.1%}"
+            sentences.append(f"{name} is {here}, the baseline has {then}: {limit}")
     return rows, sentences
 
 
 def parse_share(text: str) -> float:
-    """Return the share that a text such as `10%` or `0.1` names.
-
-    Raises:
-        ValueError: if it names none, or a negative one.
-    """
+    """Return the share that a text such as `10%` or `0.1` names; ValueError if it names none, or a negative one."""
     number = text.strip()
     share = float(number[:-1]) / 100 if number.endswith("%") else float(number)
     if not 0 <= share < math.inf:

@@ -5,8 +5,9 @@ import itertools
 import multiprocessing
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -19,7 +20,6 @@ from loadtests.generator import closed_loop, open_loop
 from loadtests.records import CallRecord, Summary, summarize
 from loadtests.sampler import Sample, sampling
 from loadtests.target import Target
-from loadtests.wire import Outcome
 from loadtests.workload import Workload
 
 _NUM_CHANNELS: Final = 4
@@ -32,7 +32,7 @@ _LEAD_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is offered."""
+    """What is offered: calls for the time that is measured, and before it to warm up, at the same rate."""
 
     workload: Workload
     arrivals: Arrivals | None
@@ -42,11 +42,7 @@ class Load:
     """Of the closed loop."""
 
     duration_s: float
-    """Of what is measured."""
-
     warm_up_s: float = 0.0
-    """Before it, at the same rate."""
-
     seed: int = 1
     num_processes: int = 1
     """That send; each makes its share of one schedule."""
@@ -77,21 +73,14 @@ class Run:
 
     def latencies_ms(self) -> dict[str, list[tuple[float, float]]]:
         """Return when each call should have come, in seconds, and its latency, by what became of it."""
-        points: dict[str, list[tuple[float, float]]] = {}
-        for kind in Outcome:
-            calls = [record for record in self.records if record.outcome is kind]
-            if calls:
-                points[kind.value] = [(one.planned_s - self.began_s, 1000 * one.latency_s) for one in calls]
+        points = defaultdict[str, list[tuple[float, float]]](list)
+        for one in self.records:
+            points[one.outcome.value].append((one.planned_s - self.began_s, 1000 * one.latency_s))
         return points
 
 
 def offer(target: Target, load: Load, *, pids: Sequence[int] = ()) -> Run:
-    """Offer load and wait until every call has ended.
-
-    Args:
-        target: a server that answers calls.
-        load: what is offered.
-        pids: processes of this machine that make up the server, whose processor time and memory are sampled.
+    """Offer load and wait until every call has ended; sample the server, and those of its processes that are known.
 
     Raises:
         RuntimeError: if a sending process fails.
@@ -109,7 +98,9 @@ def offer(target: Target, load: Load, *, pids: Sequence[int] = ()) -> Run:
         futures = [
             processes.submit(_send, target.address, target.access, load, index) for index in range(load.num_processes)
         ]
-        _show_progress(futures, load.total_s)
+        with tqdm(total=load.total_s, unit="s", desc="load", disable=None, leave=False) as bar:
+            while wait(futures, timeout=0.5).not_done:
+                bar.update(min(0.5, load.total_s - bar.n))
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:  # those that waited for a process that failed say nothing of it
             error = next((one for one in errors if not isinstance(one, threading.BrokenBarrierError)), errors[0])
@@ -167,10 +158,3 @@ def _send(address: str, access: Any, load: Load, index: int) -> tuple[list[CallR
         else:
             _, records = open_loop(client, planned, [one.offset_s for one in share], began_s=began_s)
     return records, time.process_time() - cpu_s
-
-
-def _show_progress(futures: Sequence["Future[Any]"], total_s: float) -> None:
-    began_s = time.monotonic()
-    with tqdm(total=round(total_s), unit="s", desc="load", disable=None, leave=False) as bar:
-        while wait(futures, timeout=0.5).not_done:
-            bar.update(min(round(total_s), int(time.monotonic() - began_s)) - bar.n)

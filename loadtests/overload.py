@@ -48,7 +48,6 @@ _PLANS: Final = {"full": SearchPlan(closed_loop_s=10.0, probe_s=5.0, resolution=
 _DURATIONS_S: Final = {"full": 60.0, "short": 15.0}
 _MAX_CALLS_PER_S: Final = 400.0
 """What the generator sends without being late; more work makes the calls larger."""
-_BYTES_PER_MB: Final = 1024 * 1024
 _MAX_REJECTED_P99_MS: Final = 50.0
 _MIN_GOODPUT: Final = 0.5
 """Of the capacity: the generator and the rejections take their share of the cores."""
@@ -90,13 +89,7 @@ def _measure(options: argparse.Namespace, workload: Workload, target: Target) ->
     one_text.throughput_per_s(duration_s=0.1, num_callers=1, warm_up_s=0.0)  # it must answer again at once
     if left := work_left(scrape(target.metrics_url)) if target.metrics_url else {}:
         raise ServerError(f"work is left after the overload: {left}")
-    return report_of(
-        run,
-        factor=options.factor,
-        capacity_per_s=texts_per_s / size,
-        max_rss_growth_mb=options.max_rss_growth_mb,
-        broken=unclean_end(target),
-    )
+    return report_of(run, options, capacity_per_s=texts_per_s / size, broken=unclean_end(target))
 
 
 def texts_per_call(workload: Workload, texts_per_s: float) -> int:
@@ -111,14 +104,12 @@ def texts_per_call(workload: Workload, texts_per_s: float) -> int:
     return min(max(needed, workload.texts_per_call), MAX_TEXTS)
 
 
-def report_of(
-    run: Run, *, factor: float, capacity_per_s: float, max_rss_growth_mb: float, broken: Sequence[str] = ()
-) -> Report:
-    """Judge an overload by so many times what the server can answer, in calls of this size by the second."""
-    summary, load = run.summary, run.load
+def report_of(run: Run, options: argparse.Namespace, *, capacity_per_s: float, broken: Sequence[str] = ()) -> Report:
+    """Judge an overload of a server that can answer so many calls of this size by the second."""
+    summary, load, max_growth_mb = run.summary, run.load, options.max_rss_growth_mb
     rejected, accepted = summary.rejected_latency, summary.stages["client"]
     goodput = summary.goodput_per_s / capacity_per_s
-    sizes = [(sample.at_s - run.began_s, sample.total(RESIDENT_BYTES) / _BYTES_PER_MB) for sample in run.samples]
+    sizes = [(sample.at_s - run.began_s, sample.total(RESIDENT_BYTES) / 2**20) for sample in run.samples]
     memory_mb = [(at_s, size_mb) for at_s, size_mb in sizes if at_s > -1 and math.isfinite(size_mb)]
     growth_mb = max(size_mb for _, size_mb in memory_mb) - memory_mb[0][1] if memory_mb else None
     waits_s = [one.ended_s - one.sent_s for one in run.records if one.outcome is Outcome.REJECTED]
@@ -129,7 +120,7 @@ def report_of(
         or rejected.p99_ms < _MAX_REJECTED_P99_MS,
         f"{summary.late} accepted calls were not answered before their deadline": not summary.late,
         f"{summary.errors} calls failed otherwise: {dict(summary.statuses)}": not summary.errors,
-        f"the server grew by more than {max_rss_growth_mb:g} MB": (growth_mb or 0.0) <= max_rss_growth_mb,
+        f"the server grew by more than {max_growth_mb:g} MB": (growth_mb or 0.0) <= max_growth_mb,
         f"less than {_MIN_GOODPUT:.0%} of the capacity was answered": goodput >= _MIN_GOODPUT,
         f"the generator itself was more than {MAX_GENERATOR_LAG_P99_MS:g} ms late at p99": not summary.generator_lagged,
     }
@@ -155,7 +146,7 @@ def report_of(
         values={
             **circumstances(NAME),
             "settings": {
-                "factor": factor,
+                "factor": options.factor,
                 "deadline_s": load.workload.deadline_s,
                 "seed": load.seed,
                 "duration_s": load.duration_s,

@@ -22,7 +22,6 @@ _WIDTH: Final = 9.0
 _SHARES: Final = {"p50": 0.5, "p95": 0.95}
 _DPI: Final = 110
 """Of the points of single calls, which would be too many to draw as lines."""
-_BYTES_PER_MB: Final = 1024 * 1024
 _MAX_WINDOWS: Final = 60
 _SLACK_S: Final = 1.5
 """Samples so long before and after the measured time count too, as there is one about every second."""
@@ -64,7 +63,7 @@ def series_of(run: Run) -> dict[str, Series]:
     samples = [one for one in run.samples if one.values and -_SLACK_S <= one.at_s - run.began_s <= last_s]
     found = _call_series(run)
     for name, (unit, metric, per) in _SERVER.items():
-        values = [sample.total(metric) / (_BYTES_PER_MB if unit == "MiB" else 1) for sample in samples]
+        values = [sample.total(metric) / (2**20 if unit == "MiB" else 1) for sample in samples]
         if per is None:
             points = [(sample.at_s, value) for sample, value in zip(samples, values, strict=True)]
         else:

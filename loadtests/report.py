@@ -33,23 +33,13 @@ _DPI: Final = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a load test found."""
+    """What a load test found: figures of its line, values for JSON, a sentence for each thing that did not hold."""
 
     name: str
-    """Of its files, and ahead of its figures."""
-
     figures: Mapping[str, object]
-    """Of the line that is printed."""
-
     values: Mapping[str, Any]
-    """Of `NAME.json`."""
-
     broken: Sequence[str]
-    """A sentence for each thing that did not hold."""
-
     table: str = ""
-    """Printed ahead of the line."""
-
     picture: Figure | None = None
     page: str = ""
 
@@ -60,8 +50,7 @@ class Report:
             write_picture(output / f"{self.name}.png", self.picture)
         if self.page:
             (output / f"{self.name}.html").write_text(self.page, encoding="utf-8")
-        if self.table:
-            print(self.table, end="")
+        print(self.table, end="")
         for sentence in self.broken:
             print(f"broken: {sentence}", file=sys.stderr)
         print(figures_line(self.name, self.figures))
@@ -96,11 +85,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Write values in place of an older file; missing folders are made.
-
-    Raises:
-        ValueError: if a number is not finite.
-    """
+    """Write values in place of an older file; missing folders are made. A number that is not finite is an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(values, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 

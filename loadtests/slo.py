@@ -29,17 +29,14 @@ _UNITS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """One figure, compared with a number."""
+    """One figure, compared with a number in the unit that was written."""
 
     figure: str
     comparison: str
     limit: float
-    """In the unit that was written."""
-
     unit: str
 
     def __str__(self) -> str:
-        """Return the text that it is parsed from."""
         return f"{self.figure}{self.comparison}{_number(self.limit)}{self.unit}"
 
     def broken(self, summary: Summary) -> str | None:
@@ -65,7 +62,6 @@ class Slo:
     bounds: tuple[Bound, ...]
 
     def __str__(self) -> str:
-        """Return the text that it is parsed from."""
         return ",".join(map(str, self.bounds))
 
     def broken(self, summary: Summary) -> list[str]:
@@ -74,21 +70,17 @@ class Slo:
 
 
 def parse_slo(text: str) -> Slo:
-    """Return what a text asks for.
-
-    Raises:
-        ValueError: if it asks for nothing that is known; the message names the part and the grammar.
-    """
-    return Slo(tuple(_bound(part) for part in text.split(",")))
-
-
-def _bound(part: str) -> Bound:
-    match = _BOUND.fullmatch(part)
-    if match is None or match[1] not in _UNITS:
-        raise ValueError(f"{part.strip()!r} is no bound; expected {GRAMMAR}")
-    if match[4] not in _UNITS[match[1]]:
-        raise ValueError(f"{part.strip()!r}: {match[1]} is measured in {' or '.join(_UNITS[match[1]])}, not {match[4]}")
-    return Bound(figure=match[1], comparison=match[2], limit=float(match[3]), unit=match[4])
+    """Return what a text asks for; ValueError, with the part and the grammar, if that is nothing known."""
+    bounds = []
+    for part in text.split(","):
+        match = _BOUND.fullmatch(part)
+        if match is None or match[1] not in _UNITS:
+            raise ValueError(f"{part.strip()!r} is no bound; expected {GRAMMAR}")
+        figure, comparison, limit, unit = match.groups()
+        if unit not in _UNITS[figure]:
+            raise ValueError(f"{part.strip()!r}: {figure} is measured in {' or '.join(_UNITS[figure])}, not {unit}")
+        bounds.append(Bound(figure=figure, comparison=comparison, limit=float(limit), unit=unit))
+    return Slo(tuple(bounds))
 
 
 def _number(value: float) -> str:

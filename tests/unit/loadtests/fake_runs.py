@@ -1,5 +1,6 @@
 """A run as a load test keeps it, made up."""
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,10 @@ def run_of(records: Sequence[CallRecord] = (), *, samples: Sequence[Sample] = ()
     )
 
 
-def reported(run: Run | None = None, **options: Any) -> Report:
-    """As a load test judges a run."""
-    return report_of(run or run_of(), {"machine": MACHINE, "command": "python -m loadtests load --rate 1"}, **options)
+def reported(
+    run: Run | None = None, *, kept: dict[str, Any] | None = None, broken: Sequence[str] = (), **given: Any
+) -> Report:
+    """As a load test judges a run by the flags that are given."""
+    options = argparse.Namespace(**{"mode": "full", "slo": None, "max_lag": None, "max_regression": 0.1, **given})
+    where = {"machine": MACHINE, "command": "python -m loadtests load --rate 1"}
+    return report_of(run or run_of(), options, where, kept=kept, broken=broken)

@@ -53,7 +53,7 @@ def test_flags_describe_the_whole_workload(workload: Workload) -> None:
     [
         ("--profile=novel", "--profile novel: expected chat, sentence"),
         ("--methods=Sing=1", "--methods Sing=1: expected Translate, "),
-        ("--beams=17", "--beams 17: 17: expected a beam size"),
+        ("--beams=17", "--beams 17: 17: expected 1 to 16"),
         ("--beams=x", "--beams x: "),
         ("--priorities=low", "--priorities low: low: expected interactive or bulk"),
     ],

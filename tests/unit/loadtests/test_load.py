@@ -33,7 +33,7 @@ def test_the_line_has_what_a_script_wants() -> None:
 def test_objective_generator_and_server_are_each_told() -> None:
     run = run_of([record(Outcome.ANSWERED, planned_s=BEGAN_S, latency_s=0.1, lag_s=0.03)])
 
-    report = reported(run, slo=parse_slo("p95<50ms"), max_lag_ms=25.0, broken=["the server ended with 1"])
+    report = reported(run, slo=parse_slo("p95<50ms"), max_lag=25.0, broken=["the server ended with 1"])
 
     assert report.values["broken"] == report.broken
     assert report.broken == [
@@ -41,5 +41,5 @@ def test_objective_generator_and_server_are_each_told() -> None:
         "generator_lag_p99_ms is 30.0, the limit is 25: the run does not count",
         "p95 is 100ms, the limit is < 50ms",
     ]
-    assert reported(run, slo=parse_slo("p95<1s"), max_lag_ms=30.1).broken == []
-    assert reported(run, max_lag_ms=30.1).broken == []
+    assert reported(run, slo=parse_slo("p95<1s"), max_lag=30.1).broken == []
+    assert reported(run, max_lag=30.1).broken == []

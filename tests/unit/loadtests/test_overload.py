@@ -1,3 +1,4 @@
+import argparse
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -23,8 +24,8 @@ def reported(records: Sequence[CallRecord], *, sizes_mb: Sequence[float] = (100,
     samples = [
         Sample(at_s=BEGAN_S + index, values={RESIDENT_BYTES: size_mb * 2**20}) for index, size_mb in enumerate(sizes_mb)
     ]
-    usual = {"factor": 10.0, "capacity_per_s": 6.0, "max_rss_growth_mb": 128.0}
-    return report_of(run_of(records, samples=samples), **{**usual, **fields})
+    options = argparse.Namespace(factor=10.0, max_rss_growth_mb=128.0)
+    return report_of(run_of(records, samples=samples), options, capacity_per_s=6.0, **fields)
 
 
 def test_a_server_that_rejects_early_and_answers_in_time_keeps_every_promise() -> None:
