@@ -1,6 +1,5 @@
 """What comes back for a bad input, and what is wrong with that."""
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from grpc_status import rpc_status
 
 from loadtests.contract import document_faults, translate_faults
 from loadtests.stress.bad_inputs.inputs import LEFT, BadInput, usual_fields
+from loadtests.stress.callers import reply_of
 from loadtests.wire import Method
 
 _Detail = TypeVar("_Detail", bound=Message)
@@ -26,13 +26,10 @@ _MAX_RETRIES: Final = 20
 _LONGEST_WAIT_S: Final = 5.0
 _MAX_MESSAGE_CHARACTERS: Final = 2000
 _REASONS: Final[Mapping[str, str]] = {
-    "INVALID_ARGUMENT": "INVALID_FIELD",
-    "UNIMPLEMENTED": "UNSUPPORTED_FIELD",
-    "NOT_FOUND": "MODEL_NOT_FOUND",
-    "FAILED_PRECONDITION": "MODEL_STATE",
-    "UNAUTHENTICATED": "UNAUTHENTICATED",
+    "INVALID_ARGUMENT": "INVALID_FIELD", "UNIMPLEMENTED": "UNSUPPORTED_FIELD", "NOT_FOUND": "MODEL_NOT_FOUND",
+    "FAILED_PRECONDITION": "MODEL_STATE", "UNAUTHENTICATED": "UNAUTHENTICATED",
     "PERMISSION_DENIED": "PERMISSION_DENIED",
-}
+}  # fmt: skip
 _NAMING_A_FIELD: Final = frozenset({"INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND"})
 
 
@@ -67,7 +64,7 @@ def send(channel: grpc.Channel, bad: BadInput, *, model: pb.ModelVersion, timeou
 def _sent(channel: grpc.Channel, bad: BadInput, model: pb.ModelVersion, timeout_s: float) -> Answer:
     compression = grpc.Compression.Gzip if bad.is_compressed else None
     settings = {"timeout": timeout_s, "metadata": bad.metadata, "compression": compression}
-    raw, began_s = list[bytes](), time.perf_counter()
+    began_s = time.monotonic()
     if bad.method is Method.TRANSLATE_STREAM:
         ordinary = pb.TranslateRequest(texts=["A man reads."], **usual_fields(model)).SerializeToString()
         before, after = (
@@ -76,23 +73,15 @@ def _sent(channel: grpc.Channel, bad: BadInput, model: pb.ModelVersion, timeout_
         call = channel.stream_stream(bad.method.path)(iter([before, streamed_message(bad), after]), **settings)
     else:  # an answer of one message is read like one of many
         call = channel.unary_stream(bad.method.path)(bad.message, **settings)
-    with contextlib.suppress(grpc.RpcError):  # its status is looked at below
-        for message in call:
-            raw.append(message)
-            if len(raw) == bad.leaves_after:
-                call.cancel()
-    status, seconds = call.code().name, time.perf_counter() - began_s
-    error = rpc_status.from_call(call) if status != "OK" else None
+    reply = reply_of(call, began_s=began_s, on_first=call.cancel if bad.leaves else lambda: None)
+    has_left = bad.leaves and reply.messages and reply.status == "CANCELLED"
+    error = (rpc_status.from_call(call) if reply.status != "OK" else None) or status_pb2.Status(message=reply.message)
+    answer = Answer(status=LEFT if has_left else reply.status, seconds=reply.latency_s, error=error)
     response_type: Any = _STREAMED.get(bad.method) or getattr(pb, f"{bad.method.value}Response")
     try:
-        responses = [response_type.FromString(one) for one in raw]
+        answer = replace(answer, responses=[response_type.FromString(one) for one in reply.messages])
     except DecodeError as cause:  # a lone surrogate, for instance
-        error = status_pb2.Status(message=f"the answer cannot be read: {cause}")
-        return Answer(status="UNKNOWN", seconds=seconds, error=error)
-    if status == "CANCELLED" and len(raw) == bad.leaves_after:
-        status = LEFT
-    error = error or status_pb2.Status(message=call.details())
-    answer = Answer(status=status, seconds=seconds, responses=responses, error=error)
+        return replace(answer, status="UNKNOWN", error=status_pb2.Status(message=f"the answer cannot be read: {cause}"))
     return _own_of_stream(answer) if bad.method is Method.TRANSLATE_STREAM else answer
 
 
@@ -101,9 +90,9 @@ def _own_of_stream(answer: Answer) -> Answer:
     own = [response for response in answer.responses if response.request_id not in (BEFORE, AFTER)]
     neighbours = [response for response in answer.responses if response.request_id in (BEFORE, AFTER)]
     answer = replace(answer, responses=own, neighbours=neighbours, call_status=answer.status)
-    if not (own and own[0].HasField("error")):
-        return answer
-    return replace(answer, status=code_pb2.Code.Name(own[0].error.code), error=own[0].error)
+    if own and own[0].HasField("error"):
+        return replace(answer, status=code_pb2.Code.Name(own[0].error.code), error=own[0].error)
+    return answer
 
 
 def streamed_message(bad: BadInput) -> bytes:

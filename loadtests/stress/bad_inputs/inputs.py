@@ -59,8 +59,8 @@ class BadInput:
 
     metadata: Sequence[tuple[str, str | bytes]] = ()
     is_compressed: bool = False
-    leaves_after: int | None = None
-    """Messages of a document after which the caller cancels."""
+    leaves: bool = False
+    """Whether its caller cancels once the first message of a document is there."""
 
 
 class Draw(random.Random):
@@ -87,10 +87,10 @@ class Draw(random.Random):
         method = method or self.choice((Method.TRANSLATE, Method.TRANSLATE_STREAM))
         return call(message, expected, method=method, num_characters=sum(map(len, texts)))
 
-    def document(self, text: str, *, expected: Expected, leaves_after: int | None = None, **fields: Any) -> BadInput:
+    def document(self, text: str, *, expected: Expected, leaves: bool = False, **fields: Any) -> BadInput:
         """Return a document; `fields` replace the usual ones."""
         message = pb.TranslateDocumentRequest(text=text, **{**usual_fields(self.model), **fields})
-        return call(message, expected, num_characters=len(text), leaves_after=leaves_after)
+        return call(message, expected, num_characters=len(text), leaves=leaves)
 
     def request_or_document(self, *texts: str, expected: Expected, **fields: Any) -> BadInput:
         """Return a request of these texts, or now and then the document of them all."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from loadtests.stress.bad_inputs.inputs import CHEAP, LEFT, OK, BadInput, Draw, Expected, call, invalid, repeated
 from loadtests.stress.bad_inputs.messages import CHANGES, encoded
-from loadtests.stress.bad_inputs.texts import NUM_ROWS, SHAPES, row, shaped
+from loadtests.stress.bad_inputs.texts import NAMES, NUM_ROWS, SHAPES, row, shaped
 from loadtests.wire import Method
 
 _MAX_REQUEST_CHARACTERS: Final = 100_000
@@ -42,6 +42,9 @@ _SAMPLING: Final = pb.SamplingOptions.DESCRIPTOR.fields_by_name
 _ENUMS: Final = [name for name, field in (*_REQUEST.items(), *_OPTIONS.items()) if field.enum_type]
 _INTEGERS: Final = [name for name, field in _OPTIONS.items() if field.cpp_type == field.CPPTYPE_INT32]
 _DOUBLES: Final = [name for name, field in _OPTIONS.items() if field.cpp_type == field.CPPTYPE_DOUBLE]
+_EVERYTHING: Final = {
+    "beam_size": 2, "num_hypotheses": 2, "return_scores": True, "return_tokens": True, "return_alignment": True,
+}  # fmt: skip
 _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "beam_size": (1, 16), "num_hypotheses": (1, 16), "no_repeat_ngram_size": (0, 16), "min_target_tokens": (0, 2),
     "max_target_tokens": (1, math.inf), "length_penalty": (0, 5), "repetition_penalty": (1, 10),
@@ -62,19 +65,6 @@ _CONTRADICTIONS: Final[Sequence[tuple[str, Mapping[str, Any]]]] = (
     ("target_prefix", {"target_prefix": "a" * (_MAX_PREFIX_CHARACTERS + 1)}),
     ("suppressed_tokens", {"suppressed_tokens": ["a"] * (_MAX_SUPPRESSED + 1)}),
 )
-_LANGUAGES: Final = (
-    "e", "e n", "-", "--", "-en", "xx-", "x-private", "i-klingon", "xx_DE", "zz-" + "a" * 33, "\uff45\uff4e",
-    "\u0435n", "*", "\0", "xx\0", "../xx", "xx\nyy", "123", "\U0001f600", "qaa-Qaaa-QM-x-southern", "\u202exx", "",
-)  # fmt: skip
-_MODELS: Final = (
-    "../../etc/passwd", "..", ".", "/", "//", "/etc/passwd", "..\\..\\windows", "a/b/c", "a/../b", "a@b@c", "a/@", "@",
-    "a/", "/1", "%2e%2e%2f", "\0", "a\0/1", "a\n/1", "\u202ea/1", "\uff0f", "\U0001f600/1", "~root/1", "$HOME/1",
-    "`id`/1", "-rf/1", "con/1", "a:b/1", "{}/1", "%s/%s", "../models/1", "./1", "a/.", "a/..", "*/*", "serving.toml",
-    ".hidden/1",
-)  # fmt: skip
-_REQUEST_IDS: Final = (
-    "\0", "a\r\nb: c", "\x7f", "\u00e9", "\U0001f600", "\u202e", "a\tb", " ", "../..", "%s{}'\"\\;", "<script>",
-)  # fmt: skip
 _UNKNOWN_NAME: Final = Expected(["INVALID_ARGUMENT", "NOT_FOUND"])
 
 
@@ -92,16 +82,9 @@ def _text(shape: str, draw: Draw) -> BadInput:
     size = draw.randint(1000, draw.model.limits.max_text_characters) if is_large else draw.size(40 if is_rich else 300)
     num_texts = 1 if is_document or is_large or is_rich else draw.choice((1, 1, 2, 5))
     texts = [shaped(draw, max(1, size // num_texts), shape) for _ in range(num_texts)]
-    everything = {
-        "beam_size": 2,
-        "num_hypotheses": 2,
-        "max_target_tokens": draw.choice((4, 16)),
-        "split_sentences": is_document or draw.random() < 0.7,
-        "return_scores": True,
-        "return_tokens": True,
-        "return_alignment": True,
-        "return_attention": draw.choice((pb.ATTENTION_DETAIL_UNSPECIFIED, pb.ATTENTION_DETAIL_AVERAGED)),
-    }
+    attention = draw.choice((pb.ATTENTION_DETAIL_UNSPECIFIED, pb.ATTENTION_DETAIL_AVERAGED))
+    is_split, most = is_document or draw.random() < 0.7, draw.choice((4, 16))
+    everything = {"split_sentences": is_split, "max_target_tokens": most, "return_attention": attention, **_EVERYTHING}
     field = "text" if is_document else "texts"
     expected = OK if sum(map(len, texts)) <= _MAX_ANSWERED else Expected(["OK", "INVALID_ARGUMENT"], field)
     send = draw.document if is_document else draw.request
@@ -112,7 +95,7 @@ def megabytes(draw: Draw) -> BadInput:
     """A document of the greatest size, of any shape; its caller cancels after a few sentences."""
     text = shaped(draw, 4096, sorted(SHAPES)[draw.index % len(SHAPES)])
     size = draw.model.limits.max_document_characters // draw.choice((1, 2))
-    return draw.document(repeated(text, size), expected=Expected(["OK", LEFT]), leaves_after=2)
+    return draw.document(repeated(text, size), expected=Expected(["OK", LEFT]), leaves=True)
 
 
 def html_format(draw: Draw) -> BadInput:
@@ -166,7 +149,7 @@ def document_sizes(draw: Draw) -> BadInput:
     size = draw.choice((0, *(most + step for step in _STEPS)))
     unit = draw.choice(_UNITS[:4])  # four bytes a character at most, or gRPC rejects the message first
     expected = Expected(["OK", LEFT]) if 1 <= size <= most else invalid("text")
-    return draw.document(repeated(unit, size), expected=expected, leaves_after=2)
+    return draw.document(repeated(unit, size), expected=expected, leaves=True)
 
 
 def _padded(sizes: Sequence[int], draw: Draw, *, is_compressed: bool = False) -> BadInput:
@@ -244,21 +227,21 @@ def contradictions(draw: Draw) -> BadInput:
     return draw.request_or_document("A man reads.", expected=invalid(f"options.{name}"), options=options)
 
 
-def _name(draw: Draw, names: Sequence[str], most: int) -> str:
-    """Draw one of the names, one around so many characters, or a text of any shape."""
-    return draw.choice((*names, "x" * most, "y" * (most + 1))) if draw.random() < 0.8 else shaped(draw, 2 * most)
+def _name(draw: Draw, of: str, most: int) -> str:
+    """Draw a bad name, one around so many characters, or a text of any shape."""
+    return draw.choice((*NAMES[of], "x" * most, "y" * (most + 1))) if draw.random() < 0.8 else shaped(draw, 2 * most)
 
 
 def languages(draw: Draw) -> BadInput:
     """A language tag that is none, that the server does not have, or that is longer than tags are."""
-    name, tag = draw.choice(("source_language", "target_language")), _name(draw, _LANGUAGES, 35)
+    name, tag = draw.choice(("source_language", "target_language")), _name(draw, "language", 35)
     fields: dict[str, Any] = {name: tag}
     return draw.request("A man.", expected=_UNKNOWN_NAME if 1 <= len(tag) <= 35 else invalid(name), **fields)
 
 
 def models(draw: Draw) -> BadInput:
     """A name of a model that leads elsewhere, in a translation or in GetModel."""
-    name = _name(draw, _MODELS, 128)
+    name = _name(draw, "model", 128)
     if draw.random() < 0.5:
         return call(pb.GetModelRequest(model=name), _UNKNOWN_NAME)
     return draw.request("A man.", expected=_UNKNOWN_NAME if len(name) <= 128 else invalid("model"), model=name)
@@ -266,7 +249,7 @@ def models(draw: Draw) -> BadInput:
 
 def administration(draw: Draw) -> BadInput:
     """A change of models by a name or label that cannot be one; none of them may touch a file."""
-    name, label = _name(draw, _MODELS, 128), draw.choice(("", "a b", "../x", "\0", "x" * 65))
+    name, label = _name(draw, "model", 128), draw.choice(("", "a b", "../x", "\0", "x" * 65))
     labelled = pb.SetModelLabelRequest(model=name, label=label)
     request = draw.choice((pb.LoadModelRequest(model=name), pb.UnloadModelRequest(model=name), labelled))
     refused = ("UNAUTHENTICATED", "PERMISSION_DENIED", "FAILED_PRECONDITION")
@@ -275,7 +258,7 @@ def administration(draw: Draw) -> BadInput:
 
 def request_ids(draw: Draw) -> BadInput:
     """A request id that cannot be sent back, or just can."""
-    name = _name(draw, _REQUEST_IDS, 128)
+    name = _name(draw, "request_id", 128)
     is_good = len(name) <= 128 and name.isascii() and name.isprintable()
     return draw.request("A man.", expected=OK if is_good else invalid("request_id"), request_id=name)
 
@@ -310,7 +293,7 @@ class Kind(NamedTuple):
 
 
 KINDS: Final[Mapping[str, Kind]] = {
-    **{name: Kind(partial(_text, name), shape.__doc__) for name, shape in SHAPES.items()},
+    **{name: Kind(partial(_text, name), shape.summary) for name, shape in SHAPES.items()},
     **{name: Kind(partial(_message, name), change.__doc__) for name, change in CHANGES.items()},
     "integers": Kind(partial(_number, _INTEGERS), "one whole number among the options at a limit, or far from it"),
     "doubles": Kind(partial(_number, _DOUBLES), "one fractional number at a limit, a hair beyond it, or none: NaN"),

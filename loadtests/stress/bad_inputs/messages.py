@@ -5,14 +5,16 @@ from typing import Final
 
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import Message
+from hypothesis import strategies as st
 
 from loadtests.stress.bad_inputs.inputs import Draw, usual_fields
 
-_BAD_UTF8: Final = (
-    b"\xff", b"\xfe\xff", b"\x80", b"\xbf" * 9, b"\xc0\xaf", b"\xc0\x80", b"\xe0\x80\xaf", b"\xf0\x80\x80\xaf",
-    b"\xc1\xbf", b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xed\xa0\xbd\xed\xb8\x80", b"\xf4\x90\x80\x80",
-    b"\xf8\x88\x80\x80\x80", b"\xe2\x82", b"\xf0\x9f\x98", b"\xc3", b"\xc3\x28", b"\xfc\x84\x80\x80\x80\x80",
-)  # fmt: skip
+_BAD_UTF8: Final = st.from_regex(
+    rb"[\x80-\xbf]{1,9}|[\xc0\xc1][\x80-\xbf]|\xe0[\x80-\x9f][\x80-\xbf]|\xf0[\x80-\x8f][\x80-\xbf]{2}"
+    rb"|(\xed[\xa0-\xbf][\x80-\xbf]){1,2}|\xf4[\x90-\xbf][\x80-\xbf]{2}|[\xf5-\xff][\x80-\xbf]{0,5}"
+    rb"|[\xc2-\xdf]|\xe2\x82|\xf0\x9f\x98|\xc3\(",
+    fullmatch=True,
+)
 """Bytes out of place, overlong forms, surrogates, values beyond U+10FFFF, sequences cut off."""
 
 _VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
@@ -27,35 +29,31 @@ def encoded(number: int, value: bytes) -> bytes:
 
 def varint(value: int) -> bytes:
     """Return an integer, 0 or more, in groups of seven bits."""
-    groups = []
-    while value > 0x7F:
-        groups.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*groups, value))
+    return bytes([value]) if value < 0x80 else bytes([value & 0x7F | 0x80]) + varint(value >> 7)
 
 
-def _bad_utf8(draw: Draw, good: Message) -> bytes:
+def bad_utf8(draw: Draw, good: Message) -> bytes:
     """A string field, of the request or of its options, whose bytes are no UTF-8; lone surrogates among them."""
     is_option = draw.random() < 0.2
     fields = (pb.DecodingOptions if is_option else good).DESCRIPTOR.fields
     number = draw.choice([field.number for field in fields if field.type == field.TYPE_STRING])
-    text = b"A man " * draw.choice((0, 1, 100)) + draw.choice(_BAD_UTF8) + b" reads." * draw.choice((0, 1))
+    text = b"A man " * draw.choice((0, 1, 100)) + draw(_BAD_UTF8) + b" reads." * draw.choice((0, 1))
     raw = encoded(number, text)
     return good.SerializeToString() + (encoded(_OPTIONS, raw) if is_option else raw)
 
 
-def _truncated(draw: Draw, good: Message) -> bytes:
+def truncated(draw: Draw, good: Message) -> bytes:
     """A message that breaks off."""
     message = good.SerializeToString()
     return message[: draw.randrange(len(message))]
 
 
-def _random_bytes(draw: Draw, _: Message) -> bytes:
+def random_bytes(draw: Draw, _: Message) -> bytes:
     """Bytes that mean nothing."""
     return draw.randbytes(draw.size(5000))
 
 
-def _flipped_bits(draw: Draw, good: Message) -> bytes:
+def flipped_bits(draw: Draw, good: Message) -> bytes:
     """A message in which some bits are wrong."""
     message = bytearray(good.SerializeToString())
     for bit in draw.sample(range(8 * len(message)), k=draw.randint(1, 8)):
@@ -63,20 +61,20 @@ def _flipped_bits(draw: Draw, good: Message) -> bytes:
     return bytes(message)
 
 
-def _wrong_types(draw: Draw, good: Message) -> bytes:
+def wrong_types(draw: Draw, good: Message) -> bytes:
     """Fields of the right number and another wire type; the end of a group that never began."""
     number, wire_type = draw.choice([field.number for field in good.DESCRIPTOR.fields]), draw.randrange(8)
     values = {_VARINT: varint(draw.getrandbits(64)), _FIXED64: bytes(8), _FIXED32: bytes(4), _BYTES: b"\x01x"}
     return good.SerializeToString() + varint(number << 3 | wire_type) + values.get(wire_type, b"")
 
 
-def _huge_lengths(draw: Draw, good: Message) -> bytes:
+def huge_lengths(draw: Draw, good: Message) -> bytes:
     """A field that claims to be up to 2^64 bytes long, and a varint without an end."""
     claim = draw.choice((varint(draw.choice(_LENGTHS)), b"\xff" * 10, b"\x80" * 300))
     return good.SerializeToString() + varint(1 << 3 | _BYTES) + claim + b"short"
 
 
-def _nested_messages(draw: Draw, good: Message) -> bytes:
+def nested_messages(draw: Draw, good: Message) -> bytes:
     """Groups or messages within each other, deeper than any stack should follow."""
     depth, number = draw.choice((50, 99, 101, 1000, 20_000)), draw.choice((_OPTIONS, 90, 1007))
     if draw.random() < 0.5:
@@ -88,14 +86,14 @@ def _nested_messages(draw: Draw, good: Message) -> bytes:
     return good.SerializeToString() + encoded(_OPTIONS, raw)
 
 
-def _unknown_fields(draw: Draw, good: Message) -> bytes:
+def unknown_fields(draw: Draw, good: Message) -> bytes:
     """A good message with fields that are in no contract, many or long."""
     count, size = draw.choice(((1, 10), (2000, 1), (1, 200_000), (300, 300)))
     numbers = draw.choices((100, 1007, 18_999, 2**29 - 1), k=count)
     return good.SerializeToString() + b"".join(encoded(number, draw.randbytes(size)) for number in numbers)
 
 
-def _duplicate_fields(draw: Draw, good: Message) -> bytes:
+def duplicate_fields(draw: Draw, good: Message) -> bytes:
     """A good message whose fields come many times: of single ones the last counts, options are merged."""
     without_text = pb.TranslateRequest(
         **usual_fields(draw.model)
@@ -104,13 +102,9 @@ def _duplicate_fields(draw: Draw, good: Message) -> bytes:
 
 
 CHANGES: Final[Mapping[str, Callable[[Draw, Message], bytes]]] = {
-    "bad-utf8": _bad_utf8,
-    "truncated": _truncated,
-    "random-bytes": _random_bytes,
-    "flipped-bits": _flipped_bits,
-    "wrong-types": _wrong_types,
-    "huge-lengths": _huge_lengths,
-    "nested-messages": _nested_messages,
-    "unknown-fields": _unknown_fields,
-    "duplicate-fields": _duplicate_fields,
-}
+    change.__name__.replace("_", "-"): change
+    for change in (
+        bad_utf8, truncated, random_bytes, flipped_bits, wrong_types, huge_lengths, nested_messages, unknown_fields,
+        duplicate_fields,
+    )
+}  # fmt: skip

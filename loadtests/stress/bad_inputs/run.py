@@ -1,6 +1,7 @@
 """The run: batches of bad inputs side by side, bystanders among them, a look at the server after each batch."""
 
 import argparse
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, NamedTuple
 
 import grpc
 from dragoman.v1 import translation_pb2 as pb
@@ -25,17 +26,11 @@ from loadtests.target import ServerError, ServerProcess, wait_until_idle
 from loadtests.wire import Method, translate_requests
 
 _BATCH: Final = 1000
-_WARM_UP_SEED: Final = -1
-_NUM_PROBES: Final = 4
-_MAX_SHOWN: Final = 400
 _CLEAR_RATIO: Final = 2.5
 """Work that grows no faster is not measured again; what looks steeper may have been disturbed by other work."""
 
-_MAX_TRIES: Final = 4
-_UNIT_CHARACTERS: Final = 61
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Record:
     """What became of one input."""
 
@@ -54,8 +49,7 @@ class Record:
         return f"--only {self.kind} --index {self.index}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
+class Growth(NamedTuple):
     """The same shape of text at two sizes, of which the larger has `num_characters`.
 
     Times are the fastest of some tries: the text work of a request; for a document, until its first sentence.
@@ -66,11 +60,8 @@ class Growth:
     num_characters: int
     half_s: float
     whole_s: float
-
-    @property
-    def ratio(self) -> float:
-        """How many times longer twice the size takes: 2 if the work grows as the text does, 4 if with its square."""
-        return self.whole_s / self.half_s if self.half_s else 1.0
+    ratio: float
+    """How many times longer twice the size takes: 2 if the work grows as the text does, 4 if with its square."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,7 +109,7 @@ def send_all(
     with ExitStack() as stack:
         channels = [stack.enter_context(connect(server.target)) for _ in range(options.callers)]
         senders = [partial(send, channel, model=ready, timeout_s=options.timeout) for channel in channels]
-        list(_sent(senders, warm_up, model=ready, seed=_WARM_UP_SEED))
+        list(_sent(senders, warm_up, model=ready, seed=-1))
         with call_beside() as alone:
             time.sleep(1)
         seen.alone = alone.translations
@@ -141,7 +132,7 @@ def send_all(
         except (ServerError, grpc.RpcError, OSError) as error:
             seen.server_faults.append(f"the server is gone after {len(seen.records)} inputs: {error}")
     log = log_path(options.output).read_text(encoding="utf-8", errors="replace").splitlines()
-    seen.server_faults += [f"the server's log has: {line[:_MAX_SHOWN]}" for line in complaints(log)]
+    seen.server_faults += [f"the server's log has: {line[:400]}" for line in complaints(log)]
     return seen
 
 
@@ -159,16 +150,9 @@ def _sent(
             answer = sender(bad)
         finally:
             free.put(sender)
-        return Record(
-            kind=one[0],
-            index=one[1],
-            method=bad.method.value,
-            num_characters=bad.num_characters,
-            status=answer.status,
-            seconds=answer.seconds,
-            num_retries=answer.num_retries,
-            faults=list(faults(bad, answer)),
-        )
+        found = list(faults(bad, answer))
+        characters, method = bad.num_characters, bad.method.value
+        return Record(*one, method, characters, answer.status, answer.seconds, answer.num_retries, found)
 
     with ThreadPoolExecutor(len(senders)) as pool:
         yield from pool.map(send_next, planned, (make(one, seed=seed, model=model) for one in planned))
@@ -179,7 +163,7 @@ def _faults(server: ServerProcess, questions: Sequence[Question]) -> Iterator[st
     if left := wait_until_idle(server, timeout_s=30):
         yield f"work is left on the server: {left}"
     with Client(server.target) as client:
-        replies = [client.check(), *(question.ask(client) for question in questions[:_NUM_PROBES])]
+        replies = [client.check(), *(question.ask(client) for question in questions[:4])]
     yield from (f"an ordinary call: {reply.status} {reply.message}" for reply in replies if reply.status != "OK")
     if not all(pb.TranslateResponse.FromString(question.answer).translations for question in questions):
         yield "an ordinary request has no translation"
@@ -189,6 +173,7 @@ def growths(
     send: Callable[[BadInput], Answer], model: pb.ModelVersion, *, shapes: Sequence[str], seed: int
 ) -> Iterator[Growth]:
     """Yield how the work for requests and documents of each shape grows up to their greatest size."""
+    options = {**CHEAP, "max_target_tokens": 1}
     sizes = {
         Method.TRANSLATE: model.limits.max_text_characters,
         Method.TRANSLATE_DOCUMENT: model.limits.max_document_characters,
@@ -196,18 +181,16 @@ def growths(
 
     def seconds(draw: Draw, method: Method, text: str) -> float:
         if method is Method.TRANSLATE_DOCUMENT:
-            return send(draw.document(text, expected=OK, leaves_after=1)).seconds
-        answer = send(draw.request(text, expected=OK, method=method, options={**CHEAP, "max_target_tokens": 1}))
+            return send(draw.document(text, expected=OK, leaves=True)).seconds
+        answer = send(draw.request(text, expected=OK, method=method, options=options))
         return sum((response.timings.text.ToNanoseconds() / 1e9 for response in answer.responses), 0.0)
 
-    for shape in shapes:
+    for shape, (method, size) in itertools.product(shapes, sizes.items()):
         draw = Draw(f"{seed}/{shape}", model=model)
-        unit = shaped(draw, _UNIT_CHARACTERS, shape)
-        for method, size in sizes.items():
-            text, half_s, whole_s = repeated(unit, size), math.inf, math.inf
-            for _ in range(_MAX_TRIES):
-                half_s = min(half_s, seconds(draw, method, text[: size // 2]))
-                whole_s = min(whole_s, seconds(draw, method, text))
-                if whole_s <= _CLEAR_RATIO * half_s:
-                    break
-            yield Growth(shape=shape, method=method.value, num_characters=size, half_s=half_s, whole_s=whole_s)
+        text, half_s, whole_s = repeated(shaped(draw, 61, shape), size), math.inf, math.inf
+        for _ in range(4):
+            half_s = min(half_s, seconds(draw, method, text[: size // 2]))
+            whole_s = min(whole_s, seconds(draw, method, text))
+            if whole_s <= _CLEAR_RATIO * half_s:
+                break
+        yield Growth(shape, method.value, size, half_s, whole_s, whole_s / half_s if half_s else 1.0)

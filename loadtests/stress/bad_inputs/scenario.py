@@ -45,17 +45,12 @@ _LONG_CHARACTERS: Final = 1000
 """From here on time is looked at by character; below it is the call that takes it."""
 
 _STATUSES: Final[Mapping[str, Sequence[str]]] = {
-    "ok": ("OK",),
-    "refused": (),
-    "left": (LEFT,),
+    "ok": ("OK",), "refused": (), "left": (LEFT,),
     "internal": ("INTERNAL", "UNKNOWN", "DATA_LOSS", "ABORTED", "OUT_OF_RANGE"),
-    "hangs": ("DEADLINE_EXCEEDED",),
-    "lost": ("UNAVAILABLE", "CANCELLED"),
-}
+    "hangs": ("DEADLINE_EXCEEDED",), "lost": ("UNAVAILABLE", "CANCELLED"),
+}  # fmt: skip
 """Figures that count inputs by status; `refused` are those with any other."""
 
-_NUM_SLOWEST: Final = 10
-_LINEAR_US: Final = (1.0, 100.0)
 _MAX_BYSTANDER_P99_S: Final = 10.0
 _MAX_LOOK_P99_S: Final = 1.0
 _MAX_GROWTH_RATIO: Final = 3.0
@@ -146,13 +141,11 @@ def summarize(run: Run, *, seed: int, max_rss_growth_mb: float) -> Summary:
         for one in growths
         if one.ratio > _MAX_GROWTH_RATIO
     ]
+    wronged = [f"{reply.status}: {reply.message}" for reply in replies if reply.status != "OK"]
     promises = [
         Promise(name="each input is answered as the contract says", broken=wrong),
         Promise(name="between batches the server is well", broken=run.server_faults),
-        Promise(
-            name="bystanders are answered as before",
-            broken=[f"{reply.status}: {reply.message}" for reply in replies if reply.status != "OK"],
-        ),
+        Promise(name="bystanders are answered as before", broken=wronged),
         at_most("memory of the server is bounded: growth", rss_growth_mb, max_rss_growth_mb, unit="MB"),
         at_most("translations of bystanders at p99", translated_s or 0, _MAX_BYSTANDER_P99_S, unit="s"),
         at_most("calls that need the event loop only at p99", looked_s or 0, _MAX_LOOK_P99_S, unit="s"),
@@ -163,7 +156,7 @@ def summarize(run: Run, *, seed: int, max_rss_growth_mb: float) -> Summary:
 
 def slowest(records: Sequence[Record]) -> list[Record]:
     """Return the inputs that took longest, the slowest first."""
-    return sorted(records, key=lambda record: -record.seconds)[:_NUM_SLOWEST]
+    return sorted(records, key=lambda record: -record.seconds)[:10]
 
 
 def details(run: Run) -> dict[str, Any]:
@@ -180,7 +173,7 @@ def details(run: Run) -> dict[str, Any]:
         "retried": sum(record.num_retries > 0 for record in run.records),
         "bystander_alone_p99_ms": alone_s and 1000 * alone_s,
         "memory_mb": [round(size_mb, 1) for size_mb in run.memory_mb],
-        "growth": [{**asdict(growth), "ratio": growth.ratio} for growth in run.growths],
+        "growth": [growth._asdict() for growth in run.growths],
     }
 
 
@@ -192,9 +185,9 @@ def picture(records: Sequence[Record]) -> Figure:
         chosen = [(max(1, one.num_characters), 1000 * one.seconds) for one in records if one.method == method]
         axes.plot(*zip(*chosen, strict=True), ".", markersize=2, label=method)
     ends = (10, max([100, *(record.num_characters for record in records)]))
-    for us in _LINEAR_US:
+    for us in (1, 100):
         axes.plot(ends, [us * end / 1000 for end in ends], color="grey", linestyle=":", linewidth=1)
-        axes.annotate(f"{us:g} µs a character", (ends[1], us * ends[1] / 1000), ha="right", fontsize=8)
+        axes.annotate(f"{us} µs a character", (ends[1], us * ends[1] / 1000), ha="right", fontsize=8)
     axes.set(xscale="log", yscale="log", xlabel="characters or bytes sent", ylabel="milliseconds to the end")
     axes.legend(loc="upper left")
     return figure
