@@ -22,9 +22,6 @@ BEFORE, AFTER = "before", "after"
 """Request ids of the ordinary requests around an input in a stream."""
 
 _STREAMED: Final = {Method.TRANSLATE_DOCUMENT: pb.TranslatedSentence, Method.TRANSLATE_STREAM: pb.TranslateResponse}
-_MAX_RETRIES: Final = 20
-_LONGEST_WAIT_S: Final = 5.0
-_MAX_MESSAGE_CHARACTERS: Final = 2000
 _REASONS: Final[Mapping[str, str]] = {
     "INVALID_ARGUMENT": "INVALID_FIELD", "UNIMPLEMENTED": "UNSUPPORTED_FIELD", "NOT_FOUND": "MODEL_NOT_FOUND",
     "FAILED_PRECONDITION": "MODEL_STATE", "UNAUTHENTICATED": "UNAUTHENTICATED",
@@ -54,9 +51,9 @@ class Answer:
 def send(channel: grpc.Channel, bad: BadInput, *, model: pb.ModelVersion, timeout_s: float) -> Answer:
     """Send an input and wait for its end; again, a bounded number of times, if the server is overloaded."""
     num_retries, answer = 0, _sent(channel, bad, model, timeout_s)
-    while num_retries < _MAX_RETRIES and _detail(answer.error, error_details_pb2.ErrorInfo).reason == "OVERLOADED":
+    while num_retries < 20 and _detail(answer.error, error_details_pb2.ErrorInfo).reason == "OVERLOADED":
         retry = _detail(answer.error, error_details_pb2.RetryInfo)
-        time.sleep(min(retry.retry_delay.ToMilliseconds() / 1000, _LONGEST_WAIT_S))
+        time.sleep(min(retry.retry_delay.ToMilliseconds() / 1000, 5.0))
         num_retries, answer = num_retries + 1, _sent(channel, bad, model, timeout_s)
     return replace(answer, num_retries=num_retries)
 
@@ -67,10 +64,8 @@ def _sent(channel: grpc.Channel, bad: BadInput, model: pb.ModelVersion, timeout_
     began_s = time.monotonic()
     if bad.method is Method.TRANSLATE_STREAM:
         ordinary = pb.TranslateRequest(texts=["A man reads."], **usual_fields(model)).SerializeToString()
-        before, after = (
-            ordinary + pb.TranslateRequest(request_id=name).SerializeToString() for name in (BEFORE, AFTER)
-        )
-        call = channel.stream_stream(bad.method.path)(iter([before, streamed_message(bad), after]), **settings)
+        requests = [_with_id(BEFORE, ordinary), _with_id("bad", bad.message), _with_id(AFTER, ordinary)]
+        call = channel.stream_stream(bad.method.path)(iter(requests), **settings)
     else:  # an answer of one message is read like one of many
         call = channel.unary_stream(bad.method.path)(bad.message, **settings)
     reply = reply_of(call, began_s=began_s, on_first=call.cancel if bad.leaves else lambda: None)
@@ -95,9 +90,9 @@ def _own_of_stream(answer: Answer) -> Answer:
     return answer
 
 
-def streamed_message(bad: BadInput) -> bytes:
-    """Return an input as it is sent in a stream, where each request needs an id; one that it brings comes last."""
-    return pb.TranslateRequest(request_id="bad").SerializeToString() + bad.message
+def _with_id(name: str, message: bytes) -> bytes:
+    """Return a request as it is sent in a stream, where each needs an id; one that it brings comes last and counts."""
+    return pb.TranslateRequest(request_id=name).SerializeToString() + message
 
 
 def _detail(status: status_pb2.Status, message_type: Callable[[], _Detail]) -> _Detail:
@@ -125,7 +120,7 @@ def _answer_faults(bad: BadInput, answer: Answer) -> Iterator[str]:
         document = pb.TranslateDocumentRequest.FromString(bad.message)
         yield from document_faults(document, answer.responses, is_complete=answer.status == "OK")
     elif bad.method.translates:
-        message = streamed_message(bad) if bad.method is Method.TRANSLATE_STREAM else bad.message
+        message = _with_id("bad", bad.message) if bad.method is Method.TRANSLATE_STREAM else bad.message
         for response in answer.responses:
             yield from translate_faults(pb.TranslateRequest.FromString(message), response)
         if len(answer.responses) != 1:
@@ -142,7 +137,7 @@ def _rejection_faults(answer: Answer, expected_field: str) -> Iterator[str]:
         yield f"{answer.status} names no field"
     if expected_field and not any(path.startswith(expected_field) for path in paths):
         yield f"{answer.status} names {paths}, not {expected_field}"
-    if not 0 < len(answer.error.message) <= _MAX_MESSAGE_CHARACTERS:
+    if not 0 < len(answer.error.message) <= 2000:
         yield f"{answer.status} has a message of {len(answer.error.message)} characters"
 
 

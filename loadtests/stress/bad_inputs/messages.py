@@ -19,7 +19,6 @@ _BAD_UTF8: Final = st.from_regex(
 
 _VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
 _OPTIONS: Final = pb.TranslateRequest.OPTIONS_FIELD_NUMBER
-_LENGTHS: Final = (2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1)
 
 
 def encoded(number: int, value: bytes) -> bytes:
@@ -70,7 +69,8 @@ def wrong_types(draw: Draw, good: Message) -> bytes:
 
 def huge_lengths(draw: Draw, good: Message) -> bytes:
     """A field that claims to be up to 2^64 bytes long, and a varint without an end."""
-    claim = draw.choice((varint(draw.choice(_LENGTHS)), b"\xff" * 10, b"\x80" * 300))
+    length = draw.choice((2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1))
+    claim = draw.choice((varint(length), b"\xff" * 10, b"\x80" * 300))
     return good.SerializeToString() + varint(1 << 3 | _BYTES) + claim + b"short"
 
 

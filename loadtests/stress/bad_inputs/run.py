@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from loadtests.stress.bad_inputs.answers import Answer, faults, send
 from loadtests.stress.bad_inputs.inputs import CHEAP, OK, BadInput, Draw, repeated
-from loadtests.stress.bad_inputs.kinds import Planned, make
+from loadtests.stress.bad_inputs.kinds import Plan, make
 from loadtests.stress.bad_inputs.texts import shaped
 from loadtests.stress.callers import Bystanders, Client, Question, Reply, connect, learn_answers
 from loadtests.stress.server import complaints, log_path
@@ -69,8 +69,6 @@ class Run:
     """Everything that was seen."""
 
     model: pb.ModelVersion
-    """For which inputs were made."""
-
     records: list[Record] = field(default_factory=list)
     memory_mb: list[float] = field(default_factory=list)
     """Resident memory of the server after the warm-up and after each batch."""
@@ -86,12 +84,7 @@ class Run:
 
 
 def send_all(
-    server: ServerProcess,
-    planned: Sequence[Planned],
-    options: argparse.Namespace,
-    *,
-    warm_up: Sequence[Planned] = (),
-    grown_shapes: Sequence[str] = (),
+    server: ServerProcess, planned: Plan, options: argparse.Namespace, *, warm_up: Plan, grown_shapes: Sequence[str]
 ) -> Run:
     """Send inputs, after some that only warm up; then measure growth. End early if the server does.
 
@@ -137,14 +130,14 @@ def send_all(
 
 
 def _sent(
-    senders: Sequence[Callable[[BadInput], Answer]], planned: Sequence[Planned], *, model: pb.ModelVersion, seed: int
+    senders: Sequence[Callable[[BadInput], Answer]], planned: Plan, *, model: pb.ModelVersion, seed: int
 ) -> Iterator[Record]:
     """Let each sender that is free send the next input; yield the records as they come."""
     free = SimpleQueue[Callable[[BadInput], Answer]]()
     for sender in senders:
         free.put(sender)
 
-    def send_next(one: Planned, bad: BadInput) -> Record:
+    def send_next(one: tuple[str, int], bad: BadInput) -> Record:
         sender = free.get()
         try:
             answer = sender(bad)
@@ -155,7 +148,7 @@ def _sent(
         return Record(*one, method, characters, answer.status, answer.seconds, answer.num_retries, found)
 
     with ThreadPoolExecutor(len(senders)) as pool:
-        yield from pool.map(send_next, planned, (make(one, seed=seed, model=model) for one in planned))
+        yield from pool.map(send_next, planned, (make(*one, seed=seed, model=model) for one in planned))
 
 
 def _faults(server: ServerProcess, questions: Sequence[Question]) -> Iterator[str]:

@@ -57,7 +57,6 @@ _MAX_GROWTH_RATIO: Final = 3.0
 """Of time, at twice the size: half-way between work that grows as the text does and as its square."""
 
 _MIN_GROWTH_S: Final = 0.25
-_MAX_SHOWN: Final = 2000
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -83,27 +82,22 @@ def run(options: argparse.Namespace) -> int:
         raise argparse.ArgumentTypeError("--index needs --only with one kind")
     options.count = 1 if is_one else options.count or _COUNTS[options.mode]
     planned = [(only[0], options.index)] if is_one else plan(options.count, kinds=only, seed=seed)
-    num_warm_up = max(len(only), round(_WARM_UP_SHARE * options.count))
+    warm_up = plan(max(len(only), round(_WARM_UP_SHARE * options.count)), kinds=only, seed=seed)
+    shapes = [] if is_one else _SHORT_SHAPES if options.mode == "short" else sorted(SHAPES)
     with started(options.output, models=options.model_dir) as server:
-        seen = send_all(
-            server,
-            planned,
-            options,
-            warm_up=[] if is_one else plan(num_warm_up, kinds=only, seed=seed),
-            grown_shapes=[] if is_one else _SHORT_SHAPES if options.mode == "short" else sorted(SHAPES),
-        )
+        seen = send_all(server, planned, options, warm_up=[] if is_one else warm_up, grown_shapes=shapes)
         has_failed = server.stop() != 0
     summary = summarize(seen, seed=seed, max_rss_growth_mb=options.max_rss_growth_mb)
     if is_one:
-        bad = make(planned[0], seed=seed, model=seen.model)
-        rest = f" ... {len(bad.message)} bytes" if len(bad.message) > _MAX_SHOWN else ""
-        print(f"{bad.method.path}\nmetadata: {bad.metadata}\nmessage: {bad.message[:_MAX_SHOWN]!r}{rest}")
+        bad = make(*planned[0], seed=seed, model=seen.model)
+        print(f"{bad.method.path}\nmetadata: {bad.metadata}")
+        print(f"message of {len(bad.message)} bytes: {bad.message[:2000]!r}")
         print("expected:", " or ".join(bad.expected.statuses))
         print(*(f"answered: {one.status} after {1000 * one.seconds:.0f} ms" for one in seen.records))
         print_broken(summary)
         return int(has_failed or summary.exit_status)
     print("slowest:")
-    for one in slowest(seen.records):
+    for one in _slowest(seen):
         what = f"{one.method} of {one.num_characters} characters, {one.status}, {one.name}"
         print(f"  {1000 * one.seconds:.0f} ms: {what}")
     settings = {name: str(value) for name, value in vars(options).items()}
@@ -154,11 +148,6 @@ def summarize(run: Run, *, seed: int, max_rss_growth_mb: float) -> Summary:
     return Summary(scenario="bad_inputs", figures=figures, promises=promises)
 
 
-def slowest(records: Sequence[Record]) -> list[Record]:
-    """Return the inputs that took longest, the slowest first."""
-    return sorted(records, key=lambda record: -record.seconds)[:10]
-
-
 def details(run: Run) -> dict[str, Any]:
     """Return what the JSON has besides: statuses by kind, all faults, the slowest inputs, memory, growth."""
     by_kind: dict[str, Counter[str]] = defaultdict(Counter)
@@ -167,7 +156,7 @@ def details(run: Run) -> dict[str, Any]:
     alone_s = _p99([reply.latency_s for reply in run.alone])
     return {
         "faults": [asdict(record) for record in run.records if record.faults],
-        "slowest": [asdict(record) for record in slowest(run.records)],
+        "slowest": [asdict(record) for record in _slowest(run)],
         "statuses": dict(Counter(record.status for record in run.records)),
         "statuses_by_kind": {kind: dict(statuses) for kind, statuses in sorted(by_kind.items())},
         "retried": sum(record.num_retries > 0 for record in run.records),
@@ -191,6 +180,10 @@ def picture(records: Sequence[Record]) -> Figure:
     axes.set(xscale="log", yscale="log", xlabel="characters or bytes sent", ylabel="milliseconds to the end")
     axes.legend(loc="upper left")
     return figure
+
+
+def _slowest(run: Run) -> list[Record]:
+    return sorted(run.records, key=lambda record: -record.seconds)[:10]
 
 
 def _p99(values: Sequence[float]) -> float | None:

@@ -30,7 +30,6 @@ class Shape:
 _DATA: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 SHAPES: Final[Mapping[str, Shape]] = {name: Shape(**table) for name, table in _DATA["shapes"].items()}
 NAMES: Final[Mapping[str, Sequence[str]]] = _DATA["names"]
-"""Bad ones of languages, models and request ids."""
 
 
 def shaped(draw: Draw, size: int, *names: str) -> str:
