@@ -133,7 +133,7 @@ def _address(drawn: Figure) -> str:
 
 def _pictures(run: Run, series: Mapping[str, Series]) -> dict[str, Figure]:
     """Return titles and pictures in the order of the page."""
-    latencies = run.latencies_ms()
+    latencies, lag = run.latencies_ms(), {"limit": MAX_GENERATOR_LAG_P99_MS}
     seconds: dict[str, Any] = {"xlabel": "seconds", "xlim": (0, run.load.duration_s)}
 
     def over_time(*names: str, height: float = 2.4, **options: Any) -> Figure:
@@ -161,9 +161,7 @@ def _pictures(run: Run, series: Mapping[str, Series]) -> dict[str, Figure]:
         "Batch and beam occupancy": over_time("batch segments", "batch rows", "segments of a step"),
         "Processor time of the server, in cores": over_time("processor"),
         "Memory of the server, in MiB": over_time("memory"),
-        "Lag of the generator, p99 in milliseconds": over_time(
-            "generator lag p99", limits={"limit": MAX_GENERATOR_LAG_P99_MS}
-        ),
+        "Lag of the generator, p99 in milliseconds": over_time("generator lag p99", limits=lag),
     }
 
 
