@@ -27,24 +27,7 @@ class EndedCall:
         return self._message
 
     def trailing_metadata(self) -> Any:
-        return tuple(_Metadatum(key, value) for key, value in self.trailing)
-
-
-class _Metadatum(tuple[str, Any]):
-    """A pair whose halves have names, as gRPC's have."""
-
-    __slots__ = ()
-
-    def __new__(cls, key: str, value: Any) -> "_Metadatum":
-        return super().__new__(cls, (key, value))
-
-    @property
-    def key(self) -> str:
-        return self[0]
-
-    @property
-    def value(self) -> Any:
-        return self[1]
+        return self.trailing
 
 
 def record(outcome: Outcome, *, planned_s: float = 0.0, lag_s: float = 0.0, latency_s: float = 0.01) -> CallRecord:

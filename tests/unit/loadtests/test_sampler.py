@@ -60,9 +60,6 @@ def test_a_server_is_looked_at_before_and_after_as_far_as_it_can_be() -> None:
     assert last.values[RESIDENT_BYTES] > 2**20
     assert [sample.values for sample in silent] == [{}, {}]
     assert nothing == []
-
-
-def test_an_address_of_something_else_is_refused() -> None:
     with pytest.raises(ValueError, match="expected http"):
         scrape("file:///etc/passwd")
 
