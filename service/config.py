@@ -16,7 +16,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from service.api.settings import AccessSettings, GrpcSettings, TlsSettings, check_bind_policy
-from service.engine.forecast import MAX_STEPS_PER_SOURCE_TOKEN
 from service.engine.settings import SchedulingSettings
 from service.errors import ConfigError
 from service.models.serving import ModelSettings, ServingSettings
@@ -24,7 +23,7 @@ from service.runtime.settings import RuntimeSettings
 from service.telemetry.http_server import HttpSettings
 from service.telemetry.logs import LogSettings
 from service.telemetry.tracing import TracingSettings
-from service.translate.options import MAX_BEAM_SIZE, TranslationDefaults, TranslationLimits
+from service.translate.options import TranslationDefaults, TranslationLimits
 
 ENVIRONMENT_PREFIX = "DRAGOMAN_"
 """Every environment variable that begins so is a setting, `CONFIG_VARIABLE` apart."""
@@ -169,26 +168,22 @@ def _validated(entries: Mapping[str, _Entry]) -> Settings:
 
 
 def _check_agreement(settings: Settings) -> None:
-    """A request within the limits must fit into an empty queue, or its caller would retry without end.
-
-    Its work is that of the widest beam and of as many steps as a source token may count for. Only lengths that the
-    caller forces may make it more; such a request is taken when nothing waits.
-    """
+    """A request within the limits must fit into an empty queue, or its caller would retry without end."""
     limits, scheduling = settings.limits, settings.scheduling
-    most_work = 1 + MAX_BEAM_SIZE * MAX_STEPS_PER_SOURCE_TOKEN
-    for name, limit, queue_name, queue, needed in (
-        ("max_request_sentences", limits.max_request_sentences, "max_queue_segments", scheduling.max_queue_segments, 1),
+    share = scheduling.max_caller_queue_share
+    for name, limit, queue_name, queue in (
+        ("max_request_sentences", limits.max_request_sentences, "max_queue_segments", scheduling.max_queue_segments),
         (
-            "max_request_source_tokens",
-            limits.max_request_source_tokens,
+            "max_request_work_tokens",
+            limits.max_request_work_tokens,
             "max_queue_work_tokens",
             scheduling.max_queue_work_tokens,
-            most_work,
         ),
     ):
-        if limit * needed > queue:
-            by = f" / {needed}" if needed > 1 else ""
-            expected = f"at most scheduling.{queue_name}{by}, which is {queue}{by}"
+        if limit > queue * share:
+            expected = (
+                f"at most scheduling.{queue_name} * scheduling.max_caller_queue_share, which is {queue} * {share:g}"
+            )
             raise ConfigError(f"limits.{name}", limit, expected)
 
 

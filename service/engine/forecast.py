@@ -10,7 +10,7 @@ Nothing here is thread-safe: the engine client guards it.
 import math
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from service.datatypes import SearchConfig, Segment
@@ -209,19 +209,13 @@ class Forecast:
 
     def expected_steps(self, segment: Segment) -> int:
         """Return the decoder steps that a segment is expected to take."""
-        search = segment.search
-        usual = round(len(segment.source_ids) * self.steps_per_source_token)
-        forced = max(len(search.target_prefix), search.min_target_tokens) + 1  # and EOS
-        return min(max(usual, forced), search.max_target_tokens)
+        return _num_steps(segment, self.steps_per_source_token)
 
     def request_cost(self, segments: Sequence[Segment]) -> RequestCost:
         """Return what a request of these segments, at least one, is expected to need."""
         steps = [self.expected_steps(segment) for segment in segments]
         return RequestCost(
-            works=tuple(
-                len(segment.source_ids) + segment.search.beam_size * num_steps
-                for segment, num_steps in zip(segments, steps, strict=True)
-            ),
+            works=tuple(map(_work, segments, steps)),
             longest_source=max(len(segment.source_ids) for segment in segments),
             most_steps=max(steps),
             widest_beam=max(segment.search.beam_size for segment in segments),
@@ -265,3 +259,19 @@ class Forecast:
         if smaller := [seen for seen in learned if seen <= size]:
             return learned[max(smaller)]
         return min((step_s * 2.0 ** (size - seen) for seen, step_s in learned.items()), default=0.0)
+
+
+def most_work(segments: Iterable[Segment]) -> int:
+    """Return the work tokens that segments count for at most, whatever was learned."""
+    return sum(_work(segment, _num_steps(segment, MAX_STEPS_PER_SOURCE_TOKEN)) for segment in segments)
+
+
+def _work(segment: Segment, num_steps: int) -> int:
+    return len(segment.source_ids) + segment.search.beam_size * num_steps
+
+
+def _num_steps(segment: Segment, per_source_token: float) -> int:
+    search = segment.search
+    usual = round(len(segment.source_ids) * per_source_token)
+    forced = max(len(search.target_prefix), search.min_target_tokens) + 1  # and EOS
+    return min(max(usual, forced), search.max_target_tokens)

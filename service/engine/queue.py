@@ -70,9 +70,10 @@ class AdmissionQueue:
     Interactive segments are served before bulk ones, unless a bulk segment has waited longer than `bulk_patience_s`;
     within a priority the queue is fair to callers.
 
-    Bounds: segments; expected work, which only a request that finds nothing waiting may exceed; and for one caller a
-    share of both, which keeps room for others, and which only a request may exceed whose caller has nothing waiting.
-    Segments without a caller come from the process itself and are not counted by it.
+    Bounds: segments and expected work, of all callers together and of each. A caller may hold a share of what the
+    others leave (dynamic thresholds, Choudhury and Hahne 1998): with a share of 0.5 one caller gets half of the
+    queue, two get a third each, and the next one always finds room. Segments without a caller come from the process
+    itself; only the queue bounds them.
     """
 
     def __init__(self, settings: SchedulingSettings) -> None:
@@ -98,20 +99,27 @@ class AdmissionQueue:
     def check_capacity(self, cost: RequestCost, *, caller: str, forecast: Forecast) -> None:
         """Raise OverloadedError, which says when to retry by the forecast, if a request does not fit."""
         num_waiting, work, settings = self.num_segments, self.work, self._settings
-        average_work = work / max(1, num_waiting)
-        bounds = [("segments", num_waiting, cost.num_segments, settings.max_queue_segments, average_work)]
-        if num_waiting:
-            bounds.append(("work tokens", work, cost.work, settings.max_queue_work_tokens, 1))
         num_held, work_held = map(sum, zip(*(queue.held_by(caller) for queue in self._queues.values()), strict=True))
-        if caller and num_held:
-            share = settings.max_caller_queue_share
-            num_callers = max(queue.num_callers for queue in self._queues.values())
-            most, each = math.floor(settings.max_queue_segments * share), average_work * num_callers
-            bounds.append(("segments of this caller", num_held, cost.num_segments, most, each))
-            most = math.floor(settings.max_queue_work_tokens * share)
-            bounds.append(("work tokens of this caller", work_held, cost.work, most, num_callers))
-        for unit, queued, added, limit, work_each in bounds:
-            if (excess := queued + added - limit) > 0:
+        num_callers = max(1, *(queue.num_callers for queue in self._queues.values()))
+        for unit, held, queued, added, limit, work_each in (
+            (
+                "segments",
+                num_held,
+                num_waiting,
+                cost.num_segments,
+                settings.max_queue_segments,
+                work / max(1, num_waiting),
+            ),
+            ("work tokens", work_held, work, cost.work, settings.max_queue_work_tokens, 1.0),
+        ):
+            excess = float(queued + added - limit)
+            if excess <= 0 and caller:
+                share = settings.max_caller_queue_share
+                limit = math.floor(share * (limit - (queued - held)))  # noqa: PLW2901
+                freed_by_each = share + (1 - share) / num_callers  # what is done is this caller's in its turn
+                excess = (held + added - limit) / freed_by_each
+                unit, queued = f"{unit} of this caller", held  # noqa: PLW2901
+            if excess > 0:
                 excess_s = forecast.work_done_in_s(min(math.ceil(excess * work_each), work))
                 retry_after_s = forecast.retry_after_s(excess_s=excess_s)
                 raise OverloadedError(queued=queued, limit=limit, unit=unit, retry_after_s=retry_after_s)

@@ -13,16 +13,16 @@ class SchedulingSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     max_queue_segments: int = Field(default=4096, ge=1)
-    """Segments that may wait. A request whose segments do not all fit is rejected as a whole, so one with more segments
-    than this is always rejected."""
+    """Segments that may wait. A request whose segments do not all fit is rejected as a whole."""
 
-    max_queue_work_tokens: int = Field(default=2_162_688, ge=1)
+    max_queue_work_tokens: int = Field(default=4_325_376, ge=1)
     """Expected work that may wait, in work tokens: for each segment its source tokens (EOS counted) and its beam size
-    times the decoder steps expected, which is learned. Only a request that finds nothing waiting may exceed it."""
+    times the decoder steps expected, which is learned."""
 
     max_caller_queue_share: float = Field(default=0.5, gt=0, le=1)
-    """Share of both bounds of the queue that one caller (API key, or host) may take with several requests, so that
-    there is room for others; 1: all. A caller with nothing waiting may exceed it with one request."""
+    """Share of both bounds of the queue that one caller (API key, or host) may take; where others wait, it is the
+    same share of what they leave: with 0.5, two callers get a third each at most, and the next one always finds
+    room. 1: all, whoever comes first."""
 
     max_batch_segments: int = Field(default=32, ge=1)
     """Segments decoded together by one thread. On a CPU a network as large as Transformer-base gains nothing beyond 16,

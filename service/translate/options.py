@@ -9,6 +9,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.datatypes import SamplingConfig, SearchConfig, Segment
+from service.engine.forecast import most_work
 from service.errors import InvalidFieldError, UnsupportedFieldError
 from service.requests import AttentionDetail, SamplingOptions, TranslationOptions, TranslationRequest
 from service.text.pipeline import TextModel
@@ -61,12 +62,15 @@ class TranslationLimits(BaseModel):
     """Most characters of all texts of a request together."""
 
     max_request_sentences: int = Field(default=2048, ge=1)
-    """Most sentences of all texts of a request together, parts of overlong ones counted. Keep it below the bounds of
-    the queue, or a request in between is told to retry and never fits."""
+    """Most sentences of all texts of a request together, parts of overlong ones counted."""
 
     max_request_source_tokens: int = Field(default=65_536, ge=1)
-    """Most source tokens of all texts of a request together, EOS of each sentence counted. Keep it below
-    the bounds of the queue, too."""
+    """Most source tokens of all texts of a request together, EOS of each sentence counted."""
+
+    max_request_work_tokens: int = Field(default=2_162_688, ge=1)
+    """Most work of all texts of a request together: for each sentence its source tokens and its beam size times the
+    decoder steps, taken as two for each source token, or as many as `min_target_tokens` or a prefix force. The default
+    is what the most source tokens need with the widest beam."""
 
     max_document_characters: int = Field(default=1_000_000, ge=1, le=MAX_DOCUMENT_CHARACTERS)
     """Most characters of a document, whose memory on the server is a few times its size. A message holds up to 4 bytes
@@ -187,6 +191,7 @@ def check_segments(segments: Sequence[Segment], options: TranslationOptions, lim
     for value, unit, limit in (
         (len(segments), "sentences", limits.max_request_sentences),
         (num_source_tokens(segments), "source tokens", limits.max_request_source_tokens),
+        (most_work(segments), "work tokens (beam size times decoder steps)", limits.max_request_work_tokens),
     ):
         if value > limit:
             raise InvalidFieldError("texts", f"{value} {unit}", f"at most {limit} over all texts")

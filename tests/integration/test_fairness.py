@@ -17,7 +17,7 @@ ONE_STEP = pb.DecodingOptions(max_target_tokens=1)
 MANY = 30
 SMALL_QUEUE = {
     "scheduling__max_queue_segments": 4,
-    "limits__max_request_sentences": 4,
+    "limits__max_request_sentences": 2,
     "scheduling__max_batch_segments": 1,
 }
 
@@ -70,4 +70,29 @@ async def test_one_caller_cannot_keep_others_out_of_the_queue(tiny_model: Path) 
         assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
         assert "2 of 2 segments of this caller" in error.message
         assert error.retry_delay_ms > 0
+        assert all([(await call).translations for call in calls])
+
+
+async def test_no_options_make_one_request_as_much_work_as_the_queue_holds(tiny_model: Path) -> None:
+    small = {"limits__max_request_work_tokens": 4_000, "scheduling__max_queue_work_tokens": 8_000}
+    async with (
+        running_server(tiny_model, **small, scheduling__max_batch_segments=1) as server,
+        Cable(server.port, from_address=OTHER_HOST) as cable,
+    ):
+        other = pb_grpc.TranslationServiceStub(cable.channel)
+        calls = await halted_with_backlog(server, num_waiting=2)
+        longest = pb.DecodingOptions(beam_size=16, min_target_tokens=15)
+
+        error = await refusal(server.translate(*[TEXT * 4] * 16, options=longest))
+        calls.append(asyncio.ensure_future(server.translate(*[TEXT] * 12, options=longest)))
+        await server.until_sample(2 + 12, "mt_queue_segments")
+        crowded = await refusal(server.translate(*[TEXT] * 12, options=longest))
+        calls.append(asyncio.ensure_future(other.Translate(request(*[TEXT] * 2, options=longest))))
+        await server.until_sample(2 + 12 + 2, "mt_queue_segments")
+        server.model.resume()
+
+        assert (error.code, error.fields) == ("INVALID_ARGUMENT", ["texts"])
+        assert "work tokens" in error.message
+        assert (crowded.code, crowded.reason) == ("RESOURCE_EXHAUSTED", "OVERLOADED")
+        assert "work tokens of this caller" in crowded.message
         assert all([(await call).translations for call in calls])

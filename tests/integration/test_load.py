@@ -11,6 +11,7 @@ from tests.integration.running_server import RunningServer, refusal, running_ser
 ONE_AT_A_TIME = {
     "scheduling__max_batch_segments": 1,
     "scheduling__max_queue_segments": 1,
+    "scheduling__max_caller_queue_share": 1,
     "limits__max_request_sentences": 1,
 }
 

@@ -113,16 +113,13 @@ class BoundedQueue:
     def _admit(self, group: Sequence[PendingSegment]) -> None:
         caller = group[0].context.caller
         own = [other for other in self.held if other.context.caller == caller]
-        is_overfull = len(self.held) + len(group) > self.MAX_SEGMENTS or (
-            self.held and work_of([*self.held, *group]) > self.MAX_WORK
-        )
-        is_greedy = (
-            caller
-            and own
-            and (
-                len(own) + len(group) > self.MAX_SEGMENTS * self.MAX_SHARE
-                or work_of([*own, *group]) > self.MAX_WORK * self.MAX_SHARE
-            )
+        amounts = [
+            (len(own), len(self.held), len(group), self.MAX_SEGMENTS),
+            (work_of(own), work_of(self.held), work_of(group), self.MAX_WORK),
+        ]
+        is_overfull = any(held + added > limit for _, held, added, limit in amounts)
+        is_greedy = caller and any(
+            mine + added > self.MAX_SHARE * (limit - held + mine) for mine, held, added, limit in amounts
         )
         cost = RequestCost(works=tuple(one.work for one in group), longest_source=1, most_steps=1, widest_beam=1)
         try:
@@ -169,7 +166,7 @@ def test_the_queue_counts_what_it_holds_and_rejects_what_exceeds_its_bounds(
         assert set(queue.peek(0.0, limit=100)) == set(held)
         assert queue.num_segments == len(held) <= BoundedQueue.MAX_SEGMENTS
         assert queue.num_tokens == sum(other.num_source_tokens for other in held)
-        assert queue.work == work_of(held)
+        assert queue.work == work_of(held) <= BoundedQueue.MAX_WORK
 
 
 @dataclass

@@ -142,8 +142,13 @@ def test_a_default_timeout_above_the_maximum_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("limit", "queue", "bound", "shown"),
     [
-        ("max_request_sentences", "max_queue_segments", 10, "max_queue_segments, which is 10"),
-        ("max_request_source_tokens", "max_queue_work_tokens", 362, "max_queue_work_tokens / 33, which is 362 / 33"),
+        ("max_request_sentences", "max_queue_segments", 21, r"max_queue_segments \* .*_share, which is 21 \* 0.5"),
+        (
+            "max_request_work_tokens",
+            "max_queue_work_tokens",
+            20,
+            r"max_queue_work_tokens \* .*_share, which is 20 \* 0.5",
+        ),
     ],
 )
 def test_a_request_within_the_limits_must_fit_into_an_empty_queue(

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from service.datatypes import Priority
@@ -79,15 +81,10 @@ def test_expected_work_is_limited_too() -> None:
     assert (error.queued, error.limit, error.unit) == (8, 10, "work tokens")
 
 
-def test_a_request_beyond_the_work_of_a_whole_queue_is_taken_when_nothing_waits() -> None:
-    queue, huge = make_queue(max_work=10), make_pending(work=11)
-    admit(queue, huge)
+def test_a_request_beyond_the_work_of_a_whole_queue_is_rejected_even_when_nothing_waits() -> None:
+    error = rejected(make_queue(max_work=10), make_pending(work=11))
 
-    assert queue.work == 11
-    rejected(queue, make_pending(work=1))
-    queue.drop(huge)
-    admit(queue, make_pending(work=1))
-    rejected(queue, huge)
+    assert (error.queued, error.limit, error.unit) == (0, 10, "work tokens")
 
 
 def test_a_request_with_more_segments_than_the_queue_takes_is_never_taken() -> None:
@@ -97,23 +94,34 @@ def test_a_request_with_more_segments_than_the_queue_takes_is_never_taken() -> N
 @pytest.mark.parametrize(
     ("work", "unit"), [(2, "segments of this caller"), (20, "work tokens of this caller")], ids=["segments", "work"]
 )
-def test_a_caller_with_something_waiting_gets_no_more_than_its_share(work: int, unit: str) -> None:
-    queue = make_queue(max_segments=6, max_work=70, max_caller_share=0.5)
-    held = 3 if work == 2 else 1
-    admit(queue, *(make_pending(work, caller="much") for _ in range(held)))
+def test_one_caller_gets_its_share_another_the_same_share_of_the_rest(work: int, unit: str) -> None:
+    queue = make_queue(max_segments=6, max_work=60, max_caller_share=0.5)
+    for _ in range(3 if work == 2 else 1):
+        admit(queue, make_pending(work, caller="much"))
 
     error = rejected(queue, make_pending(work, caller="much", priority=BULK))
 
     assert error.unit == unit
     admit(queue, make_pending(work, caller="other"))
+    assert rejected(queue, make_pending(work, caller="other")).unit == unit
+    admit(queue, make_pending(1, caller="third"))
 
 
-def test_a_caller_with_nothing_waiting_may_take_more_than_its_share_with_one_request() -> None:
+def test_a_single_request_may_not_exceed_the_share_of_its_caller_either() -> None:
     queue = make_queue(max_segments=6, max_caller_share=0.5)
+
+    error = rejected(queue, *(make_pending(caller="much") for _ in range(4)))
+
+    assert (error.queued, error.limit, error.unit) == (0, 3, "segments of this caller")
+    admit(queue, *(make_pending(caller="much") for _ in range(3)))
+
+
+def test_a_share_of_one_is_the_whole_queue() -> None:
+    queue = make_queue(max_segments=6, max_caller_share=1)
 
     admit(queue, *(make_pending(caller="much") for _ in range(6)))
 
-    assert queue.num_segments == 6
+    assert rejected(queue, make_pending(caller="other")).unit == "segments"
 
 
 def test_what_the_process_itself_asks_is_not_counted_by_the_share() -> None:
@@ -213,7 +221,8 @@ def test_a_caller_beyond_its_share_waits_for_the_turns_of_the_others_too() -> No
 
     error = rejected(queue, make_pending(caller="much"), forecast=make_forecast(s_per_work=0.1))
 
-    assert error.retry_after_s == pytest.approx(2 * 10 * 0.1)
+    # Two too many, and of what is done half is its own, and half of the other half becomes free for it.
+    assert error.retry_after_s == pytest.approx(math.ceil(2 * 10 / 0.75) * 0.1)
 
 
 @pytest.mark.parametrize(("s_per_work", "expected_s"), [(1e-9, 0.1), (1e9, 60.0)])
