@@ -131,7 +131,7 @@ class App:
             limits=settings.limits,
             defaults=settings.defaults,
             clock=clock,
-            charge_tokens=access.charge_tokens,
+            quota=access,
         )
         self._tracing = start_tracing(
             settings.tracing,

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -85,10 +84,14 @@ class Access:
         """Raise UnauthenticatedError unless the caller is one that the server serves, whatever its permissions."""
         self._identify(credentials(context))
 
-    def charge_tokens(self, caller_name: str, num_tokens: int) -> AbstractContextManager[None]:
-        """Count source tokens of a caller; see `RateLimiter.charge_tokens`. Callers without an entry have no limit."""
-        caller = self._callers.value.named(caller_name) if self._callers else None
-        return self._limiter.charge_tokens(caller, num_tokens) if caller else nullcontext()
+    def take_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> None:
+        """Count source tokens and work of a caller; see `RateLimiter.take_tokens`."""
+        limits = self._callers.value.named(caller) if self._callers else None
+        self._limiter.take_tokens(caller, limits, num_tokens, work=work)
+
+    def give_back_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> None:
+        """Put back what was counted for nothing."""
+        self._limiter.give_back_tokens(caller, num_tokens, work=work)
 
     async def watch(self) -> None:
         """Reload the callers file whenever it changes; never returns if there is one."""

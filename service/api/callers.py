@@ -7,6 +7,7 @@ certificates = ["shop.example.com"]  # common or alternative name of a client ce
 permissions = ["translate"]          # and "admin" for who may load and unload models
 requests_per_s = 50
 tokens_per_min = 200000
+work_tokens_per_min = 2000000
 """
 
 import hashlib
@@ -17,13 +18,16 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from ipaddress import IPv6Address, IPv6Network
 from typing import Annotated, Self
+from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 _PREFIX = "dgm"  # lets scanners for leaked secrets tell what they found
 _ID_BYTES = 6
 _SECRET_BYTES = 32
+_IPV6_PREFIX_LENGTH = 64  # of what one host, or one customer of a provider, has
 
 _STORED = re.compile(r"(?P<key_id>[0-9a-f]{12}):(?P<digest>[0-9a-f]{64})")
 
@@ -80,10 +84,22 @@ def _digest(key: str) -> bytes:
 def peer_name(peer: str) -> str:
     """Return the host of a gRPC peer, which all its connections share: `ipv4:10.0.0.7` of `ipv4:10.0.0.7:54321`.
 
-    A peer without a port, such as a Unix socket, is returned whole.
+    Hosts of IPv6 go by their network, `ipv6:[2001:db8::/64]`: a host usually has all of its addresses. A peer without a
+    port, such as a Unix socket, is returned whole.
     """
     host, _, port = peer.rpartition(":")
-    return host if host and port.isdigit() else peer
+    if not (host and port.isdigit()):
+        return peer
+    if not host.startswith("ipv6:"):
+        return host
+    try:
+        address = IPv6Address(unquote(host.removeprefix("ipv6:")).strip("[]").partition("%")[0])
+    except ValueError:
+        return host
+    if address.ipv4_mapped:
+        return f"ipv4:{address.ipv4_mapped}"
+    network = IPv6Network((address, _IPV6_PREFIX_LENGTH), strict=False)
+    return f"ipv6:[{address if address.is_loopback else network}]"
 
 
 _Identifier = Annotated[str, Field(min_length=1, max_length=256)]
@@ -112,6 +128,9 @@ class Caller(BaseModel):
 
     tokens_per_min: float | None = Field(default=None, gt=0, le=1e9)
     """Source tokens, with a burst of one minute's."""
+
+    work_tokens_per_min: float | None = Field(default=None, gt=0, le=1e11)
+    """Work tokens (source tokens, and beam size times expected decoder steps), with a burst of one minute's."""
 
     @model_validator(mode="after")
     def _can_be_recognized(self) -> Self:

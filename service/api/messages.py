@@ -17,7 +17,13 @@ from service import datatypes, requests
 from service.bundle import Manifest
 from service.errors import InvalidFieldError, UnsupportedFieldError
 from service.models.model import ModelState, ModelStatus
-from service.translate.options import ATTENTION_FIELDS, MAX_TARGET_TOKENS, TranslationLimits
+from service.translate.options import (
+    ATTENTION_FIELDS,
+    MAX_SUPPRESSED_TOKENS,
+    MAX_TARGET_TOKENS,
+    MAX_TEXTS,
+    TranslationLimits,
+)
 
 UNSUPPORTED_FIELDS = ("options.format",)
 """Paths of request fields that are rejected whatever the model, unless they ask for what the server does anyway."""
@@ -76,6 +82,8 @@ def from_translate_request(message: pb.TranslateRequest) -> requests.Translation
         InvalidFieldError: if an enum number is unknown or a name too long.
         UnsupportedFieldError: if a field asks for what the server does not implement yet.
     """
+    _check_number("texts", len(message.texts), MAX_TEXTS)
+    _check_number("target_prefixes", len(message.target_prefixes), MAX_TEXTS)
     return _from_request(message, texts=tuple(message.texts), target_prefixes=tuple(message.target_prefixes))
 
 
@@ -126,6 +134,7 @@ def check_request_id(request_id: str) -> None:
 def _from_options(message: pb.DecodingOptions) -> requests.TranslationOptions:
     if _known("options.format", message.format, pb.TextFormat, _FORMATS):
         raise UnsupportedFieldError("options.format")
+    _check_number("options.suppressed_tokens", len(message.suppressed_tokens), MAX_SUPPRESSED_TOKENS)
     return requests.TranslationOptions(
         **_present(message, _OPTIONAL_OPTIONS),
         sampling=_from_sampling(message.sampling) if message.HasField("sampling") else None,
@@ -162,6 +171,12 @@ def _known(field: str, number: int, wire: EnumTypeWrapper, meanings: Mapping[int
 def _check_length(field: str, name: str, *, at_least: int, at_most: int) -> None:
     if not at_least <= len(name) <= at_most:
         raise InvalidFieldError(field, f"{len(name)} characters long", f"{at_least} to {at_most} characters long")
+
+
+def _check_number(field: str, number: int, at_most: int) -> None:
+    """Reject a list before it is copied: a message has room for two million empty texts."""
+    if number > at_most:
+        raise InvalidFieldError(field, f"a list of {number}", f"at most {at_most}")
 
 
 def to_translate_response(result: datatypes.TranslationResult, *, request_id: str) -> pb.TranslateResponse:

@@ -11,6 +11,7 @@ from service.errors import DragomanError, OverloadedError, RateLimitedError, Sta
 _UNKNOWN_DURATION_S = 1.0  # of a call, before any has ended
 _NUM_AVERAGED = 32  # calls after which the duration of a past one counts e times less
 _MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
+_TOKENS_PER_MIN, _WORK_PER_MIN = "source tokens/min", "work tokens/min"
 
 
 class TokenBucket:
@@ -56,20 +57,33 @@ class RateLimiter:
         if caller.requests_per_s is not None:
             self._take(1, caller.name, caller.requests_per_s, "requests/s", period_s=1.0)
 
-    @contextlib.contextmanager
-    def charge_tokens(self, caller: Caller, num_tokens: int) -> Iterator[None]:
-        """Count source tokens, but not if what is done inside fails; RateLimitedError if they are too many."""
-        if caller.tokens_per_min is None:
-            yield
-            return
-        bucket = self._take(num_tokens, caller.name, caller.tokens_per_min, "source tokens/min", period_s=60.0)
-        try:
-            yield
-        except BaseException:
-            bucket.give_back(num_tokens)
-            raise
+    def take_tokens(self, caller: str, limits: Caller | None, num_tokens: int, *, work: int = 0) -> None:
+        """Count source tokens and work tokens, both or none; RateLimitedError if they are too many.
 
-    def _take(self, amount: float, caller: str, limit: float, unit: str, *, period_s: float) -> TokenBucket:
+        A caller without an entry has no limits, but one whose entry was removed keeps those it had, as what it has
+        begun goes on.
+        """
+        tokens_per_min = limits.tokens_per_min if limits else self._known_limit(caller, _TOKENS_PER_MIN)
+        work_per_min = limits.work_tokens_per_min if limits else self._known_limit(caller, _WORK_PER_MIN)
+        if tokens_per_min is not None:
+            self._take(num_tokens, caller, tokens_per_min, _TOKENS_PER_MIN, period_s=60.0)
+        if work_per_min is not None and work:
+            try:
+                self._take(work, caller, work_per_min, _WORK_PER_MIN, period_s=60.0)
+            except RateLimitedError:
+                self.give_back_tokens(caller, num_tokens)
+                raise
+
+    def give_back_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> None:
+        """Put back what was counted for nothing."""
+        for unit, amount in ((_TOKENS_PER_MIN, num_tokens), (_WORK_PER_MIN, work)):
+            if (caller, unit) in self._buckets:
+                self._buckets[caller, unit][1].give_back(amount)
+
+    def _known_limit(self, caller: str, unit: str) -> float | None:
+        return self._buckets[caller, unit][0] if (caller, unit) in self._buckets else None
+
+    def _take(self, amount: float, caller: str, limit: float, unit: str, *, period_s: float) -> None:
         """Take from a bucket that holds what a period allows; it is made anew if the limit has changed."""
         known_limit, bucket = self._buckets.get((caller, unit), (None, None))
         if bucket is None or known_limit != limit:
@@ -78,7 +92,6 @@ class RateLimiter:
         wait_s = bucket.take(amount)
         if wait_s > 0:
             raise RateLimitedError(caller=caller, limit=limit, unit=unit, retry_after_s=wait_s)
-        return bucket
 
 
 class ConcurrencyLimiter:

@@ -131,6 +131,11 @@ class EngineClient:
                 cost = self._forecast.request_cost(segments)
                 self._check_admission(cost, context, now_s=now_s, is_estimated=True)
 
+    def expected_work(self, segments: Sequence[Segment]) -> int:
+        """Return how many work tokens segments are expected to need; see `service.engine.forecast`."""
+        with self._lock:
+            return self._forecast.request_cost(segments).work
+
     def submit(
         self, segments: Sequence[Segment], context: RequestContext | None = None, *, num_characters: int = 0
     ) -> Sequence[Future[SegmentResult]]:

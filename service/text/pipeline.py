@@ -125,10 +125,22 @@ class TextModel(Protocol):
         """Longest target it gives, EOS counted."""
 
 
+class TextBudget(Protocol):
+    """Ends text work that exceeds a limit or is no longer wanted, by raising."""
+
+    def check_sentence(self, num_tokens: int) -> None:
+        """Look at a sentence of so many source tokens before it is split further."""
+
+    def add(self, segments: Sequence[Segment]) -> None:
+        """Count the segments of a sentence."""
+
+
 class TextPipeline:
     """The text side of one request: before the queue and after it."""
 
-    def __init__(self, request: TranslationRequest, *, model: TextModel, search: SearchConfig) -> None:
+    def __init__(
+        self, request: TranslationRequest, *, model: TextModel, search: SearchConfig, budget: TextBudget | None = None
+    ) -> None:
         num_characters = sum(map(len, request.texts))
         self.cost_characters = num_characters * (search.num_hypotheses if request.options.wants_attention else 1)
         """Size of the work, as if it were that of plain texts of so many characters."""
@@ -137,6 +149,7 @@ class TextPipeline:
         self._request = request
         self._options = request.options
         self._model = model
+        self._budget = budget
         self._tokenizer = model.tokenizer
         self._separator = separator_between(request.source_language, request.target_language)
 
@@ -182,7 +195,7 @@ class TextPipeline:
         visible = filter(None, ([(span, ids) for span, ids in parts if ids] for parts in encoded))
         num_segments = 0
         for sentence_index, parts in enumerate(visible):
-            yield [
+            sentence = [
                 TextPart(
                     span=span,
                     segment=self._segment(ids, text_index, num_segments + index),
@@ -190,6 +203,9 @@ class TextPipeline:
                 )
                 for index, (span, ids) in enumerate(parts)
             ]
+            if self._budget:
+                self._budget.add([part.segment for part in sentence])
+            yield sentence
             num_segments += len(parts)
 
     def _encoded(self, text: str, sentence: Span, field: str) -> list[tuple[Span, list[int]]]:
@@ -200,6 +216,8 @@ class TextPipeline:
             return self._tokenizer.encode(text[span.start : span.end])
 
         token_ids = encode(sentence)
+        if self._budget:
+            self._budget.check_sentence(len(token_ids))
         if len(token_ids) <= limit:
             return [(sentence, token_ids)]
         if self._options.long_sentences is LongSentencePolicy.REFUSE:

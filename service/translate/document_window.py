@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from service.datatypes import Segment, SegmentResult
 from service.errors import DeadlineExceededError, EngineError, RetryableError
@@ -74,6 +75,7 @@ class DocumentWindow:
         self,
         pieces: Iterator[DocumentPiece],
         submit: Callable[[Sequence[Segment]], Futures],
+        in_thread: Callable[[Callable[[], "list[PieceInWork]"]], Awaitable["list[PieceInWork]"]] = asyncio.to_thread,
         *,
         max_segments: int,
         max_cost: float = math.inf,
@@ -84,8 +86,9 @@ class DocumentWindow:
         """Plan nothing yet.
 
         Args:
-            pieces: of the document, read in another thread, as they are needed.
+            pieces: of the document, read as they are needed.
             submit: queues all segments or none; RetryableError if the queue or the caller's limit has no room.
+            in_thread: calls what reads the pieces, in another thread.
             max_segments: how many are queued, decoded, or finished behind a sentence that is not; at least 1.
             max_cost: source tokens times hypotheses of the same; no sentence has more.
             deadline_s: on the clock, infinite if the document is never given up.
@@ -94,6 +97,7 @@ class DocumentWindow:
         """
         self._pieces = pieces
         self._submit = submit
+        self._in_thread = in_thread
         self._max_segments = max_segments
         self._max_cost = max_cost
         self._deadline_s = deadline_s
@@ -136,7 +140,7 @@ class DocumentWindow:
         room = min(self._room(), self._max_segments - len(self._in_work)) - len(self._to_queue)
         if room <= 0 or self._is_all_planned:
             return
-        planned = await asyncio.to_thread(self._planned, room)
+        planned = await self._in_thread(partial(self._planned, room))
         self._in_work += planned
         self._to_queue += [(in_work, segment) for in_work in planned for segment in in_work.segments]
 

@@ -3,6 +3,7 @@
 import math
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import TypeVar
 
@@ -16,6 +17,8 @@ from service.text.pipeline import TextModel
 
 MAX_BEAM_SIZE = 16
 """The interface promises this cap, as well as those that follow."""
+
+MAX_TEXTS = 128
 
 MAX_TARGET_TOKENS = 512  # whatever the model takes
 MAX_PREFIX_CHARACTERS = 1000
@@ -52,7 +55,7 @@ class TranslationLimits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    max_texts: int = Field(default=128, ge=1, le=128)
+    max_texts: int = Field(default=MAX_TEXTS, ge=1, le=MAX_TEXTS)
     """Most texts of a request."""
 
     max_text_characters: int = Field(default=10_000, ge=1)
@@ -186,26 +189,53 @@ def fit_to_model(
     return replace(search, suppressed_tokens=_suppressed_ids(options.suppressed_tokens, model, name=name))
 
 
-def check_segments(segments: Sequence[Segment], options: TranslationOptions, limits: TranslationLimits) -> None:
-    """Reject texts that make too many sentences or tokens, or too much attention: InvalidFieldError."""
-    for value, unit, limit in (
-        (len(segments), "sentences", limits.max_request_sentences),
-        (num_source_tokens(segments), "source tokens", limits.max_request_source_tokens),
-        (most_work(segments), "work tokens (beam size times decoder steps)", limits.max_request_work_tokens),
-    ):
+class TextBudget:
+    """Counts what texts become while they are split, and ends that at the first limit; of a document for each sentence.
+
+    Splitting may expand a text: a single character can become 18 of them, and each of these a token.
+    """
+
+    def __init__(self, options: TranslationOptions, limits: TranslationLimits, *, is_document: bool = False) -> None:
+        self._options = options
+        self._limits = limits
+        self._is_document = is_document
+        self._is_cancelled = False
+        self._num_segments = self._num_tokens = self._work = 0
+
+    def cancel(self) -> None:
+        """End the work at the next sentence; any thread may call it."""
+        self._is_cancelled = True
+
+    def check_sentence(self, num_tokens: int) -> None:
+        """Look at a sentence of so many source tokens before it is split further: InvalidFieldError, CancelledError."""
+        if self._is_cancelled:
+            raise CancelledError
+        if self._is_document:
+            self._num_segments = self._num_tokens = self._work = 0
+        self._check("source tokens", self._num_tokens + num_tokens, self._limits.max_request_source_tokens)
+
+    def add(self, segments: Sequence[Segment]) -> None:
+        """Count segments; InvalidFieldError if there are too many, or too much work or attention in all."""
+        self._num_segments += len(segments)
+        self._num_tokens += num_source_tokens(segments)
+        self._work += most_work(segments)
+        self._check("sentences", self._num_segments, self._limits.max_request_sentences)
+        self._check("source tokens", self._num_tokens, self._limits.max_request_source_tokens)
+        self._check("work tokens (beam size times decoder steps)", self._work, self._limits.max_request_work_tokens)
+        num_hypotheses = max((segment.search.num_hypotheses for segment in segments), default=1)
+        for name, limit in _attention_limits(self._options).items():
+            if self._num_tokens * num_hypotheses > limit:
+                value = f"{self._num_tokens} or more source tokens times {num_hypotheses} hypotheses"
+                raise InvalidFieldError(self._field, value, f"at most {limit} with options.{name}")
+
+    @property
+    def _field(self) -> str:
+        return "text" if self._is_document else "texts"
+
+    def _check(self, unit: str, value: int, limit: int) -> None:
         if value > limit:
-            raise InvalidFieldError("texts", f"{value} {unit}", f"at most {limit} over all texts")
-    check_attention(segments, options)
-
-
-def check_attention(segments: Sequence[Segment], options: TranslationOptions, *, field: str = "texts") -> None:
-    """Reject more attention than one answer should hold: InvalidFieldError, naming the field that has the texts."""
-    num_tokens = num_source_tokens(segments)
-    num_hypotheses = max((segment.search.num_hypotheses for segment in segments), default=1)
-    for name, limit in _attention_limits(options).items():
-        if num_tokens * num_hypotheses > limit:
-            value = f"{num_tokens} source tokens times {num_hypotheses} hypotheses"
-            raise InvalidFieldError(field, value, f"at most {limit} with options.{name}")
+            scope = "a sentence" if self._is_document else "all texts"
+            raise InvalidFieldError(self._field, f"{value} or more {unit}", f"at most {limit} over {scope}")
 
 
 def max_attention_tokens(options: TranslationOptions) -> float:

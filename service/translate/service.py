@@ -6,10 +6,10 @@ worked on, in a thread of its own when there is much of it, so that the event lo
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from service.datatypes import (
     SearchConfig,
@@ -23,15 +23,14 @@ from service.datatypes import (
 from service.requests import RequestContext, TranslationRequest
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import trace_segments
-from service.text.documents import DocumentPiece, TranslatedDocument
+from service.text.documents import TranslatedDocument
 from service.text.pipeline import TextModel, TextPipeline
 from service.translate.document_window import DocumentWindow, Futures, awaitable, results_of, segment_cost
 from service.translate.options import (
+    TextBudget,
     TranslationDefaults,
     TranslationLimits,
-    check_attention,
     check_request,
-    check_segments,
     fit_to_model,
     max_attention_tokens,
     new_seed,
@@ -46,9 +45,46 @@ _INLINE_CHARACTERS = 2000
 _INLINE_TOKENS = 1000
 """Likewise the source tokens of a sentence of a document, times its hypotheses, when they are put together."""
 
-ChargeTokens = Callable[[str, int], AbstractContextManager[object]]
-"""Counts source tokens against the limit of a caller, unless what is done inside fails; RateLimitedError if they are
-too many."""
+_CHARACTERS_PER_TOKEN = 8
+"""What a long text costs before it is looked at; ordinary text has more tokens, so it costs no more at last."""
+
+
+class Quota(Protocol):
+    """What callers may ask for in a time."""
+
+    def take_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> None:
+        """Count source tokens and work tokens of a caller; RateLimitedError, and nothing counted, if too many."""
+
+    def give_back_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> None:
+        """Put back what was counted for nothing."""
+
+
+class TextThreads:
+    """Runs text work in threads of the event loop's pool: of each caller one piece at a time, the others wait.
+
+    So callers with much text share the pool, and one whose calls are cancelled and repeated gains nothing.
+    """
+
+    def __init__(self) -> None:
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def run(self, caller: str, work: Callable[[], _Result], *, cancel: Callable[[], None]) -> _Result:
+        """Return what the work returns; if the awaiting task is cancelled, `cancel` tells the work to end."""
+        turn = self._turns.setdefault(caller, asyncio.Lock())
+        await turn.acquire()
+        running = asyncio.ensure_future(asyncio.to_thread(work))
+
+        def end(_: object) -> None:
+            turn.release()
+            if not running.cancelled():
+                running.exception()  # looked at, whether or not anybody waits for it
+
+        running.add_done_callback(end)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            cancel()
+            raise
 
 
 class SegmentQueue(Protocol):
@@ -56,6 +92,9 @@ class SegmentQueue(Protocol):
 
     def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
         """Reject a request of so many characters if there is no point in looking at its texts; else do nothing."""
+
+    def expected_work(self, segments: Sequence[Segment]) -> int:
+        """Return how many work tokens segments are expected to need."""
 
     def submit(self, segments: Sequence[Segment], context: RequestContext, *, num_characters: int = 0) -> Futures:
         """Admit all segments or none; return one future each, in order. A cancelled future frees its place.
@@ -105,7 +144,7 @@ class Translator:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw_seed: Callable[[], int] = new_seed,
-        charge_tokens: ChargeTokens = lambda _caller, _num_tokens: nullcontext(),
+        quota: Quota | None = None,
     ) -> None:
         self._models = models
         self._metrics = metrics
@@ -114,7 +153,8 @@ class Translator:
         self._clock = clock
         self._sleep = sleep
         self._draw_seed = draw_seed
-        self._charge_tokens = charge_tokens
+        self._quota = quota
+        self._threads = TextThreads()
 
     async def translate(self, request: TranslationRequest, context: RequestContext) -> TranslationResult:
         """Translate all texts of a request, or none: the first sentence that fails drops the others.
@@ -129,19 +169,23 @@ class Translator:
             DeadlineExceededError: if the deadline passes first.
             EngineError: if a sentence could not be decoded.
         """
-        model, pipeline = self._prepare(request, context)
+        budget = TextBudget(request.options, self._limits)
+        model, pipeline = self._prepare(request, context, budget)
         num_characters = sum(map(len, request.texts))
         model.engine.reject_early(num_characters, pipeline.search, context)
-        is_long = pipeline.cost_characters > _INLINE_CHARACTERS
-        plans, began_s, split_s = await self._timed(pipeline.plan, is_long=is_long)
+        run = partial(self._threads.run, context.caller, cancel=budget.cancel)
+        in_thread = run if pipeline.cost_characters > _INLINE_CHARACTERS else None
+        advance = num_characters // _CHARACTERS_PER_TOKEN if in_thread else 0
+        self._take(context, advance)
+        plans, began_s, split_s = await self._timed(pipeline.plan, in_thread)
+        self._give_back(context, advance)  # but not if the texts exceed a limit or the caller has left
         context.trace.add("text.split", began_s=began_s, ended_s=began_s + split_s)
         segments = [part.segment for plan in plans for part in plan.parts]
-        check_segments(segments, request.options, self._limits)
         submitted_s = self._clock()
-        results = await _answers(self._submit(model, segments, context, num_characters=num_characters))
+        results = await _answers(self._submit(model, segments, context, num_characters))
         trace_segments(context.trace, submitted_s=submitted_s, segments=segments, results=results)
         assemble = partial(pipeline.assemble, plans, results)
-        translations, began_s, join_s = await self._timed(assemble, is_long=is_long)
+        translations, began_s, join_s = await self._timed(assemble, in_thread)
         context.trace.add("text.join", began_s=began_s, ended_s=began_s + join_s)
         self._metrics.text_seconds.observe(split_s + join_s, context.trace.exemplar)
         for translation in translations:
@@ -167,15 +211,26 @@ class Translator:
                 later on, the document waits.
         """
         began_s = self._clock()
-        model, pipeline = self._prepare(request, context, is_document=True)
-        window = self._window(request, context, model, pipeline)
+        budget = TextBudget(request.options, self._limits, is_document=True)
+        run = partial(self._threads.run, context.caller, cancel=budget.cancel)
+        model, pipeline = self._prepare(request, context, budget, is_document=True)
+        window = DocumentWindow(
+            pipeline.pieces(),
+            partial(self._submit, model, context=context),
+            run,
+            max_segments=self._limits.document_window_segments,
+            max_cost=max_attention_tokens(request.options),
+            deadline_s=context.deadline_s,
+            clock=self._clock,
+            sleep=self._sleep,
+        )
         document = TranslatedDocument(model_name=model.name, model_version=model.version)
         try:
             while in_work := await window.next_finished():
                 results = results_of(in_work.answers)
                 assemble = partial(pipeline.assemble_piece, in_work.piece, results)
                 is_long = sum(map(segment_cost, in_work.segments)) > _INLINE_TOKENS
-                translation, _, assembly_s = await self._timed(assemble, is_long=is_long)
+                translation, _, assembly_s = await self._timed(assemble, run if is_long else None)
                 timings = _longest_timings(results, text_s=in_work.text_s + assembly_s)
                 sentence = document.next_sentence(in_work.piece, translation, timings)
                 if document.num_sentences == 1:
@@ -187,11 +242,12 @@ class Translator:
                 )
                 yield sentence
         finally:
+            budget.cancel()
             window.cancel()
             self._metrics.text_seconds.observe(document.text_s, context.trace.exemplar)
 
     def _prepare(
-        self, request: TranslationRequest, context: RequestContext, *, is_document: bool = False
+        self, request: TranslationRequest, context: RequestContext, budget: TextBudget, *, is_document: bool = False
     ) -> tuple[ServingModel, TextPipeline]:
         """Check all that can be checked before any text is looked at; choose the model."""
         context.access_record.add_texts(request.texts)
@@ -201,38 +257,37 @@ class Translator:
         model = self._models.resolve(request.model, request.source_language, request.target_language)
         name = context.access_record.model = f"{model.name}/{model.version}"
         search = fit_to_model(search, request.options, model, name=name, has_attention=model.has_attention)
-        return model, TextPipeline(request, model=model, search=search)
+        return model, TextPipeline(request, model=model, search=search, budget=budget)
 
     def _submit(
-        self, model: ServingModel, segments: Sequence[Segment], context: RequestContext, *, num_characters: int = 0
+        self, model: ServingModel, segments: Sequence[Segment], context: RequestContext, num_characters: int = 0
     ) -> Futures:
-        """Queue all segments or none, and charge their tokens to the caller."""
-        with self._charge_tokens(context.caller, num_source_tokens(segments)):
-            return model.engine.submit(segments, context, num_characters=num_characters) if segments else ()
+        """Queue all segments or none, and charge their tokens and work to the caller."""
+        if not segments:
+            return ()
+        num_tokens, work = num_source_tokens(segments), model.engine.expected_work(segments) if self._quota else 0
+        self._take(context, num_tokens, work)
+        try:
+            return model.engine.submit(segments, context, num_characters=num_characters)
+        except BaseException:
+            self._give_back(context, num_tokens, work)
+            raise
 
-    async def _timed(self, step: Callable[[], _Result], *, is_long: bool) -> tuple[_Result, float, float]:
-        """Run a step of text work, in another thread if it is long; return its result, begin and duration."""
+    def _take(self, context: RequestContext, num_tokens: int, work: int = 0) -> None:
+        if self._quota is not None and num_tokens:
+            self._quota.take_tokens(context.caller, num_tokens, work=work)
+
+    def _give_back(self, context: RequestContext, num_tokens: int, work: int = 0) -> None:
+        if self._quota is not None:
+            self._quota.give_back_tokens(context.caller, num_tokens, work=work)
+
+    async def _timed(
+        self, step: Callable[[], _Result], run: Callable[[Callable[[], _Result]], Awaitable[_Result]] | None
+    ) -> tuple[_Result, float, float]:
+        """Take a step of text work, by `run` if it is long; return its result, begin and duration."""
         began_s = self._clock()
-        result = await asyncio.to_thread(step) if is_long else step()
+        result = await run(step) if run else step()
         return result, began_s, self._clock() - began_s
-
-    def _window(
-        self, request: TranslationRequest, context: RequestContext, model: ServingModel, pipeline: TextPipeline
-    ) -> DocumentWindow:
-        def checked_pieces() -> Iterator[DocumentPiece]:
-            for piece in pipeline.pieces():
-                check_attention(piece.segments, request.options, field="text")
-                yield piece
-
-        return DocumentWindow(
-            checked_pieces(),
-            lambda segments: self._submit(model, segments, context),
-            max_segments=self._limits.document_window_segments,
-            max_cost=max_attention_tokens(request.options),
-            deadline_s=context.deadline_s,
-            clock=self._clock,
-            sleep=self._sleep,
-        )
 
     def _count(self, warnings: Iterable[TranslationWarning]) -> None:
         for warning in warnings:

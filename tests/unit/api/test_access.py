@@ -89,5 +89,5 @@ def test_credentials_do_not_show_the_key() -> None:
 
 def test_tokens_of_unlisted_callers_are_not_counted(callers_file: Path) -> None:
     for some in (access(), access(callers_file)):
-        with some.charge_tokens("ipv4:10.0.0.7", 10**9):
-            pass
+        some.take_tokens("ipv4:10.0.0.7", 10**9)
+        some.take_tokens("ipv4:10.0.0.7", 10**9, work=10**12)  # nothing is used up

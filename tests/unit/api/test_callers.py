@@ -129,7 +129,12 @@ def test_a_stored_key_does_not_show_its_hash_in_tracebacks() -> None:
     ("peer", "name"),
     [
         ("ipv4:10.0.0.7:54321", "ipv4:10.0.0.7"),
-        ("ipv6:%5B::1%5D:54321", "ipv6:%5B::1%5D"),
+        ("ipv6:%5B::1%5D:54321", "ipv6:[::1]"),
+        ("ipv6:%5B2001:db8:1:2:3::4%5D:54321", "ipv6:[2001:db8:1:2::/64]"),
+        ("ipv6:[2001:db8:1:2:ffff::9]:1", "ipv6:[2001:db8:1:2::/64]"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:54321", "ipv6:[fe80::/64]"),
+        ("ipv6:%5B::ffff:10.0.0.7%5D:54321", "ipv4:10.0.0.7"),
+        ("ipv6:nonsense:1", "ipv6:nonsense"),
         ("unix:/run/dragoman.sock", "unix:/run/dragoman.sock"),
         ("unix:", "unix:"),
     ],

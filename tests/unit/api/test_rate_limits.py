@@ -62,19 +62,17 @@ def test_an_idle_time_fills_no_more_than_the_capacity(clock: ManualClock) -> Non
     assert [bucket.take(3), bucket.take(3)] == [0, 3.0]
 
 
-def caller(name: str = "shop", *, requests_per_s: float | None = None, tokens_per_min: float | None = None) -> Caller:
+def caller(name: str = "shop", **limits: float) -> Caller:
     return Caller(
         name=name,
         certificates=(name,),
         permissions=frozenset(Permission),
-        requests_per_s=requests_per_s,
-        tokens_per_min=tokens_per_min,
+        **limits,  # type: ignore[arg-type]
     )
 
 
-def take_tokens(limiter: RateLimiter, who: Caller, num_tokens: int) -> None:
-    with limiter.charge_tokens(who, num_tokens):
-        pass
+def take_tokens(limiter: RateLimiter, who: Caller | None, num_tokens: int, *, work: int = 0) -> None:
+    limiter.take_tokens("shop", who, num_tokens, work=work)
 
 
 def test_a_caller_without_limits_is_never_rejected(clock: ManualClock) -> None:
@@ -104,13 +102,32 @@ def test_tokens_of_a_minute_may_be_used_at_once_and_are_back_after_it(clock: Man
     take_tokens(limiter, small, 100)
 
 
-def test_tokens_are_given_back_if_what_they_are_for_fails(clock: ManualClock) -> None:
+def test_tokens_given_back_can_be_taken_again(clock: ManualClock) -> None:
     limiter, small = RateLimiter(clock), caller(tokens_per_min=600)
+    take_tokens(limiter, small, 600)
 
-    with pytest.raises(OverloadedError), limiter.charge_tokens(small, 600):
-        raise OverloadedError(queued=1, limit=1, unit="segments", retry_after_s=1.0)
+    limiter.give_back_tokens("shop", 600)
 
     take_tokens(limiter, small, 600)
+
+
+def test_work_is_limited_beside_tokens_and_a_refusal_takes_neither(clock: ManualClock) -> None:
+    limiter, small = RateLimiter(clock), caller(tokens_per_min=100, work_tokens_per_min=600)
+    take_tokens(limiter, small, 50, work=600)
+
+    with pytest.raises(RateLimitedError, match=r"limited to 600 work tokens/min; retry in 1.0 s"):
+        take_tokens(limiter, small, 50, work=10)
+
+    limiter.give_back_tokens("shop", 0, work=10)
+    take_tokens(limiter, small, 50, work=10)
+
+
+def test_a_caller_that_was_removed_keeps_the_limits_it_had(clock: ManualClock) -> None:
+    limiter = RateLimiter(clock)
+    take_tokens(limiter, caller(tokens_per_min=60), 60)
+
+    with pytest.raises(RateLimitedError):
+        take_tokens(limiter, None, 1)
 
 
 def test_limits_that_stay_the_same_keep_what_is_used_and_others_begin_anew(clock: ManualClock) -> None:

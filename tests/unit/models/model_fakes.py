@@ -39,6 +39,9 @@ class FakeEngine:
     def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
         raise NotImplementedError
 
+    def expected_work(self, segments: Sequence[Segment]) -> int:
+        raise NotImplementedError
+
     def submit(
         self,
         segments: Sequence[Segment],

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from service.bundle import GraphFiles, Manifest
 from service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
+from service.engine.forecast import most_work
 from service.requests import RequestContext
 
 EOS = 2
@@ -102,6 +103,9 @@ class FakeQueue:
     def reject_early(self, num_characters: int, search: SearchConfig, context: RequestContext) -> None:
         if self.rejection:
             raise self.rejection
+
+    def expected_work(self, segments: Sequence[Segment]) -> int:
+        return most_work(segments)
 
     def submit(
         self,

@@ -1,4 +1,6 @@
 import math
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,11 +11,10 @@ from service.datatypes import SamplingConfig, SearchConfig, Segment
 from service.errors import InvalidFieldError
 from service.requests import AttentionDetail, SamplingOptions, TranslationOptions, TranslationRequest
 from service.translate.options import (
+    TextBudget,
     TranslationDefaults,
     TranslationLimits,
-    check_attention,
     check_request,
-    check_segments,
     fit_to_model,
     new_seed,
     search_config,
@@ -231,6 +232,12 @@ def _request(*texts: str, prefix: str = "", prefixes: tuple[str, ...] = ()) -> T
     )
 
 
+def _count(segments: Sequence[Segment], options: TranslationOptions, limits: TranslationLimits | None = None) -> None:
+    budget = TextBudget(options, limits or TranslationLimits(max_request_source_tokens=10**6))
+    for segment in segments:
+        budget.add([segment])
+
+
 def _check(request: TranslationRequest, limits: TranslationLimits | None = None) -> None:
     check_request(request, limits or TranslationLimits(), TranslationDefaults(), draw_seed=lambda: 0)
 
@@ -266,15 +273,15 @@ def test_characters_are_code_points() -> None:
 @pytest.mark.parametrize(
     ("lengths", "message"),
     [
-        ((1, 1, 1, 1), "texts: is 4 sentences, must be at most 3 over all texts"),
-        ((5, 6), "texts: is 11 source tokens, must be at most 10 over all texts"),
+        ((1, 1, 1, 1), "texts: is 4 or more sentences, must be at most 3 over all texts"),
+        ((5, 6), "texts: is 11 or more source tokens, must be at most 10 over all texts"),
     ],
 )
 def test_what_the_texts_came_apart_into_is_limited(lengths: tuple[int, ...], message: str) -> None:
     limits = TranslationLimits(max_request_sentences=3, max_request_source_tokens=10)
 
     with pytest.raises(InvalidFieldError) as caught:
-        check_segments(_segments(*lengths), TranslationOptions(), limits)
+        _count(_segments(*lengths), TranslationOptions(), limits)
 
     assert str(caught.value) == message
 
@@ -282,7 +289,47 @@ def test_what_the_texts_came_apart_into_is_limited(lengths: tuple[int, ...], mes
 def test_segments_within_the_limits_pass() -> None:
     limits = TranslationLimits(max_request_sentences=2, max_request_source_tokens=10)
 
-    check_segments(_segments(5, 5), TranslationOptions(), limits)
+    _count(_segments(5, 5), TranslationOptions(), limits)
+
+
+def test_a_sentence_that_is_too_long_is_rejected_before_it_is_split() -> None:
+    budget = TextBudget(TranslationOptions(), TranslationLimits(max_request_source_tokens=10))
+    budget.add(_segments(5))
+
+    budget.check_sentence(5)
+    with pytest.raises(InvalidFieldError, match="is 11 or more source tokens, must be at most 10 over all texts"):
+        budget.check_sentence(6)
+
+
+def test_of_a_document_each_sentence_has_the_limits_of_a_request() -> None:
+    budget = TextBudget(TranslationOptions(), TranslationLimits(max_request_source_tokens=10), is_document=True)
+    for _ in range(9):
+        budget.check_sentence(10)
+        budget.add(_segments(5, 5))
+
+    with pytest.raises(
+        InvalidFieldError, match="text: is 11 or more source tokens, must be at most 10 over a sentence"
+    ):
+        budget.check_sentence(11)
+
+
+def test_forced_lengths_count_as_work() -> None:
+    limits = TranslationLimits(max_request_work_tokens=5 + 16 * 101)
+    forced = SearchConfig(beam_size=16, min_target_tokens=100, max_target_tokens=200)
+
+    _count([Segment(source_ids=(0,) * 5, search=forced)], TranslationOptions(), limits)
+    with pytest.raises(InvalidFieldError, match=r"work tokens .*, must be at most 1621 over all texts"):
+        _count([Segment(source_ids=(0,) * 6, search=forced)], TranslationOptions(), limits)
+
+
+def test_work_that_is_no_longer_wanted_ends() -> None:
+    budget = TextBudget(TranslationOptions(), TranslationLimits())
+    budget.check_sentence(1)
+
+    budget.cancel()
+
+    with pytest.raises(CancelledError):
+        budget.check_sentence(1)
 
 
 @pytest.mark.parametrize(
@@ -329,19 +376,19 @@ ALL_HEADS = TranslationOptions(return_attention=AttentionDetail.ALL_HEADS)
     ],
 )
 def test_attention_is_limited_by_what_an_answer_would_hold(options: TranslationOptions, limit: int, name: str) -> None:
-    check_attention(_segments(limit // 2, limit // 4, num_hypotheses=1), options)
-    check_attention(_segments(limit // 4, num_hypotheses=4), options)
+    _count(_segments(limit // 2, limit // 4, num_hypotheses=1), options)
+    _count(_segments(limit // 4, num_hypotheses=4), options)
 
     with pytest.raises(InvalidFieldError) as caught:
-        check_attention(_segments(limit // 4, 1, num_hypotheses=4), options)
+        _count(_segments(limit // 4, 1, num_hypotheses=4), options)
 
-    value = f"{limit // 4 + 1} source tokens times 4 hypotheses"
+    value = f"{limit // 4 + 1} or more source tokens times 4 hypotheses"
     assert str(caught.value) == f"texts: is {value}, must be at most {limit} with {name}"
 
 
 def test_without_attention_nothing_is_limited_by_it() -> None:
-    check_attention(_segments(100_000, num_hypotheses=16), TranslationOptions())
-    check_attention([], ALL_HEADS)
+    _count(_segments(100_000, num_hypotheses=16), TranslationOptions())
+    _count([], ALL_HEADS)
 
 
 def test_an_operator_cannot_allow_more_texts_than_the_interface_promises() -> None:

@@ -159,7 +159,7 @@ async def test_more_attention_than_an_answer_holds_is_rejected_before_the_queue(
     model = FakeModel()
     request = _request("a b c d. " * 60, return_attention=AttentionDetail.ALL_HEADS)
 
-    with pytest.raises(InvalidFieldError, match="540 source tokens times 1 hypotheses"):
+    with pytest.raises(InvalidFieldError, match="540 or more source tokens times 1 hypotheses"):
         await _translator(model).translate(request, RequestContext())
 
     assert model.engine.segments == []
@@ -403,3 +403,67 @@ async def test_much_text_is_worked_on_outside_the_event_loop(
     )
 
     assert (threading.get_ident() in tokenizer.threads) is is_here
+
+
+class HeldTokenizer(CharacterTokenizer):
+    """Encodes nothing until it is let go; knows how many threads were at it at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = threading.Semaphore(0)
+        self.let_go = threading.Event()
+        self.num_encoded = self.num_inside = self.most_inside = 0
+        self._lock = threading.Lock()
+
+    def encode(self, text: str) -> list[int]:
+        with self._lock:
+            self.num_encoded += 1
+            self.num_inside += 1
+            self.most_inside = max(self.most_inside, self.num_inside)
+        self.entered.release()
+        assert self.let_go.wait(TIMEOUT_S)
+        with self._lock:
+            self.num_inside -= 1
+        return super().encode(text)
+
+
+NUM_SENTENCES = 200
+LONG_TEXT = "A man walks. " * NUM_SENTENCES
+TIMEOUT_S = 30.0
+
+
+@pytest.mark.parametrize("is_document", [False, True])
+async def test_text_work_of_a_caller_who_left_ends_at_the_next_sentence(is_document: bool) -> None:
+    tokenizer = HeldTokenizer()
+    one = _translator(FakeModel(tokenizer=tokenizer))
+    context = RequestContext(caller="left")
+
+    async def all_sentences() -> list[str]:
+        return [sentence.text async for sentence in one.translate_document(_request(LONG_TEXT), context)]
+
+    call = asyncio.ensure_future(all_sentences() if is_document else one.translate(_request(LONG_TEXT), context))
+    await asyncio.to_thread(tokenizer.entered.acquire, timeout=TIMEOUT_S)
+
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    tokenizer.let_go.set()
+    await one.translate(_request(LONG_TEXT), context)  # its turn comes when the other has ended
+
+    assert tokenizer.num_encoded == 1 + NUM_SENTENCES
+
+
+async def test_long_texts_of_one_caller_are_worked_on_one_after_the_other_of_two_callers_side_by_side() -> None:
+    tokenizer = HeldTokenizer()
+    one = _translator(FakeModel(tokenizer=tokenizer))
+    calls = [
+        asyncio.ensure_future(one.translate(_request(LONG_TEXT), RequestContext(caller=caller)))
+        for caller in ("much", "much", "much", "other")
+    ]
+    for _ in range(2):
+        await asyncio.to_thread(tokenizer.entered.acquire, timeout=TIMEOUT_S)
+
+    tokenizer.let_go.set()
+    await asyncio.gather(*calls)
+
+    assert (tokenizer.most_inside, tokenizer.num_encoded) == (2, 4 * NUM_SENTENCES)

@@ -1,7 +1,5 @@
 """What a request or a document costs its caller, and when."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -9,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from service.api.callers import Caller, Permission
 from service.api.rate_limits import RateLimiter
-from service.errors import OverloadedError, RateLimitedError
+from service.errors import InvalidFieldError, OverloadedError, RateLimitedError
 from service.requests import RequestContext, TranslationRequest
 from service.telemetry.metrics import Metrics
 from service.translate.options import TranslationLimits
@@ -30,11 +28,13 @@ class Account:
             name="shop", certificates=("shop",), permissions=frozenset(Permission), tokens_per_min=PER_MIN
         )
 
-    @contextmanager
-    def charge_tokens(self, caller: str, num_tokens: int) -> Iterator[None]:
+    def take_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> None:
         self.asked.append((caller, num_tokens))
-        with self._limiter.charge_tokens(self._caller, num_tokens):
-            yield
+        self._limiter.take_tokens(caller, self._caller, num_tokens, work=work)
+
+    def give_back_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> None:
+        self.asked.append((caller, -num_tokens))
+        self._limiter.give_back_tokens(caller, num_tokens, work=work)
 
 
 class FullQueue(FakeQueue):
@@ -58,7 +58,7 @@ def request(text: str) -> TranslationRequest:
 
 def translator(queue: FakeQueue, account: Account, clock: ManualClock) -> Translator:
     metrics = Metrics(CollectorRegistry())
-    return Translator(FakeModel(queue), metrics=metrics, clock=clock, charge_tokens=account.charge_tokens)
+    return Translator(FakeModel(queue), metrics=metrics, clock=clock, quota=account)
 
 
 async def test_a_request_costs_the_source_tokens_that_its_reply_tells(account: Account, clock: ManualClock) -> None:
@@ -66,7 +66,8 @@ async def test_a_request_costs_the_source_tokens_that_its_reply_tells(account: A
         request("One two. Three."), RequestContext(caller="shop")
     )
 
-    assert account.asked == [("shop", result.num_source_tokens)]
+    assert {caller for caller, _ in account.asked} == {"shop"}
+    assert sum(num_tokens for _, num_tokens in account.asked) == result.num_source_tokens
     assert result.num_source_tokens > 0
 
 
@@ -80,6 +81,20 @@ async def test_a_request_beyond_the_limit_is_not_queued(account: Account, clock:
         await one.translate(request("One."), RequestContext(caller="shop"))
 
     assert len(queue.segments) == num_queued
+
+
+async def test_texts_are_charged_before_they_are_looked_at_and_for_good_if_they_exceed_a_limit(
+    account: Account, clock: ManualClock
+) -> None:
+    limits = TranslationLimits(max_request_sentences=1)
+    one = Translator(FakeModel(FakeQueue()), metrics=Metrics(CollectorRegistry()), limits=limits, quota=account)
+
+    with pytest.raises(InvalidFieldError):
+        await one.translate(request("One two three four. " * 200), RequestContext(caller="shop"))
+
+    assert account.asked == [("shop", 500)]
+    with pytest.raises(RateLimitedError):
+        await one.translate(request("One two."), RequestContext(caller="shop"))
 
 
 async def test_what_the_queue_rejects_costs_nothing(account: Account, clock: ManualClock) -> None:
@@ -104,7 +119,7 @@ async def test_a_document_beyond_the_limit_goes_on_at_the_rate_of_the_limit(
         limits=TranslationLimits(document_window_segments=1),
         clock=clock,
         sleep=sleep,
-        charge_tokens=account.charge_tokens,
+        quota=account,
     )
     sentences = documents.translate_document(
         request("One. Two. Three. Four. Five. Six."), RequestContext(caller="shop")
@@ -117,13 +132,12 @@ async def test_a_document_beyond_the_limit_goes_on_at_the_rate_of_the_limit(
 async def test_a_document_is_rejected_if_not_even_its_first_sentence_is_allowed(
     account: Account, clock: ManualClock
 ) -> None:
-    with account.charge_tokens("shop", 100):
-        pass
+    account.take_tokens("shop", 100)
     documents = Translator(
         FakeModel(FakeQueue()),
         metrics=Metrics(CollectorRegistry()),
         clock=clock,
-        charge_tokens=account.charge_tokens,
+        quota=account,
     )
 
     with pytest.raises(RateLimitedError):
