@@ -33,23 +33,21 @@ def add_parser(commands: Any) -> None:
     )
     new.add_argument("--requests-per-s", type=float, metavar="N", help="limit of calls; without it: none")
     new.add_argument("--tokens-per-min", type=float, metavar="N", help="limit of source tokens; without it: none")
+    new.add_argument("--work-tokens-per-min", type=float, metavar="N", help="limit of work tokens; without it: none")
     new.set_defaults(run=_new)
     check = actions.add_parser("check", help="say whether a callers file is good")
     check.add_argument("file", type=Path)
     check.set_defaults(run=_check)
 
 
-def entry(
-    name: str, permissions: str, *, key: str, requests_per_s: float | None = None, tokens_per_min: float | None = None
-) -> str:
+def entry(name: str, permissions: str, *, key: str, **limits: float | None) -> str:
     """Return the entry of a caller with one key; ValueError if the file could not have it."""
     lines = [
         "[[caller]]",
         f"name = {json.dumps(name)}",  # a JSON string is a TOML string
         f'keys = ["{store(key)}"]',
         f"permissions = {json.dumps([permission.strip() for permission in permissions.split(',')])}",
-        *([f"requests_per_s = {requests_per_s!r}"] if requests_per_s is not None else []),
-        *([f"tokens_per_min = {tokens_per_min!r}"] if tokens_per_min is not None else []),
+        *(f"{limit} = {value!r}" for limit, value in limits.items() if value is not None),
     ]
     text = "".join(f"{line}\n" for line in lines)
     parse_callers(text.encode("utf-8", "replace"))
@@ -58,7 +56,7 @@ def entry(
 
 def _new(arguments: argparse.Namespace) -> int:
     key = new_key()
-    limits = {"requests_per_s": arguments.requests_per_s, "tokens_per_min": arguments.tokens_per_min}
+    limits = {limit: getattr(arguments, limit) for limit in ("requests_per_s", "tokens_per_min", "work_tokens_per_min")}
     try:
         text = entry(arguments.name, arguments.permissions, key=key, **limits)
     except ValueError as error:

@@ -5,9 +5,11 @@ import pytest
 from service.__main__ import main
 from service.api.callers import Permission, parse_callers
 
+WORK = ("--work-tokens-per-min", "70")
+
 
 def test_a_new_key_is_printed_once_and_its_entry_lets_its_caller_in(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["keys", "new", "shop", "--permissions", "translate, admin", "--tokens-per-min", "5"])
+    code = main(["keys", "new", "shop", "--permissions", "translate, admin", "--tokens-per-min", "5", *WORK])
 
     printed = capsys.readouterr()
     key = printed.out.strip()
@@ -16,7 +18,8 @@ def test_a_new_key_is_printed_once_and_its_entry_lets_its_caller_in(capsys: pyte
     assert code == 0
     assert key not in printed.err
     assert caller is not None
-    assert (caller.name, caller.permissions, caller.tokens_per_min) == ("shop", frozenset(Permission), 5.0)
+    assert (caller.name, caller.permissions) == ("shop", frozenset(Permission))
+    assert (caller.tokens_per_min, caller.work_tokens_per_min) == (5.0, 70.0)
 
 
 def test_a_key_may_translate_and_nothing_else_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
