@@ -1,9 +1,13 @@
 """The HTTP port for operators: metrics, liveness and readiness."""
 
+import contextlib
 import logging
+import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable
-from socket import AF_INET, AF_INET6
+from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -18,7 +22,11 @@ log = logging.getLogger(__name__)
 _ALLOW = {"405 Method Not Allowed": [("Allow", "GET, HEAD")]}
 
 _MAX_CONNECTIONS = 64
-"""Each has a thread; further ones are closed at once. Probes and scrapes need a few."""
+"""Each has a thread. For a further one, the oldest of the host that has most is closed: probes and scrapes need a few
+for a moment, so whoever holds many for long makes room, and other hosts keep theirs."""
+
+_MAX_CONNECTION_S = 10.0
+"""From its beginning to its end, however slowly a client sends or reads."""
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -104,26 +112,53 @@ class _WsgiServer(ThreadingMixIn, WSGIServer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._room = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._open: dict[socket, tuple[str, float]] = {}  # in the order of their beginning; host and latest end
+        self._thread_room = threading.BoundedSemaphore(2 * _MAX_CONNECTIONS)  # also those of connections just ended
+        self._lock = threading.Lock()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._room.acquire(blocking=False):
+        if not self._thread_room.acquire(blocking=False):
             self.shutdown_request(request)
             return
+        with self._lock:
+            if len(self._open) >= _MAX_CONNECTIONS:
+                hosts = Counter(host for host, _ in self._open.values())
+                greediest, _ = hosts.most_common(1)[0]
+                self._end(next(one for one, (host, _) in self._open.items() if host == greediest))
+            self._open[request] = client_address[0], time.monotonic() + _MAX_CONNECTION_S
         try:
             super().process_request(request, client_address)
         except BaseException:  # there is no thread that would release it
-            self._room.release()
+            self._thread_room.release()
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            self._thread_room.release()
+
+    def service_actions(self) -> None:
+        """End the connections whose time is up; called several times a second."""
+        now_s = time.monotonic()
+        with self._lock:
+            for connection in [one for one, (_, end_s) in self._open.items() if end_s <= now_s]:
+                self._end(connection)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def _end(self, connection: socket) -> None:
+        """Wake the thread of a connection with the end of it."""
+        del self._open[connection]
+        with contextlib.suppress(OSError):  # it has ended by itself
+            connection.shutdown(SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
-        log.warning("http request failed", exc_info=True)
+        if not isinstance(sys.exception(), OSError):  # the client has left, or was ended for others
+            log.warning("http request failed", exc_info=True)
 
 
 class _WsgiServerV6(_WsgiServer):
@@ -131,7 +166,5 @@ class _WsgiServerV6(_WsgiServer):
 
 
 class _QuietHandler(WSGIRequestHandler):
-    timeout = 10  # seconds; a silent client does not keep its thread
-
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Log nothing: there are probes every few seconds."""

@@ -2,7 +2,7 @@ import gzip
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPConnection
@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from service.errors import ConfigError
+from service.telemetry import http_server
 from service.telemetry.http_server import HttpServer, HttpSettings, make_app
 from service.telemetry.metrics import Metrics
 from tests.captured_logs import capture_logs
@@ -165,11 +166,43 @@ def test_a_metric_that_fails_is_logged_and_hurts_neither_probes_nor_the_next_scr
     assert [record["event"] for record in records] == ["metrics cannot be exposed"]
 
 
+def connected(stack: ExitStack, server: HttpServer, *, host: str = "127.0.0.1") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=10, source_address=(host, 0))
+    return stack.enter_context(connection)
+
+
 def test_connections_that_say_nothing_cannot_use_up_the_threads(server: HttpServer) -> None:
     with ExitStack() as stack:
-        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(80)]
-        for connection in idle:
-            connection.settimeout(10)
+        idle = [connected(stack, server) for _ in range(80)]
 
-        assert idle[-1].recv(1) == b""  # one too many: closed at once
+        assert idle[0].recv(1) == b""  # the oldest makes room for the newest
+        idle[-1].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert idle[-1].recv(12) == b"HTTP/1.0 200"
         assert threading.active_count() < 80
+
+
+def test_a_host_that_holds_all_connections_makes_room_for_another(server: HttpServer) -> None:
+    with ExitStack() as stack:
+        patient = connected(stack, server, host="127.0.0.2")
+        for connection in [connected(stack, server) for _ in range(200)]:
+            with suppress(OSError):  # ended for a newer one
+                connection.sendall(b"GET /healthz HTTP/1.0\r\nX: ")
+
+        assert get(server, "/healthz")[0] == get(server, "/metrics")[0] == 200
+        patient.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+        assert patient.recv(12) == b"HTTP/1.0 503"
+
+
+def answer_to_drops(connection: socket.socket) -> bytes:
+    """Send a character now and then, never a whole line, until the server says something or hangs up."""
+    connection.settimeout(0.02)
+    while True:
+        connection.sendall(b"X")
+        with suppress(TimeoutError):
+            return connection.recv(1)
+
+
+def test_a_client_that_drips_is_ended_in_time(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "_MAX_CONNECTION_S", 0.3)
+    with ExitStack() as stack:
+        assert answer_to_drops(connected(stack, server)) == b""
