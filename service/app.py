@@ -147,7 +147,7 @@ class App:
             access=access,
             tls=TlsIdentityFiles(settings.tls, metrics) if settings.tls.is_on else None,
             tracing=self._tracing,
-            logs_texts=settings.logs.include_texts,
+            logs=settings.logs,
             clock=clock,
         )
         self._http: HttpServer | None = None

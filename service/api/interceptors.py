@@ -23,6 +23,7 @@ from service.api.rate_limits import ConcurrencyLimiter
 from service.api.streams import RequestStream, Respond, ResponseStream, parsed
 from service.errors import PermissionDeniedError, RateLimitedError, RequestError
 from service.requests import AccessRecord
+from service.telemetry.logs import LogSettings, RepeatLimit
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import Tracing
 
@@ -38,6 +39,9 @@ _Handler = Callable[[Any, grpc.aio.ServicerContext], Awaitable[_RawResponse]]
 """Answers a call of `grpc.aio` without codecs."""
 
 
+_OK = grpc.StatusCode.OK.name
+
+
 class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Wraps each method of the given services; those of `limited_service` count against the concurrency limit."""
 
@@ -50,7 +54,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         metrics: Metrics,
         access: Access,
         tracing: Tracing,
-        logs_texts: bool = False,
+        logs: LogSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._prefixes = tuple(f"/{name}/" for name in service_names)
@@ -59,8 +63,13 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         self._metrics = metrics
         self._access = access
         self._tracing = tracing
-        self._logs_texts = logs_texts
+        self._logs = logs or LogSettings()
         self._clock = clock
+        self._failure_lines = RepeatLimit(
+            self._logs.max_failures_per_s,
+            clock=clock,
+            call_later=lambda delay_s, tell: asyncio.get_running_loop().call_later(delay_s, tell),
+        )
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
@@ -131,7 +140,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
             request_id=sent_or_new_id(metadata.get(REQUEST_ID_KEY, "")),
             caller=peer_name(context.peer()),
             trace=self._tracing.begin(path, metadata),
-            access_record=AccessRecord(keeps_texts=self._logs_texts),
+            access_record=AccessRecord(keeps_texts=self._logs.include_texts),
             started_s=self._clock(),
             is_limited=path.startswith(self._limited_prefix),
             request_bytes=len(raw_request),
@@ -161,7 +170,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
             with self._limiter.admitted() if call.is_limited else nullcontext():
                 call.is_admitted = True
                 response = await respond()
-            call.status = grpc.StatusCode.OK.name
+            call.status = _OK
         except asyncio.CancelledError:
             call.status = call.cancellation_status().name
             raise
@@ -203,10 +212,11 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
             "request_bytes": call.request_bytes,
             "response_bytes": call.response_bytes,
         }
-        log.info(
-            "stream" if call.is_stream else "request",
-            extra={**facts, **call.access_record.log_fields(), **call.failure},
-        )
+        if call.status == _OK or self._failure_lines.allows(call.failure.get("reason", call.status)):
+            log.info(
+                "stream" if call.is_stream else "request",
+                extra={**facts, **call.access_record.log_fields(), **call.failure},
+            )
         failure = {f"mt.{name}": value for name, value in call.failure.items()}
         attributes = {"mt.request_id": call.request_id, **call.access_record.span_attributes(), **failure}
         call.trace.end(status=call.status, attributes=attributes)

@@ -21,6 +21,7 @@ from service.api.settings import UNIX_SCHEME, GrpcSettings
 from service.api.streams import wait_for_first_message
 from service.api.tls import TlsIdentityFiles
 from service.errors import ConfigError, DrainingError, UnauthenticatedError
+from service.telemetry.logs import LogSettings
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import Tracing
 
@@ -81,7 +82,7 @@ class GrpcServer:
         access: Access,
         tls: TlsIdentityFiles | None,
         tracing: Tracing,
-        logs_texts: bool,
+        logs: LogSettings,
         clock: Callable[[], float],
     ) -> None:
         """Build it within a running event loop; without `tls` it speaks plain text."""
@@ -99,7 +100,7 @@ class GrpcServer:
             metrics=metrics,
             access=access,
             tracing=tracing,
-            logs_texts=logs_texts,
+            logs=logs,
             clock=clock,
         )
         interceptors = (interceptor, ReflectionInterceptor(access))

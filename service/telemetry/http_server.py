@@ -108,7 +108,7 @@ class HttpServer:
 class _WsgiServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     address_family = AF_INET
-    request_queue_size = _MAX_CONNECTIONS
+    request_queue_size = 8 * _MAX_CONNECTIONS  # a full queue would cost a probe the second until its next try
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

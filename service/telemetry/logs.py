@@ -6,15 +6,17 @@ no local variables, and those of a request, of asyncio and of gRPC no messages o
 """
 
 import logging
+import math
 import select
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from os import isatty, write
 from typing import Any, Final, Literal, TextIO
 
 import structlog
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 log = logging.getLogger(__name__)
@@ -106,9 +108,51 @@ class LogSettings(BaseModel):
     format: Literal["auto", "json", "console"] = "auto"
     """`json` lines, `console` for people, or `auto`: console on a terminal, JSON elsewhere."""
 
+    max_failures_per_s: int = Field(default=20, ge=1, le=1_000_000)
+    """Most lines each second for calls that were cancelled or failed for one reason, such as UNAUTHENTICATED; the
+    number of the others is logged once a second, and `mt_requests_total` counts all. Answered calls are always
+    logged."""
+
     include_texts: bool = False
     """Dangerous: log the texts of callers, their translations and the messages of unexpected errors, which may quote
     them. For an error that cannot be found otherwise, and not with other people's texts."""
+
+
+class RepeatLimit:
+    """Limits how many lines of one kind are logged each second, and tells how many were left out.
+
+    A caller that is rejected ten thousand times a second must not fill a disk. For one thread.
+    """
+
+    def __init__(
+        self,
+        max_per_s: int,
+        *,
+        clock: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        """Leave out nothing yet; `call_later(seconds, call)` is how the number is told when no further line comes."""
+        self._max_per_s = max_per_s
+        self._clock = clock
+        self._call_later = call_later
+        self._second = -math.inf  # when the current one began
+        self._num_lines: Counter[str] = Counter()
+
+    def allows(self, kind: str) -> bool:
+        """Count a line; False if it is to be left out."""
+        if self._clock() - self._second >= 1:
+            self._tell()
+            self._second = self._clock()
+        self._num_lines[kind] += 1
+        if self._num_lines[kind] == self._max_per_s + 1:
+            self._call_later(1.0, self._tell)
+        return self._num_lines[kind] <= self._max_per_s
+
+    def _tell(self) -> None:
+        for kind, num_lines in self._num_lines.items():
+            if num_lines > self._max_per_s:
+                log.warning("lines were left out", extra={"kind": kind, "lines": num_lines - self._max_per_s})
+        self._num_lines.clear()
 
 
 def configure_logs(settings: LogSettings, *, stream: LogStream | TextIO) -> None:

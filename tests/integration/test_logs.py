@@ -15,7 +15,7 @@ from dragoman.v1 import translation_pb2 as pb
 from service.models.model import ModelParts
 from service.telemetry.logs import LogSettings, configure_logs
 from tests.integration.observed_server import ObservedServer, observed_server
-from tests.integration.running_server import request
+from tests.integration.running_server import request, until
 
 PRIVATE = "Zanzibarkeule"
 FAULT = "Faulty"
@@ -60,9 +60,20 @@ class Log:
         return self._stream.getvalue()
 
     @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.text.splitlines()]
+
+    @property
     def requests(self) -> list[dict[str, Any]]:
-        records = [json.loads(line) for line in self.text.splitlines()]
-        return [record for record in records if record["event"] == "request"]
+        return [line for line in self.lines if line["event"] == "request"]
+
+    @property
+    def rejected(self) -> list[dict[str, Any]]:
+        return [line for line in self.requests if line["status"] != "OK"]
+
+    @property
+    def left_out(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["event"] == "lines were left out"]
 
 
 @pytest.fixture
@@ -162,6 +173,20 @@ async def test_the_line_of_a_refused_request_says_why_and_which_field(tiny_model
     (line,) = log.requests
     assert (line["status"], line["field"]) == ("INVALID_ARGUMENT", "source_language")
     assert "trace_id" not in line
+
+
+async def test_rejected_calls_are_logged_up_to_a_limit_and_the_others_counted(tiny_model: Path, log: Log) -> None:
+    log.configure()
+
+    async with observed_server(tiny_model, logs__max_failures_per_s=3) as server:
+        for _ in range(50):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await server.translate("A man.", source_language="no tag")
+        answers = [await server.translate("A man.") for _ in range(10)]
+        await until(lambda: len(log.rejected) + sum(line["lines"] for line in log.left_out) == 50)
+
+    assert {line["kind"] for line in log.left_out} == {"INVALID_FIELD"}
+    assert len(log.requests) - len(log.rejected) == len(answers)
 
 
 async def test_nothing_but_warnings_is_written_at_that_level(tiny_model: Path, log: Log) -> None:

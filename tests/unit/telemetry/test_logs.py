@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +13,9 @@ from typing import Any, Literal
 import pytest
 import structlog
 
-from service.telemetry.logs import LogSettings, LogStream, configure_logs
+from service.telemetry.logs import LogSettings, LogStream, RepeatLimit, configure_logs
 from tests.captured_logs import capture_logs
+from tests.fakes import ManualClock
 
 PIPE_BYTES = 4096  # the smallest there is
 LINE = "x" * 99 + "\n"
@@ -319,3 +320,44 @@ def test_every_thread_writes_whole_lines(tmp_path: Path) -> None:
 
     lines = (tmp_path / "log").read_text(encoding="utf-8").splitlines()
     assert sorted(lines) == sorted(name * 50 for name in "abcd" for _ in range(200))
+
+
+class Later:
+    """Remembers what is to be called after a second."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def __call__(self, delay_s: float, call: Callable[[], None]) -> None:
+        assert delay_s == 1.0
+        self.calls.append(call)
+
+
+def test_lines_of_one_kind_are_limited_in_each_second_and_the_others_counted() -> None:
+    clock, later = ManualClock(), Later()
+    limit = RepeatLimit(3, clock=clock, call_later=later)
+
+    with capture_logs() as records:
+        first = [limit.allows("UNAUTHENTICATED") for _ in range(10)]
+        other = limit.allows("OVERLOADED")
+        clock.advance(1.0)
+        second = [limit.allows("UNAUTHENTICATED") for _ in range(2)]
+
+    assert (first, other, second) == ([True] * 3 + [False] * 7, True, [True] * 2)
+    assert [(record["event"], record["kind"], record["lines"]) for record in records] == [
+        ("lines were left out", "UNAUTHENTICATED", 7)
+    ]
+
+
+def test_what_was_left_out_is_told_even_if_nothing_follows() -> None:
+    later = Later()
+    limit = RepeatLimit(1, clock=ManualClock(), call_later=later)
+    for _ in range(5):
+        limit.allows("UNAUTHENTICATED")
+
+    with capture_logs() as records:
+        (tell,) = later.calls
+        tell()
+        tell()
+
+    assert [record["lines"] for record in records] == [4]
