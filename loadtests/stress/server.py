@@ -14,6 +14,9 @@ SHIPPED_MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models
 
 _Seen = TypeVar("_Seen")
 _START_TIMEOUT_S: Final = 120.0
+_EVERY_LINE: Final = {"DRAGOMAN_LOGS__MAX_FAILURES_PER_S": "1000000"}
+"""The log tells of every call, also of those that fail by the thousand."""
+
 _COMPLAINTS: Final = frozenset({"error", "critical"})
 _MANIFEST: Final = "manifest.json"
 
@@ -42,7 +45,8 @@ def started(output: Path, *, models: Path, settings: Mapping[str, str] | None = 
     Raises:
         ServerError: if it does not start.
     """
-    with ServerProcess(log_path(output), "--models", str(models.resolve()), environment=settings) as server:
+    environment = {**_EVERY_LINE, **(settings or {})}
+    with ServerProcess(log_path(output), "--models", str(models.resolve()), environment=environment) as server:
         server.wait_until_ready(timeout_s=_START_TIMEOUT_S)
         yield server
 
