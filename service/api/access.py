@@ -1,5 +1,6 @@
 """Who calls, and whether they may: by API key, by client certificate, or unknown where the settings allow that."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,10 +14,12 @@ from service.api.callers import Caller, Callers, Permission, parse_callers, peer
 from service.api.rate_limits import RateLimiter
 from service.api.settings import AccessSettings
 from service.api.tls import WatchedFiles
+from service.api.tokens import KeySet, is_token, key_set, permissions, subject
 from service.errors import ConfigError, PermissionDeniedError, UnauthenticatedError
 from service.telemetry.metrics import Metrics
 
 _SETTING = "access.callers_file"
+_JWKS_SETTING = "access.jwks"
 _MAX_NAME_CHARACTERS = 128
 _NUM_REMEMBERED = 1024  # callers that no file lists
 _TRANSLATE_ONLY = frozenset({Permission.TRANSLATE})
@@ -64,6 +67,11 @@ class Access:
         self._is_reachable_remotely = is_reachable_remotely
         self._limiter = RateLimiter(clock)
         self._callers = _watched(settings.callers_file, metrics) if settings.callers_file else None
+        self._keys = _watched_keys(settings.jwks, metrics) if settings.jwks else None
+        self._scopes = {
+            settings.jwt_translate_scope: Permission.TRANSLATE,
+            settings.jwt_admin_scope: Permission.ADMIN,
+        }
 
     def admit(self, method: str, context: grpc.aio.ServicerContext) -> str:
         """Return the name of the caller of `/package.Service/Method`, and count the call against its limit.
@@ -94,16 +102,33 @@ class Access:
         self._limiter.give_back_tokens(caller, num_tokens, work=work)
 
     async def watch(self) -> None:
-        """Reload the callers file whenever it changes; never returns if there is one."""
+        """Reload the callers file and the provider's keys whenever they change; never returns if there are any."""
+        watches = []
         if self._callers:
-            await self._callers.watch(self._settings.reload_interval_s)
+            watches.append(self._callers.watch(self._settings.reload_interval_s))
+        if self._keys:
+            watches.append(self._keys.watch(self._settings.jwks_reload_interval_s))
+        await asyncio.gather(*watches)
 
     def _identify(self, shown: Credentials) -> Caller:
+        if self._keys is not None and shown.api_keys and is_token(token := _api_key(shown.api_keys)):
+            return self._of_token(token, self._keys.value)
         if self._callers is not None:
             return _listed(self._callers.value, shown)
+        if self._keys is not None and not (self._asks_certificates and shown.certificate_names):
+            raise UnauthenticatedError("there is no token in the metadata `authorization: Bearer TOKEN`")
         if self._asks_certificates:
             return _certified(shown)
         return _unlisted(shown.peer, _TRANSLATE_ONLY if self._is_reachable_remotely else frozenset(Permission))
+
+    def _of_token(self, token: str, keys: KeySet) -> Caller:
+        """Return the bearer of a token, listed or not, with the permissions that its scopes give."""
+        issuer, audience = self._settings.jwt_issuer or "", self._settings.jwt_audience or ""
+        claims = keys.verified_claims(token, issuer=issuer, audience=audience)
+        name, allowed = subject(claims), permissions(claims, self._scopes)
+        if self._callers and (listed := self._callers.value.with_subject(name)):
+            return listed.model_copy(update={"permissions": listed.permissions & allowed})
+        return _unlisted(f"jwt:{name}", allowed)
 
 
 def credentials(context: grpc.aio.ServicerContext) -> Credentials:
@@ -125,6 +150,14 @@ def _watched(path: Path, metrics: Metrics) -> WatchedFiles[Callers]:
             raise ConfigError(_SETTING, str(path), f"a list of callers ({error})") from None
 
     return WatchedFiles({_SETTING: path}, make, fail=metrics.callers_reload_failures.inc)
+
+
+def _watched_keys(source: str, metrics: Metrics) -> WatchedFiles[KeySet]:
+    def make(contents: Mapping[str, bytes]) -> KeySet:
+        return key_set(_JWKS_SETTING, source, contents[_JWKS_SETTING])
+
+    place = source if "://" in source else Path(source)
+    return WatchedFiles({_JWKS_SETTING: place}, make, fail=metrics.callers_reload_failures.inc)
 
 
 def _listed(callers: Callers, shown: Credentials) -> Caller:

@@ -4,6 +4,7 @@
 name = "shop"
 keys = ["3f9a5c0d1e2b:8f4e..."]     # one line of `dragoman keys new`; two while a key is replaced
 certificates = ["shop.example.com"]  # common or alternative name of a client certificate, instead of a key
+subjects = ["client-42"]             # claim `sub` of a token, instead of a key
 permissions = ["translate"]          # and "admin" for who may load and unload models
 requests_per_s = 50
 tokens_per_min = 200000
@@ -122,6 +123,9 @@ class Caller(BaseModel):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$")
     keys: tuple[_Identifier, ...] = Field(default=(), max_length=16)
     certificates: tuple[_Identifier, ...] = Field(default=(), max_length=16)
+    subjects: tuple[_Identifier, ...] = Field(default=(), max_length=16)
+    """Claims `sub` of tokens; their scopes can take permissions away, not add any."""
+
     permissions: frozenset[Permission] = Field(min_length=1)
     requests_per_s: float | None = Field(default=None, gt=0, le=1e6)
     """RPCs, with a burst of one second's, at least one."""
@@ -134,8 +138,8 @@ class Caller(BaseModel):
 
     @model_validator(mode="after")
     def _can_be_recognized(self) -> Self:
-        if not self.keys and not self.certificates:
-            raise ValueError("must have keys or certificates")
+        if not (self.keys or self.certificates or self.subjects):
+            raise ValueError("must have keys, certificates or subjects")
         for position, entry in enumerate(self.keys):
             try:
                 parse_stored(entry)
@@ -159,9 +163,11 @@ class Callers:
         keys = [(parse_stored(entry), caller) for caller in callers for entry in caller.keys]
         _check_distinct("key id", (stored.key_id for stored, _ in keys))
         _check_distinct("certificate", (name for caller in callers for name in caller.certificates))
+        _check_distinct("subject", (name for caller in callers for name in caller.subjects))
         self._by_name = {caller.name: caller for caller in callers}
         self._by_key_id: dict[str, tuple[StoredKey, Caller]] = {stored.key_id: (stored, by) for stored, by in keys}
         self._by_certificate = {name: caller for caller in callers for name in caller.certificates}
+        self._by_subject = {name: caller for caller in callers for name in caller.subjects}
 
     def with_key(self, key: str) -> Caller | None:
         """Return the caller with this key; None if there is none."""
@@ -171,6 +177,10 @@ class Callers:
     def with_certificate(self, names: Iterable[str]) -> Caller | None:
         """Return the caller of a certificate with these names, if any; the first name that is listed decides."""
         return next((self._by_certificate[name] for name in names if name in self._by_certificate), None)
+
+    def with_subject(self, name: str) -> Caller | None:
+        """Return the caller that a token is about, if it is listed."""
+        return self._by_subject.get(name)
 
     def named(self, name: str) -> Caller | None:
         """Return a caller by name, if there is one."""

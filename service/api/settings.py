@@ -3,6 +3,7 @@
 import ipaddress
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -133,13 +134,50 @@ class AccessSettings(BaseModel):
     reload_interval_s: float = Field(default=10.0, ge=0.01, le=3600)
     """Interval at which `callers_file` is checked for changes."""
 
+    jwks: str | None = None
+    """Path or `https://` URL of the JWK Set of an identity provider (OpenID Connect); with it, callers may send a
+    signed token in place of an API key."""
+
+    jwks_reload_interval_s: float = Field(default=300.0, ge=0.01, le=86400)
+    """Interval at which `jwks` is read again."""
+
+    jwt_issuer: str | None = None
+    """What the claim `iss` of a token must be."""
+
+    jwt_audience: str | None = None
+    """What the claim `aud` of a token must contain."""
+
+    jwt_translate_scope: str = "translate"
+    """Scope of a token whose bearer may translate."""
+
+    jwt_admin_scope: str = "admin"
+    """Scope of a token whose bearer may load and unload models."""
+
     allow_unauthenticated: bool = False
     """Whether `grpc.host` may be another than loopback while callers need no credentials. They may translate; models
     cannot be managed over gRPC then."""
 
     allow_plaintext_keys: bool = False
-    """Whether `grpc.host` may be another than loopback with API keys but without TLS, as behind a proxy that
+    """Whether `grpc.host` may be another than loopback with API keys or tokens but without TLS, as behind a proxy that
     encrypts."""
+
+    @property
+    def takes_secrets(self) -> bool:
+        """Whether callers send API keys or tokens."""
+        return self.callers_file is not None or self.jwks is not None
+
+    @model_validator(mode="after")
+    def _token_is_checked_whole(self) -> Self:
+        if self.jwks is not None and not (self.jwt_issuer and self.jwt_audience):
+            raise ValueError("jwks only with jwt_issuer and jwt_audience")
+        if self.jwks is not None and "://" in self.jwks and not _is_secret_url(self.jwks):
+            raise ValueError("jwks a path, or a URL that begins with https:// (http:// only to this machine)")
+        return self
+
+
+def _is_secret_url(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
 
 
 UNIX_SCHEME = "unix:"
@@ -167,10 +205,12 @@ def check_bind_policy(grpc: GrpcSettings, tls: TlsSettings, access: AccessSettin
     Raises:
         ConfigError: names the setting and what would allow it.
     """
-    asks_who_calls = access.callers_file is not None or tls.client_ca_file is not None
+    asks_who_calls = access.takes_secrets or tls.client_ca_file is not None
     if access.allow_unauthenticated and asks_who_calls:
         raise ConfigError(
-            "access.allow_unauthenticated", True, "false where access.callers_file or tls.client_ca_file is set"
+            "access.allow_unauthenticated",
+            True,
+            "false where access.callers_file, access.jwks or tls.client_ca_file is set",
         )
     if is_loopback(grpc.host):
         return
@@ -178,13 +218,14 @@ def check_bind_policy(grpc: GrpcSettings, tls: TlsSettings, access: AccessSettin
         raise ConfigError(
             "grpc.host",
             grpc.host,
-            "a loopback address while callers need no credentials: set access.callers_file (API keys) or "
-            "tls.client_ca_file (client certificates), or access.allow_unauthenticated = true to serve every caller",
+            "a loopback address while callers need no credentials: set access.callers_file (API keys), access.jwks "
+            "(tokens) or tls.client_ca_file (client certificates), or access.allow_unauthenticated = true to serve "
+            "every caller",
         )
-    if access.callers_file is not None and tls.certificate_file is None and not access.allow_plaintext_keys:
+    if access.takes_secrets and tls.certificate_file is None and not access.allow_plaintext_keys:
         raise ConfigError(
             "grpc.host",
             grpc.host,
-            "a loopback address while API keys would be sent in plain text: set tls.certificate_file and "
+            "a loopback address while API keys or tokens would be sent in plain text: set tls.certificate_file and "
             "tls.private_key_file, or access.allow_plaintext_keys = true if something in front of the server encrypts",
         )

@@ -3,10 +3,13 @@
 import asyncio
 import logging
 import time
+import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from urllib.error import HTTPError
 
 import grpc
 from cryptography import x509
@@ -22,6 +25,7 @@ log = logging.getLogger(__name__)
 _Value = TypeVar("_Value")
 
 _MAX_FILE_BYTES = 16 * 1024 * 1024
+_FETCH_TIMEOUT_S = 10.0
 
 
 class WatchedFiles(Generic[_Value]):
@@ -32,12 +36,16 @@ class WatchedFiles(Generic[_Value]):
     """
 
     def __init__(
-        self, paths: Mapping[str, Path], make: Callable[[Mapping[str, bytes]], _Value], *, fail: Callable[[], None]
+        self,
+        paths: Mapping[str, Path | str],
+        make: Callable[[Mapping[str, bytes]], _Value],
+        *,
+        fail: Callable[[], None],
     ) -> None:
         """Read the files for the first time.
 
         Args:
-            paths: the files, by the name of the setting that names them.
+            paths: the files, or URLs (text), by the name of the setting that names them.
             make: makes the value of their contents, by the same names; ConfigError if they are invalid.
             fail: called for each change that made no value.
 
@@ -92,15 +100,30 @@ class WatchedFiles(Generic[_Value]):
         return {setting: _content(setting, path) for setting, path in self._paths.items()}
 
 
-def _content(setting: str, path: Path) -> bytes:
+def _content(setting: str, source: Path | str) -> bytes:
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(setting, str(path), f"a readable file ({error.strerror})") from error
+        with source.open("rb") if isinstance(source, Path) else _URLS.open(source, timeout=_FETCH_TIMEOUT_S) as file:
+            content: bytes = file.read(_MAX_FILE_BYTES + 1)
+    except (OSError, HTTPException, ValueError) as error:
+        if isinstance(error, HTTPError):
+            error.close()  # it is the answer, too
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ConfigError(
+            setting, str(source), f"a readable {'file' if isinstance(source, Path) else 'URL'} ({reason})"
+        ) from error
     if len(content) > _MAX_FILE_BYTES:
-        raise ConfigError(setting, str(path), f"a file of at most {_MAX_FILE_BYTES} bytes")
+        raise ConfigError(setting, str(source), f"a file of at most {_MAX_FILE_BYTES} bytes")
     return content
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: it could lead from https to plain text."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_URLS = urllib.request.build_opener(_NoRedirect)
 
 
 _CERTIFICATE = "tls.certificate_file"

@@ -223,7 +223,7 @@ class Metrics:
     )
     callers_reload_failures = _counter(
         "mt_callers_reload_failures",
-        "Changed callers files that are invalid and ignored; the previous one stays active.",
+        "Changed callers files and JWK Sets that are invalid and ignored; the previous one stays active.",
     )
     trace_spans = _counter("mt_trace_spans", "Trace spans by outcome: exported, failed.", ("outcome",))
     lost_log_lines = _counter(

@@ -55,7 +55,7 @@ def test_a_caller_is_found_by_any_name_of_its_certificate() -> None:
         (SHOP.replace("shop", "ipv4:10.0.0.7"), "caller[0].name: String should match pattern"),
         (SHOP.replace("translate", "fly"), "caller[0].permissions[0]: Input should be 'translate' or 'admin'"),
         (SHOP.replace('"translate"', ""), "caller[0].permissions: Frozenset should have at least 1 item"),
-        (f'{NAMED}permissions = ["admin"]', "caller[0]: must have keys or certificates"),
+        (f'{NAMED}permissions = ["admin"]', "caller[0]: must have keys, certificates or subjects"),
         (SHOP + "requests_per_s = 0", "caller[0].requests_per_s: Input should be greater than 0"),
         (SHOP + "requests_per_s = nan", "caller[0].requests_per_s: Input should be a finite number"),
         (SHOP + "requests_per_s = 1e7", "caller[0].requests_per_s: Input should be less than or equal to 1000000"),

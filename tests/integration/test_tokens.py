@@ -1,0 +1,150 @@
+"""Tokens of an identity provider in place of API keys, over the real server."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import grpc
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+
+from service.errors import ConfigError
+from tests.integration.running_server import RunningServer, refusal, request, running_server, until
+
+ISSUER = "https://login.example.com"
+OLD_KEY, NEW_KEY = ed25519.Ed25519PrivateKey.generate(), ed25519.Ed25519PrivateKey.generate()
+TOKENS = {"access__jwt_issuer": ISSUER, "access__jwt_audience": "dragoman", "access__jwks_reload_interval_s": 0.01}
+LISTED = '[[caller]]\nname = "shop"\nsubjects = ["client-42"]\npermissions = ["translate"]\nrequests_per_s = 0.001\n'
+
+
+def key_set(**keys: ed25519.Ed25519PrivateKey) -> str:
+    algorithm = jwt.get_algorithm_by_name("EdDSA")
+    return json.dumps(
+        {"keys": [algorithm.to_jwk(key.public_key(), as_dict=True) | {"kid": name} for name, key in keys.items()]}
+    )
+
+
+def bearer(
+    *scopes: str, key: ed25519.Ed25519PrivateKey = OLD_KEY, key_id: str = "old", **claims: Any
+) -> tuple[Any, ...]:
+    body = {"iss": ISSUER, "aud": "dragoman", "sub": "client-42", "exp": time.time() + 600, "scope": " ".join(scopes)}
+    token = jwt.encode({**body, **claims}, key, algorithm="EdDSA", headers={"kid": key_id})
+    return (("authorization", f"Bearer {token}"),)
+
+
+def admin(server: RunningServer) -> Any:
+    return pb_grpc.ModelAdminServiceStub(server.channel)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    path = tmp_path / "jwks.json"
+    path.write_text(key_set(old=OLD_KEY), encoding="utf-8")
+    return path
+
+
+async def translate(server: RunningServer, metadata: tuple[Any, ...]) -> Any:
+    return await server.translation.Translate(request("A man."), metadata=metadata)
+
+
+async def test_scopes_decide_what_the_bearer_of_a_token_may_do(tiny_model: Path, keys: Path) -> None:
+    async with running_server(tiny_model, access__jwks=str(keys), **TOKENS) as server:
+        assert (await translate(server, bearer("translate"))).translations
+        denied = await refusal(translate(server, bearer("admin")))
+        expired = await refusal(translate(server, bearer("translate", exp=time.time() - 60)))
+        nobody = await refusal(translate(server, ()))
+        unload = pb.UnloadModelRequest(model="tiny/1")
+        kept = await refusal(admin(server).UnloadModel(unload, metadata=bearer("translate")))
+
+    assert [denied.code, kept.code] == ["PERMISSION_DENIED"] * 2
+    assert [expired.code, nobody.code] == ["UNAUTHENTICATED"] * 2
+    assert "it has expired" in expired.message
+    assert "there is no token" in nobody.message
+
+
+async def test_a_listed_subject_has_the_limits_of_its_entry(tiny_model: Path, keys: Path, tmp_path: Path) -> None:
+    callers = tmp_path / "callers.toml"
+    callers.write_text(LISTED, encoding="utf-8")
+    async with running_server(tiny_model, access__jwks=str(keys), access__callers_file=callers, **TOKENS) as server:
+        await translate(server, bearer("translate", "admin"))
+        limited = await refusal(translate(server, bearer("translate")))
+        unload = pb.UnloadModelRequest(model="tiny/1")
+        denied = await refusal(admin(server).UnloadModel(unload, metadata=bearer("admin", "translate")))
+
+    assert (limited.code, limited.reason) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED")
+    assert "caller 'shop'" in limited.message
+    assert denied.code == "PERMISSION_DENIED"  # a scope adds nothing to the entry
+
+
+async def test_the_provider_may_change_its_key_without_a_restart(tiny_model: Path, keys: Path) -> None:
+    new = bearer("translate", key=NEW_KEY, key_id="new")
+    async with running_server(tiny_model, access__jwks=str(keys), **TOKENS) as server:
+        assert "not known here" in (await refusal(translate(server, new))).message
+
+        keys.write_text(key_set(new=NEW_KEY), encoding="utf-8")
+        for _ in range(1000):
+            try:
+                await translate(server, new)
+                break
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is grpc.StatusCode.UNAUTHENTICATED  # noqa: PT017 - until it is read
+        assert "not known here" in (await refusal(translate(server, bearer("translate")))).message
+
+        keys.write_text("{}", encoding="utf-8")
+        await server.until_sample(1, "mt_callers_reload_failures_total")
+        assert (await translate(server, new)).translations
+
+
+@contextmanager
+def provider(answers: list[tuple[int, bytes]]) -> Iterator[str]:
+    """Serve these answers in turn, the last one for ever."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = answers.pop(0) if len(answers) > 1 else answers[0]
+            self.send_response(status)
+            self.send_header("Location", "http://127.0.0.1:1/")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/jwks"
+        server.shutdown()
+
+
+async def test_keys_come_from_a_url_and_stay_while_it_fails(tiny_model: Path) -> None:
+    answers = [(200, key_set(old=OLD_KEY).encode()), (500, b""), (302, b""), (200, b"[]")]
+    with provider(answers) as url:
+        async with running_server(tiny_model, access__jwks=url, **TOKENS) as server:
+            await until(lambda: server.sample("mt_callers_reload_failures_total") >= 3)
+            assert (await translate(server, bearer("translate"))).translations
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"access__jwks": "/nowhere.json"}, "access.jwks.*readable file"),
+        ({"access__jwks": "http://login.example.com/jwks"}, "begins with https://"),
+        ({"access__jwks": "ftp://127.0.0.1/jwks"}, "begins with https://"),
+        ({"access__jwks": "http://127.0.0.1:1/jwks"}, "access.jwks.*readable URL"),
+        ({"access__jwks": "/x", "access__jwt_audience": None, "access__jwt_issuer": ""}, "jwt_issuer and jwt_audience"),
+    ],
+)
+async def test_a_server_does_not_start_without_the_keys_it_was_told_to_use(
+    tiny_model: Path, settings: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        async with running_server(tiny_model, **{**TOKENS, **settings}):
+            pass
