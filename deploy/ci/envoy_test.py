@@ -16,6 +16,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +36,8 @@ from grpc_status import rpc_status
 from deploy.ci import processes
 from deploy.ci.callers import EN_DE, SteadyCallers, Tally
 from deploy.ci.servers import Keys, Replica, ReplicaError, make_callers
+from loadtests import wire
+from loadtests.stress.chaos.resets import flood_with_resets
 from loadtests.target import ServerError
 from loadtests.texts import SENTENCES
 
@@ -48,6 +51,9 @@ _TOO_SHORT_S: Final = 0.25
 """For a request that keeps an idle server busy for several times as long."""
 _NUM_HOPELESS: Final = 60
 """Enough in a row to have every replica ejected, if their answers counted as its faults."""
+_NUM_FLOODING: Final = 16
+_FLOOD_S: Final = 5.0
+_MIN_RESETS: Final = 10_000
 _DOCUMENT_REPEATS: Final = 20
 """Of all sentences: a document that takes seconds."""
 _REQUEST_ID: Final = "3f0c1d52-9a60-4c57-8a55-1f6f3a3f7a10"
@@ -96,6 +102,7 @@ class Checks:
             self.a_rejection_says_when_to_retry_and_is_not_repeated,
             self.models_are_not_managed_through_envoy,
             self.operators_can_only_read,
+            self.a_flood_of_resets_is_cut_off_and_hits_nobody_else,
             self.an_answer_that_has_begun_is_not_repeated,
         )
         for check in checks:
@@ -174,6 +181,28 @@ class Checks:
         _require(self._envoy.operators("/ready") == (200, "LIVE\n"), "/ready is not LIVE")
         for path in ("/quitquitquit", "/config_dump", "/stats"):
             _require(self._envoy.operators(path)[0] == 404, f"{path} is open to all clients")
+
+    def a_flood_of_resets_is_cut_off_and_hits_nobody_else(self) -> None:
+        """Calls come through while others are begun and reset without an end."""
+        cut_off = 'envoy_http_downstream_rq_too_many_premature_resets{envoy_http_conn_manager_prefix="grpc"}'
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            flood = pool.submit(
+                flood_with_resets,
+                self._envoy.target,
+                wire.TRANSLATE,
+                num_connections=_NUM_FLOODING,
+                seconds=_FLOOD_S,
+                extra=(("authorization", f"Bearer {self._keys.api_key}"),),
+            )
+            num_answered = 0
+            while not flood.done():
+                self._translate(self._keys.api_key)
+                num_answered += 1
+        _require(num_answered > 0 and flood.result() > _MIN_RESETS, f"{num_answered} calls beside {flood.result()}")
+        figures = self._envoy.operators("/stats/prometheus")[1]
+        num_cut_off = sum(int(line.split()[-1]) for line in figures.splitlines() if line.startswith(cut_off))
+        _require(num_cut_off > 0, f"of {flood.result()} resets none cost its caller the connection")
+        print(f"envoy resets={flood.result()} connections_cut_off={num_cut_off} answered={num_answered}", flush=True)
 
     def an_answer_that_has_begun_is_not_repeated(self) -> None:
         """A caller that loses the replica within a document gets an error; no sentence comes twice.

@@ -1,14 +1,15 @@
 """What happens around every RPC of ours: admission, request id, error to status, metrics, one line of log.
 
-Parsing is part of it, so that a message that is no protobuf, or holds text that is no UTF-8, is answered like any other
-bad request. Health and reflection pass untouched: probes must not be rejected, and would dominate the figures.
+Receiving and parsing are part of it: gRPC is asked for the message of a call once its caller is known, and a message
+that is no protobuf, or holds text that is no UTF-8, is answered like any other bad request. Health and reflection pass
+untouched: probes must not be rejected, and would dominate the figures.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import grpc
@@ -20,7 +21,8 @@ from service.api.access import Access
 from service.api.callers import peer_name
 from service.api.calls import REQUEST_ID_KEY, Call, sent_or_new_id
 from service.api.rate_limits import ConcurrencyLimiter
-from service.api.streams import RequestStream, Respond, ResponseStream, parsed
+from service.api.receiving import Bounds
+from service.api.streams import IdleError, RequestStream, Respond, ResponseStream, parsed
 from service.errors import PermissionDeniedError, RateLimitedError, RequestError
 from service.requests import AccessRecord
 from service.telemetry.logs import LogSettings, RepeatLimit
@@ -32,10 +34,10 @@ log = logging.getLogger(__name__)
 _Response = TypeVar("_Response")
 _Failed = TypeVar("_Failed")
 
-_RawResponse = bytes | None
+RawResponse = bytes | None
 """Serialized; None if a stream has sent all there is to send."""
 
-_Handler = Callable[[Any, grpc.aio.ServicerContext], Awaitable[_RawResponse]]
+Handler = Callable[[Any, grpc.aio.ServicerContext], Awaitable[RawResponse]]
 """Answers a call of `grpc.aio` without codecs."""
 
 
@@ -51,6 +53,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         *,
         limited_service: str,
         limiter: ConcurrencyLimiter,
+        bounds: Bounds,
         metrics: Metrics,
         access: Access,
         tracing: Tracing,
@@ -60,6 +63,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         self._prefixes = tuple(f"/{name}/" for name in service_names)
         self._limited_prefix = f"/{limited_service}/"
         self._limiter = limiter
+        self._bounds = bounds
         self._metrics = metrics
         self._access = access
         self._tracing = tracing
@@ -70,69 +74,75 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
             clock=clock,
             call_later=lambda delay_s, tell: asyncio.get_running_loop().call_later(delay_s, tell),
         )
+        self.num_calls = 0
+        """Calls so far, of all services."""
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
     ) -> Any:  # a grpc.RpcMethodHandler, or None if there is no such method
         """Return the handler of the method with everything above around it."""
+        self.num_calls += 1
         handler = await continuation(handler_call_details)
         path = handler_call_details.method
         if handler is None or not path.startswith(self._prefixes):
             return handler
         wrapped = self._many_requests(path, handler) if handler.request_streaming else self._one_request(path, handler)
-        if handler.request_streaming:
-            make_handler = grpc.stream_stream_rpc_method_handler
-        elif handler.response_streaming:
-            make_handler = grpc.unary_stream_rpc_method_handler
-        else:
-            make_handler = grpc.unary_unary_rpc_method_handler
-        return make_handler(_freed_when_aborted(wrapped))  # no codecs: bytes in, bytes out
+        has_many = handler.request_streaming or handler.response_streaming
+        make_handler = grpc.stream_stream_rpc_method_handler if has_many else grpc.stream_unary_rpc_method_handler
+        return make_handler(freed_when_aborted(wrapped))  # no codecs, and nothing is read yet
 
-    def _one_request(self, path: str, handler: Any) -> _Handler:
-        async def answer(raw_request: bytes, context: grpc.aio.ServicerContext) -> _RawResponse:
-            call = self._start(path, context, raw_request)
+    def _one_request(self, path: str, handler: Any) -> Handler:
+        async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> RawResponse:
+            call = self._start(path, context)
 
-            async def respond() -> _RawResponse:
+            async def respond(raw_request: bytes) -> RawResponse:
                 request = parsed(raw_request, handler.request_deserializer)
                 call.agree_on_id(request)
                 if handler.response_streaming:
-                    await handler.unary_stream(request, ResponseStream(call))
+                    stream = ResponseStream(call, self._bounds.settings.stream_idle_timeout_s)
+                    await handler.unary_stream(request, stream)
                     return None
                 raw_response: bytes = handler.response_serializer(await handler.unary_unary(request, call))
                 return raw_response
 
-            return await _sent(call, await self._answer(call, respond, _as_status))
+            with ExitStack() as places:
+                stream_places = places if handler.response_streaming else None
+                return await _sent(call, await self._answer(call, respond, _as_status, streams=stream_places))
 
         return answer
 
-    def _many_requests(self, path: str, handler: Any) -> _Handler:
+    def _many_requests(self, path: str, handler: Any) -> Handler:
         """Each is answered as if it were a call of its own, in a task of its own; an error is sent in the response."""
 
-        async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> _RawResponse:
+        async def answer(_requests: Any, context: grpc.aio.ServicerContext) -> RawResponse:
             call = self._start(path, context)
             call.is_stream = True
 
             async def answer_raw(raw_request: bytes, request: Any, respond: Respond) -> bytes:
-                own_call = self._start(path, context, raw_request)
+                own_call = self._start(path, context)
 
-                async def responded() -> bytes:
+                async def responded(_raw_request: bytes) -> bytes:
                     own_call.take_id(request)
                     return (await respond(own_call)).SerializeToString()
 
                 def to_response(failure: status.Answer) -> bytes:
                     return pb.TranslateResponse(request_id=request.request_id, error=failure.status).SerializeToString()
 
-                return await self._answer(own_call, responded, to_response)
+                return await self._answer(own_call, responded, to_response, raw_request=raw_request)
 
-            stream = RequestStream(call, self._limiter, handler.request_deserializer, answer_raw)
-            outcome = await self._answer(call, lambda: handler.stream_stream(stream, call), _as_status)
-            if isinstance(outcome, status.Answer):
-                await stream.before_rejection()
-            return await _sent(call, outcome)
+            idle_timeout_s = self._bounds.settings.stream_idle_timeout_s
+            stream = RequestStream(call, idle_timeout_s, self._limiter, handler.request_deserializer, answer_raw)
+            with ExitStack() as places:
+                outcome = await self._answer(
+                    call, lambda _: handler.stream_stream(stream, call), _as_status, raw_request=b"", streams=places
+                )
+                if isinstance(outcome, status.Answer) and not stream.has_begun:
+                    await self._bounds.open_receiver.before_rejection(context)
+                return await _sent(call, outcome)
 
         return answer
 
-    def _start(self, path: str, context: grpc.aio.ServicerContext, raw_request: bytes = b"") -> Call:
+    def _start(self, path: str, context: grpc.aio.ServicerContext) -> Call:
         metadata = dict(context.invocation_metadata() or ())
         call = Call(
             grpc_context=context,
@@ -143,7 +153,6 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
             access_record=AccessRecord(keeps_texts=self._logs.include_texts),
             started_s=self._clock(),
             is_limited=path.startswith(self._limited_prefix),
-            request_bytes=len(raw_request),
         )
         structlog.contextvars.bind_contextvars(request_id=call.request_id)  # a task of its own runs each RPC
         if call.trace.trace_id:
@@ -153,23 +162,43 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
     async def _answer(
         self,
         call: Call,
-        respond: Callable[[], Awaitable[_Response]],
+        respond: Callable[[bytes], Awaitable[_Response]],
         on_failure: Callable[[status.Answer], _Failed],
+        *,
+        raw_request: bytes | None = None,
+        streams: ExitStack | None = None,
     ) -> _Response | _Failed:
         """Admit, answer, count and log a call or a request of a stream; the figures are complete afterwards.
 
         Whatever `respond` raises, and whatever keeps it from being called, `on_failure` makes the response of.
+
+        Args:
+            call: whose caller is to be found out.
+            respond: gets the request.
+            on_failure: makes a response of an error.
+            raw_request: None to receive it.
+            streams: of a stream, keeps its place among all.
         """
         response: _Response | _Failed | None = None
         in_flight = (
             self._metrics.open_streams if call.is_stream else self._metrics.requests_in_flight.labels(call.method)
         )
-        in_flight.inc()
         try:
             call.caller = self._access.admit(call.path, call.grpc_context)
-            with self._limiter.admitted() if call.is_limited else nullcontext():
+            if streams is not None:
+                streams.enter_context(self._bounds.streams.taken(call.caller))
+            if raw_request is None:
+                raw_request = await self._bounds.receiver.receive(call.grpc_context, call.caller)
+            call.request_bytes = len(raw_request)
+            with ExitStack() as places:
+                places.enter_context(in_flight.track_inprogress())
+                places.enter_context(self._bounds.bytes.taken(call.caller, len(raw_request)))
+                if call.is_limited:
+                    places.enter_context(self._limiter.admitted())
+                else:
+                    self._bounds.check_control_message(len(raw_request))
                 call.is_admitted = True
-                response = await respond()
+                response = await respond(raw_request)
             call.status = _OK
         except asyncio.CancelledError:
             call.status = call.cancellation_status().name
@@ -179,12 +208,13 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         finally:
             if isinstance(response, bytes):
                 call.response_bytes = len(response)
-            in_flight.dec()
             self._record(call)
         return response
 
     def _failed(self, call: Call, error: Exception) -> status.Answer:
         """Note why a call failed, and return the status for its caller."""
+        if isinstance(error, IdleError):
+            self._bounds.count_idle()
         answer = status.answer(error)
         call.status = answer.code.name
         call.failure = {"reason": answer.reason}
@@ -222,7 +252,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         call.trace.end(status=call.status, attributes=attributes)
 
 
-async def _sent(call: Call, outcome: _RawResponse | status.Answer) -> _RawResponse:
+async def _sent(call: Call, outcome: RawResponse | status.Answer) -> RawResponse:
     """Return the response of an RPC, or abort it; either way the caller learns the id of its request."""
     request_id = (REQUEST_ID_KEY, call.request_id)
     if not isinstance(outcome, status.Answer):
@@ -237,7 +267,7 @@ def _as_status(answer: status.Answer) -> status.Answer:
     return answer
 
 
-def _freed_when_aborted(answer: _Handler) -> _Handler:
+def freed_when_aborted(answer: Handler) -> Handler:
     """Let a call that is aborted be freed once it has ended.
 
     gRPC keeps the error that `abort` raised with the call, and the error keeps every frame that it passed, one of
@@ -245,7 +275,7 @@ def _freed_when_aborted(answer: _Handler) -> _Handler:
     would stop for it, for tens of milliseconds, in the middle of rejecting.
     """
 
-    async def answered(requests: Any, context: grpc.aio.ServicerContext) -> _RawResponse:
+    async def answered(requests: Any, context: grpc.aio.ServicerContext) -> RawResponse:
         answering = answer(requests, context)
         del requests, context  # this frame stays with the error
         try:

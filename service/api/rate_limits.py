@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from service.api.callers import Caller
@@ -12,6 +13,7 @@ _UNKNOWN_DURATION_S = 1.0  # of a call, before any has ended
 _NUM_AVERAGED = 32  # calls after which the duration of a past one counts e times less
 _MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
 _TOKENS_PER_MIN, _WORK_PER_MIN = "source tokens/min", "work tokens/min"
+_PLACE_RETRY_S = 1.0  # nobody knows when a stream or a watcher ends
 
 
 class TokenBucket:
@@ -92,6 +94,59 @@ class RateLimiter:
         wait_s = bucket.take(amount)
         if wait_s > 0:
             raise RateLimitedError(caller=caller, limit=limit, unit=unit, retry_after_s=wait_s)
+
+
+class Places:
+    """What all callers share and none may take whole: calls, streams or bytes at a time; used in one thread."""
+
+    def __init__(self, unit: str, *, total: int, per_caller: int, count_refusal: Callable[[], None]) -> None:
+        self._unit = unit
+        self._total = total
+        self._per_caller = per_caller
+        self._count_refusal = count_refusal
+        self._taken: Counter[str] = Counter()
+        self._num_taken = 0
+
+    @property
+    def num_taken(self) -> int:
+        """By all callers."""
+        return self._num_taken
+
+    def take(self, caller: str, amount: int = 1) -> None:
+        """Take some until `give_back`.
+
+        Raises:
+            RateLimitedError: if the caller would have more than its share.
+            OverloadedError: if all would have more than there is.
+        """
+        if self._taken[caller] + amount > self._per_caller:
+            self._count_refusal()
+            raise RateLimitedError(
+                caller=caller, limit=self._per_caller, unit=f"{self._unit} at a time", retry_after_s=_PLACE_RETRY_S
+            )
+        if self._num_taken + amount > self._total:
+            self._count_refusal()
+            raise OverloadedError(
+                queued=self._num_taken, limit=self._total, unit=self._unit, retry_after_s=_PLACE_RETRY_S
+            )
+        self._taken[caller] += amount
+        self._num_taken += amount
+
+    def give_back(self, caller: str, amount: int = 1) -> None:
+        """Give back what was taken."""
+        self._num_taken -= amount
+        self._taken[caller] -= amount
+        if not self._taken[caller]:
+            del self._taken[caller]
+
+    @contextlib.contextmanager
+    def taken(self, caller: str, amount: int = 1) -> Iterator[None]:
+        """Take some for a while; raises as `take`."""
+        self.take(caller, amount)
+        try:
+            yield
+        finally:
+            self.give_back(caller, amount)
 
 
 class ConcurrencyLimiter:

@@ -1,57 +1,30 @@
 """The gRPC server: port, limits, reflection, health, and a shutdown that answers every admitted call."""
 
 import asyncio
+import json
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc._cython import cygrpc
+from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from service.api import status
 from service.api.access import Access
 from service.api.interceptors import RequestInterceptor
+from service.api.open_services import HEALTH_NAME, Health, OpenServicesInterceptor
 from service.api.rate_limits import ConcurrencyLimiter
+from service.api.receiving import Bounds
 from service.api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
 from service.api.settings import UNIX_SCHEME, GrpcSettings
-from service.api.streams import wait_for_first_message
 from service.api.tls import TlsIdentityFiles
-from service.errors import ConfigError, DrainingError, UnauthenticatedError
+from service.errors import ConfigError, DrainingError
 from service.telemetry.logs import LogSettings
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import Tracing
-
-
-class ReflectionInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Lets only known callers ask for the services; other methods pass untouched."""
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
-
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
-    ) -> Any:  # a grpc.RpcMethodHandler, or None if there is no such method
-        """Return the handler of the method, with a check of its caller if it is reflection's."""
-        handler = await continuation(handler_call_details)
-        if handler is None or not handler_call_details.method.startswith(f"/{reflection.SERVICE_NAME}/"):
-            return handler
-
-        async def answer(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-            try:
-                self._access.check_known(context)
-            except UnauthenticatedError as error:
-                rejection = status.answer(error)
-                await wait_for_first_message(anext(requests))
-                await context.abort(rejection.code, rejection.message, rejection.trailing_metadata)
-            async for response in handler.stream_stream(requests, context):
-                yield response
-
-        return grpc.stream_stream_rpc_method_handler(answer, handler.request_deserializer, handler.response_serializer)
-
 
 _TRANSLATION_SERVICE: str = pb.DESCRIPTOR.services_by_name["TranslationService"].full_name
 
@@ -63,6 +36,32 @@ _STOP_GRACE_S = 1.0
 
 _NEVER_MS = 2**31 - 1
 """gRPC's largest integer, which it takes for infinity."""
+
+
+_COUNT_EACH_S = 0.5
+
+
+class UnseenCalls:
+    """Counts calls that are over before the server saw them: reset by their callers, or cancelled by gRPC."""
+
+    def __init__(self, num_seen: Callable[[], int], metrics: Metrics) -> None:
+        """Count those of the gRPC server that was made last."""
+        servers = json.loads(cygrpc.channelz_get_servers(0))["server"]
+        self._server_id = max(int(server["ref"]["serverId"]) for server in servers)
+        self._num_seen = num_seen
+        self._counter = metrics.unseen_calls
+        self._num_counted = 0
+
+    async def watch(self) -> None:
+        """Count for ever; a call that waits for longer than a look is counted, too, but not twice."""
+        num_begun = 0
+        while True:
+            num_unseen = num_begun - self._num_seen()
+            self._counter.inc(max(0, num_unseen - self._num_counted))
+            self._num_counted = max(self._num_counted, num_unseen)
+            data = json.loads(cygrpc.channelz_get_server(self._server_id))["server"]["data"]
+            num_begun = int(data.get("callsStarted", 0))
+            await asyncio.sleep(_COUNT_EACH_S)
 
 
 class GrpcServer:
@@ -92,24 +91,27 @@ class GrpcServer:
         self._tls = tls
         self._watches: list[asyncio.Task[None]] = []
         self._limiter = ConcurrencyLimiter(max_concurrent=settings.max_concurrent_requests, clock=clock)
-        self._health = health.aio.HealthServicer()
+        bounds = Bounds(settings, metrics)
+        self._health = Health(("", *SERVICE_NAMES), bounds)
         interceptor = RequestInterceptor(
             SERVICE_NAMES,
             limited_service=_TRANSLATION_SERVICE,
             limiter=self._limiter,
+            bounds=bounds,
             metrics=metrics,
             access=access,
             tracing=tracing,
             logs=logs,
             clock=clock,
         )
-        interceptors = (interceptor, ReflectionInterceptor(access))
+        interceptors = (interceptor, OpenServicesInterceptor(access, bounds))
         self._server = grpc.aio.server(interceptors=interceptors, options=_options(settings))
+        self._unseen = UnseenCalls(lambda: interceptor.num_calls, metrics)
         pb_grpc.add_TranslationServiceServicer_to_server(translation, self._server)
         pb_grpc.add_ModelServiceServicer_to_server(models, self._server)
         pb_grpc.add_ModelAdminServiceServicer_to_server(admin, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (*SERVICE_NAMES, HEALTH_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
 
     async def start(self) -> int:
@@ -118,7 +120,6 @@ class GrpcServer:
         Raises:
             ConfigError: if the address cannot be listened on.
         """
-        await self._set_serving(False)
         address = _address(self._settings)
         try:
             port: int = (
@@ -129,18 +130,19 @@ class GrpcServer:
         except RuntimeError as error:
             raise ConfigError("grpc.port", address, "an address that is free to listen on") from error
         await self._server.start()
-        self._watches = [asyncio.create_task(source.watch()) for source in (self._access, self._tls) if source]
+        sources = (self._access, self._tls, self._unseen)
+        self._watches = [asyncio.create_task(source.watch()) for source in sources if source]
         return port
 
     async def open(self) -> None:
         """Admit calls from now on."""
         self._limiter.open()
-        await self._set_serving(True)
+        self._health.set_serving(True)
 
     async def close(self) -> None:
         """Reject new calls; those under way go on."""
         self._limiter.close(DrainingError())
-        await self._set_serving(False)
+        self._health.set_serving(False)
 
     async def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait until every admitted call is answered; return False if time ran out first."""
@@ -155,12 +157,6 @@ class GrpcServer:
         for watch in self._watches:
             watch.cancel()
         await self._server.stop(_STOP_GRACE_S)
-
-    async def _set_serving(self, is_serving: bool) -> None:
-        """Tell load balancers, and those who watch the health, whether new calls are admitted."""
-        statuses = health_pb2.HealthCheckResponse
-        for name in (health.OVERALL_HEALTH, *SERVICE_NAMES):
-            await self._health.set(name, statuses.SERVING if is_serving else statuses.NOT_SERVING)
 
 
 def is_worth_logging(record: logging.LogRecord) -> bool:
@@ -183,6 +179,11 @@ def _options(settings: GrpcSettings) -> list[tuple[str, int]]:
         "grpc.max_metadata_size": settings.max_metadata_bytes,
         "grpc.absolute_max_metadata_size": settings.max_metadata_bytes,  # between the two, gRPC would reject at random
         "grpc.max_concurrent_streams": settings.max_connection_streams,
+        # Calls that were reset wait, too; above the first of the two, gRPC would cancel calls of anybody at random.
+        "grpc.server.max_pending_requests": settings.max_pending_calls,
+        "grpc.server.max_pending_requests_hard_limit": settings.max_pending_calls,
+        # It would let fast connections send megabytes to each call that nobody reads from yet, in place of 64 KiB.
+        "grpc.http2.bdp_probe": 0,
         "grpc.max_allowed_incoming_connections": settings.max_connections,
         "grpc.max_connection_idle_ms": _milliseconds(settings.max_connection_idle_s) or _NEVER_MS,
         "grpc.server_handshake_timeout_ms": _milliseconds(settings.handshake_timeout_s),

@@ -25,14 +25,28 @@ class GrpcSettings(BaseModel):
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=2**31 - 1)
     """Largest request; a larger one is rejected with RESOURCE_EXHAUSTED before it is parsed."""
 
+    max_control_message_bytes: int = Field(default=64 * 1024, ge=1024, le=2**31 - 1)
+    """Largest message to all services but TranslationService; a larger one is rejected with INVALID_ARGUMENT."""
+
+    max_received_bytes: int = Field(default=256 * 1024 * 1024, ge=4096)
+    """Messages in the server at a time, over all connections: half of it for those being received, each counted with
+    `max_message_bytes`, further ones wait; half for those being answered, beyond it RESOURCE_EXHAUSTED."""
+
+    message_timeout_s: float = Field(default=10.0, gt=0, le=3600)
+    """Time for the message of a call after its headers; then the call ends with DEADLINE_EXCEEDED."""
+
     max_metadata_bytes: int = Field(default=16 * 1024, ge=1024, le=1024 * 1024)
     """Largest metadata of a call, 32 bytes added to each entry; more is rejected with RESOURCE_EXHAUSTED."""
 
     max_connections: int = Field(default=1024, ge=1, le=1_000_000)
     """Connections at a time; one more is closed at once."""
 
-    max_connection_streams: int = Field(default=2048, ge=1, le=1_000_000)
+    max_connection_streams: int = Field(default=100, ge=1, le=1_000_000)
     """Calls at a time on one connection; in gRPC clients further ones wait until there is room."""
+
+    max_pending_calls: int = Field(default=16_384, ge=1, le=1_000_000)
+    """Calls that gRPC keeps until the server looks at them, those that their callers have reset included; beyond it
+    gRPC cancels calls of anybody. At least `max_connection_streams` for each connection of a hostile caller."""
 
     max_connection_idle_s: float = Field(default=1800.0, ge=0, le=2_000_000)
     """A connection without calls for this long is closed; 0: never."""
@@ -52,6 +66,27 @@ class GrpcSettings(BaseModel):
     max_concurrent_requests: int = Field(default=1024, ge=1, le=1_000_000)
     """Translations answered at a time, open streams and each of their requests counted; one more is rejected with
     RESOURCE_EXHAUSTED instead of waiting."""
+
+    max_streams: int = Field(default=256, ge=1, le=1_000_000)
+    """Documents, streams of requests and reflection calls at a time; one more is rejected with RESOURCE_EXHAUSTED. A
+    message of `max_message_bytes` may be arriving on each stream of requests, beside `max_received_bytes`."""
+
+    max_caller_share: float = Field(default=0.5, gt=0, le=1)
+    """Share of `max_streams`, of `max_received_bytes` and of the calls whose message is awaited
+    (`max_concurrent_requests`) that one caller (API key, or host) may take; 1: all."""
+
+    stream_idle_timeout_s: float = Field(default=300.0, gt=0, le=86400)
+    """A stream that sends no request while none is unanswered, or that takes no answer, for this long ends with
+    DEADLINE_EXCEEDED."""
+
+    max_watchers: int = Field(default=256, ge=1, le=1_000_000)
+    """Calls of Health/Watch at a time; one more is rejected with RESOURCE_EXHAUSTED."""
+
+    max_peer_watchers: int = Field(default=32, ge=1, le=1_000_000)
+    """Calls of Health/Watch at a time from one host."""
+
+    max_watch_s: float = Field(default=3600.0, gt=0, le=86400)
+    """A call of Health/Watch ends after this time; its client begins another."""
 
     default_timeout_s: float = Field(default=30.0, gt=0, le=86400)
     """Time allowed to a call that comes without a deadline."""
@@ -88,6 +123,8 @@ class GrpcSettings(BaseModel):
             raise ValueError(f"default_timeout_s at most max_timeout_s ({self.max_timeout_s:g})")
         if self.default_stream_timeout_s > self.max_stream_timeout_s:
             raise ValueError(f"default_stream_timeout_s at most max_stream_timeout_s ({self.max_stream_timeout_s:g})")
+        if self.max_received_bytes * self.max_caller_share < 2 * self.max_message_bytes:
+            raise ValueError(f"max_received_bytes times max_caller_share at least twice {self.max_message_bytes} bytes")
         return self
 
 

@@ -3,7 +3,7 @@
 gRPC's reader and writer are used instead of its generators, for their flow control: a write returns once the
 transport has taken the message, so that a slow reader stops the work. gRPC (1.85 still, grpc/grpc#43360) leaks the
 memory of each operation whose awaiter is cancelled, and of the status that a handler sends by returning after its
-caller has cancelled. Hence `_undisturbed`, and no handler may swallow `CancelledError`.
+caller has cancelled. Hence `undisturbed`, and no handler may swallow `CancelledError`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError, Message
 
 from service.api.calls import Call
 from service.api.rate_limits import ConcurrencyLimiter
-from service.errors import DragomanError, InvalidFieldError
+from service.errors import DeadlineExceededError, DragomanError, InvalidFieldError
 
 _Result = TypeVar("_Result")
 
@@ -56,18 +56,28 @@ AnswerRaw = Callable[[bytes, Message, Respond], Awaitable[bytes]]
 response, which holds the error if there was one."""
 
 
+class IdleError(DeadlineExceededError):
+    """A caller neither sends nor reads."""
+
+    def __init__(self) -> None:
+        super().__init__("stream")
+
+
 class ResponseStream:
     """Sends the messages of a call to its caller."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, idle_timeout_s: float) -> None:
+        """A message that is not taken within the timeout ends the call, as does a request that does not come."""
         self.call = call
         self._context = call.grpc_context
         self._has_sent = False
+        self._idle_timeout_s = idle_timeout_s
 
     async def write(self, response: Message) -> None:
         """Send a message; returns once the transport has taken it, and so waits for a slow reader.
 
         Raises:
+            IdleError: if it is not taken in time.
             asyncio.CancelledError: if the caller has left.
         """
         await self.write_raw(response.SerializeToString())
@@ -75,10 +85,13 @@ class ResponseStream:
     async def write_raw(self, raw_response: bytes) -> None:
         """Send a message that is serialized already; see `write`."""
         try:
-            if not self._has_sent:  # apart from the message, so that a status may follow while that is being sent
-                self._has_sent = True
-                await _undisturbed(self._context.send_initial_metadata(()))
-            await _undisturbed(self._context.write(raw_response))
+            async with asyncio.timeout(self._idle_timeout_s):
+                if not self._has_sent:  # apart from the message, so that a status may follow while that is being sent
+                    self._has_sent = True
+                    await undisturbed(self._context.send_initial_metadata(()))
+                await undisturbed(self._context.write(raw_response))
+        except TimeoutError:
+            raise IdleError from None
         except grpc.aio.BaseError as error:  # gRPC is about to cancel the handler, too
             raise asyncio.CancelledError from error
         self.call.response_bytes += len(raw_response)
@@ -90,12 +103,13 @@ class RequestStream(ResponseStream):
     def __init__(
         self,
         call: Call,
+        idle_timeout_s: float,
         limiter: ConcurrencyLimiter,
         deserialize: Callable[[bytes], Message],
         answer_raw: AnswerRaw,
     ) -> None:
         """Read nothing yet; `limiter` knows when the server admits no more requests."""
-        super().__init__(call)
+        super().__init__(call, idle_timeout_s)
         self._limiter = limiter
         self._deserialize = deserialize
         self._answer_raw = answer_raw
@@ -114,6 +128,7 @@ class RequestStream(ResponseStream):
             max_unanswered: how many are under way before no more are read.
 
         Raises:
+            IdleError: if no request comes for too long while none is under way.
             DragomanError: why the server takes no more requests, once those under way are answered.
         """
         rejection = asyncio.create_task(self._limiter.wait_until_closed())
@@ -125,7 +140,10 @@ class RequestStream(ResponseStream):
                 waiting = {*self._under_way, rejection, *([self._reading] if self._reading else [])}
                 if rejection.done():
                     waiting.remove(rejection)
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                idle_timeout_s = None if self._under_way else self._idle_timeout_s
+                done, _ = await asyncio.wait(waiting, timeout=idle_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    raise IdleError
                 for task in [task for task in self._under_way if task.done()]:
                     await self.write_raw(task.result())
                     del self._under_way[task]
@@ -142,10 +160,10 @@ class RequestStream(ResponseStream):
         self._has_begun = True
         return await self._context.read()
 
-    async def before_rejection(self) -> None:
-        """Prepare the rejection of the call; see `wait_for_first_message`."""
-        if not self._has_begun:
-            await wait_for_first_message(self._context.read())
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was read."""
+        return self._has_begun
 
     def _is_over(self, rejection: "asyncio.Task[DragomanError]") -> bool:
         if self._under_way:
@@ -206,7 +224,7 @@ async def wait_for_first_message(receiving: Awaitable[Any]) -> None:
     await asyncio.wait((task,), timeout=_FIRST_MESSAGE_PATIENCE_S)
 
 
-async def _undisturbed(operation: Coroutine[Any, Any, _Result]) -> _Result:
+async def undisturbed(operation: Coroutine[Any, Any, _Result]) -> _Result:
     """Await an operation of gRPC; if the awaiting task is cancelled, the operation still comes to its end."""
     task = asyncio.ensure_future(operation)
     task.add_done_callback(look_at_error)

@@ -93,12 +93,22 @@ class Metrics:
     )
     requests_in_flight = _gauge("mt_requests_in_flight", "RPCs being answered.", ("method",))
     open_streams = _gauge("mt_open_streams", "Calls that carry many requests, such as TranslateStream.")
+    unseen_calls = _counter(
+        "mt_unseen_calls",
+        "Calls that were over before the server saw them: reset by their callers, or cancelled by gRPC.",
+    )
+    unread_calls = _gauge("mt_unread_calls", "Calls whose message has not arrived yet.")
+    received_bytes = _gauge("mt_received_bytes", "Messages of the calls that are being answered.")
+    watchers = _gauge("mt_health_watchers", "Calls of Health/Watch.")
     rejected_requests = _counter(
         "mt_rejected_requests",
         "Requests rejected before the queue, by reason: overloaded (the queue is full), deadline (the answer would "
         "come too late), draining, or the reason in the details of the status.",
         ("reason",),
         shown=("overloaded", "deadline", "draining"),
+    )
+    limit_refusals = _counter(
+        "mt_limit_refusals", "Calls that a limit of the gRPC server rejected or ended, by the setting.", ("limit",)
     )
     warnings = _counter("mt_translation_warnings", "Warnings in replies by kind.", ("kind",))
 

@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry
 from service.api.access import Access
 from service.api.interceptors import RequestInterceptor
 from service.api.rate_limits import ConcurrencyLimiter
-from service.api.settings import AccessSettings
+from service.api.receiving import Bounds
+from service.api.settings import AccessSettings, GrpcSettings
 from service.api.status import NEUTRAL_MESSAGE
 from service.errors import DrainingError, InvalidFieldError
 from service.telemetry.metrics import Metrics
@@ -37,8 +38,12 @@ class FakeContext:
         self.code: grpc.StatusCode | None = None
         self.message = ""
         self.trailing: dict[str, str | bytes] = {}
+        self.raw_request: Any = REQUEST
         self._metadata = metadata
         self._remaining_s = remaining_s
+
+    async def read(self) -> Any:
+        return self.raw_request
 
     def peer(self) -> str:
         return "ipv4:127.0.0.1:40000"
@@ -63,7 +68,7 @@ class FakeContext:
 class Around:
     """An interceptor around one method, and what it counts."""
 
-    def __init__(self, method: Method, *, max_concurrent: int = 8) -> None:
+    def __init__(self, method: Method, *, max_concurrent: int = 8, settings: GrpcSettings | None = None) -> None:
         self.limiter = ConcurrencyLimiter(max_concurrent=max_concurrent)
         self.limiter.open()
         self.clock = ManualClock()
@@ -72,6 +77,7 @@ class Around:
             (SERVICE,),
             limited_service=SERVICE,
             limiter=self.limiter,
+            bounds=Bounds(settings or GrpcSettings(), self.metrics),
             metrics=self.metrics,
             access=Access(AccessSettings(), self.metrics),
             tracing=Tracing(),
@@ -88,7 +94,8 @@ class Around:
         return await self._interceptor.intercept_service(continuation, SimpleNamespace(method=path))
 
     async def call(self, context: FakeContext, raw_request: bytes = REQUEST) -> pb.TranslateResponse:
-        raw_response = await (await self.handler()).unary_unary(raw_request, context)
+        context.raw_request = raw_request
+        raw_response = await (await self.handler()).stream_unary(None, context)
         return pb.TranslateResponse.FromString(raw_response)
 
     async def refused(self, context: FakeContext, raw_request: bytes = REQUEST) -> FakeContext:

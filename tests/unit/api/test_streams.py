@@ -7,13 +7,19 @@ from typing import Any
 import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
+from prometheus_client import CollectorRegistry
 
 from service.api import streams
 from service.api.calls import Call
 from service.api.rate_limits import ConcurrencyLimiter
+from service.api.receiving import Bounds, Receiver
+from service.api.settings import GrpcSettings
 from service.api.streams import RequestStream, readable_id, wait_for_first_message
 from service.requests import AccessRecord
+from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import RequestTrace
+
+IDLE_S = 60.0  # no test waits for it
 
 
 class Caller:
@@ -42,7 +48,11 @@ def stream_of(caller: Caller) -> RequestStream:
         is_limited=True,
     )
     limiter = ConcurrencyLimiter(max_concurrent=1)
-    return RequestStream(call, limiter, pb.TranslateRequest.FromString, refuse)
+    return RequestStream(call, IDLE_S, limiter, pb.TranslateRequest.FromString, refuse)
+
+
+def receiver() -> Receiver:
+    return Bounds(GrpcSettings(), Metrics(CollectorRegistry())).open_receiver
 
 
 async def refuse(*_: Any) -> bytes:
@@ -53,19 +63,27 @@ async def refuse(*_: Any) -> bytes:
 async def test_a_refusal_follows_the_first_message_and_waits_for_no_other(requests: list[bytes]) -> None:
     caller = Caller(requests)
 
-    await asyncio.wait_for(stream_of(caller).before_rejection(), timeout=10)
+    await asyncio.wait_for(receiver().before_rejection(caller), timeout=10)
 
     assert caller.num_reads == 1
 
 
 async def test_a_refusal_does_not_read_beside_what_reads_already() -> None:
-    caller = Caller([b"first", b"second"])
-    stream = stream_of(caller)
+    stream = stream_of(Caller([b"first", b"second"]))
+    has_begun = stream.has_begun
+
     await stream.read()
 
-    await stream.before_rejection()
+    assert (has_begun, stream.has_begun) == (False, True)
 
-    assert caller.num_reads == 1
+
+async def test_no_more_than_a_few_messages_are_taken_of_those_who_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_FIRST_MESSAGE_PATIENCE_S", 0.05)
+    callers, taken_by = [Caller(None) for _ in range(20)], receiver()
+
+    await asyncio.gather(*(taken_by.before_rejection(caller) for caller in callers))
+
+    assert sum(caller.num_reads for caller in callers) == 4
 
 
 async def test_a_silent_caller_is_rejected_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +91,7 @@ async def test_a_silent_caller_is_rejected_all_the_same(monkeypatch: pytest.Monk
 
     caller = Caller(None)
 
-    await asyncio.wait_for(stream_of(caller).before_rejection(), timeout=10)
+    await asyncio.wait_for(receiver().before_rejection(caller), timeout=10)
 
     assert caller.num_reads == 1
 

@@ -152,6 +152,11 @@ def test_envoy_agrees_with_the_limits_of_the_server() -> None:
     grpc = Settings().grpc
 
     assert manager["http2_protocol_options"]["max_concurrent_streams"] == grpc.max_connection_streams
+    assert (
+        upstream["explicit_http_config"]["http2_protocol_options"]["max_concurrent_streams"]
+        == grpc.max_connection_streams
+    )
+    assert seconds(manager["stream_idle_timeout"]) > max(grpc.max_timeout_s, grpc.stream_idle_timeout_s)
     assert seconds(route["timeout"]) == 0
     assert seconds(route["max_stream_duration"]["grpc_timeout_header_max"]) == grpc.max_stream_timeout_s
     assert seconds(upstream["common_http_protocol_options"]["idle_timeout"]) < grpc.max_connection_idle_s

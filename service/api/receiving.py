@@ -1,0 +1,194 @@
+"""How messages are received: after the caller is known, in a limited time, and within memory that all calls share.
+
+Until a call is read from, gRPC takes no more of its message than a window of 64 KiB; from then on it takes all of it,
+and nothing tells how much has come. So whoever reads holds a slot, which stands for the largest message.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import grpc
+
+from service.api.rate_limits import Places
+from service.api.settings import GrpcSettings
+from service.api.streams import undisturbed, wait_for_first_message
+from service.errors import DeadlineExceededError, InvalidFieldError, OverloadedError
+from service.telemetry.metrics import Metrics
+
+_NUM_OPEN_READS = 8
+_MAX_OPEN_UNREAD = 256
+_OPEN_TIMEOUT_S = 2.0
+"""For messages of callers who need no key, which are short."""
+
+_REJECTED = ""  # in place of a caller
+_HURRIED_S = 1.0
+_CANCELLATION_S = 0.05  # within which a caller who has left is told from one who has sent nothing
+
+
+@dataclass(slots=True, eq=False)
+class _Reader:
+    """A call whose message is received, or will be."""
+
+    caller: str
+    timeout: asyncio.Timeout
+    may_read: asyncio.Future[None]
+    began_s: float = 0.0
+    is_hurried: bool = False
+    """Whether it ends early because others wait."""
+
+    def hurry(self) -> None:
+        """Let it have a moment and no more."""
+        until_s, allowed_s = self.timeout.when(), self.began_s + _HURRIED_S
+        if not self.timeout.expired() and until_s is not None and until_s > allowed_s:
+            self.is_hurried = True
+            self.timeout.reschedule(allowed_s)
+
+
+class Receiver:
+    """Receives the first message of calls.
+
+    While calls wait for a slot, nobody keeps one for longer than a second, and the newest call goes first: messages
+    that are there are read at once, whatever number of callers sends theirs byte by byte.
+    """
+
+    def __init__(
+        self,
+        *,
+        unread: Places,
+        num_reads: int,
+        caller_share: float,
+        timeout_s: float,
+        count_late: Callable[[], None],
+    ) -> None:
+        """Let so many messages be received at a time, the rest wait; `unread` has a place for each call of both."""
+        self._unread = unread
+        self._num_reads = num_reads
+        self._num_caller_reads = max(1, int(num_reads * caller_share))
+        self._timeout_s = timeout_s
+        self._count_late = count_late
+        self._reading: list[_Reader] = []
+        self._waiting: list[_Reader] = []
+
+    @property
+    def num_unread(self) -> int:
+        """Calls whose message is awaited."""
+        return self._unread.num_taken
+
+    async def receive(self, context: grpc.aio.ServicerContext, caller: str) -> bytes:
+        """Return the message of a call.
+
+        Raises:
+            InvalidFieldError: if the caller ends without one.
+            DeadlineExceededError: if it does not come in time.
+            RetryableError: if too many wait for theirs, or it does not come soon while others wait.
+        """
+        loop = asyncio.get_running_loop()
+        reader = _Reader(caller, asyncio.timeout(self._timeout_s), loop.create_future())
+        try:
+            with self._unread.taken(caller):
+                async with reader.timeout, self._slot(reader):
+                    raw_message = await undisturbed(context.read())
+        except TimeoutError:
+            self._count_late()
+            if reader.is_hurried:
+                unit = "messages being received"
+                raise OverloadedError(
+                    queued=self._num_reads, limit=self._num_reads, unit=unit, retry_after_s=_HURRIED_S
+                ) from None
+            raise DeadlineExceededError("stream") from None
+        if raw_message is grpc.aio.EOF:
+            await asyncio.sleep(_CANCELLATION_S)
+            raise InvalidFieldError("request", "no message", "one")
+        return bytes(raw_message)
+
+    async def before_rejection(self, context: grpc.aio.ServicerContext) -> None:
+        """Take the message of a stream that is about to be rejected, unless many are being taken."""
+        num_own = sum(other.caller == _REJECTED for other in self._reading)
+        if len(self._reading) < self._num_reads and num_own < self._num_caller_reads:
+            reader = _Reader(_REJECTED, asyncio.timeout(None), asyncio.get_running_loop().create_future())
+            async with reader.timeout, self._slot(reader):
+                await wait_for_first_message(context.read())
+
+    @contextlib.asynccontextmanager
+    async def _slot(self, reader: _Reader) -> AsyncIterator[None]:
+        self._waiting.append(reader)
+        self._admit()
+        if not reader.may_read.done():
+            for other in self._reading:
+                self._hurry_if_in_the_way(other, reader.caller)
+        try:
+            await reader.may_read
+            yield
+        finally:
+            (self._reading if reader in self._reading else self._waiting).remove(reader)
+            self._admit()
+
+    def _admit(self) -> None:
+        """Give a slot that is free to the newest call whose caller has not its share yet."""
+        if not self._waiting or len(self._reading) >= self._num_reads:
+            return
+        num_of = Counter(other.caller for other in self._reading)
+        for reader in reversed(self._waiting):
+            if num_of[reader.caller] < self._num_caller_reads and not reader.may_read.done():
+                self._waiting.remove(reader)
+                self._reading.append(reader)
+                reader.began_s = asyncio.get_running_loop().time()
+                reader.may_read.set_result(None)
+                if self._waiting:
+                    self._hurry_if_in_the_way(reader, self._waiting[-1].caller)
+                return
+
+    def _hurry_if_in_the_way(self, reader: _Reader, caller: str) -> None:
+        if reader.caller == caller or len(self._reading) >= self._num_reads:
+            reader.hurry()
+
+
+class Bounds:
+    """What the settings allow to all calls together, and to one caller."""
+
+    def __init__(self, settings: GrpcSettings, metrics: Metrics) -> None:
+        def places(setting: str, unit: str, total: int, per_caller: int) -> Places:
+            return Places(
+                unit,
+                total=total,
+                per_caller=max(1, per_caller),
+                count_refusal=metrics.limit_refusals.labels(setting).inc,
+            )
+
+        share = settings.max_caller_share
+        num_bytes, num_calls = settings.max_received_bytes // 2, settings.max_concurrent_requests
+        self.settings = settings
+        self.bytes = places("max_received_bytes", "bytes of messages", num_bytes, int(num_bytes * share))
+        self.streams = places("max_streams", "streams", settings.max_streams, int(settings.max_streams * share))
+        self.watchers = places("max_watchers", "watchers", settings.max_watchers, settings.max_peer_watchers)
+        count_late = metrics.limit_refusals.labels("message_timeout_s").inc
+        unread = "calls without a message"
+        self.receiver = Receiver(
+            unread=places("max_concurrent_requests", unread, num_calls, int(num_calls * share)),
+            num_reads=num_bytes // settings.max_message_bytes,
+            caller_share=share,
+            timeout_s=settings.message_timeout_s,
+            count_late=count_late,
+        )
+        self.open_receiver = Receiver(
+            unread=places("max_concurrent_requests", unread, _MAX_OPEN_UNREAD, _MAX_OPEN_UNREAD // 2),
+            num_reads=_NUM_OPEN_READS,
+            caller_share=0.5,
+            timeout_s=min(settings.message_timeout_s, _OPEN_TIMEOUT_S),
+            count_late=count_late,
+        )
+        metrics.received_bytes.set_function(lambda: self.bytes.num_taken)
+        metrics.watchers.set_function(lambda: self.watchers.num_taken)
+        metrics.unread_calls.set_function(lambda: self.receiver.num_unread + self.open_receiver.num_unread)
+        self._count_large = metrics.limit_refusals.labels("max_control_message_bytes").inc
+        self.count_idle = metrics.limit_refusals.labels("stream_idle_timeout_s").inc
+
+    def check_control_message(self, num_bytes: int) -> None:
+        """Raise InvalidFieldError if a message to any service but translation is too large."""
+        limit = self.settings.max_control_message_bytes
+        if num_bytes > limit:
+            self._count_large()
+            raise InvalidFieldError("request", f"{num_bytes} bytes", f"at most {limit} bytes")

@@ -1,0 +1,371 @@
+"""Callers who know HTTP/2 and mean no good: none of them keeps the others from being served."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from h2.exceptions import H2Error
+from hyperframe.frame import HeadersFrame
+
+from loadtests.stress.chaos.http2 import RawConnection, call_headers, grpc_message
+from loadtests.stress.chaos.resets import flood_with_resets
+from service.api.callers import new_key, store
+from service.cli.demo import ServerProcess
+from tests.integration.real_process import START_S, get, process
+from tests.integration.running_server import (
+    PATIENCE_S,
+    RunningServer,
+    listening_server,
+    refusal,
+    request,
+    running_server,
+)
+
+WATCH = "/grpc.health.v1.Health/Watch"
+TRANSLATE = "/dragoman.v1.TranslationService/Translate"
+TRANSLATE_STREAM = "/dragoman.v1.TranslationService/TranslateStream"
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+SOON_S = 10.0
+"""Far below the times after which a server gives up waiting, far above what anything here takes."""
+
+MAX_GROWTH_BYTES = 64 * 1024 * 1024
+FAIR_KEY, GREEDY_KEY = new_key(), new_key()
+FAIR, GREEDY = ((("authorization", f"Bearer {key}"),) for key in (FAIR_KEY, GREEDY_KEY))
+
+
+@pytest.fixture
+def callers_file(tmp_path: Path) -> Path:
+    path = tmp_path / "callers.toml"
+    entry = '[[caller]]\nname = "{}"\nkeys = ["{}"]\npermissions = ["translate"]\n'
+    path.write_text(entry.format("fair", store(FAIR_KEY)) + entry.format("greedy", store(GREEDY_KEY)), encoding="utf-8")
+    return path
+
+
+@contextlib.asynccontextmanager
+async def raw_connection(server: RunningServer, *, window_bytes: int = 65_535) -> AsyncIterator[RawConnection]:
+    """A connection that has begun."""
+    connection = await asyncio.to_thread(RawConnection, f"127.0.0.1:{server.port}", window_bytes=window_bytes)
+    try:
+        await asyncio.to_thread(connection.begin)
+        yield connection
+    finally:
+        connection.close()
+
+
+async def check(server: RunningServer) -> int:
+    response = await health_pb2_grpc.HealthStub(server.channel).Check(
+        health_pb2.HealthCheckRequest(), timeout=PATIENCE_S
+    )
+    status: int = response.status
+    return status
+
+
+def watch(server: RunningServer, name: str = "") -> Any:
+    return health_pb2_grpc.HealthStub(server.channel).Watch(health_pb2.HealthCheckRequest(service=name))
+
+
+async def state(watcher: Any) -> int:
+    async with asyncio.timeout(SOON_S):
+        status: int = (await watcher.read()).status
+    return status
+
+
+async def test_a_watcher_that_never_reads_delays_neither_start_nor_drain(tiny_model: Path) -> None:
+    async with listening_server(tiny_model) as server, raw_connection(server, window_bytes=0) as silent:
+        for name in ("", "dragoman.v1.TranslationService"):
+            named = health_pb2.HealthCheckRequest(service=name).SerializeToString()
+            silent.call(WATCH, grpc_message(named))
+        honest = watch(server)
+        assert await state(honest) == NOT_SERVING  # begun later, so the silent ones are being answered
+        assert await check(server) == NOT_SERVING
+
+        async with asyncio.timeout(SOON_S):
+            await server.app.load()
+        assert await state(honest) == SERVING
+
+        async with asyncio.timeout(SOON_S):
+            assert await server.app.drain()
+        assert await state(honest) == NOT_SERVING
+        async with asyncio.timeout(SOON_S):
+            await server.app.stop()
+
+
+async def test_watchers_are_limited_by_host_and_in_all_and_leave_room_when_they_go(tiny_model: Path) -> None:
+    limits = {"grpc__max_watchers": 3, "grpc__max_peer_watchers": 2}
+    async with running_server(tiny_model, **limits) as server:
+        first, second = watch(server), watch(server)
+        assert await state(first) == await state(second) == SERVING
+
+        error = await refusal(watch(server).read())
+
+        assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED")
+        assert error.retry_delay_ms > 0
+        assert server.sample("mt_limit_refusals_total", limit="max_watchers") == 1
+        assert server.sample("mt_health_watchers") == 2
+        second.cancel()
+        await server.until_sample(1, "mt_health_watchers")
+        assert await state(watch(server)) == SERVING
+    async with running_server(tiny_model, grpc__max_watchers=1) as server:
+        assert await state(watch(server)) == SERVING
+        assert (await refusal(watch(server).read())).reason == "OVERLOADED"
+
+
+async def test_a_watch_ends_after_a_time_and_nothing_is_kept_of_a_name(tiny_model: Path) -> None:
+    async with running_server(tiny_model, grpc__max_watch_s=0.2) as server:
+        watcher = watch(server, "no.such.Service")
+
+        assert await state(watcher) == SERVICE_UNKNOWN
+        assert await watcher.read() is grpc.aio.EOF
+        assert await watcher.code() is grpc.StatusCode.OK
+        await server.until_sample(0, "mt_health_watchers")
+
+
+async def test_a_message_that_does_not_come_ends_the_call(tiny_model: Path) -> None:
+    async with (
+        running_server(tiny_model, grpc__message_timeout_s=0.2) as server,
+        raw_connection(server) as slow,
+    ):
+        for path in (TRANSLATE, "/dragoman.v1.ModelService/ListModels", "/grpc.health.v1.Health/Check", WATCH):
+            slow.call(path, b"\0\0\0", ends=False)
+
+        await server.until_sample(4, "mt_limit_refusals_total", limit="message_timeout_s")
+
+        await server.until_sample(0, "mt_unread_calls")
+        assert server.sample("mt_requests_total", method="Translate", status="DEADLINE_EXCEEDED") == 1
+        assert len((await server.translate("A man.")).translations) == 1
+
+
+async def test_calls_without_a_message_take_a_share_of_what_is_there(tiny_model: Path, callers_file: Path) -> None:
+    limits = {"grpc__max_concurrent_requests": 8, "access__callers_file": callers_file}
+    async with running_server(tiny_model, **limits) as server, raw_connection(server) as greedy:
+        for _ in range(20):
+            greedy.call(TRANSLATE, b"", ends=False, extra=GREEDY)
+
+        await server.until_sample(16, "mt_limit_refusals_total", limit="max_concurrent_requests")
+
+        assert server.sample("mt_unread_calls") == 4
+        assert server.sample("mt_requests_total", method="Translate", status="RESOURCE_EXHAUSTED") == 16
+        assert len((await server.translation.Translate(request("A man."), metadata=FAIR)).translations) == 1
+
+
+async def test_messages_take_a_share_of_the_memory_for_them(tiny_model: Path, callers_file: Path) -> None:
+    limits = {
+        "grpc__max_message_bytes": 10_000,
+        "grpc__max_received_bytes": 40_000,  # half of it for what is being answered, half of that for one caller
+        "access__callers_file": callers_file,
+    }
+    async with running_server(tiny_model, **limits) as server:
+        server.model.halt()
+
+        def translate(metadata: Any) -> Any:
+            return asyncio.ensure_future(server.translation.Translate(request("A. " * 2000), metadata=metadata))
+
+        admitted = [translate(GREEDY)]
+        await server.until_sample(1, "mt_requests_in_flight", method="Translate")
+        error = await refusal(translate(GREEDY))
+        admitted.append(translate(FAIR))
+        await server.until_sample(2, "mt_requests_in_flight", method="Translate")
+
+        assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED")
+        assert error.retry_delay_ms > 0
+        assert server.sample("mt_limit_refusals_total", limit="max_received_bytes") == 1
+        assert server.sample("mt_received_bytes") > 12_000
+        server.model.resume()
+        await asyncio.gather(*admitted)
+        await server.until_sample(0, "mt_received_bytes")
+
+
+@pytest.mark.parametrize("is_health", [True, False])
+async def test_only_translation_takes_large_messages(server: RunningServer, *, is_health: bool) -> None:
+    large = "a" * 100_000
+    call = (
+        health_pb2_grpc.HealthStub(server.channel).Check(health_pb2.HealthCheckRequest(service=large))
+        if is_health
+        else server.model_service.GetModel(pb.GetModelRequest(model=large))
+    )
+
+    error = await refusal(call)
+
+    assert (error.code, error.fields) == ("INVALID_ARGUMENT", ["request"])
+    assert server.sample("mt_limit_refusals_total", limit="max_control_message_bytes") == 1
+
+
+async def test_idle_streams_take_a_share_of_the_places_and_end(tiny_model: Path, callers_file: Path) -> None:
+    limits = {"grpc__max_streams": 6, "grpc__max_concurrent_requests": 6, "access__callers_file": callers_file}
+    async with running_server(tiny_model, **limits, grpc__stream_idle_timeout_s=2.0) as server:
+
+        def stream(metadata: Any) -> Any:
+            return server.translation.TranslateStream(metadata=metadata)
+
+        idle = [stream(GREEDY) for _ in range(3)]
+        await server.until_sample(3, "mt_open_streams")
+
+        error = await refusal(stream(GREEDY).read())
+        fair = stream(FAIR)
+        await fair.write(request("A man.", request_id="r"))
+        answer = await fair.read()
+
+        assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED")
+        assert (answer.request_id, len(answer.translations)) == ("r", 1)
+        assert len((await server.translation.Translate(request("A man."), metadata=FAIR)).translations) == 1
+        ended = [await refusal(call.read()) for call in idle]
+        assert {error.code for error in ended} == {"DEADLINE_EXCEEDED"}
+        assert server.sample("mt_limit_refusals_total", limit="max_streams") == 1
+        await server.until_sample(4, "mt_limit_refusals_total", limit="stream_idle_timeout_s")
+        assert await stream(GREEDY).write(request("A man.", request_id="r")) is None
+
+
+async def test_a_stream_that_waits_for_an_answer_is_not_idle(tiny_model: Path) -> None:
+    async with running_server(tiny_model, grpc__stream_idle_timeout_s=0.2) as server:
+        server.model.halt()
+        stream = server.translation.TranslateStream()
+        await stream.write(request("A man.", request_id="r"))
+        await server.model.halted_step()
+
+        await asyncio.wait((asyncio.ensure_future(stream.read()),), timeout=1.0)  # there is nothing to wait for
+
+        assert server.sample("mt_open_streams") == 1
+        server.model.resume()
+
+
+async def test_a_stream_whose_answers_are_not_taken_ends_and_others_find_room(tiny_model: Path) -> None:
+    limits = {"grpc__stream_idle_timeout_s": 0.5, "grpc__max_concurrent_requests": 4}
+    async with running_server(tiny_model, **limits) as server, raw_connection(server, window_bytes=0) as silent:
+        messages = b"".join(
+            grpc_message(request("A man.", request_id=f"r{number}").SerializeToString()) for number in range(3)
+        )
+        silent.call(TRANSLATE_STREAM, messages, ends=False)
+
+        await server.until_sample(1, "mt_limit_refusals_total", limit="stream_idle_timeout_s")
+
+        await server.until_sample(0, "mt_open_streams")
+        assert len((await server.translate("A man.")).translations) == 1
+
+
+class Guarded:
+    """A server in a process of its own that knows two callers, and its memory."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.ports = server.wait_until_ready(timeout_s=START_S)
+        self.target = f"127.0.0.1:{self.ports.grpc_port}"
+        self._process = psutil.Process(server._process.pid)
+        self.translate()
+        self._begin_bytes = self._process.memory_info().rss
+
+    def growth_bytes(self) -> int:
+        """Of its memory since the first call."""
+        return self._process.memory_info().rss - self._begin_bytes
+
+    def translate(self) -> float:
+        """Translate with a key and without retries on a new connection; return how long it took."""
+        began_s = time.monotonic()
+        options = (("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1))
+        with grpc.insecure_channel(self.target, options=options) as channel:
+            pb_grpc.TranslationServiceStub(channel).Translate(request("A man."), timeout=PATIENCE_S, metadata=FAIR)
+        return time.monotonic() - began_s
+
+    def sample(self, name: str) -> float:
+        """Return the value of a metric without labels."""
+        lines = get(self.ports, "/metrics")[1].splitlines()
+        return float(next((line.split()[-1] for line in lines if line.startswith(f"{name} ")), 0.0))
+
+
+@pytest.fixture
+def guarded(tiny_model: Path, callers_file: Path) -> Iterator[Guarded]:
+    settings = {"DRAGOMAN_ACCESS__CALLERS_FILE": str(callers_file), "DRAGOMAN_MODELS__DIRECTORY": str(tiny_model)}
+    with process(**settings) as server:
+        yield Guarded(server)
+
+
+def largest_growth(server: Guarded, path: str, content: bytes, *, num_connections: int, num_calls: int) -> int:
+    """Make calls that never end, and send as much to each as the server takes; return the growth of its memory."""
+    with contextlib.ExitStack() as stack:
+        rest: dict[tuple[RawConnection, int], bytearray] = {}
+        for _ in range(num_connections):
+            connection = stack.enter_context(contextlib.closing(RawConnection(server.target)))
+            connection.begin()
+            for _ in range(num_calls):
+                stream = connection.call(path, b"", ends=False)
+                rest[connection, stream] = bytearray(content)
+        most, until_s = 0, time.monotonic() + 6.0
+        while rest and time.monotonic() < until_s:
+            for (connection, stream), left in list(rest.items()):
+                try:
+                    num_bytes = min(connection.local_flow_control_window(stream), len(left), 16_384)
+                    if num_bytes > 0:
+                        connection.send_data(stream, bytes(left[:num_bytes]))
+                except H2Error:  # the server has ended it
+                    num_bytes = len(left)
+                del left[:num_bytes]
+                if not left:
+                    del rest[connection, stream]
+            for connection in {connection for connection, _ in rest}:
+                connection.flush()
+                list(connection.events(0.001))
+                connection.flush()
+            most = max(most, server.growth_bytes())
+        assert server.translate() < SOON_S
+        return max(most, server.growth_bytes())
+
+
+LARGE_BYTES = 4 * 1024 * 1024 - 100
+
+
+@pytest.mark.parametrize("path", [TRANSLATE, TRANSLATE_STREAM, WATCH])
+def test_unfinished_messages_of_strangers_take_no_memory(guarded: Guarded, path: str) -> None:
+    unfinished = grpc_message(bytes(LARGE_BYTES))[:-1]
+    assert largest_growth(guarded, path, unfinished, num_connections=2, num_calls=60) < MAX_GROWTH_BYTES
+
+
+def test_names_of_megabytes_are_not_kept(guarded: Guarded) -> None:
+    named = grpc_message(health_pb2.HealthCheckRequest(service="a" * LARGE_BYTES).SerializeToString())
+    assert largest_growth(guarded, WATCH, named, num_connections=60, num_calls=1) < MAX_GROWTH_BYTES
+
+
+def test_calls_of_headers_alone_take_no_memory(guarded: Guarded) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(10):
+            connection = stack.enter_context(contextlib.closing(RawConnection(guarded.target)))
+            connection.begin()
+            encoder = connection.encoder
+            for stream in range(1, 4000, 2):
+                block = encoder.encode(call_headers(TRANSLATE))
+                connection.send(HeadersFrame(stream, block, flags=["END_HEADERS"]).serialize())
+        until_s = time.monotonic() + SOON_S
+        while guarded.sample("mt_unread_calls") and time.monotonic() < until_s:
+            pass
+
+        assert guarded.growth_bytes() < MAX_GROWTH_BYTES
+        assert guarded.translate() < SOON_S
+
+
+def test_no_call_fails_while_others_are_reset_and_resets_are_counted(guarded: Guarded) -> None:
+    async def flood_and_translate() -> tuple[int, list[float]]:
+        flood = asyncio.create_task(
+            asyncio.to_thread(flood_with_resets, guarded.target, TRANSLATE, num_connections=32, seconds=4.0)
+        )
+        durations_s = []
+        while not flood.done():
+            durations_s.append(await asyncio.to_thread(guarded.translate))
+        return await flood, durations_s
+
+    num_resets, durations_s = asyncio.run(flood_and_translate())
+
+    assert num_resets > 10_000
+    assert durations_s
+    assert guarded.translate() < SOON_S
+    until_s = time.monotonic() + SOON_S
+    while not (num_counted := guarded.sample("mt_unseen_calls_total")):
+        assert time.monotonic() < until_s
+    assert num_counted <= num_resets
