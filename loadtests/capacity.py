@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from loadtests import generator
+from loadtests import offer
 from loadtests.flags import flags_of, parsed_by, within
 from loadtests.records import Summary
 from loadtests.report import Report, circumstances, figure, markdown, plot, rounded, unclean_end
@@ -229,7 +229,7 @@ def prepare(options: argparse.Namespace, workload: Workload) -> Callable[[Target
 
 
 def _measure(options: argparse.Namespace, workload: Workload, texts: str, target: Target) -> Report:
-    server = generator.Generator(target=target, workload=workload)
+    server = offer.Generator(target=target, workload=workload)
     with tqdm(desc=NAME, unit="run", disable=None, leave=False) as bar:
         capacity = find_capacity(server, options.slo, PLANS[options.mode], note=bar.update)
         point_s = options.point or _POINT_S[options.mode]

@@ -1,17 +1,13 @@
-"""Makes planned calls over gRPC and notes what became of each.
+"""Makes planned calls over gRPC, when they are due or for callers who wait, and notes what became of each.
 
 Knows nothing of Locust: its threads are real ones, or gevent's where Locust has put those in their place.
 """
 
-import argparse
-import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Self
 
 import grpc
@@ -19,74 +15,29 @@ from dragoman.v1 import translation_pb2 as pb
 
 from loadtests import wire
 from loadtests.records import CallRecord
+from loadtests.target import Target
 from loadtests.wire import Method, Outcome
 from loadtests.workload import PlannedCall
 
-_KEY_VARIABLE: Final = "DRAGOMAN_API_KEY"
-"""Holds the key of the API where no flag names a file with it."""
-
 _CALLS: Final = {Method.TRANSLATE_DOCUMENT: "unary_stream", Method.TRANSLATE_STREAM: "stream_stream"}
 """How the methods whose answers are streams are called."""
+_NUM_CHANNELS: Final = 4
+"""Each has a thread of gRPC, and a server admits some hundred calls on each."""
 _CONNECT_S: Final = 20.0
+PATIENCE_S: Final = 60.0
+"""What a call may take beyond its deadline."""
 _MAX_THREADS: Final = 10_000
 """Calls whose answers are streams that `Client.begin` reads at a time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """How to call a server that asks who calls; `add_access_flags` says what the files are."""
-
-    key: str | None = None
-    tls: bool = False
-    ca_file: str | Path | None = None
-    certificate_file: str | Path | None = None
-    private_key_file: str | Path | None = None
-
-    def channel(self, target: str) -> grpc.Channel:
-        """Return a connection of its own, whose calls are never retried; OSError if a file cannot be read."""
-        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
-        files = (self.ca_file, self.private_key_file, self.certificate_file)
-        if not self.tls and not any(files):
-            return grpc.insecure_channel(target, options=options)
-        credentials = grpc.ssl_channel_credentials(*(Path(file).read_bytes() if file else None for file in files))
-        return grpc.secure_channel(target, credentials, options=options)
-
-
-OPEN: Final = Access()
-"""Of a server that needs neither TLS nor a key."""
-
-
-def add_access_flags(parser: Any) -> None:
-    """Declare how to call a server that asks who calls; `parser` is an `argparse.ArgumentParser` or a group of one."""
-    add = parser.add_argument
-    add("--api-key-file", metavar="FILE", help=f"holds the API key (what {_KEY_VARIABLE} holds)")
-    add("--tls", action="store_true", help="encrypt; implied by the flags below, whose files are PEM")
-    add("--ca-file", metavar="FILE", help="whom to trust (the public authorities)")
-    add("--certificate-file", metavar="FILE", help="of the client, for mutual TLS")
-    add("--private-key-file", metavar="FILE", help="belongs to --certificate-file")
-
-
-def access_of(options: argparse.Namespace) -> Access:
-    """Return what the flags of `add_access_flags` say; OSError if the file with the key cannot be read."""
-    key_file = options.api_key_file
-    key = Path(key_file).read_text(encoding="utf-8") if key_file else os.environ.get(_KEY_VARIABLE, "")
-    files = {name: getattr(options, name) for name in ("ca_file", "certificate_file", "private_key_file")}
-    return Access(key=key.strip() or None, tls=options.tls, **files)
 
 
 class Client:
     """Connections to a server, and the calls made over them."""
 
-    def __init__(
-        self, target: str, access: Access = OPEN, *, num_channels: int = 2, timeout_s: float = _CONNECT_S
-    ) -> None:
-        """Return once all connections to HOST:PORT stand; raise ConnectionError if they do not in time.
-
-        Each of the `num_channels` has a thread of gRPC, and a server admits some hundred calls on each.
-        """
-        self._metadata = (("authorization", f"Bearer {access.key}"),) if access.key else ()
+    def __init__(self, target: Target, *, timeout_s: float = _CONNECT_S) -> None:
+        """Return once all connections stand; ConnectionError if they do not in time, OSError without a file."""
+        self._metadata = (("authorization", f"Bearer {target.key}"),) if target.key else ()
         self._readers = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="reader")
-        self._channels = [access.channel(target) for _ in range(num_channels)]
+        self._channels = [target.channel() for _ in range(_NUM_CHANNELS)]
         self._callables = [
             {method: getattr(channel, _CALLS.get(method, "unary_unary"))(method.path) for method in Method}
             for channel in self._channels
@@ -97,7 +48,7 @@ class Client:
                 grpc.channel_ready_future(channel).result(timeout=timeout_s)
         except grpc.FutureTimeoutError as error:
             self.__exit__()
-            raise ConnectionError(f"{target}: no connection within {timeout_s:g} s") from error
+            raise ConnectionError(f"{target.address}: no connection within {timeout_s:g} s") from error
 
     def make(self, planned: PlannedCall, planned_s: float) -> CallRecord:
         """Make a call that should be sent at `planned_s` on `time.monotonic()`, where its deadline counts from.
@@ -114,6 +65,54 @@ class Client:
             return
         call, sent_s = self._start(planned, planned_s)
         call.add_done_callback(lambda ended: on_end(_record(planned, ended, planned_s=planned_s, sent_s=sent_s)))
+
+    def send(
+        self, due: Iterable[tuple[PlannedCall, float]], on_end: Callable[[CallRecord], object] = lambda _: None
+    ) -> list[CallRecord]:
+        """Begin each call when it is due, whatever became of those before; return the records when all have ended.
+
+        Raises TimeoutError if calls do not end long after their deadline.
+        """
+        records, ended = list[CallRecord](), threading.Semaphore(0)
+
+        def note(record: CallRecord) -> None:
+            records.append(record)
+            on_end(record)
+            ended.release()
+
+        num_begun, until_s = 0, 0.0
+        for call, due_s in due:
+            time.sleep(max(0.0, due_s - time.monotonic()))
+            self.begin(call, due_s, note)
+            num_begun, until_s = num_begun + 1, max(until_s, due_s + call.timeout_s + PATIENCE_S)
+        for _ in range(num_begun):
+            _acquire(ended, until_s - time.monotonic())
+        return records
+
+    def closed_loop(
+        self, num_callers: int, calls: Iterable[PlannedCall], *, began_s: float, total_s: float, retry_s: float
+    ) -> list[CallRecord]:
+        """Let callers make calls, each the next one when the one before has ended, until the time is over.
+
+        Who is rejected pauses for `retry_s`. `began_s` is on `time.monotonic()`. Raises as `send` does.
+        """
+        free = threading.Semaphore(num_callers)
+
+        def release(record: CallRecord) -> None:
+            if retry_s and record.outcome is Outcome.REJECTED:
+                threading.Timer(retry_s, free.release).start()
+            else:
+                free.release()
+
+        def due() -> Iterator[tuple[PlannedCall, float]]:
+            for call in calls:
+                _acquire(free, call.timeout_s + PATIENCE_S)
+                due_s = max(began_s, time.monotonic())
+                if due_s >= began_s + total_s:
+                    return
+                yield call, due_s
+
+        return self.send(due(), release)
 
     def __enter__(self) -> Self:
         return self
@@ -136,6 +135,11 @@ class Client:
             leaving.start()
             call.add_done_callback(lambda _: leaving.cancel())
         return call, sent_s
+
+
+def _acquire(semaphore: threading.Semaphore, patience_s: float) -> None:
+    if not semaphore.acquire(timeout=max(0.0, patience_s)):
+        raise TimeoutError(f"the server has not answered for {PATIENCE_S:g} s")
 
 
 def _record(planned: PlannedCall, call: Any, *, planned_s: float, sent_s: float) -> CallRecord:

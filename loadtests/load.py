@@ -184,7 +184,7 @@ def figures_of(run: Run, series: Mapping[str, Series]) -> _Figures:
         "queue_segments_max": max(series["queue"].values, default=None),
         "server_cores": mean("processor"),
         "server_memory_mb_max": max(series["memory"].values, default=None),
-        "generator_cores": None if summary.generator_cpu_s is None else summary.generator_cpu_s / run.load.total_s,
+        "generator_cores": None if summary.generator_cpu_s is None else summary.generator_cpu_s / run.load.duration_s,
         "generator_lag_p99_ms": summary.generator_lag.p99_ms,
     }
 

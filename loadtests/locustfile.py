@@ -28,8 +28,9 @@ from locust.argument_parser import get_parser
 from locust.exception import StopUser
 
 from loadtests.arrivals import make_schedule, parse_arrivals
-from loadtests.client import Client, access_of, add_access_flags
+from loadtests.client import Client
 from loadtests.flags import add_workload_flags, workload_of
+from loadtests.target import add_access_flags, target_of
 from loadtests.wire import Outcome
 from loadtests.workload import PlannedCall, Workload
 
@@ -67,7 +68,7 @@ def join(environment: Any, **_: Any) -> None:
         if options.arrivals != _CLOSED:
             parse_arrivals(options.arrivals, rate_per_s=options.rate).times(options.duration, options.seed)
         if not options.master:
-            TranslatingUser.client = Client(environment.host, access_of(options))
+            TranslatingUser.client = Client(target_of(options, environment.host))
     except (OSError, ValueError) as error:
         sys.exit(f"locustfile: {error}")
 
@@ -91,7 +92,7 @@ class TranslatingUser(User):  # type: ignore[misc]  # locust is not looked at wh
         """Make this process's share of the calls."""
         options = environment.parsed_options
         if options.worker:
-            cls.client = Client(environment.host, access_of(options))
+            cls.client = Client(target_of(options, environment.host))
         count = max(1, options.expect_workers) if options.worker else 1
         first, calls = max(0, environment.runner.worker_index), workload_of(options).calls(options.seed)
         if options.arrivals == _CLOSED:

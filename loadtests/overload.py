@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from loadtests.arrivals import poisson
 from loadtests.capacity import DEFAULT_SLO, PLANS, SearchPlan, find_capacity
 from loadtests.flags import parsed_by, within
-from loadtests.generator import Generator
-from loadtests.offer import Load, Run, offer
+from loadtests.offer import Generator, Load, Run, offer
 from loadtests.records import MAX_GENERATOR_LAG_P99_MS, percentile
 from loadtests.report import Report, circumstances, draw, figure, rounded, unclean_end
 from loadtests.sampler import RESIDENT_BYTES, scrape, work_left

@@ -10,13 +10,16 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from loadtests.client import Access, access_of, add_access_flags
+import grpc
+
 from loadtests.sampler import footprint, scrape, server_facts, work_left
 
+_KEY_VARIABLE: Final = "DRAGOMAN_API_KEY"
+"""Holds the key of the API where no flag names a file with it."""
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
 SERVE: Final = ("service", "serve", "--grpc-port", "0", "--http-port", "0")
 """The module that serves, with its arguments."""
@@ -135,16 +138,25 @@ def wait_until_idle(server: ServerProcess, *, timeout_s: float) -> dict[str, flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A server to be tested, and how to call it."""
+    """A server to be tested, and how to call it; `add_access_flags` says what the files are."""
 
-    address: str
-    """HOST:PORT."""
-
+    address: str  # HOST:PORT
     metrics_url: str | None = None
-    process: ServerProcess | None = None
-    """If it was started for the test."""
+    process: ServerProcess | None = None  # if it was started for the test
+    key: str | None = None
+    tls: bool = False
+    ca_file: str | Path | None = None
+    certificate_file: str | Path | None = None
+    private_key_file: str | Path | None = None
 
-    access: Access = field(default_factory=Access)
+    def channel(self) -> grpc.Channel:
+        """Return a connection of its own, whose calls are never retried; OSError if a file cannot be read."""
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+        files = (self.ca_file, self.private_key_file, self.certificate_file)
+        if not self.tls and not any(files):
+            return grpc.insecure_channel(self.address, options=options)
+        credentials = grpc.ssl_channel_credentials(*(Path(file).read_bytes() if file else None for file in files))
+        return grpc.secure_channel(self.address, credentials, options=options)
 
     def facts(self) -> list[str]:
         """Return what the server says of its version and models; nothing where its metrics are not known."""
@@ -155,14 +167,32 @@ class Target:
         return self.process.stop() if self.process else 0
 
 
+def add_access_flags(parser: Any) -> None:
+    """Declare how to call a server that asks who calls; `parser` is an `argparse.ArgumentParser` or a group of one."""
+    add = parser.add_argument
+    add("--api-key-file", metavar="FILE", help=f"holds the API key (what {_KEY_VARIABLE} holds)")
+    add("--tls", action="store_true", help="encrypt; implied by the flags below, whose files are PEM")
+    add("--ca-file", metavar="FILE", help="whom to trust (the public authorities)")
+    add("--certificate-file", metavar="FILE", help="of the client, for mutual TLS")
+    add("--private-key-file", metavar="FILE", help="belongs to --certificate-file")
+
+
 def add_server_flags(parser: Any) -> None:
-    """Declare which server it is; `parser` is an `argparse.ArgumentParser` or a group of one."""
+    """Declare which server it is, beside how to call it."""
     add = parser.add_argument
     add("--target", metavar="HOST:PORT", help="one that runs already; default: one is started")
     add("--metrics-url", metavar="URL", help="of that one, such as http://localhost:9464/metrics")
     add("--model-dir", type=Path, metavar="DIR", help="models to start one with (the one that ships)")
     add("--config", type=Path, metavar="FILE", help="settings to start one with (its defaults)")
     add_access_flags(parser)
+
+
+def target_of(options: argparse.Namespace, address: str, **known: Any) -> Target:
+    """Return a server to be called as `add_access_flags` says; OSError if the file with the key cannot be read."""
+    key_file = options.api_key_file
+    key = Path(key_file).read_text(encoding="utf-8") if key_file else os.environ.get(_KEY_VARIABLE, "")
+    access = {name: getattr(options, name) for name in ("tls", "ca_file", "certificate_file", "private_key_file")}
+    return Target(address=address, key=key.strip() or None, **access, **known)
 
 
 @contextmanager
@@ -172,17 +202,16 @@ def open_target(options: argparse.Namespace) -> Iterator[Target]:
     Raises ServerError if it does not start, or does not show its metrics; OSError if the file with the key is missing.
     """
     options.output.mkdir(parents=True, exist_ok=True)
-    access = access_of(options)
     if options.target:
         try:
             if options.metrics_url:
                 scrape(options.metrics_url)
         except (OSError, ValueError) as error:
             raise ServerError(f"{options.metrics_url}: no metrics: {error}") from error
-        yield Target(address=options.target, metrics_url=options.metrics_url, access=access)
+        yield target_of(options, options.target, metrics_url=options.metrics_url)
         return
     given = {"--config": options.config, "--models": options.model_dir}
     flags = [part for flag, path in given.items() if path is not None for part in (flag, str(path.resolve()))]
     with ServerProcess(options.output / "server.log", *flags) as server:
         server.wait_until_ready(timeout_s=_START_TIMEOUT_S)
-        yield Target(address=server.target, metrics_url=server.metrics_url, process=server, access=access)
+        yield target_of(options, server.target, metrics_url=server.metrics_url, process=server)

@@ -21,8 +21,8 @@ from tqdm import tqdm
 
 from loadtests.capacity import DEFAULT_SLO, PLANS, Run, SearchPlan, System, find_capacities, run
 from loadtests.flags import flags_of, parsed_by, within
-from loadtests.generator import Generator
 from loadtests.machine import num_cores
+from loadtests.offer import Generator
 from loadtests.peers import report
 from loadtests.peers.bench import alternating
 from loadtests.peers.models import MODELS, prepare_model, served_models

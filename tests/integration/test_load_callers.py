@@ -15,8 +15,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import code_pb2, status_pb2
 
 from loadtests.__main__ import main
-from loadtests.client import Access, Client
-from loadtests.generator import Generator
+from loadtests.client import Client
+from loadtests.offer import Generator
 from loadtests.records import CallRecord
 from loadtests.target import Target, add_server_flags, open_target
 from loadtests.wire import Method, Outcome
@@ -41,7 +41,7 @@ def call(method: Method, *, timeout_s: float = PATIENCE_S, leave_after_s: float 
 def made(planned: PlannedCall, answering: Answering, *, ago_s: float = 0.0) -> CallRecord:
     """The record of a call to a server that answers it so, planned so long ago."""
     records: queue.SimpleQueue[CallRecord] = queue.SimpleQueue()
-    with fake_translator({planned.method.value: answering}) as target, Client(target) as connection:
+    with fake_translator({planned.method.value: answering}) as target, Client(Target(address=target)) as connection:
         connection.begin(planned, time.monotonic() - ago_s, records.put)
         return records.get(timeout=PATIENCE_S)
 
@@ -173,7 +173,7 @@ def test_a_key_is_sent_over_an_encrypted_connection(tmp_path: Path) -> None:
 
     with (
         fake_translator({"Translate": note}, credentials=credentials) as target,
-        Client(target, Access(key="secret", ca_file=authority.write(tmp_path / "ca.pem"))) as connection,
+        Client(Target(address=target, key="secret", ca_file=authority.write(tmp_path / "ca.pem"))) as connection,
     ):
         record = connection.make(call(TRANSLATE), time.monotonic())
 
@@ -182,7 +182,7 @@ def test_a_key_is_sent_over_an_encrypted_connection(tmp_path: Path) -> None:
 
 def test_nobody_there_is_told_in_time() -> None:
     with pytest.raises(ConnectionError, match="localhost:1: no connection within"):
-        Client("localhost:1", timeout_s=0.05)
+        Client(Target(address="localhost:1"), timeout_s=0.05)
 
 
 @pytest.fixture
