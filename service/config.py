@@ -6,7 +6,6 @@ layer, a value that does not parse, a value out of range.
 """
 
 import difflib
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from service.runtime.settings import RuntimeSettings
 from service.telemetry.http_server import HttpSettings
 from service.telemetry.logs import LogSettings
 from service.telemetry.tracing import TracingSettings
+from service.toml import parse_toml
 from service.translate.options import TranslationDefaults, TranslationLimits
 
 ENVIRONMENT_PREFIX = "DRAGOMAN_"
@@ -121,7 +121,7 @@ def _from_file(path: Path | None) -> Iterator[tuple[str, _Entry]]:
     if path is None:
         return
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = parse_toml(path.read_bytes())
     except OSError as error:
         raise ConfigError("config", str(path), f"a readable file ({error.strerror})") from error
     except ValueError as error:  # neither UTF-8 nor TOML

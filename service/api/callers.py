@@ -15,7 +15,6 @@ import hashlib
 import hmac
 import re
 import secrets
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,6 +23,8 @@ from typing import Annotated, Self
 from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from service.toml import parse_toml
 
 _PREFIX = "dgm"  # lets scanners for leaked secrets tell what they found
 _ID_BYTES = 6
@@ -194,7 +195,7 @@ def parse_callers(content: bytes) -> Callers:
         ValueError: names the entry and field that is wrong, without its value.
     """
     try:
-        tables = tomllib.loads(content.decode("utf-8"))
+        tables = parse_toml(content)
     except ValueError as error:  # neither UTF-8 nor TOML; of the former, Python would show what it found
         reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise ValueError(f"no TOML: {reason}") from None

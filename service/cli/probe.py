@@ -4,7 +4,6 @@ import argparse
 import http.client
 import os
 import sys
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from dragoman.credentials import TlsOptions
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from service.cli.target import add_tls_flags, tls_options
+from service.toml import parse_toml
 
 _CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # what this machine reaches the world by must not stand between it and itself
@@ -86,10 +86,11 @@ def own_server(environment: Mapping[str, str]) -> OwnServer:
         ValueError: if it is not TOML.
     """
     path = environment.get("DRAGOMAN_CONFIG")
-    tables = tomllib.loads(Path(path).read_text(encoding="utf-8")) if path else {}
+    tables = parse_toml(Path(path).read_bytes()) if path else {}
 
     def setting(section: str, name: str, default: object) -> str:
-        in_file = tables.get(section, {}).get(name, default)
+        table = tables.get(section)
+        in_file = table.get(name, default) if isinstance(table, dict) else default
         return environment.get(f"DRAGOMAN_{section}__{name}".upper(), str(in_file))
 
     def address(section: str, default_port: int) -> str:

@@ -29,6 +29,9 @@ _FIELDS: Mapping[str, Mapping[int, str]] = {
 }
 """Kind of message to its fields that may lead to a file name, and the kind of message they hold."""
 
+_MAX_KEY = (1 << 32) - 1
+_MAX_NUMBER_BITS = 64
+
 _KEY, _VALUE = 1, 2
 """Fields of an entry of external data."""
 
@@ -54,6 +57,8 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
     position = 0
     while position < len(message):
         key, position = _varint(message, position)
+        if key > _MAX_KEY:  # ONNX Runtime would leave out the upper bits, and so see another field
+            raise ValueError(f"a field has key {key}")
         match key & 7:  # the wire type
             case 0:
                 _, position = _varint(message, position)
@@ -74,14 +79,14 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
 def _varint(message: memoryview, position: int) -> tuple[int, int]:
     """Return the number at a position, 7 bits a byte, lowest first, and the position after it."""
     number = shift = 0
-    while position < len(message):
+    while position < len(message) and shift < _MAX_NUMBER_BITS:
         byte = message[position]
         number |= (byte & 0x7F) << shift
         position += 1
         if byte < 0x80:
             return number, position
         shift += 7
-    raise ValueError("a number goes on behind the end of its message")
+    raise ValueError("a number goes on behind the end of its message, or has too many bytes")
 
 
 class CrossAttention:

@@ -181,3 +181,11 @@ def test_every_setting_is_in_the_settings_file_that_ships(name: str) -> None:
     content = (CHECKOUT / "deploy" / "service.toml").read_text(encoding="utf-8")
 
     assert f"\n{field} = " in content.split(f"[{section}]")[1].split("\n[")[0].replace("\n# ", "\n")
+
+
+@pytest.mark.parametrize("value", ["[" * 3000, "0x" + "9" * 20_000])
+def test_a_file_that_no_parser_or_message_can_hold_is_refused_as_no_toml(settings_file: Path, value: str) -> None:
+    settings_file.write_text(f"[grpc]\nport = {value}\n", encoding="utf-8")
+
+    with pytest.raises(ConfigError, match=r"TOML \("):
+        load_settings(file=settings_file)

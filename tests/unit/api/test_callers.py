@@ -50,6 +50,7 @@ def test_a_caller_is_found_by_any_name_of_its_certificate() -> None:
         ("caller = []", "caller: Tuple should have at least 1 item"),
         ("[[caller]\n", "no TOML"),
         (b"\xff", "no TOML: not UTF-8"),
+        ("caller = " + "[" * 3000, "no TOML: nested too deeply"),
         (SHOP + "color = 1", "caller[0].color: Extra inputs are not permitted"),
         (SHOP.replace("shop", "sh op"), "caller[0].name: String should match pattern"),
         (SHOP.replace("shop", "ipv4:10.0.0.7"), "caller[0].name: String should match pattern"),

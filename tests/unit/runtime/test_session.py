@@ -265,7 +265,30 @@ def test_sparse_arrays_are_found(tmp_path: Path) -> None:
     assert external_files(_save(tmp_path / "a.onnx", helper.make_model(graph))) == {"values.bin", "indices.bin"}
 
 
-@pytest.mark.parametrize("content", [b"no graph", b"\x3a\x05ab", b"\x3a", b"\x3a\xff", b"\x08\xff\xff"])
+def _hidden(field: int, content: bytes) -> bytes:
+    """Return a field with a bit in its key that ONNX Runtime ignores."""
+    key, length = field << 3 | 2 | 1 << 33, len(content)
+    groups = [key >> shift & 0x7F for shift in range(0, 35, 7)] + [length & 0x7F, length >> 7 & 0x7F]
+    return bytes(group | 0x80 * (index not in {4, 6}) for index, group in enumerate(groups)) + content
+
+
+def test_a_graph_behind_a_key_of_more_than_32_bits_is_refused_as_onnx_runtime_reads_it(tmp_path: Path) -> None:
+    graph = _graph([helper.make_node("Identity", ["a"], ["b"])], _external("a", "other.bin"))
+    graph.output.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [2]))
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    content = _hidden(7, model.graph.SerializeToString())
+    model.ClearField("graph")
+    (tmp_path / "a.onnx").write_bytes(model.SerializeToString() + content)
+
+    with pytest.raises(ValueError, match=r"a field has key"):
+        external_files(tmp_path / "a.onnx")
+    with pytest.raises(Exception, match=r"other\.bin"):
+        onnxruntime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize(
+    "content", [b"no graph", b"\x3a\x05ab", b"\x3a", b"\x3a\xff", b"\x08\xff\xff", b"\xff" * 400_000 + b"\1"]
+)
 def test_a_file_that_is_no_protocol_buffer_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.onnx").write_bytes(content)
 

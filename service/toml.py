@@ -1,0 +1,49 @@
+"""TOML that is bounded in time, depth and numbers, for every file of settings.
+
+`tomllib` takes time that grows with the square of a dotted key, raises RecursionError for nested brackets, and returns
+numbers of any size and tables of any depth, which then cannot be shown in a message.
+"""
+
+import tomllib
+from typing import Any, Final
+
+MAX_BYTES: Final = 16 * 1024 * 1024
+"""Of a file."""
+
+_MAX_DOTS: Final = 1_000
+"""Of a line: more than of any list of host names, and few enough to be read as a key."""
+
+_MAX_DEPTH: Final = 32
+"""Of tables and lists within each other."""
+
+_INTEGERS: Final = range(-(2**63), 2**63)
+"""TOML's own limit, which `tomllib` does not keep."""
+
+
+def parse_toml(content: bytes) -> dict[str, Any]:
+    """Return the tables of a file; ValueError if it is not UTF-8, not TOML, or exceeds a limit of this module."""
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES} bytes")
+    if any(line.count(b".") > _MAX_DOTS for line in content.split(b"\n")):
+        raise ValueError(f"a line with more than {_MAX_DOTS} dots")
+    try:
+        tables = tomllib.loads(content.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    _check_values(tables)
+    return tables
+
+
+def _check_values(tables: dict[str, Any]) -> None:
+    values: list[Any] = [tables]
+    for _ in range(_MAX_DEPTH):
+        if any(isinstance(value, int) and value not in _INTEGERS for value in values):
+            raise ValueError("an integer of more than 64 bits")
+        inner = [value.values() if isinstance(value, dict) else value for value in values if _holds_values(value)]
+        values = [value for group in inner for value in group]
+    if values:
+        raise ValueError(f"nested more than {_MAX_DEPTH} deep")
+
+
+def _holds_values(value: object) -> bool:
+    return isinstance(value, dict | list)
