@@ -22,8 +22,7 @@ _KINDS: Final[Mapping[str, Sequence[str]]] = {
 }
 """What the text of arrivals begins with, and the settings of each."""
 
-_MAX_RATE_PER_S: Final = 100_000.0
-"""Beyond it nothing could send the calls, and the schedule would fill the memory."""
+_MAX_RATE_PER_S: Final = 100_000.0  # beyond it nothing could send the calls, and the schedule would fill the memory
 
 _DEFAULT_EVERY_S: Final = 5.0
 

@@ -49,10 +49,8 @@ SHARES: Final = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
 """Of the capacity, at which a curve is measured."""
 
 
-_POINT_S: Final = {"full": 20.0, "short": 3.0}
-"""Seconds at each rate of the curve, by mode."""
-_SAFE_START: Final = 0.8
-"""Share of the throughput of callers who wait at which a search begins."""
+_POINT_S: Final = {"full": 20.0, "short": 3.0}  # seconds at each rate of the curve, by mode
+_SAFE_START: Final = 0.8  # share of the throughput of callers who wait at which a search begins
 _MAX_FALLS: Final = 12
 """Times the rate is lowered before the search gives up: below a hundredth of the start nothing is worth finding."""
 _LATENCIES: Final = {"p50": "tab:blue", "p95": "tab:orange", "p99": "tab:red"}
@@ -103,9 +101,7 @@ class Capacity:
 
     per_s: float
 
-    closed_loop_per_s: float
-    """Calls answered in a second for callers who wait: where the search began."""
-
+    closed_loop_per_s: float  # calls answered in a second for callers who wait: where the search began
     probes: tuple[Probe, ...]
 
 
@@ -118,9 +114,7 @@ class SearchPlan:
     tries: int = 1
     """How often a rate is probed until it holds, before it counts as too high: one failure can be the machine's."""
 
-    resolution: float = 0.05
-    """Share by which a capacity may be too low."""
-
+    resolution: float = 0.05  # share by which a capacity may be too low
     seed: int = 1
 
 

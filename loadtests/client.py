@@ -21,13 +21,11 @@ from loadtests.workload import PlannedCall
 
 _CALLS: Final = {Method.TRANSLATE_DOCUMENT: "unary_stream", Method.TRANSLATE_STREAM: "stream_stream"}
 """How the methods whose answers are streams are called."""
-_NUM_CHANNELS: Final = 4
-"""Each has a thread of gRPC, and a server admits some hundred calls on each."""
+_NUM_CHANNELS: Final = 4  # each has a thread of gRPC, and a server admits some hundred calls on each
 _CONNECT_S: Final = 20.0
 PATIENCE_S: Final = 60.0
 """What a call may take beyond its deadline."""
-_MAX_THREADS: Final = 10_000
-"""Calls whose answers are streams that `Client.begin` reads at a time."""
+_MAX_THREADS: Final = 10_000  # calls whose answers are streams that `Client.begin` reads at a time
 
 
 class Client:

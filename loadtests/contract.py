@@ -6,7 +6,7 @@ Pure functions from a request and its answer to sentences, one for each promise 
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -15,13 +15,11 @@ import grpc
 from dragoman.v1 import translation_pb2 as pb
 
 _WORD_CHARACTER: Final = re.compile(r"[^\W_]")
-_MAX_PIECE_CHARACTERS: Final = 32
-"""More than any piece of a vocabulary has; a translation is no longer than its tokens."""
+_MAX_PIECE_CHARACTERS: Final = 32  # more than any piece of a vocabulary has; a translation is no longer than its tokens
 
 _MAX_WARNING_CHARACTERS: Final = 1000
 _ROUNDING: Final = 1e-4
-_SURE_WORD: Final = "man"
-"""A text with this word has something to translate."""
+_SURE_WORD: Final = "man"  # a text with this word has something to translate
 
 
 def translate_faults(
@@ -172,51 +170,6 @@ def _sentence_faults(source: str, target: str, sentence: pb.Sentence, options: p
         yield f"{num_tokens} target tokens, over the limit of {limit}"
 
 
-_Rules = Mapping[str, Callable[..., bool]]
-"""What must hold of a message, by the sentence for where it does not, which shows fields of the message."""
-
-_HYPOTHESIS: Final[_Rules] = {
-    "the score is {0.score}": lambda one: _is_log_prob(one.score),
-    "a log-probability is no number of 0 or less": lambda one: all(map(_is_log_prob, one.token_log_probs)),
-    "tokens and log-probabilities differ in number": lambda one: (
-        not one.tokens or len(one.token_log_probs) in {0, len(one.tokens)}
-    ),
-    "the links are not in order": lambda one: all(
-        before.target.end <= after.target.start for before, after in pairwise(one.alignment)
-    ),
-}
-_ATTENTION: Final[_Rules] = {
-    "the attention has not one number for each head, target and source piece": lambda one: (
-        len(one.weights) == one.num_heads * len(one.target_pieces) * len(one.source_pieces)
-    ),
-    "a share of the attention is none": lambda one: all(0 <= weight <= 1 + _ROUNDING for weight in one.weights),
-}
-_LINK: Final[_Rules] = {
-    "a link is out of range: {0.source.start}..{0.source.end} to {0.target.start}..{0.target.end}": (
-        lambda link, source, target: (
-            0 <= link.source.start <= link.source.end <= len(source)
-            and 0 <= link.target.start < link.target.end <= len(target)
-        )
-    ),
-    "the weight of a link is {0.weight}": lambda link, *_: 0 <= link.weight <= 1,
-}
-_WARNING: Final[_Rules] = {
-    "a warning of kind {0.kind}": lambda one, _: one.kind in set(pb.WarningKind.values()) - {0},
-    "a warning is empty or too long": lambda one, _: 0 < len(one.message) <= _MAX_WARNING_CHARACTERS,
-    "a warning about sentence {0.sentence_index} of {1}": lambda one, num_sentences: (
-        not one.HasField("sentence_index") or 0 <= one.sentence_index < num_sentences
-    ),
-}
-
-
-def _broken(rules: _Rules, *values: object) -> Iterator[str]:
-    return (sentence.format(*values) for sentence, holds in rules.items() if not holds(*values))
-
-
-def _is_log_prob(value: float) -> bool:
-    return math.isfinite(value) and value <= _ROUNDING
-
-
 def _decoding_faults(
     source: str,
     answer: pb.Translation | pb.TranslatedSentence,
@@ -229,17 +182,50 @@ def _decoding_faults(
     if not 1 <= len(answer.hypotheses) <= max(1, options.num_hypotheses):
         yield f"{len(answer.hypotheses)} hypotheses, {options.num_hypotheses} were asked for"
     for hypothesis in answer.hypotheses:
-        yield from _broken(_HYPOTHESIS, hypothesis)
-        for attention in hypothesis.attention:
-            yield from _broken(_ATTENTION, attention)
-        for link in hypothesis.alignment:
-            yield from _broken(_LINK, link, source, hypothesis.text)
+        yield from _hypothesis_faults(source, hypothesis)
+    num_sentences = len(sentences) if has_index else 0
     for warning in answer.warnings:
-        yield from _broken(_WARNING, warning, len(sentences) if has_index else 0)
+        if warning.kind not in set(pb.WarningKind.values()) - {0}:
+            yield f"a warning of kind {warning.kind}"
+        if not 0 < len(warning.message) <= _MAX_WARNING_CHARACTERS:
+            yield "a warning is empty or too long"
+        if warning.HasField("sentence_index") and not 0 <= warning.sentence_index < num_sentences:
+            yield f"a warning about sentence {warning.sentence_index} of {num_sentences}"
     for name, kind in (("truncated", pb.WARNING_KIND_TRUNCATED), ("split", pb.WARNING_KIND_SOURCE_SPLIT)):
         said = {warning.sentence_index if has_index else 0 for warning in answer.warnings if warning.kind == kind}
         if said != {index for index, sentence in enumerate(sentences) if getattr(sentence, f"is_{name}")}:
             yield f"sentences that are {name} and warnings of it differ"
+
+
+def _hypothesis_faults(source: str, hypothesis: pb.Hypothesis) -> Iterator[str]:
+    tokens, log_probs = hypothesis.tokens, hypothesis.token_log_probs
+    if not _is_log_prob(hypothesis.score):
+        yield f"the score is {hypothesis.score}"
+    if not all(map(_is_log_prob, log_probs)):
+        yield "a log-probability is no number of 0 or less"
+    if tokens and len(log_probs) not in {0, len(tokens)}:
+        yield "tokens and log-probabilities differ in number"
+    for one in hypothesis.attention:
+        if len(one.weights) != one.num_heads * len(one.target_pieces) * len(one.source_pieces):
+            yield "the attention has not one number for each head, target and source piece"
+        if not all(0 <= weight <= 1 + _ROUNDING for weight in one.weights):
+            yield "a share of the attention is none"
+    yield from _link_faults(source, hypothesis.text, hypothesis.alignment)
+
+
+def _link_faults(source: str, target: str, links: Sequence[pb.AlignmentLink]) -> Iterator[str]:
+    for link in links:
+        has_source = 0 <= link.source.start <= link.source.end <= len(source)
+        if not (has_source and 0 <= link.target.start < link.target.end <= len(target)):
+            yield f"a link is out of range: {_shown(link.source)} to {_shown(link.target)}"
+        if not 0 <= link.weight <= 1:
+            yield f"the weight of a link is {link.weight}"
+    if any(before.target.end > after.target.start for before, after in pairwise(links)):
+        yield "the links are not in order"
+
+
+def _is_log_prob(value: float) -> bool:
+    return math.isfinite(value) and value <= _ROUNDING
 
 
 def _shown(span: pb.Span) -> str:

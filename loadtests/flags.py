@@ -11,8 +11,7 @@ from loadtests.texts import DATA_VARIABLE, Profile
 from loadtests.wire import Method
 from loadtests.workload import Mix, Workload, format_mix, parse_mix, parse_priority
 
-_PREFIX: Final = "workload_"
-"""Of the fields of a workload among parsed flags: Locust has flags of the same names."""
+_PREFIX: Final = "workload_"  # of the fields of a workload among parsed flags: Locust has flags of the same names
 
 
 class _Flag(NamedTuple):

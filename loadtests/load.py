@@ -44,14 +44,11 @@ and the log of a server that was started.
 
 exit codes: 0 all held; 1 objective or baseline broken, generator late, or the server failed; 2 called wrongly"""
 
-_CLOSED: Final = "closed"
-"""In place of arrivals: users who wait for their answers."""
-_DURATIONS: Final = {"full": (60.0, 10.0), "short": (10.0, 3.0)}
-"""Seconds by mode: measured, to warm up."""
+_CLOSED: Final = "closed"  # in place of arrivals: users who wait for their answers
+_DURATIONS: Final = {"full": (60.0, 10.0), "short": (10.0, 3.0)}  # seconds by mode: measured, to warm up
 _MAX_LAG_MS: Final = {"full": MAX_GENERATOR_LAG_P99_MS, "short": 100.0}
 """By mode: so few calls have hardly a p99, and the short form is for machines that do something else besides."""
-_FORMAT: Final = 1
-"""Of `loadtest.json`; a baseline of another one is refused."""
+_FORMAT: Final = 1  # of `loadtest.json`; a baseline of another one is refused
 
 _JUDGED: Final[Mapping[str, int]] = {"p50_ms": 1, "p95_ms": 1, "goodput_per_s": -1, "tokens_per_s": -1}
 """Figures that may not become worse, and in which direction worse is. What is refused, late or an error lowers the

@@ -27,16 +27,11 @@ from loadtests.target import Target
 from loadtests.wire import Outcome
 from loadtests.workload import Workload
 
-_NUM_WAITING_CALLERS: Final = 32
-"""Enough to fill the batches of all streams."""
-_WARM_UP_S: Final = 1.5
-"""In which calls of a `Generator` come that do not count."""
-_RETRY_S: Final = 0.1
-"""After which a caller of a `Generator` who was rejected makes the next call."""
-_PREPARE_S: Final = 120.0
-"""Most seconds until all processes have made their calls."""
-_LEAD_S: Final = 0.2
-"""Between the moment in which all processes are ready and the start."""
+_NUM_WAITING_CALLERS: Final = 32  # enough to fill the batches of all streams
+_WARM_UP_S: Final = 1.5  # in which calls of a `Generator` come that do not count
+_RETRY_S: Final = 0.1  # after which a caller of a `Generator` who was rejected makes the next call
+_PREPARE_S: Final = 120.0  # most seconds until all processes have made their calls
+_LEAD_S: Final = 0.2  # between the moment in which all processes are ready and the start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +60,11 @@ class Run:
     """What became of a load."""
 
     load: Load
-    records: Sequence[CallRecord]
-    """Of the measured time, in the order in which they were planned."""
-
+    records: Sequence[CallRecord]  # of the measured time, in the order in which they were planned
     warm_up_records: Sequence[CallRecord]
-    samples: Sequence[Sample]
-    """The server's metrics over time, warm-up included."""
-
-    began_s: float
-    """When the measured time began, on `time.monotonic()`."""
-
-    summary: Summary
-    """Of the measured time; the processor time of the generator is shared out by the number of calls."""
+    samples: Sequence[Sample]  # the server's metrics over time, warm-up included
+    began_s: float  # when the measured time began, on `time.monotonic()`
+    summary: Summary  # of the measured time; the processor time of the generator is shared out by the number of calls
 
     def latencies_ms(self) -> dict[str, list[tuple[float, float]]]:
         """Return when each call should have come, in seconds, and its latency, by what became of it."""

@@ -45,11 +45,9 @@ WORKLOAD: Final = Workload(texts_per_call=16, deadline_s=2.0)
 
 _PLANS: Final = {"full": SearchPlan(closed_loop_s=10.0, probe_s=5.0, resolution=0.1), "short": PLANS["short"]}
 _DURATIONS_S: Final = {"full": 60.0, "short": 15.0}
-_MAX_CALLS_PER_S: Final = 400.0
-"""What the generator sends without being late; more work makes the calls larger."""
+_MAX_CALLS_PER_S: Final = 400.0  # what the generator sends without being late; more work makes the calls larger
 _MAX_REJECTED_P99_MS: Final = 50.0
-_MIN_GOODPUT: Final = 0.5
-"""Of the capacity: the generator and the rejections take their share of the cores."""
+_MIN_GOODPUT: Final = 0.5  # of the capacity: the generator and the rejections take their share of the cores
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

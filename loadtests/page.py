@@ -17,11 +17,9 @@ from loadtests.report import COLOURS, Points, draw, figure
 from loadtests.sampler import CPU_SECONDS, RESIDENT_BYTES
 from loadtests.wire import Outcome
 
-_WIDTH: Final = 9.0
-"""Of a picture, in inches."""
+_WIDTH: Final = 9.0  # of a picture, in inches
 _SHARES: Final = {"p50": 0.5, "p95": 0.95}
-_DPI: Final = 110
-"""Of the points of single calls, which would be too many to draw as lines."""
+_DPI: Final = 110  # of the points of single calls, which would be too many to draw as lines
 _MAX_WINDOWS: Final = 60
 _SLACK_S: Final = 1.5
 """Samples so long before and after the measured time count too, as there is one about every second."""
@@ -115,20 +113,18 @@ def render(run: Run, series: Mapping[str, Series], values: Mapping[str, Any], ch
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
     )
+    addresses = {}  # of pictures: their own content
+    for heading, drawn in _pictures(run, series).items():
+        stream = io.BytesIO()
+        drawn.savefig(stream, format="svg", dpi=_DPI)
+        addresses[heading] = f"data:image/svg+xml;base64,{base64.b64encode(stream.getvalue()).decode()}"
     page: str = environment.get_template("page.html.jinja").render(
         load=run.load,
         run=values,
         changes=changes,
-        pictures={heading: _address(drawn) for heading, drawn in _pictures(run, series).items()},
+        pictures=addresses,
     )
     return page
-
-
-def _address(drawn: Figure) -> str:
-    """Return a figure as an address that is its own content."""
-    stream = io.BytesIO()
-    drawn.savefig(stream, format="svg", dpi=_DPI)
-    return f"data:image/svg+xml;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
 def _pictures(run: Run, series: Mapping[str, Series]) -> dict[str, Figure]:

@@ -107,19 +107,13 @@ class Summary:
     late: int
     left: int
     errors: int
-    statuses: Mapping[str, int]
-    """Calls by method and status, `Translate OK` for instance."""
-
+    statuses: Mapping[str, int]  # calls by method and status, `Translate OK` for instance
     latency: Percentiles | None
     """From when a call should have been sent to its end, of the calls that were admitted and not cancelled: those
     answered, and those that were late, which have waited for their deadline at least."""
 
-    rejected_latency: Percentiles | None
-    """From when a call should have been sent to its rejection."""
-
-    stages: Mapping[str, Percentiles | None]
-    """Of the calls answered, by `STAGES`."""
-
+    rejected_latency: Percentiles | None  # from when a call should have been sent to its rejection
+    stages: Mapping[str, Percentiles | None]  # of the calls answered, by `STAGES`
     generator_lag: Percentiles  # how much later than planned calls were sent
     source_tokens: int  # of the calls answered, as those below
     target_tokens: int

@@ -59,7 +59,8 @@ class Report:
 
 def circumstances(verb: str) -> dict[str, Any]:
     """Return where and how a verb of `python -m loadtests` was called, for JSON."""
-    return {"machine": describe_machine(), "command": command_line(verb)}
+    command = shlex.join(["python", "-m", "loadtests", verb, *sys.argv[1:]])  # fit to be called again
+    return {"machine": describe_machine(), "command": command}
 
 
 def unclean_end(target: Target) -> list[str]:
@@ -131,8 +132,3 @@ def write_picture(path: Path, figure: Figure) -> None:
     """Draw a figure into a file, in place of an older one; missing folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=_DPI)
-
-
-def command_line(verb: str) -> str:
-    """Return how a verb of `python -m loadtests` was called, fit to be called again."""
-    return shlex.join(["python", "-m", "loadtests", verb, *sys.argv[1:]])

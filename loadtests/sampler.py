@@ -23,8 +23,7 @@ CALLS: Final = ("mt_requests_in_flight", "mt_open_streams")
 """Gauges of calls; a task of the server answers each."""
 SEGMENTS: Final = ("mt_queue_segments", "mt_queue_tokens", "mt_queue_work_tokens", "mt_batch_live_")
 """Gauges of what waits or is decoded."""
-_FACTS: Final = ("mt_build_info{", "mt_model_info{")
-"""Metrics whose labels say what runs."""
+_FACTS: Final = ("mt_build_info{", "mt_model_info{")  # metrics whose labels say what runs
 
 _INTERVAL_S: Final = 1.0
 _TIMEOUT_S: Final = 5.0
@@ -105,8 +104,7 @@ class Sample:
     """The server at one moment."""
 
     at_s: float  # on `time.monotonic()`
-    values: Mapping[str, float]
-    """By name with labels, as Prometheus writes them; empty: the server did not answer."""
+    values: Mapping[str, float]  # by name with labels, as Prometheus writes them; empty: the server did not answer
 
     def total(self, name: str, label: str = "") -> float:
         """Return a metric, added up over those of its labels that contain a text; NaN if there is none."""

@@ -16,8 +16,7 @@ GRAMMAR: Final = (
 
 _BOUND: Final = re.compile(r"\s*([a-z0-9]+)\s*(<=|>=|<|>)\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|%|/s)\s*")
 _COMPARE: Final = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-_FACTORS: Final = {"ms": 0.001, "s": 1.0, "%": 0.01, "/s": 1.0}
-"""To seconds, shares and calls a second."""
+_FACTORS: Final = {"ms": 0.001, "s": 1.0, "%": 0.01, "/s": 1.0}  # to seconds, shares and calls a second
 
 _LATENCIES: Final = ("p50", "p90", "p95", "p99", "max")
 _UNITS: Final = {

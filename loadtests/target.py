@@ -18,16 +18,14 @@ import grpc
 
 from loadtests.sampler import footprint, scrape, server_facts, work_left
 
-_KEY_VARIABLE: Final = "DRAGOMAN_API_KEY"
-"""Holds the key of the API where no flag names a file with it."""
+_KEY_VARIABLE: Final = "DRAGOMAN_API_KEY"  # holds the key of the API where no flag names a file with it
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
 SERVE: Final = ("service", "serve", "--grpc-port", "0", "--http-port", "0")
 """The module that serves, with its arguments."""
 _START_TIMEOUT_S: Final = 120.0
 _STOP_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.05
-_STEPS: Final = "mt_decoder_steps_total"
-"""Grows as long as anything is in a batch."""
+_STEPS: Final = "mt_decoder_steps_total"  # grows as long as anything is in a batch
 _IDLE_POLL_S: Final = 0.25
 
 
@@ -41,11 +39,8 @@ class ServerProcess:
     Its log goes to a file, so that a measurement spends no time on reading it.
     """
 
-    target: str
-    """Address of gRPC, once it is ready."""
-
-    metrics_url: str
-    """Where it exposes its metrics, once it is ready."""
+    target: str  # address of gRPC, once it is ready
+    metrics_url: str  # where it exposes its metrics, once it is ready
 
     def __init__(
         self, log: Path, *flags: str, environment: Mapping[str, str] | None = None, module: Sequence[str] = SERVE

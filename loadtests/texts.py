@@ -19,10 +19,8 @@ BUILT_IN: Final = tuple(_BUILT_IN_PATH.read_text(encoding="utf-8").splitlines())
 SENTENCES: Final = BUILT_IN[:24]
 """Some of them, each by itself, of different lengths."""
 
-_MAX_SENTENCES: Final = 3000
-"""Of each test set; they are in the order of the articles, so neighbours belong together."""
-_SENTENCES_OF_A_PARAGRAPH: Final = 4
-"""Of a document."""
+_MAX_SENTENCES: Final = 3000  # of each test set; they are in the order of the articles, so neighbours belong together
+_SENTENCES_OF_A_PARAGRAPH: Final = 4  # of a document
 
 
 class Profile(enum.Enum):

@@ -15,8 +15,7 @@ from loadtests.wire import Method
 
 _REQUESTS_OF_A_STREAM: Final = 3
 MAX_TEXTS: Final = 128
-_LABEL: Final = "loadtest"
-"""What `SetModelLabel` sets; a label of its own, so that no other requests are affected."""
+_LABEL: Final = "loadtest"  # what `SetModelLabel` sets; a label of its own, so that no other requests are affected
 
 _PRIORITIES: Final = {"interactive": pb.PRIORITY_INTERACTIVE, "bulk": pb.PRIORITY_BULK}
 
