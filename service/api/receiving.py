@@ -15,7 +15,7 @@ import grpc
 from service.api.rate_limits import Places
 from service.api.settings import GrpcSettings
 from service.api.streams import undisturbed, wait_for_first_message
-from service.errors import DeadlineExceededError, InvalidFieldError, OverloadedError
+from service.errors import DeadlineExceededError, InvalidFieldError, OverloadedError, RateLimitedError, RetryableError
 from service.telemetry.metrics import Metrics
 
 _NUM_OPEN_READS = 8
@@ -35,23 +35,26 @@ class _Reader:
     caller: str
     timeout: asyncio.Timeout
     may_read: asyncio.Future[None]
+    came_s: float
     began_s: float = 0.0
+    """When it got its slot."""
     is_hurried: bool = False
     """Whether it ends early because others wait."""
 
-    def hurry(self) -> None:
-        """Let it have a moment and no more."""
-        until_s, allowed_s = self.timeout.when(), self.began_s + _HURRIED_S
-        if not self.timeout.expired() and until_s is not None and until_s > allowed_s:
+    def end_by(self, time_s: float) -> None:
+        """Let it have no more time than that."""
+        until_s = self.timeout.when()
+        if not self.timeout.expired() and until_s is not None and until_s > time_s:
             self.is_hurried = True
-            self.timeout.reschedule(allowed_s)
+            self.timeout.reschedule(time_s)
 
 
 class Receiver:
     """Receives the first message of calls.
 
-    While calls wait for a slot, nobody keeps one for longer than a second, and the newest call goes first: messages
-    that are there are read at once, whatever number of callers sends theirs byte by byte.
+    While calls wait for a slot, nobody keeps one for longer than a second, and the newest call goes first; where there
+    is no place for a call, the oldest of its caller ends, if it is older than that. So messages that are there are read
+    at once, whatever number of callers sends nothing, or a byte now and then.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Receiver:
         self._num_caller_reads = max(1, int(num_reads * caller_share))
         self._timeout_s = timeout_s
         self._count_late = count_late
+        self._readers: dict[_Reader, None] = {}  # that have a place, the oldest first
         self._reading: list[_Reader] = []
         self._waiting: list[_Reader] = []
 
@@ -85,12 +89,11 @@ class Receiver:
             DeadlineExceededError: if it does not come in time.
             RetryableError: if too many wait for theirs, or it does not come soon while others wait.
         """
-        loop = asyncio.get_running_loop()
-        reader = _Reader(caller, asyncio.timeout(self._timeout_s), loop.create_future())
+        reader = _reader(caller, self._timeout_s)
+        self._take_place(reader)
         try:
-            with self._unread.taken(caller):
-                async with reader.timeout, self._slot(reader):
-                    raw_message = await undisturbed(context.read())
+            async with reader.timeout, self._slot(reader):
+                raw_message = await undisturbed(context.read())
         except TimeoutError:
             self._count_late()
             if reader.is_hurried:
@@ -99,6 +102,8 @@ class Receiver:
                     queued=self._num_reads, limit=self._num_reads, unit=unit, retry_after_s=_HURRIED_S
                 ) from None
             raise DeadlineExceededError("stream") from None
+        finally:
+            self._leave_place(reader)
         if raw_message is grpc.aio.EOF:
             await asyncio.sleep(_CANCELLATION_S)
             raise InvalidFieldError("request", "no message", "one")
@@ -108,9 +113,27 @@ class Receiver:
         """Take the message of a stream that is about to be rejected, unless many are being taken."""
         num_own = sum(other.caller == _REJECTED for other in self._reading)
         if len(self._reading) < self._num_reads and num_own < self._num_caller_reads:
-            reader = _Reader(_REJECTED, asyncio.timeout(None), asyncio.get_running_loop().create_future())
+            reader = _reader(_REJECTED, None)
             async with reader.timeout, self._slot(reader):
                 await wait_for_first_message(context.read())
+
+    def _take_place(self, reader: _Reader) -> None:
+        try:
+            self._unread.take(reader.caller)
+        except RetryableError as error:
+            is_own_share = isinstance(error, RateLimitedError)
+            oldest = next((other for other in self._readers if not is_own_share or other.caller == reader.caller), None)
+            if oldest is None or reader.came_s - oldest.came_s < _HURRIED_S:
+                raise
+            oldest.end_by(reader.came_s)
+            self._leave_place(oldest)
+            self._unread.take(reader.caller)
+        self._readers[reader] = None
+
+    def _leave_place(self, reader: _Reader) -> None:
+        if reader in self._readers:
+            del self._readers[reader]
+            self._unread.give_back(reader.caller)
 
     @contextlib.asynccontextmanager
     async def _slot(self, reader: _Reader) -> AsyncIterator[None]:
@@ -143,7 +166,12 @@ class Receiver:
 
     def _hurry_if_in_the_way(self, reader: _Reader, caller: str) -> None:
         if reader.caller == caller or len(self._reading) >= self._num_reads:
-            reader.hurry()
+            reader.end_by(reader.began_s + _HURRIED_S)
+
+
+def _reader(caller: str, timeout_s: float | None) -> _Reader:
+    loop = asyncio.get_running_loop()
+    return _Reader(caller, asyncio.timeout(timeout_s), loop.create_future(), loop.time())
 
 
 class Bounds:

@@ -93,6 +93,29 @@ async def test_callers_who_send_byte_by_byte_do_not_keep_those_waiting_whose_mes
     await asyncio.gather(*slow, return_exceptions=True)
 
 
+async def test_a_call_takes_the_place_of_the_oldest_one_that_has_sent_nothing_for_long() -> None:
+    counts = Counts()
+    bounded = receiver(counts, max_unread=4)
+    silent = [asyncio.ensure_future(bounded.receive(Sender(), caller)) for caller in "aabb"]
+    await settle()
+    for reader in bounded._readers:
+        reader.came_s -= 10
+
+    quick = [Sender(), Sender()]
+    for sender in quick:
+        sender.may_send.set()
+    answers = await asyncio.gather(bounded.receive(quick[0], "b"), bounded.receive(quick[1], "c"))
+
+    assert set(answers) == {b"message"}
+    await asyncio.wait((silent[0], silent[2]))
+    assert {type(silent[number].exception()) for number in (0, 2)} == {OverloadedError}
+    assert bounded.num_unread == 2
+    for call in silent:
+        call.cancel()
+    await asyncio.gather(*silent, return_exceptions=True)
+    assert bounded.num_unread == 0
+
+
 async def test_nobody_is_hurried_while_there_are_slots() -> None:
     bounded = receiver(Counts(), num_reads=4)
     slow = Sender()
