@@ -138,7 +138,7 @@ class PlannedCall:
     """Status that each message is answered with if there is time: OK, or that of its refusal."""
 
     is_counted: bool = True
-    """False: gRPC refuses it itself, before any code of the server sees it."""
+    """False: gRPC refuses it itself, so that the server sees nothing, or a call that ends while it is received."""
 
     moment: Moment = Moment.NEVER
     share: float = 0.0

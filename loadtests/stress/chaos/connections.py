@@ -19,6 +19,7 @@ from loadtests.stress.callers import Client
 from loadtests.stress.chaos import http2
 from loadtests.stress.chaos.fault import LATE, OPEN_FILES, Stage, fault, lasting, requests
 from loadtests.stress.chaos.http2 import RawConnection, grpc_message
+from loadtests.stress.chaos.resets import flood_with_resets
 from loadtests.stress.chaos.server import HANDSHAKE_TIMEOUT_S
 from loadtests.stress.server import poll
 
@@ -29,6 +30,7 @@ _MOST_OPEN: Final = 200  # connections, far below what the server accepts: other
 _METADATA_BYTES: Final = tuple(1024 * kib for kib in (8, 32, 64, 256, 1024))
 _ACCEPTED_METADATA_BYTES: Final = 15 * 1024
 _MESSAGE_BYTES: Final = ((5 * 1024**2, grpc.Compression.NoCompression), (64 * 1024**2, grpc.Compression.Gzip))
+_WATCH: Final = "/grpc.health.v1.Health/Watch"
 _RESETS_A_CONNECTION: Final = 100
 _REPLY_S: Final = 5.0
 
@@ -208,3 +210,29 @@ def garbage(stage: Stage) -> None:
             with closing(RawConnection(stage.target)) as connection:
                 connection.send(content)
                 stage.hits[connection.reply(0.05)] += 1
+
+
+@fault(seconds=(3.0, 15.0), metric=requests("Translate", "CANCELLED"), limits={"slowest_s": 5.0, "health_s": 5.0})
+def reset_flood(stage: Stage) -> None:
+    """Calls are begun and reset at once on many connections, as many as the server takes; nobody else's fails."""
+    stage.hits["reset"] += flood_with_resets(stage.target, wire.TRANSLATE, num_connections=16, seconds=stage.seconds)
+
+
+@fault(amounts=(100, 100), metric='mt_limit_refusals_total{limit="max_watchers"}')
+def silent_watchers(stage: Stage) -> None:
+    """Callers watch the health and never read; the server has room for some of them, and its state still changes."""
+    for _ in range(stage.amount):
+        stage.connect(window_bytes=0).begin().call(_WATCH, grpc_message(b""), ends=True)
+        stage.hits["watching"] += 1
+
+
+@fault(amounts=(100, 400), seconds=(3.0, 11.0), metric='mt_limit_refusals_total{limit="message_timeout_s"}')
+def messages_never_come(stage: Stage) -> None:
+    """Calls of headers alone, and of all but the end of a message; others of the same host are served meanwhile."""
+    request = grpc_message(stage.questions[0].request)[:-1]
+    for number in range(stage.amount):
+        if number % 50 == 0:
+            connection = stage.connect().begin()
+        connection.call(wire.TRANSLATE, request if number % 2 else b"", ends=False)
+        stage.hits["silent"] += 1
+    time.sleep(stage.seconds)

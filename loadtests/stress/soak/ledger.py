@@ -112,7 +112,7 @@ class Notes:
             (answer,) = planned.answers
             self._note_status(planned, reply, answer)
             possible = {reply.status} if reply.is_of_server else abandoned(planned.kind, answer)
-            self._add_entry(planned, planned.request_id, possible if planned.is_counted else {UNSEEN})
+            self._add_entry(planned, planned.request_id, possible if planned.is_counted else {UNSEEN, "CANCELLED"})
 
     def promises(
         self, logged: Sequence[Entry], metrics: Mapping[str, float], *, errors: Sequence[str], exit_code: int

@@ -56,7 +56,11 @@ def noted(call: PlannedCall, *replies: Reply) -> Notes:
         (planned(kind=SHORT), client("DEADLINE_EXCEEDED"), [GIVEN_UP | LATE]),
         (planned(kind=SHORT), server("RESOURCE_EXHAUSTED"), [{"RESOURCE_EXHAUSTED"}]),
         (planned(answers=("NOT_FOUND",)), server("NOT_FOUND"), [{"NOT_FOUND"}]),
-        (planned(answers=("RESOURCE_EXHAUSTED",), is_counted=False), client("RESOURCE_EXHAUSTED"), [{UNSEEN}]),
+        (
+            planned(answers=("RESOURCE_EXHAUSTED",), is_counted=False),
+            client("RESOURCE_EXHAUSTED"),
+            [{UNSEEN, "CANCELLED"}],
+        ),
         (planned(Method.GET_MODEL, kind=Kind.SWAP), server("OK", b""), [{"OK"}]),
         (planned(STREAM), server("OK", answer("r.1"), answer("r.0")), [{UNSEEN}, {"OK"}, {"OK"}]),
         (planned(STREAM, kind=Kind.CANCELS), client("CANCELLED", answer("r.0")), [{UNSEEN}, {"OK"}, GIVEN_UP]),
