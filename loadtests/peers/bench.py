@@ -25,6 +25,7 @@ from loadtests.peers.work import (
     sentence_sets,
     share_of_equal,
     shipped_cases,
+    some_of,
 )
 from loadtests.records import percentile
 from loadtests.report import circumstances
@@ -34,7 +35,7 @@ SystemName = tuple[Peer, Precision]
 Pairing = tuple[SystemName, SystemName]
 """Ours, and what it is compared with."""
 
-INT8: Final[Pairing] = (("dragoman", "int8"), ("ctranslate2", "int8"))
+_INT8: Final[Pairing] = (("dragoman", "int8"), ("ctranslate2", "int8"))
 _FP32: Final[Pairing] = (("dragoman", "fp32"), ("ctranslate2", "fp32"))
 _TRANSFORMERS: Final[Pairing] = (("dragoman", "int8"), ("transformers", "fp32"))
 _PYTORCH: Final[Pairing] = (("dragoman", "int8"), ("pytorch", "fp32"))
@@ -50,9 +51,6 @@ _MANY_SOURCES: Final = 64
 _BATCH_SIZES: Final = (16, 32, 64)
 
 _T = TypeVar("_T")
-
-Decode = Callable[[TokenIds], str]
-"""Turns what a system said into text, for BLEU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,18 +69,14 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Declare both commands and their flags."""
     parser = add_command("bench", help="compare with other systems on this machine")
     parser.add_argument("--mode", choices=("short", "full"), default="full", help="short: under 5 minutes (full)")
-    parser.add_argument("--models", type=_names, default=MODELS, metavar="M,M", help="base, shipped (both)")
-    parser.add_argument("--cases", type=_names, default=("*",), metavar="C,C", help="such as batch1, length* (all)")
+    parser.add_argument("--models", type=some_of(*MODELS), default=MODELS, metavar="M,M", help="base, shipped (both)")
+    parser.add_argument("--cases", default="*", metavar="C,C", help="such as batch1, length* (all)")
     parser.add_argument("--repetitions", type=int, metavar="N", help="of each measurement (5; short: 3)")
     add_files(parser, "build/bench")
     parser.set_defaults(run=_run)
     parser = add_command("table", help="print the results of the last comparison as Markdown")
     add_files(parser, "build/bench", has_data=False)
     parser.set_defaults(run=_print_table)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
 
 
 def _print_table(arguments: argparse.Namespace) -> int:
@@ -104,13 +98,13 @@ def _run(arguments: argparse.Namespace) -> int:
         decode = open_tokenizer(files.open()).decode
         with Workers(files) as workers:
             for case in _cases(model, files, plan.mode, arguments.data):
-                if any(fnmatchcase(case.name, name) for name in arguments.cases):
-                    compared = compare(workers, case, _pairings(case, plan.mode), plan, decode)
+                if any(fnmatchcase(case.name, name) for name in arguments.cases.split(",")):
+                    compared = _compare(workers, case, plan, decode)
                     print(*pair_lines(compared), sep="\n", flush=True)
                     record["cases"].append(compared)
                     write_bench(arguments.output, record)  # after each case: one that fails takes no other with it
     if not record["cases"]:
-        print(f"no case is named {', '.join(arguments.cases)}; without data there are other sentences", file=sys.stderr)
+        print(f"no case is named {arguments.cases}; without data there are other sentences", file=sys.stderr)
         return 2
     print(f"results, table and plots are in {arguments.output}")
     return 0
@@ -129,26 +123,29 @@ def _cases(model: str, files: ModelFiles, mode: Mode, data: Path | None) -> list
 
 def _pairings(case: Case, mode: Mode) -> Sequence[Pairing]:
     """Return whom a case is compared with."""
-    if case.kind == "agreement":
-        return (_FP32,)
+    if case.kind != "speed":
+        return (_FP32,) if case.kind == "agreement" else (_INT8,)
+    has_slow_peers = case.name == _SLOW_PEERS_CASE
     if mode == "short":
-        return (INT8, _TRANSFORMERS) if case.name == _SLOW_PEERS_CASE else (INT8,)
-    if case.kind == "growth":
-        return (INT8,)
-    has_slow_peers = (
-        len(case.sources) <= _MAX_SLOW_SOURCES if case.model == "shipped" else case.name == _SLOW_PEERS_CASE
-    )
-    return (INT8, _FP32, _TRANSFORMERS, _PYTORCH) if has_slow_peers else (INT8, _FP32)
+        return (_INT8, _TRANSFORMERS) if has_slow_peers else (_INT8,)
+    has_slow_peers |= case.model == "shipped" and len(case.sources) <= _MAX_SLOW_SOURCES
+    return (_INT8, _FP32, _TRANSFORMERS, _PYTORCH) if has_slow_peers else (_INT8, _FP32)
 
 
-def compare(workers: Workers, case: Case, pairings: Sequence[Pairing], plan: Plan, decode: Decode) -> dict[str, Any]:
-    """Run a case on all systems of the pairings, each at the set-up that did best in a trial; return what to keep.
+def _compare(workers: Workers, case: Case, plan: Plan, decode: Callable[[TokenIds], str]) -> dict[str, Any]:
+    """Run a case on all systems of its pairings, each at the set-up that did best in a trial; return what to keep.
 
     A ratio above 1 says that ours is faster: of tokens a second, or of the median latency if calls come one by one.
     """
+    pairings = _pairings(case, plan.mode)
     systems = list(dict.fromkeys(itertools.chain(*pairings)))
     thread_counts = plan.thread_counts if case.kind == "speed" else plan.thread_counts[-1:]
-    trials = {trial: elapsed_s for system in systems for trial, elapsed_s in _try_all(workers, case, system, plan)}
+    trials, loaded = dict[SystemSettings, float](), set[SystemSettings]()
+    for settings in (settings for system in systems for settings in setups(case, system, plan)):
+        if settings.loaded_as not in loaded:  # one more run, to warm it up
+            workers.run(settings, case)
+            loaded.add(settings.loaded_as)
+        trials[settings] = workers.run(settings, case).elapsed_s
     best = {
         (system, threads): min(
             (one for one in trials if (one.peer, one.precision) == system and one.total_threads <= threads),
@@ -160,21 +157,28 @@ def compare(workers: Workers, case: Case, pairings: Sequence[Pairing], plan: Pla
     runs: dict[SystemSettings, list[WorkDone]] = {settings: [] for settings in best.values()}
     for _, settings in alternating(list(runs), 1 if case.kind == "agreement" else plan.num_repetitions):
         runs[settings].append(workers.run(settings, case))
-    measured = {settings: _figures(case, settings, done, decode) for settings, done in runs.items()}
-
-    def pair(threads: int, *sides: SystemSettings) -> dict[str, Any]:
+    said = {settings: [output.token_ids for output in done[-1].outputs] for settings, done in runs.items()}
+    measured = {
+        settings: _figures(
+            settings, done, bleu([*map(decode, said[settings])], case.references) if case.references else None
+        )
+        for settings, done in runs.items()
+    }
+    pairs = []
+    for pairing, threads in itertools.product(pairings, thread_counts):
+        sides = [best[system, threads] for system in pairing]
         ours, theirs = (measured[side] for side in sides)
-        said = ([output.token_ids for output in runs[side][-1].outputs] for side in sides)
-        is_lone = case.call_size == 1
-        return {
-            "threads": threads,
-            "ratio": theirs["p50_s"] / ours["p50_s"] if is_lone else ours["tokens_per_s"] / theirs["tokens_per_s"],
-            "bleu_delta": ours["bleu"] - theirs["bleu"] if case.references else None,
-            "identical": share_of_equal(*said) if case.has_meaning else None,
-            "ours": ours,
-            "theirs": theirs,
-        }
-
+        speeds = ours["tokens_per_s"] / theirs["tokens_per_s"]
+        pairs.append(
+            {
+                "threads": threads,
+                "ratio": theirs["p50_s"] / ours["p50_s"] if case.call_size == 1 else speeds,
+                "bleu_delta": ours["bleu"] - theirs["bleu"] if case.references else None,
+                "identical": share_of_equal(*(said[side] for side in sides)) if case.has_meaning else None,
+                "ours": ours,
+                "theirs": theirs,
+            }
+        )
     return {
         "model": case.model,
         "case": case.name,
@@ -183,30 +187,25 @@ def compare(workers: Workers, case: Case, pairings: Sequence[Pairing], plan: Pla
         "num_sources": len(case.sources),
         "sources_per_call": case.call_size,
         "trials": [{**asdict(settings), "elapsed_s": elapsed_s} for settings, elapsed_s in trials.items()],
-        "pairs": [
-            pair(threads, *(best[system, threads] for system in pairing))
-            for pairing in pairings
-            for threads in thread_counts
-        ],
+        "pairs": pairs,
     }
 
 
-def _figures(case: Case, settings: SystemSettings, runs: Sequence[WorkDone], decode: Decode) -> dict[str, Any]:
-    """Return what all repetitions of one set-up came to: the tokens of the median one, what the last one said."""
-    elapsed_s, last = [run.elapsed_s for run in runs], runs[-1]
+def _figures(settings: SystemSettings, runs: Sequence[WorkDone], bleu_score: float | None) -> dict[str, Any]:
+    """Return what all repetitions of one set-up came to."""
+    elapsed_s, num_target_tokens = [run.elapsed_s for run in runs], runs[-1].num_target_tokens
     latencies_s = [latency_s for run in runs for latency_s in run.latencies_s]
-    said = [decode(output.token_ids) for output in last.outputs] if case.references else []
     return {
         **asdict(settings),
         "name": settings.name,
         "setup": settings.setup,
         "elapsed_s": elapsed_s,
         "latencies_s": latencies_s,
-        "num_target_tokens": last.num_target_tokens,
-        "tokens_per_s": last.num_target_tokens / median(elapsed_s),
+        "num_target_tokens": num_target_tokens,
+        "tokens_per_s": num_target_tokens / median(elapsed_s),
         "p50_s": percentile(latencies_s, 0.5),
         "p95_s": percentile(latencies_s, 0.95),
-        "bleu": bleu(said, case.references) if said else None,
+        "bleu": bleu_score,
     }
 
 
@@ -237,16 +236,6 @@ def _batch_sizes(call_size: int, peer: Peer, num_streams: int, mode: Mode) -> li
     if peer == "dragoman":  # deals shares by itself
         return sorted({min(16, share), share})
     return sorted({share, call_size})
-
-
-def _try_all(workers: Workers, case: Case, system: SystemName, plan: Plan) -> Iterator[tuple[SystemSettings, float]]:
-    """Run every set-up once, after one more run to warm up what was not loaded yet; yield the seconds."""
-    warm = set[SystemSettings]()
-    for settings in setups(case, system, plan):
-        if settings.loaded_as not in warm:
-            workers.run(settings, case)
-            warm.add(settings.loaded_as)
-        yield settings, workers.run(settings, case).elapsed_s
 
 
 def alternating(sides: Sequence[_T], num_repetitions: int) -> Iterator[tuple[int, _T]]:

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -25,14 +25,14 @@ from loadtests.machine import num_cores
 from loadtests.offer import Generator
 from loadtests.peers import report
 from loadtests.peers.bench import alternating
-from loadtests.peers.models import MODELS, prepare_model, served_models
+from loadtests.peers.models import MODELS, prepare_model
 from loadtests.peers.serve import PRECISIONS, BatchingSettings
 from loadtests.peers.systems import ModelFiles, Peer
-from loadtests.peers.work import add_files, bleu, real_sentences, share_of_equal, workload
+from loadtests.peers.work import add_files, bleu, share_of_equal, some_of, workload
 from loadtests.records import Summary
 from loadtests.report import circumstances
 from loadtests.sampler import process_tree
-from loadtests.slo import GRAMMAR, Slo, parse_slo
+from loadtests.slo import GRAMMAR, parse_slo
 from loadtests.target import SERVE, ServerProcess, Target
 from loadtests.wire import TRANSLATE
 from loadtests.workload import Workload
@@ -61,6 +61,32 @@ and `python -m loadtests load` serve the one and send the other:
 _SLOS: Final = {"shipped": DEFAULT_SLO, "base": "p95<3s,goodput>99%"}
 """By model: what holds at the capacity."""
 
+_STRETCHED: Final = {"shipped": 1.0, "base": 2.0}
+"""How much longer runs are, by model: the larger one answers a few calls a second, of which a p95 must come."""
+
+_MODES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "short": {
+        "model": "shipped",
+        "against": ("ctranslate2",),
+        "loads": (60,),
+        "repetitions": 2,
+        "run_s": 6.0,
+        "search": SearchPlan(closed_loop_s=4.0, probe_s=5.0, resolution=0.1),
+        "num_agreeing": 100,
+    },
+    "full": {
+        "model": "both",
+        "against": tuple(PRECISIONS),
+        "loads": (30, 60, 90),
+        "repetitions": 3,
+        "run_s": 20.0,
+        "search": PLANS["full"],
+        "num_agreeing": 400,
+    },
+}
+"""What flags leave open; then seconds of a run at a load, the search for capacities, and the texts that both translate
+to see whether they do the same work."""
+
 _USUAL: Final[dict[Peer, BatchingSettings]] = {
     "ctranslate2": BatchingSettings(num_streams=num_cores(), batch_size=16, max_wait_ms=0.0),
     "transformers": BatchingSettings(num_threads=num_cores(), batch_size=16, max_wait_ms=0.0),
@@ -68,57 +94,35 @@ _USUAL: Final[dict[Peer, BatchingSettings]] = {
 """Of the short form, which has no time for trials: what won those of CTranslate2 with the model that ships on two
 cores. Transformers has one stream; no wait and small batches are taken over."""
 
-_SEARCHES: Final = {"short": SearchPlan(closed_loop_s=4.0, probe_s=5.0, resolution=0.1), "full": PLANS["full"]}
 _TUNED: Final[dict[str, Sequence[Any]]] = {"max_wait_ms": (0.0, 2.0, 5.0, 10.0), "batch_size": (8, 16, 32, 64)}
 """What is tried of each setting."""
 _TUNED_LOADS: Final = (0.3, 0.9)
 """Shares of the other's throughput at which its set-ups are compared: alone, and with company."""
 _TRIAL: Final = 0.4
 """How long a set-up is tried at each of them, as a share of a run at a load."""
-_STRETCHED: Final = {"shipped": 1.0, "base": 2.0}
-"""How much longer runs are, by model: the larger one answers a few calls a second, of which a p95 must come."""
 _MIN_BLEU: Final = 50.0
 """Rounding to int8, which each system does in its own way, changes a word or more of a third of the sentences (78 BLEU
 between both on test sets, for the model that ships), and of more where it is unsure: 60 to 67 BLEU on sentences that
 are nothing like what it was trained on."""
 _MAX_TOKENS_APART: Final = 0.1
 """A server that says a tenth more has a tenth more to do."""
-_MAX_LOAD: Final = 2.0
 _START_S: Final = 120.0
 _NUM_CALLERS: Final = 8
 _PATIENCE_S: Final = 120.0
 """Of callers who want to know what is answered, not how quickly."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is compared, and how thoroughly; durations are those of one run that count."""
-
-    model: str
-    peer: Peer
-    slo: Slo
-    settings: BatchingSettings | None
-    """Of the other server; None: the best of some trials."""
-    run_s: float
-    """Of a run at a load."""
-    num_repetitions: int
-    loads: tuple[float, ...]
-    """Shares of the other's capacity."""
-    num_agreeing: int
-    """Texts that both translate to see whether they do the same work."""
-    search: SearchPlan
-    """Its seed is that of all runs."""
-
-
 def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Declare both commands and their flags."""
     parser = add_command("load", help="compare with servers of other systems under load", description=_DESCRIPTION)
     add = parser.add_argument
-    add("--mode", choices=("short", "full"), default="full", help="short: 3 minutes, a first impression (full)")
+    add("--mode", choices=tuple(_MODES), default="full", help="short: 3 minutes, a first impression (full)")
     add("--model", choices=(*MODELS, "both"), help="whose weights (both; short: shipped)")
-    add("--against", type=parsed_by(_peers), metavar="P,P", help="ctranslate2, transformers (both; short: ctranslate2)")
+    against = "ctranslate2, transformers (both; short: ctranslate2)"
+    add("--against", type=some_of(*PRECISIONS), metavar="P,P", help=against)
     of_capacity = "of the other's capacity, in percent (30,60,90; short: 60)"
-    add("--loads", type=parsed_by(_loads), metavar="N,N", help=of_capacity)
+    percents = within(0.1, 200)
+    add("--loads", type=lambda text: [*map(percents, text.split(","))], metavar="N,N", help=of_capacity)
     add("--repetitions", type=within(1, 100, int), metavar="N", help="of each run at a load (3; short: 2)")
     usual = ", ".join(f"{model}: {slo}" for model, slo in _SLOS.items())
     add("--slo", type=parsed_by(parse_slo), metavar="SLO", help=f"{GRAMMAR} ({usual})".replace("%", "%%"))
@@ -133,68 +137,31 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     parser.set_defaults(run=_prepare)
 
 
-def _peers(text: str) -> tuple[Peer, ...]:
-    known = {str(peer): peer for peer in PRECISIONS}
-    unknown = set(text.split(",")) - set(known)
-    if unknown:
-        raise ValueError(f"{', '.join(sorted(unknown))}: expected {', '.join(known)}")
-    return tuple(known[name] for name in text.split(","))
-
-
-def _loads(text: str) -> tuple[float, ...]:
-    loads = tuple(float(part) / 100 for part in text.split(","))
-    if not all(0 < load <= _MAX_LOAD for load in loads):
-        raise ValueError(f"{text}: expected percents above 0, at most {_MAX_LOAD:.0%}")
-    return loads
-
-
 def _prepare(arguments: argparse.Namespace) -> int:
-    files, calls = _laid_out(arguments.model, real_sentences(arguments.data), arguments.output)
-    print(shlex.join([f"--model-dir={served_models(files)}", *flags_of(calls)]))
+    files, calls = _laid_out(arguments.model, arguments)
+    print(shlex.join([f"--model-dir={files.served_path}", *flags_of(calls)]))
     return 0
 
 
-def _laid_out(model: str, sentences: Sequence[str], output: Path) -> tuple[ModelFiles, Workload]:
+def _laid_out(model: str, arguments: argparse.Namespace) -> tuple[ModelFiles, Workload]:
     """Write a model, and what to ask it."""
-    files = prepare_model(output / "models" / model, model, ends=True)
-    return files, workload(model, sentences, directory=output / "texts")
+    files = prepare_model(arguments.output / "models" / model, model, ends=True)
+    return files, workload(model, arguments.data, directory=arguments.output / "texts")
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    is_short, sentences = arguments.mode == "short", real_sentences(arguments.data)
-    record: dict[str, Any] = {**circumstances("peers"), "comparisons": []}
-    asked = arguments.model or ("shipped" if is_short else "both")
-    peers: Sequence[Peer] = arguments.against or (("ctranslate2",) if is_short else tuple(PRECISIONS))
-    for model in MODELS if asked == "both" else (asked,):
-        files, calls = _laid_out(model, sentences, arguments.output)
-        for peer in peers:
-            plan = _plan(arguments, model, peer)
-            found = compare(plan, files, calls, directory=arguments.output / f"{model}-{peer}")
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    options = argparse.Namespace(**{"slo": None, "settings": None, **_MODES[arguments.mode], **given})
+    comparisons = list[dict[str, Any]]()
+    for model in MODELS if options.model == "both" else (options.model,):
+        files, calls = _laid_out(model, arguments)
+        for peer in options.against:
+            found = _compare(options, model, peer, files, calls)
             print(*report.load_lines(found), sep="\n", flush=True)
-            record["comparisons"].append(found)
-            report.write_load(arguments.output, record)
-    print(f"results and picture are in {arguments.output}")
+            comparisons.append(found)
+            report.write_load(options.output, {**circumstances("peers"), "comparisons": comparisons})
+    print(f"results and picture are in {options.output}")
     return 0
-
-
-def _plan(arguments: argparse.Namespace, model: str, peer: Peer) -> Plan:
-    is_short, longer, search = arguments.mode == "short", _STRETCHED[model], _SEARCHES[arguments.mode]
-    return Plan(
-        model=model,
-        peer=peer,
-        slo=arguments.slo or parse_slo(_SLOS[model]),
-        settings=arguments.settings or (_USUAL[peer] if is_short else None),
-        run_s=longer * (6.0 if is_short else 20.0),
-        num_repetitions=arguments.repetitions or (2 if is_short else 3),
-        loads=arguments.loads or ((0.6,) if is_short else (0.3, 0.6, 0.9)),
-        num_agreeing=100 if is_short else 400,
-        search=replace(
-            search,
-            closed_loop_s=longer * search.closed_loop_s,
-            probe_s=longer * search.probe_s,
-            seed=arguments.seed,
-        ),
-    )
 
 
 class PausedServer(Generator):
@@ -246,10 +213,10 @@ def serving(
 ) -> Iterator[PausedServer]:
     """Serve a model as an operator would, with all defaults, or with another system; ServerError if it fails."""
     module: Sequence[str] = SERVE
-    flags = ["--models", str(served_models(files))]
+    flags = ["--models", str(files.served_path)]
     if other is not None:
-        module, directory = ("loadtests", "peers", "serve"), str(files.directory.resolve())
-        flags = ["--port", "0", "--system", other.peer, "--files", directory, "--settings", other.name]
+        module = ("loadtests", "peers", "serve")
+        flags = ["--port=0", f"--system={other.peer}", f"--files={files.directory}", f"--settings={other.name}"]
     with ServerProcess(log, *flags, module=module) as process:
         process.wait_until_ready(timeout_s=_START_S)
         server = PausedServer(target=Target(address=process.target, process=process), workload=workload)
@@ -258,45 +225,58 @@ def serving(
         yield server
 
 
-def compare(plan: Plan, files: ModelFiles, workload: Workload, *, directory: Path) -> dict[str, Any]:
+def _compare(options: argparse.Namespace, model: str, peer: Peer, files: ModelFiles, calls: Workload) -> dict[str, Any]:
     """Start both servers, set up the other one, ask both the same, search their capacities, compare at some loads.
 
-    Logs go to the directory. Raises ServerError if a server does not start, TimeoutError if one stops answering, and
-    RuntimeError if both do not do the same work, or one does not hold the objective at any rate.
+    Raises ServerError if a server does not start, TimeoutError if one stops answering, and RuntimeError if both do not
+    do the same work, or one does not hold the objective at any rate.
     """
-    trials = []
+    slo, longer, trials = options.slo or parse_slo(_SLOS[model]), _STRETCHED[model], list[dict[str, Any]]()
+    run_s, durations = longer * options.run_s, {"closed_loop_s": longer * options.search.closed_loop_s}
+    search = replace(options.search, **durations, probe_s=longer * options.search.probe_s, seed=options.seed)
+    serve, logs = partial(serving, files, calls), options.output / f"{model}-{peer}"
+    with tqdm(desc=f"{model}, {peer}", unit="run", disable=None, leave=False) as bar:
 
-    def start(settings: BatchingSettings, log: str = "trial") -> AbstractContextManager[PausedServer]:
-        return serving(files, workload, log=directory / f"{log}.log", other=settings.of(plan.peer))
-
-    with tqdm(desc=f"{plan.model}, {plan.peer}", unit="run", disable=None, leave=False) as bar:
-
-        def advance(*_: object) -> None:
+        def keep(trial: dict[str, Any]) -> None:
+            trials.append(trial)
+            bar.write(report.trial_line(trial, peer=peer, model=model))
             bar.update()
 
-        if (settings := plan.settings) is None:
-            for trial in _tune(start, plan):
-                trials.append(trial)
-                bar.write(report.trial_line(trial, peer=plan.peer, model=plan.model))
-                advance()
-            settings = _best(trials)
-        with serving(files, workload, log=directory / "ours.log") as ours, start(settings, "theirs") as theirs:
+        settings = options.settings or (_USUAL[peer] if options.mode == "short" else None)
+        if settings is None:
+            start = partial(serve, log=logs / "trial.log")
+            settings = _best_settings(start, peer, keep, duration_s=_TRIAL * run_s, seed=options.seed)
+        other = settings.of(peer)
+        with serve(log=logs / "ours.log") as ours, serve(log=logs / "theirs.log", other=other) as theirs:
             systems: dict[Side, PausedServer] = {"ours": ours, "theirs": theirs}
-            answers = [server.answers(count=plan.num_agreeing) for server in systems.values()]  # warms them up, too
-            agreement = agreement_of(*answers, has_meaning=plan.model == "shipped")
+            answers = [server.answers(count=options.num_agreeing) for server in systems.values()]  # warms them up, too
+            agreement = agreement_of(*answers, has_meaning=model == "shipped")
             if not agreement["holds"]:
-                raise RuntimeError(f"both do not do the same work on the {plan.model} model: {agreement}")
-            capacities = find_capacities(systems, plan.slo, plan.search, note=advance)
+                raise RuntimeError(f"both do not do the same work on the {model} model: {agreement}")
+            capacities = find_capacities(systems, slo, search, note=bar.update)
             ours_per_s, theirs_per_s = (capacities[side].per_s for side in systems)
             if not (ours_per_s and theirs_per_s):
-                raise RuntimeError(f"{plan.slo} holds at no rate that was tried; give another --slo")
-            points = [
-                measure_load(systems, load, (ours_per_s, theirs_per_s), plan, note=advance) for load in plan.loads
-            ]
-    made = {"model": plan.model, "peer": plan.peer, "objective": str(plan.slo), "settings": settings.name}
-    found = {"our_capacity": asdict(capacities["ours"]), "their_capacity": asdict(capacities["theirs"])}
-    ratio = ours_per_s / theirs_per_s
-    return {**made, "trials": trials, "agreement": agreement, **found, "capacity_ratio": ratio, "points": points}
+                raise RuntimeError(f"{slo} holds at no rate that was tried; give another --slo")
+            points = []
+            for percent in options.loads:
+                runs: dict[Side, list[Run]] = {side: [] for side in systems}
+                for repetition, side in alternating(list(systems), options.repetitions):
+                    rate_per_s = percent / 100 * theirs_per_s
+                    runs[side].append(run(systems[side], rate_per_s, run_s, options.seed + repetition))
+                    bar.update()
+                points.append(_point(percent / 100, runs, ours_per_s / theirs_per_s))
+    return {
+        "model": model,
+        "peer": peer,
+        "objective": str(slo),
+        "settings": settings.name,
+        "trials": trials,
+        "agreement": agreement,
+        "our_capacity": asdict(capacities["ours"]),
+        "their_capacity": asdict(capacities["theirs"]),
+        "capacity_ratio": ours_per_s / theirs_per_s,
+        "points": points,
+    }
 
 
 def agreement_of(
@@ -321,70 +301,46 @@ def agreement_of(
     }
 
 
-def _tune(start: Callable[[BatchingSettings], AbstractContextManager[System]], plan: Plan) -> Iterator[dict[str, Any]]:
-    """Yield trials of set-ups one feature after another, each from the best so far.
+def _best_settings(
+    start: Callable[..., AbstractContextManager[System]],
+    peer: Peer,
+    keep: Callable[[dict[str, Any]], None],
+    *,
+    duration_s: float,
+    seed: int,
+) -> BatchingSettings:
+    """Try set-ups one feature after another, each from the best so far, and `keep` what came of each; return the best.
 
-    The threads by what callers who wait get; the size of batches and the waiting by p95 at a low and a high load.
+    That is of the threads by what callers who wait get; of the size of batches and the waiting by p95 at a low and a
+    high load, each counting alike: by the product.
     """
-    cores, tried = num_cores(), []
-    has_streams = plan.peer == "ctranslate2" and cores > 1
-    for streams, threads in [(cores, 1), (1, cores)] if has_streams else [(1, cores)]:
-        settings = BatchingSettings(num_streams=streams, num_threads=threads)
-        with start(settings) as system:
-            tried.append((system.throughput_per_s(duration_s=_TRIAL * plan.run_s), settings))
-        yield _trial(settings, [], tried[-1][0])
-    most_per_s, best = max(tried, key=lambda pair: pair[0])
-    trials: dict[str, dict[str, Any]] = {}
+    cores, has_streams = num_cores(), peer == "ctranslate2"
+    speeds, p95_ms = dict[BatchingSettings, float](), dict[BatchingSettings, list[float]]()
+    for streams, threads in dict.fromkeys([(cores, 1), (1, cores)] if has_streams else [(1, cores)]):
+        settings = BatchingSettings(num_streams=streams, num_threads=threads).of(peer)
+        with start(other=settings) as system:
+            speeds[settings] = system.throughput_per_s(duration_s=duration_s)
+        keep({"settings": settings.name, "closed_loop_per_s": speeds[settings], "runs": [], "p95_ms": []})
+    best = max(speeds, key=speeds.__getitem__)
+    rates_per_s = [load * speeds[best] for load in _TUNED_LOADS]
     for name, values in _TUNED.items():
         for settings in [replace(best, **{name: value}) for value in values]:
-            if settings.name not in trials:
-                with start(settings) as system:
-                    runs = [
-                        run(system, load * most_per_s, _TRIAL * plan.run_s, plan.search.seed) for load in _TUNED_LOADS
-                    ]
-                trials[settings.name] = _trial(settings, runs)
-                yield trials[settings.name]
-        best = _best(list(trials.values()))
+            if settings not in p95_ms:
+                with start(other=settings) as system:
+                    runs = [run(system, rate_per_s, duration_s, seed) for rate_per_s in rates_per_s]
+                p95_ms[settings] = [one.p95_ms for one in runs]
+                found = {"runs": [asdict(one) for one in runs], "p95_ms": p95_ms[settings]}
+                keep({"settings": settings.name, "closed_loop_per_s": None, **found})
+        best = min(p95_ms, key=lambda one: math.prod(p95_ms[one]))
+    return best
 
 
-def _trial(settings: BatchingSettings, runs: Sequence[Run], closed_loop_per_s: float | None = None) -> dict[str, Any]:
-    p95_ms = [one.p95_ms for one in runs]
-    runs_json = [asdict(one) for one in runs]
-    return {"settings": settings.name, "closed_loop_per_s": closed_loop_per_s, "runs": runs_json, "p95_ms": p95_ms}
-
-
-def _best(trials: Sequence[Mapping[str, Any]]) -> BatchingSettings:
-    """Return the set-up with the least p95 on the whole, each load counting alike: by the product."""
-    best = min((trial for trial in trials if trial["runs"]), key=lambda trial: math.prod(trial["p95_ms"]))
-    return BatchingSettings.parse(best["settings"])
-
-
-def measure_load(
-    systems: Mapping[Side, System],
-    load: float,
-    capacities_per_s: tuple[float, float],
-    plan: Plan,
-    *,
-    note: Callable[[], object] = lambda: None,
-) -> dict[str, Any]:
-    """Offer both the same, arrival by arrival, at a share of the other's capacity; compare medians of all runs."""
-    runs: dict[Side, list[Run]] = {side: [] for side in systems}
-    rate_per_s = load * capacities_per_s[1]
-    for repetition, side in alternating(list(systems), plan.num_repetitions):
-        runs[side].append(run(systems[side], rate_per_s, plan.run_s, plan.search.seed + repetition))
-        note()
-    middle = {
-        f"{side}_{name}": median(getattr(one, name) for one in done)
-        for name in ("p50_ms", "p95_ms")
-        for side, done in runs.items()
-    }
-    ratios = {name: middle[f"ours_{name}_ms"] / middle[f"theirs_{name}_ms"] for name in ("p50", "p95")}
-    reached = {name: ratio <= report.MAX_LATENCY_RATIO for name, ratio in ratios.items()}
-    return {
-        "load": load,
-        "rate_per_s": rate_per_s,
-        **{side: [asdict(one) for one in done] for side, done in runs.items()},
-        **middle,
-        **{f"{name}_ratio": ratio for name, ratio in ratios.items()},
-        "reached": {**reached, "capacity": capacities_per_s[0] / capacities_per_s[1] >= report.MIN_CAPACITY_RATIO},
-    }
+def _point(load: float, runs: Mapping[Side, Sequence[Run]], capacity_ratio: float) -> dict[str, Any]:
+    """Return what runs at a share of the other's capacity came to, by their medians; and which targets are reached."""
+    point: dict[str, Any] = {side: [asdict(one) for one in done] for side, done in runs.items()}
+    for name in ("p50", "p95"):
+        ours, theirs = (median(getattr(one, f"{name}_ms") for one in done) for done in runs.values())
+        point |= {f"ours_{name}_ms": ours, f"theirs_{name}_ms": theirs, f"{name}_ratio": ours / theirs}
+    reached = {name: point[f"{name}_ratio"] <= report.MAX_LATENCY_RATIO for name in ("p50", "p95")}
+    reached["capacity"] = capacity_ratio >= report.MIN_CAPACITY_RATIO
+    return {"load": load, "rate_per_s": runs["ours"][0].rate_per_s, **point, "reached": reached}

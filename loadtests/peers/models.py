@@ -85,10 +85,10 @@ def _base_network(*, ends: bool) -> Network:
 def write_model(directory: Path, network: Network, vocabulary: Vocabulary, limits: Limits) -> ModelFiles:
     """Write a network for every system that runs here, in place of what another run left in the directory."""
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    files = ModelFiles(directory)
+    files = ModelFiles(directory.resolve())
+    files.bundle_path.parent.mkdir(parents=True)
     description = BundleDescription(
-        name=directory.name,
+        name=files.directory.name,
         version="1",
         source_language="en",
         target_language="de",
@@ -105,15 +105,6 @@ def write_model(directory: Path, network: Network, vocabulary: Vocabulary, limit
 def network_of(files: ModelFiles) -> Network:
     """Return the weights, as all other systems get them."""
     return read_network(files.open(), "fp32")
-
-
-def served_models(files: ModelFiles) -> Path:
-    """Return a directory of models that holds this one alone."""
-    directory = (files.directory / "served").resolve()
-    manifest = files.open().manifest
-    shutil.rmtree(directory, ignore_errors=True)
-    shutil.copytree(files.bundle_path, directory / manifest.name / manifest.version)
-    return directory
 
 
 @functools.cache

@@ -299,7 +299,7 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.files is not None:
-        files = ModelFiles(arguments.files)
+        files = ModelFiles(arguments.files.resolve())
     else:
         models = import_module("loadtests.peers.models")  # needs PyTorch, which a server else does without
         files = models.prepare_model(arguments.output / "models" / arguments.model, arguments.model, ends=True)

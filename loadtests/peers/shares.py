@@ -20,7 +20,7 @@ from onnxruntime import InferenceSession
 
 from export.corpus.vocabulary import EOS_ID
 from loadtests.machine import num_cores
-from loadtests.peers.models import BASE_VOCABULARY_SIZE, MODELS, made_up_word, prepare_model, served_models
+from loadtests.peers.models import BASE_VOCABULARY_SIZE, MODELS, made_up_word, prepare_model
 from loadtests.peers.systems import ModelFiles, SearchOptions, SystemSettings, Work, Workers
 from loadtests.peers.work import (
     TARGET_TOKENS,
@@ -30,6 +30,7 @@ from loadtests.peers.work import (
     fixed_length,
     random_sources,
     sentence_sets,
+    some_of,
     whole_sentences,
 )
 from loadtests.report import figures_line
@@ -58,7 +59,8 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     server.add_argument("--texts", type=int, default=10, metavar="N", help="sentences of a request (10)")
     server.add_argument("--repetitions", type=int, default=5, metavar="N", help="of each measurement (5)")
     for parser, run in ((overhead, _run_overhead), (server, _run_server)):
-        parser.add_argument("--models", type=lambda text: text.split(","), default=MODELS, help="base, shipped (both)")
+        add, known = parser.add_argument, some_of(*MODELS)
+        add("--models", type=known, default=MODELS, metavar="M,M", help="base, shipped (both)")
         add_files(parser, "build/bench", has_data=parser is server)
         parser.set_defaults(run=run)
 
@@ -112,8 +114,8 @@ def _run_server(arguments: argparse.Namespace) -> int:
         settings = SystemSettings(peer="dragoman", precision="int8", num_streams=num_cores(), batch_size=_BATCH_SIZE)
         requests = [texts[first : first + arguments.texts] for first in range(0, len(texts), arguments.texts)]
         served, alone = list[float](), list[float]()
-        log, models = arguments.output / "server.log", str(served_models(files))
-        with ServerProcess(log, "--models", models) as server, Workers(files) as workers:
+        started = ServerProcess(arguments.output / "server.log", "--models", str(files.served_path))
+        with started as server, Workers(files) as workers:
             server.wait_until_ready(timeout_s=_TIMEOUT_S)
             for _ in range(1 + arguments.repetitions):  # the first one warms up
                 began_s = time.perf_counter()

@@ -36,9 +36,14 @@ class ModelFiles:
     directory: Path
 
     @property
+    def served_path(self) -> Path:
+        """A directory of models that holds our bundle alone, at both precisions."""
+        return self.directory / "served"
+
+    @property
     def bundle_path(self) -> Path:
-        """Our bundle, at both precisions."""
-        return self.directory / "bundle"
+        """That bundle."""
+        return self.served_path / self.directory.name / "1"
 
     @property
     def ctranslate2_path(self) -> Path:
@@ -46,7 +51,7 @@ class ModelFiles:
         return self.directory / "ctranslate2"
 
     def open(self) -> Bundle:
-        """Return the bundle."""
+        """Return our bundle."""
         return open_bundle(self.bundle_path)
 
 

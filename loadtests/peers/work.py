@@ -5,7 +5,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -14,11 +14,13 @@ from sacrebleu.metrics.bleu import BLEU
 
 from export.corpus.reader import ParallelFiles, read_corpus
 from export.corpus.vocabulary import EOS_ID
+from loadtests.flags import parsed_by
 from loadtests.peers.models import BASE_VOCABULARY_SIZE, FIRST_ORDINARY_ID, SPECIAL_IDS, made_up_word
 from loadtests.peers.systems import SearchOptions, TokenIds, Work
 from loadtests.texts import BUILT_IN, DATA_VARIABLE, Profile
 from loadtests.workload import Workload
 from service.bundle import Bundle
+from service.datatypes import Span
 from service.text.pipeline import EXTRA_TARGET_TOKENS
 from service.text.segmentation import iterate_sentences
 from service.text.tokenizer import open_tokenizer
@@ -32,15 +34,12 @@ without a length penalty systems should say the same, so speed is not compared."
 USUAL: Final = SearchOptions(length_penalty=0.6, extra_target_tokens=EXTRA_TARGET_TOKENS)
 """As the service searches by default."""
 
-_SWEPT_LENGTHS: Final = (10, 25, 50, 100, 150, 200)
-"""Target tokens of the cases that show how cost grows with length."""
-
 SOURCE_TOKENS: Final = 24
 """EOS counted, of random sources."""
-
 TARGET_TOKENS: Final = 32
 """Of their translations, where the length is not what is measured."""
-
+_SWEPT_LENGTHS: Final = (10, 25, 50, 100, 150, 200)
+"""Target tokens of the cases that show how cost grows with length."""
 _BATCHES: Final = (1, 8, 32, 64)
 """Sources of a call of Transformer-base; the short mode leaves out the last."""
 _NUM_LONE_SOURCES: Final = 8
@@ -87,6 +86,17 @@ def add_files(parser: argparse.ArgumentParser, output: str, *, has_data: bool = 
         what = f"holds test sets ({DATA_VARIABLE}; without it: built-in sentences, no BLEU)"
         parser.add_argument("--data", type=Path, metavar="DIR", help=what)
     parser.add_argument("--output", type=Path, default=Path(output), metavar="DIR", help=f"({output})")
+
+
+def some_of(*known: str) -> Callable[[str], tuple[str, ...]]:
+    """Return what reads some of these names, with commas between them, for `argparse`."""
+
+    def read(text: str) -> tuple[str, ...]:
+        if unknown := set(text.split(",")) - set(known):
+            raise ValueError(f"{', '.join(sorted(unknown))}: expected {', '.join(known)}")
+        return tuple(text.split(","))
+
+    return parsed_by(read)
 
 
 def base_cases(mode: Mode) -> list[Case]:
@@ -156,35 +166,24 @@ def sample(values: Sequence[_T], size: int) -> list[_T]:
 
 def whole_sentences(texts: Sequence[str]) -> list[str]:
     """Return the texts that the service decodes as they are: one sentence, nothing to cut off."""
-
-    def pieces(text: str) -> list[str]:
-        return [text[span.start : span.end] for span in iterate_sentences(text, language="en")]
-
-    return [text for text in texts if pieces(text) == [text]]
+    return [text for text in texts if [*iterate_sentences(text, language="en")] == [Span(start=0, end=len(text))]]
 
 
-def real_sentences(data: Path | None) -> list[str]:
-    """Return sentences of all test sets, or the built-in ones, that are translated as they are."""
-    sets = sentence_sets(data, size=_NUM_UNDER_LOAD)
-    return whole_sentences([" ".join(text.split()) for _, texts, _ in sets for text in texts])
-
-
-def made_up_sentences(sentences: Sequence[str]) -> list[str]:
-    """Return sentences of made-up words, the same in every run: one for each word of real sentences."""
-    generator, ordinary = random.Random(_SEED), range(FIRST_ORDINARY_ID, BASE_VOCABULARY_SIZE)
-    lengths = [len(_WORD.findall(sentence)) for sentence in sentences]
-    return [" ".join(map(made_up_word, generator.choices(ordinary, k=length))) for length in lengths]
-
-
-def workload(model: str, sentences: Sequence[str], *, directory: Path) -> Workload:
+def workload(model: str, data: Path | None, *, directory: Path) -> Workload:
     """Return the calls to a server of a model, with the defaults of the service: a sentence each, from a file of them.
 
-    Sentences are real ones; Transformer-base gets made-up ones of the same lengths.
+    Sentences are those of all test sets, or the built-in ones, that are translated as they are. Transformer-base gets
+    made-up ones, the same in every run: a word for each of theirs.
     """
-    texts = made_up_sentences(sentences) if model == "base" else sentences
+    sets = sentence_sets(data, size=_NUM_UNDER_LOAD)
+    sentences = whole_sentences([" ".join(text.split()) for _, texts, _ in sets for text in texts])
+    if model == "base":
+        generator, ordinary = random.Random(_SEED), range(FIRST_ORDINARY_ID, BASE_VOCABULARY_SIZE)
+        words = [generator.choices(ordinary, k=len(_WORD.findall(sentence))) for sentence in sentences]
+        sentences = [" ".join(map(made_up_word, token_ids)) for token_ids in words]
     lines = directory / f"{model}.txt"
     lines.parent.mkdir(parents=True, exist_ok=True)
-    lines.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    lines.write_text("".join(f"{text}\n" for text in sentences), encoding="utf-8")
     return Workload(profile=Profile.LINES, lines=lines, deadline_s=_DEADLINE_S, options=json.dumps(_OPTIONS[model]))
 
 

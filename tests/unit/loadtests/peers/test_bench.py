@@ -1,32 +1,29 @@
 """With processes that take as long as a script says, without running anything."""
 
+import gzip
 import json
-from dataclasses import replace
+from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from loadtests.machine import describe_machine
-from loadtests.peers import report
+from loadtests.peers import bench, report
 from loadtests.peers.__main__ import main
-from loadtests.peers.bench import INT8, Plan, compare, setups
 from loadtests.peers.systems import ModelFiles, Output, Peer, SystemSettings, Work, WorkDone, Workers
 from loadtests.peers.work import Case, fixed_length, random_sources
+from tests.tiny_bundle import SENTENCES
+from tests.unit.loadtests.peers.tiny_files import write_tiny_model
 
-_PLAN = Plan(mode="full", num_repetitions=4, thread_counts=(1, 2), isas=("",))
-_SOURCES = random_sources(200, vocabulary_size=100, eos_id=2)
-_CASE = Case(model="base", name="batch8", sources=_SOURCES[:8], search=fixed_length(10))
-_SAID = "Das ist ein ganzer Satz ."
+Bench = Callable[..., int]
 
 
 class FakeWorkers(Workers):
     """Answers each source with its own token ids, twice as fast with two streams; others need half as long again."""
 
-    def __init__(self) -> None:
-        super().__init__(ModelFiles(Path()))
-        self.asked: list[Peer] = []
+    asked: list[Peer]
 
     def run(self, settings: SystemSettings, work: Work) -> WorkDone:
         self.asked.append(settings.peer)
@@ -34,47 +31,51 @@ class FakeWorkers(Workers):
         return WorkDone((elapsed_s / count,) * count, tuple(Output(source, score=0.0) for source in work.sources))
 
 
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    return write_tiny_model(tmp_path_factory.mktemp("compared") / "tiny")
+
+
 @pytest.fixture
-def workers() -> FakeWorkers:
-    return FakeWorkers()
+def run_bench(files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Compares on two cores, with a test set whose translations are its sentences, and writes into the same folder."""
+    monkeypatch.setattr(FakeWorkers, "asked", [], raising=False)
+    for name, fake in {"prepare_model": lambda *_: files, "Workers": FakeWorkers, "num_cores": lambda: 2}.items():
+        monkeypatch.setattr(bench, name, fake)
+    data = tmp_path / "data" / "tatoeba-en-de" / "test.tsv.gz"
+    data.parent.mkdir(parents=True)
+    data.write_bytes(gzip.compress("".join(f"{text}\t{text}\n" for text in SENTENCES).encode()))
+    folders = ["--data", str(tmp_path / "data"), "--output", str(tmp_path / "out")]
+    return lambda *flags: main(["bench", *folders, *flags])
 
 
-def _compare(workers: Workers, plan: Plan = _PLAN, **changes: Any) -> dict[str, Any]:
-    return compare(workers, replace(_CASE, **changes), [INT8], plan, decode=lambda _: _SAID)
+_BATCH8 = "bench model=base case=batch8 threads=1 vs=ctranslate2-int8 ratio=1.50 ours=int8@1x1,b8 best=int8@1x1,b8 *"
+_BATCH8_ON_TWO = "*ratio=1.50 ours=int8@2x1,b4 best=int8@2x1,b4 tokens_per_s=384 theirs=256"
+_BASE = [f"*model=base case=batch{size} *" for size in (1, 1, 8, 8, 8, 8, 32, 32)]
 
 
-def test_each_system_is_compared_at_its_best_setup_for_the_cores_it_may_use(workers: FakeWorkers) -> None:
-    compared = _compare(workers, references=(_SAID,) * 8)
+@pytest.mark.parametrize(
+    ("mode", "cases", "expected"),
+    [
+        ("short", "batch8", [_BATCH8, _BATCH8_ON_TWO, "*threads=1 vs=transformers-fp32 ratio=1.50*", "*ratio=3.00*"]),
+        ("short", "*-all", ["*case=tatoeba-all* bleu=100.00 bleu_delta=0.00 identical=1.00"] * 2),
+        ("short", "none,batch1", ["*case=batch1 * ratio=1.50 * p50_ms=125/188 *"] * 2),  # latencies of lone sentences
+        ("full", "length[12]*", [f"*=length{length} threads=2 *" for length in (10, 25, 100, 150, 200)]),
+        ("full", "*-agreement", ["*case=tatoeba-agreement threads=2 vs=ctranslate2-fp32 ours=* identical=1.00"]),
+        ("full", "batch9*,length", []),
+        ("short", "*", [*_BASE, *(f"*case=tatoeba-{name} *" for name in ("1", "1", "all", "all"))]),
+    ],
+)
+def test_the_cases_asked_for_are_compared_and_each_has_its_lines(
+    mode: str, cases: str, expected: list[str], run_bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_bench("--mode", mode, "--cases", cases) == (0 if expected else 2)
 
-    found = [(pair["threads"], pair["ours"]["num_streams"], pair["ratio"]) for pair in compared["pairs"]]
-    assert found == [(1, 1, 1.5), (2, 2, 1.5)]
-    assert list(report.pair_lines(compared))[-1] == (
-        "bench model=base case=batch8 threads=2 vs=ctranslate2-int8 ratio=1.50 ours=int8@2x1,b4 best=int8@2x1,b4"
-        " tokens_per_s=384 theirs=256 bleu=100.00 bleu_delta=0.00"
-    )
-
-
-def test_repetitions_alternate_between_the_systems(workers: FakeWorkers) -> None:
-    (pair,) = _compare(workers, kind="growth")["pairs"]
-
-    assert workers.asked[-8:] == ["dragoman", "ctranslate2", "ctranslate2", "dragoman"] * 2
-    assert len(pair["ours"]["elapsed_s"]) == len(pair["theirs"]["elapsed_s"]) == 4
-
-
-def test_lone_sentences_are_compared_by_latency(workers: FakeWorkers) -> None:
-    compared = _compare(workers, sources_per_call=1)
-
-    assert (compared["pairs"][0]["ratio"], compared["pairs"][0]["ours"]["p50_s"]) == (1.5, 1 / 8)
-    assert "p50_ms=125/188" in next(report.pair_lines(compared))
-
-
-def test_agreement_is_looked_at_once(workers: FakeWorkers) -> None:
-    compared = _compare(workers, kind="agreement", has_meaning=True)
-
-    (line,) = report.pair_lines(compared)
-    assert len(compared["pairs"][0]["ours"]["elapsed_s"]) == 1
-    assert "identical=1.00" in line
-    assert "ratio" not in line
+    said = capsys.readouterr()
+    lines = said.out.splitlines()[:-1]  # the last one says where the results are
+    assert len(lines) == len(expected)
+    assert all(sum(fnmatchcase(line, pattern) for line in lines) >= expected.count(pattern) for pattern in expected)
+    assert expected or f"no case is named {cases}" in said.err
 
 
 _CUT = {(1, 1), (1, 2), (2, 1)}
@@ -82,65 +83,59 @@ _WHOLE = {(1, 1), (1, 2)}
 
 
 @pytest.mark.parametrize(
-    ("peer", "num_sources", "changes", "cores", "layouts", "sizes", "isas"),
-    [
-        ("ctranslate2", 32, {}, 2, _CUT, {16, 32}, {"", "AVX2"}),  # for several streams, or given to all threads
-        ("dragoman", 32, {}, 2, _CUT, {16, 32}, {""}),
-        ("dragoman", 32, {}, 6, _CUT | {(1, 4), (1, 6), (2, 2), (4, 1), (6, 1)}, {6, 8, 16, 32}, {""}),
-        ("dragoman", 200, {}, 2, _CUT, {16, 32, 64}, {""}),
-        ("dragoman", 32, {"sources_per_call": 1}, 2, _WHOLE, {1}, {""}),
-        ("pytorch", 32, {}, 2, _WHOLE, {32}, {""}),
-        ("ctranslate2", 32, {"kind": "agreement"}, 2, {(1, 2)}, {16}, {""}),
+    ("peer", "num_sources", "changes", "cores", "expected"),
+    [  # streams and threads, sizes of batches, instruction sets
+        ("ctranslate2", 32, {}, 2, (_CUT, {16, 32}, {"", "AVX2"})),  # for several streams, or given to all threads
+        ("dragoman", 32, {}, 2, (_CUT, {16, 32}, {""})),
+        ("dragoman", 32, {}, 6, (_CUT | {(1, 4), (1, 6), (2, 2), (4, 1), (6, 1)}, {6, 8, 16, 32}, {""})),
+        ("dragoman", 200, {}, 2, (_CUT, {16, 32, 64}, {""})),
+        ("dragoman", 32, {"sources_per_call": 1}, 2, (_WHOLE, {1}, {""})),
+        ("pytorch", 32, {}, 2, (_WHOLE, {32}, {""})),
+        ("ctranslate2", 32, {"kind": "agreement"}, 2, ({(1, 2)}, {16}, {""})),
     ],
 )
-def test_streams_threads_batches_and_instruction_sets_are_tried_where_they_matter(
-    peer: Peer,
-    num_sources: int,
-    changes: dict[str, Any],
-    cores: int,
-    layouts: set[tuple[int, int]],
-    sizes: set[int],
-    isas: set[str],
+def test_setups_are_tried_where_they_matter(
+    peer: Peer, num_sources: int, changes: dict[str, Any], cores: int, expected: tuple[set[Any], ...]
 ) -> None:
-    case = replace(_CASE, sources=_SOURCES[:num_sources], **changes)
+    sources = random_sources(num_sources, vocabulary_size=100, eos_id=2)
+    case = Case(model="base", name="batch", sources=sources, search=fixed_length(10), **changes)
+    plan = bench.Plan(mode="full", num_repetitions=1, thread_counts=(1, cores), isas=("", "AVX2"))
 
-    found = setups(case, (peer, "int8"), replace(_PLAN, thread_counts=(1, cores), isas=("", "AVX2")))
+    found = bench.setups(case, (peer, "int8"), plan)
 
-    assert {(settings.num_streams, settings.num_threads) for settings in found} == layouts
-    assert {settings.batch_size for settings in found} == sizes
-    assert {settings.isa for settings in found} == isas
+    layouts = {(settings.num_streams, settings.num_threads) for settings in found}
+    assert (layouts, {settings.batch_size for settings in found}, {settings.isa for settings in found}) == expected
 
 
-def test_a_comparison_is_kept_with_a_table_that_can_be_printed_again_and_pictures(
-    workers: FakeWorkers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_repetitions_alternate_and_are_kept_with_a_table_that_can_be_printed_again_and_pictures(
+    run_bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = replace(_PLAN, mode="short", num_repetitions=2, thread_counts=(1,))
-    compared = [
-        _compare(workers, plan, references=(_SAID,) * 8),
-        _compare(workers, plan, name="length10", kind="growth"),
-        _compare(workers, plan, name="said", kind="agreement", has_meaning=True),
-    ]
-    record = {"machine": describe_machine(), "command": "python -m loadtests peers bench", "cases": compared}
+    assert (
+        run_bench("--cases", "batch8,length10,*-32,*-agreement", "--repetitions", "4", "--models", "shipped,base") == 0
+    )
 
-    report.write_bench(tmp_path, record)
-
-    assert main(["table", "--output", str(tmp_path)]) == 0
+    cases = json.loads((tmp_path / "out" / report.BENCH_NAME).read_text())["cases"]
+    assert [len(case["pairs"][0]["theirs"]["elapsed_s"]) for case in cases] == [4, 1, 4, 4]
+    assert FakeWorkers.asked[-8:] == ["dragoman", "ctranslate2", "ctranslate2", "dragoman"] * 2
+    capsys.readouterr()
+    assert main(["table", "--output", str(tmp_path / "out")]) == 0
     table = capsys.readouterr().out
-    assert table == (tmp_path / "table.md").read_text()
-    assert "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: |" in table
-    assert "| base | batch8 | 1 | ctranslate2-int8 | 1.50 | 192 tokens/s | 128 tokens/s | +0.00 |" in table
+    assert table == (tmp_path / "out" / report.TABLE_NAME).read_text()
+    assert "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: |\n| shipped | tatoeba-32 | 1 |" in table
+    assert "tokens/s | +0.00 |" in table
+    assert "| base | batch8 | 1 | ctranslate2-int8 | 1.50 | 192 tokens/s | 128 tokens/s |  |" in table
     assert "| base | length10 |" in table
-    assert "| said | int8@1x1,b16 / ctranslate2-int8 | 100.0 % |" in table
-    assert json.loads((tmp_path / report.BENCH_NAME).read_text()) == json.loads(json.dumps(record))
-    assert {path.name for path in tmp_path.iterdir()} == {report.BENCH_NAME, "table.md", "ratios.png", "growth.png"}
+    assert "| tatoeba-agreement | fp32@1x2,b16 / ctranslate2-fp32 | 100.0 % |" in table
+    names = {report.BENCH_NAME, report.TABLE_NAME, "ratios.png", "growth.png"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names
 
-    (axes,) = report.ratios_picture(compared[:1]).axes
-    (bar,) = axes.patches
-    assert (bar.get_width(), np.asarray(axes.lines[0].get_xdata()).tolist()) == (1.5, [1.0, 1.0])  # type: ignore[attr-defined]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["base batch8 @1 vs ctranslate2-int8"]
-    (axes,) = report.growth_picture(compared[1:2]).axes
-    lines = [(str(line.get_label()), np.asarray(line.get_xydata()).tolist()) for line in axes.lines]
-    assert lines == [
-        ("dragoman-int8", [[10.0, pytest.approx(80 / 192)]]),  # seconds over length
-        ("ctranslate2-int8", [[10.0, pytest.approx(80 / 128)]]),
-    ]
+    *_, speed, growth = cases
+    (axes,) = report.ratios_picture([speed]).axes
+    ratios = [bar.get_width() for bar in axes.patches]  # type: ignore[attr-defined]
+    assert ratios == [pair["ratio"] for pair in speed["pairs"]]
+    assert np.asarray(axes.lines[0].get_xdata()).tolist() == [1.0, 1.0]
+    assert axes.get_yticklabels()[0].get_text() == "base batch8 @1 vs ctranslate2-int8"
+    (axes,) = report.growth_picture([growth]).axes
+    lines = {str(line.get_label()): np.asarray(line.get_xydata()).tolist() for line in axes.lines}
+    seconds_over_length = {"dragoman-int8": 80 / 384, "ctranslate2-int8": 80 / 256}
+    assert lines == {name: [[10.0, pytest.approx(s)]] for name, s in seconds_over_length.items()}

@@ -1,9 +1,13 @@
 """With servers that answer in a time of their own, without running any."""
 
+import argparse
+import gzip
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,143 +15,151 @@ import numpy as np
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
-from loadtests.capacity import SearchPlan
+from loadtests.flags import add_workload_flags, workload_of
 from loadtests.peers import load, report
-from loadtests.peers.load import Plan, Side, agreement_of, measure_load
+from loadtests.peers.__main__ import main
 from loadtests.peers.serve import BatchingSettings
 from loadtests.peers.systems import ModelFiles
-from loadtests.slo import parse_slo
 from loadtests.workload import Workload
 from tests.unit.loadtests.fake_system import FakeSystem
 
-_PLAN = Plan(
-    model="shipped",
-    peer="ctranslate2",
-    slo=parse_slo("p95<1s"),
-    settings=None,
-    run_s=10.0,
-    num_repetitions=2,
-    loads=(0.3, 0.9),
-    num_agreeing=1,
-    search=SearchPlan(closed_loop_s=10.0, probe_s=10.0, resolution=0.01),
-)
+_SAID, _OTHER = "Das Wetter ist heute sehr schön.", "Zwei Hunde spielen im tiefen Schnee."
+_BEST = "2x1,b16,w0"
 
 
-def _answers(text: str, *, num_tokens: int = 10) -> list[pb.TranslateResponse]:
-    said = pb.Translation(hypotheses=[pb.Hypothesis(text=text)])
-    return [pb.TranslateResponse(translations=[said], num_target_tokens=num_tokens)]
-
-
-class FakeServer(FakeSystem):
+class Servers:
     """Ours answers in half the time; the other one likes two streams, batches of 16 and no wait."""
 
-    def __init__(self, other: BatchingSettings | None, log: list[tuple[str, float, int]]) -> None:
-        if other is None:
-            super().__init__("ours", log, capacity_per_s=160.0, service_s=0.05)
-        else:
-            capacity_per_s = 100.0 if other.num_streams == 2 else 50.0
+    def __init__(self) -> None:
+        self.ours = {"answer": _SAID, "num_tokens": 20, "capacity_per_s": 160.0, "service_s": 0.05}
+        self.started: list[BatchingSettings | None] = []
+        self.offered: list[tuple[str, float, int]] = []
+
+    @contextmanager
+    def serving(self, *_: object, log: Path, other: BatchingSettings | None = None) -> Iterator[FakeSystem]:
+        self.started.append(other)
+        is_: dict[str, Any] = self.ours
+        if other is not None:
             service_s = 0.1 + other.max_wait_ms / 1000 + abs(other.batch_size - 16) / 1000
-            super().__init__("theirs", log, capacity_per_s=capacity_per_s, service_s=service_s)
-
-    def answers(self, *, count: int) -> list[pb.TranslateResponse]:
-        return count * _answers("Das Wetter ist heute sehr schön.")
-
-
-_BEST = BatchingSettings(num_streams=2, batch_size=16, max_wait_ms=0.0)
+            capacity_per_s = 100.0 if other.num_streams == 2 else 50.0
+            is_ = {"answer": _SAID, "num_tokens": 20, "capacity_per_s": capacity_per_s, "service_s": service_s}
+        answer = pb.TranslateResponse(num_target_tokens=is_["num_tokens"])
+        answer.translations.add().hypotheses.add(text=is_["answer"])
+        name = "theirs" if other else "ours"
+        server: Any = FakeSystem(name, self.offered, capacity_per_s=is_["capacity_per_s"], service_s=is_["service_s"])
+        server.answers = lambda *, count: [answer] * count
+        yield server
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[BatchingSettings | None]:
-    """What was started."""
-    monkeypatch.setattr(load, "num_cores", lambda: 2)
-    servers: list[BatchingSettings | None] = []
-
-    @contextmanager
-    def serving(*_: object, log: Path, other: BatchingSettings | None = None) -> Iterator[FakeServer]:
-        servers.append(other)
-        yield FakeServer(other, [])
-
-    monkeypatch.setattr(load, "serving", serving)
+def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
+    servers = Servers()
+    fakes = {
+        "num_cores": lambda: 2,
+        "serving": servers.serving,
+        "prepare_model": lambda path, *_, **__: ModelFiles(path),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(load, name, fake)
     return servers
 
 
-def _compare(**changes: Any) -> dict[str, Any]:
-    return load.compare(replace(_PLAN, **changes), ModelFiles(Path()), Workload(), directory=Path())
+def _load(directory: Path, *flags: str) -> int:
+    return main(["load", "--output", str(directory), "--slo", "p95<1s", "--against", "ctranslate2", *flags])
 
 
-def test_the_other_server_is_set_up_as_it_does_best(started: list[BatchingSettings | None]) -> None:
-    found = _compare()
+def test_the_other_server_is_set_up_as_it_does_best(
+    servers: Servers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _load(tmp_path, "--model", "base", "--against", "ctranslate2,transformers") == 0
 
-    assert found["settings"] == "2x1,b16,w0"
-    assert started[-2:] == [None, _BEST]
-    trials = found["trials"]
-    names = [trial["settings"] for trial in trials if trial["runs"]]
+    line = "peers trial=2x1,b32,w0 vs=ctranslate2 model=base p95_ms=116.0/116.0 rate=30.0/90.0\n"
+    assert line in "".join(capsys.readouterr())
+    first, second = json.loads((tmp_path / report.LOAD_NAME).read_text())["comparisons"]
+    names = [trial["settings"] for trial in first["trials"] if trial["runs"]]
     assert len(names) == len(set(names)) == 7
-    assert [trial["closed_loop_per_s"] for trial in trials[:2]] == [100.0, 50.0]
-    assert report.trial_line(trials[2], peer="ctranslate2", model="base") == (
-        "peers trial=2x1,b32,w0 vs=ctranslate2 model=base p95_ms=116.0/116.0 rate=30.0/90.0"
-    )
+    assert [trial["closed_loop_per_s"] for trial in first["trials"][:2]] == [100.0, 50.0]
+    assert (first["settings"], second["settings"]) == (_BEST, "1x2,b16,w0")  # Transformers has one stream only
+    assert {one.setup.partition(",")[0] for one in servers.started if one} == {"int8@2x1", "int8@1x2", "fp32@1x2"}
 
 
-def test_transformers_has_one_stream_only(started: list[BatchingSettings | None]) -> None:
-    _compare(peer="transformers")
-
-    assert {(one.peer, one.num_streams, one.num_threads) for one in started if one} == {("transformers", 1, 2)}
+_SHORTER = {"answer": _SAID.removesuffix("."), "num_tokens": 19}
+_AGREED = "*agreement=yes vs=ctranslate2 model="
 
 
-def test_a_line_for_each_load_is_what_scripts_read_and_every_run_is_kept(
-    started: list[BatchingSettings | None], tmp_path: Path
+@pytest.mark.parametrize(
+    ("ours", "flags", "said"),
+    [
+        ({}, "", f"{_AGREED}shipped identical=1.00 bleu=100.00 tokens_ratio=1.000 texts=400\n*"),
+        ({}, "", "*\npeers capacity_ratio=1.6* slo=p95<1s *\npeers load=30%*\npeers load=60%*\npeers load=90%*"),
+        ({}, "", "* p50_ratio=0.50 p95_ratio=0.50 *repetitions=3 targets=p50:reached,p95:reached,capacity:reached\n*"),
+        (_SHORTER, "", f"{_AGREED}shipped identical=0.00 bleu=84.65 tokens_ratio=0.950 *"),  # 100 * exp(1 - 7 / 6)
+        ({"answer": _OTHER}, "", "*same work on the shipped model: *'tokens_ratio': 1.0, 'holds': False}\n"),
+        ({"answer": _OTHER}, "--model=base", f"{_AGREED}base identical=0.00 tokens_ratio=1.000 texts=400\n*"),
+        ({"num_tokens": 23}, "--model=base", "*same work on the base model: *'tokens_ratio': 1.15, 'holds': False}\n"),
+        ({"capacity_per_s": 100.0}, "", "*targets=p50:reached,p95:reached,capacity:missed\n*"),
+        ({"service_s": 0.1}, "", "*targets=p50:missed,p95:missed,capacity:reached\n*"),
+        ({}, "--slo=p95<1ms", "*p95<1ms holds at no rate that was tried*"),
+    ],
+)
+def test_what_both_say_and_which_targets_are_missed_is_told(
+    ours: dict[str, Any], flags: str, said: str, servers: Servers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = _compare(settings=_BEST)
-    lines = list(report.load_lines(found))
-    report.write_load(tmp_path, {"comparisons": [found]})
+    servers.ours |= ours
 
-    assert started == [None, _BEST]
-    assert lines[0] == (
-        "peers agreement=yes vs=ctranslate2 model=shipped identical=1.00 bleu=100.00 tokens_ratio=1.000 texts=1"
-    )
-    assert lines[1].startswith("peers capacity_ratio=1.6")
-    assert lines[2].startswith("peers load=30% vs=ctranslate2 model=shipped p50_ratio=0.50 p95_ratio=0.50")
-    assert lines[3].endswith("repetitions=2 targets=p50:reached,p95:reached,capacity:reached")
+    exit_code = _load(tmp_path, "--model=shipped", f"--settings={_BEST}", *flags.split())
+
+    told = capsys.readouterr()
+    assert fnmatchcase(told.out + told.err, said)
+    assert exit_code == ("loadtests peers: " in told.err)
+    assert [one and one.name for one in servers.started] == [None, _BEST]
+
+
+def test_both_get_the_same_arrivals_in_turn_and_every_run_is_kept_and_drawn(servers: Servers, tmp_path: Path) -> None:
+    assert _load(tmp_path, "--model=both", f"--settings={_BEST}", "--loads=30,90") == 0
+
     read = json.loads((tmp_path / report.LOAD_NAME).read_text())
-    (one,) = read["comparisons"]
+    comparisons = read["comparisons"]
     assert read["targets"] == {"max_latency_ratio": 0.6, "min_capacity_ratio": 1.5}
-    assert [len(point["ours"]) for point in one["points"]] == [2, 2]
-    assert len(one["their_capacity"]["probes"]) > 1
-    assert (tmp_path / report.PICTURE_NAME).stat().st_size > 0
-    figure = report.load_picture([found, {**found, "model": "base"}])  # a column for each
-    assert [axes.get_ylabel() for axes in figure.axes] == ["p50, ms", "p50, ms", "p95, ms", "p95, ms"]
-    drawn = np.asarray(figure.axes[0].lines[0].get_xydata())
-    assert drawn.tolist() == [[30.0, pytest.approx(50)], [90.0, pytest.approx(50)]]
-
-
-def test_both_get_the_same_arrivals_in_turn_forwards_and_backwards() -> None:
-    log: list[tuple[str, float, int]] = []
-    systems: dict[Side, FakeServer] = {"ours": FakeServer(None, log), "theirs": FakeServer(_BEST, log)}
-
-    measure_load(systems, 0.6, (150.0, 100.0), replace(_PLAN, num_repetitions=3))
-
+    assert len(comparisons[1]["their_capacity"]["probes"]) > 1
+    assert [len(point["ours"]) for point in comparisons[1]["points"]] == [3, 3]
+    rate_per_s = 0.9 * comparisons[1]["their_capacity"]["per_s"]
     sides = ("ours", "theirs", "theirs", "ours", "ours", "theirs")
-    assert log == [(side, 60.0, seed) for side, seed in zip(sides, (1, 1, 2, 2, 3, 3), strict=True)]
+    assert servers.offered[-6:] == [
+        (side, rate_per_s, seed) for side, seed in zip(sides, (1, 1, 2, 2, 3, 3), strict=True)
+    ]
+
+    assert (tmp_path / report.PICTURE_NAME).stat().st_size > 0
+    axes = report.load_picture(comparisons).axes  # a column for each
+    assert [one.get_ylabel() for one in axes] == ["p50, ms", "p50, ms", "p95, ms", "p95, ms"]
+    assert np.asarray(axes[0].lines[0].get_xydata()).tolist() == [[30.0, pytest.approx(50)], [90.0, pytest.approx(50)]]
 
 
-@pytest.mark.parametrize(("ours", "per_s", "missed"), [(None, 100.0, {"capacity"}), (_BEST, 150.0, {"p50", "p95"})])
-def test_missed_targets_are_said(
-    started: list[BatchingSettings | None], ours: BatchingSettings | None, per_s: float, missed: set[str]
+@pytest.mark.parametrize(
+    ("model", "lengths", "options"),
+    [
+        ("shipped", {7, 2}, pb.DecodingOptions(early_stopping=True)),  # as far as the others search
+        ("base", {8, 3}, pb.DecodingOptions(early_stopping=True, repetition_guard=False)),
+    ],
+)
+def test_prepare_prints_flags_by_which_a_call_is_one_sentence(
+    model: str,
+    lengths: set[int],
+    options: pb.DecodingOptions,
+    servers: Servers,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
-    systems: dict[Side, FakeServer] = {"ours": FakeServer(ours, []), "theirs": FakeServer(_BEST, [])}
+    path = tmp_path / "tatoeba-en-de" / "test.tsv.gz"
+    path.parent.mkdir()
+    path.write_bytes(gzip.compress(b"Two dogs are playing in the snow.\tA\nNobody knew.\tB\nIt rains. It pours.\tC\n"))
 
-    point = measure_load(systems, 0.3, (per_s, 100.0), _PLAN)
+    assert main(["prepare", f"--model={model}", f"--data={tmp_path}", f"--output={tmp_path}"]) == 0
 
-    assert {name for name, is_so in point["reached"].items() if not is_so} == missed
-    *_, line = report.load_lines({**_compare(settings=_BEST), "points": [point]})
-    assert all(f"{name}:missed" in line for name in missed)
-
-
-def test_servers_agree_that_say_about_the_same_at_the_same_length() -> None:
-    said, other = "Das Wetter ist heute sehr schön.", "Zwei Hunde spielen im tiefen Schnee."
-
-    assert agreement_of(_answers(said), _answers(said), has_meaning=True)["holds"]
-    assert not agreement_of(_answers(said), _answers(other), has_meaning=True)["holds"]
-    assert agreement_of(_answers(said), _answers(other), has_meaning=False)["holds"]
-    assert not agreement_of(_answers(said, num_tokens=12), _answers(other), has_meaning=False)["holds"]
+    models, *flags = shlex.split(capsys.readouterr().out)
+    add_workload_flags(parser := argparse.ArgumentParser(), Workload())
+    calls = islice(workload_of(parser.parse_args(flags)).calls(seed=1), 20)
+    requests = [pb.TranslateRequest.FromString(call.messages[0]) for call in calls]
+    assert models == f"--model-dir={tmp_path}/models/{model}/served"
+    assert {len(text.split()) for request in requests for text in request.texts} == lengths
+    assert all(len(request.texts) == 1 and request.options == options for request in requests)

@@ -1,23 +1,26 @@
 import gzip
-from itertools import islice
+from dataclasses import replace
 from pathlib import Path
+from statistics import correlation
 
 import pytest
-from dragoman.v1 import translation_pb2 as pb
+import torch
 
+from export.model.config import PRESETS, ModelConfig
+from export.model.transformer import Transformer
 from loadtests.peers import work
+from loadtests.peers.models import end_by_itself, made_up_vocabulary
+from loadtests.peers.pytorch_system import beam_search
 from loadtests.peers.systems import SearchOptions
 
-_VOCABULARY = {"vocabulary_size": 100, "eos_id": 2}
-_SENTENCES = ["Two dogs are playing in the snow.", "Nobody knew."]
+_SOURCES = work.random_sources(100, vocabulary_size=500, eos_id=2)
+_CONFIG = replace(PRESETS["base"], vocabulary_size=500, num_encoder_layers=2, num_decoder_layers=2, norm="post")
+_LENGTHS = (6, 12, 18, 24)
 
 
 def test_random_sources_are_the_same_in_every_run_and_end_with_eos() -> None:
-    sources = work.random_sources(5, **_VOCABULARY)
-
-    assert sources == work.random_sources(5, **_VOCABULARY)
-    assert {len(source) for source in sources} == {24}
-    assert all(source[-1] == 2 and min(source[:-1]) > 3 for source in sources)
+    assert work.random_sources(100, vocabulary_size=500, eos_id=2) == _SOURCES
+    assert all(len(source) == 24 and source[-1] == 2 and min(source[:-1]) > 3 for source in _SOURCES)
 
 
 def test_a_target_is_limited_by_its_source_and_by_the_model() -> None:
@@ -28,50 +31,50 @@ def test_a_target_is_limited_by_its_source_and_by_the_model() -> None:
 
 
 def test_lone_sentences_come_one_a_call_and_the_short_mode_has_fewer_cases() -> None:
-    sources = work.random_sources(100, **_VOCABULARY)
-    lone, everything = work.shipped_cases("set", sources, references=("r",) * 100, mode="short")
+    lone, everything = work.shipped_cases("set", _SOURCES, references=("r",) * 100, mode="short")
     cases, short = ({case.name for case in work.base_cases(mode)} for mode in ("full", "short"))
 
     assert (lone.call_size, everything.call_size, lone.references) == (1, 100, ())
-    assert set(lone.sources) <= set(sources)
+    assert set(lone.sources) <= set(_SOURCES)
     assert short < cases
 
 
-def test_test_sets_are_sampled_at_even_distances_with_references(tmp_path: Path) -> None:
+def test_test_sets_are_sampled_at_even_distances_and_built_in_sentences_stand_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "tatoeba-en-de" / "test.tsv.gz"
     path.parent.mkdir()
     path.write_bytes(gzip.compress(b"".join(b"s%d\tt%d\n" % (number, number) for number in range(10))))
+    monkeypatch.delenv("DRAGOMAN_DATA", raising=False)
 
     assert work.sentence_sets(tmp_path, size=3) == [("tatoeba", ("s0", "s3", "s6"), ("t0", "t3", "t6"))]
     assert work.sample(range(2), 3) == [0, 1]
-
-
-def test_without_data_the_built_in_sentences_are_translated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DRAGOMAN_DATA", raising=False)
-
     ((name, texts, references),) = work.sentence_sets(None, size=20)
-    sentences = work.real_sentences(None)
-
     assert (name, len(texts), references) == ("built-in", 20, ())
-    assert len(sentences) > 50
-    assert not any("\n" in sentence for sentence in sentences)
 
 
-@pytest.mark.parametrize(
-    ("model", "texts", "options"),
-    [
-        ("shipped", _SENTENCES, pb.DecodingOptions(early_stopping=True)),  # as far as the others search
-        ("base", work.made_up_sentences(_SENTENCES), pb.DecodingOptions(early_stopping=True, repetition_guard=False)),
-    ],
-)
-def test_a_call_is_one_sentence(tmp_path: Path, model: str, texts: list[str], options: pb.DecodingOptions) -> None:
-    calls = islice(work.workload(model, _SENTENCES, directory=tmp_path).calls(seed=1), 20)
-
-    requests = [pb.TranslateRequest.FromString(call.messages[0]) for call in calls]
-    assert {tuple(request.texts) for request in requests} == {(text,) for text in texts}
-    assert all(request.options == options for request in requests)
-
-
-def test_made_up_sentences_are_as_long_as_real_ones_and_equal_places_are_counted() -> None:
-    assert [len(text.split()) for text in work.made_up_sentences(_SENTENCES)] == [8, 3]
+def test_equal_places_are_counted() -> None:
     assert work.share_of_equal([(1,), (2, 3), (4,), (5,)], [(1,), (2,), (4,), (5,)]) == 0.75
+
+
+def test_targets_end_by_themselves_and_are_about_as_long_as_their_sources() -> None:
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        torch.manual_seed(1)
+        end_by_itself(model := Transformer(_CONFIG).eval(), ratio=1.1)
+        sources = [source[-length:] for source, length in zip(_SOURCES, _LENGTHS, strict=False)]
+        outputs = beam_search(model, sources, SearchOptions(beam_size=2, max_target_tokens=100))
+
+    found = [len(output.token_ids) for output in outputs]
+    assert all(output.token_ids[-1] == 2 for output in outputs)
+    assert correlation(_LENGTHS, found) > 0.7  # what random weights say moves the end a little
+    assert sum(found) / sum(_LENGTHS) == pytest.approx(1.1, abs=0.6)
+
+
+@pytest.mark.parametrize("config", [replace(_CONFIG, d_model=32), replace(_CONFIG, norm="pre")])
+def test_another_shape_is_refused(config: ModelConfig) -> None:
+    with pytest.raises(ValueError, match="expected post-norm of 512"):
+        end_by_itself(Transformer(config))
+
+
+def test_a_made_up_vocabulary_has_the_size_asked_for() -> None:
+    assert len(made_up_vocabulary(500)) == 500
