@@ -1,16 +1,18 @@
 """The flags that the load tests share, the same for Locust and for the commands, and what they mean."""
 
 import argparse
+import difflib
 import enum
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from loadtests.texts import DATA_VARIABLE, Profile
 from loadtests.wire import Method
 from loadtests.workload import Mix, Workload, format_mix, parse_mix, parse_priority
 
+_Named = TypeVar("_Named")
 _PREFIX: Final = "workload_"  # of the fields of a workload among parsed flags: Locust has flags of the same names
 
 
@@ -131,3 +133,18 @@ def parsed_by(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 def within(low: float, high: float, kind: Callable[[str], Any] = float) -> Callable[[str], Any]:
     """Return what reads a number of a range, for `argparse`."""
     return parsed_by(partial(_number, low, high, kind))
+
+
+def several(table: Mapping[str, _Named]) -> Callable[[str], list[_Named]]:
+    """Return what reads names, parted by commas, as what a table has of them, in its order, for `argparse`."""
+
+    def read(text: str) -> list[_Named]:
+        names = text.split(",")
+        for name in names:
+            if name not in table:
+                similar = difflib.get_close_matches(name, table, n=1)
+                hint = f"; did you mean {similar[0]}?" if similar else ""
+                raise argparse.ArgumentTypeError(f"there is no {name!r}{hint}")
+        return [value for name, value in table.items() if name in names]
+
+    return read

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import os
 import signal
 import subprocess
@@ -16,7 +15,7 @@ from typing import Any, Final, Self
 
 import grpc
 
-from loadtests.sampler import footprint, scrape, server_facts, work_left
+from loadtests.sampler import scrape, server_facts
 
 _KEY_VARIABLE: Final = "DRAGOMAN_API_KEY"  # holds the key of the API where no flag names a file with it
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
@@ -25,8 +24,6 @@ SERVE: Final = ("service", "serve", "--grpc-port", "0", "--http-port", "0")
 _START_TIMEOUT_S: Final = 120.0
 _STOP_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.05
-_STEPS: Final = "mt_decoder_steps_total"  # grows as long as anything is in a batch
-_IDLE_POLL_S: Final = 0.25
 
 
 class ServerError(Exception):
@@ -86,13 +83,6 @@ class ServerProcess:
         """What it ended with, negative for a signal; None while it runs."""
         return self._process.poll()
 
-    def rss_mb(self) -> float:
-        """Return the resident memory of its processes in MiB; ServerError if it has ended."""
-        try:
-            return footprint(self.pid).rss_mb
-        except OSError as error:
-            raise ServerError("the server has ended") from error
-
     def samples(self) -> dict[str, float]:
         """Return every metric that it exposes, by name with labels."""
         return scrape(self.metrics_url)
@@ -112,23 +102,6 @@ class ServerProcess:
         if self.exit_code is None:
             self._process.kill()
         self._process.wait()
-
-
-def wait_until_idle(server: ServerProcess, *, timeout_s: float) -> dict[str, float]:
-    """Wait until a server without callers has nothing left to do; return what it still has when the time runs out.
-
-    That is gauges of work that are not 0, and the decoder steps still run; empty: it is idle.
-    """
-    until_s, num_steps = time.monotonic() + timeout_s, math.nan
-    while True:
-        samples = server.samples()
-        left = work_left(samples)
-        if samples[_STEPS] != num_steps:
-            left[_STEPS] = samples[_STEPS] - num_steps
-        if not left or time.monotonic() > until_s:
-            return left
-        num_steps = samples[_STEPS]
-        time.sleep(_IDLE_POLL_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,9 +56,7 @@ class Reply:
 
     status: str
     message: str = ""
-    is_of_server: bool = True
-    """Whether the server gave the status, and not the client's own library."""
-
+    is_of_server: bool = True  # the server gave the status, and not the client's own library
     messages: tuple[bytes, ...] = ()
     began_s: float = 0.0
     ended_s: float = 0.0
@@ -97,9 +95,7 @@ class Kind(enum.Enum):
     """What a call is for; its caller waits for the answer, and a refusal is one, unless it is one of the last three."""
 
     USUAL = "usual"
-    PROBE = "probe"
-    """Its answer never changes."""
-
+    PROBE = "probe"  # its answer never changes
     REFUSED = "refused"
     SWAP = "swap"
     CANCELS = "cancels"
@@ -110,16 +106,10 @@ class Kind(enum.Enum):
 class Moment(enum.Enum):
     """When a caller cancels or disconnects: how often, and between which shares of the usual time."""
 
-    AT_ONCE = (3, 0.0, 0.0)
-    """Before the request is admitted, as likely as not before it is read."""
-
-    WAITING = (5, 0.0, 0.1)
-    """In the queue."""
-
+    AT_ONCE = (3, 0.0, 0.0)  # before the request is admitted, as likely as not before it is read
+    WAITING = (5, 0.0, 0.1)  # in the queue
     DECODING = (6, 0.0, 1.0)
-    ANSWERING = (5, 0.8, 1.2)
-    """When the answer is due; of methods that answer with several messages, after the first one."""
-
+    ANSWERING = (5, 0.8, 1.2)  # when the answer is due; of methods with answers of several messages, after the first
     NEVER = (0, 0.0, 0.0)
 
 
@@ -127,25 +117,16 @@ class Moment(enum.Enum):
 class PlannedCall:
     """One call, and what must come of it."""
 
-    request_id: str
-    """Of the call; those of a stream's requests are the ids of their messages."""
-
+    request_id: str  # of the call; those of a stream's requests are the ids of their messages
     kind: Kind
     method: Method
-    path: str = ""
+    path: str = ""  # in place of that of the method
     raw: tuple[bytes, ...]
-    answers: tuple[str, ...] = ("OK",)
-    """Status that each message is answered with if there is time: OK, or that of its refusal."""
-
-    is_counted: bool = True
-    """False: gRPC refuses it itself, so that the server sees nothing, or a call that ends while it is received."""
-
+    answers: tuple[str, ...] = ("OK",)  # to each message if there is time: OK, or the status of its refusal
+    is_counted: bool = True  # False: gRPC refuses it, so that the server sees nothing, or a call that ends half received
     moment: Moment = Moment.NEVER
-    share: float = 0.0
-    """When its caller cancels or disconnects, or its deadline, as a share of the usual time."""
-
-    half_closes: bool = True
-    """Of a stream: whether the caller says that no more requests come."""
+    share: float = 0.0  # of the usual time, until its caller cancels or disconnects, or its deadline passes
+    half_closes: bool = True  # of a stream: whether the caller says that no more requests come
 
     @property
     def label(self) -> str:
@@ -173,10 +154,6 @@ class Client:
         began_s = time.monotonic()
         return reply_of(self._channel.unary_stream(method.path)(request, timeout=timeout_s, **options), began_s=began_s)
 
-    def translate(self, request: bytes, *, timeout_s: float = TIMEOUT_S) -> Reply:
-        """Ask for translations."""
-        return self.call(Method.TRANSLATE, request, timeout_s=timeout_s)
-
     def check(self, *, timeout_s: float = TIMEOUT_S) -> Reply:
         """Ask for the health of the server; OK only if it serves."""
         reply = self.call(Method.CHECK, b"", timeout_s=timeout_s)
@@ -191,7 +168,19 @@ class Client:
         """Make a call, end it as planned, and return what became of it."""
         after_s = planned.share * self._usual_s.get(planned.method, _FIRST_USUAL_S)
         began_s, is_over = time.monotonic(), threading.Event()
-        call = self._begin(planned, is_over, after_s if planned.kind is Kind.SHORT_DEADLINE else TIMEOUT_S)
+
+        def requests() -> Iterator[bytes]:
+            yield from planned.raw
+            if not planned.half_closes:
+                is_over.wait()
+
+        is_stream = planned.method is Method.TRANSLATE_STREAM
+        begin = self._channel.stream_stream if is_stream else self._channel.unary_stream
+        call = begin(planned.path or planned.method.path)(
+            requests() if is_stream else planned.raw[0],
+            timeout=after_s if planned.kind is Kind.SHORT_DEADLINE else TIMEOUT_S,
+            metadata=(("x-request-id", planned.request_id),),
+        )
         part = self._channel.close if planned.kind is Kind.DISCONNECTS else call.cancel
         parts_after_first = planned.moment is Moment.ANSWERING and planned.method is not Method.TRANSLATE
         timer = threading.Timer(after_s, part)
@@ -214,29 +203,17 @@ class Client:
             self._usual_s[planned.method] = _OLDER * older_s + (1 - _OLDER) * reply.latency_s
         return reply
 
-    def _begin(self, planned: PlannedCall, is_over: threading.Event, timeout_s: float) -> Any:
-        def requests() -> Iterator[bytes]:
-            yield from planned.raw
-            if not planned.half_closes:
-                is_over.wait()
-
-        path, metadata = planned.path or planned.method.path, (("x-request-id", planned.request_id),)
-        if planned.method is Method.TRANSLATE_STREAM:
-            return self._channel.stream_stream(path)(requests(), timeout=timeout_s, metadata=metadata)
-        return self._channel.unary_stream(path)(planned.raw[0], timeout=timeout_s, metadata=metadata)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """A request whose right answer is known."""
 
     request: bytes
-    answer: bytes
-    """What it meant (`contract.meaning`) before anything went wrong; bit for bit."""
+    answer: bytes  # what it meant (`contract.meaning`) before anything went wrong; bit for bit
 
     def ask(self, client: Client, *, timeout_s: float = TIMEOUT_S) -> Reply:
         """Ask it; the reply has another status if it is an answer, but not the right one."""
-        reply = client.translate(self.request, timeout_s=timeout_s)
+        reply = client.call(Method.TRANSLATE, self.request, timeout_s=timeout_s)
         answer = meaning(reply.messages[0]) if reply.messages else b""
         return reply.unless(answer == self.answer, f"{_shown(answer)} instead of {_shown(self.answer)}")
 
@@ -244,13 +221,12 @@ class Question:
 def learn_answers(target: str, requests: Sequence[bytes]) -> list[Question]:
     """Ask a server that is well; what it answers now is what it must answer later, bit for bit.
 
-    Raises:
-        ServerError: if it does not answer.
+    Raises ServerError if it does not answer.
     """
     questions = []
     with Client(target) as client:
         for request in requests:
-            reply = client.translate(request)
+            reply = client.call(Method.TRANSLATE, request)
             if reply.status != "OK":
                 raise ServerError(f"a server to which nothing was done answers {reply.status}: {reply.message}")
             questions.append(Question(request=request, answer=meaning(reply.messages[0])))
@@ -290,11 +266,7 @@ class Bystanders:
         ]
 
     def wait_for_answers(self) -> None:
-        """Return once each of them has ended a call that began after this.
-
-        Raises:
-            ServerError: if one of them waits for very long.
-        """
+        """Return once each of them has ended a call that began after this; ServerError if one waits for very long."""
         now_s = time.monotonic()
         with self._progress:
             if not self._progress.wait_for(lambda: min(self._latest_s) >= now_s, _PROGRESS_TIMEOUT_S):
@@ -341,9 +313,7 @@ class Load:
 
     target: str
     num_callers: int
-    note: Callable[[PlannedCall, Reply], None]
-    """Gets each call that has ended, from any thread."""
-
+    note: Callable[[PlannedCall, Reply], None]  # gets each call that has ended, from any thread
     look_each_s: float
     _usual_s: dict[Method, float] = field(default_factory=dict)
 
@@ -357,8 +327,7 @@ class Load:
     ) -> int:
         """Connect, make calls until the time is up or the plan is through, disconnect; look at the server meanwhile.
 
-        Returns:
-            How many calls ended before the time was up.
+        It returns how many calls ended before the time was up.
         """
         until_s = time.monotonic() + duration_s
         schedule, lock, is_over = paced(plan, rate_per_s), threading.Lock(), threading.Event()

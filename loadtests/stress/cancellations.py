@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
-from loadtests.flags import within
-from loadtests.stress import server
+from loadtests.flags import several, within
+from loadtests.sampler import footprint
 from loadtests.stress.callers import Kind, Load
+from loadtests.stress.server import only_bundle, started, wait_until_idle
 from loadtests.stress.soak.ledger import Entry, Notes, read_access_log
 from loadtests.stress.soak.plan import EVERYTHING, Mix, Plan
 from loadtests.stress.verdict import Summary, at_most, conclude, require
-from loadtests.target import ServerProcess, wait_until_idle
+from loadtests.target import ServerProcess
 from loadtests.texts import SENTENCES, Texts
-from loadtests.wire import Method
 
 SUMMARY: Final = "50,000 calls whose callers cancel at any moment: does anything of them stay?"
 
@@ -61,27 +61,22 @@ class Found:
         return median(self.memory_mb[-size:]) - median(self.memory_mb[:size])
 
 
-def cancel_calls(
-    tested: ServerProcess,
-    methods: Sequence[Method],
-    *,
-    models: Sequence[str],
-    num_calls: int,
-    num_warm_up: int,
-    num_callers: int,
-    seed: int,
-) -> Found:
+def cancel_calls(tested: ServerProcess, options: argparse.Namespace) -> Found:
     """Make all calls of a plan, after others that only warm up."""
     notes, memory_mb = Notes(), list[float]()
-    mix, texts = replace(MIX, methods=dict.fromkeys(methods, 1)), Texts(SENTENCES, origin="built-in sentences")
-    warm_up = Plan(texts=texts, models=models, prefix="w", seed=seed + 1, mix=mix)
-    plan = Plan(texts=texts, models=models, prefix="c", seed=seed, mix=mix)
-    load = Load(target=tested.target, num_callers=num_callers, note=notes.note, look_each_s=0.25)
-    load.run(itertools.islice(warm_up, num_warm_up))
+    num_calls, num_warm_up = _COUNTS[options.mode]
+    models = ("", only_bundle(options.model_dir).parent.name)
+    mix, texts = replace(MIX, methods=dict.fromkeys(options.methods, 1)), Texts(SENTENCES, origin="built-in sentences")
+    warm_up = Plan(texts=texts, models=models, prefix="w", seed=options.seed + 1, mix=mix)
+    plan = Plan(texts=texts, models=models, prefix="c", seed=options.seed, mix=mix)
+    load = Load(target=tested.target, num_callers=options.callers, note=notes.note, look_each_s=0.25)
+    load.run(itertools.islice(warm_up, options.warm_up or num_warm_up))
     began_s = time.monotonic()
-    load.run(itertools.islice(plan, num_calls), look=lambda: memory_mb.append(tested.rss_mb()))
+    load.run(
+        itertools.islice(plan, options.calls or num_calls), look=lambda: memory_mb.append(footprint(tested.pid).rss_mb)
+    )
     elapsed_s, left = time.monotonic() - began_s, wait_until_idle(tested, timeout_s=30.0)
-    memory_mb.append(tested.rss_mb())
+    memory_mb.append(footprint(tested.pid).rss_mb)
     return Found(notes=notes, memory_mb=memory_mb, left=left, metrics=tested.samples(), elapsed_s=elapsed_s)
 
 
@@ -116,24 +111,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--calls", type=count, metavar="N", help="in place of those of the mode (short 4000, full 50000)")
     add("--warm-up", type=count, metavar="N", help="calls before memory is first looked at (short 1000, full 5000)")
     add("--callers", type=within(1, 256, int), default=32, metavar="N", help="calls at a time (32)")
-    add("--methods", type=_methods, default=names, metavar="NAME,...", help=f"some of {names} (all)")
+    add("--methods", type=several(_METHODS), default=names, metavar="NAME,...", help=f"some of {names} (all)")
     add("--max-rss-growth-mb", type=float, default=32.0, metavar="MB", help="memory promise (32)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the scenario; return the exit code."""
-    num_calls, num_warm_up = _COUNTS[options.mode]
-    bundle = server.only_bundle(options.model_dir)
-    with server.started(options.output, models=options.model_dir) as tested:
-        found = cancel_calls(
-            tested,
-            options.methods,
-            models=("", bundle.parent.name),
-            num_calls=options.calls or num_calls,
-            num_warm_up=options.warm_up or num_warm_up,
-            num_callers=options.callers,
-            seed=options.seed,
-        )
+    with started(options.output, models=options.model_dir) as tested:
+        found = cancel_calls(tested, options)
         exit_code = tested.stop()
     heard, max_growth_mb = read_access_log(options.output), options.max_rss_growth_mb
     summary = summarize(found, *heard, exit_code=exit_code, max_rss_growth_mb=max_growth_mb)
@@ -144,10 +129,3 @@ def run(options: argparse.Namespace) -> int:
         "memory_mb": [round(size_mb, 1) for size_mb in found.memory_mb],
     }
     return conclude(summary, options.output, details=details)
-
-
-def _methods(text: str) -> list[Method]:
-    try:
-        return [_METHODS[name] for name in text.split(",")]
-    except KeyError as unknown:
-        raise argparse.ArgumentTypeError(f"{unknown.args[0]}: expected some of {','.join(_METHODS)}") from unknown

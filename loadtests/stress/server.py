@@ -1,6 +1,7 @@
 """The server under test: started with models and a log of its own, and what it complains of."""
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from loadtests.sampler import work_left
 from loadtests.target import ServerProcess
 
 SHIPPED_MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models"
@@ -19,6 +21,7 @@ _EVERY_LINE: Final = {"DRAGOMAN_LOGS__MAX_FAILURES_PER_S": "1000000"}
 
 _COMPLAINTS: Final = frozenset({"error", "critical"})
 _MANIFEST: Final = "manifest.json"
+_STEPS: Final = "mt_decoder_steps_total"  # grows as long as anything is in a batch
 
 
 def poll(
@@ -42,13 +45,28 @@ def log_path(output: Path) -> Path:
 def started(output: Path, *, models: Path, settings: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
     """Start a server, ready for calls, with a log in `output`; kill it at the end if it still runs.
 
-    Raises:
-        ServerError: if it does not start.
+    Raises ServerError if it does not start.
     """
     environment = {**_EVERY_LINE, **(settings or {})}
     with ServerProcess(log_path(output), "--models", str(models.resolve()), environment=environment) as server:
         server.wait_until_ready(timeout_s=_START_TIMEOUT_S)
         yield server
+
+
+def wait_until_idle(server: ServerProcess, *, timeout_s: float) -> dict[str, float]:
+    """Wait until a server without callers has nothing left to do; return what it still has when the time runs out.
+
+    That is gauges of work that are not 0, and the decoder steps still run; empty: it is idle.
+    """
+    num_steps = math.nan
+
+    def left() -> dict[str, float]:
+        nonlocal num_steps
+        samples = server.samples()
+        num_new, num_steps = samples[_STEPS] - num_steps, samples[_STEPS]
+        return work_left(samples) | ({_STEPS: num_new} if num_new else {})
+
+    return poll(left, lambda found: not found, timeout_s=timeout_s, each_s=0.25)
 
 
 def read_log(lines: Iterable[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -69,23 +87,8 @@ def read_log(lines: Iterable[str]) -> tuple[list[dict[str, Any]], list[str]]:
     return records, complaints
 
 
-def complaints(lines: Iterable[str]) -> list[str]:
-    """Return the lines of a log that tell of errors, or are no records."""
-    return read_log(lines)[1]
-
-
-def copy_tree(original: Path, copy: Path) -> None:
-    """Make a directory what another one is, with files of its own."""
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(original, copy)
-
-
 def only_bundle(models: Path) -> Path:
-    """Return the one bundle of a directory of models.
-
-    Raises:
-        ValueError: if there is none, or more than one.
-    """
+    """Return the one bundle of a directory of models; ValueError if there is none, or more than one."""
     bundles = sorted(path.parent for path in models.glob(f"*/*/{_MANIFEST}"))
     if len(bundles) != 1:
         raise ValueError(f"{models}: expected one bundle MODEL/VERSION, found {len(bundles)}")

@@ -19,9 +19,7 @@ class Promise:
     """Something that must hold whatever the scenario does."""
 
     name: str
-    broken: Sequence[str] = ()
-    """Sentences of what did not hold."""
-
+    broken: Sequence[str] = ()  # sentences of what did not hold
     figures: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -50,18 +48,12 @@ class Summary:
     scenario: str
     figures: Mapping[str, object]
     promises: Sequence[Promise]
-    notes: Sequence[str] = ()
-    """Sentences for people that break no promise."""
+    notes: Sequence[str] = ()  # sentences for people that break no promise
 
     @property
     def broken(self) -> list[Promise]:
         """The promises that did not hold."""
         return [promise for promise in self.promises if promise.broken]
-
-    @property
-    def exit_status(self) -> int:
-        """0 if every promise held, else 1."""
-        return 1 if self.broken else 0
 
     @property
     def verdict(self) -> str:

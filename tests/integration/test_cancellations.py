@@ -3,17 +3,7 @@
 import asyncio
 from pathlib import Path
 
-import pytest
-
-from loadtests.stress.cancellations import cancel_calls, summarize
-from loadtests.stress.server import started
-from loadtests.stress.soak.ledger import read_access_log
-from loadtests.stress.soak.plan import EVERYTHING
-from loadtests.wire import Method
-from tests.integration.real_process import CHECKOUT
 from tests.integration.running_server import RunningServer, running_server
-
-NUM_CALLS = 600
 
 
 async def test_a_call_cancelled_while_waiting_frees_its_place_at_once(tiny_model: Path) -> None:
@@ -50,23 +40,3 @@ async def test_a_call_cancelled_while_decoding_leaves_the_batch_after_the_step(s
     num_steps = server.sample("mt_batch_segments_count") - steps_before
     assert num_steps > 0
     assert server.sample("mt_batch_segments_sum") - num_before == num_steps
-
-
-@pytest.mark.parametrize("method", list(EVERYTHING.methods), ids=lambda method: method.value)
-@pytest.mark.slow
-def test_the_process_answers_calls_that_wait_and_forgets_those_that_are_cancelled(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
-    with started(tmp_path, models=tiny_model) as server:
-        found = cancel_calls(
-            server, [method], models=("", "tiny"), num_calls=NUM_CALLS, num_warm_up=50, num_callers=16, seed=1
-        )
-
-        exit_code = server.stop()
-    summary = summarize(found, *read_access_log(tmp_path), exit_code=exit_code, max_rss_growth_mb=1000.0)
-    broken = {promise.name: promise.broken for promise in summary.broken}
-    wrong = broken.pop("each answer is right", [])
-    assert broken == {}
-    assert [sentence for sentence in wrong if "NUL" not in sentence] == []  # of random weights
-    assert found.notes.num_calls == NUM_CALLS + 50

@@ -34,18 +34,13 @@ _NAMING_A_FIELD: Final = frozenset({"INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FO
 class Answer:
     """What became of one input."""
 
-    status: str
-    """Name; `LEFT` if the caller cancelled as planned."""
-
+    status: str  # name; `LEFT` if the caller cancelled as planned
     seconds: float
     responses: Sequence[Any] = ()
     error: status_pb2.Status = field(default_factory=status_pb2.Status)
-    neighbours: Sequence[pb.TranslateResponse] = ()
-    """In a stream, the answers to the ordinary requests before and after it."""
-
-    call_status: str = ""
-    num_retries: int = 0
-    """How often the server was overloaded and said when to retry."""
+    neighbours: Sequence[pb.TranslateResponse] = ()  # in a stream, answers to the ordinary requests around it
+    call_status: str = ""  # of the whole stream
+    num_retries: int = 0  # how often the server was overloaded and said when to retry
 
 
 def send(channel: grpc.Channel, bad: BadInput, *, model: pb.ModelVersion, timeout_s: float) -> Answer:

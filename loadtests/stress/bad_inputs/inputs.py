@@ -7,12 +7,19 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import Message
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from loadtests.stress.drawing import drawn
 from loadtests.wire import Method
 
 _Drawn = TypeVar("_Drawn")
+_GENERATE_ONLY: Final = settings(
+    max_examples=2,  # the first one is always the simplest
+    database=None,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 
 LEFT: Final = "LEFT"
 """Status of a call that its caller cancelled as planned: the whole answer would have taken too long."""
@@ -30,11 +37,8 @@ def usual_fields(model: pb.ModelVersion) -> dict[str, Any]:
 class Expected(NamedTuple):
     """Which answers to an input are right."""
 
-    statuses: Sequence[str]
-    """Names; of a request of a stream, that of its own answer."""
-
-    field: str = ""
-    """Prefix of the path of the field that a rejection names; empty: any."""
+    statuses: Sequence[str]  # names; of a request of a stream, that of its own answer
+    field: str = ""  # prefix of the path of the field that a rejection names; empty: any
 
 
 OK: Final = Expected(["OK"])
@@ -50,17 +54,12 @@ class BadInput:
     """What a kind draws: the message, how it is sent, and the right answers to it."""
 
     message: bytes
-    method: Method
-    """One for TranslateStream is sent between two ordinary requests of the same call."""
-
+    method: Method  # one for TranslateStream is sent between two ordinary requests of the same call
     expected: Expected
-    num_characters: int
-    """Of the texts; bytes of what has none."""
-
+    num_characters: int  # of the texts; bytes of what has none
     metadata: Sequence[tuple[str, str | bytes]] = ()
     is_compressed: bool = False
-    leaves: bool = False
-    """Whether its caller cancels once the first message of a document is there."""
+    leaves: bool = False  # its caller cancels once the first message of a document is there
 
 
 class Draw(random.Random):
@@ -74,8 +73,16 @@ class Draw(random.Random):
 
     def __call__(self, strategy: st.SearchStrategy[_Drawn]) -> _Drawn:
         """Draw from a strategy."""
-        value: _Drawn = drawn(lambda draw: draw(strategy), entropy=str(self.random()))
-        return value
+        found: list[_Drawn] = []
+
+        @seed(str(self.random()))
+        @_GENERATE_ONLY
+        @given(strategy)
+        def collect(value: _Drawn) -> None:
+            found.append(value)
+
+        collect()
+        return found[-1]
 
     def size(self, most: int) -> int:
         """Draw a size, 1 or more, of which small ones are likelier."""

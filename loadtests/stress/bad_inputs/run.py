@@ -16,13 +16,14 @@ import grpc
 from dragoman.v1 import translation_pb2 as pb
 from tqdm import tqdm
 
+from loadtests.sampler import footprint
 from loadtests.stress.bad_inputs.answers import Answer, faults, send
 from loadtests.stress.bad_inputs.inputs import CHEAP, OK, BadInput, Draw, repeated
 from loadtests.stress.bad_inputs.kinds import Plan, make
 from loadtests.stress.bad_inputs.texts import shaped
 from loadtests.stress.callers import Bystanders, Client, Question, Reply, connect, learn_answers
-from loadtests.stress.server import complaints, log_path
-from loadtests.target import ServerError, ServerProcess, wait_until_idle
+from loadtests.stress.server import log_path, read_log, wait_until_idle
+from loadtests.target import ServerError, ServerProcess
 from loadtests.wire import Method, translate_requests
 
 _BATCH: Final = 1000
@@ -60,8 +61,7 @@ class Growth(NamedTuple):
     num_characters: int
     half_s: float
     whole_s: float
-    ratio: float
-    """How many times longer twice the size takes: 2 if the work grows as the text does, 4 if with its square."""
+    ratio: float  # of the times: 2 if the work grows as the text does, 4 if with its square
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,13 +70,9 @@ class Run:
 
     model: pb.ModelVersion
     records: list[Record] = field(default_factory=list)
-    memory_mb: list[float] = field(default_factory=list)
-    """Resident memory of the server after the warm-up and after each batch."""
-
+    memory_mb: list[float] = field(default_factory=list)  # resident, after the warm-up and after each batch
     server_faults: list[str] = field(default_factory=list)
-    alone: Sequence[Reply] = ()
-    """Translations of bystanders before the first bad input; the next two come after it."""
-
+    alone: Sequence[Reply] = ()  # translations of bystanders before the first bad input; the next two come after it
     translations: list[Reply] = field(default_factory=list)
     looks: list[Reply] = field(default_factory=list)
     growths: list[Growth] = field(default_factory=list)
@@ -88,8 +84,7 @@ def send_all(
 ) -> Run:
     """Send inputs, after some that only warm up; then measure growth. End early if the server does.
 
-    Raises:
-        ServerError: if the server does not answer before the first input.
+    Raises ServerError if the server does not answer before the first input.
     """
     questions = learn_answers(server.target, translate_requests(options.seed, count=16, texts=2))
     call_beside = partial(
@@ -106,7 +101,7 @@ def send_all(
         with call_beside() as alone:
             time.sleep(1)
         seen.alone = alone.translations
-        seen.memory_mb.append(server.rss_mb())
+        seen.memory_mb.append(footprint(server.pid).rss_mb)
         began_s = time.monotonic()
         try:
             for first in tqdm(range(0, len(planned), _BATCH), unit="batches", disable=None):
@@ -117,15 +112,15 @@ def send_all(
                 seen.translations += bystanders.translations
                 seen.looks += bystanders.looks
                 seen.server_faults += _faults(server, questions)
-                seen.memory_mb.append(server.rss_mb())
+                seen.memory_mb.append(footprint(server.pid).rss_mb)
             measured = growths(senders[0], ready, shapes=grown_shapes, seed=options.seed)
             seen.growths += tqdm(measured, total=2 * len(grown_shapes), unit="shapes", disable=None)
             seen.server_faults += _faults(server, questions)
-            seen.memory_mb.append(server.rss_mb())
+            seen.memory_mb.append(footprint(server.pid).rss_mb)
         except (ServerError, grpc.RpcError, OSError) as error:
             seen.server_faults.append(f"the server is gone after {len(seen.records)} inputs: {error}")
     log = log_path(options.output).read_text(encoding="utf-8", errors="replace").splitlines()
-    seen.server_faults += [f"the server's log has: {line[:400]}" for line in complaints(log)]
+    seen.server_faults += [f"the server's log has: {line[:400]}" for line in read_log(log)[1]]
     return seen
 
 

@@ -14,7 +14,6 @@ from h2.errors import ErrorCodes
 from hpack import Encoder
 from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame
 
-from loadtests import wire
 from loadtests.stress.callers import Client
 from loadtests.stress.chaos import http2
 from loadtests.stress.chaos.fault import LATE, OPEN_FILES, Stage, fault, lasting, requests
@@ -22,6 +21,7 @@ from loadtests.stress.chaos.http2 import RawConnection, grpc_message
 from loadtests.stress.chaos.resets import flood_with_resets
 from loadtests.stress.chaos.server import HANDSHAKE_TIMEOUT_S
 from loadtests.stress.server import poll
+from loadtests.wire import Method
 
 _SENTENCE: Final = "The weather is nice today, and the children play in the garden. "
 _NUM_SENTENCES: Final = 900  # many times what the server has in work, and no more bytes than a peer may send unasked
@@ -53,9 +53,9 @@ def reader_stalls(stage: Stage) -> None:
     stream = b"".join(grpc_message(text.SerializeToString()) for text in texts)
     for _ in range(stage.amount // 2):
         reader = stage.connect(window_bytes=0).begin()
-        reader.call(wire.TRANSLATE_DOCUMENT, grpc_message(document.SerializeToString()), timeout_s=stage.seconds)
+        reader.call(Method.TRANSLATE_DOCUMENT.path, grpc_message(document.SerializeToString()), timeout_s=stage.seconds)
         reader = stage.connect(window_bytes=0).begin()
-        reader.call(wire.TRANSLATE_STREAM, stream, timeout_s=stage.seconds, ends=False)
+        reader.call(Method.TRANSLATE_STREAM.path, stream, timeout_s=stage.seconds, ends=False)
     time.sleep(stage.seconds)
     unread = ('mt_requests_in_flight{method="TranslateDocument"}', "mt_open_streams")
     poll(lambda: any(map(stage.growth_of, unread)), lambda is_open: not is_open, timeout_s=_REPLY_S)
@@ -80,7 +80,9 @@ def connections_dropped(stage: Stage) -> None:
     for number, begin in zip(range(stage.amount), itertools.cycle(begins)):
         open_now.append(RawConnection(stage.target))
         if begin is None:
-            open_now[-1].call(wire.TRANSLATE, grpc_message(stage.questions[number % len(stage.questions)].request))
+            open_now[-1].call(
+                Method.TRANSLATE.path, grpc_message(stage.questions[number % len(stage.questions)].request)
+            )
         else:
             open_now[-1].send(begin)
         if len(open_now) == _MOST_OPEN:
@@ -97,7 +99,7 @@ def connections_dropped(stage: Stage) -> None:
 @fault(amounts=(100, 400), seconds=(3.0, 20.0), told={"handshake_timeout"}, metric=OPEN_FILES, limits={"files": 16})
 def slow_loris(stage: Stage) -> None:
     """Hundreds of connections send a byte now and then: prefaces, headers and bodies without an end."""
-    block = Encoder().encode(http2.call_headers(wire.TRANSLATE, timeout_s=600.0))
+    block = Encoder().encode(http2.call_headers(Method.TRANSLATE.path, timeout_s=600.0))
     headers = HeadersFrame(1, block, flags=["END_HEADERS"]).serialize()
     body = DataFrame(1, grpc_message(stage.questions[0].request), flags=["END_STREAM"]).serialize()
     ways = (
@@ -134,7 +136,7 @@ def large_metadata(stage: Stage) -> None:
     with Client(stage.target) as client:
         for number, size in zip(range(stage.amount), itertools.cycle(_METADATA_BYTES)):
             request = stage.questions[number % len(stage.questions)].request
-            reply = client.call(wire.Method.TRANSLATE, request, metadata=(("x-note", "a" * size),))
+            reply = client.call(Method.TRANSLATE, request, metadata=(("x-note", "a" * size),))
             if size <= _ACCEPTED_METADATA_BYTES:
                 stage.require_ok(f"{size} bytes of metadata", [reply])
             else:
@@ -155,7 +157,7 @@ def large_metadata(stage: Stage) -> None:
 def _raw_call(stage: Stage, content: bytes, **options: Any) -> str:
     """Make a call on a connection of its own; return whether it was answered, rejected, with it perhaps, or ignored."""
     with closing(RawConnection(stage.target)) as connection:
-        connection.begin().call(wire.TRANSLATE, content, **options)
+        connection.begin().call(Method.TRANSLATE.path, content, **options)
         told = connection.reply(_REPLY_S)
     return told if told in {"answered", "ignored"} else "rejected"
 
@@ -166,7 +168,7 @@ def large_messages(stage: Stage) -> None:
     with Client(stage.target) as client:
         for size, compression in itertools.islice(itertools.cycle(_MESSAGE_BYTES), stage.amount):
             request = pb.TranslateRequest(texts=["\0" * size]).SerializeToString()
-            reply = client.call(wire.Method.TRANSLATE, request, compression=compression)
+            reply = client.call(Method.TRANSLATE, request, compression=compression)
             stage.hits[reply.status] += 1
     for _ in range(stage.amount):
         stage.hits[f"lying_length_{_raw_call(stage, grpc_message(b'x', length=2**32 - 1), ends=False)}"] += 1
@@ -193,7 +195,7 @@ def rapid_reset(stage: Stage) -> None:
     for number in range(stage.amount // _RESETS_A_CONNECTION):
         with closing(RawConnection(stage.target)) as connection:
             connection.begin()
-            streams = [connection.call(wire.TRANSLATE, request) for _ in range(_RESETS_A_CONNECTION)]
+            streams = [connection.call(Method.TRANSLATE.path, request) for _ in range(_RESETS_A_CONNECTION)]
             time.sleep(0.02 * (number % 2))  # some are cancelled before they are seen, others in the queue
             for stream in streams:
                 connection.reset_stream(stream, ErrorCodes.CANCEL)

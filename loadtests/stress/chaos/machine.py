@@ -18,8 +18,8 @@ from dragoman.v1 import translation_pb2 as pb
 from loadtests.sampler import process_tree
 from loadtests.stress.callers import Client, Reply
 from loadtests.stress.chaos.fault import LATE, Stage, fault, lasting, requests
-from loadtests.stress.chaos.server import INSIDE, NUM_DECODING_THREADS
-from loadtests.stress.server import copy_tree, only_bundle, poll
+from loadtests.stress.chaos.server import INSIDE, NUM_DECODING_THREADS, copy_tree
+from loadtests.stress.server import only_bundle, poll
 from loadtests.target import ServerError
 from loadtests.wire import Method
 
@@ -198,7 +198,8 @@ def _translate_all(stage: Stage, client: Client) -> Iterator[Reply]:
     for question in stage.questions:
         yield question.ask(client)
         for options in (pb.DecodingOptions(return_alignment=True), pb.DecodingOptions(coverage_penalty=0.2)):
-            yield client.translate(question.request + pb.TranslateRequest(options=options).SerializeToString())
+            request = question.request + pb.TranslateRequest(options=options).SerializeToString()
+            yield client.call(Method.TRANSLATE, request)
 
 
 def _clock_environment(output: Path) -> Mapping[str, str]:

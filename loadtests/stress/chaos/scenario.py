@@ -1,7 +1,6 @@
 """Scenario `chaos`: one fault after the other; other callers must not notice, and the server must recover."""
 
 import argparse
-import difflib
 import shutil
 import sys
 import time
@@ -16,6 +15,7 @@ import psutil
 from matplotlib.figure import Figure
 
 from loadtests import wire
+from loadtests.flags import several
 from loadtests.sampler import footprint, work_left
 from loadtests.stress.callers import Bystanders, Client, Question, learn_answers
 from loadtests.stress.chaos import connections, machine
@@ -50,21 +50,10 @@ FAULTS: Final = tuple(one for room in (connections, machine) for one in vars(roo
 _SETTLE_S: Final = 10.0
 
 
-def chosen(text: str) -> list[Fault]:
-    """Return the faults of these names in their own order; an error names one that is unknown, and one like it."""
-    names, known = text.split(","), [fault.name for fault in FAULTS]
-    for name in names:
-        if name not in known:
-            similar = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {similar[0]}?" if similar else ""
-            raise argparse.ArgumentTypeError(f"there is no fault {name!r}{hint} --list shows all of them")
-    return [fault for fault in FAULTS if fault.name in names]
-
-
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of this scenario."""
-    add = parser.add_argument
-    add("--only", type=chosen, default=FAULTS, metavar="NAME,...", help="some faults (all of them)")
+    add, by_name = parser.add_argument, {fault.name: fault for fault in FAULTS}
+    add("--only", type=several(by_name), default=FAULTS, metavar="NAME,...", help="some faults (all of them)")
     add("--list", action="store_true", help="show all faults and inject none")
 
 

@@ -1,6 +1,7 @@
 """The server that faults are injected into: a process with models of its own and an injector inside."""
 
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +11,7 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from loadtests.stress.server import copy_tree, log_path, poll, started
+from loadtests.stress.server import log_path, poll, started
 from loadtests.target import ServerError, ServerProcess
 
 INSIDE: Final = Path(__file__).resolve().parent / "inside"
@@ -53,11 +54,7 @@ class ChaosServer:
         self.wait_until_met()
 
     def call(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """Let the server's first process call a function, and return what it returned.
-
-        Raises:
-            ServerError: if it does not answer, or the function raises.
-        """
+        """Let the server's first process call a function; return what that returns, or raise a ServerError."""
         try:
             self.connection.send((function, arguments))
             answer = self.connection.recv() if self.connection.poll(_TIMEOUT_S) else TimeoutError("it does not answer")
@@ -80,12 +77,17 @@ class ChaosServer:
                 self.call(os.close, descriptor)
 
 
+def copy_tree(original: Path, copy: Path) -> None:
+    """Make a directory what another one is, with files of its own."""
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(original, copy)
+
+
 @contextmanager
 def chaos_server(output: Path, *, models: Path, environment: Mapping[str, str]) -> Iterator[ChaosServer]:
     """Start a server, ready for calls, on a copy of the models; kill it at the end if it still runs.
 
-    Raises:
-        ServerError: if it does not start, or its Python does not import the injector.
+    Raises ServerError if it does not start, or its Python does not import the injector.
     """
     copy = output / "models"
     copy_tree(models, copy)

@@ -39,8 +39,7 @@ class Entry(NamedTuple):
 
     request_id: str
     method: str
-    possible: frozenset[str]
-    """Statuses that the server may have counted it with, UNSEEN among them; one alone is certain."""
+    possible: frozenset[str]  # statuses that the server may have counted it with, UNSEEN among them; one is certain
 
 
 def answered(kind: Kind, answer: str) -> frozenset[str]:
@@ -72,23 +71,17 @@ def read_access_log(output: Path) -> tuple[list[Entry], list[str]]:
 
 @dataclass(slots=True, kw_only=True)
 class Notes:
-    """What became of calls."""
+    """What became of calls; sentences of what should have become otherwise."""
 
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Calls by kind and method, and by status as their callers saw it."""
 
     entries: list[Entry] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
-    """A sentence for each request that should have been answered; the next are such sentences, too."""
-
     twice: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-    """Answers that are not whole, foreign, or not what they always were."""
-
-    first_answers: dict[bytes, bytes] = field(default_factory=dict)
-    """What the answers to probes must mean, by request."""
-
+    wrong: list[str] = field(default_factory=list)  # answers that are not whole, foreign, or not what they always were
+    first_answers: dict[bytes, bytes] = field(default_factory=dict)  # what those to probes must mean, by request
     num_sentences: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -209,8 +202,7 @@ def _differing(entries: Sequence[Entry], logged: Sequence[Entry]) -> Iterator[st
 def _miscounted(entries: Sequence[Entry], logged: Sequence[Entry], metrics: Mapping[str, float]) -> dict[str, int]:
     """Compare each counter with the log, which it must equal, and with what the clients know, which bounds it.
 
-    Returns:
-        A sentence for each method and status that does not fit, with how many calls it is about.
+    A sentence for each method and status that does not fit comes with how many calls it is about.
     """
     matches = ((_REQUESTS.fullmatch(name), value) for name, value in metrics.items())
     counted = Counter({match.groups(): round(value) for match, value in matches if match})

@@ -114,8 +114,7 @@ class Mix:
     methods: Mapping[Method, int]
     texts: Mapping[str, int]
     documents: Mapping[str, int]
-    defaults_share: float
-    """How often options are the defaults."""
+    defaults_share: float  # of calls whose options are the defaults
 
 
 EVERYTHING: Final = Mix(
@@ -139,12 +138,8 @@ class Plan:
     """Draws calls, without end."""
 
     texts: Texts
-    models: Sequence[str]
-    """Names that calls have for the model from English to German, "" among them."""
-
-    prefix: str
-    """Of the ids of all calls; no other plan on the same server has it."""
-
+    models: Sequence[str]  # names that calls have for the model from English to German, "" among them
+    prefix: str  # of the ids of all calls; no other plan on the same server has it
     seed: int
     mix: Mix = EVERYTHING
     _generator: random.Random = field(init=False)

@@ -22,14 +22,14 @@ from google.protobuf.message import Message
 from matplotlib.figure import Figure
 
 from loadtests.flags import within
-from loadtests.report import figure, figures_line, plot, rounded
+from loadtests.report import draw, figure, figures_line, rounded
 from loadtests.sampler import CALLS, SEGMENTS, Footprint, footprint, work_left
 from loadtests.stress.callers import TIMEOUT_S, Client, Kind, Load, PlannedCall
-from loadtests.stress.server import add_version, only_bundle, poll, remove_version, started
+from loadtests.stress.server import add_version, only_bundle, poll, remove_version, started, wait_until_idle
 from loadtests.stress.soak.ledger import Entry, Notes, read_access_log
 from loadtests.stress.soak.plan import PROBES, Plan
 from loadtests.stress.verdict import Promise, Summary, conclude, require
-from loadtests.target import ServerProcess, wait_until_idle
+from loadtests.target import ServerProcess
 from loadtests.texts import Texts, read_texts
 from loadtests.wire import Method
 
@@ -65,29 +65,22 @@ SERVER_SETTINGS: Final = {
     "MALLOC_TRIM_THRESHOLD_": "131072",
     "MALLOC_ARENA_MAX": "2",
 }
-"""What differs from the defaults: versions come and go all the time; and what is freed goes back to the system at once,
-where glibc would keep up to 200 MB for minutes and hide what is not freed."""
 
 _DURATIONS_S: Final = {"short": 180.0, "full": 1800.0}
 _LONG_S: Final = 900.0
 _MAX_GROWTH_SHORT_MB: Final = 24.0
 _MAX_GROWTH_MB: Final = 16.0
-_Z: Final = 1.959964
-"""Quantile of the normal distribution for a confidence of 95 %, on both sides."""
+_Z: Final = 1.959964  # quantile of the normal distribution for a confidence of 95 %, on both sides
 _MIN_WINDOWS: Final = 6
 _MAX_WINDOWS: Final = 30
 _WINDOW_S: Final = 8.0
-_LABEL: Final = "stable"
-"""Always points to a version that is ready."""
-_BROKEN: Final = 1_000_000
-"""Added to the number of a version that cannot be loaded."""
+_LABEL: Final = "stable"  # always points to a version that is ready
+_BROKEN: Final = 1_000_000  # added to the number of a version that cannot be loaded
 _BROKEN_VERSION: Final = '"event": "model could not be loaded"'
 _IDLE_TIMEOUT_S: Final = 60.0
-_CALM_S: Final = 2.0
-"""For so long, nothing may change until the server counts as idle."""
+_CALM_S: Final = 2.0  # for so long, nothing may change until the server counts as idle
 _SAMPLE_EACH_S: Final = 0.5
 _NUM_LINES: Final = 60
-_PANELS: Final = (("rss_mb",), ("threads", "fds"), ("calls", "swaps"))
 _TITLE_WIDTH: Final = 110
 _VERSION: Final = re.compile(r'model="[^"]*".*version="([^"]*)"')
 _ENDS: Final = ("OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND")
@@ -103,13 +96,9 @@ class Settings:
 
     duration_s: float
     num_callers: int = 16
-    load_share: float = 0.65
-    """Of the calls a second that were answered in the calibration."""
-
+    load_share: float = 0.65  # of the calls a second that were answered in the calibration
     swap_each_s: float = 6.0
-    growth_limit_mb: float | None = None
-    """By which memory may grow in the time that is judged, in MiB; None: 24, or 16 in a long run."""
-
+    growth_limit_mb: float | None = None  # of memory in the time that is judged; None: 24, or 16 in a long run
     seed: int = 1
 
     @property
@@ -149,8 +138,7 @@ class Observations:
     before: Idle
     after: Idle
     num_swaps: int
-    num_broken_versions: int
-    """Added on purpose, for the server to reject."""
+    num_broken_versions: int  # added on purpose, for the server to reject
 
 
 @dataclass(slots=True, kw_only=True)
@@ -158,9 +146,7 @@ class Operator:
     """Swaps versions of a model, one after the other; every call is noted like that of any other caller."""
 
     caller: Client
-    models: Path
-    """Has version 1."""
-
+    models: Path  # has version 1
     bundle: Path
     notes: Notes
     num_swaps: int = 0
@@ -190,8 +176,7 @@ class Operator:
     def swap(self) -> None:
         """Add the next version and remove the former: by calls, by the directory, or after one that is broken.
 
-        Raises:
-            RuntimeError: if something does not come about.
+        Raises RuntimeError if something does not come about.
         """
         old, new, way = self.num_swaps + 1, self.num_swaps + 2, self.num_swaps % 3
         if way == 2:
@@ -247,11 +232,8 @@ class Operator:
 def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settings: Settings) -> Observations:
     """Calibrate, let the server become idle, put it under load, let it become idle again.
 
-    The server is fresh and ready, and its directory of models has version 1 of the bundle.
-
-    Raises:
-        RuntimeError: if a probe is not answered by an idle server, or nothing under load.
-        ServerError: if the server ends.
+    The server is fresh and ready, and its directory of models has version 1 of the bundle. Raises RuntimeError if a
+    probe is not answered by an idle server, or nothing under load; OSError if the server ends.
     """
     notes, samples, name = Notes(), list[Sample](), bundle.parent.name
     load = Load(target=server.target, num_callers=settings.num_callers, note=notes.note, look_each_s=_SAMPLE_EACH_S)
@@ -425,19 +407,14 @@ def _left(found: Observations) -> dict[str, int]:
 
 
 def _picture(found: Observations, *, title: str) -> Figure:
-    made, panels = figure(len(_PANELS), size=(10, 9), sharex=True)
+    made, (memory, counts, work) = figure(3, size=(10, 9), sharex=True)
     made.suptitle("\n".join(textwrap.wrap(title, _TITLE_WIDTH)), fontsize="small")
-    memory, counts, work = panels
-    for axes, names in zip(panels, _PANELS, strict=True):
-        for name in names:
-            plot(axes, ((sample["at_s"], sample[name]) for sample in found.samples), name)
-    plot(memory, judged_lows(found.samples, found.settings), "low of a window", marker="o")
+    over_time = {name: [(one["at_s"], one[name]) for one in found.samples] for name in found.samples[0]}
     memory.axvspan(0, found.settings.warm_up_s, color="lightgrey", label="warm-up, not judged")
-    work.set(xlabel="seconds", yscale="symlog")
-    for axes in (counts, work):
-        axes.set_ylim(bottom=0)
-    for axes in panels:
-        axes.legend(loc="lower right")
+    lows = judged_lows(found.samples, found.settings)
+    draw(memory, {"rss_mb": over_time["rss_mb"], "low of a window": lows}, yscale="linear")
+    draw(counts, {name: over_time[name] for name in ("threads", "fds")})
+    draw(work, {name: over_time[name] for name in ("calls", "swaps")}, xlabel="seconds", yscale="symlog")
     return made
 
 

@@ -1,12 +1,22 @@
+"""What callers make of what comes back, how they are paced, and what is done to the server beside their calls."""
+
+import json
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, RequestReceived, StreamEnded
 
 from loadtests.stress import callers
 from loadtests.stress.callers import Bystanders, Client, Kind, PlannedCall, Question, reply_of
+from loadtests.stress.chaos import http2
+from loadtests.stress.server import add_version, only_bundle, remove_version
 from loadtests.wire import Method
 from service.errors import DeadlineExceededError, InvalidFieldError, ModelNotFoundError
 from tests.fakes import ManualClock
@@ -30,7 +40,6 @@ class Call(EndedCall):
 
 def test_a_bystander_that_is_not_answered_notes_why(unused_tcp_port: int) -> None:
     question = Question(request=b"", answer=ANSWER)
-
     with Bystanders(f"127.0.0.1:{unused_tcp_port}", [question], num_translating=1) as bystanders:
         bystanders.wait_for_answers()
 
@@ -39,7 +48,7 @@ def test_a_bystander_that_is_not_answered_notes_why(unused_tcp_port: int) -> Non
 
 
 def test_an_answer_that_is_not_the_right_one_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Client, "translate", lambda *_, **__: reply_of(Call(), began_s=0.0))
+    monkeypatch.setattr(Client, "call", lambda *_, **__: reply_of(Call(), began_s=0.0))
     with Client("127.0.0.1:1") as client:
         right, wrong = (Question(request=b"", answer=answer).ask(client) for answer in (ANSWER, b""))
 
@@ -73,3 +82,47 @@ def test_calls_are_spaced_evenly_and_what_was_missed_is_not_made_up_for(rate_per
     assert [next(schedule)[0] for _ in range(3)] == pytest.approx([0.0, gap_s, 2 * gap_s])
     clock.advance(10.0)
     assert [due_s for due_s, _ in schedule] == pytest.approx([10.0, 10.0 + gap_s])
+
+
+def test_versions_come_with_files_and_a_manifest_of_their_own_and_leave_nothing(tmp_path: Path) -> None:
+    bundle, models = tmp_path / "shipped" / "m" / "1", tmp_path / "models"
+    bundle.mkdir(parents=True)
+    (bundle / "manifest.json").write_text(json.dumps({"name": "m", "version": "1", "licence": "CC0"}))
+    (bundle / "weights.bin").write_bytes(b"weights")
+
+    added = add_version(bundle, models, 7)
+    assert added == only_bundle(models) == models / "m" / "7"
+    assert json.loads((added / "manifest.json").read_text()) == {"name": "m", "version": "7", "licence": "CC0"}
+    assert (added / "weights.bin").read_bytes() == b"weights"
+    broken = add_version(bundle, models, 8, is_broken=True)
+    assert (broken / "weights.bin").read_bytes() == b"weight"
+    with pytest.raises(ValueError, match="expected one bundle MODEL/VERSION, found 2"):
+        only_bundle(models)
+    for path in (added, broken):
+        remove_version(path)
+    assert list((models / "m").iterdir()) == []
+    assert json.loads((bundle / "manifest.json").read_text())["version"] == "1"
+    assert (bundle / "weights.bin").read_bytes() == b"weights"
+
+
+def test_a_raw_call_of_any_size_is_a_good_one_in_frames_that_a_peer_accepts() -> None:
+    server = H2Connection(H2Configuration(client_side=False))
+    server.initiate_connection()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        connection = http2.RawConnection(f"127.0.0.1:{listening.getsockname()[1]}")
+        connection.call("/x/Y", bytes(40_000), timeout_s=15, extra=[("x-note", "a" * 30_000)])
+        connection.close(with_reset=False)
+        with listening.accept()[0] as accepted, accepted.makefile("rb") as sent:
+            events = server.receive_data(sent.read())
+
+    (request,) = [event for event in events if isinstance(event, RequestReceived)]
+    assert dict(request.headers).items() >= {b"grpc-timeout": b"15S", b"x-note": b"a" * 30_000}.items()
+    assert sum(len(event.data) for event in events if isinstance(event, DataReceived)) == 40_000
+    assert isinstance(events[-1], StreamEnded)
+
+
+def test_messages_may_lie_about_their_length_and_garbage_is_the_same_for_the_same_number() -> None:
+    assert http2.grpc_message(b"abc") == b"\x00\x00\x00\x00\x03abc"
+    assert http2.grpc_message(b"abc", length=2**32 - 1) == b"\x00\xff\xff\xff\xffabc"
+    assert http2.garbage(7) == http2.garbage(7) != http2.garbage(8)
+    assert all(0 < len(content) < 100_000 for content in http2.garbage(7).values())

@@ -1,0 +1,196 @@
+"""What bad inputs are sent, which answers to them are right, and how their work grows."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import Mock
+
+import grpc
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+from google.protobuf.message import DecodeError
+from google.rpc import status_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtests.stress.bad_inputs.answers import AFTER, BEFORE, Answer, faults, send
+from loadtests.stress.bad_inputs.inputs import OK, BadInput, Draw, Expected, invalid
+from loadtests.stress.bad_inputs.kinds import KINDS, make, plan
+from loadtests.stress.bad_inputs.run import growths
+from loadtests.stress.bad_inputs.texts import NUM_ROWS, SHAPES, row, shaped
+from loadtests.wire import Method
+from service.api import status
+from service.errors import DragomanError, InvalidFieldError, OverloadedError, UnsupportedFieldError
+from tests.unit.loadtests.fake_calls import EndedCall
+
+MODEL = pb.ModelVersion(
+    limits=pb.ModelLimits(
+        max_texts=128, max_text_characters=10_000, max_document_characters=20_000, max_target_tokens=512
+    ),
+    language_pairs=[pb.LanguagePair(source_language="en", target_language="de")],
+)
+REQUESTS: dict[Method, Any] = {
+    Method.TRANSLATE: pb.TranslateRequest,
+    Method.TRANSLATE_STREAM: pb.TranslateRequest,
+    Method.TRANSLATE_DOCUMENT: pb.TranslateDocumentRequest,
+}
+ALWAYS = {
+    **dict.fromkeys(("bad-utf8", "huge-lengths"), invalid("request")),
+    **dict.fromkeys(("unknown-fields", "duplicate-fields"), OK),
+}
+INVALID = InvalidFieldError("texts[1]", "2 characters", "at most 1")
+NAMES: dict[str, Any] = {"model_name": "m", "model_version": "1", "request_id": "bad"}
+COPIED = pb.TranslateResponse(translations=[pb.Translation(hypotheses=[pb.Hypothesis(text="\n")])], **NAMES)
+CHANGED = pb.TranslateResponse.FromString(COPIED.SerializeToString().replace(b"\n\x01\n", b"\n\x01x"))
+FIRST, LAST = (pb.TranslateResponse(request_id=name, translations=[pb.Translation()]) for name in (BEFORE, AFTER))
+
+
+def made(kind: str) -> list[BadInput]:
+    return [make(kind, index, seed=1, model=MODEL) for index in (*range(12), 10_000)]
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_inputs_of_a_kind_differ_can_be_made_again_and_are_no_message_exactly_if_so_expected(kind: str) -> None:
+    def is_message(bad: BadInput) -> bool:
+        try:
+            REQUESTS[bad.method].FromString(bad.message)
+        except DecodeError:
+            return False
+        return True
+
+    bad_inputs = made(kind)
+
+    assert bad_inputs == made(kind)
+    assert len({(bad.message, tuple(bad.metadata)) for bad in bad_inputs}) > 1
+    for bad in bad_inputs:
+        assert bad.expected.statuses
+        assert bad.expected == ALWAYS.get(kind, bad.expected)
+        assert bad.num_characters > 0 or bad.method is Method.TRANSLATE_DOCUMENT or bad.expected != OK
+        assert bad.method not in REQUESTS or is_message(bad) == (bad.expected.field != "request")
+
+
+def test_every_one_of_57_kinds_is_there_and_every_method_is_used() -> None:
+    assert len(KINDS) == 57
+    used = {bad.method for kind in KINDS for bad in made(kind)}
+    assert used == set(Method) - {Method.LIST_MODELS, Method.CHECK}  # which take nothing
+
+
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+def test_texts_are_no_longer_than_asked_for_and_can_be_sent(shape: str) -> None:
+    for size in (*range(1, 12), 60, 301, 3000):
+        text = shaped(Draw(f"{shape} {size}", model=MODEL), size, shape)
+
+        assert 1 <= len(text) <= size
+        assert text.encode().decode() == text
+
+
+@given(st.integers(), st.integers(min_value=0, max_value=NUM_ROWS - 1))
+def test_a_row_has_characters_of_each_of_its_columns(seed: int, index: int) -> None:
+    columns = {ord(char) // 16 for char in row(Draw(str(seed), model=MODEL), index)}
+
+    assert columns == {column for column in range(index * 16, index * 16 + 16) if not 0xD80 <= column < 0xE00}
+
+
+@given(st.integers(), st.integers(min_value=len(KINDS), max_value=3000))
+def test_a_plan_has_as_many_inputs_as_asked_for_some_of_every_kind_and_none_twice(seed: int, count: int) -> None:
+    planned = plan(count, kinds=list(KINDS), seed=seed)
+
+    assert len(planned) == len(set(planned)) == count
+    assert {kind for kind, _ in planned} == set(KINDS)
+
+
+def test_a_full_run_has_every_row_of_the_code_space_and_little_that_is_large() -> None:
+    planned = [kind for kind, _ in plan(20_000, kinds=list(KINDS), seed=1)]
+    inputs = [make("unicode", index, seed=1, model=MODEL) for index in range(planned.count("unicode"))]
+
+    rows = {ord(char) // 256 for bad in inputs for char in bad.message.decode("utf-8", "ignore")}
+    assert rows >= {row for row in range(NUM_ROWS) if not 0xD8 <= row < 0xE0}
+    assert 5 < planned.count("megabytes") < 100
+    assert planned.count("bidi") > 300
+
+
+def answered(*responses: pb.TranslateResponse) -> Answer:
+    return Answer(status="OK", seconds=0.1, responses=responses)
+
+
+def rejected(error: DragomanError = INVALID, *, num_details: int = 2, message: str | None = None) -> Answer:
+    told = status.answer(error).status
+    shown = status_pb2.Status(message=told.message if message is None else message, details=told.details[:num_details])
+    return Answer(status="INVALID_ARGUMENT", seconds=0.1, error=shown)
+
+
+def in_stream(*neighbours: pb.TranslateResponse, call_status: str = "OK") -> Answer:
+    return replace(rejected(), neighbours=neighbours, call_status=call_status)
+
+
+def bad_input(expected: Expected, method: Method = Method.TRANSLATE) -> BadInput:
+    message = pb.TranslateRequest(texts=["\n"]).SerializeToString()
+    return BadInput(message=message, method=method, expected=expected, num_characters=1)
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "fault"),
+    [
+        (invalid("texts"), rejected(), ""),
+        (OK, answered(COPIED), ""),
+        (Expected(["RESOURCE_EXHAUSTED"]), Answer(status="RESOURCE_EXHAUSTED", seconds=0.1), ""),  # gRPC's own words
+        (invalid("texts"), in_stream(FIRST, LAST), ""),
+        (invalid("texts"), Answer(status="INTERNAL", seconds=0.1), "answered INTERNAL () instead of INVALID_ARGUMENT"),
+        (invalid("texts"), answered(), "answered OK () instead of INVALID_ARGUMENT"),
+        (invalid("texts"), rejected(UnsupportedFieldError("texts")), "with the reason dragoman/UNSUPPORTED_FIELD"),
+        (invalid("texts"), rejected(InvalidFieldError("model", 1, "2")), "names ['model'], not texts"),
+        (invalid("texts"), rejected(message=""), "has a message of 0 characters"),
+        (invalid("texts"), rejected(message="x" * 9999), "has a message of 9999 characters"),
+        (invalid(""), rejected(num_details=1), "INVALID_ARGUMENT names no field"),
+        (OK, answered(CHANGED), "not copied"),
+        (OK, answered(COPIED, COPIED), "2 answers came"),
+        (invalid("texts"), in_stream(), "none were answered"),
+        (invalid("texts"), in_stream(FIRST), "['before'] were answered"),
+        (invalid("texts"), in_stream(FIRST, pb.TranslateResponse(request_id=AFTER)), "request after it failed"),
+        (invalid("texts"), in_stream(FIRST, LAST, call_status="INTERNAL"), "the stream ended with INTERNAL"),
+    ],
+)
+def test_an_answer_must_be_one_that_was_expected(expected: Expected, answer: Answer, fault: str) -> None:
+    method = Method.TRANSLATE_STREAM if answer.call_status else Method.TRANSLATE
+
+    found = list(faults(bad_input(expected, method), answer))
+
+    assert bool(found) == bool(fault)
+    assert fault in "; ".join(found)
+
+
+class Call(EndedCall):
+    def __iter__(self) -> Iterator[bytes]:
+        return iter([COPIED.SerializeToString()] if self.code() is grpc.StatusCode.OK else [])
+
+
+def test_an_input_is_sent_again_after_the_time_that_an_overloaded_server_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept_s: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept_s.append)
+    busy = OverloadedError(queued=1, limit=1, unit="segments", retry_after_s=2.5)
+    channel = Mock()
+    channel.unary_stream.return_value.side_effect = [Call(busy), Call()]
+
+    answer = send(channel, bad_input(OK), model=pb.ModelVersion(), timeout_s=1.0)
+
+    assert (slept_s, answer.num_retries, answer.status, answer.responses) == ([2.5], 1, "OK", [COPIED])
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_twice_the_text_shows_the_power_with_which_work_grows(power: int) -> None:
+    def sent(bad: BadInput) -> Answer:
+        seconds = (bad.num_characters / 10_000) ** power
+        if bad.method is Method.TRANSLATE_DOCUMENT:
+            return Answer(status="LEFT", seconds=seconds)
+        response = pb.TranslateResponse()
+        response.timings.text.FromNanoseconds(round(1e9 * seconds))
+        return Answer(status="OK", seconds=2 * seconds, responses=[response])
+
+    found = list(growths(sent, MODEL, shapes=["dots", "nul"], seed=1))
+
+    assert [growth.ratio for growth in found] == pytest.approx([2**power] * 4)
+    assert [growth.num_characters for growth in found] == [10_000, 20_000] * 2
+    assert found[0].whole_s == pytest.approx(1.0)
+    refused = Answer(status="INVALID_ARGUMENT", seconds=0.0)
+    assert {growth.ratio for growth in growths(lambda _: refused, MODEL, shapes=sorted(SHAPES), seed=1)} == {1.0}
