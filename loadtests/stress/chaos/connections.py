@@ -217,7 +217,9 @@ def garbage(stage: Stage) -> None:
 @fault(seconds=(3.0, 15.0), metric=requests("Translate", "CANCELLED"), limits={"slowest_s": 5.0, "health_s": 5.0})
 def reset_flood(stage: Stage) -> None:
     """Calls are begun and reset at once on many connections, as many as the server takes; nobody else's fails."""
-    stage.hits["reset"] += flood_with_resets(stage.target, wire.TRANSLATE, num_connections=16, seconds=stage.seconds)
+    stage.hits["reset"] += flood_with_resets(
+        stage.target, Method.TRANSLATE.path, num_connections=16, seconds=stage.seconds
+    )
 
 
 @fault(amounts=(100, 100), metric='mt_limit_refusals_total{limit="max_watchers"}')
@@ -235,6 +237,6 @@ def messages_never_come(stage: Stage) -> None:
     for number in range(stage.amount):
         if number % 50 == 0:
             connection = stage.connect().begin()
-        connection.call(wire.TRANSLATE, request if number % 2 else b"", ends=False)
+        connection.call(Method.TRANSLATE.path, request if number % 2 else b"", ends=False)
         stage.hits["silent"] += 1
     time.sleep(stage.seconds)
