@@ -1,10 +1,18 @@
 import json
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from loadtests.__main__ import main
+from loadtests.load import compare, parse_share, read_baseline, settings_of
 from loadtests.report import figures_line
 from loadtests.slo import parse_slo
 from loadtests.wire import Outcome
 from tests.unit.loadtests.fake_calls import record
-from tests.unit.loadtests.fake_runs import BEGAN_S, answered, reported, run_of, sample
+from tests.unit.loadtests.fake_runs import BEGAN_S, MACHINE, answered, reported, run_of, sample
+
+SETTINGS = settings_of(run_of().load)
 
 
 def test_a_run_is_kept_as_strict_json() -> None:
@@ -12,9 +20,8 @@ def test_a_run_is_kept_as_strict_json() -> None:
 
     kept = json.loads(json.dumps(report.values, allow_nan=False))
 
-    assert kept["figures"]["p50_ms"] == 500.0
-    assert kept["figures"]["server_cores"] == 0.5
-    assert kept["figures"]["generator_cores"] == 0.05
+    figures = {name: kept["figures"][name] for name in ("p50_ms", "server_cores", "generator_cores")}
+    assert figures == {"p50_ms": 500.0, "server_cores": 0.5, "generator_cores": 0.05}
     assert kept["settings"]["rate_per_s"] == 1.0
     assert {series["name"] for series in kept["series"]} >= {"queue", "offered", "decode p95", "memory"}
 
@@ -42,4 +49,90 @@ def test_objective_generator_and_server_are_each_told() -> None:
         "p95 is 100ms, the limit is < 50ms",
     ]
     assert reported(run, slo=parse_slo("p95<1s"), max_lag=30.1).broken == []
-    assert reported(run, max_lag=30.1).broken == []
+
+
+def baseline(path: Path, **changed: Any) -> Path:
+    """A file with a run that was kept."""
+    path.write_text(json.dumps({**reported().values, **changed}), encoding="utf-8")
+    return path
+
+
+def test_the_same_run_has_not_changed_but_another_machine_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = reported(kept=read_baseline(baseline(tmp_path / "run.json"), SETTINGS), max_regression=0.0)
+
+    assert (same.broken, capsys.readouterr().err) == ([], "")
+    assert {row.split(" | ")[-1] for row in same.table.splitlines()[2:]} == {"+0.0% |", " |"}
+    elsewhere = baseline(tmp_path / "run.json", machine={**MACHINE, "cores": 64})
+    assert reported(kept=read_baseline(elsewhere, SETTINGS)).broken == []
+    assert "Abacus <1> with 64 cores" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "now", "is_worse"),
+    [
+        ("p95_ms", 100.0, 109.9, False),
+        ("p95_ms", 100.0, 110.1, True),
+        ("p95_ms", 100.0, 50.0, False),
+        ("goodput_per_s", 20.0, 17.9, True),
+        ("goodput_per_s", 20.0, 25.0, False),
+        ("tokens_per_s", 100.0, 89.0, True),
+        ("server_memory_mb_max", 100.0, 900.0, False),
+        ("p50_ms", 100.0, None, True),
+        ("p50_ms", None, 100.0, False),
+        ("goodput_per_s", 0.0, 1.0, False),
+    ],
+)
+def test_judged_figures_may_be_worse_by_so_much(
+    name: str, before: float | None, now: float | None, is_worse: bool
+) -> None:
+    others = dict.fromkeys(("p50_ms", "p95_ms", "goodput_per_s", "tokens_per_s"), 1.0)
+
+    _, sentences = compare({**others, name: before}, {**others, name: now}, 0.1)
+
+    assert len(sentences) == is_worse
+
+
+def test_a_regression_is_told_and_shown_with_figure_baseline_and_limit() -> None:
+    figures = {**reported().values["figures"], "p95_ms": 800.0, "late": None, "gone": 1.0}
+
+    report = reported(kept={**reported().values, "figures": figures}, max_regression=0.1)
+
+    assert report.broken == ["p95_ms is 1000, the baseline has 800: worse by 25.0%, the limit is 10.0%"]
+    rows = report.table.splitlines()
+    assert rows[0] == "| figure | baseline | now | change |"
+    assert {"| p95_ms * | 800 | 1000 | +25.0% |", "| late | none | 0 |  |"} < set(rows)
+    assert all(cell in report.page for cell in ("p95_ms *", "+25.0%"))
+
+
+OTHERS = {"rate_per_s": 2.0, "profile": "chat", "workload": [], "arrivals": "constant"}
+NO_RUN = "no run of a load test"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        *(({"settings": {**SETTINGS, name: value}}, f"of another load: {name} ") for name, value in OTHERS.items()),
+        ({"format": 0}, "is of format 0, expected 1"),
+        *((text, NO_RUN) for text in ("", "{}", "[]", "nonsense", '{"format": 0}', '{"format": 1, "settings": {}}')),
+    ],
+)
+def test_what_is_no_run_of_the_same_load_is_refused(tmp_path: Path, changed: Any, message: str) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(changed if isinstance(changed, str) else baseline(path, **changed).read_text(), encoding="utf-8")
+
+    with pytest.raises(ValueError, match=message):
+        read_baseline(path, SETTINGS)
+
+
+def test_the_command_refuses_a_baseline_of_another_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["load", "--rate", "2", "--baseline", str(baseline(tmp_path / "run.json"))])
+
+    assert caught.value.code == 2
+    assert "rate_per_s 1.0, now 2.0" in capsys.readouterr().err
+
+
+def test_a_share_is_a_number_or_a_percentage() -> None:
+    assert [parse_share(text) for text in ("10%", "0.1", " 5 % ", "0")] == pytest.approx([0.1, 0.1, 0.05, 0])

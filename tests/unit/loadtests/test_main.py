@@ -1,3 +1,4 @@
+import shlex
 from pathlib import Path
 
 import pytest
@@ -23,37 +24,62 @@ def test_all_verbs_of_an_operator_take_the_same_flags(verb: str, capsys: pytest.
     told = capsys.readouterr().out
     assert caught.value.code == 0
     assert f"python -m loadtests {verb}" in told
-    for flag in (
-        "--target",
-        "--metrics-url",
-        "--api-key-file",
-        "--ca-file",
-        "--profile",
-        "--methods",
-        "--mode",
-        "--slo",
-    ):
-        assert f"  {flag} " in told
+    for flag in ("target", "metrics-url", "api-key-file", "ca-file", "profile", "methods", "mode", "slo"):
+        assert f"  --{flag} " in told
 
 
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("load --rate 0", "no arrivals at 0.0 calls/s"),
-        ("load --arrivals sometimes", "expected one of poisson"),
-        ("load --slo p95<400", "'p95<400' is no bound"),
-        ("load --profile novel", "--profile novel: expected chat"),
+        *((f"load --rate {rate}", "no arrivals at") for rate in ("0", "-1", "nan", "inf", "1e6")),
+        ("load --arrivals uniform", "expected one of poisson, constant, burst, ramp, trace"),
+        ("load --arrivals poisson:rate=1", "is no setting; known: none"),
+        ("load --arrivals burst:size=many", "expected a finite number"),
+        ("load --arrivals burst:every=1,size=11", "11 a second, more than the rate of 10"),
+        ("load --arrivals burst:size=1.5", "a whole number of calls"),
+        ("load --arrivals ramp:from=-1,to=2", "expected rates of 0 or more"),
+        ("load --arrivals ramp:from=0,to=0", "one above 0"),
+        ("load --arrivals ramp:to=inf", "a finite number"),
+        ("load --arrivals trace:", "expected trace:FILE"),
+        ("load --arrivals trace:missing.txt", "cannot be read"),
+        ("load --slo ''", "'' is no bound; expected bounds with commas"),
+        ("load --slo p95<400ms,", "'' is no bound"),
+        *(
+            (f"load --slo {slo}", "is no bound")
+            for slo in ("p95<400", "p96<400ms", "p95=400ms", "p95<-1ms", "p95<nanms")
+        ),
+        ("load --slo p95<1%", "p95 is measured in ms or s, not %"),
+        ("load --slo errors<1ms", "errors is measured in %, not ms"),
+        ("load --slo goodput>1s", "goodput is measured in % or /s, not s"),
+        ("load --profile novel", "--profile novel: expected chat, sentence"),
+        ("load --profile lines", "need each other"),
+        ("load --lines texts", "need each other"),
+        ("capacity --data .", "expected tatoeba-en-de"),
+        ("load --methods Sing=1", "--methods Sing=1: expected Translate, "),
+        ("load --methods LoadModel", "need the name/version"),
+        ("load --methods GetModel", "GetModel needs the name"),
+        ("load --beams 17", "--beams 17: 17: expected 1 to 16"),
+        ("load --beams x", "--beams x: "),
+        ("load --priorities low", "--priorities low: low: expected interactive or bulk"),
+        *((f"load --priorities bulk{share}", "--priorities bulk") for share in ("=0", "=-1", "=x", "=nan", ",,")),
+        ("load --leaving 1.5", "leaving 1.5: expected a share"),
+        ("load --leave-within=-1", "leave_within -1"),
+        *((f"load --options '{options}'", "no DecodingOptions as JSON") for options in ("{", '{"beam": 1}', "1")),
         ("load --duration 0", "argument --duration: 0: expected 0.001 to 86400"),
         ("load --processes 0", "argument --processes: 0: expected 1 to 64"),
         ("load --arrivals closed --users 1 --processes 2", "1 users: expected at least one for each"),
-        ("load --max-regression ten", "--max-regression"),
+        *(
+            (f"load --max-regression={share}", "argument --max-regression")
+            for share in ("''", "ten", "-1%", "nan", "inf")
+        ),
         ("load --baseline missing.json", "missing.json: no run of a load test"),
         ("capacity --point 0", "argument --point: 0: expected 0.001 to 3600"),
         ("capacity --profile novel", "--profile novel: expected chat"),
         ("overload --duration 0", "argument --duration: 0: expected 0.001 to 3600"),
         ("overload --factor nan", "argument --factor: nan: expected 0.001 to 3600"),
+        ("overload --texts-per-call 0", "texts_per_call 0: expected 1 to 128"),
         ("overload --texts-per-call 129", "texts_per_call 129: expected 1 to 128"),
-        ("overload --deadline 1e9", "deadline 1e+09: expected seconds above 0, up to 86400"),
+        *((f"overload --deadline {s}", "expected seconds above 0, up to 86400") for s in ("0", "nan", "1e9")),
         ("stress soak --duration 1", "argument --duration"),
         ("stress soak --load 0", "argument --load"),
         ("stress soak --mode long", "argument --mode"),
@@ -73,7 +99,7 @@ def test_a_wrong_flag_is_rejected_before_anything_is_started(
     command: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        main([*command.split(), "--output", str(tmp_path / "output")])
+        main([*shlex.split(command), "--output", str(tmp_path / "output")])
 
     assert caught.value.code == 2
     assert message in capsys.readouterr().err

@@ -1,3 +1,4 @@
+import argparse
 import itertools
 from collections import Counter
 from pathlib import Path
@@ -5,22 +6,59 @@ from typing import Any
 
 import pytest
 from dragoman.v1 import translation_pb2 as pb
+from hypothesis import given
+from hypothesis import strategies as st
 
+from loadtests.flags import add_workload_flags, flags_of, workload_of
 from loadtests.texts import Profile
 from loadtests.wire import Method, translate_requests
-from loadtests.workload import Mix, PlannedCall, Workload, parse_mix, parse_priority
+from loadtests.workload import Mix, PlannedCall, Workload
+
+
+def parsed(*flags: str) -> Workload:
+    parser = argparse.ArgumentParser()
+    add_workload_flags(parser, Workload())
+    return workload_of(parser.parse_args(flags))
 
 
 def calls(workload: Workload, count: int = 200, *, seed: int = 1) -> list[PlannedCall]:
     return list(itertools.islice(workload.calls(seed), count))
 
 
-def request(call: PlannedCall) -> pb.TranslateRequest:
-    return pb.TranslateRequest.FromString(call.messages[0])
+def requests(call: PlannedCall) -> list[pb.TranslateRequest]:
+    return [pb.TranslateRequest.FromString(message) for message in call.messages]
 
 
-def only(method: Method) -> Mix[Method]:
-    return Mix(((method, 1.0),))
+def _mixes(values: st.SearchStrategy[object]) -> st.SearchStrategy[Mix[object]]:
+    return st.lists(st.tuples(values, st.floats(0.001, 1000.0)), max_size=3).map(lambda shares: Mix(tuple(shares)))
+
+
+_WORKLOADS = st.builds(
+    Workload,
+    profile=st.sampled_from([profile for profile in Profile if profile is not Profile.LINES]),
+    data=st.none() | st.just(Path("/data of ours")),
+    texts_per_call=st.integers(1, 128),
+    methods=_mixes(st.sampled_from(list(Method))),
+    beams=_mixes(st.integers(1, 16)),
+    priorities=_mixes(st.sampled_from(["interactive", "bulk"])),
+    deadline_s=st.floats(0.001, 86_400),
+    leaving=st.floats(0.0, 1.0),
+    leave_within_s=st.floats(0.0, 10.0),
+    model=st.just("en-de"),
+    admin_model=st.just("en-de/1"),
+    options=st.sampled_from(["", '{"maxTargetTokens": 32}']),
+)
+
+
+@given(_WORKLOADS)
+def test_flags_describe_the_whole_workload(workload: Workload) -> None:
+    assert parsed(*flags_of(workload)) == workload
+
+
+def test_flags_that_are_not_given_are_the_usual_ones() -> None:
+    assert parsed() == Workload()
+    assert parsed(*flags_of(Workload(profile=Profile.LINES, lines=Path("texts")))).lines == Path("texts").absolute()
+    assert parsed("--priorities=interactive=9,bulk").priorities == Mix((("interactive", 9.0), ("bulk", 1.0)))
 
 
 def test_calls_are_the_same_for_the_same_seed_whoever_makes_them() -> None:
@@ -29,21 +67,16 @@ def test_calls_are_the_same_for_the_same_seed_whoever_makes_them() -> None:
     assert calls(workload) == calls(workload) != calls(workload, seed=2)
     assert workload.calls(1).call(123) == calls(workload)[123]
     assert workload.calls(1).call(0, method="ListModels").method is Method.LIST_MODELS  # as a trace may name it
-
-
-def test_requests_are_the_same_for_the_same_seed_and_have_so_many_texts() -> None:
-    requests = translate_requests(7, count=3, texts=5)
-
-    assert requests == translate_requests(7, count=3, texts=5)
-    assert [len(pb.TranslateRequest.FromString(request).texts) for request in requests] == [5, 5, 5]
+    sent = translate_requests(7, count=3, texts=5)
+    assert sent == translate_requests(7, count=3, texts=5)
+    assert [len(pb.TranslateRequest.FromString(request).texts) for request in sent] == [5, 5, 5]
 
 
 def test_by_default_one_sentence_is_translated_with_the_servers_defaults() -> None:
     (call,) = calls(Workload(), 1)
 
     assert (call.method, call.num_texts, call.leave_after_s, call.profile) == (Method.TRANSLATE, 1, None, "sentence")
-    assert not request(call).HasField("options")
-    assert request(call).priority == pb.PRIORITY_UNSPECIFIED
+    assert (requests(call)[0].HasField("options"), requests(call)[0].priority) == (False, pb.PRIORITY_UNSPECIFIED)
 
 
 def test_documents_are_asked_of_the_method_for_documents() -> None:
@@ -54,80 +87,40 @@ def test_documents_are_asked_of_the_method_for_documents() -> None:
 
 
 def test_what_calls_ask_for_is_drawn_by_its_shares() -> None:
-    workload = Workload(
-        methods=Mix(((Method.TRANSLATE, 3.0), (Method.LIST_MODELS, 1.0))),
-        beams=Mix(((4, 1.0), (1, 1.0))),
-        priorities=Mix((("bulk", 1.0),)),
-        leaving=0.25,
-        leave_within_s=2.0,
-        options='{"maxTargetTokens": 32, "repetitionGuard": false}',
-    )
+    options = '--options={"maxTargetTokens": 32, "repetitionGuard": false}'
+    mixes = ("--methods=Translate=3,ListModels", "--beams=4,1", "--priorities=bulk")
 
-    drawn = calls(workload, 400)
+    drawn = calls(parsed(*mixes, options, "--leaving=0.25", "--leave-within=2"), 400)
 
     assert Counter(call.method for call in drawn)[Method.LIST_MODELS] == pytest.approx(100, abs=35)
-    requests = [request(call) for call in drawn if call.method is Method.TRANSLATE]
-    assert Counter(one.options.beam_size for one in requests)[1] == pytest.approx(150, abs=40)
-    assert {one.priority for one in requests} == {pb.PRIORITY_BULK}
-    assert {(one.options.max_target_tokens, one.options.repetition_guard) for one in requests} == {(32, False)}
+    sent = [one for call in drawn if call.method is Method.TRANSLATE for one in requests(call)]
+    assert Counter(one.options.beam_size for one in sent)[1] == pytest.approx(150, abs=40)
+    given = {(one.priority, one.options.max_target_tokens, one.options.repetition_guard) for one in sent}
+    assert given == {(pb.PRIORITY_BULK, 32, False)}
     times = [call.leave_after_s for call in drawn if call.leave_after_s is not None]
     assert len(times) == pytest.approx(100, abs=35)
     assert 0 <= min(times) < 1 < max(times) <= 2
 
 
 def test_a_stream_has_three_requests_with_names_and_texts_of_their_own() -> None:
-    (call,) = calls(Workload(methods=only(Method.TRANSLATE_STREAM), texts_per_call=2), 1)
+    (call,) = calls(parsed("--methods=TranslateStream", "--texts-per-call=2"), 1)
 
-    sent = [pb.TranslateRequest.FromString(message) for message in call.messages]
-    assert [(one.request_id, len(one.texts)) for one in sent] == [("r-0", 2), ("r-1", 2), ("r-2", 2)]
-    assert call.num_texts == 6
-    assert len({text for one in sent for text in one.texts}) > 1
+    assert [(one.request_id, len(one.texts)) for one in requests(call)] == [("r-0", 2), ("r-1", 2), ("r-2", 2)]
+    assert (call.num_texts, len({text for one in requests(call) for text in one.texts}) > 1) == (6, True)
 
 
 @pytest.mark.parametrize(
     ("method", "expected"),
     [
-        (Method.GET_MODEL, pb.GetModelRequest(model="en-de")),
-        (Method.LIST_MODELS, pb.ListModelsRequest()),
-        (Method.LOAD_MODEL, pb.LoadModelRequest(model="en-de/1")),
-        (Method.UNLOAD_MODEL, pb.UnloadModelRequest(model="en-de/1")),
-        (Method.SET_MODEL_LABEL, pb.SetModelLabelRequest(model="en-de/1", label="loadtest")),
+        ("GetModel", pb.GetModelRequest(model="en-de")),
+        ("ListModels", pb.ListModelsRequest()),
+        ("LoadModel", pb.LoadModelRequest(model="en-de/1")),
+        ("UnloadModel", pb.UnloadModelRequest(model="en-de/1")),
+        ("SetModelLabel", pb.SetModelLabelRequest(model="en-de/1", label="loadtest")),
     ],
 )
-def test_methods_without_text_have_none(method: Method, expected: Any) -> None:
-    (call,) = calls(Workload(methods=only(method), model="en-de", admin_model="en-de/1"), 1)
+def test_methods_without_text_have_none(method: str, expected: Any) -> None:
+    (call,) = calls(parsed(f"--methods={method}", "--model=en-de", "--admin-model=en-de/1"), 1)
 
     assert type(expected).FromString(call.messages[0]) == expected
     assert (call.num_texts, call.profile) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"texts_per_call": 0}, "texts_per_call 0: expected 1 to 128"),
-        ({"deadline_s": 0.0}, "deadline 0: expected seconds above 0"),
-        ({"deadline_s": float("nan")}, "deadline nan"),
-        ({"leaving": 1.5}, "leaving 1.5: expected a share"),
-        ({"leave_within_s": -1.0}, "leave_within -1"),
-        ({"lines": Path("texts")}, "need each other"),
-        ({"profile": Profile.LINES}, "need each other"),
-        ({"methods": only(Method.LOAD_MODEL)}, "need the name/version"),
-        ({"methods": only(Method.GET_MODEL)}, "GetModel needs the name"),
-        ({"options": "{"}, "no DecodingOptions as JSON"),
-        ({"options": '{"beam": 1}'}, "no DecodingOptions as JSON"),
-        ({"options": "1"}, "no DecodingOptions as JSON"),
-    ],
-)
-def test_a_workload_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Workload(**settings)
-
-
-def test_a_mix_needs_no_shares() -> None:
-    assert parse_mix("interactive=9,bulk", parse_priority) == Mix((("interactive", 9.0), ("bulk", 1.0)))
-
-
-@pytest.mark.parametrize("text", ["", "urgent", "bulk=0", "bulk=-1", "bulk=x", "bulk=nan", "bulk,,"])
-def test_a_mix_of_something_else_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"expected|could not convert"):
-        parse_mix(text, parse_priority)
