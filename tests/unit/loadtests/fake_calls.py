@@ -30,15 +30,12 @@ class EndedCall:
         return self.trailing
 
 
-def record(outcome: Outcome, *, planned_s: float = 0.0, lag_s: float = 0.0, latency_s: float = 0.01) -> CallRecord:
+def record(
+    outcome: Outcome, *, planned_s: float = 0.0, lag_s: float = 0.0, latency_s: float = 0.01, **told: Any
+) -> CallRecord:
     """A call that took so long from when it was planned."""
-    return CallRecord(
-        planned_s=planned_s,
-        sent_s=planned_s + lag_s,
-        ended_s=planned_s + latency_s,
-        outcome=outcome,
-        status=outcome.name,
-    )
+    times = {"planned_s": planned_s, "sent_s": planned_s + lag_s, "ended_s": planned_s + latency_s}
+    return CallRecord(**{**times, "outcome": outcome, "status": outcome.name, **told})
 
 
 def summary_of(

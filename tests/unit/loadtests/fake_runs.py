@@ -13,6 +13,7 @@ from loadtests.report import Report
 from loadtests.sampler import Sample
 from loadtests.wire import Outcome
 from loadtests.workload import Workload
+from tests.unit.loadtests.fake_calls import record
 
 BEGAN_S = 100.0
 MACHINE: dict[str, Any] = {
@@ -26,20 +27,11 @@ MACHINE: dict[str, Any] = {
 
 
 def answered(offset_s: float, latency_s: float) -> CallRecord:
-    planned_s = BEGAN_S + offset_s
-    stages: dict[str, Any] = dict.fromkeys(("queue_s", "encode_s", "decode_s", "text_s"), latency_s / 5)
-    return CallRecord(
-        planned_s=planned_s,
-        sent_s=planned_s + 0.001,
-        ended_s=planned_s + latency_s,
-        profile="sentence",
-        outcome=Outcome.ANSWERED,
-        status="OK",
-        num_texts=1,
-        num_source_tokens=10,
-        num_target_tokens=12,
-        **stages,
-    )
+    """A call that spent a fifth of its time in each stage."""
+    stages = dict.fromkeys(("queue_s", "encode_s", "decode_s", "text_s"), latency_s / 5)
+    told = {"status": "OK", "profile": "sentence", "num_texts": 1, "num_source_tokens": 10, "num_target_tokens": 12}
+    times = {"planned_s": BEGAN_S + offset_s, "lag_s": 0.001, "latency_s": latency_s}
+    return record(Outcome.ANSWERED, **times, **told, **stages)
 
 
 def sample(offset_s: float) -> Sample:

@@ -1,7 +1,8 @@
 """Stands for a server under load: one that answers so many calls a second and lets the others wait."""
 
-from loadtests.records import CallRecord, Summary, summarize
+from loadtests.records import Summary, summarize
 from loadtests.wire import Outcome
+from tests.unit.loadtests.fake_calls import record
 
 
 class FakeSystem:
@@ -19,15 +20,10 @@ class FakeSystem:
         self._log.append((self._name, rate_per_s, seed))
         count = max(1, round(rate_per_s * duration_s))
         late_s = max(0.0, rate_per_s / self._capacity_per_s - 1)
+        planned = [number / rate_per_s for number in range(count)]
         records = [
-            CallRecord(
-                planned_s=number / rate_per_s,
-                sent_s=number / rate_per_s,
-                ended_s=number / rate_per_s * (1 + late_s) + self._service_s,
-                outcome=Outcome.ANSWERED,
-                status="OK",
-            )
-            for number in range(count)
+            record(Outcome.ANSWERED, planned_s=planned_s, latency_s=planned_s * late_s + self._service_s)
+            for planned_s in planned
         ]
         return summarize(records, duration_s=duration_s)
 

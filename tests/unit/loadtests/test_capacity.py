@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -23,13 +24,13 @@ _SLO = parse_slo("p95<500ms")
 _Log = list[tuple[str, float, int]]
 
 
-def searched(capacity_per_s: float, start_per_s: float, **options: float) -> tuple[float, list[float]]:
-    """What is found on a server that holds up to a rate, and the rates that are probed."""
+def searched(holds: Callable[[int, float], bool], start_per_s: float, **options: float) -> tuple[float, list[float]]:
+    """What is found on a server that holds what is said of each probe, and the rates that are probed."""
     search = search_rates(start_per_s, **options)  # type: ignore[arg-type]
     rates = [next(search)]
     while len(rates) < 60:
         try:
-            rates.append(search.send(rates[-1] <= capacity_per_s))
+            rates.append(search.send(holds(len(rates), rates[-1])))
         except StopIteration as over:
             return over.value, rates
     raise AssertionError(rates)
@@ -37,39 +38,37 @@ def searched(capacity_per_s: float, start_per_s: float, **options: float) -> tup
 
 @given(st.floats(0.1, 1000.0), st.floats(0.2, 5.0), st.sampled_from([0.02, 0.05, 0.2]))
 def test_the_capacity_is_found_within_the_resolution(capacity_per_s: float, start: float, resolution: float) -> None:
-    found_per_s, _ = searched(capacity_per_s, start * capacity_per_s, resolution=resolution)
+    found_per_s, _ = searched(lambda _, rate: rate <= capacity_per_s, start * capacity_per_s, resolution=resolution)
 
     assert found_per_s <= capacity_per_s <= found_per_s * (1 + resolution) * (1 + 1e-9)
 
 
-def test_rates_rise_by_the_factor_until_one_fails_and_then_halve_what_is_between() -> None:
-    found_per_s, rates = searched(350.0, 100.0, factor=2.0, resolution=0.2)
+@pytest.mark.parametrize(
+    ("holds", "options", "probed", "found"),
+    [
+        (lambda _, rate: rate <= 350, {"factor": 2.0, "resolution": 0.2}, [100, 200, 400, 283, 336], 336),
+        # A rate that failed once gets its second chance.
+        (
+            lambda count, _: count in {2, 5},
+            {"factor": 2.0, "resolution": 0.45, "tries": 2},
+            [100, 100, 200, 200, 141],
+            141,
+        ),
+        (lambda *_: False, {"factor": 2.0}, [round(100 / 2**fall) for fall in range(13)], 0),
+    ],
+)
+def test_rates_rise_by_the_factor_until_one_fails_and_then_halve_what_is_between(
+    holds: Callable[[int, float], bool], options: dict[str, float], probed: list[float], found: float
+) -> None:
+    found_per_s, rates = searched(holds, 100.0, **options)
 
-    assert [round(rate) for rate in rates] == [100, 200, 400, 283, 336]
-    assert found_per_s == rates[-1]
-
-
-def test_a_rate_that_failed_once_gets_its_second_chance() -> None:
-    search = search_rates(100.0, factor=2.0, resolution=0.45, tries=2)
-
-    rates = [next(search), *(search.send(holds) for holds in (False, True, False, False))]
-    with pytest.raises(StopIteration) as over:
-        search.send(True)
-
-    assert [round(rate) for rate in rates] == [100, 100, 200, 200, 141]
-    assert over.value.value == pytest.approx(141.4, abs=0.1)
-
-
-def test_a_server_that_holds_nothing_ends_the_search() -> None:
-    found_per_s, rates = searched(0.0, 100.0)
-
-    assert (found_per_s, rates[-1] < 2.0) == (0.0, True)
+    assert ([round(rate) for rate in rates], round(found_per_s)) == (probed, found)
 
 
 @pytest.mark.parametrize("options", [{"factor": 1.0}, {"resolution": 0.0}, {"tries": 0}])
 def test_a_search_that_could_not_end_is_refused(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="no search"):
-        searched(100.0, 100.0, **options)
+        searched(lambda *_: True, 100.0, **options)
 
 
 def systems(log: _Log) -> dict[str, FakeSystem]:

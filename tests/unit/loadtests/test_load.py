@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from loadtests.__main__ import main
 from loadtests.load import compare, parse_share, read_baseline, settings_of
 from loadtests.report import figures_line
 from loadtests.slo import parse_slo
@@ -124,14 +123,6 @@ def test_what_is_no_run_of_the_same_load_is_refused(tmp_path: Path, changed: Any
 
     with pytest.raises(ValueError, match=message):
         read_baseline(path, SETTINGS)
-
-
-def test_the_command_refuses_a_baseline_of_another_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["load", "--rate", "2", "--baseline", str(baseline(tmp_path / "run.json"))])
-
-    assert caught.value.code == 2
-    assert "rate_per_s 1.0, now 2.0" in capsys.readouterr().err
 
 
 def test_a_share_is_a_number_or_a_percentage() -> None:

@@ -8,33 +8,23 @@ from loadtests.records import CallRecord, Percentiles, percentile, summarize, wr
 from loadtests.wire import Outcome
 from tests.unit.loadtests.fake_calls import record, summary_of
 
-ANSWERED = CallRecord(
-    planned_s=10.0,
-    sent_s=10.1,
-    ended_s=11.0,
-    outcome=Outcome.ANSWERED,
-    status="OK",
-    num_source_tokens=7,
-    num_target_tokens=9,
-    queue_s=0.1,
-    encode_s=0.2,
-    decode_s=0.3,
-    text_s=0.15,
-)
+STAGES = {"queue_s": 0.1, "encode_s": 0.2, "decode_s": 0.3, "text_s": 0.15}
+ANSWERED = record(Outcome.ANSWERED, lag_s=0.1, latency_s=1.0, num_source_tokens=7, num_target_tokens=9, **STAGES)
 
 
 def test_records_are_written_a_line_each(tmp_path: Path) -> None:
-    least = CallRecord(planned_s=0.0, sent_s=0.0, ended_s=1.0, outcome=Outcome.ERROR, status="UNKNOWN")
+    path, least = tmp_path / "new" / "calls.jsonl", record(Outcome.ERROR)
 
-    write_records(tmp_path / "new" / "calls.jsonl", [ANSWERED, least])
+    write_records(path, [ANSWERED, least])
 
-    kept = [json.loads(line) for line in (tmp_path / "new" / "calls.jsonl").read_text(encoding="utf-8").splitlines()]
+    kept = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert [CallRecord(**{**one, "outcome": Outcome(one["outcome"])}) for one in kept] == [ANSWERED, least]
 
 
-@pytest.mark.parametrize(("share", "expected"), [(0.5, 10), (0.95, 19), (0.01, 1), (1.0, 20)])
-def test_a_percentile_is_one_of_the_values_by_nearest_rank(share: float, expected: float) -> None:
-    assert percentile(list(range(20, 0, -1)), share) == expected
+def test_a_percentile_is_one_of_the_values_by_nearest_rank() -> None:
+    values = list(range(20, 0, -1))
+
+    assert [percentile(values, share) for share in (0.5, 0.95, 0.01, 1.0)] == [10, 19, 1, 20]
 
 
 def test_every_call_is_counted_once() -> None:
@@ -69,10 +59,8 @@ def test_stages_are_those_of_the_answers_and_what_they_leave() -> None:
 def test_a_generator_that_is_late_is_seen_and_hides_no_waiting() -> None:
     summary = summary_of(latencies_s=[0.5], lag_s=0.03)
 
-    assert summary.generator_lagged
-    assert summary.generator_lag.p99_ms == pytest.approx(30.0)
-    assert summary.latency is not None
-    assert summary.latency.p50_ms == pytest.approx(500.0)  # from the planned moment, the lag included
+    assert (summary.generator_lagged, summary.generator_lag.p99_ms) == (True, pytest.approx(30.0))
+    assert summary.latency == Percentiles(*[pytest.approx(500.0)] * 5)  # from the planned moment, the lag included
 
 
 def test_nothing_has_no_figures() -> None:

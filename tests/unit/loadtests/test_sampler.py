@@ -34,16 +34,14 @@ AT_REST = {
 def test_gauges_of_calls_and_of_segments_that_are_not_at_rest_are_told_apart() -> None:
     exposed = CALLS_LEFT | SEGMENTS_LEFT | AT_REST
 
-    assert work_left(exposed, CALLS) == CALLS_LEFT
-    assert work_left(exposed, SEGMENTS) == SEGMENTS_LEFT
-    assert work_left(exposed) == CALLS_LEFT | SEGMENTS_LEFT
+    left = [work_left(exposed, CALLS), work_left(exposed, SEGMENTS), work_left(exposed)]
+    assert left == [CALLS_LEFT, SEGMENTS_LEFT, CALLS_LEFT | SEGMENTS_LEFT]
 
 
 def test_a_metric_is_added_up_over_its_labels() -> None:
     sample = Sample(at_s=0.0, values=AT_REST)
 
-    assert sample.total("mt_requests_total") == 5.0
-    assert sample.total("mt_requests_total", 'method="GetModel"') == 3.0
+    assert (sample.total("mt_requests_total"), sample.total("mt_requests_total", 'method="GetModel"')) == (5.0, 3.0)
     assert math.isnan(sample.total("mt_requests"))
 
 
@@ -65,18 +63,12 @@ def test_a_server_is_looked_at_before_and_after_as_far_as_it_can_be() -> None:
 
 
 def test_what_a_server_exposes_of_the_processes_that_decode_is_added_to_its_own() -> None:
-    exposed = {
-        CPU_SECONDS: 2.0,
-        RESIDENT_BYTES: 100.0,
-        "mt_decoding_process_cpu_seconds_total": 3.5,
-        'mt_decoding_process_resident_memory_bytes{model="a",version="1"}': 20.0,
-        'mt_decoding_process_resident_memory_bytes{model="a",version="2"}': 3.0,
-    }
-    text = "".join(f"{name} {value}\n" for name, value in exposed.items())
+    memory = 'mt_decoding_process_resident_memory_bytes{model="a",version="%d"}'
+    exposed = {CPU_SECONDS: 2.0, RESIDENT_BYTES: 100.0, "mt_decoding_process_cpu_seconds_total": 3.5}
+    exposed |= {memory % 1: 20.0, memory % 2: 3.0}
+    lines = [f"# TYPE {CPU_SECONDS} counter", *(f"{name} {value}" for name, value in exposed.items())]
 
-    values = parse_metrics(f"# TYPE {CPU_SECONDS} counter\n{text}")
-
-    assert values == {**exposed, CPU_SECONDS: 5.5, RESIDENT_BYTES: 123.0}
+    assert parse_metrics("\n".join(lines)) == {**exposed, CPU_SECONDS: 5.5, RESIDENT_BYTES: 123.0}
 
 
 _WAITS = "import sys; sys.stdin.read()"
