@@ -59,8 +59,10 @@ def test_stages_are_those_of_the_answers_and_what_they_leave() -> None:
 def test_a_generator_that_is_late_is_seen_and_hides_no_waiting() -> None:
     summary = summary_of(latencies_s=[0.5], lag_s=0.03)
 
-    assert (summary.generator_lagged, summary.generator_lag.p99_ms) == (True, pytest.approx(30.0))
-    assert summary.latency == Percentiles(*[pytest.approx(500.0)] * 5)  # from the planned moment, the lag included
+    assert summary.generator_lagged
+    assert summary.generator_lag.p99_ms == pytest.approx(30.0)
+    assert summary.latency is not None
+    assert summary.latency.p50_ms == pytest.approx(500.0)  # from the planned moment, the lag included
 
 
 def test_nothing_has_no_figures() -> None:
