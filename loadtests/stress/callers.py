@@ -123,9 +123,7 @@ class PlannedCall:
     path: str = ""  # in place of that of the method
     raw: tuple[bytes, ...]
     answers: tuple[str, ...] = ("OK",)  # to each message if there is time: OK, or the status of its refusal
-    is_counted: bool = (
-        True  # False: gRPC refuses it, so that the server sees nothing, or a call that ends half received
-    )
+    is_counted: bool = True  # False: gRPC refuses it; the server sees nothing, or a call that ends half received
     moment: Moment = Moment.NEVER
     share: float = 0.0  # of the usual time, until its caller cancels or disconnects, or its deadline passes
     half_closes: bool = True  # of a stream: whether the caller says that no more requests come

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import Message
@@ -118,27 +118,26 @@ class Settings:
         return max_growth_mb / (self.duration_s - self.warm_up_s) * 3600
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Idle:
+class Idle(NamedTuple):
     """The server without connections."""
 
     footprint: Footprint
     metrics: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Observations:
-    """Everything that was seen from outside, before the server ended."""
+    """Everything that is seen from outside, before the server ends."""
 
     settings: Settings
-    notes: Notes
-    capacity_per_s: float
-    elapsed_s: float
-    samples: list[Sample]
     before: Idle
     after: Idle
-    num_swaps: int
-    num_broken_versions: int  # added on purpose, for the server to reject
+    notes: Notes = field(default_factory=Notes)
+    samples: list[Sample] = field(default_factory=list)
+    capacity_per_s: float = 0.0
+    elapsed_s: float = 0.0
+    num_swaps: int = 0
+    num_broken_versions: int = 0  # added on purpose, for the server to reject
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,9 +147,7 @@ class Operator:
     caller: Client
     models: Path  # has version 1
     bundle: Path
-    notes: Notes
-    num_swaps: int = 0
-    num_broken: int = 0
+    found: Observations
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @contextmanager
@@ -171,17 +168,17 @@ class Operator:
             finally:
                 is_over.set()
         if error := swaps.exception():
-            self.notes.errors.append(f"a swap failed: {error}")
+            self.found.notes.errors.append(f"a swap failed: {error}")
 
     def swap(self) -> None:
         """Add the next version and remove the former: by calls, by the directory, or after one that is broken.
 
         Raises RuntimeError if something does not come about.
         """
-        old, new, way = self.num_swaps + 1, self.num_swaps + 2, self.num_swaps % 3
+        old, new, way = self.found.num_swaps + 1, self.found.num_swaps + 2, self.found.num_swaps % 3
         if way == 2:
             add_version(self.bundle, self.models, _BROKEN + old, is_broken=True)
-            self.num_broken += 1
+            self.found.num_broken_versions += 1
             self._call(Method.LOAD_MODEL, _BROKEN + old, expected="FAILED_PRECONDITION")
             self._remove(_BROKEN + old)
         add_version(self.bundle, self.models, new)
@@ -193,7 +190,7 @@ class Operator:
         if way == 0:
             self._call(Method.UNLOAD_MODEL, old)
         self._remove(old)
-        self.num_swaps += 1
+        self.found.num_swaps += 1
 
     def label(self, version: int) -> None:
         """Let the label point to a version."""
@@ -223,7 +220,7 @@ class Operator:
             raw=(message.SerializeToString(),),
             answers=(expected,),
         )
-        self.notes.note(planned, reply := self.caller.make(planned))
+        self.found.notes.note(planned, reply := self.caller.make(planned))
         if reply.status != expected:
             raise RuntimeError(f"{method.value}: {reply.status} instead of {expected}: {reply.message}")
         return reply.messages
@@ -235,7 +232,9 @@ def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settin
     The server is fresh and ready, and its directory of models has version 1 of the bundle. Raises RuntimeError if a
     probe is not answered by an idle server, or nothing under load; OSError if the server ends.
     """
-    notes, samples, name = Notes(), list[Sample](), bundle.parent.name
+    idle, name = Idle(footprint(server.pid), {}), bundle.parent.name
+    found = Observations(settings=settings, before=idle, after=idle)
+    notes, samples = found.notes, found.samples
     load = Load(target=server.target, num_callers=settings.num_callers, note=notes.note, look_each_s=_SAMPLE_EACH_S)
     calibration, plan = (
         Plan(texts=texts, models=("", name, f"{name}@{_LABEL}"), prefix=prefix, seed=seed)
@@ -248,38 +247,29 @@ def soak(server: ServerProcess, models: Path, bundle: Path, texts: Texts, settin
             notes.note(probe, reply := caller.make(probe))
             if reply.status != "OK":
                 raise RuntimeError(f"{probe.request_id}: not answered when idle: {reply.status}: {reply.message}")
-        operator = Operator(caller=caller, models=models, bundle=bundle, notes=notes)
+        operator = Operator(caller=caller, models=models, bundle=bundle, found=found)
         operator.label(1)
         with operator.swapping(each_s=settings.swap_each_s):
-            capacity_per_s = load.run(calibration, duration_s=calibration_s) / calibration_s
-        if not capacity_per_s:
+            found.capacity_per_s = load.run(calibration, duration_s=calibration_s) / calibration_s
+        if not found.capacity_per_s:
             raise RuntimeError(f"no call was answered in {calibration_s:g} s: is the machine busy otherwise?")
-        before, began_s = _idle(server), time.monotonic()
+        found.before, began_s = _idle(server), time.monotonic()
 
         def look() -> None:
-            at_s, found = round(time.monotonic() - began_s, 2), footprint(server.pid)
-            sizes = {"rss_mb": round(found.rss_mb, 2), "threads": found.num_threads, "fds": found.num_fds}
-            figures = {**sizes, "calls": notes.num_calls, "swaps": operator.num_swaps}
+            at_s, now = round(time.monotonic() - began_s, 2), footprint(server.pid)
+            sizes = {"rss_mb": round(now.rss_mb, 2), "threads": now.num_threads, "fds": now.num_fds}
+            figures = {**sizes, "calls": notes.num_calls, "swaps": found.num_swaps}
             if len(samples) % samples_a_line == 0:
                 line = figures_line(f"{at_s:.0f} of {settings.duration_s:.0f} s:", figures)
                 print(line, file=sys.stderr, flush=True)
             samples.append({"at_s": at_s, **figures})
 
         with operator.swapping(each_s=settings.swap_each_s):
-            rate_per_s = settings.load_share * capacity_per_s
+            rate_per_s = settings.load_share * found.capacity_per_s
             load.run(plan, rate_per_s=rate_per_s, duration_s=settings.duration_s, look=look)
-        elapsed_s = time.monotonic() - began_s
-    return Observations(
-        settings=settings,
-        notes=notes,
-        capacity_per_s=capacity_per_s,
-        elapsed_s=elapsed_s,
-        samples=samples,
-        before=before,
-        after=_idle(server, like=before.footprint),
-        num_swaps=operator.num_swaps,
-        num_broken_versions=operator.num_broken,
-    )
+        found.elapsed_s = time.monotonic() - began_s
+    found.after = _idle(server, like=found.before.footprint)
+    return found
 
 
 def _idle(server: ServerProcess, *, like: Footprint | None = None) -> Idle:
@@ -381,6 +371,7 @@ def judged_lows(samples: Sequence[Sample], settings: Settings) -> list[tuple[flo
 def details(found: Observations) -> dict[str, Any]:
     """Return settings, calls and the server over time as JSON-ready values."""
     settings, capacity_per_s, notes = found.settings, found.capacity_per_s, found.notes
+    ends = {"before": found.before, "after": found.after}
     return {
         "settings": asdict(settings),
         "max_slope_mb_per_h": round(settings.max_slope, 2),
@@ -388,8 +379,7 @@ def details(found: Observations) -> dict[str, Any]:
         "offered_calls_per_s": round(settings.load_share * capacity_per_s, 2),
         "num_sentences": notes.num_sentences,
         "calls": [{"kind": kind, "status": end, "count": count} for (kind, end), count in sorted(notes.ends.items())],
-        "before": asdict(found.before),
-        "after": asdict(found.after),
+        **{when: {**idle._asdict(), "footprint": asdict(idle.footprint)} for when, idle in ends.items()},
         "samples": found.samples,
     }
 
