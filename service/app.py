@@ -124,7 +124,8 @@ class App:
         self._models = ModelRepository(
             settings.models, load, metrics, warm_up=partial(warm_up, defaults=settings.defaults)
         )
-        self._watcher = Watcher(self._models.refresh, interval_s=settings.models.poll_interval_s)
+        refresh = partial(self._models.refresh, waits=False)
+        self._watcher = Watcher(refresh, interval_s=settings.models.poll_interval_s)
         translator = Translator(
             self._models,
             metrics=metrics,

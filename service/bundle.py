@@ -4,15 +4,28 @@ The exporter writes it and the service opens it; both use the file layout and th
 checks everything that can be known without loading a graph.
 """
 
+import errno
 import hashlib
-import json
+import math
+import os
+import stat
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, BinaryIO, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError, from_json
 
 from service.errors import BundleError
 
@@ -31,17 +44,36 @@ FloatType = Literal["float32", "float16"]
 MANIFEST_NAME = "manifest.json"
 """The only file without a checksum."""
 
+MAX_FILE_BYTES: Final = 16 << 30
+"""Largest file of a bundle."""
+
+_MAX_MANIFEST_BYTES: Final = 1 << 20
+
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 """A file, model or version name that cannot leave its directory: no separator, no leading dot."""
 
-LanguageTag = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$")]
+LanguageTag = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$", max_length=35)]
 """A BCP-47 tag, such as `en` or `zh-Hant`."""
 
 _MIN_AGE_NS: Final = 10**9
 """Changes within a tick of the file system's clock have the same times: a younger file may change unnoticed."""
 
-_AtLeastOne = Annotated[int, Field(ge=1)]
+_MAX_PRECISIONS: Final = 16
+_Size = Annotated[int, Field(ge=1, le=1 << 24)]
+_NumLayers = Annotated[int, Field(ge=1, le=256)]
+_NumTokens = Annotated[int, Field(ge=1, le=1 << 16)]
+_Text = Annotated[str, Field(max_length=4096)]
 _TokenId = Annotated[int, Field(ge=0)]
+
+
+def _not_ort(name: str) -> str:
+    """Refuse ONNX Runtime's own format: what a graph in it refers to cannot be checked."""
+    if name.lower().endswith(".ort"):
+        raise PydanticCustomError("ort", "a graph in ONNX, not in ONNX Runtime's own format (.ort)")
+    return name
+
+
+_GraphName = Annotated[PlainName, AfterValidator(_not_ort)]
 
 
 class _Section(BaseModel):
@@ -51,16 +83,16 @@ class _Section(BaseModel):
 class Architecture(_Section):
     """The shape of the network."""
 
-    vocabulary_size: _AtLeastOne
+    vocabulary_size: _Size
     """V, entries of the vocabulary shared by source and target."""
-    d_model: _AtLeastOne
+    d_model: _Size
     """Width of the residual stream."""
-    num_heads: _AtLeastOne
+    num_heads: _Size
     """H; divides `d_model`."""
-    ffn_size: _AtLeastOne
+    ffn_size: _Size
     """Width of the hidden layer of the feed-forward blocks."""
-    num_encoder_layers: _AtLeastOne
-    num_decoder_layers: _AtLeastOne
+    num_encoder_layers: _NumLayers
+    num_decoder_layers: _NumLayers
     norm: Literal["pre", "post"]
     """Layer normalisation before each sublayer or after each residual sum."""
 
@@ -89,9 +121,9 @@ class SpecialIds(_Section):
 class Limits(_Section):
     """Longest sequences that the graphs have positions for."""
 
-    max_source_tokens: _AtLeastOne
+    max_source_tokens: _NumTokens
     """EOS counted."""
-    max_target_tokens: _AtLeastOne
+    max_target_tokens: _NumTokens
     """EOS counted, BOS not."""
 
 
@@ -99,15 +131,15 @@ class FileEntry(_Section):
     """Checksum and size of a file."""
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    bytes: Annotated[int, Field(ge=0)]
+    bytes: Annotated[int, Field(ge=0, le=MAX_FILE_BYTES)]
 
 
 class GraphFiles(_Section):
     """The graphs of one precision."""
 
-    encoder: PlainName
-    decoder: PlainName
-    attention: PlainName | None = None
+    encoder: _GraphName
+    decoder: _GraphName
+    attention: _GraphName | None = None
     """Returns the cross-attention weights of a given target; None: the bundle cannot compute them."""
     weights: PlainName | None = None
     """Holds the weights that the graphs do not hold themselves; None: they hold all of theirs.
@@ -144,28 +176,28 @@ class Tensors(_Section):
 class Score(_Section):
     """A quality score measured when the bundle was made."""
 
-    metric: str
+    metric: _Text
     """For instance `BLEU`."""
     value: float
-    data: str
+    data: _Text
     """Name of the test set."""
-    signature: str = ""
+    signature: _Text = ""
     """Signature of the metric, as its tool prints it."""
-    precision: str = ""
+    precision: _Text = ""
     """Precision of the graphs."""
-    beam_size: _AtLeastOne = 4
+    beam_size: _Size = 4
 
 
 class Provenance(_Section):
     """Origin of the weights."""
 
-    exporter_version: str
-    checkpoint: str
+    exporter_version: _Text
+    checkpoint: _Text
     """File the weights were read from."""
-    checkpoint_sha256: str
+    checkpoint_sha256: _Text
     training_step: int | None = None
     """Optimizer steps; None if the checkpoint does not say."""
-    training_data: tuple[str, ...] = ()
+    training_data: Annotated[tuple[_Text, ...], Field(max_length=1000)] = ()
     """Names of the training data."""
 
 
@@ -180,20 +212,20 @@ class Manifest(_Section):
     architecture: Architecture
     special_ids: SpecialIds
     limits: Limits
-    precisions: Annotated[dict[PlainName, GraphFiles], Field(min_length=1)]
+    precisions: Annotated[dict[PlainName, GraphFiles], Field(min_length=1, max_length=_MAX_PRECISIONS)]
     """Precision, such as `int8`, to its graphs."""
-    default_precision: str
+    default_precision: _Text
     tokenizer: PlainName
     """SentencePiece model."""
-    tensors: dict[PlainName, Tensors]
+    tensors: Annotated[dict[PlainName, Tensors], Field(max_length=_MAX_PRECISIONS)]
     """Precision to the inputs and outputs of its graphs."""
-    files: dict[PlainName, FileEntry]
+    files: Annotated[dict[PlainName, FileEntry], Field(max_length=100)]
     """Every file of the bundle but the manifest."""
-    scores: tuple[Score, ...] = ()
+    scores: Annotated[tuple[Score, ...], Field(max_length=1000)] = ()
     provenance: Provenance
-    licence: str
+    licence: _Text
     """SPDX expression under which the model may be used."""
-    attribution: str
+    attribution: _Text
     """Attribution that the licence requires."""
 
     def has_attention(self, precision: str) -> bool:
@@ -355,11 +387,11 @@ def load_manifest(directory: Path) -> Manifest:
     """Read `manifest.json` without looking at the other files; BundleError says what is wrong with it."""
     path = directory / MANIFEST_NAME
     try:
-        content = path.read_bytes()
-        fields = json.loads(content)
+        content = read_file(path, max_bytes=_MAX_MANIFEST_BYTES)
+        fields = from_json(content)
     except OSError as error:
         raise BundleError(str(path), found=error.strerror, expected="a readable file", what="access") from error
-    except ValueError as error:  # neither UTF-8 nor JSON
+    except ValueError as error:  # neither UTF-8 nor JSON, or nested too deeply
         raise BundleError(str(path), found=str(error), expected="JSON", what="content") from error
     if not isinstance(fields, dict):
         raise BundleError(str(path), found=type(fields).__name__, expected="an object", what="content")
@@ -372,6 +404,29 @@ def load_manifest(directory: Path) -> Manifest:
         raise _first_error(directory, error) from error
 
 
+def open_file(path: Path, *, max_bytes: float = math.inf) -> BinaryIO:
+    """Open a regular file to be read; OSError if it is none, larger, or a link that leads out of its directory.
+
+    Unlike `open` it never waits, as for the writer of a FIFO.
+    """
+    target = os.path.realpath(path, strict=True)
+    if not Path(target).is_relative_to(os.path.realpath(path.parent)):
+        raise OSError(errno.EPERM, "a link that leads out of its directory")
+    file = open(target, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW))  # noqa: SIM115
+    status = os.fstat(file.fileno())
+    fault = "" if stat.S_ISREG(status.st_mode) else "no regular file"
+    if fault or status.st_size > max_bytes:
+        file.close()
+        raise OSError(errno.EINVAL, fault or f"{status.st_size} bytes, more than {max_bytes}")
+    return file
+
+
+def read_file(path: Path, *, max_bytes: int) -> bytes:
+    """Return the content of a file; raises as `open_file`."""
+    with open_file(path, max_bytes=max_bytes) as file:
+        return file.read(os.fstat(file.fileno()).st_size)
+
+
 def file_entry(path: Path) -> FileEntry:
     """Return checksum and current size of a file."""
     with path.open("rb") as file:
@@ -382,24 +437,25 @@ def file_entry(path: Path) -> FileEntry:
 def _checked(path: Path, entry: FileEntry, known: Collection[CheckedFile]) -> CheckedFile:
     """Return a file that fits its entry; it is read unless it is among those known, which fitted before."""
     try:
-        status = path.stat()  # before it is read: a change meanwhile is found by the next check
-        file = CheckedFile(
-            name=path.name,
-            sha256=entry.sha256,
-            inode=status.st_ino,
-            bytes=status.st_size,
-            modified_ns=status.st_mtime_ns,
-            changed_ns=status.st_ctime_ns,
-        )
-        if file in known and file.bytes == entry.bytes:
-            return file
-        found = file_entry(path)
+        with open_file(path) as content:
+            status = os.fstat(content.fileno())  # before it is read: a change meanwhile is found by the next check
+            file = CheckedFile(
+                name=path.name,
+                sha256=entry.sha256,
+                inode=status.st_ino,
+                bytes=status.st_size,
+                modified_ns=status.st_mtime_ns,
+                changed_ns=status.st_ctime_ns,
+            )
+            if file.bytes != entry.bytes:
+                raise BundleError(str(path), found=file.bytes, expected=entry.bytes, what="size in bytes")
+            if file in known:
+                return file
+            found = hashlib.file_digest(content, "sha256").hexdigest()
     except OSError as error:
         raise BundleError(str(path), found=error.strerror, expected="a readable file", what="access") from error
-    if found.bytes != entry.bytes:
-        raise BundleError(str(path), found=found.bytes, expected=entry.bytes, what="size in bytes")
-    if found.sha256 != entry.sha256:
-        raise BundleError(str(path), found=found.sha256, expected=entry.sha256, what="SHA-256")
+    if found != entry.sha256:
+        raise BundleError(str(path), found=found, expected=entry.sha256, what="SHA-256")
     return file
 
 

@@ -31,7 +31,8 @@ class BundleError(DragomanError):
     """A model bundle is incomplete, damaged or made for another service version."""
 
     def __init__(self, file: str, *, found: object, expected: object, what: str) -> None:
-        super().__init__(f"bundle file {file}: {what} is {found}, expected {expected}")
+        what, shown, wanted = (f"{text:.500}" for text in (what, str(found), str(expected)))
+        super().__init__(f"bundle file {file}: {what} is {shown}, expected {wanted}")
         self.file = file
         self.found = found
         self.expected = expected

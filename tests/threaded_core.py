@@ -57,13 +57,13 @@ class MortalCore(EngineCore):
         assert not any(thread.is_alive() for thread in self._threads), "a batch goes on without a connection"
 
 
-def begin(function: Callable[..., _Result], *arguments: Any) -> "Future[_Result]":
+def begin(function: Callable[..., _Result], *arguments: Any, **options: Any) -> "Future[_Result]":
     """Call something in a thread that keeps neither a test nor the process from ending."""
     future: Future[_Result] = Future()
 
     def call() -> None:
         try:
-            future.set_result(function(*arguments))
+            future.set_result(function(*arguments, **options))
         except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
             future.set_exception(error)
 

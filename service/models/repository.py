@@ -111,9 +111,9 @@ class ModelRepository:
                 self._lifecycle.fail(entry, error)
                 raise
 
-    def refresh(self) -> None:
+    def refresh(self, *, waits: bool = True) -> None:
         """Load new versions and unload removed ones; see `Reconciler`."""
-        self._reconciler.refresh()
+        self._reconciler.refresh(waits=waits)
 
     def resolve(self, model: str, source_language: str, target_language: str) -> LoadedModel:
         """Return the model that answers a request; it can be used as long as there are references to it.

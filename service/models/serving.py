@@ -5,6 +5,7 @@ The checksums of the bundles do not cover `serving.toml`.
 
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from service.bundle import MANIFEST_NAME, Bundle, Manifest, load_manifest, open_bundle
+from service.bundle import MANIFEST_NAME, Bundle, Manifest, load_manifest, open_bundle, read_file
 from service.errors import BundleError, ConfigError
 from service.models.model import MAX_LABEL_CHARACTERS, MAX_LABELS, is_label, is_plain_name
 
@@ -43,6 +44,8 @@ SERVING_NAME = "serving.toml"
 
 LATEST = "latest"
 """As default version: the newest one that is ready."""
+
+_MAX_BYTES = 1 << 20
 
 MAX_VERSIONS = 100
 """Most versions of a model that may be kept or listed."""
@@ -120,14 +123,14 @@ def read_serving(directory: Path) -> ServingSettings:
     """
     path = directory / SERVING_NAME
     try:
-        return ServingSettings.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return ServingSettings.model_validate(tomllib.loads(read_file(path, max_bytes=_MAX_BYTES).decode()))
     except FileNotFoundError:
         return ServingSettings()
     except OSError as error:
         raise ConfigError("models.directory", str(path), f"a readable file ({error.strerror})") from error
     except ValidationError as error:
         raise _first_error(path, error) from error
-    except ValueError as error:  # neither UTF-8 nor TOML
+    except (ValueError, RecursionError) as error:  # neither UTF-8 nor TOML, or nested too deeply
         raise ConfigError("models.directory", str(path), f"TOML ({error})") from error
 
 
@@ -198,18 +201,18 @@ def name_on_disk(directory: Path) -> NameOnDisk:
 
 
 def fingerprint(directory: Path) -> Fingerprint:
-    """Return the fingerprint of a directory; files that are removed meanwhile are left out."""
+    """Return the fingerprint of a directory; what cannot be looked at, as it was just removed, is left out."""
     found = []
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
                 try:
                     status = entry.stat()
-                except FileNotFoundError:
+                except OSError:
                     continue
-                if entry.is_file():
+                if not stat.S_ISDIR(status.st_mode):
                     found.append((entry.name, status.st_ino, status.st_size, status.st_mtime_ns))
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return ()
     return tuple(sorted(found))
 

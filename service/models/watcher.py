@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from service.errors import BundleError, ConfigError, DragomanError
+from service.errors import BundleError, ConfigError, DrainingError, ModelStateError
 from service.models.lifecycle import Lifecycle, entry_of
 from service.models.model import ModelState, full_name, version_key
 from service.models.serving import (
@@ -22,6 +22,8 @@ from service.models.serving import (
 )
 
 log = logging.getLogger(__name__)
+
+_MAX_LOADS = 4  # at a time: cores and memory are those of the versions that serve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,9 @@ class Reconciler:
         self._lifecycle = lifecycle
         self._settle_s = settle_s
         self._clock = clock
-        self._lock = threading.Lock()  # one `refresh` at a time
+        self._lock = threading.Lock()  # of one look at the directory at a time
+        self._loads: dict[str, threading.Thread] = {}  # by name: one version of a name at a time
+        self._may_load = threading.Semaphore(_MAX_LOADS)
         self._attempts: dict[str, _Attempt] = {}
         self._unloaded: dict[str, Fingerprint] = {}
         self._servings: dict[str, Fingerprint] = {}
@@ -75,8 +79,10 @@ class Reconciler:
         self._unloaded.pop(model, None)
         self._attempts.pop(model, None)
 
-    def refresh(self) -> None:
-        """Reconcile once; returns when new versions are loaded. Unloading goes on in threads of its own.
+    def refresh(self, *, waits: bool = True) -> None:
+        """Reconcile once; if it `waits`, until new versions are loaded. Unloading goes on in threads of its own.
+
+        A name is left alone while versions of it are being loaded; no other name waits for it.
 
         A directory that is missing, unreadable or empty as a whole is taken for a lost mount: nothing is unloaded.
         """
@@ -90,8 +96,15 @@ class Reconciler:
                 return
             self._is_lost = False
             known = {entry.name for entry in self._lifecycle.registry.entries.values()}
-            for name in sorted(known | found.keys()):
-                self._reconcile(name, found.get(name) or name_on_disk(self._directory / name))
+            self._loads = {name: thread for name, thread in self._loads.items() if thread.is_alive()}
+            for name in sorted((known | found.keys()) - self._loads.keys()):
+                try:
+                    self._reconcile(name, found.get(name) or name_on_disk(self._directory / name))
+                except Exception:  # whatever is wrong with one, the others come next
+                    log.exception("reconciling a model failed", extra={"model": name})
+            loads = list(self._loads.values())
+        for thread in loads if waits else ():
+            thread.join()
 
     def retire_unwanted(self, name: str, versions: Sequence[str] | None = None) -> None:
         """Unload the ready versions of a name that its policy does not want, or that are not among `versions`."""
@@ -104,11 +117,20 @@ class Reconciler:
     def _reconcile(self, name: str, on_disk: NameOnDisk) -> None:
         self._read_serving(name, on_disk)
         self._forget_removed(name, on_disk)
-        for version in self._missing(name, on_disk):
-            if self._lifecycle.is_stopped:
-                return
-            self._try(name, version, on_disk)
-        self.retire_unwanted(name, tuple(on_disk.versions))
+        if missing := self._missing(name, on_disk):
+            arguments = (name, missing, on_disk)
+            self._loads[name] = threading.Thread(target=self._load, args=arguments, name=f"load-{name}", daemon=True)
+            self._loads[name].start()
+        else:
+            self.retire_unwanted(name, tuple(on_disk.versions))
+
+    def _load(self, name: str, versions: Sequence[str], on_disk: NameOnDisk) -> None:
+        with self._may_load:
+            for version in versions:
+                if self._lifecycle.is_stopped:
+                    return
+                self._try(name, version, on_disk)
+            self.retire_unwanted(name, tuple(on_disk.versions))
 
     def _read_serving(self, name: str, on_disk: NameOnDisk) -> None:
         """Apply changed settings; invalid ones are ignored and the previous ones stay active."""
@@ -134,7 +156,7 @@ class Reconciler:
         self._lifecycle.change_policy(name, lambda policy: policy.without_requested(versions))
         current = {full_name(name, version) for version in on_disk.versions}
         for known in (self._attempts, self._unloaded):
-            for model in [model for model in known if model.startswith(f"{name}/") and model not in current]:
+            for model in [model for model in list(known) if model.startswith(f"{name}/") and model not in current]:
                 del known[model]
 
     def _missing(self, name: str, on_disk: NameOnDisk) -> list[str]:
@@ -170,12 +192,14 @@ class Reconciler:
         directory = on_disk.directory / version
         try:
             self._lifecycle.load(directory, bundle=open_version(directory))
-        except BundleError as error:
-            if not (is_settled or is_misplaced(error)):
+        except DrainingError:
+            return
+        except ModelStateError:
+            pass  # `load` has entered and logged it
+        except Exception as error:  # noqa: BLE001 - whatever a bundle does to its reader, it is that bundle's fault
+            if isinstance(error, BundleError) and not (is_settled or is_misplaced(error)):
                 return
             self._lifecycle.fail(entry_of(directory), error)
-        except DragomanError:
-            pass  # `load` has entered and logged it
         else:
             return
         self._attempts[model] = replace(attempt, is_final=True)

@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from service.bundle import Bundle, FloatType, GraphTensors, layer_names
+from service.bundle import MAX_FILE_BYTES, Bundle, FloatType, GraphTensors, layer_names, read_file
 from service.decoding.step_model import FloatArray
 from service.errors import BundleError, ConfigError
 from service.runtime.settings import Device, Placement, RuntimeSettings, choose_placement
@@ -35,10 +35,13 @@ _MAX_NUMBER_BITS = 64
 _KEY, _VALUE = 1, 2
 """Fields of an entry of external data."""
 
+_MAX_GRAPH_BYTES = 2 << 30
+"""A protocol buffer cannot be larger."""
+
 
 def external_files(path: Path) -> frozenset[str]:
     """Return the names of the files that a graph refers to; ValueError if it is no protocol buffer."""
-    return frozenset(_locations(memoryview(path.read_bytes()), "model"))
+    return frozenset(_locations(memoryview(read_file(path, max_bytes=_MAX_GRAPH_BYTES)), "model"))
 
 
 def _locations(message: memoryview, kind: str) -> Iterator[str]:
@@ -262,6 +265,7 @@ def session_options(
     options.intra_op_num_threads = num_low_latency_threads or settings.num_intra_op_threads
     options.inter_op_num_threads = 1
     options.log_severity_level = _LOG_ERRORS
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # of its own format nothing is checked
     # Shapes change from step to step: memory plans, one for each combination of shapes, would grow without limit.
     options.enable_mem_pattern = False
     # Spinning threads of one session would take the cores of the other decoding threads.
@@ -314,7 +318,8 @@ def _load(
     reads other weights or ends the process (SIGBUS). From the content in memory it copies what it needs.
     """
     try:
-        content = (path.parent / weights).read_bytes() if weights else b""  # must live until the session is open
+        # must live until the session is open
+        content = read_file(path.parent / weights, max_bytes=MAX_FILE_BYTES) if weights else b""
         if weights:
             options.add_external_initializers_from_files_in_memory([weights], [content], [len(content)])
         return onnxruntime.InferenceSession(path, options, providers=providers)

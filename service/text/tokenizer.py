@@ -5,8 +5,11 @@ from pathlib import Path
 
 from sentencepiece import SentencePieceProcessor
 
-from service.bundle import Bundle
+from service.bundle import Bundle, read_file
 from service.errors import BundleError
+
+_MAX_BYTES = 64 << 20
+"""Of a model: pieces and their scores take some 20 bytes each."""
 
 
 class SentencePieceTokenizer:
@@ -99,7 +102,7 @@ def open_tokenizer(bundle: Bundle) -> SentencePieceTokenizer:
 
 def _load(model_file: Path) -> SentencePieceProcessor:
     try:
-        serialized = model_file.read_bytes()
+        serialized = read_file(model_file, max_bytes=_MAX_BYTES)
     except OSError as error:
         raise BundleError(str(model_file), found=error.strerror, expected="a readable file", what="access") from error
     if not serialized:  # an empty model would load without complaint and answer zero to everything

@@ -1,4 +1,7 @@
 import json
+import os
+import socket
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,6 +159,88 @@ def test_a_manifest_that_is_no_json_object_is_refused(directory: Path, content: 
     (directory / MANIFEST_NAME).write_bytes(content)
 
     with pytest.raises(BundleError, match=r"manifest\.json: content is .*, expected (JSON|an object)"):
+        open_bundle(directory)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a":' * 100_000, b" " * (1 << 20) + b"{}"])
+def test_a_manifest_that_would_cost_much_to_parse_is_refused(directory: Path, content: bytes) -> None:
+    (directory / MANIFEST_NAME).write_bytes(content)
+
+    with pytest.raises(BundleError, match=r"manifest\.json: (content is recursion limit|access is 1048578 bytes)"):
+        open_bundle(directory)
+
+
+def test_a_manifest_of_millions_of_layers_is_refused_in_little_memory(directory: Path) -> None:
+    _change(directory, lambda fields: fields["architecture"].update(num_decoder_layers=3_000_000))
+
+    tracemalloc.start()
+    with pytest.raises(BundleError, match=r"architecture\.num_decoder_layers is 3000000, expected .* 256"):
+        open_bundle(directory)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak_bytes < 1 << 20
+
+
+def test_what_is_told_of_a_bundle_is_short(directory: Path) -> None:
+    _change(directory, lambda fields: fields.update(attribution="x" * 100_000))
+
+    with pytest.raises(BundleError, match="attribution is 'xxx") as caught:
+        open_bundle(directory)
+
+    assert len(str(caught.value)) < 2000
+
+
+def _make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(os.path.relpath(path))  # the path of a socket is short
+
+
+def _link_out(path: Path) -> None:
+    path.symlink_to(path.parent.parent / "elsewhere")
+    path.resolve().write_bytes(_FILES.get(path.name, b"{}"))
+
+
+@pytest.mark.parametrize("name", [MANIFEST_NAME, "tokenizer.model"])
+@pytest.mark.parametrize(
+    ("put", "told"),
+    [
+        (os.mkfifo, "no regular file"),
+        (_make_socket, "No such device or address"),
+        (Path.mkdir, "Is a directory"),
+        (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
+        (lambda path: path.symlink_to("/dev/zero"), "a link that leads out of its directory"),
+        (_link_out, "a link that leads out of its directory"),
+    ],
+    ids=["fifo", "socket", "directory", "loop", "device", "link"],
+)
+def test_what_is_no_regular_file_of_the_directory_is_named(
+    tmp_path: Path, directory: Path, name: str, put: Callable[[Path], object], told: str
+) -> None:
+    (tmp_path / "bundle").mkdir()
+    for path in [path for path in directory.iterdir() if path.is_file()]:
+        path.rename(tmp_path / "bundle" / path.name)
+    (tmp_path / "bundle" / name).unlink()
+    put(tmp_path / "bundle" / name)
+
+    with pytest.raises(BundleError, match=rf"{name}: access is {told}"):
+        open_bundle(tmp_path / "bundle")
+
+
+def test_a_link_within_the_directory_is_followed(directory: Path) -> None:
+    """As of a volume that Kubernetes replaces as a whole."""
+    (directory / ".data").mkdir()
+    (directory / "encoder.onnx").rename(directory / ".data" / "encoder.onnx")
+    (directory / "encoder.onnx").symlink_to(".data/encoder.onnx")
+
+    assert open_bundle(directory).manifest.name == "en-de"
+
+
+@pytest.mark.parametrize("graph", ["encoder", "decoder", "attention"])
+def test_a_graph_in_the_format_of_onnx_runtime_is_refused(directory: Path, graph: str) -> None:
+    _change(directory, lambda fields: fields["precisions"]["fp32"].update({graph: "graph.ORT"}))
+
+    with pytest.raises(BundleError, match=rf"precisions\.fp32\.{graph} is 'graph.ORT', expected a graph in ONNX"):
         open_bundle(directory)
 
 

@@ -1,8 +1,10 @@
 """What `refresh` does with versions that are added, changed and removed, and how the watcher calls it."""
 
 import logging
+import os
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from service.models.serving import SERVING_NAME, ServingSettings
 from service.models.watcher import Watcher
 from service.telemetry.metrics import Metrics
 from tests.fakes import ManualClock
+from tests.threaded_core import TIMEOUT_S, begin
 from tests.unit.models.model_fakes import (
     SETTLE_S,
     load_parts,
@@ -176,6 +179,72 @@ def test_a_version_that_the_loader_refuses_is_tried_once(tmp_path: Path) -> None
 
     assert tried == ["1", "2"]
     assert repository.get_model("tiny/2")[0].message == "MemoryError: no room"
+
+
+def _bend(bundle: Path) -> None:
+    (bundle / MANIFEST_NAME).unlink()
+    (bundle / MANIFEST_NAME).symlink_to(MANIFEST_NAME)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda bundle: (bundle / MANIFEST_NAME).write_bytes(b"[" * 100_000),
+        lambda bundle: (bundle / MANIFEST_NAME).unlink() or os.mkfifo(bundle / MANIFEST_NAME),
+        _bend,
+    ],
+    ids=["deep", "fifo", "loop"],
+)
+def test_a_hostile_bundle_fails_and_the_one_beside_it_is_loaded(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    clock = ManualClock()
+    write_bundle(tmp_path, "tiny/1")
+    repository = make_repository(tmp_path, clock=clock)
+    repository.load_all()
+    spoil(write_bundle(tmp_path, "bad/1"))
+    write_bundle(tmp_path, "good/1", pair="fr de")
+
+    begin(repository.refresh).result(TIMEOUT_S)
+    clock.advance(SETTLE_S)
+    begin(repository.refresh).result(TIMEOUT_S)
+
+    assert states(repository) == {"bad/1": "failed", "good/1": "ready", "tiny/1": "ready"}
+
+
+def test_settings_that_are_no_file_or_nested_deeply_are_ignored(tmp_path: Path) -> None:
+    repository = loaded_repository(tmp_path, "tiny/1")
+    write_bundle(tmp_path, "fifo/1", pair="fr de")
+    os.mkfifo(tmp_path / "fifo" / SERVING_NAME)
+    write_bundle(tmp_path, "deep/1", pair="es de")
+    write_serving(tmp_path, "deep", f"labels = {'[' * 100_000}")
+
+    begin(repository.refresh).result(TIMEOUT_S)
+
+    assert states(repository) == {"deep/1": "failed", "fifo/1": "failed", "tiny/1": "ready"}
+
+
+def test_no_version_waits_for_one_of_another_name_that_does_not_end_loading(tmp_path: Path) -> None:
+    may_end = threading.Event()
+
+    def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
+        assert bundle.manifest.name != "bad" or may_end.wait(TIMEOUT_S)
+        return load_parts(bundle, serving)
+
+    write_bundle(tmp_path, "tiny/1")
+    repository = make_repository(tmp_path, load=load)
+    repository.load_all()
+    write_bundle(tmp_path, "bad/1", pair="es de")
+    write_bundle(tmp_path, "good/1", pair="fr de")
+
+    begin(repository.refresh, waits=False).result(TIMEOUT_S)
+    until(lambda: states(repository).get("good/1") == "ready")
+    write_bundle(tmp_path, "later/1", pair="it de")
+    begin(repository.refresh, waits=False).result(TIMEOUT_S)
+    until(lambda: states(repository).get("later/1") == "ready")
+
+    assert states(repository)["bad/1"] == "loading"
+    may_end.set()
+    repository.refresh()
+    assert states(repository)["bad/1"] == "ready"
 
 
 @pytest.mark.parametrize("loss", ["missing", "empty"])
