@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from service.bundle import Bundle
 from service.config import Settings, settings_of_model
 from service.engine.client import EngineClient
 from service.engine.core import EngineCore
-from service.engine.process import ProcessCore
+from service.engine.process import LoadLimits, ProcessCore
 from service.engine.protocol import LoadCommand, Loaded
 from service.models.lifecycle import ModelLoader
 from service.models.model import ModelParts, full_name
@@ -52,13 +53,23 @@ class Ports:
     http_port: int
 
 
-def onnx_loader(settings: Settings, metrics: Metrics, *, clock: Callable[[], float] = time.monotonic) -> ModelLoader:
-    """Return what makes a running model of a bundle: tokenizer, ONNX Runtime and decoding threads."""
+def onnx_loader(
+    settings: Settings,
+    metrics: Metrics,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    stopping: threading.Event | None = None,
+) -> ModelLoader:
+    """Return what makes a running model of a bundle: tokenizer, ONNX Runtime and decoding threads.
+
+    Once `stopping` is set, it raises DrainingError; so does warming up a model that it made.
+    """
+    limits = LoadLimits(timeout_s=settings.models.load_timeout_s, stopping=stopping or threading.Event())
 
     def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
         own = settings_of_model(settings, serving, origin=bundle.directory.parent / SERVING_NAME)
         tokenizer = open_tokenizer(bundle)
-        core, loaded = _engine_core(bundle, own, metrics, clock)
+        core, loaded = _engine_core(bundle, own, metrics, clock, limits)
         client = EngineClient(core, model_limits(bundle.manifest), own.scheduling.on(loaded.device), metrics, clock)
         return ModelParts(
             tokenizer=tokenizer,
@@ -74,7 +85,7 @@ def onnx_loader(settings: Settings, metrics: Metrics, *, clock: Callable[[], flo
 
 
 def _engine_core(
-    bundle: Bundle, settings: Settings, metrics: Metrics, clock: Callable[[], float]
+    bundle: Bundle, settings: Settings, metrics: Metrics, clock: Callable[[], float], limits: LoadLimits
 ) -> tuple[ProcessCore | EngineCore, Loaded]:
     """Load the network of a bundle, in a process of its own or in this one."""
     command = LoadCommand(
@@ -86,7 +97,7 @@ def _engine_core(
     )
     if settings.runtime.isolation == "process":
         name = full_name(bundle.manifest.name, bundle.manifest.version)
-        hosted = ProcessCore(command, name=name, module="service.runtime", metrics=metrics)
+        hosted = ProcessCore(command, name=name, module="service.runtime", metrics=metrics, limits=limits)
         return hosted, hosted.process.loaded
     model, loaded = load_network(command)
     core = EngineCore(model, clock=clock, niceness=command.niceness, cache_bytes=lambda: model.cache_bytes)
@@ -220,19 +231,27 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
     metrics = Metrics(CollectorRegistry())
     observe_process(metrics.registry)
     log_stream.count_lost(metrics.lost_log_lines.inc)
-    app = App(settings, metrics=metrics, load=onnx_loader(settings, metrics))
+    stopping = threading.Event()
+    app = App(settings, metrics=metrics, load=onnx_loader(settings, metrics, stopping=stopping))
     try:
         await app.start()
         gc.freeze()  # what was imported stays: looking through it again and again would stop all requests for that time
         return await _unless(stop, _serve_until(drain, app))
     finally:
+        stopping.set()  # ends loads, which the event loop would wait for
         await app.stop()
 
 
 async def _serve_until(drain: asyncio.Event, app: App) -> bool:
-    await app.load()
+    if not await _unless(drain, _is_loaded(app)):
+        return True  # no call was admitted
     await drain.wait()
     return await app.drain()
+
+
+async def _is_loaded(app: App) -> bool:
+    await app.load()
+    return True
 
 
 def _events_of_signals() -> tuple[asyncio.Event, asyncio.Event]:

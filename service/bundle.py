@@ -12,8 +12,9 @@ import stat
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -404,7 +405,7 @@ def load_manifest(directory: Path) -> Manifest:
         raise _first_error(directory, error) from error
 
 
-def open_file(path: Path, *, max_bytes: float = math.inf) -> BinaryIO:
+def open_file(path: Path, *, max_bytes: float = math.inf) -> BufferedReader:
     """Open a regular file to be read; OSError if it is none, larger, or a link that leads out of its directory.
 
     Unlike `open` it never waits, as for the writer of a FIFO.

@@ -79,6 +79,12 @@ class Core(Protocol):
     def close(self, timeout_s: float) -> None:
         """Free what the batches share; their connections are closed already."""
 
+    def kill(self, cause: str) -> bool:
+        """End what is stuck, with all batches; False if nothing can end it."""
+
+    def check_load(self) -> None:
+        """Raise EngineError if warming up takes too long, DrainingError if it is not wanted any more."""
+
 
 class Batch:
     """The client's end of one running batch: its segments, and the connection to it, made when it is needed."""

@@ -37,6 +37,8 @@ _SWITCH_INTERVAL = SwitchInterval()  # of the process, whose models share Python
 _OVERLOAD_LASTS_S = 1.0  # after a request was rejected that was known in full
 _LOOKAHEAD = 4  # batches' worth of waiting segments from which segments of similar length are chosen
 _RESPONSIVE_S = 0.05  # after its last report, a batch gets new segments; later it is in a long step: others end sooner
+_LOOK_EACH_S = 0.2  # while batches run: whether they still report
+_PAUSE_S = 2.0  # from one look to the next: the server itself stood still, and perhaps the decoding process with it
 _RECOVERY_S = 0.1  # after a fault of this module, so that one that lasts does not take a whole core
 
 
@@ -65,7 +67,7 @@ class EngineClient:
         self._queue = AdmissionQueue(settings)
         self._forecast = Forecast(settings, num_batches=num_batches)
         self._margin, self._lengths = DeadlineMargin(), LengthEstimate()
-        self._overloaded_at_s = -math.inf
+        self._overloaded_at_s = self._looked_at_s = -math.inf
         self._ids = count()
         self._num_unanswered = 0
         self._gauges = [metrics.queue_segments, metrics.queue_tokens, metrics.queue_work_tokens]
@@ -92,7 +94,8 @@ class EngineClient:
         All batches at once, as the memory that runs take at the same time is kept for the next ones.
 
         Raises:
-            EngineError: if the model cannot decode them.
+            EngineError: if the model cannot decode them, or not in time.
+            DrainingError: if the server ends.
             ValueError: if the model or the search cannot take a segment.
         """
         for segment in segments:
@@ -103,12 +106,14 @@ class EngineClient:
                 for _ in self._batches
             ]
             for batch, pendings in zip(self._batches, groups, strict=True):
+                batch.reported_at_s = self._clock()
                 for pending in pendings:
                     batch.add(pending)
                 with self._failing_only(batch):
                     self._send(batch, pendings)
             while any(batch.running for batch in self._batches):
                 self._run_once()
+                self._core.check_load()
         return [pending.result() for pending in groups[0]]
 
     def start(self) -> None:
@@ -269,7 +274,8 @@ class EngineClient:
 
     def _run_once(self) -> None:
         """Wait for reports or to be woken; answer the segments that ended, and send every batch those that join it."""
-        ready = {fileno for fileno, _ in self._poll.poll()}
+        timeout_s = _LOOK_EACH_S if any(batch.running for batch in self._batches) else None
+        ready = {fileno for fileno, _ in self._poll.poll(timeout_s and timeout_s * 1000)}
         if self._wakes.fileno() in ready:
             self._wakes.recv(64)
             self._is_woken = False  # only now: what is said from here on is told by the next wake
@@ -277,6 +283,7 @@ class EngineClient:
         for batch in reported:
             with self._failing_only(batch):
                 self._take_report(batch)
+        self._kill_if_stuck()
         with self._lock:
             expired = self._queue.pop_expired(self._clock())
             self._record_sizes()
@@ -287,6 +294,19 @@ class EngineClient:
                 self._send(batch, self._select(batch))
         for batch in reported:
             batch.is_backlogged = self._is_backlogged(batch)
+
+    def _kill_if_stuck(self) -> None:
+        """Kill the decoding process if a batch has not reported for too long; all of its batches are lost."""
+        now_s, since_s = self._clock(), self._looked_at_s
+        self._looked_at_s = now_s
+        running = [batch for batch in self._batches if batch.running]
+        if now_s - since_s > _PAUSE_S:
+            for batch in running:
+                batch.reported_at_s = now_s
+        limit_s = self._settings.max_step_s
+        if any(now_s - batch.reported_at_s > limit_s for batch in running) and self._core.kill("no_step"):
+            for batch in running:
+                self._abandon(batch, f"no step ended within {limit_s:g} s (scheduling.max_step_s)")
 
     @contextlib.contextmanager
     def _failing_only(self, batch: Batch) -> Iterator[None]:

@@ -203,6 +203,13 @@ class EngineCore:
             cpu_s = self._reported_cpu_s - before_s
         return BatchReport(outputs=outputs, cache_bytes=self._cache_bytes(), cpu_s=cpu_s)
 
+    def kill(self, cause: str) -> bool:  # noqa: ARG002 - it is the same for all
+        """Return False: nothing ends a thread."""
+        return False
+
+    def check_load(self) -> None:
+        """Do nothing: without a process of its own a load goes on until it ends."""
+
     def close(self, timeout_s: float) -> None:
         """Wait for the threads, whose connections are closed: each ends after its step."""
         for thread in self._threads:

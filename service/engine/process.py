@@ -5,6 +5,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import socket
 import subprocess
@@ -12,13 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any, Final
 
 from service.engine.protocol import Connect, LoadCommand, Loaded, LoadFailed, format_digest
-from service.errors import DragomanError, EngineError
+from service.errors import DragomanError, DrainingError, EngineError
 from service.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -29,24 +31,46 @@ _END_TIMEOUT_S: Final = 5.0
 _SOUND_AGE_S: Final = 10.0
 """A process that ends sooner is started again only when a segment needs it: it may end as soon the next time."""
 
+_LOOK_EACH_S: Final = 0.2
+"""While it loads: for how long it has, and whether it still should."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadLimits:
+    """What ends the loading and warming up of a network."""
+
+    timeout_s: float = math.inf
+    stopping: threading.Event = field(default_factory=threading.Event)
+    """Set once the server ends."""
+
 
 class DecodingProcess:
     """A process that has loaded a network; any thread may use it."""
 
     def __init__(
-        self, command: LoadCommand, *, name: str, module: str, on_end: Callable[["DecodingProcess"], None]
+        self,
+        command: LoadCommand,
+        *,
+        name: str,
+        module: str,
+        on_end: Callable[["DecodingProcess"], None],
+        on_failure: Callable[[str], None] = lambda _: None,
+        limits: LoadLimits | None = None,
     ) -> None:
         """Start `python -m module` and wait until it has loaded the network of the model `name`.
 
-        If it ends before it is closed, `on_end` is called in a thread of its own.
+        If it ends before it is closed, or must be killed, `on_failure` is called once with the cause; if that was after
+        it had loaded, `on_end` is called in a thread of its own.
 
         Raises:
             BundleError, ConfigError: if the network cannot be loaded from this bundle with these settings.
-            EngineError: if it ends before it has loaded, or loading fails otherwise.
+            EngineError: if it ends before it has loaded, takes too long, or loading fails otherwise.
+            DrainingError: if the server ends.
         """
         self._name = name
-        self._on_end = on_end
-        self._is_closed = False
+        self._on_end, self._on_failure = on_end, on_failure
+        self._limits = limits or LoadLimits()
+        self._is_closed = self._has_failed = False
         self._began_s = time.monotonic()
         self._lock = threading.Lock()  # of what is sent
         ours, theirs = socket.socketpair()
@@ -64,6 +88,7 @@ class DecodingProcess:
         try:
             self.loaded = self._load(command)
         except BaseException:
+            self._process.kill()  # it may be in native code that does not end by itself
             self.close()
             raise
         threading.Thread(target=self._follow, name="decoding-process-log", daemon=True).start()
@@ -89,6 +114,8 @@ class DecodingProcess:
 
     def connect(self) -> "Connection[Any, Any]":
         """Return the connection to a new batch; OSError if the process has ended."""
+        if self._has_failed:
+            raise ConnectionResetError  # it may take a moment to end
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -99,6 +126,35 @@ class DecodingProcess:
                 ours.close()
                 raise
         return Connection(ours.detach())
+
+    def kill(self, cause: str) -> None:
+        """End it at once, as what it runs does not end by itself; `cause` is a label of the metric."""
+        log.error("decoding process killed", extra={"model": self._name, "pid": self.pid, "cause": cause})
+        self.note_failure(cause)
+        self._process.kill()
+
+    def note_failure(self, cause: str = "ended") -> None:
+        """Count it as failed, unless it is counted or was closed."""
+        with self._lock:
+            is_news = not (self._has_failed or self._is_closed)
+            self._has_failed |= is_news
+        if is_news:
+            self._on_failure(cause)
+
+    def check_load(self) -> None:
+        """Raise if it should have loaded the network and warmed it up by now, or need not any more; then it is killed.
+
+        Raises:
+            EngineError, DrainingError: in this order.
+        """
+        if self.age_s > self._limits.timeout_s:
+            self.kill("load_timeout")
+            limit = f"{self._limits.timeout_s:g} s (models.load_timeout_s)"
+            raise EngineError(f"the network was not loaded and warmed up within {limit}")
+        if self._limits.stopping.is_set():
+            self._is_closed = True
+            self._process.kill()
+            raise DrainingError
 
     def close(self) -> None:
         """End it, if need be by force."""
@@ -117,6 +173,9 @@ class DecodingProcess:
         try:
             self._control.send(command)
             while True:
+                self.check_load()
+                if not self._control.poll(_LOOK_EACH_S):
+                    continue
                 match self._control.recv():
                     case Loaded() as loaded:
                         return loaded
@@ -125,6 +184,7 @@ class DecodingProcess:
                     case logging.LogRecord() as record:
                         log_here(record)
         except (EOFError, OSError) as error:
+            self.note_failure()
             code = self._process.wait()
             raise EngineError(f"the decoding process ended with {code} before it had loaded the network") from error
 
@@ -135,6 +195,7 @@ class DecodingProcess:
                 log_here(self._control.recv())
         if self._is_closed:
             return
+        self.note_failure()
         code = self._process.wait()
         log.error("decoding process ended", extra={"model": self._name, "pid": self.pid, "exit_code": code})
         self._on_end(self)
@@ -143,9 +204,12 @@ class DecodingProcess:
 class ProcessCore:
     """An engine core in a process of its own, which is started again whenever it has ended; any thread may use it."""
 
-    def __init__(self, command: LoadCommand, *, name: str, module: str, metrics: Metrics) -> None:
+    def __init__(
+        self, command: LoadCommand, *, name: str, module: str, metrics: Metrics, limits: LoadLimits | None = None
+    ) -> None:
         """Start the process and wait until it has loaded the network; arguments and errors as `DecodingProcess`."""
         self._command = command
+        self._limits = limits
         self._name = name
         self._module = module
         self._metrics = metrics
@@ -165,6 +229,15 @@ class ProcessCore:
                 self._restart()
                 return self.process.connect()
 
+    def kill(self, cause: str) -> bool:
+        """Kill the process, which is started again; return True, as it can be killed."""
+        self.process.kill(cause)
+        return True
+
+    def check_load(self) -> None:
+        """Raise as `DecodingProcess.check_load`."""
+        self.process.check_load()
+
     def close(self, timeout_s: float = _END_TIMEOUT_S) -> None:  # noqa: ARG002 - a process ends when it is told to
         """End the process."""
         with self._lock:
@@ -172,7 +245,14 @@ class ProcessCore:
             self.process.close()
 
     def _started(self) -> DecodingProcess:
-        return DecodingProcess(self._command, name=self._name, module=self._module, on_end=self._ended)
+        return DecodingProcess(
+            self._command,
+            name=self._name,
+            module=self._module,
+            on_end=self._ended,
+            on_failure=lambda cause: self._metrics.decoding_process_failures.labels(cause).inc(),
+            limits=self._limits,
+        )
 
     def _ended(self, process: DecodingProcess) -> None:
         with self._lock:
@@ -184,6 +264,7 @@ class ProcessCore:
                 log.exception("decoding process cannot be started again")
 
     def _restart(self) -> None:
+        self.process.note_failure()
         self.process.close()
         try:
             self.process = self._started()

@@ -47,6 +47,11 @@ class SchedulingSettings(BaseModel):
     """Seconds that bulk segments wait behind interactive ones before one of them gets the next place, each time that
     one is free."""
 
+    max_step_s: float = Field(default=60.0, gt=0, le=3600)
+    """Seconds that a step of a batch may take. If none has ended for longer, the decoding process is stuck: it is
+    killed and started again, and the segments in its batches get an error. Nothing is done with `runtime.isolation`
+    `none`."""
+
     def on(self, device: str) -> Self:
         """Return the settings for a model that runs on a device, `cpu` or `cuda`: what was unset is decided."""
         if self.num_decoding_threads is not None:

@@ -147,7 +147,9 @@ class Lifecycle:
         log.info("model ready", extra={"model": entry.full_name, **facts})
 
     def fail(self, entry: Entry, error: Exception) -> None:
-        """Enter, count and log why a version could not be loaded."""
+        """Enter, count and log why a version could not be loaded, unless that is the end of the server."""
+        if isinstance(error, DrainingError):
+            return
         with self._changed:
             if not self.is_stopped:
                 self._put(replace(entry, state=ModelState.FAILED, message=_described(error)))

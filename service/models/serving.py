@@ -6,7 +6,6 @@ The checksums of the bundles do not cover `serving.toml`.
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from service.bundle import MANIFEST_NAME, Bundle, Manifest, load_manifest, open_bundle, read_file
 from service.errors import BundleError, ConfigError
 from service.models.model import MAX_LABEL_CHARACTERS, MAX_LABELS, is_label, is_plain_name
+from service.toml import MAX_BYTES, parse_toml
 
 
 class ModelSettings(BaseModel):
@@ -35,6 +35,11 @@ class ModelSettings(BaseModel):
     """Seconds for which a bundle that does not fit its checksums must stay unchanged to count as broken; until then it
     may still be copied."""
 
+    load_timeout_s: float = Field(default=120.0, gt=0, le=3600)
+    """Seconds within which the decoding process of a version must have loaded its network and, before it takes
+    requests, translated the texts that warm it up; then it is killed, and the load fails. Nothing is done with
+    `runtime.isolation` `none`."""
+
     unload_timeout_s: float = Field(default=300.0, ge=0, le=3600)
     """Seconds that the requests of a version have to finish when it is unloaded; what is left then is rejected."""
 
@@ -44,8 +49,6 @@ SERVING_NAME = "serving.toml"
 
 LATEST = "latest"
 """As default version: the newest one that is ready."""
-
-_MAX_BYTES = 1 << 20
 
 MAX_VERSIONS = 100
 """Most versions of a model that may be kept or listed."""
@@ -123,14 +126,14 @@ def read_serving(directory: Path) -> ServingSettings:
     """
     path = directory / SERVING_NAME
     try:
-        return ServingSettings.model_validate(tomllib.loads(read_file(path, max_bytes=_MAX_BYTES).decode()))
+        return ServingSettings.model_validate(parse_toml(read_file(path, max_bytes=MAX_BYTES)))
     except FileNotFoundError:
         return ServingSettings()
     except OSError as error:
         raise ConfigError("models.directory", str(path), f"a readable file ({error.strerror})") from error
     except ValidationError as error:
         raise _first_error(path, error) from error
-    except (ValueError, RecursionError) as error:  # neither UTF-8 nor TOML, or nested too deeply
+    except ValueError as error:  # neither UTF-8 nor TOML
         raise ConfigError("models.directory", str(path), f"TOML ({error})") from error
 
 

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -73,6 +74,9 @@ def _serve(control: "Connection[Any, Any]") -> None:
     command: LoadCommand = control.recv()
     logging.basicConfig(level=command.log_level, handlers=[ConnectionHandler(control)])
     try:
+        limit = RuntimeSettings.model_validate(command.settings).memory_limit_bytes
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         model, loaded = load_network(command)
     except Exception as error:  # noqa: BLE001 - told to the server, whatever was raised
         is_ours = isinstance(error, DragomanError)

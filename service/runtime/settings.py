@@ -33,6 +33,13 @@ class RuntimeSettings(BaseModel):
     """GPU memory that each graph of a model may allocate at most: encoder, decoder, and the attention graph if the
     bundle has one; memory of CUDA itself comes on top. Unset: all there is; cuda only."""
 
+    memory_limit_bytes: int | None = Field(default=None, ge=256 << 20)
+    """Memory that the decoding process of a model may allocate at most (RLIMIT_DATA of Linux): a graph that asks for
+    more fails to load, and a batch that does gets an error. Unset: all there is, as what a model needs depends on its
+    size, threads and batches, and a limit below that fails requests. A good one is half as much again as
+    `mt_decoding_process_resident_memory_bytes` under load, and 256 MiB. Isolation `process` on the CPU only: CUDA
+    reserves much more than it uses."""
+
     use_tf32: bool = False
     """Round the inputs of fp32 products to 10 bits of mantissa, which newer GPUs multiply faster; cuda only."""
 

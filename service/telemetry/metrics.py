@@ -221,6 +221,13 @@ class Metrics:
     decoding_process_restarts = _counter(
         "mt_decoding_process_restarts", "Restarts of decoding processes that ended unexpectedly."
     )
+    decoding_process_failures = _counter(
+        "mt_decoding_process_failures",
+        "Decoding processes that ended unexpectedly, each once, by cause: ended (it crashed or was killed, also while "
+        "it loaded); no_step, load_timeout (the server killed it: scheduling.max_step_s, models.load_timeout_s).",
+        ("cause",),
+        shown=("ended", "no_step", "load_timeout"),
+    )
 
     certificate_expiry_seconds = _gauge(
         "mt_certificate_expiry_timestamp_seconds",

@@ -213,6 +213,20 @@ def test_a_call_in_the_batch_of_a_killed_process_is_internal_and_the_next_one_is
     assert server.sample("mt_batch_live_segments") == 0
 
 
+def test_a_stopped_process_is_killed_and_started_again_though_it_never_goes_on(tiny_model: Path) -> None:
+    with ready_server(tiny_model, DRAGOMAN_SCHEDULING__MAX_STEP_S="0.5") as server:
+        assert code_name(server.call("A man.")) == "OK"
+        call, stopped = server.held_call(), server.child()
+
+        assert code_name(call) == "INTERNAL"
+        assert code_name(server.call("A man.")) == "OK"
+
+        assert is_gone(stopped)
+        assert server.sample('mt_decoding_process_failures_total{cause="no_step"}') == restarts(server) == 1
+        assert server.sample('mt_decoding_process_failures_total{cause="ended"}') == 0
+        assert server.sample("mt_batch_live_segments") == 0
+
+
 def test_a_process_that_is_killed_while_idle_fails_no_call(server: Server) -> None:
     for number in (1, 2):
         os.kill(server.child(), signal.SIGKILL)

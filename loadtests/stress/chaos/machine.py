@@ -7,7 +7,7 @@ import shutil
 import struct
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Literal
@@ -26,6 +26,7 @@ from loadtests.wire import Method
 _NUM_CALLERS: Final = 4
 _IN_BATCH_S: Final = 0.5
 _SHORT_DEADLINE_S: Final = 0.3
+_MAX_STEP_S: Final = 1.5
 _STEPS: Final = "mt_step_duration_seconds"
 _FAILED_SEGMENTS: Final = 'mt_segments_total{outcome="error"}'
 _RESTARTS: Final = "mt_decoding_process_restarts_total"
@@ -111,6 +112,22 @@ def sigstop(stage: Stage) -> None:
 @fault(told={"INTERNAL"}, hits_batch=True, metric=_RESTARTS)
 def decoding_killed(stage: Stage) -> None:
     """The process that decodes is killed (SIGKILL), as when memory runs out, in the middle of a batch."""
+    _lose_decoding(stage, psutil.Process.kill)
+
+
+@fault(
+    told={"INTERNAL"},
+    hits_batch=True,
+    metric='mt_decoding_process_failures_total{cause="no_step"}',
+    limits={"slowest_s": 2.0 + _MAX_STEP_S},
+    environment=lambda _: {"DRAGOMAN_SCHEDULING__MAX_STEP_S": str(_MAX_STEP_S)},
+)
+def decoding_stopped(stage: Stage) -> None:
+    """The process that decodes is stopped (SIGSTOP) in the middle of a batch, and never goes on."""
+    _lose_decoding(stage, psutil.Process.suspend)
+
+
+def _lose_decoding(stage: Stage, end: Callable[[psutil.Process], None]) -> None:
     decoding = process_tree(stage.server.process.pid)[1:]
     stage.require(bool(decoding), "the server decodes in no process of its own")
     stage.server.arm("hang", "step", seconds=_IN_BATCH_S)
@@ -118,11 +135,11 @@ def decoding_killed(stage: Stage) -> None:
         in_batch = pool.submit(stage.ask)
         stage.server.wait_until_met()
         for pid in decoding:
-            psutil.Process(pid).kill()
+            end(psutil.Process(pid))
     stage.hits.update({in_batch.result().status} - {"OK"})
     stage.bystanders.wait_for_answers()
     num_restarts = stage.growth_of(_RESTARTS)
-    stage.require(num_restarts == len(decoding), f"{len(decoding)} processes were killed, {num_restarts} started again")
+    stage.require(num_restarts == len(decoding), f"{len(decoding)} processes were lost, {num_restarts} started again")
     left = set(decoding) & set(process_tree(stage.server.process.pid))
     stage.require(not left, f"the server has not noticed that {len(left)} processes have ended")
 

@@ -23,7 +23,7 @@ from service.engine.protocol import BatchCommand, BatchReport, BatchStepOutput, 
 from service.engine.settings import SchedulingSettings
 from service.errors import EngineError
 from service.telemetry.metrics import Metrics
-from tests.fakes import EOS, FlakyModel, GatedModel, ToyModel, make_segment
+from tests.fakes import EOS, FlakyModel, GatedModel, ManualClock, ToyModel, make_segment
 from tests.threaded_core import CACHE_BYTES, TIMEOUT_S, MortalCore, begin, decode_here, joining
 
 ENDLESS = ToyModel(eos_bias=-100.0, max_target_tokens=5000)
@@ -88,6 +88,9 @@ class ScriptedCore:
         ours, theirs = socket.socketpair()
         self.connection: Connection[Any, Any] = Connection(theirs.detach())
         self._ends = [Connection(ours.detach())]
+        self.killed: list[str] = []
+        self.can_be_killed = True
+        self.load_error: Exception | None = None
 
     def connect(self) -> "Connection[Any, Any]":
         if not self._ends:
@@ -96,6 +99,14 @@ class ScriptedCore:
 
     def close(self, timeout_s: float) -> None:
         self.connection.close()
+
+    def kill(self, cause: str) -> bool:
+        self.killed.append(cause)
+        return self.can_be_killed
+
+    def check_load(self) -> None:
+        if self.load_error:
+            raise self.load_error
 
     def command(self) -> BatchCommand:
         assert self.connection.poll(TIMEOUT_S), "no command came"
@@ -384,6 +395,72 @@ def test_a_fault_of_a_step_before_a_segment_joined_does_not_concern_it() -> None
 
         assert is_failed(broken)
         assert whole.result(TIMEOUT_S).num_steps == 2
+
+
+def test_a_batch_that_does_not_report_is_lost_with_its_process() -> None:
+    core = ScriptedCore()
+    with bench_of(core, max_step_s=0.3) as bench:
+        lost = bench.submit()
+        core.command()
+
+        assert is_failed(lost)
+        assert core.killed == ["no_step"]
+        assert bench.num_failures == 1
+
+
+def test_a_batch_that_reports_goes_on_however_long_it_takes() -> None:
+    core = ScriptedCore()
+    with bench_of(core, max_step_s=0.5) as bench:
+        future = bench.submit()
+        (new,) = core.command().new_segments
+
+        until_s = time.monotonic() + 1.0
+        while time.monotonic() < until_s:
+            core.tell()
+        core.tell(ended(new.segment_id))
+
+        assert future.result(TIMEOUT_S).num_steps == 2
+        assert not core.killed
+
+
+def test_a_batch_in_a_thread_that_nothing_can_end_is_waited_for() -> None:
+    core = ScriptedCore()
+    core.can_be_killed = False
+    with bench_of(core, max_step_s=0.1) as bench:
+        future = bench.submit()
+        (new,) = core.command().new_segments
+        while len(core.killed) < 2:
+            assert not future.done()
+
+        core.tell(ended(new.segment_id))
+
+        assert future.result(TIMEOUT_S).num_steps == 2
+
+
+def test_the_time_that_the_server_itself_stood_still_does_not_count() -> None:
+    core, clock = ScriptedCore(), ManualClock()
+    with bench_of(core, clock=clock) as bench:
+        future = bench.submit()
+        (new,) = core.command().new_segments
+
+        clock.advance(1000.0)
+        bench.client._wake()
+        bench.client._wake()
+        core.tell(ended(new.segment_id))
+
+        assert future.result(TIMEOUT_S).num_steps == 2
+        assert not core.killed
+
+
+def test_a_warm_up_that_takes_too_long_ends() -> None:
+    core = ScriptedCore()
+    core.load_error = EngineError("too long")
+    client = EngineClient(core, ENDLESS.limits, SchedulingSettings(), Metrics(CollectorRegistry()))
+
+    with pytest.raises(EngineError, match="too long"):
+        begin(client.warm_up, [make_segment(7)]).result(TIMEOUT_S)
+
+    client.stop(TIMEOUT_S)
 
 
 def test_a_network_without_a_possible_continuation_fails_the_segment(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,19 +1,22 @@
 import logging
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
 import pytest
 from prometheus_client import CollectorRegistry
 
 from service.bundle import Bundle
 from service.decoding.step_model import StepModel
-from service.engine.process import DecodingProcess, ProcessCore
+from service.engine.process import DecodingProcess, LoadLimits, ProcessCore
 from service.engine.protocol import LoadCommand, Loaded
-from service.errors import ConfigError, DragomanError, EngineError
+from service.errors import ConfigError, DragomanError, DrainingError, EngineError
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from service.telemetry.metrics import Metrics
@@ -23,6 +26,8 @@ from tests.tiny_bundle import build_tiny_bundle
 
 ENDLESS = ToyModel(eos_bias=-100.0, max_target_tokens=5000)
 YOUNG_S, SOUND_S = 1.0, 60.0
+SILENT = "tests.unit.engine.silent_process"
+NUM_KILLS = 8
 
 
 class FakeProcess:
@@ -41,6 +46,9 @@ class FakeProcess:
         if self._has_ended:
             raise BrokenPipeError
         return self._core.connect()
+
+    def note_failure(self) -> None:
+        """Count nothing."""
 
     def end(self) -> None:
         self._has_ended = True
@@ -253,3 +261,85 @@ def test_a_network_that_cannot_be_loaded_is_the_same_error_as_here(bundle: Bundl
 
     assert (type(there.value), str(there.value)) == (type(here.value), str(here.value))
     assert vars(there.value) == vars(here.value)
+
+
+def real_core(bundle: Bundle, registry: CollectorRegistry, *, module: str, **limits: Any) -> ProcessCore:
+    metrics = Metrics(registry)
+    return ProcessCore(load_command(bundle), name="tiny/1", module=module, metrics=metrics, limits=LoadLimits(**limits))
+
+
+def num_failures(registry: CollectorRegistry) -> dict[str, float]:
+    """Return how often processes were counted as failed, by cause."""
+    samples = [sample for metric in registry.collect() for sample in metric.samples]
+    failures = [sample for sample in samples if sample.name == "mt_decoding_process_failures_total"]
+    return {sample.labels["cause"]: sample.value for sample in failures if sample.value}
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
+def started(known: set[int]) -> int:
+    """Return a process of this one that is new, once there is one."""
+    until_s = time.monotonic() + TIMEOUT_S
+    while not (found := children() - known):
+        assert time.monotonic() < until_s, "none was started"
+    return found.pop()
+
+
+def test_a_process_that_does_not_load_in_time_is_killed(bundle: Bundle) -> None:
+    before, registry = children(), CollectorRegistry()
+
+    with pytest.raises(EngineError, match=r"not loaded and warmed up within 0\.5 s \(models\.load_timeout_s\)"):
+        begin(real_core, bundle, registry, module=SILENT, timeout_s=0.5).result(TIMEOUT_S)
+
+    assert children() == before
+    assert num_failures(registry) == {"load_timeout": 1}
+
+
+def test_a_load_ends_with_the_server(bundle: Bundle) -> None:
+    before, registry, stopping = children(), CollectorRegistry(), threading.Event()
+    loading = begin(real_core, bundle, registry, module=SILENT, stopping=stopping)
+    started(before)
+
+    stopping.set()
+
+    with pytest.raises(DrainingError):
+        loading.result(TIMEOUT_S)
+    assert children() == before
+    assert num_failures(registry) == {}
+
+
+def test_a_process_that_is_killed_as_it_is_stuck_takes_no_more_batches_and_is_counted_once(bundle: Bundle) -> None:
+    registry = CollectorRegistry()
+    core = real_core(bundle, registry, module="service.runtime")
+    batch, stuck = core.connect(), core.process
+    os.kill(stuck.pid, signal.SIGSTOP)
+
+    assert core.kill("no_step")
+
+    with core.connect() as other:
+        assert set(decode(other, joining(1))) == {1}
+    with pytest.raises((EOFError, OSError)):
+        batch.recv()
+    assert core.process is not stuck
+    core.close()
+    assert num_failures(registry) == {"no_step": 1}
+
+
+def test_each_process_that_is_killed_is_counted_once_loaded_or_not(bundle: Bundle) -> None:
+    registry = CollectorRegistry()
+    core = real_core(bundle, registry, module="service.runtime")
+    for _ in range(NUM_KILLS // 2):
+        core.connect().close()
+        os.kill(core.process.pid, signal.SIGKILL)
+        core.process._process.wait(TIMEOUT_S)
+
+        known = children()
+        connecting = begin(core.connect)
+        os.kill(started(known), signal.SIGKILL)
+        with pytest.raises(EngineError, match="ended with -9 before it had loaded"):
+            connecting.result(TIMEOUT_S)
+
+    core.close()
+    assert num_failures(registry) == {"ended": NUM_KILLS}

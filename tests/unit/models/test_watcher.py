@@ -181,6 +181,11 @@ def test_a_version_that_the_loader_refuses_is_tried_once(tmp_path: Path) -> None
     assert repository.get_model("tiny/2")[0].message == "MemoryError: no room"
 
 
+def _pipe(bundle: Path) -> None:
+    (bundle / MANIFEST_NAME).unlink()
+    os.mkfifo(bundle / MANIFEST_NAME)
+
+
 def _bend(bundle: Path) -> None:
     (bundle / MANIFEST_NAME).unlink()
     (bundle / MANIFEST_NAME).symlink_to(MANIFEST_NAME)
@@ -190,12 +195,14 @@ def _bend(bundle: Path) -> None:
     "spoil",
     [
         lambda bundle: (bundle / MANIFEST_NAME).write_bytes(b"[" * 100_000),
-        lambda bundle: (bundle / MANIFEST_NAME).unlink() or os.mkfifo(bundle / MANIFEST_NAME),
+        _pipe,
         _bend,
     ],
     ids=["deep", "fifo", "loop"],
 )
-def test_a_hostile_bundle_fails_and_the_one_beside_it_is_loaded(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+def test_a_hostile_bundle_fails_and_the_one_beside_it_is_loaded(
+    tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
     clock = ManualClock()
     write_bundle(tmp_path, "tiny/1")
     repository = make_repository(tmp_path, clock=clock)
