@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -115,11 +116,9 @@ class DynamicBatcher:
     growing.
     """
 
-    def __init__(
-        self, translate: Callable[[Sequence[TokenIds], SearchOptions], Sequence[Output]], settings: BatchingSettings
-    ) -> None:
-        """Start as many threads as there are streams; `translate` is called by all of them."""
-        self._translate = translate
+    def __init__(self, system: System, settings: BatchingSettings) -> None:
+        """Start as many threads as there are streams; the system is called by all of them."""
+        self._translate = partial(system.translate, batch_size=settings.batch_size)
         self._settings = settings
         self._threads = ThreadPoolExecutor(settings.num_streams, thread_name_prefix="translating")
         self._free = asyncio.Semaphore(settings.num_streams)
@@ -254,21 +253,15 @@ class _Servicer(pb_grpc.TranslationServiceServicer):
 
 
 @asynccontextmanager
-async def serving(
-    bundle: Bundle, system: System, settings: BatchingSettings, *, host: str, port: int
-) -> AsyncIterator[int]:
+async def serving(bundle: Bundle, system: System, settings: BatchingSettings, *, address: str) -> AsyncIterator[int]:
     """Serve calls over gRPC and yield the bound port; at the end callers who wait get answers for a few seconds.
 
     Raises RuntimeError if the address cannot be listened on.
     """
-
-    def translate(sources: Sequence[TokenIds], search: SearchOptions) -> list[Output]:
-        return system.translate(sources, search, batch_size=settings.batch_size)
-
-    batcher, healthy, server = DynamicBatcher(translate, settings), health.aio.HealthServicer(), grpc.aio.server()
+    batcher, healthy, server = DynamicBatcher(system, settings), health.aio.HealthServicer(), grpc.aio.server()
     pb_grpc.add_TranslationServiceServicer_to_server(_Servicer(bundle, batcher), server)
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
-    bound: int = server.add_insecure_port(f"{host}:{port}")
+    bound: int = server.add_insecure_port(address)
     await server.start()
     for name in (health.OVERALL_HEALTH, _SERVICE_NAME):
         await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -315,7 +308,8 @@ def _run(arguments: argparse.Namespace) -> int:
         told = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, told.set)
-        async with serving(files.open(), system, settings, host=arguments.host, port=arguments.port) as port:
+        address = f"{arguments.host}:{arguments.port}"
+        async with serving(files.open(), system, settings, address=address) as port:
             say("listening", grpc_port=port)
             say("ready")
             await told.wait()
