@@ -5,28 +5,17 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, TypeVar
 
 from loadtests.machine import num_cores
+from loadtests.peers import work
 from loadtests.peers.models import MODELS, prepare_model
 from loadtests.peers.report import BENCH_NAME, bench_table, pair_lines, write_bench
 from loadtests.peers.systems import ModelFiles, Peer, Precision, SystemSettings, TokenIds, WorkDone, Workers
-from loadtests.peers.work import (
-    Case,
-    Mode,
-    add_files,
-    base_cases,
-    bleu,
-    encode,
-    sentence_sets,
-    share_of_equal,
-    shipped_cases,
-    some_of,
-)
 from loadtests.records import percentile
 from loadtests.report import circumstances
 from service.text.tokenizer import open_tokenizer
@@ -40,7 +29,7 @@ _FP32: Final[Pairing] = (("dragoman", "fp32"), ("ctranslate2", "fp32"))
 _TRANSFORMERS: Final[Pairing] = (("dragoman", "int8"), ("transformers", "fp32"))
 _PYTORCH: Final[Pairing] = (("dragoman", "int8"), ("pytorch", "fp32"))
 
-_NUM_SENTENCES: Final[Mapping[Mode, int]] = {"short": 200, "full": 300}
+_NUM_SENTENCES: Final[Mapping[work.Mode, int]] = {"short": 200, "full": 300}
 """Of each set."""
 _SLOW_PEERS_CASE: Final = "batch8"
 """Of Transformer-base, the case in which Transformers and plain PyTorch take part: all would fill two hours."""
@@ -57,25 +46,25 @@ _T = TypeVar("_T")
 class Plan:
     """How thoroughly is measured."""
 
-    mode: Mode
+    mode: work.Mode
     num_repetitions: int
-    thread_counts: tuple[int, ...]
-    """Cores a system may use; each is compared by itself."""
-    isas: tuple[str, ...]
-    """Instruction sets that CTranslate2 is tried with, the empty one for its own choice."""
+    thread_counts: tuple[int, ...]  # cores a system may use; each is compared by itself
+    isas: tuple[str, ...]  # instruction sets that CTranslate2 is tried with, the empty one for its own choice
 
 
 def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Declare both commands and their flags."""
     parser = add_command("bench", help="compare with other systems on this machine")
     parser.add_argument("--mode", choices=("short", "full"), default="full", help="short: under 5 minutes (full)")
-    parser.add_argument("--models", type=some_of(*MODELS), default=MODELS, metavar="M,M", help="base, shipped (both)")
+    parser.add_argument(
+        "--models", type=work.some_of(*MODELS), default=MODELS, metavar="M,M", help="base, shipped (both)"
+    )
     parser.add_argument("--cases", default="*", metavar="C,C", help="such as batch1, length* (all)")
     parser.add_argument("--repetitions", type=int, metavar="N", help="of each measurement (5; short: 3)")
-    add_files(parser, "build/bench")
+    work.add_files(parser, "build/bench")
     parser.set_defaults(run=_run)
     parser = add_command("table", help="print the results of the last comparison as Markdown")
-    add_files(parser, "build/bench", has_data=False)
+    work.add_files(parser, "build/bench", has_data=False)
     parser.set_defaults(run=_print_table)
 
 
@@ -110,18 +99,16 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _cases(model: str, files: ModelFiles, mode: Mode, data: Path | None) -> list[Case]:
+def _cases(model: str, files: ModelFiles, mode: work.Mode, data: Path | None) -> list[work.Case]:
     if model == "base":
-        return base_cases(mode)
-    bundle, sets = files.open(), sentence_sets(data, size=_NUM_SENTENCES[mode])[: 1 if mode == "short" else None]
-    return [
-        case
-        for name, texts, references in sets
-        for case in shipped_cases(name, encode(bundle, texts), references=references, mode=mode)
-    ]
+        return work.base_cases(mode)
+    cases, sets = list[work.Case](), work.sentence_sets(data, size=_NUM_SENTENCES[mode])
+    for name, texts, references in sets[:1] if mode == "short" else sets:
+        cases += work.shipped_cases(name, work.encode(files.open(), texts), references=references, mode=mode)
+    return cases
 
 
-def _pairings(case: Case, mode: Mode) -> Sequence[Pairing]:
+def _pairings(case: work.Case, mode: work.Mode) -> Sequence[Pairing]:
     """Return whom a case is compared with."""
     if case.kind != "speed":
         return (_FP32,) if case.kind == "agreement" else (_INT8,)
@@ -132,7 +119,7 @@ def _pairings(case: Case, mode: Mode) -> Sequence[Pairing]:
     return (_INT8, _FP32, _TRANSFORMERS, _PYTORCH) if has_slow_peers else (_INT8, _FP32)
 
 
-def _compare(workers: Workers, case: Case, plan: Plan, decode: Callable[[TokenIds], str]) -> dict[str, Any]:
+def _compare(workers: Workers, case: work.Case, plan: Plan, decode: Callable[[TokenIds], str]) -> dict[str, Any]:
     """Run a case on all systems of its pairings, each at the set-up that did best in a trial; return what to keep.
 
     A ratio above 1 says that ours is faster: of tokens a second, or of the median latency if calls come one by one.
@@ -148,7 +135,11 @@ def _compare(workers: Workers, case: Case, plan: Plan, decode: Callable[[TokenId
         trials[settings] = workers.run(settings, case).elapsed_s
     best = {
         (system, threads): min(
-            (one for one in trials if (one.peer, one.precision) == system and one.total_threads <= threads),
+            (
+                one
+                for one in trials
+                if (one.peer, one.precision) == system and one.num_streams * one.num_threads <= threads
+            ),
             key=trials.__getitem__,
         )
         for system in systems
@@ -160,7 +151,7 @@ def _compare(workers: Workers, case: Case, plan: Plan, decode: Callable[[TokenId
     said = {settings: [output.token_ids for output in done[-1].outputs] for settings, done in runs.items()}
     measured = {
         settings: _figures(
-            settings, done, bleu([*map(decode, said[settings])], case.references) if case.references else None
+            settings, done, work.bleu([*map(decode, said[settings])], case.references) if case.references else None
         )
         for settings, done in runs.items()
     }
@@ -174,7 +165,7 @@ def _compare(workers: Workers, case: Case, plan: Plan, decode: Callable[[TokenId
                 "threads": threads,
                 "ratio": theirs["p50_s"] / ours["p50_s"] if case.call_size == 1 else speeds,
                 "bleu_delta": ours["bleu"] - theirs["bleu"] if case.references else None,
-                "identical": share_of_equal(*(said[side] for side in sides)) if case.has_meaning else None,
+                "identical": work.share_of_equal(*(said[side] for side in sides)) if case.has_meaning else None,
                 "ours": ours,
                 "theirs": theirs,
             }
@@ -209,17 +200,16 @@ def _figures(settings: SystemSettings, runs: Sequence[WorkDone], bleu_score: flo
     }
 
 
-def setups(case: Case, system: SystemName, plan: Plan) -> list[SystemSettings]:
+def setups(case: work.Case, system: SystemName, plan: Plan) -> list[SystemSettings]:
     """Return every set-up of a system that is worth a try in a case, up to the most threads of the plan."""
     (peer, precision), max_threads = system, plan.thread_counts[-1]
     if case.kind == "agreement":
         return [SystemSettings(peer=peer, precision=precision, num_threads=max_threads)]
     has_streams = peer in ("dragoman", "ctranslate2") and case.call_size > 1
     counts = sorted({max_threads, *(2**power for power in range(max_threads.bit_length()))})
+    usual = SystemSettings(peer=peer, precision=precision)
     return [
-        SystemSettings(
-            peer=peer, precision=precision, num_streams=streams, num_threads=threads, batch_size=size, isa=isa
-        )
+        replace(usual, num_streams=streams, num_threads=threads, batch_size=size, isa=isa)
         for streams, threads in itertools.product(counts if has_streams else (1,), counts)
         if streams * threads <= max_threads
         for isa in (plan.isas if peer == "ctranslate2" else ("",))
@@ -227,7 +217,7 @@ def setups(case: Case, system: SystemName, plan: Plan) -> list[SystemSettings]:
     ]
 
 
-def _batch_sizes(call_size: int, peer: Peer, num_streams: int, mode: Mode) -> list[int]:
+def _batch_sizes(call_size: int, peer: Peer, num_streams: int, mode: work.Mode) -> list[int]:
     share = -(-call_size // num_streams)
     if call_size > _MANY_SOURCES:
         return list(_BATCH_SIZES[::2] if mode == "short" else _BATCH_SIZES)

@@ -10,7 +10,6 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from loadtests.records import MAX_GENERATOR_LAG_P99_MS
 from loadtests.report import figure, figures_line, markdown, write_json, write_picture
 
 BENCH_NAME: Final = "results.json"
@@ -20,10 +19,8 @@ PICTURE_NAME: Final = "load.png"
 
 MAX_LATENCY_RATIO: Final = 0.6
 """Target: our latency by theirs, at the same rate, p50 and p95 alike."""
-
 MIN_CAPACITY_RATIO: Final = 1.5
 """Target: our capacity by theirs, at the same objective."""
-
 SIDES: Final = ("ours", "theirs")
 
 Record = Mapping[str, Any]
@@ -42,32 +39,21 @@ def _line(name: str, **figures: object) -> str:
 
 def pair_lines(case: Record) -> Iterator[str]:
     """Yield what each pair of a case of `bench` came to."""
-    is_timed, is_lone = case["kind"] != "agreement", case["sources_per_call"] == 1
+    is_timed = case["kind"] != "agreement"
     for pair in case["pairs"]:
-        ours, theirs = (pair[side] for side in SIDES)
-
-        def both(name: str, ours: Record = ours, theirs: Record = theirs) -> str:
-            return "/".join(f"{1000 * side[name]:.0f}" for side in (ours, theirs))
-
-        growth = "/".join(f"{1000 / side['tokens_per_s']:.2f}" for side in (ours, theirs))
-        yield _line(
-            "bench",
-            model=case["model"],
-            case=case["case"],
-            threads=pair["threads"],
-            vs=theirs["name"],
-            ratio=pair["ratio"] if is_timed else None,
-            ours=ours["setup"],
-            best=theirs["setup"],
-            tokens_per_s=round(ours["tokens_per_s"]) if is_timed else None,
-            theirs=round(theirs["tokens_per_s"]) if is_timed else None,
-            p50_ms=both("p50_s") if is_lone else None,
-            p95_ms=both("p95_s") if is_lone else None,
-            ms_per_token=growth if case["kind"] == "growth" else None,
-            bleu=ours["bleu"],
-            bleu_delta=pair["bleu_delta"],
-            identical=pair["identical"],
-        )
+        ours, theirs = sides = [pair[side] for side in SIDES]
+        named = {"model": case["model"], "case": case["case"], "threads": pair["threads"], "vs": theirs["name"]}
+        setups = {"ratio": pair["ratio"] if is_timed else None, "ours": ours["setup"], "best": theirs["setup"]}
+        speeds = dict[str, object]()
+        if is_timed:
+            speeds = {"tokens_per_s": round(ours["tokens_per_s"]), "theirs": round(theirs["tokens_per_s"])}
+        if case["sources_per_call"] == 1:
+            for name in ("p50", "p95"):
+                speeds[f"{name}_ms"] = "/".join(f"{1000 * side[f'{name}_s']:.0f}" for side in sides)
+        if case["kind"] == "growth":
+            speeds["ms_per_token"] = "/".join(f"{1000 / side['tokens_per_s']:.2f}" for side in sides)
+        said = {"bleu": ours["bleu"], "bleu_delta": pair["bleu_delta"], "identical": pair["identical"]}
+        yield _line("bench", **named, **setups, **speeds, **said)
 
 
 def write_bench(directory: Path, record: Record) -> None:
@@ -138,56 +124,30 @@ def growth_picture(cases: Sequence[Record]) -> Figure:
 
 def trial_line(trial: Record, *, peer: str, model: str) -> str:
     """Return what a set-up of the other server came to while its best was sought."""
-    return _line(
-        "peers",
-        trial=trial["settings"],
-        vs=peer,
-        model=model,
-        closed_loop_per_s=trial["closed_loop_per_s"],
-        p95_ms="/".join(f"{p95_ms:.1f}" for p95_ms in trial["p95_ms"]) or None,
-        rate="/".join(f"{run['rate_per_s']:.1f}" for run in trial["runs"]) or None,
-    )
+    p95_ms = "/".join(f"{p95_ms:.1f}" for p95_ms in trial["p95_ms"]) or None
+    rate = "/".join(f"{run['rate_per_s']:.1f}" for run in trial["runs"]) or None
+    speeds = {"closed_loop_per_s": trial["closed_loop_per_s"], "p95_ms": p95_ms, "rate": rate}
+    return _line("peers", trial=trial["settings"], vs=peer, model=model, **speeds)
 
 
 def load_lines(found: Record) -> Iterator[str]:
     """Yield how far both servers agree, what their capacities are, and a line for each load."""
-    names = {"vs": found["peer"], "model": found["model"]}
+    names, ratio = {"vs": found["peer"], "model": found["model"]}, found["capacity_ratio"]
     agreement, capacities = found["agreement"], (found["our_capacity"], found["their_capacity"])
+    said = {name: agreement[name] for name in ("identical", "bleu", "tokens_ratio")}
+    yield _line("peers", agreement="yes" if agreement["holds"] else "NO", **names, **said, texts=agreement["num_texts"])
     runs = [probe["run"] for capacity in capacities for probe in capacity["probes"]]
     runs += [run for point in found["points"] for side in SIDES for run in point[side]]
-    yield _line(
-        "peers",
-        agreement="yes" if agreement["holds"] else "NO",
-        **names,
-        identical=agreement["identical"],
-        bleu=agreement["bleu"],
-        tokens_ratio=agreement["tokens_ratio"],
-        texts=agreement["num_texts"],
-    )
-    yield _line(
-        "peers",
-        capacity_ratio=found["capacity_ratio"],
-        **names,
-        slo=found["objective"],
-        ours_per_s=capacities[0]["per_s"],
-        theirs_per_s=capacities[1]["per_s"],
-        settings=found["settings"],
-        runs=len(runs),
-        lagged_runs=sum(run["summary"]["generator_lag"]["p99_ms"] > MAX_GENERATOR_LAG_P99_MS for run in runs),
-    )
+    speeds = {f"{side}_per_s": capacity["per_s"] for side, capacity in zip(SIDES, capacities, strict=True)}
+    counts = {"runs": len(runs), "lagged_runs": sum(run["summary"]["generator_lagged"] for run in runs)}
+    said = {"slo": found["objective"], **speeds, "settings": found["settings"]}
+    yield _line("peers", capacity_ratio=ratio, **names, **said, **counts)
     for point in found["points"]:
-        yield _line(
-            "peers",
-            load=f"{point['load']:.0%}",
-            **names,
-            p50_ratio=point["p50_ratio"],
-            p95_ratio=point["p95_ratio"],
-            capacity_ratio=found["capacity_ratio"],
-            **{f"{side}_{name}": point[f"{side}_{name}"] for name in ("p50_ms", "p95_ms") for side in SIDES},
-            rate=point["rate_per_s"],
-            repetitions=len(point["ours"]),
-            targets=",".join(f"{name}:{'reached' if is_so else 'missed'}" for name, is_so in point["reached"].items()),
-        )
+        times = {f"{side}_{name}": point[f"{side}_{name}"] for name in ("p50_ms", "p95_ms") for side in SIDES}
+        ratios = {name: point[name] for name in ("p50_ratio", "p95_ratio")} | {"capacity_ratio": ratio}
+        asked = {"rate": point["rate_per_s"], "repetitions": len(point["ours"])}
+        targets = ",".join(f"{name}:{'reached' if is_so else 'missed'}" for name, is_so in point["reached"].items())
+        yield _line("peers", load=f"{point['load']:.0%}", **names, **ratios, **times, **asked, targets=targets)
 
 
 def write_load(directory: Path, record: Record) -> None:

@@ -72,10 +72,8 @@ class BatchingSettings(systems.SystemSettings):
     peer: Peer = "ctranslate2"
     precision: Precision = "int8"
     batch_size: int = 32
-    max_wait_ms: float = 5.0
-    """How long the first sentence of a batch waits for others."""
-    max_waiting: int = 4096
-    """Most sentences that wait; calls that come then are rejected."""
+    max_wait_ms: float = 5.0  # which the first sentence of a batch waits for others
+    max_waiting: int = 4096  # most sentences that wait; calls that come then are rejected
 
     @property
     def name(self) -> str:
@@ -104,8 +102,7 @@ Answer = tuple[Output, StageTimings]
 class _Batch:
     """Sentences that will be translated together."""
 
-    waiting: list[tuple[TokenIds, float, "asyncio.Future[Answer]"]] = field(default_factory=list)
-    """Each with its arrival on `time.monotonic()`."""
+    waiting: list[tuple[TokenIds, float, "asyncio.Future[Answer]"]] = field(default_factory=list)  # since when
     is_full: asyncio.Event = field(default_factory=asyncio.Event)
 
 

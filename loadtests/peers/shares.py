@@ -6,7 +6,7 @@
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,19 +20,9 @@ from onnxruntime import InferenceSession
 
 from export.corpus.vocabulary import EOS_ID
 from loadtests.machine import num_cores
+from loadtests.peers import work
 from loadtests.peers.models import BASE_VOCABULARY_SIZE, MODELS, made_up_word, prepare_model
 from loadtests.peers.systems import ModelFiles, SearchOptions, SystemSettings, Work, Workers
-from loadtests.peers.work import (
-    TARGET_TOKENS,
-    USUAL,
-    add_files,
-    encode,
-    fixed_length,
-    random_sources,
-    sentence_sets,
-    some_of,
-    whole_sentences,
-)
 from loadtests.report import figures_line
 from loadtests.target import ServerProcess
 from service.datatypes import SearchConfig, Segment
@@ -59,9 +49,9 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     server.add_argument("--texts", type=int, default=10, metavar="N", help="sentences of a request (10)")
     server.add_argument("--repetitions", type=int, default=5, metavar="N", help="of each measurement (5)")
     for parser, run in ((overhead, _run_overhead), (server, _run_server)):
-        add, known = parser.add_argument, some_of(*MODELS)
+        add, known = parser.add_argument, work.some_of(*MODELS)
         add("--models", type=known, default=MODELS, metavar="M,M", help="base, shipped (both)")
-        add_files(parser, "build/bench", has_data=parser is server)
+        work.add_files(parser, "build/bench", has_data=parser is server)
         parser.set_defaults(run=run)
 
 
@@ -83,7 +73,7 @@ def measure_share(files: ModelFiles, batch_size: int) -> float:
     model = OnnxStepModel(files.open(), RuntimeSettings(device="cpu", precision="int8", num_low_latency_threads=1))
     search = SearchConfig(min_target_tokens=_NUM_STEPS, max_target_tokens=_NUM_STEPS)
     vocabulary = model.limits.vocabulary
-    sources = random_sources(batch_size, vocabulary_size=vocabulary.size, eos_id=vocabulary.eos_id)
+    sources = work.random_sources(batch_size, vocabulary_size=vocabulary.size, eos_id=vocabulary.eos_id)
     engine, segments = RunningBatch(model), [Segment(source_ids=source_ids, search=search) for source_ids in sources]
     engine.start(segments)
     while engine.num_segments:
@@ -110,45 +100,47 @@ def _run_server(arguments: argparse.Namespace) -> int:
     for model in arguments.models:
         files = prepare_model(arguments.output / "models" / model, model)
         texts, search, options = _asked(model, arguments.data)
-        work = Work(sources=encode(files.open(), texts), search=search)
+        asked = Work(sources=work.encode(files.open(), texts), search=search)
         settings = SystemSettings(peer="dragoman", precision="int8", num_streams=num_cores(), batch_size=_BATCH_SIZE)
         requests = [texts[first : first + arguments.texts] for first in range(0, len(texts), arguments.texts)]
         served, alone = list[float](), list[float]()
-        started = ServerProcess(arguments.output / "server.log", "--models", str(files.served_path))
-        with started as server, Workers(files) as workers:
+        with (
+            ServerProcess(arguments.output / "server.log", "--models", str(files.served_path)) as server,
+            Workers(files) as workers,
+            ThreadPoolExecutor(arguments.clients) as threads,
+        ):
             server.wait_until_ready(timeout_s=_TIMEOUT_S)
-            for _ in range(1 + arguments.repetitions):  # the first one warms up
-                began_s = time.perf_counter()
-                num_served = _ask(server.target, requests, options, arguments.clients)
-                served.append(num_served / (time.perf_counter() - began_s))
-                done = workers.run(settings, work)
-                alone.append(done.num_target_tokens / done.elapsed_s)
+            with TranslationClient(server.target, timeout_s=_TIMEOUT_S) as client:
+                ask = partial(client.translate, source_language="en", target_language="de", options=options)
+                for _ in range(1 + arguments.repetitions):  # the first one warms up
+                    began_s = time.perf_counter()
+                    num_served = sum(result.num_target_tokens for result in threads.map(ask, requests))
+                    served.append(num_served / (time.perf_counter() - began_s))
+                    done = workers.run(settings, asked)
+                    alone.append(done.num_target_tokens / done.elapsed_s)
             server.stop()
         through, engine = median(served[1:]), median(alone[1:])
         speeds = {"share": f"{through / engine:.2f}", "tokens_per_s": f"{through:.0f}", "engine": f"{engine:.0f}"}
-        asked = {"clients": arguments.clients, "texts_per_request": arguments.texts, "threads": num_cores()}
+        callers = {"clients": arguments.clients, "texts_per_request": arguments.texts, "threads": num_cores()}
         tokens = f"{num_served}/{done.num_target_tokens}"
-        print(figures_line("server", {"model": model, **speeds, **asked, "tokens": tokens}), flush=True)
+        print(figures_line("server", {"model": model, **speeds, **callers, "tokens": tokens}), flush=True)
     return 0
 
 
 def _asked(model: str, data: Path | None) -> tuple[list[str], SearchOptions, DecodingOptions]:
     """Return texts of one sentence each, the search of the engine alone, and what asks the server for the same."""
     if model == "shipped":
-        texts = whole_sentences(sentence_sets(data, size=_NUM_SENTENCES)[0][1])
-        return texts, USUAL, DecodingOptions(length_penalty=USUAL.length_penalty)
-    sources = random_sources(_NUM_MADE_UP_SENTENCES, vocabulary_size=BASE_VOCABULARY_SIZE, eos_id=EOS_ID)
+        texts = work.whole_sentences(work.sentence_sets(data, size=_NUM_SENTENCES)[0][1])
+        return texts, work.USUAL, DecodingOptions(length_penalty=work.USUAL.length_penalty)
+    sources = work.random_sources(_NUM_MADE_UP_SENTENCES, vocabulary_size=BASE_VOCABULARY_SIZE, eos_id=EOS_ID)
     options = DecodingOptions(  # so that every target has the same length, whatever it says
-        min_target_tokens=TARGET_TOKENS - 1,
-        max_target_tokens=TARGET_TOKENS,
+        min_target_tokens=work.TARGET_TOKENS - 1,
+        max_target_tokens=work.TARGET_TOKENS,
         length_penalty=0.0,
         repetition_guard=False,
     )
-    return [" ".join(map(made_up_word, source[:-1])) for source in sources], fixed_length(TARGET_TOKENS), options
-
-
-def _ask(target: str, requests: Sequence[Sequence[str]], options: DecodingOptions, num_clients: int) -> int:
-    """Send all requests, so many at a time; return the target tokens of the answers."""
-    with TranslationClient(target, timeout_s=_TIMEOUT_S) as client, ThreadPoolExecutor(num_clients) as pool:
-        ask = partial(client.translate, source_language="en", target_language="de", options=options)
-        return sum(result.num_target_tokens for result in pool.map(ask, requests))
+    return (
+        [" ".join(map(made_up_word, source[:-1])) for source in sources],
+        work.fixed_length(work.TARGET_TOKENS),
+        options,
+    )

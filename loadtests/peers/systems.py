@@ -62,12 +62,10 @@ class SearchOptions:
     beam_size: int = 4
     min_target_tokens: int = 0
     """EOS not counted; at `max_target_tokens` no hypothesis ends by itself, and every target has the same length."""
-    max_target_tokens: int = 256
-    """EOS counted."""
+    max_target_tokens: int = 256  # EOS counted
     extra_target_tokens: int | None = None
     """What a target may have more than its source, within `max_target_tokens`; None: that alone limits it."""
-    length_penalty: float = 0.0
-    """Exponent of each system's own length penalty; 0 disables it everywhere."""
+    length_penalty: float = 0.0  # exponent of each system's own length penalty; 0 disables it everywhere
     suppressed_tokens: TokenIds = ()
     """Never taken. The service never takes special tokens other than EOS; others do not either if they are named here,
     which costs them a little and matters only where hypotheses are compared one by one."""
@@ -85,19 +83,10 @@ class SystemSettings:
 
     peer: Peer
     precision: Precision
-    num_streams: int = 1
-    """Batches decoded at the same time; with one stream all threads work on one batch."""
-    num_threads: int = 1
-    """Threads of each stream."""
-    batch_size: int = 16
-    """Most segments of a batch."""
-    isa: str = ""
-    """Instruction set that CTranslate2 is told to use, such as AVX2; empty: its own choice."""
-
-    @property
-    def total_threads(self) -> int:
-        """Cores it may keep busy."""
-        return self.num_streams * self.num_threads
+    num_streams: int = 1  # batches decoded at the same time; with one stream all threads work on one batch
+    num_threads: int = 1  # of each stream
+    batch_size: int = 16  # most segments of a batch
+    isa: str = ""  # instruction set that CTranslate2 is told to use, such as AVX2; empty: its own choice
 
     @property
     def loaded_as(self) -> "SystemSettings":
@@ -120,8 +109,7 @@ class SystemSettings:
 class Work:
     """Sources to be translated once, under a clock."""
 
-    sources: tuple[TokenIds, ...]
-    """Token ids, EOS last."""
+    sources: tuple[TokenIds, ...]  # EOS last
     search: SearchOptions
     sources_per_call: int | None = None
     """Given at once, the next when these are answered; None: all of them. 1 measures what a lone caller waits."""
@@ -139,17 +127,14 @@ class Work:
 class Output(NamedTuple):
     """The best hypothesis of one source."""
 
-    token_ids: TokenIds
-    """EOS last if it ended by itself, BOS and padding not stored."""
-    score: float
-    """After the system's own length penalty, which makes scores of systems comparable only without one."""
+    token_ids: TokenIds  # EOS last if it ended by itself, BOS and padding not stored
+    score: float  # after the system's own length penalty, which makes scores of systems comparable only without one
 
 
 class WorkDone(NamedTuple):
     """What it took and gave."""
 
-    latencies_s: tuple[float, ...]
-    """Of each call, one after another."""
+    latencies_s: tuple[float, ...]  # of each call, one after another
     outputs: tuple[Output, ...]
 
     @property
@@ -176,10 +161,6 @@ def open_system(files: ModelFiles, settings: SystemSettings) -> System:
     return system
 
 
-class WorkerError(RuntimeError):
-    """A process ended, or its system failed, before it answered."""
-
-
 class Workers(ExitStack):
     """A process for each system of one model, alive for the whole comparison and idle but for its turn.
 
@@ -195,7 +176,7 @@ class Workers(ExitStack):
         self._last: tuple[Peer, str] | None = None
 
     def run(self, settings: SystemSettings, work: Work) -> WorkDone:
-        """Have work done by the process of its system, while the others stand still; WorkerError if it fails."""
+        """Have work done by the process of its system, while the others stand still; RuntimeError if it fails."""
         key = settings.peer, settings.isa
         if key != self._last:
             time.sleep(_PAUSE_S)
@@ -206,7 +187,7 @@ class Workers(ExitStack):
         try:
             return self._processes[key].submit(_perform, self._files, settings, work).result()
         except Exception as error:
-            raise WorkerError(f"{settings.name} failed: {error}") from error
+            raise RuntimeError(f"{settings.name} failed: {error}") from error
 
 
 def _prepare(isa: str) -> None:

@@ -26,7 +26,6 @@ from service.text.segmentation import iterate_sentences
 from service.text.tokenizer import open_tokenizer
 
 Mode = Literal["short", "full"]
-
 Kind = Literal["speed", "growth", "agreement"]
 """growth: a point of the curve of cost by length, where int8 at all cores is enough; agreement: in 32-bit floats and
 without a length penalty systems should say the same, so speed is not compared."""
@@ -70,14 +69,11 @@ SentenceSet = tuple[str, tuple[str, ...], tuple[str, ...]]
 class Case(Work):
     """One piece of work, done alike by all systems."""
 
-    model: str
-    """`base` or `shipped`."""
+    model: str  # `base` or `shipped`
     name: str
     kind: Kind = "speed"
-    references: tuple[str, ...] = ()
-    """Human translations of the sources, for BLEU; empty: there are none."""
-    has_meaning: bool = False
-    """Whether sources are sentences, so that it can be compared what systems say."""
+    references: tuple[str, ...] = ()  # human translations of the sources, for BLEU; empty: there are none
+    has_meaning: bool = False  # whether sources are sentences, so that it can be compared what systems say
 
 
 def add_files(parser: argparse.ArgumentParser, output: str, *, has_data: bool = True) -> None:
@@ -107,29 +103,20 @@ def base_cases(mode: Mode) -> list[Case]:
         replace(batch, name=f"batch{size}", sources=sources[: max(size, _NUM_LONE_SOURCES)], sources_per_call=size)
         for size in _BATCHES
     ]
-    if mode == "short":
-        return cases[:-1]
     few = replace(batch, kind="growth", sources=sources[:_NUM_LONE_SOURCES])
     lengths = [replace(few, name=f"length{length}", search=fixed_length(length)) for length in _SWEPT_LENGTHS]
-    return cases + lengths
+    return cases[:-1] if mode == "short" else cases + lengths
 
 
 def shipped_cases(name: str, sources: tuple[TokenIds, ...], *, references: tuple[str, ...], mode: Mode) -> list[Case]:
     """Return the cases of the model that ships on a set of sentences; the short mode leaves out two of them."""
-    everything = Case(
-        model="shipped", name=f"{name}-all", sources=sources, references=references, search=USUAL, has_meaning=True
-    )
+    asked = Case(model="shipped", name="", sources=sources, references=references, search=USUAL, has_meaning=True)
     few = tuple(sample(sources, _NUM_LONE_SENTENCES))
-    lone = replace(everything, name=f"{name}-1", sources=few, references=(), sources_per_call=1)
-    if mode == "short":
-        return [lone, everything]
-    without_penalty = replace(USUAL, length_penalty=0.0, suppressed_tokens=SPECIAL_IDS)
-    return [
-        lone,
-        replace(everything, name=f"{name}-32", sources_per_call=32),
-        everything,
-        replace(everything, name=f"{name}-agreement", search=without_penalty, kind="agreement"),
-    ]
+    lone = replace(asked, name=f"{name}-1", sources=few, references=(), sources_per_call=1)
+    batches, everything = replace(asked, name=f"{name}-32", sources_per_call=32), replace(asked, name=f"{name}-all")
+    search = replace(USUAL, length_penalty=0.0, suppressed_tokens=SPECIAL_IDS)
+    agreement = replace(asked, name=f"{name}-agreement", search=search, kind="agreement")
+    return [lone, everything] if mode == "short" else [lone, batches, everything, agreement]
 
 
 def random_sources(count: int, *, vocabulary_size: int, eos_id: int) -> tuple[TokenIds, ...]:

@@ -80,7 +80,7 @@ def test_streams_and_a_process_of_its_own_give_the_same(files: ModelFiles) -> No
 def test_a_process_that_fails_is_an_error_and_no_endless_wait(files: ModelFiles) -> None:
     work = Work(sources=((10**6, 2),), search=_SEARCH)
 
-    with Workers(files) as workers, pytest.raises(systems.WorkerError, match="pytorch-fp32"):
+    with Workers(files) as workers, pytest.raises(RuntimeError, match="pytorch-fp32"):
         workers.run(SystemSettings(peer="pytorch", precision="fp32"), work)
 
 
