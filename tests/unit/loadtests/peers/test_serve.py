@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -53,10 +54,10 @@ class FakeSystem:
     ],
 )
 async def test_a_batch_fails_its_callers_only_a_full_queue_refuses_and_who_has_left_is_not_served(
-    settings: dict[str, int], seconds: list[int], batches: list[list[int]], failed: dict[int, type]
+    settings: dict[str, Any], seconds: list[int], batches: list[list[int]], failed: dict[int, type]
 ) -> None:
     system = FakeSystem()
-    batcher = DynamicBatcher(system, BatchingSettings(**{"batch_size": 4, "max_wait_ms": 0.0, **settings}))
+    batcher = DynamicBatcher(system, replace(BatchingSettings(batch_size=4, max_wait_ms=0.0), **settings))
 
     async def queued(number: int, second: int) -> "asyncio.Task[Any]":
         task = asyncio.create_task(batcher.translate([(number, second)], _BEAM_4))
@@ -125,17 +126,13 @@ async def test_a_full_batch_does_not_wait_and_a_small_one_as_long_as_its_first_s
     assert all(least_s <= timings.queue_s < _TIMEOUT_S / 2 and timings.decode_s >= 0 for _, timings in answers)
 
 
-@pytest.mark.parametrize("name", ["2x1,b32,w0", "1x2,b8,w5", "4x4,b64,w2.5"])
-def test_a_name_says_all_that_is_tried(name: str) -> None:
-    settings = BatchingSettings.parse(name).of("transformers")
-
-    assert (settings.name, settings.setup) == (name, f"fp32@{name.partition(',w')[0]}")
-
-
-@pytest.mark.parametrize("name", ["", "2x1", "0x1,b32,w0", "2x1,b0,w5", "2x1,b32,w-1", "2x1,b32,w5,c"])
-def test_what_is_no_name_is_refused_with_an_example(name: str) -> None:
-    with pytest.raises(ValueError, match="such as 2x1,b32,w5"):
-        BatchingSettings.parse(name)
+def test_a_name_says_all_that_is_tried_and_what_is_none_is_refused_with_an_example() -> None:
+    for name in ("2x1,b32,w0", "1x2,b8,w5", "4x4,b64,w2.5"):
+        settings = BatchingSettings.parse(name).of("transformers")
+        assert (settings.name, settings.setup) == (name, f"fp32@{name.partition(',w')[0]}")
+    for name in ("", "2x1", "0x1,b32,w0", "2x1,b0,w5", "2x1,b32,w-1", "2x1,b32,w5,c"):
+        with pytest.raises(ValueError, match="such as 2x1,b32,w5"):
+            BatchingSettings.parse(name)
 
 
 @pytest.fixture(scope="module")
@@ -182,12 +179,9 @@ async def test_answers_say_what_the_system_says_and_count_its_tokens(
     assert (answer.model_name, answer.model_version, answer.request_id) == ("tiny", "1", "r")
     assert answer.num_source_tokens > 2 * len(first.split())
     assert answer.timings.decode.ToNanoseconds() > 0
-
-
-async def test_it_tells_that_it_serves(channel: grpc.aio.Channel) -> None:
     for name in ("", "dragoman.v1.TranslationService"):
-        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=name))
-        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        told = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=name))
+        assert told.status == health_pb2.HealthCheckResponse.SERVING
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,11 @@ _CONFIG = replace(PRESETS["base"], vocabulary_size=500, num_encoder_layers=2, nu
 _LENGTHS = (6, 12, 18, 24)
 
 
-def test_random_sources_are_the_same_in_every_run_and_end_with_eos() -> None:
-    assert work.random_sources(100, vocabulary_size=500, eos_id=2) == _SOURCES
-    assert all(len(source) == 24 and source[-1] == 2 and min(source[:-1]) > 3 for source in _SOURCES)
-
-
-def test_a_target_is_limited_by_its_source_and_by_the_model() -> None:
+def test_random_sources_are_the_same_in_every_run_and_limit_their_targets() -> None:
     search, fixed = SearchOptions(extra_target_tokens=50, max_target_tokens=256), work.fixed_length(32)
 
+    assert work.random_sources(100, vocabulary_size=500, eos_id=2) == _SOURCES
+    assert all(len(source) == 24 and source[-1] == 2 and min(source[:-1]) > 3 for source in _SOURCES)
     assert [search.longest_target([(1,) * length, (1,)]) for length in (10, 300)] == [60, 256]
     assert fixed.min_target_tokens == fixed.longest_target([(1,) * 5]) == 32
 
@@ -39,7 +36,7 @@ def test_lone_sentences_come_one_a_call_and_the_short_mode_has_fewer_cases() -> 
     assert short < cases
 
 
-def test_test_sets_are_sampled_at_even_distances_and_built_in_sentences_stand_for_them(
+def test_test_sets_are_sampled_evenly_and_built_in_sentences_stand_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "tatoeba-en-de" / "test.tsv.gz"
@@ -51,10 +48,6 @@ def test_test_sets_are_sampled_at_even_distances_and_built_in_sentences_stand_fo
     assert work.sample(range(2), 3) == [0, 1]
     ((name, texts, references),) = work.sentence_sets(None, size=20)
     assert (name, len(texts), references) == ("built-in", 20, ())
-
-
-def test_equal_places_are_counted() -> None:
-    assert work.share_of_equal([(1,), (2, 3), (4,), (5,)], [(1,), (2,), (4,), (5,)]) == 0.75
 
 
 def test_targets_end_by_themselves_and_are_about_as_long_as_their_sources() -> None:
@@ -76,5 +69,6 @@ def test_another_shape_is_refused(config: ModelConfig) -> None:
         end_by_itself(Transformer(config))
 
 
-def test_a_made_up_vocabulary_has_the_size_asked_for() -> None:
+def test_equal_places_are_counted_and_a_made_up_vocabulary_has_the_size_asked_for() -> None:
+    assert work.share_of_equal([(1,), (2, 3), (4,), (5,)], [(1,), (2,), (4,), (5,)]) == 0.75
     assert len(made_up_vocabulary(500)) == 500
