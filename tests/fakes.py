@@ -5,6 +5,7 @@
     FlakyModel    wraps another model; raises whenever a function of the test says so
     GatedModel    wraps another model; each step waits until the test lets it pass
     ManualClock   time stands still until the test moves it
+    SharedBuckets  a store of quotas that is away when the test says so
 
 All models obey the `StepModel` protocol, check how it is used, and may be shared between threads.
 """
@@ -17,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.api.rate_limits import Charge, TokenBucket
+from service.api.shared_quota import Refusal
 from service.datatypes import SearchConfig, Segment
 from service.decoding.step_model import (
     FloatArray,
@@ -52,6 +55,51 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         """Let time pass."""
         self.now_s += seconds
+
+
+class SharedBuckets:
+    """The `BucketStore` of several replicas, kept as one replica would keep its own."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.is_away = False
+        self.num_asked = 0
+        self._buckets: dict[tuple[str, str], TokenBucket] = {}
+        self._clock = clock
+
+    async def take(self, charges: Sequence[Charge]) -> Refusal | None:
+        """Take all, or none and return the first that there is not enough for."""
+        self._ask()
+        for position, charge in enumerate(charges):
+            wait_s = self._bucket(charge).take(charge.amount)
+            if wait_s:
+                for taken in charges[:position]:
+                    self._bucket(taken).give_back(taken.amount)
+                return Refusal(charge=charge, wait_s=wait_s)
+        return None
+
+    async def give_back(self, charges: Sequence[Charge]) -> None:
+        """Put back."""
+        self._ask()
+        for charge in charges:
+            self._bucket(charge).give_back(charge.amount)
+
+    async def watch(self, interval_s: float) -> None:
+        """There is nothing that could change."""
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+    def _ask(self) -> None:
+        self.num_asked += 1
+        if self.is_away:
+            raise ConnectionError("refused")
+
+    def _bucket(self, charge: Charge) -> TokenBucket:
+        if (charge.caller, charge.unit) not in self._buckets:
+            self._buckets[charge.caller, charge.unit] = TokenBucket(
+                rate_per_s=charge.rate_per_s, capacity=charge.capacity, clock=self._clock
+            )
+        return self._buckets[charge.caller, charge.unit]
 
 
 class ToyModel:

@@ -4,15 +4,16 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 
 from service.api.callers import Caller, Callers, Permission, parse_callers, peer_name
-from service.api.rate_limits import RateLimiter
+from service.api.rate_limits import Charge, RateLimiter
 from service.api.settings import AccessSettings
+from service.api.shared_quota import SharedQuota
 from service.api.tls import WatchedFiles
 from service.api.tokens import KeySet, is_token, key_set, permissions, subject
 from service.errors import ConfigError, PermissionDeniedError, UnauthenticatedError
@@ -57,23 +58,24 @@ class Access:
         is_reachable_remotely: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the callers file, if there is one; ConfigError if it cannot be read or is invalid.
+        """Read the files that the settings name; ConfigError if one cannot be read or is invalid.
 
-        Without it, callers go by the names of their certificates if TLS `asks_certificates`, else by their hosts, and
-        if other machines can connect (`is_reachable_remotely`) they may only translate.
+        Without a callers file, callers go by the names of their certificates if TLS `asks_certificates`, else by their
+        hosts, and if other machines can connect (`is_reachable_remotely`) they may only translate.
         """
         self._settings = settings
         self._asks_certificates = asks_certificates
         self._is_reachable_remotely = is_reachable_remotely
         self._limiter = RateLimiter(clock)
         self._callers = _watched(settings.callers_file, metrics) if settings.callers_file else None
+        self._shared = _shared_quota(settings, self._limiter, metrics, clock)
         self._keys = _watched_keys(settings.jwks, metrics) if settings.jwks else None
         self._scopes = {
             settings.jwt_translate_scope: Permission.TRANSLATE,
             settings.jwt_admin_scope: Permission.ADMIN,
         }
 
-    def admit(self, method: str, context: grpc.aio.ServicerContext) -> str:
+    async def admit(self, method: str, context: grpc.aio.ServicerContext) -> str:
         """Return the name of the caller of `/package.Service/Method`, and count the call against its limit.
 
         Raises:
@@ -85,30 +87,39 @@ class Access:
         needed = _NEEDED.get(method.strip("/").partition("/")[0], Permission.ADMIN)
         if needed is not None and needed not in caller.permissions:
             raise PermissionDeniedError(caller=caller.name, permission=needed.value)
-        self._limiter.take_request(caller)
+        await self._confirmed(self._limiter.take_request(caller))
         return caller.name
 
     def check_known(self, context: grpc.aio.ServicerContext) -> None:
         """Raise UnauthenticatedError unless the caller is one that the server serves, whatever its permissions."""
         self._identify(credentials(context))
 
-    def take_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> None:
-        """Count source tokens and work of a caller; see `RateLimiter.take_tokens`."""
+    async def take_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> Callable[[], None]:
+        """Count source tokens and work of a caller, as `RateLimiter.take_tokens`; return what puts them back."""
         limits = self._callers.value.named(caller) if self._callers else None
-        self._limiter.take_tokens(caller, limits, num_tokens, work=work)
-
-    def give_back_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> None:
-        """Put back what was counted for nothing."""
-        self._limiter.give_back_tokens(caller, num_tokens, work=work)
+        return await self._confirmed(self._limiter.take_tokens(caller, limits, num_tokens, work=work))
 
     async def watch(self) -> None:
-        """Reload the callers file and the provider's keys whenever they change; never returns if there are any."""
+        """Reload the files and the provider's keys whenever they change; never returns if there are any."""
         watches = []
         if self._callers:
             watches.append(self._callers.watch(self._settings.reload_interval_s))
+        if self._shared:
+            watches.append(self._shared.watch(self._settings.reload_interval_s))
         if self._keys:
             watches.append(self._keys.watch(self._settings.jwks_reload_interval_s))
         await asyncio.gather(*watches)
+
+    async def close(self) -> None:
+        """Close the connections to the store of quotas, if there is one."""
+        if self._shared:
+            await self._shared.close()
+
+    async def _confirmed(self, charges: tuple[Charge, ...]) -> Callable[[], None]:
+        """Charge the store of all replicas too, if there is one; return what gives the charges back."""
+        if self._shared is None or not charges:
+            return partial(self._limiter.give_back, charges)
+        return await self._shared.confirm(charges)
 
     def _identify(self, shown: Credentials) -> Caller:
         if self._keys is not None and shown.api_keys and is_token(token := _api_key(shown.api_keys)):
@@ -158,6 +169,18 @@ def _watched_keys(source: str, metrics: Metrics) -> WatchedFiles[KeySet]:
 
     place = source if "://" in source else Path(source)
     return WatchedFiles({_JWKS_SETTING: place}, make, fail=metrics.callers_reload_failures.inc)
+
+
+def _shared_quota(
+    settings: AccessSettings, limiter: RateLimiter, metrics: Metrics, clock: Callable[[], float]
+) -> SharedQuota | None:
+    if settings.quota_store_url_file is None:
+        return None
+    from service.api.quota_store import RedisBuckets  # noqa: PLC0415 - the client is imported only where it is used
+
+    timeout_s = settings.quota_store_timeout_s
+    store = RedisBuckets(settings.quota_store_url_file, timeout_s=timeout_s, fail=metrics.callers_reload_failures.inc)
+    return SharedQuota(limiter, store, metrics, timeout_s=timeout_s, clock=clock)
 
 
 def _listed(callers: Callers, shown: Credentials) -> Caller:

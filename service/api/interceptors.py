@@ -184,7 +184,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
             self._metrics.open_streams if call.is_stream else self._metrics.requests_in_flight.labels(call.method)
         )
         try:
-            call.caller = self._access.admit(call.path, call.grpc_context)
+            call.caller = await self._access.admit(call.path, call.grpc_context)
             if streams is not None:
                 streams.enter_context(self._bounds.streams.taken(call.caller))
             if raw_request is None:

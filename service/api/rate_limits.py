@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from service.api.callers import Caller
 from service.errors import DragomanError, OverloadedError, RateLimitedError, StartingError
@@ -12,8 +13,35 @@ from service.errors import DragomanError, OverloadedError, RateLimitedError, Sta
 _UNKNOWN_DURATION_S = 1.0  # of a call, before any has ended
 _NUM_AVERAGED = 32  # calls after which the duration of a past one counts e times less
 _MIN_RETRY_S, _MAX_RETRY_S = 0.1, 10.0
-_TOKENS_PER_MIN, _WORK_PER_MIN = "source tokens/min", "work tokens/min"
+_REQUESTS_PER_S, _TOKENS_PER_MIN, _WORK_PER_MIN = "requests/s", "source tokens/min", "work tokens/min"
+_PERIODS_S = {_REQUESTS_PER_S: 1.0, _TOKENS_PER_MIN: 60.0, _WORK_PER_MIN: 60.0}
 _PLACE_RETRY_S = 1.0  # nobody knows when a stream or a watcher ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """An amount that is taken from one bucket of a caller."""
+
+    caller: str
+    unit: str
+    """Which of the caller's buckets, as messages name it: `requests/s`."""
+
+    limit: float
+    amount: float
+
+    @property
+    def rate_per_s(self) -> float:
+        """At which the bucket fills."""
+        return self.limit / _PERIODS_S[self.unit]
+
+    @property
+    def capacity(self) -> float:
+        """What the bucket holds: the limit of one period, so that it lets at least one request through."""
+        return max(1.0, self.limit)
+
+    def refused(self, wait_s: float) -> RateLimitedError:
+        """Return the error for the caller, if the bucket has not enough for so long."""
+        return RateLimitedError(caller=self.caller, limit=self.limit, unit=self.unit, retry_after_s=wait_s)
 
 
 class TokenBucket:
@@ -54,46 +82,52 @@ class RateLimiter:
         self._clock = clock
         self._buckets: dict[tuple[str, str], tuple[float, TokenBucket]] = {}  # by caller and unit; first its limit
 
-    def take_request(self, caller: Caller) -> None:
-        """Count one request; RateLimitedError if it is one too many."""
-        if caller.requests_per_s is not None:
-            self._take(1, caller.name, caller.requests_per_s, "requests/s", period_s=1.0)
+    def take_request(self, caller: Caller) -> tuple[Charge, ...]:
+        """Count one request, and return how; RateLimitedError if it is one too many."""
+        if caller.requests_per_s is None:
+            return ()
+        return self._take(Charge(caller=caller.name, unit=_REQUESTS_PER_S, limit=caller.requests_per_s, amount=1))
 
-    def take_tokens(self, caller: str, limits: Caller | None, num_tokens: int, *, work: int = 0) -> None:
-        """Count source tokens and work tokens, both or none; RateLimitedError if they are too many.
+    def take_tokens(self, caller: str, limits: Caller | None, num_tokens: int, *, work: int = 0) -> tuple[Charge, ...]:
+        """Count source tokens and work tokens, both or none, and return how; RateLimitedError if they are too many.
 
         A caller without an entry has no limits, but one whose entry was removed keeps those it had, as what it has
         begun goes on.
         """
         tokens_per_min = limits.tokens_per_min if limits else self._known_limit(caller, _TOKENS_PER_MIN)
         work_per_min = limits.work_tokens_per_min if limits else self._known_limit(caller, _WORK_PER_MIN)
-        if tokens_per_min is not None:
-            self._take(num_tokens, caller, tokens_per_min, _TOKENS_PER_MIN, period_s=60.0)
-        if work_per_min is not None and work:
-            try:
-                self._take(work, caller, work_per_min, _WORK_PER_MIN, period_s=60.0)
-            except RateLimitedError:
-                self.give_back_tokens(caller, num_tokens)
-                raise
+        wanted = ((_TOKENS_PER_MIN, tokens_per_min, num_tokens), (_WORK_PER_MIN, work_per_min if work else None, work))
+        return self._take(
+            *(
+                Charge(caller=caller, unit=unit, limit=limit, amount=amount)
+                for unit, limit, amount in wanted
+                if limit is not None
+            )
+        )
 
-    def give_back_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> None:
+    def give_back(self, charges: Iterable[Charge]) -> None:
         """Put back what was counted for nothing."""
-        for unit, amount in ((_TOKENS_PER_MIN, num_tokens), (_WORK_PER_MIN, work)):
-            if (caller, unit) in self._buckets:
-                self._buckets[caller, unit][1].give_back(amount)
+        for charge in charges:
+            self._buckets[charge.caller, charge.unit][1].give_back(charge.amount)
 
     def _known_limit(self, caller: str, unit: str) -> float | None:
         return self._buckets[caller, unit][0] if (caller, unit) in self._buckets else None
 
-    def _take(self, amount: float, caller: str, limit: float, unit: str, *, period_s: float) -> None:
-        """Take from a bucket that holds what a period allows; it is made anew if the limit has changed."""
-        known_limit, bucket = self._buckets.get((caller, unit), (None, None))
-        if bucket is None or known_limit != limit:
-            bucket = TokenBucket(rate_per_s=limit / period_s, capacity=max(1.0, limit), clock=self._clock)
-            self._buckets[caller, unit] = limit, bucket
-        wait_s = bucket.take(amount)
-        if wait_s > 0:
-            raise RateLimitedError(caller=caller, limit=limit, unit=unit, retry_after_s=wait_s)
+    def _take(self, *charges: Charge) -> tuple[Charge, ...]:
+        for position, charge in enumerate(charges):
+            wait_s = self._bucket(charge).take(charge.amount)
+            if wait_s > 0:
+                self.give_back(charges[:position])
+                raise charge.refused(wait_s)
+        return charges
+
+    def _bucket(self, charge: Charge) -> TokenBucket:
+        """Return the bucket of a caller and unit; it is made anew if the limit has changed."""
+        known_limit, bucket = self._buckets.get((charge.caller, charge.unit), (None, None))
+        if bucket is None or known_limit != charge.limit:
+            bucket = TokenBucket(rate_per_s=charge.rate_per_s, capacity=charge.capacity, clock=self._clock)
+            self._buckets[charge.caller, charge.unit] = charge.limit, bucket
+        return bucket
 
 
 class Places:

@@ -157,6 +157,7 @@ class GrpcServer:
         for watch in self._watches:
             watch.cancel()
         await self._server.stop(_STOP_GRACE_S)
+        await self._access.close()
 
 
 def is_worth_logging(record: logging.LogRecord) -> bool:

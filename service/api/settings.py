@@ -169,7 +169,15 @@ class AccessSettings(BaseModel):
     every client. It is read again when it changes."""
 
     reload_interval_s: float = Field(default=10.0, ge=0.01, le=3600)
-    """Interval at which `callers_file` is checked for changes."""
+    """Interval at which `callers_file` and `quota_store_url_file` are checked for changes."""
+
+    quota_store_url_file: Path | None = None
+    """File with the URL of a Redis or Valkey in which all replicas count what callers use: `redis://`, with TLS
+    `rediss://`, or `unix://`; unset: each replica counts for itself. It is read again when it changes."""
+
+    quota_store_timeout_s: float = Field(default=0.05, gt=0, le=10)
+    """Longest wait for an answer of that store. Without one the limits of `callers_file` hold for this replica alone,
+    and the store is tried again each second."""
 
     jwks: str | None = None
     """Path or `https://` URL of the JWK Set of an identity provider (OpenID Connect); with it, callers may send a
@@ -202,6 +210,12 @@ class AccessSettings(BaseModel):
     def takes_secrets(self) -> bool:
         """Whether callers send API keys or tokens."""
         return self.callers_file is not None or self.jwks is not None
+
+    @model_validator(mode="after")
+    def _store_has_limits_to_keep(self) -> Self:
+        if self.quota_store_url_file is not None and self.callers_file is None:
+            raise ValueError("quota_store_url_file only with callers_file, which has the limits")
+        return self
 
     @model_validator(mode="after")
     def _token_is_checked_whole(self) -> Self:

@@ -240,7 +240,15 @@ class Metrics:
     )
     callers_reload_failures = _counter(
         "mt_callers_reload_failures",
-        "Changed callers files and JWK Sets that are invalid and ignored; the previous one stays active.",
+        "Changed callers files, JWK Sets and files of `access.quota_store_url_file` that are invalid and ignored; the "
+        "previous one stays active.",
+    )
+    quota_checks = _counter(
+        "mt_quota_checks",
+        "Checks of callers' limits with `access.quota_store_url_file`, by who decided: store, or local while the store "
+        "does not answer in time.",
+        ("decided_by",),
+        shown=("store", "local"),
     )
     trace_spans = _counter("mt_trace_spans", "Trace spans by outcome: exported, failed.", ("outcome",))
     lost_log_lines = _counter(

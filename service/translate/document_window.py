@@ -74,7 +74,7 @@ class DocumentWindow:
     def __init__(
         self,
         pieces: Iterator[DocumentPiece],
-        submit: Callable[[Sequence[Segment]], Futures],
+        submit: Callable[[Sequence[Segment]], Awaitable[Futures]],
         in_thread: Callable[[Callable[[], "list[PieceInWork]"]], Awaitable["list[PieceInWork]"]] = asyncio.to_thread,
         *,
         max_segments: int,
@@ -161,7 +161,7 @@ class DocumentWindow:
         was_refused = False
         while (batch := self._batch()) and not (self._clock() < self._retry_at_s and self._num_unfinished()):
             try:
-                futures = self._submit([segment for _, segment in batch])
+                futures = await self._submit([segment for _, segment in batch])
             except RetryableError as error:
                 was_refused = True
                 self._batch_size = max(1, len(batch) // 2)

@@ -52,11 +52,12 @@ _CHARACTERS_PER_TOKEN = 8
 class Quota(Protocol):
     """What callers may ask for in a time."""
 
-    def take_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> None:
-        """Count source tokens and work tokens of a caller; RateLimitedError, and nothing counted, if too many."""
+    async def take_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> Callable[[], None]:
+        """Count source tokens and work tokens of a caller; RateLimitedError, and nothing counted, if too many.
 
-    def give_back_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> None:
-        """Put back what was counted for nothing."""
+        Returns:
+            What puts them back, to be called at most once, if they were counted for nothing.
+        """
 
 
 class TextThreads:
@@ -176,13 +177,13 @@ class Translator:
         run = partial(self._threads.run, context.caller, cancel=budget.cancel)
         in_thread = run if pipeline.cost_characters > _INLINE_CHARACTERS else None
         advance = num_characters // _CHARACTERS_PER_TOKEN if in_thread else 0
-        self._take(context, advance)
+        give_back = await self._take(context, advance)
         plans, began_s, split_s = await self._timed(pipeline.plan, in_thread)
-        self._give_back(context, advance)  # but not if the texts exceed a limit or the caller has left
+        give_back()  # but not if the texts exceed a limit or the caller has left
         context.trace.add("text.split", began_s=began_s, ended_s=began_s + split_s)
         segments = [part.segment for plan in plans for part in plan.parts]
         submitted_s = self._clock()
-        results = await _answers(self._submit(model, segments, context, num_characters))
+        results = await _answers(await self._submit(model, segments, context, num_characters))
         trace_segments(context.trace, submitted_s=submitted_s, segments=segments, results=results)
         assemble = partial(pipeline.assemble, plans, results)
         translations, began_s, join_s = await self._timed(assemble, in_thread)
@@ -259,27 +260,24 @@ class Translator:
         search = fit_to_model(search, request.options, model, name=name, has_attention=model.has_attention)
         return model, TextPipeline(request, model=model, search=search, budget=budget)
 
-    def _submit(
+    async def _submit(
         self, model: ServingModel, segments: Sequence[Segment], context: RequestContext, num_characters: int = 0
     ) -> Futures:
         """Queue all segments or none, and charge their tokens and work to the caller."""
         if not segments:
             return ()
         num_tokens, work = num_source_tokens(segments), model.engine.expected_work(segments) if self._quota else 0
-        self._take(context, num_tokens, work)
+        give_back = await self._take(context, num_tokens, work)
         try:
             return model.engine.submit(segments, context, num_characters=num_characters)
         except BaseException:
-            self._give_back(context, num_tokens, work)
+            give_back()
             raise
 
-    def _take(self, context: RequestContext, num_tokens: int, work: int = 0) -> None:
-        if self._quota is not None and num_tokens:
-            self._quota.take_tokens(context.caller, num_tokens, work=work)
-
-    def _give_back(self, context: RequestContext, num_tokens: int, work: int = 0) -> None:
-        if self._quota is not None:
-            self._quota.give_back_tokens(context.caller, num_tokens, work=work)
+    async def _take(self, context: RequestContext, num_tokens: int, work: int = 0) -> Callable[[], None]:
+        if self._quota is None or not num_tokens:
+            return _nothing
+        return await self._quota.take_tokens(context.caller, num_tokens, work=work)
 
     async def _timed(
         self, step: Callable[[], _Result], run: Callable[[Callable[[], _Result]], Awaitable[_Result]] | None
@@ -305,6 +303,10 @@ async def _answers(futures: Futures) -> list[SegmentResult]:
         for future in futures:
             future.cancel()
     return results_of(answers)
+
+
+def _nothing() -> None:
+    """Give back what was never taken."""
 
 
 def _longest_timings(results: Iterable[SegmentResult], *, text_s: float) -> StageTimings:

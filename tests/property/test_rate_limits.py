@@ -1,13 +1,21 @@
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
-from service.api.rate_limits import TokenBucket
-from tests.fakes import ManualClock
+from service.api.callers import Caller, Permission
+from service.api.rate_limits import RateLimiter, TokenBucket
+from service.api.shared_quota import SharedQuota
+from service.errors import RateLimitedError
+from service.telemetry.metrics import Metrics
+from tests.fakes import ManualClock, SharedBuckets
 
 amounts = st.floats(min_value=0.01, max_value=50)
 pauses_s = st.floats(min_value=0, max_value=20)
 ROUNDING = 1e-6
+METRICS = Metrics(CollectorRegistry())
 
 
 @given(
@@ -40,3 +48,59 @@ def test_whoever_waits_as_long_as_told_is_served(calls: list[float]) -> None:
         clock.advance(wait_s)
 
         assert wait_s == 0 or bucket.take(amount) == pytest.approx(0, abs=ROUNDING)
+
+
+class Replica:
+    """What one of several servers gives a caller, its own limits first and then the store's."""
+
+    def __init__(self, store: SharedBuckets, clock: ManualClock, limit: float) -> None:
+        self._limiter = RateLimiter(clock)
+        self._shared = SharedQuota(self._limiter, store, METRICS, timeout_s=60.0, clock=clock)
+        self._limits = Caller(
+            name="shop", certificates=("shop",), permissions=frozenset(Permission), tokens_per_min=limit
+        )
+
+    async def gives(self, amount: int) -> bool:
+        try:
+            await self._shared.confirm(self._limiter.take_tokens("shop", self._limits, amount))
+        except RateLimitedError:
+            return False
+        return True
+
+
+shared_calls = st.lists(
+    st.tuples(pauses_s, st.integers(0, 1), st.integers(1, 50), st.booleans()), min_size=1, max_size=60
+)
+
+
+@given(calls=shared_calls, limit=st.integers(1, 200))
+def test_replicas_that_share_buckets_never_give_more_than_one_bucket(
+    calls: list[tuple[float, int, int, bool]], limit: int
+) -> None:
+    clock = ManualClock()
+    store = SharedBuckets(clock)
+    replicas = [Replica(store, clock, limit) for _ in range(2)]
+    given = 0
+
+    for pause_s, replica, amount, _ in calls:
+        clock.advance(pause_s)
+        given += amount if asyncio.run(replicas[replica].gives(amount)) else 0
+
+        assert given <= clock() * limit / 60 + limit + max(amount for _, _, amount, _ in calls) + ROUNDING
+
+
+@given(calls=shared_calls, limit=st.integers(1, 200))
+def test_a_store_that_comes_and_goes_lets_no_replica_give_more_than_its_own_bucket(
+    calls: list[tuple[float, int, int, bool]], limit: int
+) -> None:
+    clock = ManualClock()
+    store = SharedBuckets(clock)
+    replicas = [Replica(store, clock, limit) for _ in range(2)]
+    given = [0, 0]
+
+    for pause_s, replica, amount, is_away in calls:
+        clock.advance(pause_s)
+        store.is_away = is_away
+        given[replica] += amount if asyncio.run(replicas[replica].gives(amount)) else 0
+
+        assert max(given) <= clock() * limit / 60 + limit + max(amount for _, _, amount, _ in calls) + ROUNDING

@@ -40,42 +40,44 @@ def callers_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_without_anything_set_callers_go_by_their_host_and_may_do_everything() -> None:
-    assert {access().admit(method, call()) for method in (TRANSLATE, LIST_MODELS, UNLOAD)} == {"ipv4:10.0.0.7"}
+async def test_without_anything_set_callers_go_by_their_host_and_may_do_everything() -> None:
+    assert {await access().admit(method, call()) for method in (TRANSLATE, LIST_MODELS, UNLOAD)} == {"ipv4:10.0.0.7"}
 
 
-def test_beyond_this_machine_unknown_callers_may_translate_only() -> None:
+async def test_beyond_this_machine_unknown_callers_may_translate_only() -> None:
     exposed = access(is_reachable_remotely=True)
 
-    assert exposed.admit(TRANSLATE, call()) == exposed.admit(LIST_MODELS, call()) == "ipv4:10.0.0.7"
+    assert await exposed.admit(TRANSLATE, call()) == await exposed.admit(LIST_MODELS, call()) == "ipv4:10.0.0.7"
     with pytest.raises(PermissionDeniedError, match="caller 'ipv4:10\\.0\\.0\\.7' has no permission 'admin'"):
-        exposed.admit(UNLOAD, call())
+        await exposed.admit(UNLOAD, call())
 
 
-def test_an_unlisted_service_needs_the_admin_permission(callers_file: Path) -> None:
+async def test_an_unlisted_service_needs_the_admin_permission(callers_file: Path) -> None:
     with pytest.raises(PermissionDeniedError):
-        access(callers_file).admit(UNHEARD_OF, call(f"Bearer {KEY}"))
+        await access(callers_file).admit(UNHEARD_OF, call(f"Bearer {KEY}"))
 
 
-def test_a_wrong_key_is_not_made_good_by_a_certificate(tmp_path: Path) -> None:
+async def test_a_wrong_key_is_not_made_good_by_a_certificate(tmp_path: Path) -> None:
     path = tmp_path / "callers.toml"
     path.write_text('[[caller]]\nname = "ops"\ncertificates = ["ops"]\npermissions = ["translate"]\n')
     names = {"x509_common_name": [b"ops"]}
     listed = access(path, asks_certificates=True)
 
-    assert listed.admit(TRANSLATE, call(names=names)) == "ops"
+    assert await listed.admit(TRANSLATE, call(names=names)) == "ops"
     with pytest.raises(UnauthenticatedError):
-        listed.admit(TRANSLATE, call(f"Bearer {KEY}", names=names))
+        await listed.admit(TRANSLATE, call(f"Bearer {KEY}", names=names))
 
 
 @pytest.mark.parametrize("names", [{}, {"x509_common_name": [b""]}])
-def test_a_certificate_without_any_name_is_rejected(names: dict[str, list[bytes]]) -> None:
+async def test_a_certificate_without_any_name_is_rejected(names: dict[str, list[bytes]]) -> None:
     with pytest.raises(UnauthenticatedError, match="neither a common nor an alternative name"):
-        access(asks_certificates=True).admit(TRANSLATE, call(names=names))
+        await access(asks_certificates=True).admit(TRANSLATE, call(names=names))
 
 
-def test_a_name_in_a_certificate_is_taken_up_to_a_length() -> None:
-    name = access(asks_certificates=True).admit(TRANSLATE, call(names={"x509_common_name": [b"\xff" + b"a" * 500]}))
+async def test_a_name_in_a_certificate_is_taken_up_to_a_length() -> None:
+    name = await access(asks_certificates=True).admit(
+        TRANSLATE, call(names={"x509_common_name": [b"\xff" + b"a" * 500]})
+    )
 
     assert len(name) == 128
 
@@ -87,7 +89,7 @@ def test_credentials_do_not_show_the_key() -> None:
     assert KEY not in repr(shown)
 
 
-def test_tokens_of_unlisted_callers_are_not_counted(callers_file: Path) -> None:
+async def test_tokens_of_unlisted_callers_are_not_counted(callers_file: Path) -> None:
     for some in (access(), access(callers_file)):
-        some.take_tokens("ipv4:10.0.0.7", 10**9)
-        some.take_tokens("ipv4:10.0.0.7", 10**9, work=10**12)  # nothing is used up
+        await some.take_tokens("ipv4:10.0.0.7", 10**9)
+        await some.take_tokens("ipv4:10.0.0.7", 10**9, work=10**12)  # nothing is used up

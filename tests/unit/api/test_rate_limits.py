@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from service.api.callers import Caller, Permission
-from service.api.rate_limits import ConcurrencyLimiter, RateLimiter, TokenBucket
+from service.api.rate_limits import Charge, ConcurrencyLimiter, RateLimiter, TokenBucket
 from service.errors import DrainingError, OverloadedError, RateLimitedError, StartingError
 from tests.fakes import ManualClock
 
@@ -71,8 +71,8 @@ def caller(name: str = "shop", **limits: float) -> Caller:
     )
 
 
-def take_tokens(limiter: RateLimiter, who: Caller | None, num_tokens: int, *, work: int = 0) -> None:
-    limiter.take_tokens("shop", who, num_tokens, work=work)
+def take_tokens(limiter: RateLimiter, who: Caller | None, num_tokens: int, *, work: int = 0) -> tuple[Charge, ...]:
+    return limiter.take_tokens("shop", who, num_tokens, work=work)
 
 
 def test_a_caller_without_limits_is_never_rejected(clock: ManualClock) -> None:
@@ -104,21 +104,22 @@ def test_tokens_of_a_minute_may_be_used_at_once_and_are_back_after_it(clock: Man
 
 def test_tokens_given_back_can_be_taken_again(clock: ManualClock) -> None:
     limiter, small = RateLimiter(clock), caller(tokens_per_min=600)
-    take_tokens(limiter, small, 600)
+    charges = take_tokens(limiter, small, 600)
 
-    limiter.give_back_tokens("shop", 600)
+    limiter.give_back(charges)
 
     take_tokens(limiter, small, 600)
 
 
 def test_work_is_limited_beside_tokens_and_a_refusal_takes_neither(clock: ManualClock) -> None:
     limiter, small = RateLimiter(clock), caller(tokens_per_min=100, work_tokens_per_min=600)
-    take_tokens(limiter, small, 50, work=600)
+    take_tokens(limiter, small, 50, work=590)
+    charges = take_tokens(limiter, small, 0, work=10)
 
     with pytest.raises(RateLimitedError, match=r"limited to 600 work tokens/min; retry in 1.0 s"):
         take_tokens(limiter, small, 50, work=10)
 
-    limiter.give_back_tokens("shop", 0, work=10)
+    limiter.give_back(charges)
     take_tokens(limiter, small, 50, work=10)
 
 

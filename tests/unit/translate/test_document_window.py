@@ -27,7 +27,7 @@ class ManualQueue:
     def unanswered(self) -> "list[Future[SegmentResult]]":
         return [future for future in self.futures if not future.done()]
 
-    def submit(self, segments: Sequence[Segment]) -> "list[Future[SegmentResult]]":
+    async def submit(self, segments: Sequence[Segment]) -> "list[Future[SegmentResult]]":
         self.sizes.append(len(segments))
         if len(segments) > self.room - len(self.unanswered):
             raise OverloadedError(queued=0, limit=self.room, unit="segments", retry_after_s=3.0)

@@ -1,5 +1,6 @@
 """What a request or a document costs its caller, and when."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,13 +29,15 @@ class Account:
             name="shop", certificates=("shop",), permissions=frozenset(Permission), tokens_per_min=PER_MIN
         )
 
-    def take_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> None:
+    async def take_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> Callable[[], None]:
         self.asked.append((caller, num_tokens))
-        self._limiter.take_tokens(caller, self._caller, num_tokens, work=work)
+        charges = self._limiter.take_tokens(caller, self._caller, num_tokens, work=work)
 
-    def give_back_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> None:
-        self.asked.append((caller, -num_tokens))
-        self._limiter.give_back_tokens(caller, num_tokens, work=work)
+        def give_back() -> None:
+            self.asked.append((caller, -num_tokens))
+            self._limiter.give_back(charges)
+
+        return give_back
 
 
 class FullQueue(FakeQueue):
@@ -132,7 +135,7 @@ async def test_a_document_beyond_the_limit_goes_on_at_the_rate_of_the_limit(
 async def test_a_document_is_rejected_if_not_even_its_first_sentence_is_allowed(
     account: Account, clock: ManualClock
 ) -> None:
-    account.take_tokens("shop", 100)
+    await account.take_tokens("shop", 100)
     documents = Translator(
         FakeModel(FakeQueue()),
         metrics=Metrics(CollectorRegistry()),

@@ -1,0 +1,271 @@
+"""Servers that share the quotas of their callers through a store, over real sockets; and what they do without it."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from redis import ConnectionError  # noqa: A004 - it is what the client raises
+
+from service.api.callers import new_key, store
+from service.api.quota_store import RedisBuckets
+from service.api.rate_limits import Charge
+from service.api.shared_quota import RETRY_INTERVAL_S
+from service.config import load_settings
+from service.errors import ConfigError
+from tests.captured_logs import capture_logs
+from tests.certificates import NAME, Authority, ServerFiles
+from tests.integration.running_server import PATIENCE_S, RunningServer, refusal, request, running_server, until
+from tests.redis_server import RedisServer, redis_server
+
+ONCE, WORDS = new_key(), new_key()
+CALLERS = f"""
+[[caller]]
+name = "once"
+keys = ["{store(ONCE)}"]
+permissions = ["translate"]
+requests_per_s = 0.001
+
+[[caller]]
+name = "words"
+keys = ["{store(WORDS)}"]
+permissions = ["translate"]
+tokens_per_min = 0.06
+"""
+REFILL_S = 1000.0  # of the limits above
+PASSWORD = "p@ss/word#1"  # noqa: S105 - of the test's own server
+ACL = "~dragoman:* +evalsha +script|load +time +hmget +hset +pexpire +del"
+"""What the guide says that the server needs."""
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def url_file(tmp_path: Path) -> Path:
+    return tmp_path / "quota-store.url"
+
+
+@contextlib.asynccontextmanager
+async def replica(tiny_model: Path, url_file: Path, *, timeout_s: float = PATIENCE_S / 3) -> AsyncIterator[Any]:
+    """A server that waits so long for the store."""
+    callers_file = url_file.with_name("callers.toml")
+    callers_file.write_text(CALLERS, encoding="utf-8")
+    async with running_server(
+        tiny_model,
+        access__callers_file=callers_file,
+        access__quota_store_url_file=url_file,
+        access__quota_store_timeout_s=timeout_s,
+        access__reload_interval_s=0.01,
+    ) as server:
+        yield server
+
+
+def translate(server: RunningServer, key: str = ONCE) -> Any:
+    metadata = (("authorization", f"Bearer {key}"),)
+    return server.translation.Translate(request("A man."), metadata=metadata, timeout=PATIENCE_S)
+
+
+def num_checks(server: RunningServer, decided_by: str) -> float:
+    return server.sample("mt_quota_checks_total", decided_by=decided_by)
+
+
+async def test_two_servers_share_a_quota(tiny_model: Path, url_file: Path, redis: RedisServer) -> None:
+    url_file.write_text(f"{redis.url}\n", encoding="utf-8")
+    async with replica(tiny_model, url_file) as one, replica(tiny_model, url_file) as other:
+        for key, unit in ((ONCE, "0.001 requests/s"), (WORDS, "0.06 source tokens/min")):
+            await translate(one, key)
+
+            error = await refusal(translate(other, key))
+
+            assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "RATE_LIMITED")
+            assert f"is limited to {unit}; retry in " in error.message
+            assert error.retry_delay_ms > (REFILL_S - PATIENCE_S) * 1000
+
+        assert (num_checks(other, "store"), num_checks(other, "local")) == (2, 0)
+    with redis.client() as client:
+        names = client.keys()
+        assert {client.pttl(name) > 0 for name in names} == {True}
+        assert all(name.startswith(b"dragoman:{") for name in names)
+
+
+async def test_calls_go_on_with_the_limits_of_each_server_while_the_store_is_away(
+    tiny_model: Path, url_file: Path, redis: RedisServer
+) -> None:
+    url_file.write_text(redis.url, encoding="utf-8")
+    async with replica(tiny_model, url_file) as one, replica(tiny_model, url_file) as other:
+        await translate(one)
+        redis.stop()
+
+        await translate(other)
+        assert (await refusal(translate(other))).reason == "RATE_LIMITED"
+        assert num_checks(other, "local") == 1
+
+        redis.start()
+        for server in (one, other):
+            server.clock.advance(REFILL_S)
+        await translate(one)
+        assert (await refusal(translate(other))).reason == "RATE_LIMITED"
+        assert (num_checks(one, "store"), num_checks(other, "store")) == (2, 1)
+
+
+async def test_a_server_starts_without_the_store_and_finds_it_later(
+    tiny_model: Path, url_file: Path, redis: RedisServer
+) -> None:
+    url_file.write_text(redis.url, encoding="utf-8")
+    redis.stop()
+    async with replica(tiny_model, url_file) as server:
+        with capture_logs() as records:
+            await translate(server, WORDS)
+        assert [record["event"] for record in records if record["log_level"] == "warning"] == [
+            "the quota store does not answer; limits hold for this replica"
+        ]
+
+        redis.start()
+        server.clock.advance(RETRY_INTERVAL_S)
+        await translate(server)
+
+        assert num_checks(server, "store") == 1
+
+
+async def test_a_store_that_hangs_holds_no_call_up(tiny_model: Path, url_file: Path, redis: RedisServer) -> None:
+    url_file.write_text(redis.url, encoding="utf-8")
+    async with replica(tiny_model, url_file, timeout_s=0.05) as server:
+        with redis.halted():
+            await translate(server)
+            assert (await refusal(translate(server))).reason == "RATE_LIMITED"
+            await translate(server, WORDS)
+
+        assert num_checks(server, "local") == 2
+
+
+async def test_the_store_may_move_while_servers_run(tiny_model: Path, url_file: Path, redis: RedisServer) -> None:
+    url_file.write_text(redis.url, encoding="utf-8")
+    with redis_server() as moved:
+        async with replica(tiny_model, url_file) as server:
+            await translate(server)
+            with capture_logs() as records:
+                url_file.write_text(moved.url, encoding="utf-8")
+                await until(lambda: any(record["event"] == "files reloaded" for record in records))
+                url_file.write_text("nonsense", encoding="utf-8")
+                await server.until_sample(1, "mt_callers_reload_failures_total")
+
+            await translate(server, WORDS)
+
+        with moved.client() as client:
+            assert client.keys() == [b"dragoman:{words}:source_tokens/min"]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def buckets_of(url_file: Path) -> RedisBuckets:
+    return RedisBuckets(url_file, timeout_s=PATIENCE_S / 3, fail=lambda: None)
+
+
+def charge(number: int, amount: float = 1) -> Charge:
+    return Charge(caller=f"caller-{number}", unit="requests/s", limit=1e-6 * (number + 1), amount=amount)
+
+
+async def test_a_call_that_is_cancelled_leaves_no_answer_for_another(url_file: Path, redis: RedisServer) -> None:
+    url_file.write_text(redis.url, encoding="utf-8")
+    buckets = RedisBuckets(url_file, timeout_s=0.5, fail=lambda: None)
+    for number in range(20):
+        assert await buckets.take([charge(number)]) is None
+    with redis.halted():
+        asked = [asyncio.ensure_future(buckets.take([charge(number)])) for number in range(20)]
+        await asyncio.sleep(0)
+        for task in asked:
+            task.cancel()
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    assert all(isinstance(outcome, BaseException) for outcome in outcomes)
+
+    answers = [await buckets.take([charge(number)]) for number in range(20)]
+
+    await buckets.close()
+    for number, answer in enumerate(answers):
+        assert answer is not None
+        assert answer.wait_s == pytest.approx(1e6 / (number + 1), rel=1e-3)
+
+
+async def test_a_user_of_the_store_needs_few_rights_and_its_password_is_never_told(
+    url_file: Path, redis: RedisServer
+) -> None:
+    with redis.client() as client:
+        client.execute_command("ACL", "SETUSER", "dragoman", "on", f">{PASSWORD}", *ACL.split())
+    url_file.write_text(f"{redis.url}?username=dragoman&password={quote(PASSWORD, safe='')}", encoding="utf-8")
+    buckets = buckets_of(url_file)
+
+    assert await buckets.take([charge(0)]) is None
+    assert await buckets.take([charge(0)]) is not None
+    await buckets.close()
+
+
+async def test_a_wrong_password_is_reported_and_not_told(tiny_model: Path, url_file: Path, redis: RedisServer) -> None:
+    with redis.client() as client:
+        client.execute_command("ACL", "SETUSER", "dragoman", "on", f">{PASSWORD}", *ACL.split())
+    url_file.write_text(f"{redis.url}?username=dragoman&password=wr0ng-s3cret", encoding="utf-8")
+    async with replica(tiny_model, url_file) as server:
+        with capture_logs() as records:
+            await translate(server)
+
+        assert any("invalid username-password pair" in str(record.get("reason")) for record in records)
+        assert "s3cret" not in str(records)
+
+
+async def test_the_connection_is_encrypted_and_the_store_must_show_its_certificate(tmp_path: Path) -> None:
+    authority = Authority()
+    files, ca = ServerFiles(tmp_path, authority.sign(NAME)), authority.write(tmp_path / "ca.crt")
+    port = free_port()
+    tls = ("--tls-port", str(port), "--tls-cert-file", str(files.certificate), "--tls-key-file", str(files.key))
+    options = (*tls, "--tls-ca-cert-file", str(ca), "--tls-auth-clients", "no", "--bind", "127.0.0.1")
+    url_file = tmp_path / "url"
+    with redis_server(*options):
+        url_file.write_text(f"rediss://{NAME}:{port}/0?ssl_ca_certs={ca}", encoding="utf-8")
+        trusted = buckets_of(url_file)
+        assert await trusted.take([charge(0)]) is None
+        await trusted.close()
+
+        url_file.write_text(f"rediss://{NAME}:{port}/0", encoding="utf-8")
+        untrusted = buckets_of(url_file)
+        with pytest.raises(ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+            await untrusted.take([charge(0)])
+        await untrusted.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "http://localhost",
+        "localhost:6379",
+        "redis://:s3cret#1@localhost",
+        "redis://:s3cret/1@localhost",
+        "redis://localhost?s3cret=1",
+        "rediss://localhost?ssl_cert_reqs=s3cret",
+        "unix://",
+        "redis://\ns3cret",
+    ],
+)
+def test_a_file_without_a_good_url_is_rejected_and_not_shown(url_file: Path, url: str) -> None:
+    url_file.write_text(url, encoding="utf-8")
+
+    with pytest.raises(ConfigError, match="one URL redis://, rediss:// or unix://") as caught:
+        buckets_of(url_file)
+
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_store_without_limits_to_keep_is_a_mistake(url_file: Path) -> None:
+    with pytest.raises(ConfigError, match="quota_store_url_file only with callers_file"):
+        load_settings(flags={"access.quota_store_url_file": url_file})
