@@ -1,10 +1,10 @@
 """What load does with a server and notes of it, whatever the server does."""
 
-import argparse
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from loadtests.__main__ import main
 from loadtests.client import Client
 from loadtests.offer import Generator
 from loadtests.records import CallRecord
-from loadtests.target import Target, add_server_flags, open_target
+from loadtests.target import Target
 from loadtests.wire import Method, Outcome
 from loadtests.workload import Mix, PlannedCall, Workload
 from service.api import status
@@ -27,8 +27,6 @@ from tests.certificates import NAME, Authority, chain_pem, key_pem
 from tests.integration.fake_translator import ANSWER, Answering, fake_translator
 
 PATIENCE_S = 30.0  # only reached by a test that would otherwise fail anyway
-
-
 TRANSLATE, DOCUMENT, STREAM = Method.TRANSLATE, Method.TRANSLATE_DOCUMENT, Method.TRANSLATE_STREAM
 
 
@@ -84,16 +82,8 @@ def cancel(_: Any, context: grpc.ServicerContext) -> None:
 TIMINGS = pb.StageTimings(queue=Duration(nanos=1_000_000), decode=Duration(seconds=2))
 TOLD = pb.TranslateResponse(num_source_tokens=3, num_target_tokens=4, timings=TIMINGS).SerializeToString()
 FAILED = pb.TranslateResponse(error=status_pb2.Status(code=code_pb2.INTERNAL)).SerializeToString()
-NOTED = {
-    "method": "Translate",
-    "profile": "chat",
-    "num_texts": 1,
-    "num_source_tokens": 3,
-    "num_target_tokens": 4,
-    "queue_s": 0.001,
-    "encode_s": 0.0,
-    "decode_s": 2.0,
-}
+COUNTED = {"num_texts": 1, "num_source_tokens": 3, "num_target_tokens": 4}
+NOTED = {"method": "Translate", "profile": "chat", **COUNTED, "queue_s": 0.001, "encode_s": 0.0, "decode_s": 2.0}
 OVERLOADED = OverloadedError(queued=3, limit=3, unit="segments", retry_after_s=1.5)
 NO_TIME = "ERROR RESOURCE_EXHAUSTED without a time"
 EARLY, LATE = failing(DeadlineExceededError("admission")), failing(DeadlineExceededError("decode"))
@@ -147,16 +137,12 @@ def test_waiting_and_deadline_count_from_the_planned_moment() -> None:
 def test_a_caller_leaves_when_planned(method: Method) -> None:
     has_left = threading.Event()
 
-    def wait(_: Any, context: grpc.ServicerContext) -> bytes:
+    def wait(_: Any, context: grpc.ServicerContext) -> Any:
         context.add_callback(has_left.set)
         assert has_left.wait(PATIENCE_S)
-        return b""
+        return b"" if method is TRANSLATE else iter([b""])
 
-    def wait_before_the_first(request: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
-        yield wait(request, context)
-
-    handler: Callable[..., Any] = wait if method is TRANSLATE else wait_before_the_first
-    record = made(call(method, leave_after_s=0.01), handler)
+    record = made(call(method, leave_after_s=0.01), wait)
 
     assert (record.outcome, record.status, record.first_s) == (Outcome.LEFT, "CANCELLED", None)
 
@@ -201,23 +187,9 @@ def test_every_method_of_a_mix_is_called(target: Target) -> None:
     assert set(summary.statuses) == {f"{method.value} OK" for method in methods}
     assert summary.answered == summary.offered
     assert generator.throughput_per_s(duration_s=0.5, warm_up_s=0.1) > 0
-
-
-def test_a_server_that_fails_has_no_throughput(target: Target) -> None:
-    generator = Generator(target=target, workload=Workload(methods=Mix(((Method.CHECK, 1.0),))))
-
+    failing = replace(generator, workload=Workload(methods=Mix(((Method.CHECK, 1.0),))))
     with pytest.raises(RuntimeError, match="the first with UNIMPLEMENTED"):
-        generator.throughput_per_s(duration_s=0.1)
-
-
-def test_a_server_that_runs_already_has_an_output_directory(tmp_path: Path) -> None:
-    parser = argparse.ArgumentParser()
-    add_server_flags(parser)
-    options = parser.parse_args(["--target", "localhost:1"])
-    options.output = tmp_path / "new"
-
-    with open_target(options):
-        assert options.output.is_dir()
+        failing.throughput_per_s(duration_s=0.1)
 
 
 def test_a_server_that_rejects_nothing_is_not_overloaded(

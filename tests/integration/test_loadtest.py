@@ -1,5 +1,6 @@
 """The load generator as a process of its own, against the real server and against one that stalls."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from tests.integration.fake_translator import ANSWER, fake_translator
 from tests.integration.real_process import CHECKOUT, START_S
 
 PATIENCE_S = 30.0  # only reached by a test that would otherwise fail anyway
+SHORT = Workload(profile=Profile.CHAT, options='{"maxTargetTokens": 8}')
 PYTHON_PATH = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "proto"), os.environ.get("PYTHONPATH", "")])
 """The stubs may not be installed where the tests run."""
 
@@ -49,20 +52,9 @@ def counted(server: ServerProcess) -> Counter[str]:
 
 @pytest.mark.slow
 def test_the_ledger_of_all_processes_is_what_the_server_counted(server: ServerProcess) -> None:
-    methods = (
-        Method.TRANSLATE,
-        Method.TRANSLATE_DOCUMENT,
-        Method.TRANSLATE_STREAM,
-        Method.LIST_MODELS,
-        Method.GET_MODEL,
-    )
-    workload = Workload(
-        profile=Profile.CHAT,
-        methods=Mix(tuple((method, 1.0) for method in methods)),
-        model="tiny",
-        deadline_s=PATIENCE_S,
-        options='{"maxTargetTokens": 8}',
-    )
+    methods = [method for method in Method if not method.needs_admin and method is not Method.CHECK]
+    mix = Mix(tuple((method, 1.0) for method in methods))
+    workload = replace(SHORT, methods=mix, model="tiny", deadline_s=PATIENCE_S)
     load = Load(workload=workload, arrivals=poisson(40.0), warm_up_s=0.5, duration_s=1.5, num_processes=2)
     before = counted(server)
 
@@ -85,15 +77,11 @@ def test_the_ledger_of_all_processes_is_what_the_server_counted(server: ServerPr
 
 def test_a_server_that_stalls_cannot_hide_it() -> None:
     """It answers no call before the last of twenty calls, one every 50 ms, has come: the first has waited that long."""
-    num_calls, all_arrived = 20, threading.Event()
-    lock, count = threading.Lock(), [0]
+    num_calls = 20
+    all_arrived = threading.Barrier(num_calls)
 
     def stall(*_: Any) -> bytes:
-        with lock:
-            count[0] += 1
-            if count[0] == num_calls:
-                all_arrived.set()
-        assert all_arrived.wait(PATIENCE_S)
+        all_arrived.wait(PATIENCE_S)
         return ANSWER.SerializeToString()
 
     load = Load(workload=Workload(deadline_s=PATIENCE_S), arrivals=Arrivals("constant", 20.0), duration_s=1.0)
@@ -102,33 +90,23 @@ def test_a_server_that_stalls_cannot_hide_it() -> None:
 
     assert [record.outcome for record in result.records] == [Outcome.ANSWERED] * num_calls
     assert result.records[0].latency_s >= 0.94
-    latency = result.summary.latency
-    assert latency is not None
-    assert latency.p50_ms >= 440
+    assert asdict(result.summary)["latency"]["p50_ms"] >= 440
 
 
 def test_users_of_a_closed_loop_wait_for_their_answers(server: ServerProcess) -> None:
-    workload = Workload(profile=Profile.CHAT, options='{"maxTargetTokens": 8}')
-    load = Load(workload=workload, arrivals=None, num_users=3, duration_s=1.0)
+    load = Load(workload=SHORT, arrivals=None, num_users=3, duration_s=1.0)
 
     result = offer(Target(address=server.target), load)
 
     events = [(record.sent_s, 1) for record in result.records] + [(record.ended_s, -1) for record in result.records]
-    open_calls, most = 0, 0
-    for _, change in sorted(events):
-        open_calls += change
-        most = max(most, open_calls)
-    assert 1 <= most <= 3
+    assert 1 <= max(itertools.accumulate(change for _, change in sorted(events))) <= 3
     assert len(result.records) > 3
 
 
 def test_a_load_that_cannot_be_offered_is_an_error_that_says_why(tmp_path: Path) -> None:
     load = Load(workload=Workload(data=tmp_path), arrivals=Arrivals("constant", 1.0), duration_s=0.1)
 
-    with (
-        fake_translator({}) as target,
-        pytest.raises(RuntimeError, match="expected tatoeba-en-de"),
-    ):
+    with fake_translator({}) as target, pytest.raises(RuntimeError, match="expected tatoeba-en-de"):
         offer(Target(address=target), load)
 
 
