@@ -68,7 +68,9 @@ def faults_with(changes: Mapping[str, Any]) -> str:
 
 
 def test_a_good_answer_has_no_fault() -> None:
-    assert faults_with({}) == ""
+    own_nul = {"best.text": "- Ein\0Mann.\n\tZwei.", "request.target_prefixes": lambda of: of.extend(["Ein\0", ""])}
+
+    assert faults_with({}) == faults_with(own_nul) == ""
 
 
 @pytest.mark.parametrize(
@@ -128,13 +130,6 @@ def test_what_stands_between_the_parts_of_a_sentence_is_no_translation() -> None
     assert list(translate_faults(pb.TranslateRequest(texts=[f"a{marks}b"]), answer)) == []
 
 
-def test_a_nul_of_a_prefix_is_its_own() -> None:
-    answer = response()
-    answer.translations[0].hypotheses[0].text = "- Ein\0Mann.\n\tZwei."
-
-    assert list(translate_faults(request(target_prefixes=["Ein\0", ""]), answer)) == []
-
-
 def message(index: int, text: str, sentence: str = "", *, best: str = "") -> pb.TranslatedSentence:
     told = pb.TranslatedSentence(index=index, text=text, model_name="m", model_version="1", request_id="r")
     if sentence:
@@ -144,8 +139,7 @@ def message(index: int, text: str, sentence: str = "", *, best: str = "") -> pb.
 
 
 FIRST = message(0, "- Ein Mann.", SENTENCES[0], best="Ein Mann.")
-SECOND = message(1, "\n\tZwei.", SENTENCES[1], best="Zwei.")
-OTHER = message(1, "\n\tZwei.", SENTENCES[1], best="Zwei.")
+SECOND, OTHER = (message(1, "\n\tZwei.", SENTENCES[1], best="Zwei.") for _ in range(2))
 OTHER.model_version = "2"
 
 
@@ -154,7 +148,8 @@ def document_faults_of(*messages: pb.TranslatedSentence, is_complete: bool = Tru
     return "\n".join(document_faults(asked, messages, is_complete=is_complete, request_id=request_id))
 
 
-def test_a_good_document_and_the_beginning_of_one_have_no_fault() -> None:
+def test_a_good_document_and_the_beginning_of_one_have_no_fault_but_the_id_is_that_of_the_call() -> None:
+    assert document_faults_of(FIRST, SECOND, request_id="own") == "messages have another request id: r"
     assert document_faults_of(FIRST, SECOND) == ""
     assert document_faults_of(FIRST, is_complete=False) == document_faults_of(is_complete=False) == ""
 
@@ -176,10 +171,6 @@ def test_a_good_document_and_the_beginning_of_one_have_no_fault() -> None:
 )
 def test_each_fault_of_a_document_is_seen(messages: list[pb.TranslatedSentence], fault: str) -> None:
     assert fault in document_faults_of(*messages)
-
-
-def test_a_document_has_the_id_of_its_call() -> None:
-    assert document_faults_of(FIRST, SECOND, request_id="own") == "messages have another request id: r"
 
 
 def test_answers_of_a_stream_are_paired_by_their_ids_once() -> None:
