@@ -1,8 +1,4 @@
-"""When calls arrive: a schedule made beforehand, so that no call waits for what became of those before it.
-
-As text, on command lines: `poisson`, `constant`, `burst`, `burst:every=5,size=20`, `ramp`, `ramp:from=1,to=20`,
-`trace:FILE`, `trace:FILE,speed=2`.
-"""
+"""When calls arrive: a schedule made beforehand, so that no call waits for what became of those before it."""
 
 import json
 import math
@@ -87,7 +83,7 @@ def poisson(rate_per_s: float) -> Arrivals:
 
 
 def parse_arrivals(text: str, *, rate_per_s: float) -> Arrivals:
-    """Return the arrivals that a text names, as in the description of this module.
+    """Return the arrivals that a text names: one of `_KINDS`, perhaps with settings, such as `burst:every=5,size=20`.
 
     `rate_per_s` is that in the long run; a trace, and a ramp that names both ends, have their own. Raises ValueError if
     the text or the rate makes no sense, or a trace cannot be read; the message says what to change.

@@ -1,10 +1,4 @@
-"""What capacity means here, and how it is found: the one definition, and the one search, of every figure of capacity.
-
-The capacity of a server is the highest rate of calls, which arrive at random moments whatever became of those before
-(Poisson), at which an objective holds: by default 95 % of the calls end within 1 s of when they should have been sent,
-and more than 99 % are answered before their deadline. It depends on what calls ask for (a sentence each by default),
-on the objective, and on the machine, and is given together with them.
-"""
+"""What capacity means here, and how it is found: one definition, and one search, for every figure of capacity."""
 
 import argparse
 import math
@@ -26,9 +20,10 @@ from loadtests.workload import Workload
 
 NAME: Final = "capacity"
 DESCRIPTION: Final = """\
-Finds the capacity of a server: the highest rate of calls at which an objective holds. Then offers shares of it, from a
-tenth to 120 %, and draws latency and throughput against load. Without --target it starts a server on free ports of
-this machine, with the model that ships.
+Finds the capacity of a server: the highest rate of calls at which an objective holds. It depends on what calls ask for,
+on the objective and on the machine, and is given together with them. Then offers shares of it, from a tenth to 120 %,
+and draws latency and throughput against load. Without --target it starts a server on free ports of this machine, with
+the model that ships.
 
 Callers who wait for each answer tell where to begin. From there the rate is raised until the objective breaks, and
 what is between is halved until it is known to 5 %; a rate counts as too high if the objective breaks twice there

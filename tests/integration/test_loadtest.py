@@ -52,7 +52,7 @@ def counted(server: ServerProcess) -> Counter[str]:
 
 @pytest.mark.slow
 def test_the_ledger_of_all_processes_is_what_the_server_counted(server: ServerProcess) -> None:
-    methods = [method for method in Method if not method.needs_admin and method is not Method.CHECK]
+    methods: list[Method] = [method for method in Method if not (method.needs_admin or method is Method.CHECK)]
     mix = Mix(tuple((method, 1.0) for method in methods))
     workload = replace(SHORT, methods=mix, model="tiny", deadline_s=PATIENCE_S)
     load = Load(workload=workload, arrivals=poisson(40.0), warm_up_s=0.5, duration_s=1.5, num_processes=2)
