@@ -59,11 +59,6 @@ class Method(enum.Enum):
         return f"/dragoman.v1.{service}/{self.value}"
 
 
-TRANSLATE: Final = Method.TRANSLATE.path
-TRANSLATE_DOCUMENT: Final = Method.TRANSLATE_DOCUMENT.path
-TRANSLATE_STREAM: Final = Method.TRANSLATE_STREAM.path
-
-
 def translate_requests(seed: int, *, count: int, texts: int) -> list[bytes]:
     """Return so many different requests from English to German, each with so many sentences."""
     generator = random.Random(seed)

@@ -36,10 +36,10 @@ from grpc_status import rpc_status
 from deploy.ci import processes
 from deploy.ci.callers import EN_DE, SteadyCallers, Tally
 from deploy.ci.servers import Keys, Replica, ReplicaError, make_callers
-from loadtests import wire
 from loadtests.stress.chaos.resets import flood_with_resets
 from loadtests.target import ServerError
 from loadtests.texts import SENTENCES
+from loadtests.wire import Method
 
 _NUM_CALLERS: Final = 20
 _NUM_DOCUMENT_CALLERS: Final = 2
@@ -189,7 +189,7 @@ class Checks:
             flood = pool.submit(
                 flood_with_resets,
                 self._envoy.target,
-                wire.TRANSLATE,
+                Method.TRANSLATE.path,
                 num_connections=_NUM_FLOODING,
                 seconds=_FLOOD_S,
                 extra=(("authorization", f"Bearer {self._keys.api_key}"),),

@@ -34,7 +34,7 @@ from loadtests.report import circumstances
 from loadtests.sampler import process_tree
 from loadtests.slo import GRAMMAR, parse_slo
 from loadtests.target import SERVE, ServerProcess, Target
-from loadtests.wire import TRANSLATE
+from loadtests.wire import Method
 from loadtests.workload import Workload
 
 Side = Literal["ours", "theirs"]
@@ -185,7 +185,7 @@ class PausedServer(Generator):
         requests = [call.messages[0] for call in itertools.islice(self.workload.calls(0), count)]
         channel = grpc.insecure_channel(self.target.address)
         with self.running(), channel, ThreadPoolExecutor(_NUM_CALLERS) as pool:
-            method = channel.unary_unary(TRANSLATE, response_deserializer=pb.TranslateResponse.FromString)
+            method = channel.unary_unary(Method.TRANSLATE.path, response_deserializer=pb.TranslateResponse.FromString)
             return list(pool.map(partial(method, timeout=_PATIENCE_S, wait_for_ready=True), requests))
 
     @property
