@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Callable
 
-import grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from grpc._cython import cygrpc
@@ -21,6 +20,7 @@ from service.api.receiving import Bounds
 from service.api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
 from service.api.settings import UNIX_SCHEME, GrpcSettings
 from service.api.tls import TlsIdentityFiles
+from service.api.unknown_methods import Server
 from service.errors import ConfigError, DrainingError
 from service.telemetry.logs import LogSettings
 from service.telemetry.metrics import Metrics
@@ -105,7 +105,7 @@ class GrpcServer:
             clock=clock,
         )
         interceptors = (interceptor, OpenServicesInterceptor(access, bounds))
-        self._server = grpc.aio.server(interceptors=interceptors, options=_options(settings))
+        self._server = Server(interceptors, _options(settings))
         self._unseen = UnseenCalls(lambda: interceptor.num_calls, metrics)
         pb_grpc.add_TranslationServiceServicer_to_server(translation, self._server)
         pb_grpc.add_ModelServiceServicer_to_server(models, self._server)
