@@ -20,7 +20,7 @@ _MODULES: Final = {
     "serve": ("serve",),
 }
 """With the commands that each declares."""
-_FAILURES: Final = (ServerError, CallError, DragomanError, ExportError, grpc.RpcError, RuntimeError, OSError)
+_FAILURES: Final = (ServerError, CallError, DragomanError, ExportError, grpc.RpcError, RuntimeError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     try:
         return int(parsed.run(parsed))
-    except _FAILURES as error:
+    except (*_FAILURES, ValueError, OSError) as error:
         print(f"loadtests peers: {error}", file=sys.stderr)
         return 1
 

@@ -23,12 +23,10 @@ from service.text.tokenizer import open_tokenizer
 SystemName = tuple[Peer, Precision]
 Pairing = tuple[SystemName, SystemName]
 """Ours, and what it is compared with."""
-
 _INT8: Final[Pairing] = (("dragoman", "int8"), ("ctranslate2", "int8"))
 _FP32: Final[Pairing] = (("dragoman", "fp32"), ("ctranslate2", "fp32"))
 _TRANSFORMERS: Final[Pairing] = (("dragoman", "int8"), ("transformers", "fp32"))
 _PYTORCH: Final[Pairing] = (("dragoman", "int8"), ("pytorch", "fp32"))
-
 _NUM_SENTENCES: Final[Mapping[work.Mode, int]] = {"short": 200, "full": 300}
 """Of each set."""
 _SLOW_PEERS_CASE: Final = "batch8"
@@ -38,7 +36,6 @@ _MAX_SLOW_SOURCES: Final = 40
 _MANY_SOURCES: Final = 64
 """Above so many at once, systems cut the work into batches of a size that suits them."""
 _BATCH_SIZES: Final = (16, 32, 64)
-
 _T = TypeVar("_T")
 
 
@@ -218,14 +215,11 @@ def setups(case: work.Case, system: SystemName, plan: Plan) -> list[SystemSettin
 
 
 def _batch_sizes(call_size: int, peer: Peer, num_streams: int, mode: work.Mode) -> list[int]:
-    share = -(-call_size // num_streams)
+    share, is_short = -(-call_size // num_streams), mode == "short"
     if call_size > _MANY_SOURCES:
-        return list(_BATCH_SIZES[::2] if mode == "short" else _BATCH_SIZES)
-    if mode == "short":
-        return [share]
-    if peer == "dragoman":  # deals shares by itself
-        return sorted({min(16, share), share})
-    return sorted({share, call_size})
+        return list(_BATCH_SIZES[::2] if is_short else _BATCH_SIZES)
+    other = min(16, share) if peer == "dragoman" else call_size  # ours deals shares by itself
+    return [share] if is_short else sorted({share, other})
 
 
 def alternating(sides: Sequence[_T], num_repetitions: int) -> Iterator[tuple[int, _T]]:

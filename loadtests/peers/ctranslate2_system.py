@@ -11,7 +11,6 @@ from loadtests.peers.systems import ModelFiles, Output, SearchOptions, SystemSet
 if TYPE_CHECKING:  # needs PyTorch, which a server over CTranslate2 does without
     from export.graph.network import Network
 
-_COMPUTE_TYPES: Final = {"int8": "int8", "fp32": "float32"}
 _LAYER_NORM_EPSILON: Final = 1e-5
 
 
@@ -23,7 +22,7 @@ class System:
         self._translator = ctranslate2.Translator(
             str(files.ctranslate2_path),
             device="cpu",
-            compute_type=_COMPUTE_TYPES[settings.precision],
+            compute_type={"int8": "int8", "fp32": "float32"}[settings.precision],
             inter_threads=settings.num_streams,
             intra_threads=settings.num_threads,
         )
@@ -60,9 +59,8 @@ def convert(network: "Network", directory: Path) -> None:
     model.config.normalize_before, model.config.normalize_embedding = config.norm == "pre", False
     loader = converters.M2M100Loader if config.norm == "pre" else converters.BartLoader  # Marian has another padding
     spec = loader().get_model_spec(model)
-    words = [str(token_id) for token_id in range(config.vocabulary_size)]
-    spec.register_source_vocabulary(words)
-    spec.register_target_vocabulary(words)
+    for register in (spec.register_source_vocabulary, spec.register_target_vocabulary):
+        register([str(token_id) for token_id in range(config.vocabulary_size)])
     spec.config.layer_norm_epsilon = _LAYER_NORM_EPSILON
     spec.config.add_source_bos = spec.config.add_source_eos = False
     spec.config.bos_token = spec.config.decoder_start_token = str(config.bos_id)

@@ -38,7 +38,6 @@ from loadtests.wire import Method
 from loadtests.workload import Workload
 
 Side = Literal["ours", "theirs"]
-
 _DESCRIPTION: Final = f"""\
 Starts our server with its defaults, and over the same weights a server of another system with the usual dynamic
 batching, set up as it does best (what was tried is in load.json). Both get the same sentences at the same random
@@ -57,13 +56,10 @@ Writes a model as `load` compares it, and sentences for it, and prints the flags
 and `python -m loadtests load` serve the one and send the other:
 
     eval "python -m loadtests capacity $(python -m loadtests peers prepare --model base)\""""
-
 _SLOS: Final = {"shipped": DEFAULT_SLO, "base": "p95<3s,goodput>99%"}
 """By model: what holds at the capacity."""
-
 _STRETCHED: Final = {"shipped": 1.0, "base": 2.0}
 """How much longer runs are, by model: the larger one answers a few calls a second, of which a p95 must come."""
-
 _MODES: Final[Mapping[str, Mapping[str, Any]]] = {
     "short": {
         "model": "shipped",
@@ -86,14 +82,12 @@ _MODES: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """What flags leave open; then seconds of a run at a load, the search for capacities, and the texts that both translate
 to see whether they do the same work."""
-
 _USUAL: Final[dict[Peer, BatchingSettings]] = {
     "ctranslate2": BatchingSettings(num_streams=num_cores(), batch_size=16, max_wait_ms=0.0),
     "transformers": BatchingSettings(num_threads=num_cores(), batch_size=16, max_wait_ms=0.0),
 }
 """Of the short form, which has no time for trials: what won those of CTranslate2 with the model that ships on two
 cores. Transformers has one stream; no wait and small batches are taken over."""
-
 _TUNED: Final[dict[str, Sequence[Any]]] = {"max_wait_ms": (0.0, 2.0, 5.0, 10.0), "batch_size": (8, 16, 32, 64)}
 """What is tried of each setting."""
 _TUNED_LOADS: Final = (0.3, 0.9)
@@ -106,10 +100,10 @@ between both on test sets, for the model that ships), and of more where it is un
 are nothing like what it was trained on."""
 _MAX_TOKENS_APART: Final = 0.1
 """A server that says a tenth more has a tenth more to do."""
-_START_S: Final = 120.0
 _NUM_CALLERS: Final = 8
+"""Who want to know what is answered, not how quickly."""
 _PATIENCE_S: Final = 120.0
-"""Of callers who want to know what is answered, not how quickly."""
+"""For them, and for servers that start."""
 
 
 def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -218,7 +212,7 @@ def serving(
         module = ("loadtests", "peers", "serve")
         flags = ["--port=0", f"--system={other.peer}", f"--files={files.directory}", f"--settings={other.name}"]
     with ServerProcess(log, *flags, module=module) as process:
-        process.wait_until_ready(timeout_s=_START_S)
+        process.wait_until_ready(timeout_s=_PATIENCE_S)
         server = PausedServer(target=Target(address=process.target, process=process), workload=workload)
         with server.running():  # and stop it
             pass

@@ -26,20 +26,15 @@ from service.bundle import Limits, Provenance, open_bundle
 
 MODELS: Final = ("base", "shipped")
 """Transformer-base with random weights, and the model that ships."""
-
 SPECIAL_IDS: Final = (PAD_ID, BOS_ID, UNK_ID)
 """Of every vocabulary made here, EOS apart."""
 FIRST_ORDINARY_ID: Final = max(*SPECIAL_IDS, EOS_ID) + 1
 BASE_VOCABULARY_SIZE: Final = 32_000
 """Of Transformer-base."""
-_PREFERRED_PRECISIONS: Final = ("fp32", "fp16", "int8")
-"""Whose weights are taken from a bundle that exists already: the first that it has."""
-
 _SHIPPED: Final = Path(__file__).resolve().parents[2] / "deploy" / "models" / "en-de" / "1"
 _SEED: Final = 20170612
 _CALIBRATION_PAIRS: Final = 32
 _LIMITS: Final = Limits(max_source_tokens=256, max_target_tokens=256)
-
 _WIDTH: Final = 512
 _SOURCE_DIMENSION: Final = 256
 """Holds sin(i / 100) in position encodings of this width."""
@@ -64,7 +59,7 @@ def prepare_model(directory: Path, model: str, *, ends: bool = False) -> ModelFi
         vocabulary, limits, network = made_up_vocabulary(BASE_VOCABULARY_SIZE), _LIMITS, _base_network(ends=ends)
     else:
         bundle = open_bundle(_SHIPPED)
-        precision = next(name for name in _PREFERRED_PRECISIONS if name in bundle.manifest.precisions)
+        precision = next(name for name in ("fp32", "fp16", "int8") if name in bundle.manifest.precisions)
         vocabulary, limits = Vocabulary.load(bundle.tokenizer_path), bundle.manifest.limits
         network = read_network(bundle, precision)
     return write_model(directory, network, vocabulary, limits)
@@ -151,22 +146,17 @@ def end_by_itself(model: Transformer, *, ratio: float = 1.1) -> None:
     if model.config.d_model != _WIDTH or model.config.norm != "post":
         raise ValueError(f"{model.config.norm}-norm of width {model.config.d_model}: expected post-norm of {_WIDTH}")
     with torch.no_grad():
-        _set_apart(model)
+        model.embedding.weight[:, _APART] = 0.0
+        model.embedding.weight[model.config.eos_id] = 0.0
+        model.embedding.weight[model.config.eos_id, _END_DIMENSION] = _EOS_WEIGHT
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Linear):
+                if module.in_features == _WIDTH:
+                    module.weight[:, _APART] = 0.0
+                if name.endswith((".output", ".outer")):
+                    module.weight[_APART] = 0.0
         _keep_apart(model)
         _compare_lengths(model, ratio)
-
-
-def _set_apart(model: Transformer) -> None:
-    """Let no projection read or write the two dimensions."""
-    model.embedding.weight[:, _APART] = 0.0
-    model.embedding.weight[model.config.eos_id] = 0.0
-    model.embedding.weight[model.config.eos_id, _END_DIMENSION] = _EOS_WEIGHT
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            if module.in_features == _WIDTH:
-                module.weight[:, _APART] = 0.0
-            if name.endswith((".output", ".outer")):
-                module.weight[_APART] = 0.0
 
 
 def _keep_apart(model: Transformer) -> None:

@@ -16,15 +16,12 @@ BENCH_NAME: Final = "results.json"
 TABLE_NAME: Final = "table.md"
 LOAD_NAME: Final = "load.json"
 PICTURE_NAME: Final = "load.png"
-
 MAX_LATENCY_RATIO: Final = 0.6
 """Target: our latency by theirs, at the same rate, p50 and p95 alike."""
 MIN_CAPACITY_RATIO: Final = 1.5
 """Target: our capacity by theirs, at the same objective."""
 SIDES: Final = ("ours", "theirs")
-
 Record = Mapping[str, Any]
-
 _DIGITS: Final = {"tokens_ratio": 3, **dict.fromkeys(("closed_loop_per_s", "ours_per_s", "theirs_per_s", "rate"), 1)}
 """After the point, of figures that are not shown with two; times in milliseconds have one."""
 

@@ -38,17 +38,16 @@ PRECISIONS: Final[dict[Peer, Precision]] = {"ctranslate2": "int8", "transformers
 """What can be served so, at the precision at which it is quickest: Transformers has no int8 on CPUs."""
 
 log = logging.getLogger(__name__)
-
 _PATTERN: Final = re.compile(
     r"(?P<num_streams>[1-9]\d*)x(?P<num_threads>[1-9]\d*),b(?P<batch_size>[1-9]\d*),w(?P<max_wait_ms>\d+(\.\d+)?)"
 )
+
 _RETRY_AFTER_S: Final = 1.0
 """What a caller is told who finds the queue full."""
 _WARM_UP: Final = SearchOptions(max_target_tokens=16, extra_target_tokens=EXTRA_TARGET_TOKENS)
 _WARM_UP_SOURCE: Final = (*[5] * 23, 2)
 _GRACE_S: Final = 5.0
 """For callers who wait for an answer when the server is told to end."""
-_SERVICE_NAME: Final[str] = pb.DESCRIPTOR.services_by_name["TranslationService"].full_name
 _SUPPORTED: Final = {
     *("beam_size", "length_penalty", "min_target_tokens", "max_target_tokens", "early_stopping", "repetition_guard")
 }
@@ -207,7 +206,12 @@ class _Servicer(pb_grpc.TranslationServiceServicer):
         split_s = time.monotonic() - began_s
         answers = await self._batcher.translate([segment.source_ids for segment in segments], options)
         ended_s = time.monotonic()
-        translations = pipeline.assemble(plans, [self._result(output) for output, _ in answers])
+        results = list[SegmentResult]()
+        for (ids, score), _ in answers:
+            ends = ids[-1:] == (self.tokenizer.eos_id,)
+            best = Hypothesis(token_ids=ids, token_log_probs=(), log_prob=score, score=score, is_finished=ends)
+            results.append(SegmentResult(hypotheses=(best,), num_steps=len(ids), timings=StageTimings()))
+        translations = pipeline.assemble(plans, results)
         return TranslationResult(
             translations=translations,
             model_name=self._manifest.name,
@@ -242,12 +246,6 @@ class _Servicer(pb_grpc.TranslationServiceServicer):
         )
         return TextPipeline(request, model=self, search=search), options
 
-    def _result(self, output: Output) -> SegmentResult:
-        ids, score = output
-        is_finished = ids[-1:] == (self.tokenizer.eos_id,)
-        best = Hypothesis(token_ids=ids, token_log_probs=(), log_prob=score, score=score, is_finished=is_finished)
-        return SegmentResult(hypotheses=(best,), num_steps=len(ids), timings=StageTimings())
-
 
 @asynccontextmanager
 async def serving(bundle: Bundle, system: System, settings: BatchingSettings, *, address: str) -> AsyncIterator[int]:
@@ -260,7 +258,7 @@ async def serving(bundle: Bundle, system: System, settings: BatchingSettings, *,
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     bound: int = server.add_insecure_port(address)
     await server.start()
-    for name in (health.OVERALL_HEALTH, _SERVICE_NAME):
+    for name in (health.OVERALL_HEALTH, pb.DESCRIPTOR.services_by_name["TranslationService"].full_name):
         await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
     try:
         yield bound

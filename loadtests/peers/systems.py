@@ -19,11 +19,8 @@ from typing import Final, Literal, NamedTuple, Protocol
 from service.bundle import Bundle, open_bundle
 
 TokenIds = tuple[int, ...]
-
 Peer = Literal["dragoman", "ctranslate2", "transformers", "pytorch"]
-
 Precision = Literal["int8", "fp32"]
-
 _ISA_VARIABLE: Final = "CT2_FORCE_CPU_ISA"
 _PAUSE_S: Final = 0.3
 """Before another system's turn: OpenMP keeps threads of the last one spinning for 0.2 s."""

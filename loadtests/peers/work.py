@@ -29,10 +29,8 @@ Mode = Literal["short", "full"]
 Kind = Literal["speed", "growth", "agreement"]
 """growth: a point of the curve of cost by length, where int8 at all cores is enough; agreement: in 32-bit floats and
 without a length penalty systems should say the same, so speed is not compared."""
-
 USUAL: Final = SearchOptions(length_penalty=0.6, extra_target_tokens=EXTRA_TARGET_TOKENS)
 """As the service searches by default."""
-
 SOURCE_TOKENS: Final = 24
 """EOS counted, of random sources."""
 TARGET_TOKENS: Final = 32
@@ -58,11 +56,7 @@ _OPTIONS: Final = {
 }
 """The other systems stop with the K-th finished hypothesis, too; ours would otherwise search further than they do. A
 network that says nothing says it again and again, and only ours would look for that."""
-
 _T = TypeVar("_T")
-
-SentenceSet = tuple[str, tuple[str, ...], tuple[str, ...]]
-"""Name, sentences, and their human translations if there are any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +125,11 @@ def fixed_length(num_tokens: int) -> SearchOptions:
     return SearchOptions(min_target_tokens=num_tokens, max_target_tokens=num_tokens)
 
 
-def sentence_sets(directory: Path | None, *, size: int) -> list[SentenceSet]:
+def sentence_sets(directory: Path | None, *, size: int) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     """Return so many sentences of each test set below a directory, or of the built-in ones if there is none.
 
-    Without a directory it is the one that the environment names, if it does.
+    Each has its name, and human translations if there are any. Without a directory it is the one that the environment
+    names, if it does.
     """
     directory = directory or (Path(os.environ[DATA_VARIABLE]) if DATA_VARIABLE in os.environ else None)
     found = []
