@@ -23,14 +23,9 @@ from loadtests.contract import meaning
 from loadtests.target import ServerError
 from loadtests.wire import Method
 
-TIMEOUT_S: Final = 60.0
-"""Deadline of a call whose caller waits: only reached if the server has forgotten it."""
-
-WRONG_ANSWER: Final = "WRONG_ANSWER"
-"""In place of OK: an answer came, but not the right one."""
-
-_DETAILS_KEY: Final = "grpc-status-details-bin"
-"""The server sends it with every failure that is its own."""
+TIMEOUT_S: Final = 60.0  # deadline of a call whose caller waits: only reached if the server has forgotten it
+WRONG_ANSWER: Final = "WRONG_ANSWER"  # in place of OK: an answer came, but not the right one
+_DETAILS_KEY: Final = "grpc-status-details-bin"  # the server sends it with every failure that is its own
 _CHANNEL_OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),  # or callers would share connections
     ("grpc.enable_retries", 0),  # a call that is repeated would be counted twice
@@ -219,10 +214,7 @@ class Question:
 
 
 def learn_answers(target: str, requests: Sequence[bytes]) -> list[Question]:
-    """Ask a server that is well; what it answers now is what it must answer later, bit for bit.
-
-    Raises ServerError if it does not answer.
-    """
+    """Ask a server that is well what it must answer later, bit for bit; ServerError if it does not answer."""
     questions = []
     with Client(target) as client:
         for request in requests:
@@ -252,24 +244,21 @@ class Bystanders:
         """
         self.translations: list[Reply] = []
         self.looks: list[Reply] = []
-        asks = [question.ask for question in questions]
-        turns = [
-            *((self.translations, [*asks[number:], *asks[:number]], each_s) for number in range(num_translating)),
-            (self.looks, [look], look_each_s),
-        ]
         self._target = target
         self._is_over, self._progress = threading.Event(), threading.Condition()
-        self._latest_s = [0.0] * len(turns)
+        asks: list[Callable[[Client], Reply]] = [question.ask for question in questions]
+        turns = [(self.translations, [*asks[first:], *asks[:first]], each_s) for first in range(num_translating)]
+        turns.append((self.looks, [look], look_each_s))
         self._threads = [
-            threading.Thread(target=self._call, args=(number, *turn), name="bystander", daemon=True)
-            for number, turn in enumerate(turns)
+            threading.Thread(target=self._call, args=turn, name="bystander", daemon=True) for turn in turns
         ]
+        self._latest_s = dict.fromkeys(self._threads, 0.0)  # when its last call that has ended began
 
     def wait_for_answers(self) -> None:
         """Return once each of them has ended a call that began after this; ServerError if one waits for very long."""
         now_s = time.monotonic()
         with self._progress:
-            if not self._progress.wait_for(lambda: min(self._latest_s) >= now_s, _PROGRESS_TIMEOUT_S):
+            if not self._progress.wait_for(lambda: min(self._latest_s.values()) >= now_s, _PROGRESS_TIMEOUT_S):
                 raise ServerError(f"a bystander has waited for more than {_PROGRESS_TIMEOUT_S:g} s")
 
     def __enter__(self) -> Self:
@@ -282,15 +271,13 @@ class Bystanders:
         for thread in self._threads:
             thread.join()
 
-    def _call(
-        self, number: int, replies: list[Reply], calls: Sequence[Callable[[Client], Reply]], each_s: float
-    ) -> None:
+    def _call(self, replies: list[Reply], calls: Sequence[Callable[[Client], Reply]], each_s: float) -> None:
         with Client(self._target) as client:
             for call in itertools.cycle(calls):
                 reply = call(client)
                 replies.append(reply)
                 with self._progress:
-                    self._latest_s[number] = reply.began_s
+                    self._latest_s[threading.current_thread()] = reply.began_s
                     self._progress.notify_all()
                 if self._is_over.wait(each_s):
                     return
@@ -325,10 +312,7 @@ class Load:
         duration_s: float = math.inf,
         look: Callable[[], object] = lambda: None,
     ) -> int:
-        """Connect, make calls until the time is up or the plan is through, disconnect; look at the server meanwhile.
-
-        It returns how many calls ended before the time was up.
-        """
+        """Make calls until the time is up or the plan is through, and look at the server; return how many ended so."""
         until_s = time.monotonic() + duration_s
         schedule, lock, is_over = paced(plan, rate_per_s), threading.Lock(), threading.Event()
 

@@ -31,8 +31,7 @@ decoded afterwards; the server's memory after the first calls, which are not cou
 a few megabytes; the server drains and ends with 0."""
 
 _METHODS: Final = {method.value: method for method in EVERYTHING.methods}
-_COUNTS: Final = {"short": (4_000, 1_000), "full": (50_000, 5_000)}
-"""Calls, and calls before them that only warm up."""
+_COUNTS: Final = {"short": (4_000, 1_000), "full": (50_000, 5_000)}  # calls, and calls before them that only warm up
 MIX: Final = Mix(
     kinds={Kind.USUAL: 1, Kind.CANCELS: 19},
     methods={},
@@ -40,8 +39,7 @@ MIX: Final = Mix(
     documents={"blank": 5, "paragraph": 95},
     defaults_share=1.0,
 )
-_WINDOW: Final = 0.1
-"""Share of the memory samples, at each end, whose medians are compared."""
+_WINDOW: Final = 0.1  # share of the memory samples, at each end, whose medians are compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

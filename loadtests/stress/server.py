@@ -43,10 +43,7 @@ def log_path(output: Path) -> Path:
 
 @contextmanager
 def started(output: Path, *, models: Path, settings: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
-    """Start a server, ready for calls, with a log in `output`; kill it at the end if it still runs.
-
-    Raises ServerError if it does not start.
-    """
+    """Start a server, ready for calls, with a log in `output`, or raise ServerError; kill it if it runs at the end."""
     environment = {**_EVERY_LINE, **(settings or {})}
     with ServerProcess(log_path(output), "--models", str(models.resolve()), environment=environment) as server:
         server.wait_until_ready(timeout_s=_START_TIMEOUT_S)
@@ -54,10 +51,7 @@ def started(output: Path, *, models: Path, settings: Mapping[str, str] | None = 
 
 
 def wait_until_idle(server: ServerProcess, *, timeout_s: float) -> dict[str, float]:
-    """Wait until a server without callers has nothing left to do; return what it still has when the time runs out.
-
-    That is gauges of work that are not 0, and the decoder steps still run; empty: it is idle.
-    """
+    """Wait until a server without callers is idle; return gauges of work, and steps, that it has when time runs out."""
     num_steps = math.nan
 
     def left() -> dict[str, float]:

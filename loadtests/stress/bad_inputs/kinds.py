@@ -21,9 +21,7 @@ from loadtests.wire import Method
 
 _MAX_REQUEST_CHARACTERS: Final = 100_000
 _MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
-_MAX_METADATA_BYTES: Final = 16 * 1024
-"""As the two above: a default of the server, which it does not tell."""
-
+_MAX_METADATA_BYTES: Final = 16 * 1024  # as the two above: a default of the server, which it does not tell
 _MAX_PREFIX_CHARACTERS: Final = 1000
 _MAX_SUPPRESSED: Final = 64
 _ANY_MESSAGE: Final = Expected(["OK", "INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED"])
@@ -312,11 +310,7 @@ Plan = Sequence[tuple[str, int]]
 
 
 def plan(count: int, *, kinds: Sequence[str], seed: int) -> Plan:
-    """Return so many inputs to make, those of all kinds mixed; at least one of each.
-
-    Raises:
-        ArgumentTypeError: if there are fewer inputs than kinds.
-    """
+    """Return so many inputs to make, those of all kinds mixed; ArgumentTypeError if there are fewer than kinds."""
     if count < len(kinds):
         raise ArgumentTypeError(f"--count {count}: expected at least {len(kinds)}, one input of each kind")
     generator = random.Random(seed)

@@ -82,10 +82,7 @@ class Run:
 def send_all(
     server: ServerProcess, planned: Plan, options: argparse.Namespace, *, warm_up: Plan, grown_shapes: Sequence[str]
 ) -> Run:
-    """Send inputs, after some that only warm up; then measure growth. End early if the server does.
-
-    Raises ServerError if the server does not answer before the first input.
-    """
+    """Send inputs, after some that only warm up; then measure growth. End early if the server does."""
     questions = learn_answers(server.target, translate_requests(options.seed, count=16, texts=2))
     call_beside = partial(
         Bystanders, server.target, questions, num_translating=1, each_s=0.25, look=Client.list_models, look_each_s=0.05

@@ -37,13 +37,9 @@ again, with the seed that is printed beside it, and shows what was sent and what
 
 _COUNTS: Final = {"short": 2000, "full": 20_000}
 _SHORT_SHAPES: Final = ("combining", "untranslatable")
-_WARM_UP_SHARE: Final = 0.05
-"""Of the inputs; a server needs some to get the buffers of its larger batches."""
-
+_WARM_UP_SHARE: Final = 0.05  # of the inputs; a server needs some to get the buffers of its larger batches
 _MAX_COUNT: Final = 1_000_000
-_LONG_CHARACTERS: Final = 1000
-"""From here on time is looked at by character; below it is the call that takes it."""
-
+_LONG_CHARACTERS: Final = 1000  # from here on time is looked at by character; below it is the call that takes it
 _STATUSES: Final[Mapping[str, Sequence[str]]] = {
     "ok": ("OK",), "refused": (), "left": (LEFT,),
     "internal": ("INTERNAL", "UNKNOWN", "DATA_LOSS", "ABORTED", "OUT_OF_RANGE"),

@@ -41,35 +41,20 @@ def lasting(seconds: float) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that goes wrong, and what must be seen of it; pairs are of the short and the full mode.
+    """Something that goes wrong, and what must be seen of it; pairs are of the short and the full mode."""
 
-    Attributes:
-        name: of the function that injects it.
-        summary: the first line of its docstring.
-        inject: makes it and undoes it.
-        amounts: how much of it: calls, connections, runs or whatever it counts.
-        seconds: how long it lasts, if that is chosen.
-        told: what callers who are hit may be told, and some must be hit; empty: whatever they are told is right.
-        hits_batch: whether those are hit, too, who are decoded in the same batch; metrics count as many as are told.
-        metric: begins the names of series that must grow; empty: gRPC rejects it before it calls the service.
-        limits: in place of those of `LIMITS`.
-        delays: names of limits to which the duration is added, as callers must wait for the fault to end.
-        needs: a command without which it is left out.
-        environment: what the server is started with, given its output directory; the fault gets a server of its own.
-    """
-
-    name: str
-    summary: str
-    inject: Callable[["Stage"], None]
-    amounts: tuple[int, int] = (0, 0)
-    seconds: tuple[float, float] = (0.0, 0.0)
-    told: Set[str] = frozenset()
-    hits_batch: bool = False
-    metric: str = ""
-    limits: Mapping[str, float] = field(default_factory=dict)
-    delays: Set[str] = frozenset()
-    needs: str = ""
-    environment: Callable[[Path], Mapping[str, str]] | None = None
+    name: str  # of the function that injects it
+    summary: str  # the first line of its docstring
+    inject: Callable[["Stage"], None]  # makes it and undoes it
+    amounts: tuple[int, int] = (0, 0)  # how much of it: calls, connections, runs or whatever it counts
+    seconds: tuple[float, float] = (0.0, 0.0)  # how long it lasts, if that is chosen
+    told: Set[str] = frozenset()  # what callers who are hit may be told, and some must be hit; empty: anything
+    hits_batch: bool = False  # those are hit, too, who are decoded in the same batch; metrics count as many as are told
+    metric: str = ""  # begins the names of series that must grow; empty: gRPC rejects it before it calls the service
+    limits: Mapping[str, float] = field(default_factory=dict)  # in place of those of `LIMITS`
+    delays: Set[str] = frozenset()  # limits to which the duration is added, as callers must wait for the fault to end
+    needs: str = ""  # a command without which it is left out
+    environment: Callable[[Path], Mapping[str, str]] | None = None  # of a server of its own, by its output directory
 
 
 def fault(**fields: Any) -> Callable[[Callable[["Stage"], None]], Fault]:
@@ -84,26 +69,17 @@ def fault(**fields: Any) -> Callable[[Callable[["Stage"], None]], Fault]:
 
 @dataclass(slots=True, kw_only=True)
 class Result:
-    """Everything noted of one fault.
-
-    Attributes:
-        hits: of callers who were meant to be hit: what they were told, and how many of them.
-        num_seen: by how much the metric has grown, at most.
-        broken: sentences of promises that were seen broken.
-        translations: what came of those of bystanders, as `checks` of their health checks.
-        measured: what `LIMITS` limits, as far as it is known.
-        left: gauges of work that are not 0 in the end.
-    """
+    """Everything noted of one fault."""
 
     fault: Fault
     seconds: float = 0.0
-    hits: Counter[str] = field(default_factory=Counter)
-    num_seen: int = 0
-    broken: list[str] = field(default_factory=list)
-    translations: Sequence[Reply] = ()
+    hits: Counter[str] = field(default_factory=Counter)  # what callers who were meant to be hit were told, how often
+    num_seen: int = 0  # by how much the metric has grown, at most
+    broken: list[str] = field(default_factory=list)  # sentences of promises that were seen broken
+    translations: Sequence[Reply] = ()  # of bystanders, as are `checks` of the health
     checks: Sequence[Reply] = ()
-    measured: dict[str, float] = field(default_factory=dict)
-    left: Mapping[str, float] = field(default_factory=dict)
+    measured: dict[str, float] = field(default_factory=dict)  # what `LIMITS` limits, as far as it is known
+    left: Mapping[str, float] = field(default_factory=dict)  # gauges of work that are not 0 in the end
     began_s: float
     elapsed_s: float = 0.0
 

@@ -18,9 +18,7 @@ from hpack import Encoder
 from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame, SettingsFrame, WindowUpdateFrame
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HELLO: Final = PREFACE + SettingsFrame().serialize()
-"""How a client begins that accepts all defaults."""
-
+HELLO: Final = PREFACE + SettingsFrame().serialize()  # how a client begins that accepts all defaults
 TLS_HELLO: Final = bytes.fromhex("16030100a5010000a10303") + bytes(range(32)) + bytes(120)
 """How a client begins that expects TLS."""
 
@@ -128,10 +126,7 @@ class RawConnection(H2Connection):
 
 
 def garbage(number: int) -> dict[str, bytes]:
-    """Return one of each kind of what is no gRPC: other protocols, noise, and frames that HTTP/2 forbids.
-
-    They are the same for the same number.
-    """
+    """Return, by number, one of each kind of what is no gRPC: other protocols, noise, frames that HTTP/2 forbids."""
     draw = random.Random(number)
     frames = [
         _frame(draw.choice((draw.randint(0, 9), draw.randint(0, 255))), draw.randbytes(draw.randint(0, 63)), draw)

@@ -85,10 +85,7 @@ def copy_tree(original: Path, copy: Path) -> None:
 
 @contextmanager
 def chaos_server(output: Path, *, models: Path, environment: Mapping[str, str]) -> Iterator[ChaosServer]:
-    """Start a server, ready for calls, on a copy of the models; kill it at the end if it still runs.
-
-    Raises ServerError if it does not start, or its Python does not import the injector.
-    """
+    """Start a server with an injector on a copy of the models, or raise ServerError; kill it if it runs at the end."""
     copy = output / "models"
     copy_tree(models, copy)
     with ExitStack() as stack:

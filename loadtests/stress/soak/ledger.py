@@ -21,9 +21,7 @@ from loadtests.stress.server import log_path, read_log
 from loadtests.stress.verdict import Promise, require
 from loadtests.wire import Method
 
-UNSEEN: Final = "UNSEEN"
-"""In place of a status: the server has not counted the call."""
-
+UNSEEN: Final = "UNSEEN"  # in place of a status: the server has not counted the call
 _GIVEN_UP: Final = {
     Kind.CANCELS: "CANCELLED",
     Kind.DISCONNECTS: "CANCELLED",

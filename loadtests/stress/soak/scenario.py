@@ -171,10 +171,7 @@ class Operator:
             self.found.notes.errors.append(f"a swap failed: {error}")
 
     def swap(self) -> None:
-        """Add the next version and remove the former: by calls, by the directory, or after one that is broken.
-
-        Raises RuntimeError if something does not come about.
-        """
+        """Add the next version, by a call, by the directory, or after one that is broken, and remove the former."""
         old, new, way = self.found.num_swaps + 1, self.found.num_swaps + 2, self.found.num_swaps % 3
         if way == 2:
             add_version(self.bundle, self.models, _BROKEN + old, is_broken=True)

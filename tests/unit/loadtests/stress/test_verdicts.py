@@ -162,9 +162,7 @@ def test_where_everything_held_the_line_has_the_figures_and_says_so(summary: Sum
     ("scenario", "changed", "sentence"),
     [
         (soak, {"samples": samples(mb_per_s=0.5)}, "memory does not grow: it grows by 1800.0 MB/h"),
-        (soak, {"after": idle(threads=18)}, "nothing is left: 2 threads"),
-        (soak, {"after": idle(fds=15)}, "nothing is left: 1 fds"),
-        (soak, {"after": idle("mt_open_streams", 3.0)}, "nothing is left: 3 tasks"),
+        (soak, {"after": idle("mt_open_streams", 3.0, threads=18, fds=15)}, "left: 2 threads; 1 fds; 3 tasks"),
         (soak, {"after": idle("mt_queue_tokens", 9.0)}, "nothing is left: 1 slots"),
         (soak, {"after": idle('mt_ready{model="m",version="6"}', 1.0)}, "nothing is left: 1 slots"),
         (soak, {"after": idle('mt_model_swaps_total{model="m"}', 31.0)}, "30 were made, the server counted 31"),
@@ -220,11 +218,10 @@ def test_where_everything_held_the_line_has_the_figures_and_says_so(summary: Sum
         (bad_inputs, {"server_faults": ["it does not serve"]}, "between batches the server is well: it does not serve"),
         (
             bad_inputs,
-            {"translations": [reply("INTERNAL", message="x")]},
-            "bystanders are answered as before: INTERNAL: x",
+            {"translations": [reply("INTERNAL")], "alone": [reply("UNAVAILABLE", message="y")]},
+            "as before: UNAVAILABLE: y; INTERNAL",
         ),
         (bad_inputs, {"looks": [reply("WRONG_ANSWER", message="no model")]}, "WRONG_ANSWER: no model"),
-        (bad_inputs, {"alone": [reply("UNAVAILABLE", message="y")]}, "UNAVAILABLE: y"),
         (
             bad_inputs,
             {"translations": [reply(latency_s=11.0)]},
