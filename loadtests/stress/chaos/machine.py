@@ -115,18 +115,6 @@ def decoding_killed(stage: Stage) -> None:
     _lose_decoding(stage, psutil.Process.kill)
 
 
-@fault(
-    told={"INTERNAL"},
-    hits_batch=True,
-    metric='mt_decoding_process_failures_total{cause="no_step"}',
-    limits={"slowest_s": 2.0 + _MAX_STEP_S},
-    environment=lambda _: {"DRAGOMAN_SCHEDULING__MAX_STEP_S": str(_MAX_STEP_S)},
-)
-def decoding_stopped(stage: Stage) -> None:
-    """The process that decodes is stopped (SIGSTOP) in the middle of a batch, and never goes on."""
-    _lose_decoding(stage, psutil.Process.suspend)
-
-
 def _lose_decoding(stage: Stage, end: Callable[[psutil.Process], None]) -> None:
     decoding = process_tree(stage.server.process.pid)[1:]
     stage.require(bool(decoding), "the server decodes in no process of its own")
@@ -217,6 +205,18 @@ def _translate_all(stage: Stage, client: Client) -> Iterator[Reply]:
         for options in (pb.DecodingOptions(return_alignment=True), pb.DecodingOptions(coverage_penalty=0.2)):
             request = question.request + pb.TranslateRequest(options=options).SerializeToString()
             yield client.call(Method.TRANSLATE, request)
+
+
+@fault(
+    told={"INTERNAL"},
+    hits_batch=True,
+    metric='mt_decoding_process_failures_total{cause="no_step"}',
+    limits={"slowest_s": 2.0 + _MAX_STEP_S},
+    environment=lambda _: {"DRAGOMAN_SCHEDULING__MAX_STEP_S": str(_MAX_STEP_S)},
+)
+def decoding_stopped(stage: Stage) -> None:
+    """The process that decodes is stopped (SIGSTOP) in the middle of a batch, and never goes on."""
+    _lose_decoding(stage, psutil.Process.suspend)
 
 
 def _clock_environment(output: Path) -> Mapping[str, str]:
