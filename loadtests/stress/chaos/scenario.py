@@ -45,7 +45,7 @@ clock jumps by a library that is compiled (cc) and preloaded; without a C compil
 server."""
 
 FAULTS: Final = tuple(one for room in (connections, machine) for one in vars(room).values() if isinstance(one, Fault))
-"""In the order in which they are injected: what damages most comes last, those with a server of their own at the end."""
+"""In the order in which they are injected: what damages most comes last, those with servers of their own at the end."""
 
 _SETTLE_S: Final = 10.0
 
