@@ -1,14 +1,32 @@
-"""Finished calls, as gRPC hands them over, and records of calls."""
+"""Finished calls, as gRPC hands them over; records of calls, and runs of a load test, made up."""
 
+import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
 
+from loadtests.arrivals import poisson
+from loadtests.load import report_of
+from loadtests.offer import Load, Run
 from loadtests.records import CallRecord, Summary, summarize
+from loadtests.report import Report
+from loadtests.sampler import Sample
 from loadtests.wire import Outcome
+from loadtests.workload import Workload
 from service.api import status
 from service.errors import DragomanError
+
+BEGAN_S = 100.0
+MACHINE: dict[str, Any] = {
+    "cpu": "Abacus <1>",
+    "cores": 2,
+    "instruction_sets": ["avx2"],
+    "python": "3.11",
+    "versions": {"dragoman": "0.1.0", "torch": None},
+    "date": "2026-11-21T12:00:00+00:00",
+}
 
 
 class EndedCall:
@@ -45,3 +63,48 @@ def summary_of(
     answered = [record(Outcome.ANSWERED, latency_s=latency_s, lag_s=lag_s) for latency_s in latencies_s]
     others = [record(Outcome.ERROR)] * num_errors + [record(Outcome.REJECTED)] * num_rejected
     return summarize([*answered, *others], duration_s=10.0)
+
+
+def answered(offset_s: float, latency_s: float) -> CallRecord:
+    """A call that spent a fifth of its time in each stage."""
+    told: dict[str, Any] = dict.fromkeys(("queue_s", "encode_s", "decode_s", "text_s"), latency_s / 5)
+    told |= {"status": "OK", "profile": "sentence", "num_texts": 1, "num_source_tokens": 10, "num_target_tokens": 12}
+    return record(Outcome.ANSWERED, planned_s=BEGAN_S + offset_s, lag_s=0.001, latency_s=latency_s, **told)
+
+
+def sample(offset_s: float) -> Sample:
+    """Of a server that is ever more busy: three tokens, half a core and a MiB more each second."""
+    values = {
+        "mt_queue_segments": offset_s,
+        "mt_batch_live_segments": 2.0,
+        "mt_batch_live_rows": 8.0,
+        "mt_batch_segments_sum": 30.0 * offset_s,
+        "mt_batch_segments_count": 10.0 * offset_s,
+        "mt_target_tokens_total": 3.0 * offset_s,
+        "process_cpu_seconds_total": 0.5 * offset_s,
+        "process_resident_memory_bytes": 2.0**20 * (100 + offset_s),
+        'mt_build_info{onnxruntime="1.31",version="0.1.0"}': 1.0,
+    }
+    return Sample(at_s=BEGAN_S + offset_s, values=values)
+
+
+def run_of(records: Sequence[CallRecord] = (), *, samples: Sequence[Sample] = (), duration_s: float = 10.0) -> Run:
+    """Ten seconds of one call a second, if no others are given."""
+    given = records or [answered(index, 0.1 * (index + 1)) for index in range(10)]
+    return Run(
+        load=Load(workload=Workload(data=Path("/data")), arrivals=poisson(1.0), duration_s=duration_s),
+        records=given,
+        warm_up_records=[],
+        samples=samples,
+        began_s=BEGAN_S,
+        summary=summarize(given, duration_s=duration_s, generator_cpu_s=0.5),
+    )
+
+
+def reported(
+    run: Run | None = None, *, kept: dict[str, Any] | None = None, broken: Sequence[str] = (), **given: Any
+) -> Report:
+    """As a load test judges a run by the flags that are given."""
+    options = argparse.Namespace(**{"mode": "full", "slo": None, "max_lag": None, "max_regression": 0.1, **given})
+    where = {"machine": MACHINE, "command": "python -m loadtests load --rate 1"}
+    return report_of(run or run_of(), options, where, kept=kept, broken=broken)

@@ -8,8 +8,7 @@ from loadtests.load import compare, parse_share, read_baseline, settings_of
 from loadtests.report import figures_line
 from loadtests.slo import parse_slo
 from loadtests.wire import Outcome
-from tests.unit.loadtests.fake_calls import record
-from tests.unit.loadtests.fake_runs import BEGAN_S, MACHINE, answered, reported, run_of, sample
+from tests.unit.loadtests.fake_calls import BEGAN_S, MACHINE, answered, record, reported, run_of, sample
 
 SETTINGS = settings_of(run_of().load)
 

@@ -13,8 +13,7 @@ from loadtests.sampler import RESIDENT_BYTES, Sample
 from loadtests.texts import Profile
 from loadtests.wire import Method, Outcome
 from loadtests.workload import Mix, Workload
-from tests.unit.loadtests.fake_calls import record
-from tests.unit.loadtests.fake_runs import BEGAN_S, run_of
+from tests.unit.loadtests.fake_calls import BEGAN_S, record, run_of
 
 GOOD = [record(Outcome.ANSWERED, latency_s=1.5)] * 60 + [record(Outcome.REJECTED)] * 540
 MIXED = [record(kind, planned_s=BEGAN_S + second) for second in range(3) for kind in Outcome]

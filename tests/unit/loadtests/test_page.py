@@ -10,8 +10,7 @@ from loadtests.page import series_of
 from loadtests.sampler import Sample
 from loadtests.slo import parse_slo
 from loadtests.wire import Outcome
-from tests.unit.loadtests.fake_calls import record
-from tests.unit.loadtests.fake_runs import BEGAN_S, answered, reported, run_of, sample
+from tests.unit.loadtests.fake_calls import BEGAN_S, answered, record, reported, run_of, sample
 
 STAGES = ["client", "queue", "encode", "decode", "text", "beyond"]
 DRAWN = [
