@@ -238,10 +238,7 @@ class Bystanders:
         look: Callable[[Client], Reply] = Client.check,
         look_each_s: float = 0.02,
     ) -> None:
-        """Let so many threads translate and one more look: a call without queue and model.
-
-        There is a pause between two calls of each, so that the machine is busy and not full.
-        """
+        """Let so many threads translate and one more look, without queue and model; pauses leave room for others."""
         self.translations: list[Reply] = []
         self.looks: list[Reply] = []
         self._target = target

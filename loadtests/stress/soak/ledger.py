@@ -71,9 +71,7 @@ def read_access_log(output: Path) -> tuple[list[Entry], list[str]]:
 class Notes:
     """What became of calls; sentences of what should have become otherwise."""
 
-    ends: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Calls by kind and method, and by status as their callers saw it."""
-
+    ends: Counter[tuple[str, str]] = field(default_factory=Counter)  # calls by label, and by status as callers saw it
     entries: list[Entry] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
     twice: list[str] = field(default_factory=list)
@@ -198,10 +196,7 @@ def _differing(entries: Sequence[Entry], logged: Sequence[Entry]) -> Iterator[st
 
 
 def _miscounted(entries: Sequence[Entry], logged: Sequence[Entry], metrics: Mapping[str, float]) -> dict[str, int]:
-    """Compare each counter with the log, which it must equal, and with what the clients know, which bounds it.
-
-    A sentence for each method and status that does not fit comes with how many calls it is about.
-    """
+    """Return a sentence for each counter that the log contradicts or the clients do, with by how many calls."""
     matches = ((_REQUESTS.fullmatch(name), value) for name, value in metrics.items())
     counted = Counter({match.groups(): round(value) for match, value in matches if match})
     in_log, possible = _sums(logged), _sums(entries)
