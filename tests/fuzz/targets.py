@@ -1,0 +1,9 @@
+"""All targets."""
+
+from typing import Final
+
+from tests.fuzz.calls import CALLS
+from tests.fuzz.files import FILES
+from tests.fuzz.wire import WIRE
+
+TARGETS: Final = (*FILES, *CALLS, *WIRE)

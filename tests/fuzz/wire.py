@@ -1,0 +1,221 @@
+"""What comes in through the two ports of a real server, which goes on answering others."""
+
+import contextlib
+import http.client
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import grpc
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from hpack import Encoder
+from hypothesis import strategies as st
+
+from loadtests.wire import Method
+from service.app import Ports
+from tests.fuzz.calls import translation_messages
+from tests.fuzz.mutations import mutated
+from tests.fuzz.target import MAX_INPUT_BYTES, Check, Target
+from tests.integration.real_process import START_S, process
+
+_HOSTILE_HOST: Final = "127.0.0.2"
+"""Where inputs come from; the victim has another address, as limits of a peer are not its own."""
+
+_LISTEN_S: Final = 0.1
+"""How long an input waits for its answer."""
+
+_VICTIM_S: Final = 10.0
+_MAX_GROWTH_BYTES: Final = 192 << 20
+"""Of the server's memory over all inputs."""
+
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _SETTINGS, _CONTINUATION = 0, 1, 4, 9
+
+
+@contextmanager
+def _server(send: Callable[[Ports, bytes], None]) -> Iterator[Check]:
+    with process() as server:
+        ports = server.wait_until_ready(timeout_s=START_S)
+        with grpc.insecure_channel(f"127.0.0.1:{ports.grpc_port}") as channel:
+            victim = _Victim(channel, ports.http_port)
+            victim.is_served()
+            limit_bytes = victim.server_bytes() + _MAX_GROWTH_BYTES
+
+            def check(content: bytes) -> None:
+                send(ports, content)
+                victim.is_served()
+                assert victim.server_bytes() <= limit_bytes
+
+            yield check
+
+
+class _Victim:
+    """A caller who does nothing wrong, an operator's probe, and its scrape."""
+
+    def __init__(self, channel: grpc.Channel, http_port: int) -> None:
+        self._stub = pb_grpc.TranslationServiceStub(channel)
+        self._http_port = http_port
+
+    def is_served(self) -> None:
+        """Ask both ports; an error is a finding."""
+        request = pb.TranslateRequest(texts=["Hi."], source_language="en", target_language="de")
+        assert self._stub.Translate(request, timeout=_VICTIM_S).translations
+        assert self._get("/readyz")[0] == 200
+
+    def server_bytes(self) -> int:
+        """Return what the server has in memory."""
+        found = re.search(r"^process_resident_memory_bytes (\S+)$", self._get("/metrics")[1], re.MULTILINE)
+        assert found
+        return int(float(found[1]))
+
+    def _get(self, path: str) -> tuple[int, str]:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self._http_port, timeout=_VICTIM_S)) as asked:
+            asked.request("GET", path)
+            response = asked.getresponse()
+            return response.status, response.read().decode()
+
+
+def _send(port: int, content: bytes) -> bytes:
+    """Send bytes on a connection of their own, and take what comes for a moment; it may be closed at any time."""
+    answer = b""
+    with contextlib.suppress(OSError), socket.socket() as connection:
+        connection.settimeout(_VICTIM_S)
+        connection.bind((_HOSTILE_HOST, 0))
+        connection.connect(("127.0.0.1", port))
+        connection.sendall(content)
+        until_s = time.monotonic() + _LISTEN_S
+        while (remaining_s := until_s - time.monotonic()) > 0:
+            connection.settimeout(remaining_s)
+            if not (received := connection.recv(65_536)):
+                break
+            answer += received
+    return answer
+
+
+def _send_http2(ports: Ports, content: bytes) -> None:
+    _send(ports.grpc_port, content)
+
+
+def _send_http(ports: Ports, content: bytes) -> None:
+    answer = _send(ports.http_port, content)
+    assert b"Traceback" not in answer
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes, *, length: int | None = None) -> bytes:
+    """Return a frame of HTTP/2, with the length it has or another one."""
+    size = len(payload) if length is None else length
+    return size.to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+_STREAMS = st.one_of(st.sampled_from([1, 1, 3, 5, 0, 2]), st.integers(0, 2**32 - 1))
+_NUMBERS = st.one_of(st.integers(0, 8), st.integers(0, 2**32 - 1), st.sampled_from([65_535, 2**31 - 1, 16_384]))
+_NAMES = st.sampled_from(
+    [":method", ":path", ":scheme", ":authority", ":status", ":", "", "te", "content-type", "grpc-timeout", "cookie",
+     "grpc-encoding", "authorization", "x-request-id", "content-length", "host", "UPPER", "a b", "grpc-status-bin",
+     "grpc-accept-encoding", "user-agent", "connection", "transfer-encoding", "traceparent", "grpc-tags-bin"]
+)  # fmt: skip
+_VALUES = st.one_of(
+    st.sampled_from(["", "POST", "GET", "/", "1n", "99999999H", "-1S", "0m", "gzip", "identity", "application/grpc+x"]),
+    st.sampled_from(["Bearer x", "Bearer ", "!!!", "AAAA", "\r\n", "\0", "é", "x" * 9000, "00-" + "0" * 32 + "-1-ff"]),
+    st.text(st.characters(max_codepoint=255), max_size=10),
+)
+
+
+@st.composite
+def _header_blocks(draw: st.DrawFn) -> bytes:
+    """The headers of a call, some of them removed, repeated or added."""
+    path = draw(st.one_of(st.sampled_from([method.path for method in Method]), st.sampled_from(_OTHER_PATHS), _VALUES))
+    headers = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x")]
+    headers += [("content-type", "application/grpc"), ("te", "trailers")]
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2, 5]))):
+        place = draw(st.integers(0, len(headers)))
+        headers[place : place + draw(st.integers(0, 1))] = [(draw(_NAMES), draw(_VALUES))] * draw(
+            st.sampled_from([0, 1, 1, 2, 100])
+        )
+    encoded: bytes = Encoder().encode([(name.encode(), value.encode("latin-1")) for name, value in headers])
+    return encoded
+
+
+_OTHER_PATHS: Final = (
+    *("/grpc.health.v1.Health/Watch", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"),
+    *(
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "/dragoman.v1.TranslationService/None",
+        "/a/b/c",
+        "*",
+    ),
+)
+
+
+@st.composite
+def _bodies(draw: st.DrawFn) -> bytes:
+    """Messages as gRPC frames them, with lengths and flags that need not be right."""
+    message = draw(st.one_of(translation_messages().map(lambda sent: sent[1:]), st.binary(max_size=20)))
+    length = draw(st.one_of(st.just(len(message)), st.just(len(message)), _NUMBERS))
+    flag = draw(st.sampled_from([0, 0, 0, 1, 2, 255]))
+    return (bytes([flag]) + length.to_bytes(4, "big") + message)[: draw(st.sampled_from([16_384, 16_384, 5, 3]))]
+
+
+@st.composite
+def _frames(draw: st.DrawFn) -> bytes:
+    """One frame, or a whole call."""
+    stream = draw(_STREAMS)
+    match draw(st.integers(0, 5)):
+        case 0 | 1:
+            call = frame(_HEADERS, 4, stream, draw(_header_blocks()))
+            return call + frame(_DATA, draw(st.sampled_from([1, 1, 0])), stream, draw(_bodies()))
+        case 2:
+            block = draw(_header_blocks())
+            cut = draw(st.integers(0, len(block)))
+            return frame(_HEADERS, 0, stream, block[:cut]) + frame(_CONTINUATION, 4, stream, block[cut:])
+        case 3:
+            pairs = draw(st.lists(st.tuples(st.integers(0, 9), _NUMBERS), max_size=4))
+            payload = b"".join(name.to_bytes(2, "big") + value.to_bytes(4, "big") for name, value in pairs)
+            return frame(_SETTINGS, draw(st.integers(0, 1)), draw(st.sampled_from([0, 0, 0, 1])), payload)
+    payload = draw(st.one_of(_NUMBERS.map(lambda number: number.to_bytes(4, "big")), st.binary(max_size=40)))
+    length = draw(st.one_of(st.none(), st.none(), st.integers(0, 2**24 - 1)))
+    return frame(draw(st.integers(0, 12)), draw(st.integers(0, 255)), stream, payload, length=length)
+
+
+@st.composite
+def _connections(draw: st.DrawFn) -> bytes:
+    """What one client sends: mostly the preface and settings first, then frames, of which some come often."""
+    content = draw(st.sampled_from([_PREFACE, _PREFACE, _PREFACE, _PREFACE, b"", b"PRI * HTTP/2.0\r\n\r\n"]))
+    content += draw(st.sampled_from([frame(_SETTINGS, 0, 0, b""), frame(_SETTINGS, 0, 0, b""), b""]))
+    for piece in draw(st.lists(_frames(), max_size=8)):
+        content += piece * draw(st.sampled_from([1, 1, 1, 1, 2, 50, 400]))
+    return content[:MAX_INPUT_BYTES]
+
+
+_HTTP_SEEDS: Final = (
+    b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: application/openmetrics-text\r\nAccept-Encoding: gzip\r\n\r\n",
+    b"GET /readyz?a=b HTTP/1.0\r\n\r\n",
+    b"POST /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\nabc",
+    b"HEAD /metrics HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n",
+)
+_HTTP_TOKENS: Final = (
+    *(b"\r\n", b"\n", b"\0", b" ", b":", b"/", b"%00", b"%", b"?", b"name[]=x&", b"..", b"HTTP/9.9", b"HTTP/", b"\xff"),
+    *(
+        b"Content-Length: -1\r\n",
+        b"Accept: ;q=\r\n",
+        b"Accept: text/plain;version=0.0.4;escaping=x\r\n",
+        b"\r\n\r\n",
+        b"x: y\r\n",
+    ),
+)
+
+WIRE: Final = (
+    Target(
+        name="http2",
+        inputs=st.one_of(
+            _connections(), _connections().flatmap(lambda one: mutated([one], [b"\xff", b"\0", _PREFACE]))
+        ),
+        opened=lambda: _server(_send_http2),
+        share=3,
+    ),
+    Target(name="http", inputs=mutated(_HTTP_SEEDS, _HTTP_TOKENS), opened=lambda: _server(_send_http)),
+)
