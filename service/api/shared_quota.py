@@ -117,7 +117,7 @@ class SharedQuota:
         """Return whether the store has answered, and what.
 
         The question is a task of its own. So no caller who comes and goes costs a connection, and the time is kept
-        even by a client that loses a cancellation now and then, as redis-py does while many wait for connections.
+        even where a cancellation is lost, as `asyncio.wait_for`, which redis-py uses, does before Python 3.12.
         """
         is_retry = self._is_away
         if is_retry:
