@@ -259,18 +259,10 @@ def _compare(options: argparse.Namespace, model: str, peer: Peer, files: ModelFi
                     runs[side].append(run(systems[side], rate_per_s, run_s, options.seed + repetition))
                     bar.update()
                 points.append(_point(percent / 100, runs, ours_per_s / theirs_per_s))
-    return {
-        "model": model,
-        "peer": peer,
-        "objective": str(slo),
-        "settings": settings.name,
-        "trials": trials,
-        "agreement": agreement,
-        "our_capacity": asdict(capacities["ours"]),
-        "their_capacity": asdict(capacities["theirs"]),
-        "capacity_ratio": ours_per_s / theirs_per_s,
-        "points": points,
-    }
+    asked = {"model": model, "peer": peer, "objective": str(slo), "settings": settings.name, "trials": trials}
+    both = {"our_capacity": asdict(capacities["ours"]), "their_capacity": asdict(capacities["theirs"])}
+    ratio = ours_per_s / theirs_per_s
+    return {**asked, "agreement": agreement, **both, "capacity_ratio": ratio, "points": points}
 
 
 def agreement_of(

@@ -8,6 +8,7 @@ import argparse
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -133,14 +134,6 @@ def _asked(model: str, data: Path | None) -> tuple[list[str], SearchOptions, Dec
         texts = work.whole_sentences(work.sentence_sets(data, size=_NUM_SENTENCES)[0][1])
         return texts, work.USUAL, DecodingOptions(length_penalty=work.USUAL.length_penalty)
     sources = work.random_sources(_NUM_MADE_UP_SENTENCES, vocabulary_size=BASE_VOCABULARY_SIZE, eos_id=EOS_ID)
-    options = DecodingOptions(  # so that every target has the same length, whatever it says
-        min_target_tokens=work.TARGET_TOKENS - 1,
-        max_target_tokens=work.TARGET_TOKENS,
-        length_penalty=0.0,
-        repetition_guard=False,
-    )
-    return (
-        [" ".join(map(made_up_word, source[:-1])) for source in sources],
-        work.fixed_length(work.TARGET_TOKENS),
-        options,
-    )
+    texts, length = [" ".join(map(made_up_word, source[:-1])) for source in sources], work.TARGET_TOKENS
+    options = DecodingOptions(min_target_tokens=length - 1, max_target_tokens=length)  # whatever they say
+    return texts, work.fixed_length(length), replace(options, length_penalty=0.0, repetition_guard=False)

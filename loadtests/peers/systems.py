@@ -162,11 +162,10 @@ class Workers(ExitStack):
     """A process for each system of one model, alive for the whole comparison and idle but for its turn.
 
     A process of its own gives each its environment (CTranslate2 reads its instruction set when it is imported) and
-    keeps the thread pools of one library from the others.
+    keeps the thread pools of one library from the others. Each is started when it is first needed.
     """
 
     def __init__(self, files: ModelFiles) -> None:
-        """Start none yet: each is started when it is first needed."""
         super().__init__()
         self._files = files
         self._processes: dict[tuple[Peer, str], ProcessPoolExecutor] = {}
