@@ -28,7 +28,7 @@ from service.models.lifecycle import ModelLoader
 from service.models.model import ModelParts, full_name
 from service.models.repository import ModelRepository, warm_up
 from service.models.serving import SERVING_NAME, ServingSettings
-from service.models.watcher import Watcher
+from service.models.watcher import LOADING, Watcher
 from service.runtime.__main__ import load_network
 from service.runtime.onnx_model import model_limits
 from service.telemetry.http_server import HttpServer, make_app
@@ -36,7 +36,7 @@ from service.telemetry.logs import LogStream
 from service.telemetry.metrics import Metrics, observe_process
 from service.telemetry.tracing import Tracing, TracingSettings
 from service.text.tokenizer import open_tokenizer
-from service.threads import num_cores, started_pool
+from service.threads import call_in_daemon, num_cores, started_pool
 from service.translate.service import Translator
 
 log = logging.getLogger(__name__)
@@ -180,7 +180,7 @@ class App:
 
         Raises as `ModelRepository.load_all`.
         """
-        await asyncio.to_thread(self._models.load_all)
+        await call_in_daemon(self._models.load_all, name=f"{LOADING}all")  # a signal must not wait for it
         await self._grpc.open()
         self._set_ready(True)
         self._watcher.start()
@@ -238,7 +238,7 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
         gc.freeze()  # what was imported stays: looking through it again and again would stop all requests for that time
         return await _unless(stop, _serve_until(drain, app))
     finally:
-        stopping.set()  # ends loads, which the event loop would wait for
+        stopping.set()  # ends loads, and the processes that load
         await app.stop()
 
 

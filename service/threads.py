@@ -1,11 +1,12 @@
 """Threads of the process: cores, pools, priorities, and the interval at which Python switches between them."""
 
+import asyncio
 import math
 import os
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final
 
@@ -105,3 +106,18 @@ def started_pool(num_threads: int, *, name: str) -> ThreadPoolExecutor:
         raise
     wait(arrivals)
     return pool
+
+
+async def call_in_daemon(function: Callable[[], None], *, name: str) -> None:
+    """Call a function in a thread for which neither the end of the event loop nor that of the process waits."""
+    future: Future[None] = Future()
+    future.set_running_or_notify_cancel()  # who stops waiting leaves it as it is
+
+    def call() -> None:
+        try:
+            future.set_result(function())  # type: ignore[func-returns-value]
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            future.set_exception(error)
+
+    threading.Thread(target=call, name=name, daemon=True).start()
+    await asyncio.wrap_future(future)

@@ -4,13 +4,18 @@ import argparse
 import asyncio
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 from service import app
 from service.config import CONFIG_VARIABLE, load_settings
 from service.errors import ConfigError, DragomanError
+from service.models.watcher import LOADING
 from service.telemetry.logs import LogStream, configure_logs
+
+_KILL_S = 2.0
+"""For threads that load models to kill the processes that load."""
 
 _DESCRIPTION = """\
 Serves every model of a directory over gRPC, and metrics and probes over HTTP.
@@ -56,4 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
     except DragomanError as error:
         print(f"dragoman: {error}", file=sys.stderr)
         return 1
-    return 0 if is_drained else 1
+    exit_code = 0 if is_drained else 1
+    for thread in threading.enumerate():
+        if thread.name.startswith(LOADING):
+            thread.join(_KILL_S)
+            if thread.is_alive():
+                os._exit(exit_code)  # a network that still runs in this process would abort it
+    return exit_code

@@ -23,6 +23,9 @@ from service.models.serving import (
 
 log = logging.getLogger(__name__)
 
+LOADING = "load-"
+"""Begins the name of each thread that loads models by itself, not for a caller."""
+
 _MAX_LOADS = 4  # at a time: cores and memory are those of the versions that serve
 
 
@@ -119,7 +122,7 @@ class Reconciler:
         self._forget_removed(name, on_disk)
         if missing := self._missing(name, on_disk):
             arguments = (name, missing, on_disk)
-            self._loads[name] = threading.Thread(target=self._load, args=arguments, name=f"load-{name}", daemon=True)
+            self._loads[name] = threading.Thread(target=self._load, args=arguments, name=LOADING + name, daemon=True)
             self._loads[name].start()
         else:
             self.retire_unwanted(name, tuple(on_disk.versions))

@@ -382,6 +382,20 @@ def test_a_signal_to_the_group_while_a_process_is_being_started_ends_all(
         assert "Traceback" not in group.log
 
 
+def test_a_process_that_is_stopped_while_it_loads_does_not_keep_the_server_from_ending(tiny_model: Path) -> None:
+    with group_of(tiny_model) as group:
+        group.read_until("listening")
+        until(lambda: bool(decoding_processes(group.process.pid)), "a process that decodes is there")
+        (child,) = decoding_processes(group.process.pid)
+        os.kill(child, signal.SIGSTOP)
+
+        group.send(signal.SIGTERM)
+
+        assert group.exit_code() == 0
+        until(lambda: is_gone(child), "the process that loads has ended")
+        assert [word in group.log for word in ("stopped", "Traceback", '"error"')] == [True, False, False]
+
+
 def test_the_process_of_an_unloaded_version_is_gone(tiny_models: Path) -> None:
     with ready_server(tiny_models, **UNTOUCHED) as server:
         before = server.children()

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from service.bundle import MANIFEST_NAME, file_entry
+from service.bundle import MANIFEST_NAME, MAX_FILE_BYTES, file_entry
 from tests.integration.real_process import START_S, STOP_S, get, process, wait_for_sample
 
 HUGE = 1_200_000_000  # floats: 4.5 GiB
@@ -104,12 +104,32 @@ def test_a_graph_that_cannot_be_warmed_up_fails_its_version_and_others_are_loade
     assert fault in server.log
 
 
-def test_a_server_whose_model_loops_while_it_starts_ends_at_a_signal(tmp_path: Path, bundle: Path) -> None:
+@pytest.mark.parametrize("isolation", ["process", "none"])
+def test_a_server_whose_model_loops_while_it_starts_ends_at_a_signal(
+    tmp_path: Path, bundle: Path, isolation: str
+) -> None:
     put_bundle(tmp_path, bundle, "bad", endless())
-    with process("--models", str(tmp_path)) as server:
+    with process("--models", str(tmp_path), DRAGOMAN_RUNTIME__ISOLATION=isolation) as server:
         server.wait_for("device chosen", timeout_s=START_S)
 
         server.send(signal.SIGTERM)
 
         assert server.wait(timeout_s=START_S) == 0
     assert "Traceback" not in server.log
+
+
+def test_a_server_that_reads_a_large_file_while_it_starts_ends_at_a_signal(tmp_path: Path, bundle: Path) -> None:
+    put_bundle(tmp_path, bundle, "big")
+    path = tmp_path / "big" / "1" / MANIFEST_NAME
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest["files"]["sparse.bin"] = {"sha256": "0" * 64, "bytes": MAX_FILE_BYTES}
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    with (path.parent / "sparse.bin").open("wb") as sparse:
+        sparse.truncate(MAX_FILE_BYTES)
+    with process("--models", str(tmp_path)) as server:
+        server.wait_for("listening", timeout_s=START_S)
+
+        server.send(signal.SIGTERM)
+
+        assert server.wait(timeout_s=STOP_S) == 0
+        assert "SHA-256" not in server.log
