@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,20 @@ def buckets_of(url_file: Path) -> RedisBuckets:
 
 def charge(number: int, amount: float = 1) -> Charge:
     return Charge(caller=f"caller-{number}", unit="requests/s", limit=1e-6 * (number + 1), amount=amount)
+
+
+async def test_calls_at_the_same_moment_get_no_more_together_than_there_is(url_file: Path, redis: RedisServer) -> None:
+    url_file.write_text(redis.url, encoding="utf-8")
+    replicas = [buckets_of(url_file) for _ in range(2)]
+    one = Charge(caller="shop", unit="source tokens/min", limit=20.0, amount=1)
+    began_s = time.monotonic()
+
+    answers = await asyncio.gather(*(replica.take([one]) for _ in range(50) for replica in replicas))
+
+    refilled = int((time.monotonic() - began_s) * one.rate_per_s) + 1
+    assert 20 <= sum(answer is None for answer in answers) <= 20 + refilled
+    for replica in replicas:
+        await replica.close()
 
 
 async def test_a_call_that_is_cancelled_leaves_no_answer_for_another(url_file: Path, redis: RedisServer) -> None:
