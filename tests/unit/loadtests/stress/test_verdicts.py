@@ -1,7 +1,7 @@
 """What each scenario says of what it has seen: its line, its promises and what breaks them, its JSON."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ METRICS = {
 BROKEN_VERSION = '{"event": "model could not be loaded", "level": "error"}'
 
 
-def reply(status: str = "OK", *, latency_s: float = 0.125, message: str = "") -> Reply:
+def reply(status: str = "OK", message: str = "", *, latency_s: float = 0.125) -> Reply:
     return Reply(status=status, message=message, began_s=10.0, ended_s=10.0 + latency_s)
 
 
@@ -97,15 +97,12 @@ def chaos(**changed: Any) -> Summary:
     return injected(**changed).summary
 
 
-def faults(*results: Result, ends: Sequence[int | None] = (0,)) -> Summary:
-    return summarize(results, ends)
-
-
 def record(index: int, status: str = "OK", *, kind: str = "nul", seconds: float = 0.02, **fields: Any) -> Record:
     return Record(kind, index, "unary", 2000, status, seconds, **fields)
 
 
 GROWTH = Growth(shape="dots", method="Translate", num_characters=10_000, half_s=0.4, whole_s=0.9, ratio=2.25)
+STEEP = GROWTH._replace(whole_s=1.6, ratio=4.0)
 SENT = [record(0), record(1, "INVALID_ARGUMENT"), record(2, "LEFT", kind="megabytes")]
 
 
@@ -121,9 +118,11 @@ def bad_inputs(**changed: Any) -> Summary:
     return bad.summarize(ran(**changed), seed=7, max_rss_growth_mb=256)
 
 
+FAULTY = record(5, faults=("no hypothesis",))
 FAILED = [record(3, status) for status in ("INTERNAL", "UNKNOWN", "DEADLINE_EXCEEDED", "UNAVAILABLE")]
 SOAKED = "rss_slope_mb_per_h=0.0 rss_noise=0.0 threads_left=0 fds_left=0 tasks_left=0 slots_left=0 swaps=30 wrong=0"
 CANCELLED = "rss_growth_mb=0.0 unanswered=0 cancelled=95 answered=5 left=0 rss_mb=100 calls_per_s=10"
+UNREACHED = reply("UNAVAILABLE", "y")
 STATUSES = "ok=1 refused=1 left=1 internal=2 hangs=1 lost=1"
 SPEED = "slowest_ms=20 p99_us_per_character=10.0 bystander_p99_ms=250.0 look_p99_ms=31.2 look_max_ms=31.2"
 HIT = "fault=sigstop hit=DEADLINE_EXCEEDED:4 bystanders=3 bystander_errors=0 slowest_s=0.12 health_s=0.12"
@@ -144,7 +143,7 @@ HIT = "fault=sigstop hit=DEADLINE_EXCEEDED:4 bystanders=3 bystander_errors=0 slo
         (chaos(**UNCOUNTED), "files=0 seen=-"),
         (chaos(**IN_BATCH, translations=(reply(), reply("INTERNAL"))), "seen=mt_missed+3"),
         (chaos(**DELAYING, translations=(reply(latency_s=10.5),)), "seen=mt_missed+3"),
-        (faults(injected(), injected()), "chaos faults=2 held=2"),
+        (summarize([injected(), injected()], [0]), "chaos faults=2 held=2"),
         (
             bad_inputs(records=[*SENT, *FAILED]),
             f"bad_inputs inputs=7 kinds=2 {STATUSES} rss_growth_mb=30.0 {SPEED} worst_growth=2.2 inputs_per_s=5",
@@ -159,95 +158,67 @@ def test_where_everything_held_the_line_has_the_figures_and_says_so(summary: Sum
 
 
 @pytest.mark.parametrize(
-    ("scenario", "changed", "sentence"),
+    ("summary", "sentence"),
     [
-        (soak, {"samples": samples(mb_per_s=0.5)}, "memory does not grow: it grows by 1800.0 MB/h"),
-        (soak, {"after": idle("mt_open_streams", 3.0, threads=18, fds=15)}, "left: 2 threads; 1 fds; 3 tasks"),
-        (soak, {"after": idle("mt_queue_tokens", 9.0)}, "nothing is left: 1 slots"),
-        (soak, {"after": idle('mt_ready{model="m",version="6"}', 1.0)}, "nothing is left: 1 slots"),
-        (soak, {"after": idle('mt_model_swaps_total{model="m"}', 31.0)}, "30 were made, the server counted 31"),
-        (soak, {"num_swaps": 0, "after": idle(without="swaps")}, "everything is met: run longer: 0 swaps"),
-        (soak, {"after": idle('mt_segments_total{outcome="ok"}', 4.0)}, "5 sentences, the server counted 4 segments"),
-        (soak, {"after": idle('mt_segments_total{outcome="error"}', 2.0)}, "not provoked: 2 segments failed"),
-        (soak, {"num_broken_versions": 0}, "no error that was not provoked"),
-        (soak, {"after": idle(without="requests")}, "clients and server know the same calls: "),
-        (soak, {"logged": ENTRIES[1:]}, "expected OK, the server says UNSEEN"),
-        (soak, {"notes": notes(unanswered=list("abcdefg"))}, "each request is answered: a; b; c; d; e; and 2 more"),
-        (soak, {"notes": notes(twice=["a"])}, "no request is answered twice: a"),
-        (soak, {"notes": notes(wrong=["a"])}, "each answer is right: a"),
-        (soak, {"notes": notes(errors=["a"])}, "no error that was not provoked: a"),
-        (soak, {"notes": notes(last="OK")}, "no call ended with ['NOT_FOUND']"),
-        (soak, {"complaints": (BROKEN_VERSION, "Traceback")}, "no error that was not provoked: Traceback"),
-        (soak, {"exit_code": -9}, "the server drains: it ended with exit code -9"),
-        (cancellations, {"complaints": ("Traceback",)}, "no error that was not provoked: Traceback"),
-        (cancellations, {"left": {"mt_queue_segments": 1.0}}, "work is left: {'mt_queue_segments': 1.0}"),
-        (cancellations, {"memory_mb": [100.0, *range(100, 200, 10), 190.0]}, "grows: 90 MB, more than 32"),
-        (cancellations, {"answered": 0}, "both ends are met"),
-        (cancellations, {"cancelled": 0}, "both ends are met"),
-        (chaos, {"broken": ["the server lied"]}, "sigstop: the server lied"),
-        (chaos, {"hits": Counter()}, "callers who are hit are told: they were told {}"),
-        (chaos, {"hits": Counter(UNKNOWN=1)}, "callers who are hit are told: they were told {'UNKNOWN': 1}"),
-        (
-            chaos,
-            {"translations": (reply(), reply("INTERNAL", message="why"))},
-            "bystanders are answered: INTERNAL: why",
-        ),
-        (chaos, {**IN_BATCH, "translations": (reply("UNAVAILABLE"),)}, "bystanders are answered: UNAVAILABLE"),
-        (chaos, {**IN_BATCH, "checks": (reply("INTERNAL"),)}, "bystanders are answered: INTERNAL"),
-        (chaos, {"translations": ()}, "slowest_s: never seen"),
-        (chaos, {"checks": ()}, "health_s: never seen"),
-        (chaos, {"translations": (reply(latency_s=2.5),)}, "slowest_s: 2.5, more than 2"),
-        (chaos, {**DELAYING, "translations": (reply(latency_s=12),)}, "slowest_s: 12, more than 11"),
-        (chaos, {**DELAYING, "checks": (reply(latency_s=1.5),)}, "health_s: 1.5, more than 1"),
-        (chaos, {"num_seen": 0}, "metrics show the fault: mt_missed has not grown"),
-        (chaos, {"left": {"mt_queue_segments": 2.0}}, "no work is left: {'mt_queue_segments': 2.0}"),
+        (soak(samples=samples(mb_per_s=0.5)), "memory does not grow: it grows by 1800.0 MB/h"),
+        (soak(after=idle("mt_open_streams", 3.0, threads=18, fds=15)), "left: 2 threads; 1 fds; 3 tasks"),
+        (soak(after=idle("mt_queue_tokens", 9.0)), "nothing is left: 1 slots"),
+        (soak(after=idle('mt_ready{model="m",version="6"}', 1.0)), "nothing is left: 1 slots"),
+        (soak(after=idle('mt_model_swaps_total{model="m"}', 31.0)), "30 were made, the server counted 31"),
+        (soak(num_swaps=0, after=idle(without="swaps")), "everything is met: run longer: 0 swaps"),
+        (soak(after=idle('mt_segments_total{outcome="ok"}', 4.0)), "5 sentences, the server counted 4 segments"),
+        (soak(after=idle('mt_segments_total{outcome="error"}', 2.0)), "not provoked: 2 segments failed"),
+        (soak(num_broken_versions=0), "no error that was not provoked"),
+        (soak(after=idle(without="requests")), "clients and server know the same calls: "),
+        (soak(logged=ENTRIES[1:]), "expected OK, the server says UNSEEN"),
+        (soak(notes=notes(unanswered=list("abcdefg"))), "each request is answered: a; b; c; d; e; and 2 more"),
+        (soak(notes=notes(twice=["a"])), "no request is answered twice: a"),
+        (soak(notes=notes(wrong=["a"])), "each answer is right: a"),
+        (soak(notes=notes(errors=["a"])), "no error that was not provoked: a"),
+        (soak(notes=notes(last="OK")), "no call ended with ['NOT_FOUND']"),
+        (soak(complaints=(BROKEN_VERSION, "Traceback")), "no error that was not provoked: Traceback"),
+        (soak(exit_code=-9), "the server drains: it ended with exit code -9"),
+        (cancellations(complaints=["Traceback"]), "no error that was not provoked: Traceback"),
+        (cancellations(left={"mt_queue_segments": 1.0}), "work is left: {'mt_queue_segments': 1.0}"),
+        (cancellations(memory_mb=[100.0, *range(100, 200, 10), 190.0]), "grows: 90 MB, more than 32"),
+        (cancellations(answered=0), "both ends are met"),
+        (cancellations(cancelled=0), "both ends are met"),
+        (chaos(broken=["the server lied"]), "sigstop: the server lied"),
+        (chaos(hits=Counter()), "callers who are hit are told: they were told {}"),
+        (chaos(hits=Counter(UNKNOWN=1)), "callers who are hit are told: they were told {'UNKNOWN': 1}"),
+        (chaos(translations=(reply(), reply("INTERNAL", "why"))), "bystanders are answered: INTERNAL: why"),
+        (chaos(**IN_BATCH, translations=(reply("UNAVAILABLE"),)), "bystanders are answered: UNAVAILABLE"),
+        (chaos(**IN_BATCH, checks=(reply("INTERNAL"),)), "bystanders are answered: INTERNAL"),
+        (chaos(translations=()), "slowest_s: never seen"),
+        (chaos(checks=()), "health_s: never seen"),
+        (chaos(translations=(reply(latency_s=2.5),)), "slowest_s: 2.5, more than 2"),
+        (chaos(**DELAYING, translations=(reply(latency_s=12),)), "slowest_s: 12, more than 11"),
+        (chaos(**DELAYING, checks=(reply(latency_s=1.5),)), "health_s: 1.5, more than 1"),
+        (chaos(num_seen=0), "metrics show the fault: mt_missed has not grown"),
+        (chaos(left={"mt_queue_segments": 2.0}), "no work is left: {'mt_queue_segments': 2.0}"),
         *(
-            (chaos, {"measured": {**MEASURED, name: limit + 1}}, f"{name}: {limit + 1}, more than {limit}")
+            (chaos(measured={**MEASURED, name: limit + 1}), f"{name}: {limit + 1}, more than {limit}")
             for name, limit in {"recovered_s": 5, "rss_growth_mb": 64, "threads": 16, "files": 8}.items()
         ),
-        (lambda: faults(injected(), injected(measured={})), {}, "every fault keeps its promises: sigstop"),
-        (lambda: faults(injected(), ends=[0, -7]), {}, "servers end with 0: they ended with [0, -7]"),
-        (lambda: faults(injected(), ends=[None]), {}, "they ended with [None]"),
-        (lambda: faults(ends=[]), {}, "faults were injected: none was"),
-        (
-            bad_inputs,
-            {"records": [record(5, faults=("no hypothesis",))]},
-            "no hypothesis (--seed 7 --only nul --index 5, unary)",
-        ),
-        (bad_inputs, {"memory_mb": [100.0, 400.0, 120.0]}, "300 MB, more than 256"),
-        (bad_inputs, {"server_faults": ["it does not serve"]}, "between batches the server is well: it does not serve"),
-        (
-            bad_inputs,
-            {"translations": [reply("INTERNAL")], "alone": [reply("UNAVAILABLE", message="y")]},
-            "as before: UNAVAILABLE: y; INTERNAL",
-        ),
-        (bad_inputs, {"looks": [reply("WRONG_ANSWER", message="no model")]}, "WRONG_ANSWER: no model"),
-        (
-            bad_inputs,
-            {"translations": [reply(latency_s=11.0)]},
-            "translations of bystanders at p99: 11 s, more than 10",
-        ),
-        (
-            bad_inputs,
-            {"looks": [reply(latency_s=1.5)]},
-            "calls that need the event loop only at p99: 1.5 s, more than 1",
-        ),
-        (
-            bad_inputs,
-            {"growths": [GROWTH._replace(whole_s=1.6, ratio=4.0)]},
-            "Translate of dots took 4.0 times as long for twice the text",
-        ),
+        (summarize([injected(), injected(measured={})], [0]), "every fault keeps its promises: sigstop"),
+        (summarize([injected()], [0, -7]), "servers end with 0: they ended with [0, -7]"),
+        (summarize([injected()], [None]), "they ended with [None]"),
+        (summarize([], []), "faults were injected: none was"),
+        (bad_inputs(records=[FAULTY]), "no hypothesis (--seed 7 --only nul --index 5, unary)"),
+        (bad_inputs(memory_mb=[100.0, 400.0, 120.0]), "300 MB, more than 256"),
+        (bad_inputs(server_faults=["it does not serve"]), "between batches the server is well: it does not serve"),
+        (bad_inputs(translations=[reply("INTERNAL")], alone=[UNREACHED]), "as before: UNAVAILABLE: y; INTERNAL"),
+        (bad_inputs(looks=[reply("WRONG_ANSWER", "no model")]), "WRONG_ANSWER: no model"),
+        (bad_inputs(translations=[reply(latency_s=11)]), "translations of bystanders at p99: 11 s, more than 10"),
+        (bad_inputs(looks=[reply(latency_s=1.5)]), "calls that need the event loop only at p99: 1.5 s, more than 1"),
+        (bad_inputs(growths=[STEEP]), "Translate of dots took 4.0 times as long for twice the text"),
     ],
 )
-def test_each_promise_can_be_broken_alone(
-    scenario: Callable[..., Summary], changed: dict[str, Any], sentence: str
-) -> None:
-    found = scenario(**changed)
-
-    (broken,) = found.broken
+def test_each_promise_can_be_broken_alone(summary: Summary, sentence: str) -> None:
+    (broken,) = summary.broken
     assert sentence in broken.sentence
-    assert found.line.endswith(" verdict=broken")
-    assert [one["name"] for one in found.as_json()["promises"] if not one["held"]] == [broken.name]
+    assert summary.line.endswith(" verdict=broken")
+    assert [one["name"] for one in summary.as_json()["promises"] if not one["held"]] == [broken.name]
 
 
 def test_the_json_has_what_the_line_sums_up() -> None:
