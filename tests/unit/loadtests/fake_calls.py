@@ -1,7 +1,7 @@
 """Finished calls, as gRPC hands them over; records of calls, and runs of a load test, made up."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,22 @@ MACHINE: dict[str, Any] = {
 
 
 class EndedCall:
-    """A call that is done: as the server's own table of statuses answers an error, or well."""
+    """A call that is done: as the server's own table of statuses answers an error, or well.
 
-    def __init__(self, error: DragomanError | None = None, *, code: grpc.StatusCode = grpc.StatusCode.OK) -> None:
+    Its status may also be one that the client's library gives though the server's came.
+    """
+
+    def __init__(
+        self, error: DragomanError | None = None, *messages: bytes, code: grpc.StatusCode | None = None
+    ) -> None:
         answer = None if error is None else status.answer(error)
-        self._code = code if answer is None else answer.code
+        self._code = code or (grpc.StatusCode.OK if answer is None else answer.code)
+        self._messages = messages
         self._message = "" if answer is None else answer.message
         self.trailing: Any = () if answer is None else answer.trailing_metadata
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._messages)
 
     def code(self) -> grpc.StatusCode:
         return self._code

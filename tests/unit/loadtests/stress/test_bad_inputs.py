@@ -1,13 +1,11 @@
 """What bad inputs are sent, which answers to them are right, and how their work grows."""
 
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
-import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import DecodeError
@@ -25,17 +23,8 @@ from service.api import status
 from service.errors import DragomanError, InvalidFieldError, OverloadedError, UnsupportedFieldError
 from tests.unit.loadtests.fake_calls import EndedCall
 
-MODEL = pb.ModelVersion(
-    limits=pb.ModelLimits(
-        max_texts=128, max_text_characters=10_000, max_document_characters=20_000, max_target_tokens=512
-    ),
-    language_pairs=[pb.LanguagePair(source_language="en", target_language="de")],
-)
-REQUESTS: dict[Method, Any] = {
-    Method.TRANSLATE: pb.TranslateRequest,
-    Method.TRANSLATE_STREAM: pb.TranslateRequest,
-    Method.TRANSLATE_DOCUMENT: pb.TranslateDocumentRequest,
-}
+MOST = pb.ModelLimits(max_texts=128, max_text_characters=10_000, max_document_characters=20_000, max_target_tokens=512)
+MODEL = pb.ModelVersion(limits=MOST, language_pairs=[pb.LanguagePair(source_language="en", target_language="de")])
 ALWAYS = {
     **dict.fromkeys(("bad-utf8", "huge-lengths"), invalid("request")),
     **dict.fromkeys(("unknown-fields", "duplicate-fields"), OK),
@@ -61,22 +50,24 @@ def test_inputs_of_a_kind_differ_can_be_made_again_and_are_no_message_exactly_if
         assert bad.expected.statuses
         assert bad.expected == ALWAYS.get(kind, bad.expected)
         assert bad.num_characters > 0 or bad.method is Method.TRANSLATE_DOCUMENT or bad.expected != OK
-        is_none = bad.method in REQUESTS and bad.expected.field == "request"
+        request: Any = getattr(pb, f"{bad.method.value}Request", pb.TranslateRequest)  # streams have none of their own
+        is_none = bad.method.translates and bad.expected.field == "request"
         with pytest.raises(DecodeError) if is_none else nullcontext():
-            REQUESTS.get(bad.method, pb.GetModelRequest).FromString(bad.message)
+            request.FromString(bad.message)
 
 
 def test_every_one_of_57_kinds_is_there_and_every_method_is_used() -> None:
     assert len(KINDS) == 57
-    used = {bad.method for kind in KINDS for bad in made(kind)}
-    assert used == set(Method) - {Method.LIST_MODELS, Method.CHECK}  # which take nothing
+    assert {bad.method for kind in KINDS for bad in made(kind)} == set(Method) - {
+        Method.LIST_MODELS,
+        Method.CHECK,
+    }  # which take nothing
 
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))
 def test_texts_are_no_longer_than_asked_for_and_can_be_sent(shape: str) -> None:
     for size in (*range(1, 12), 60, 301, 3000):
         text = shaped(Draw(f"{shape} {size}", model=MODEL), size, shape)
-
         assert 1 <= len(text) <= size
         assert text.encode().decode() == text
 
@@ -84,7 +75,6 @@ def test_texts_are_no_longer_than_asked_for_and_can_be_sent(shape: str) -> None:
 @given(st.integers(), st.integers(min_value=len(KINDS), max_value=3000))
 def test_a_plan_has_as_many_inputs_as_asked_for_some_of_every_kind_and_none_twice(seed: int, count: int) -> None:
     planned = plan(count, kinds=list(KINDS), seed=seed)
-
     assert len(planned) == len(set(planned)) == count
     assert {kind for kind, _ in planned} == set(KINDS)
 
@@ -99,14 +89,14 @@ def test_a_full_run_has_every_column_of_the_code_space_and_little_that_is_large(
     assert planned.count("bidi") > 300
 
 
-def answered(*responses: pb.TranslateResponse) -> Answer:
-    return Answer(status="OK", seconds=0.1, responses=responses)
+def ended(status: str, *responses: pb.TranslateResponse, **told: Any) -> Answer:
+    return Answer(status=status, seconds=0.1, responses=responses, **told)
 
 
 def rejected(error: DragomanError = INVALID, *, num_details: int = 2, message: str | None = None) -> Answer:
     told = status.answer(error).status
     shown = status_pb2.Status(message=told.message if message is None else message, details=told.details[:num_details])
-    return Answer(status="INVALID_ARGUMENT", seconds=0.1, error=shown)
+    return ended("INVALID_ARGUMENT", error=shown)
 
 
 def in_stream(*neighbours: pb.TranslateResponse, call_status: str = "OK") -> Answer:
@@ -122,18 +112,18 @@ def bad_input(expected: Expected, method: Method = Method.TRANSLATE) -> BadInput
     ("expected", "answer", "fault"),
     [
         (invalid("texts"), rejected(), ""),
-        (OK, answered(COPIED), ""),
-        (Expected(["RESOURCE_EXHAUSTED"]), Answer(status="RESOURCE_EXHAUSTED", seconds=0.1), ""),  # gRPC's own words
+        (OK, ended("OK", COPIED), ""),
+        (Expected(["RESOURCE_EXHAUSTED"]), ended("RESOURCE_EXHAUSTED"), ""),  # gRPC's own words
         (invalid("texts"), in_stream(FIRST, LAST), ""),
-        (invalid("texts"), Answer(status="INTERNAL", seconds=0.1), "answered INTERNAL () instead of INVALID_ARGUMENT"),
-        (invalid("texts"), answered(), "answered OK () instead of INVALID_ARGUMENT"),
+        (invalid("texts"), ended("INTERNAL"), "answered INTERNAL () instead of INVALID_ARGUMENT"),
+        (invalid("texts"), ended("OK"), "answered OK () instead of INVALID_ARGUMENT"),
         (invalid("texts"), rejected(UnsupportedFieldError("texts")), "with the reason dragoman/UNSUPPORTED_FIELD"),
         (invalid("texts"), rejected(InvalidFieldError("model", 1, "2")), "names ['model'], not texts"),
         (invalid("texts"), rejected(message=""), "has a message of 0 characters"),
         (invalid("texts"), rejected(message="x" * 9999), "has a message of 9999 characters"),
         (invalid(""), rejected(num_details=1), "INVALID_ARGUMENT names no field"),
-        (OK, answered(CHANGED), "not copied"),
-        (OK, answered(COPIED, COPIED), "2 answers came"),
+        (OK, ended("OK", CHANGED), "not copied"),
+        (OK, ended("OK", COPIED, COPIED), "2 answers came"),
         (invalid("texts"), in_stream(), "none were answered"),
         (invalid("texts"), in_stream(FIRST), "['before'] were answered"),
         (invalid("texts"), in_stream(FIRST, pb.TranslateResponse(request_id=AFTER)), "request after it failed"),
@@ -149,17 +139,12 @@ def test_an_answer_must_be_one_that_was_expected(expected: Expected, answer: Ans
     assert fault in "; ".join(found)
 
 
-class Call(EndedCall):
-    def __iter__(self) -> Iterator[bytes]:
-        return iter([COPIED.SerializeToString()] if self.code() is grpc.StatusCode.OK else [])
-
-
 def test_an_input_is_sent_again_after_the_time_that_an_overloaded_server_names(monkeypatch: pytest.MonkeyPatch) -> None:
     slept_s: list[float] = []
     monkeypatch.setattr(time, "sleep", slept_s.append)
     busy = OverloadedError(queued=1, limit=1, unit="segments", retry_after_s=2.5)
     channel = Mock()
-    channel.unary_stream.return_value.side_effect = [Call(busy), Call()]
+    channel.unary_stream.return_value.side_effect = [EndedCall(busy), EndedCall(None, COPIED.SerializeToString())]
 
     answer = send(channel, bad_input(OK), model=pb.ModelVersion(), timeout_s=1.0)
 

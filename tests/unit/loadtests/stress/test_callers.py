@@ -2,9 +2,7 @@
 
 import json
 import socket
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -18,29 +16,18 @@ from loadtests.stress.callers import Bystanders, Client, Kind, PlannedCall, Ques
 from loadtests.stress.chaos import http2
 from loadtests.stress.server import add_version, only_bundle, remove_version
 from loadtests.wire import Method
-from service.errors import DeadlineExceededError, InvalidFieldError, ModelNotFoundError
+from service.errors import DeadlineExceededError, DragomanError, InvalidFieldError, ModelNotFoundError
 from tests.fakes import ManualClock
 from tests.unit.loadtests.fake_calls import EndedCall
 
-HYPOTHESIS = pb.Hypothesis(text="Ja.", score=-1.0)
-ANSWER = pb.TranslateResponse(translations=[pb.Translation(hypotheses=[HYPOTHESIS])]).SerializeToString()
-INVALID = InvalidFieldError("texts", "none", "one")
-
-
-class Call(EndedCall):
-    """Answered with a message; its status may be one that the client's library gives though the server's came."""
-
-    def __init__(self, *given: Any, code: grpc.StatusCode = grpc.StatusCode.OK) -> None:
-        super().__init__(*given, code=code)
-        self._code = self._code if code is grpc.StatusCode.OK else code
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter([ANSWER])
+TRANSLATION = pb.Translation(hypotheses=[pb.Hypothesis(text="Ja.", score=-1.0)])
+ANSWER = pb.TranslateResponse(translations=[TRANSLATION]).SerializeToString()
 
 
 def test_a_bystander_that_is_not_answered_notes_why(unused_tcp_port: int) -> None:
-    question = Question(request=b"", answer=ANSWER)
-    with Bystanders(f"127.0.0.1:{unused_tcp_port}", [question], num_translating=1) as bystanders:
+    with Bystanders(
+        f"127.0.0.1:{unused_tcp_port}", [Question(request=b"", answer=b"")], num_translating=1
+    ) as bystanders:
         bystanders.wait_for_answers()
 
     assert {reply.status for reply in (*bystanders.translations, *bystanders.looks)} == {"UNAVAILABLE"}
@@ -48,7 +35,7 @@ def test_a_bystander_that_is_not_answered_notes_why(unused_tcp_port: int) -> Non
 
 
 def test_an_answer_that_is_not_the_right_one_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Client, "call", lambda *_, **__: reply_of(Call(), began_s=0.0))
+    monkeypatch.setattr(Client, "call", lambda *_, **__: reply_of(EndedCall(None, ANSWER), began_s=0.0))
     with Client("127.0.0.1:1") as client:
         right, wrong = (Question(request=b"", answer=answer).ask(client) for answer in (ANSWER, b""))
 
@@ -57,19 +44,21 @@ def test_an_answer_that_is_not_the_right_one_is_told_apart(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("call", "status", "is_of_server"),
+    ("error", "code", "status", "is_of_server"),
     [
-        (Call(INVALID), "INVALID_ARGUMENT", True),
-        (Call(ModelNotFoundError("model", "unknown", ())), "NOT_FOUND", True),
-        (Call(DeadlineExceededError("queue")), "DEADLINE_EXCEEDED", True),
-        (Call(), "OK", True),
-        (Call(code=grpc.StatusCode.DEADLINE_EXCEEDED), "DEADLINE_EXCEEDED", False),
-        (Call(code=grpc.StatusCode.UNAVAILABLE), "UNAVAILABLE", False),
-        (Call(INVALID, code=grpc.StatusCode.CANCELLED), "CANCELLED", False),
+        (InvalidFieldError("texts", "none", "one"), None, "INVALID_ARGUMENT", True),
+        (ModelNotFoundError("model", "unknown", ()), None, "NOT_FOUND", True),
+        (DeadlineExceededError("queue"), None, "DEADLINE_EXCEEDED", True),
+        (None, None, "OK", True),
+        (None, grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED", False),
+        (None, grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", False),
+        (InvalidFieldError("texts", "none", "one"), grpc.StatusCode.CANCELLED, "CANCELLED", False),
     ],
 )
-def test_a_status_of_the_server_is_known_by_its_details(call: Call, status: str, is_of_server: bool) -> None:
-    reply = reply_of(call, began_s=0.0)
+def test_a_status_of_the_server_is_known_by_its_details(
+    error: DragomanError | None, code: grpc.StatusCode | None, status: str, is_of_server: bool
+) -> None:
+    reply = reply_of(EndedCall(error, ANSWER, code=code), began_s=0.0)
 
     assert (reply.status, reply.is_of_server, reply.messages) == (status, is_of_server, (ANSWER,))
 

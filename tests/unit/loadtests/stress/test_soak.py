@@ -27,26 +27,24 @@ def calls(count: int, *, seed: int = 1, mix: Mix = EVERYTHING) -> list[PlannedCa
     return list(itertools.islice(Plan(texts=texts, models=MODELS, prefix="p", seed=seed, mix=mix), count))
 
 
-@pytest.fixture(scope="module")
-def many() -> list[PlannedCall]:
-    return calls(4000)
+MANY = calls(4000)
+STREAMS = [call for call in MANY if call.method is Method.TRANSLATE_STREAM]
 
 
-def test_a_plan_is_the_same_for_the_same_seed_and_every_request_has_an_id_of_its_own(many: list[PlannedCall]) -> None:
-    streams = [call for call in many if call.method is Method.TRANSLATE_STREAM]
-    ids = [call.request_id for call in many]
-    ids += [pb.TranslateRequest.FromString(raw).request_id for call in streams for raw in call.raw]
+def test_a_plan_is_the_same_for_the_same_seed_and_every_request_has_an_id_of_its_own() -> None:
+    ids = [call.request_id for call in MANY]
+    ids += [pb.TranslateRequest.FromString(raw).request_id for call in STREAMS for raw in call.raw]
 
-    assert calls(100) == many[:100] != calls(100, seed=2)
+    assert calls(100) == MANY[:100] != calls(100, seed=2)
     assert len(set(ids)) == len(ids)
     assert all(request_id.startswith("p-") for request_id in ids)
 
 
-def test_every_method_meets_every_kind_and_most_callers_wait(many: list[PlannedCall]) -> None:
-    met = {(call.method, call.kind, call.moment) for call in many if call.kind not in {Kind.PROBE, Kind.REFUSED}}
-    leaving = [call for call in many if call.kind in LEAVING]
-    shares = [call.share for call in many if call.kind is Kind.SHORT_DEADLINE]
-    waiting = [call for call in many if call.kind not in {Kind.SHORT_DEADLINE, *LEAVING}]
+def test_every_method_meets_every_kind_and_most_callers_wait() -> None:
+    met = {(call.method, call.kind, call.moment) for call in MANY if call.kind not in {Kind.PROBE, Kind.REFUSED}}
+    leaving = [call for call in MANY if call.kind in LEAVING]
+    shares = [call.share for call in MANY if call.kind is Kind.SHORT_DEADLINE]
+    waiting = [call for call in MANY if call.kind not in {Kind.SHORT_DEADLINE, *LEAVING}]
 
     assert met == {
         *itertools.product(EVERYTHING.methods, LEAVING, set(Moment) - {Moment.NEVER}),
@@ -57,12 +55,12 @@ def test_every_method_meets_every_kind_and_most_callers_wait(many: list[PlannedC
     assert 0 < min(shares) < 0.05
     assert 0.5 < max(shares) <= 1
     assert {(call.moment, call.share, call.half_closes) for call in waiting} == {(Moment.NEVER, 0.0, True)}
-    assert len(waiting) > len(many) / 2
+    assert len(waiting) > len(MANY) / 2
 
 
-def test_requests_differ_in_length_model_priority_and_options(many: list[PlannedCall]) -> None:
+def test_requests_differ_in_length_model_priority_and_options() -> None:
     def usual(method: Method, kind: Any) -> list[Any]:
-        asked = [call for call in many if (call.method, call.kind) == (method, Kind.USUAL)]
+        asked = [call for call in MANY if (call.method, call.kind) == (method, Kind.USUAL)]
         return [kind.FromString(raw) for call in asked for raw in call.raw]
 
     requests = usual(Method.TRANSLATE, pb.TranslateRequest)
@@ -83,9 +81,9 @@ def test_requests_differ_in_length_model_priority_and_options(many: list[Planned
     assert all(1 <= one.num_hypotheses <= one.beam_size for one in options if one.HasField("beam_size"))
 
 
-def test_probes_are_asked_as_they_are_and_every_refusal_is_met_and_known(many: list[PlannedCall]) -> None:
+def test_probes_are_asked_as_they_are_and_every_refusal_is_met_and_known() -> None:
     made = calls(1500, mix=replace(EVERYTHING, kinds={Kind.PROBE: 1, Kind.REFUSED: 4}))
-    of_streams = Counter(status for call in many if call.method is Method.TRANSLATE_STREAM for status in call.answers)
+    of_streams = Counter(status for call in STREAMS for status in call.answers)
 
     assert {call.raw for call in made if call.kind is Kind.PROBE} == {probe.raw for probe in PROBES}
     assert {call.raw for call in made if call.kind is Kind.REFUSED} == {refused.raw for refused in REFUSED.values()}
@@ -96,8 +94,8 @@ def sample(at_s: float, rss_mb: float, swaps: int) -> Sample:
     return {"at_s": at_s, "rss_mb": rss_mb, "swaps": swaps}
 
 
-def judged(samples: list[Sample], settings: Settings = SHORT) -> list[str]:
-    promise, doubt = judge_memory(samples, settings)
+def judged(samples: list[Sample]) -> list[str]:
+    promise, doubt = judge_memory(samples, SHORT)
     return [*promise.broken, *doubt]
 
 
@@ -106,20 +104,18 @@ def noisy(
 ) -> list[Sample]:
     """Two samples a second: noise, half of the time a second version beside, and what is asked for."""
     generator = random.Random(seed)  # noqa: S311 - not for secrets
-    samples = []
-    for index in range(360):
-        at_s, num_swaps = index / 2, index // 12
-        beside = 60.0 if at_s % 6 < 3 else 0.0
+
+    def rss_mb(at_s: float, num_swaps: int) -> float:
         grown = leak_mb_per_h * at_s / 3600 + each_swap_mb * num_swaps + (step_mb if at_s > 120 else 0.0)
-        samples.append(sample(at_s, 250 + abs(generator.gauss(0, 4)) + beside + grown, num_swaps))
-    return samples
+        return 250 + abs(generator.gauss(0, 4)) + (60.0 if at_s % 6 < 3 else 0.0) + grown
+
+    return [sample(index / 2, rss_mb(index / 2, index // 12), index // 12) for index in range(360)]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_leak_is_found_noise_and_a_small_step_are_none_and_a_large_one_may_be(seed: int) -> None:
-    assert (
-        judged(noisy(seed)) == judged(noisy(seed, leak_mb_per_h=-5 * LIMIT)) == judged(noisy(seed, step_mb=6.0)) == []
-    )
+    for harmless in ({}, {"leak_mb_per_h": -5 * LIMIT}, {"step_mb": 6.0}):
+        assert judged(noisy(seed, **harmless)) == []
     assert "grows by 1" in judged(noisy(seed, leak_mb_per_h=3 * LIMIT))[0]
     assert judged(noisy(seed, each_swap_mb=9.0))  # the weights of the model that ships
     assert judged(noisy(seed, step_mb=100.0))
