@@ -19,6 +19,9 @@ _REQUIRED_CLAIMS = ("exp", "iss", "aud", "sub")
 _LEEWAY_S = 30.0  # between the clocks of provider and server
 _MAX_SUBJECT_CHARACTERS = 120
 
+_FAULTS = (jwt.PyJWTError, ValueError, AttributeError, TypeError, RecursionError, NotImplementedError)
+"""What the library raises for JSON that is no token or key; the last two for nested brackets and for `none`."""
+
 
 def is_token(key: str) -> bool:
     """Return whether a bearer's key has the form of a signed token; API keys have no dots."""
@@ -32,10 +35,13 @@ class KeySet:
         """Parse a JWK Set; ValueError if it is none, or none of its keys can verify a signature."""
         try:
             keys = jwt.PyJWKSet.from_json(content.decode("utf-8")).keys
-        except (jwt.PyJWTError, ValueError, AttributeError, TypeError) as error:
+            by_id = {key.key_id: key for key in keys}
+        except _FAULTS as error:
             raise ValueError(f"not a JWK Set: {error}") from error
         self._keys = {
-            key.key_id: key for key in keys if key.public_key_use in {None, "sig"} and key.algorithm_name in _ALGORITHMS
+            key_id: key
+            for key_id, key in by_id.items()
+            if key.public_key_use in ("sig", None) and key.algorithm_name in _ALGORITHMS
         }
         if not self._keys:
             raise ValueError("a JWK Set without a public key that verifies signatures")
@@ -60,7 +66,7 @@ class KeySet:
             )
         except KeyError:
             raise UnauthenticatedError("the token is signed with a key that is not known here") from None
-        except jwt.PyJWTError as error:
+        except _FAULTS as error:
             raise UnauthenticatedError(f"the token is not valid: {_reason(error)}") from None
 
 
@@ -88,7 +94,7 @@ def key_set(setting: str, source: str, content: bytes) -> KeySet:
         raise ConfigError(setting, source, f"a JWK Set ({error})") from None
 
 
-def _reason(error: jwt.PyJWTError) -> str:
+def _reason(error: Exception) -> str:
     """Return a short reason; messages of the library may quote what the token says."""
     reasons: tuple[tuple[type[jwt.PyJWTError], str], ...] = (
         (jwt.ExpiredSignatureError, "it has expired"),

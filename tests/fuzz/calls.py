@@ -1,29 +1,36 @@
 """What a caller sends: messages of the contract as bytes, and texts of any kind."""
 
+import base64
+import contextlib
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import DecodeError
 from hypothesis import strategies as st
 
 from service.api import messages, status
+from service.api.tokens import KeySet, key_set
 from service.bundle import open_bundle
 from service.datatypes import Span
-from service.errors import RequestError
+from service.errors import ConfigError, RequestError, UnauthenticatedError
 from service.requests import TranslationRequest
 from service.text.documents import DocumentPiece
 from service.text.pipeline import TextPipeline
 from service.text.segmentation import iterate_sentences, join, split_overlong
 from service.text.tokenizer import open_tokenizer
 from service.translate.options import TextBudget, TranslationDefaults, TranslationLimits, check_request, fit_to_model
-from tests.fuzz.mutations import mutated
+from tests.fuzz.mutations import mutated, mutated_json
 from tests.fuzz.target import Check, Target, bounded
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS
 
 _MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models"
+
+
+_Value = TypeVar("_Value")
 
 
 class _Model:
@@ -144,6 +151,50 @@ _OPTIONS = {
 }
 
 
+def check_token(keys: KeySet, content: bytes) -> None:
+    """Verify a token whose header and claims are the two lines of the input, which nobody has signed."""
+    parts = (base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in content.split(b"\n", 1))
+    try:
+        keys.verified_claims(f"{'.'.join(parts)}.AAAA", issuer="i", audience="a")
+    except UnauthenticatedError:
+        return
+    raise AssertionError("a token that nobody has signed was taken")
+
+
+def check_key_set(_: None, content: bytes) -> None:
+    """Read the keys of an identity provider."""
+    with contextlib.suppress(ConfigError):
+        key_set("access.jwks", "jwks.json", content)
+
+
+@contextmanager
+def _with(value: _Value, check: Callable[[_Value, bytes], None]) -> Iterator[Check]:
+    with bounded(lambda content: check(value, content)) as judged:
+        yield judged
+
+
+_JWKS: Final = {
+    "keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "a", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]
+}
+_HEADER: Final = b'{"alg": "EdDSA", "kid": "a", "typ": "JWT"}'
+_CLAIMS: Final = b'{"iss": "i", "aud": "a", "sub": "s", "exp": 9999999999}'
+_JSON_TOKENS: Final = [
+    b"[",
+    b"{",
+    b"]",
+    b"}",
+    b'"',
+    b":",
+    b",",
+    b"9",
+    b"\xff",
+    b"\n",
+    b"null",
+    b"none",
+    b'"b64": false, "crit": 1,',
+]
+
+
 @st.composite
 def translation_messages(draw: st.DrawFn) -> bytes:
     """Return a request whose options have numbers in and out of their ranges, behind the byte of its method."""
@@ -181,6 +232,16 @@ _LONG = st.builds(
 )
 
 CALLS: Final = (
+    Target(
+        name="token",
+        inputs=mutated([_HEADER + b"\n" + _CLAIMS], _JSON_TOKENS),
+        opened=lambda: _with(KeySet(json.dumps(_JWKS).encode()), check_token),
+    ),
+    Target(
+        name="key-set",
+        inputs=st.one_of(mutated_json(_JWKS), mutated([json.dumps(_JWKS).encode()], _JSON_TOKENS)),
+        opened=lambda: _with(None, check_key_set),
+    ),
     Target(name="text", inputs=_LONG, opened=lambda: _with_model(check_text)),
     Target(
         name="message",
