@@ -35,14 +35,9 @@ class KeySet:
         """Parse a JWK Set; ValueError if it is none, or none of its keys can verify a signature."""
         try:
             keys = jwt.PyJWKSet.from_json(content.decode("utf-8")).keys
-            by_id = {key.key_id: key for key in keys}
+            self._keys = {key.key_id: key for key in keys if _verifies(key)}
         except _FAULTS as error:
             raise ValueError(f"not a JWK Set: {error}") from error
-        self._keys = {
-            key_id: key
-            for key_id, key in by_id.items()
-            if key.public_key_use in ("sig", None) and key.algorithm_name in _ALGORITHMS
-        }
         if not self._keys:
             raise ValueError("a JWK Set without a public key that verifies signatures")
 
@@ -68,6 +63,10 @@ class KeySet:
             raise UnauthenticatedError("the token is signed with a key that is not known here") from None
         except _FAULTS as error:
             raise UnauthenticatedError(f"the token is not valid: {_reason(error)}") from None
+
+
+def _verifies(key: jwt.PyJWK) -> bool:
+    return key.public_key_use in {None, "sig"} and key.algorithm_name in _ALGORITHMS
 
 
 def subject(claims: Mapping[str, Any]) -> str:
