@@ -28,6 +28,7 @@ from tests.integration.fake_translator import ANSWER, Answering, fake_translator
 
 PATIENCE_S = 30.0  # only reached by a test that would otherwise fail anyway
 TRANSLATE, DOCUMENT, STREAM = Method.TRANSLATE, Method.TRANSLATE_DOCUMENT, Method.TRANSLATE_STREAM
+CANCELLED = grpc.StatusCode.CANCELLED
 
 
 def call(method: Method, *, timeout_s: float = PATIENCE_S, leave_after_s: float | None = None) -> PlannedCall:
@@ -75,10 +76,6 @@ def failing(error: DragomanError, *, kept: slice = slice(None)) -> Answering:
     return fail
 
 
-def cancel(_: Any, context: grpc.ServicerContext) -> None:
-    context.abort(grpc.StatusCode.CANCELLED, "no")
-
-
 TIMINGS = pb.StageTimings(queue=Duration(nanos=1_000_000), decode=Duration(seconds=2))
 TOLD = pb.TranslateResponse(num_source_tokens=3, num_target_tokens=4, timings=TIMINGS).SerializeToString()
 FAILED = pb.TranslateResponse(error=status_pb2.Status(code=code_pb2.INTERNAL)).SerializeToString()
@@ -86,7 +83,6 @@ COUNTED = {"num_texts": 1, "num_source_tokens": 3, "num_target_tokens": 4}
 NOTED = {"method": "Translate", "profile": "chat", **COUNTED, "queue_s": 0.001, "encode_s": 0.0, "decode_s": 2.0}
 OVERLOADED = OverloadedError(queued=3, limit=3, unit="segments", retry_after_s=1.5)
 NO_TIME = "ERROR RESOURCE_EXHAUSTED without a time"
-EARLY, LATE = failing(DeadlineExceededError("admission")), failing(DeadlineExceededError("decode"))
 
 
 @pytest.mark.parametrize(
@@ -94,12 +90,12 @@ EARLY, LATE = failing(DeadlineExceededError("admission")), failing(DeadlineExcee
     [
         (call(TRANSLATE), lambda *_: TOLD, "ANSWERED OK", NOTED),
         (call(TRANSLATE, leave_after_s=PATIENCE_S), answer, "ANSWERED OK", {}),
-        (call(TRANSLATE), cancel, "ERROR CANCELLED", {}),
+        (call(TRANSLATE), lambda _, context: context.abort(CANCELLED, "no"), "ERROR CANCELLED", {}),
         (call(TRANSLATE), failing(OVERLOADED), "REJECTED RESOURCE_EXHAUSTED", {}),
         (call(TRANSLATE), failing(OVERLOADED, kept=slice(0, 1)), NO_TIME, {}),
         (call(TRANSLATE), failing(OVERLOADED, kept=slice(1, 2)), NO_TIME, {}),
-        (call(TRANSLATE), EARLY, "REJECTED DEADLINE_EXCEEDED admission", {}),
-        (call(TRANSLATE), LATE, "LATE DEADLINE_EXCEEDED decode", {}),
+        (call(TRANSLATE), failing(DeadlineExceededError("admission")), "REJECTED DEADLINE_EXCEEDED admission", {}),
+        (call(TRANSLATE), failing(DeadlineExceededError("decode")), "LATE DEADLINE_EXCEEDED decode", {}),
         (call(TRANSLATE), failing(DrainingError()), "ERROR UNAVAILABLE", {}),
         (call(DOCUMENT), sentences, "ANSWERED OK", {"num_source_tokens": 10, "num_target_tokens": 12, "decode_s": 2.0}),
         (call(DOCUMENT), break_off, "ERROR INTERNAL", {"num_target_tokens": 6}),

@@ -13,9 +13,7 @@ from loadtests.arrivals import Arrivals, make_schedule, parse_arrivals
 from loadtests.slo import Bound, Slo, parse_slo
 from tests.unit.loadtests.fake_calls import summary_of
 
-_RATES = st.floats(0.1, 200.0)
-_DURATIONS = st.floats(0.01, 30.0)
-_SEEDS = st.integers(0, 2**32)
+_RATES, _DURATIONS, _SEEDS = st.floats(0.1, 200.0), st.floats(0.01, 30.0), st.integers(0, 2**32)
 
 
 def _burst(rate_per_s: float, every_s: float, share: float) -> Arrivals:
@@ -85,9 +83,7 @@ _BOUNDS = st.builds(
 
 @given(st.lists(_BOUNDS, min_size=1, max_size=5))
 def test_an_objective_is_what_its_text_says(bounds: list[Bound]) -> None:
-    slo = Slo(tuple(bounds))
-
-    assert parse_slo(str(slo)) == slo
+    assert parse_slo(str(Slo(tuple(bounds)))) == Slo(tuple(bounds))
 
 
 @given(_BOUNDS, st.floats(0.0, 100.0), st.integers(1, 100), st.integers(0, 100))

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -19,14 +20,8 @@ from service.api import status
 from service.errors import DragomanError
 
 BEGAN_S = 100.0
-MACHINE: dict[str, Any] = {
-    "cpu": "Abacus <1>",
-    "cores": 2,
-    "instruction_sets": ["avx2"],
-    "python": "3.11",
-    "versions": {"dragoman": "0.1.0", "torch": None},
-    "date": "2026-11-21T12:00:00+00:00",
-}
+MACHINE: dict[str, Any] = {"cpu": "Abacus <1>", "cores": 2, "instruction_sets": ["avx2"], "python": "3.11"}
+MACHINE |= {"versions": {"dragoman": "0.1.0", "torch": None}, "date": "2026-11-21T12:00:00+00:00"}
 
 
 class EndedCall:
@@ -38,11 +33,9 @@ class EndedCall:
     def __init__(
         self, error: DragomanError | None = None, *messages: bytes, code: grpc.StatusCode | None = None
     ) -> None:
-        answer = None if error is None else status.answer(error)
-        self._code = code or (grpc.StatusCode.OK if answer is None else answer.code)
-        self._messages = messages
-        self._message = "" if answer is None else answer.message
-        self.trailing: Any = () if answer is None else answer.trailing_metadata
+        good = SimpleNamespace(code=grpc.StatusCode.OK, message="", trailing_metadata=())
+        self._answer: Any = good if error is None else status.answer(error)
+        self._code, self._messages = code or self._answer.code, messages
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._messages)
@@ -51,10 +44,10 @@ class EndedCall:
         return self._code
 
     def details(self) -> str:
-        return self._message
+        return str(self._answer.message)
 
     def trailing_metadata(self) -> Any:
-        return self.trailing
+        return self._answer.trailing_metadata
 
 
 def record(

@@ -1,4 +1,5 @@
 import itertools
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -22,7 +23,6 @@ def test_random_arrivals_have_exponential_gaps_and_constant_ones_equal_gaps() ->
 
 def test_bursts_come_at_once() -> None:
     counts = Counter(times("burst:every=5,size=20", 20.0, rate_per_s=10.0))
-
     assert {at_s: count for at_s, count in counts.items() if count > 1} == dict.fromkeys([2.5, 7.5, 12.5, 17.5], 20)
     assert counts.total() == pytest.approx(200, abs=50)  # the rest of the rate arrives in between
     assert Counter(times("burst", 10.0, rate_per_s=2.0)) == {2.5: 10, 7.5: 10}
@@ -51,12 +51,11 @@ def test_a_trace_is_replayed_from_its_first_call_on(tmp_path: Path) -> None:
 def test_a_line_of_a_trace_that_is_no_call_is_named(tmp_path: Path, line: str) -> None:
     trace = tmp_path / "trace.txt"
     trace.write_text(f"1\n{line}\n", encoding="utf-8")
-
     with pytest.raises(ValueError, match=r"trace\.txt, line 2"):
         parse_arrivals(f"trace:{trace}", rate_per_s=1.0)
 
 
-@pytest.mark.parametrize("duration_s", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("duration_s", [0.0, -1.0, math.nan, math.inf])
 def test_no_time_is_refused(duration_s: float) -> None:
     with pytest.raises(ValueError, match="no arrivals within"):
         poisson(1.0).times(duration_s, seed=1)

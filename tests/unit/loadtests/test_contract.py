@@ -1,4 +1,6 @@
 import functools
+import math
+import operator
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +31,8 @@ ANSWER = rf"""
         warnings {{ kind: WARNING_KIND_TRUNCATED message: "cut off" sentence_index: 1 }}
     }}
     translations {{ hypotheses {{ text: " \n" }} }}"""
-NAN, INFINITE = float("nan"), float("inf")
+LONG = f"- Ein Mann.\n\tZwe{'i' * 201}."
+DROP = operator.methodcaller("pop")
 
 
 def request(**fields: Any) -> pb.TranslateRequest:
@@ -40,12 +43,8 @@ def response() -> pb.TranslateResponse:
     return text_format.Parse(ANSWER, pb.TranslateResponse())
 
 
-def drop(values: Any) -> None:
-    del values[-1]
-
-
-def repeat(values: Any) -> None:
-    values.append(values[-1])
+def step_into(owner: Any, name: str) -> Any:
+    return owner[int(name)] if name.isdigit() else getattr(owner, name)
 
 
 def faults_with(changes: Mapping[str, Any]) -> str:
@@ -55,11 +54,9 @@ def faults_with(changes: Mapping[str, Any]) -> str:
     root: Any = SimpleNamespace(request=asked, answer=answer, first=first, best=first.hypotheses[0])
     for path, value in changes.items():
         *steps, name = path.split(".")
-        owner = functools.reduce(
-            lambda one, step: one[int(step)] if step.isdigit() else getattr(one, step), steps, root
-        )
+        owner = functools.reduce(step_into, steps, root)
         if callable(value):
-            value(getattr(owner, name))
+            value(step_into(owner, name))
         elif name.isdigit():
             owner[int(name)] = value
         else:
@@ -69,18 +66,17 @@ def faults_with(changes: Mapping[str, Any]) -> str:
 
 def test_a_good_answer_has_no_fault() -> None:
     own_nul = {"best.text": "- Ein\0Mann.\n\tZwei.", "request.target_prefixes": lambda of: of.extend(["Ein\0", ""])}
-
     assert faults_with({}) == faults_with(own_nul) == ""
 
 
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"answer.translations": drop}, "2 texts have 1 translations"),
+        ({"answer.translations": DROP}, "2 texts have 1 translations"),
         ({"answer.model_name": ""}, "lacks the names"),
         ({"answer.num_source_tokens": 7}, "source tokens of the sentences do not add up"),
         ({"answer.num_target_tokens": 7}, "target tokens of the sentences do not add up"),
-        ({"first.hypotheses": drop}, "no hypothesis"),
+        ({"first.hypotheses": DROP}, "no hypothesis"),
         ({"best.text": "- Ein Mann.\n Zwei."}, "at 10 is not copied"),
         ({"best.text": "- Ein Mann.\n\tZwei.\n"}, "last sentence is not copied"),
         ({"first.sentences.1.source.end": 20}, "out of order or range: 10..20"),
@@ -88,18 +84,18 @@ def test_a_good_answer_has_no_fault() -> None:
         ({"first.sentences.1.target.end": 99}, "out of order or range: 13..99"),
         ({"answer.translations.1.hypotheses.0.text": "\n"}, "texts[1]: a text without"),
         ({"best.text": "- Ein\0Mann.\n\tZwei."}, "a NUL that was not sent"),
-        ({"best.score": NAN}, "the score is nan"),
+        ({"best.score": math.nan}, "the score is nan"),
         ({"best.score": 0.5}, "the score is 0.5"),
-        ({"best.token_log_probs.0": -INFINITE}, "no number of 0 or less"),
-        ({"best.tokens": drop}, "differ in number"),
-        ({"first.hypotheses": repeat}, "2 hypotheses, 0 were asked for"),
+        ({"best.token_log_probs.0": -math.inf}, "no number of 0 or less"),
+        ({"best.tokens": DROP}, "differ in number"),
+        ({"first.hypotheses": lambda hypotheses: hypotheses.add()}, "2 hypotheses, 0 were asked for"),
         ({"best.alignment.1.source.end": 20}, "a link is out of range: 4..20 to 6..11"),
         ({"best.alignment.1.target.end": 19}, "a link is out of range: 4..8 to 6..19"),
         ({"best.alignment.1.weight": 1.5}, "the weight of a link is 1.5"),
         ({"best.alignment.1.target.start": 4}, "the links are not in order"),
-        ({"best.attention.0.weights": drop}, "not one number for each head"),
+        ({"best.attention.0.weights": DROP}, "not one number for each head"),
         ({"best.attention.0.weights.0": 2.0}, "share of the attention is none"),
-        ({"first.warnings": drop}, "truncated and warnings of it differ"),
+        ({"first.warnings": DROP}, "truncated and warnings of it differ"),
         ({"first.sentences.0.is_split": True}, "split and warnings of it differ"),
         ({"first.warnings.0.message": ""}, "a warning is empty"),
         ({"first.warnings.0.kind": 99}, "a warning of kind 99"),
@@ -108,10 +104,7 @@ def test_a_good_answer_has_no_fault() -> None:
         ({"request.options.max_target_tokens": 3}, "4 target tokens, over the limit of 3"),
         ({"request.texts.0": TEXT.replace("Two  men", "........")}, "without a letter or digit was translated"),
         ({"request.texts.1": "a man"}, "a text with a word in it was not translated"),
-        (
-            {"best.text": f"- Ein Mann.\n\tZwe{'i' * 201}.", "first.sentences.1.target.end": 218},
-            "texts[0]: 4 target tokens came to 205 characters",
-        ),
+        ({"best.text": LONG, "first.sentences.1.target.end": 218}, "texts[0]: 4 target tokens came to 205 characters"),
     ],
 )
 def test_each_fault_is_seen(changes: Mapping[str, Any], fault: str) -> None:
@@ -130,8 +123,8 @@ def test_what_stands_between_the_parts_of_a_sentence_is_no_translation() -> None
     assert list(translate_faults(pb.TranslateRequest(texts=[f"a{marks}b"]), answer)) == []
 
 
-def message(index: int, text: str, sentence: str = "", *, best: str = "") -> pb.TranslatedSentence:
-    told = pb.TranslatedSentence(index=index, text=text, model_name="m", model_version="1", request_id="r")
+def message(index: int, text: str, sentence: str = "", *, best: str = "", version: str = "1") -> pb.TranslatedSentence:
+    told = pb.TranslatedSentence(index=index, text=text, model_name="m", model_version=version, request_id="r")
     if sentence:
         text_format.Parse(sentence, told.sentence)
         told.hypotheses.add(text=best, score=-1.0)
@@ -139,8 +132,8 @@ def message(index: int, text: str, sentence: str = "", *, best: str = "") -> pb.
 
 
 FIRST = message(0, "- Ein Mann.", SENTENCES[0], best="Ein Mann.")
-SECOND, OTHER = (message(1, "\n\tZwei.", SENTENCES[1], best="Zwei.") for _ in range(2))
-OTHER.model_version = "2"
+SECOND = message(1, "\n\tZwei.", SENTENCES[1], best="Zwei.")
+OTHER = message(1, "\n\tZwei.", SENTENCES[1], best="Zwei.", version="2")
 
 
 def document_faults_of(*messages: pb.TranslatedSentence, is_complete: bool = True, request_id: str = "") -> str:
@@ -188,7 +181,6 @@ def test_answers_of_a_stream_are_paired_by_their_ids_once() -> None:
 def test_the_meaning_of_an_answer_is_all_but_version_id_and_times() -> None:
     again = response()
     again.model_version, again.request_id, again.timings.decode.nanos = "2", "r2", 5
-
     assert meaning(response().SerializeToString()) == meaning(again.SerializeToString())
     again.translations[0].hypotheses[0].score = -1.0 - 1e-6
     assert meaning(response().SerializeToString()) != meaning(again.SerializeToString())

@@ -14,7 +14,6 @@ ANSWERED = record(Outcome.ANSWERED, lag_s=0.1, latency_s=1.0, num_source_tokens=
 
 def test_records_are_written_a_line_each(tmp_path: Path) -> None:
     path, least = tmp_path / "new" / "calls.jsonl", record(Outcome.ERROR)
-
     write_records(path, [ANSWERED, least])
 
     kept = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -22,9 +21,7 @@ def test_records_are_written_a_line_each(tmp_path: Path) -> None:
 
 
 def test_a_percentile_is_one_of_the_values_by_nearest_rank() -> None:
-    values = list(range(20, 0, -1))
-
-    assert [percentile(values, share) for share in (0.5, 0.95, 0.01, 1.0)] == [10, 19, 1, 20]
+    assert [percentile(range(20, 0, -1), share) for share in (0.5, 0.95, 0.01, 1.0)] == [10, 19, 1, 20]
 
 
 def test_every_call_is_counted_once() -> None:
@@ -38,11 +35,10 @@ def test_every_call_is_counted_once() -> None:
 
 
 def test_late_calls_count_as_latency_and_rejected_ones_do_not() -> None:
-    late, rejected = record(Outcome.LATE, latency_s=5.0), record(Outcome.REJECTED, latency_s=0.001)
+    told = {Outcome.ANSWERED: 1.0, Outcome.LATE: 5.0, Outcome.REJECTED: 0.001}
+    summary = summarize([record(kind, latency_s=latency_s) for kind, latency_s in told.items()], duration_s=1.0)
 
-    latency = summarize([record(Outcome.ANSWERED, latency_s=1.0), late, rejected], duration_s=1.0).latency
-
-    assert latency == Percentiles(1000.0, 5000.0, 5000.0, 5000.0, 5000.0)
+    assert summary.latency == Percentiles(1000.0, 5000.0, 5000.0, 5000.0, 5000.0)
     assert summary_of(num_rejected=3).latency is None
 
 

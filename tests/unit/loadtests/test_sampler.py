@@ -6,22 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.sampler import (
-    CALLS,
-    CPU_SECONDS,
-    RESIDENT_BYTES,
-    SEGMENTS,
-    Sample,
-    footprint,
-    parse_metrics,
-    process_tree,
-    sampling,
-    scrape,
-    work_left,
-)
+from loadtests import sampler
+from loadtests.sampler import CPU_SECONDS, RESIDENT_BYTES, Sample, footprint, process_tree, sampling, work_left
 
-CALLS_LEFT = {'mt_requests_in_flight{method="Translate"}': 2.0, "mt_open_streams": 1.0}
-SEGMENTS_LEFT = {"mt_queue_segments": 3.0, "mt_queue_work_tokens": 9.0, "mt_batch_live_rows": 4.0}
 AT_REST = {
     'mt_requests_in_flight{method="GetModel"}': 0.0,
     "mt_queue_tokens": 0.0,
@@ -32,10 +19,12 @@ AT_REST = {
 
 
 def test_gauges_of_calls_and_of_segments_that_are_not_at_rest_are_told_apart() -> None:
-    exposed = CALLS_LEFT | SEGMENTS_LEFT | AT_REST
+    calls = {'mt_requests_in_flight{method="Translate"}': 2.0, "mt_open_streams": 1.0}
+    segments = {"mt_queue_segments": 3.0, "mt_queue_work_tokens": 9.0, "mt_batch_live_rows": 4.0}
+    exposed = calls | segments | AT_REST
 
-    left = [work_left(exposed, CALLS), work_left(exposed, SEGMENTS), work_left(exposed)]
-    assert left == [CALLS_LEFT, SEGMENTS_LEFT, CALLS_LEFT | SEGMENTS_LEFT]
+    assert work_left(exposed) == calls | segments
+    assert [work_left(exposed, kind) for kind in (sampler.CALLS, sampler.SEGMENTS)] == [calls, segments]
 
 
 def test_a_metric_is_added_up_over_its_labels() -> None:
@@ -59,7 +48,7 @@ def test_a_server_is_looked_at_before_and_after_as_far_as_it_can_be() -> None:
     assert [sample.values for sample in silent] == [{}, {}]
     assert nothing == []
     with pytest.raises(ValueError, match="expected http"):
-        scrape("file:///etc/passwd")
+        sampler.scrape("file:///etc/passwd")
 
 
 def test_what_a_server_exposes_of_the_processes_that_decode_is_added_to_its_own() -> None:
@@ -68,23 +57,14 @@ def test_what_a_server_exposes_of_the_processes_that_decode_is_added_to_its_own(
     exposed |= {memory % 1: 20.0, memory % 2: 3.0}
     lines = [f"# TYPE {CPU_SECONDS} counter", *(f"{name} {value}" for name, value in exposed.items())]
 
-    assert parse_metrics("\n".join(lines)) == {**exposed, CPU_SECONDS: 5.5, RESIDENT_BYTES: 123.0}
-
-
-_WAITS = "import sys; sys.stdin.read()"
-_PARENT = f"""
-import subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", {_WAITS!r}], stdin=subprocess.PIPE)
-print(child.pid, flush=True)
-sys.stdin.read()
-child.communicate()
-"""
-NO_PROCESS = 2**22 + 1  # above the largest number that Linux gives
+    assert sampler.parse_metrics("\n".join(lines)) == {**exposed, CPU_SECONDS: 5.5, RESIDENT_BYTES: 123.0}
 
 
 def test_a_server_is_all_its_processes() -> None:
+    waiting = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
+    starting_it = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {waiting!r}])"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", _PARENT], **pipes) as process:  # type: ignore[call-overload]
+    with subprocess.Popen([sys.executable, "-c", starting_it], **pipes) as process:  # type: ignore[call-overload]
         parent, child = process.pid, int(process.stdout.readline())
         assert process_tree(parent) == [parent, child]
         assert {os.getpid(), parent, child} <= set(process_tree(os.getpid()))
@@ -97,11 +77,12 @@ def test_a_server_is_all_its_processes() -> None:
 
 
 def test_processes_that_have_ended_are_left_out() -> None:
+    nobody = 2**22 + 1  # above the largest number that Linux gives
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # it was not waited for: the kernel still lists it
         assert Path(f"/proc/{ended.pid}").exists()
         assert ended.pid in process_tree(os.getpid())
         assert footprint(os.getpid()).num_threads >= 1
-    assert process_tree(NO_PROCESS) == [NO_PROCESS]
-    with pytest.raises(OSError, match=str(NO_PROCESS)):
-        footprint(NO_PROCESS)
+    assert process_tree(nobody) == [nobody]
+    with pytest.raises(OSError, match=str(nobody)):
+        footprint(nobody)

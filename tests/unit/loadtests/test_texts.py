@@ -11,18 +11,17 @@ GENERATOR = random.Random(1)  # noqa: S311 - draws texts
 MADE_UP = Texts([SHORT, LONG, "Another rather short one.", LONG.replace("This", "That")], origin="made up")
 
 
-LENGTHS = {
-    Profile.CHAT: (1, 44),
-    Profile.SENTENCE: (45, 300),
-    Profile.PARAGRAPH: (400, 500),
-    Profile.DOCUMENT: (3000, 3200),
-}
-
-
-@pytest.mark.parametrize("profile", LENGTHS)
+@pytest.mark.parametrize(
+    ("profile", "shortest", "longest"),
+    [
+        (Profile.CHAT, 1, 44),
+        (Profile.SENTENCE, 45, 300),
+        (Profile.PARAGRAPH, 400, 500),
+        (Profile.DOCUMENT, 3000, 3200),
+    ],
+)
 @pytest.mark.parametrize("texts", [MADE_UP, read_texts()])
-def test_a_profile_is_a_length(texts: Texts, profile: Profile) -> None:
-    shortest, longest = LENGTHS[profile]
+def test_a_profile_is_a_length(texts: Texts, profile: Profile, shortest: int, longest: int) -> None:
     drawn = [texts.draw(profile, GENERATOR) for _ in range(20)]
 
     assert {kind for kind, _ in drawn} == {profile}
@@ -43,8 +42,8 @@ def test_texts_are_those_of_a_test_set_source_first_or_of_a_file_by_the_line(
     monkeypatch.delenv("DRAGOMAN_DATA", raising=False)
     assert read_texts().origin == "sentences.txt"
     (tmp_path / "newstest2013-en-de").mkdir()
-    with gzip.open(tmp_path / "newstest2013-en-de" / "test.tsv.gz", "wt", encoding="utf-8") as stream:
-        stream.write(f"{SHORT}\tEin kurzer.\n{LONG}\tEin langer.\n")
+    pairs = gzip.compress(f"{SHORT}\tEin kurzer.\n{LONG}\tEin langer.\n".encode())
+    (tmp_path / "newstest2013-en-de" / "test.tsv.gz").write_bytes(pairs)
     (tmp_path / "texts").write_text("w1 w2\n\nw1 w2\n", encoding="utf-8")
 
     named = read_texts(tmp_path)
@@ -58,7 +57,6 @@ def test_texts_are_those_of_a_test_set_source_first_or_of_a_file_by_the_line(
 
 def test_too_few_texts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "texts").write_text("\n", encoding="utf-8")
-
     with pytest.raises(ValueError, match="no text in it"):
         read_texts(lines=tmp_path / "texts")
     with pytest.raises(ValueError, match="too few sentences"):

@@ -89,7 +89,6 @@ def test_documents_are_asked_of_the_method_for_documents() -> None:
 def test_what_calls_ask_for_is_drawn_by_its_shares() -> None:
     options = '--options={"maxTargetTokens": 32, "repetitionGuard": false}'
     mixes = ("--methods=Translate=3,ListModels", "--beams=4,1", "--priorities=bulk")
-
     drawn = calls(parsed(*mixes, options, "--leaving=0.25", "--leave-within=2"), 400)
 
     assert Counter(call.method for call in drawn)[Method.LIST_MODELS] == pytest.approx(100, abs=35)
@@ -122,5 +121,4 @@ def test_a_stream_has_three_requests_with_names_and_texts_of_their_own() -> None
 def test_methods_without_text_have_none(method: str, expected: Any) -> None:
     (call,) = calls(parsed(f"--methods={method}", "--model=en-de", "--admin-model=en-de/1"), 1)
 
-    assert type(expected).FromString(call.messages[0]) == expected
-    assert (call.num_texts, call.profile) == (0, "")
+    assert (type(expected).FromString(call.messages[0]), call.num_texts, call.profile) == (expected, 0, "")
