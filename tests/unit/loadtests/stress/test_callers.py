@@ -25,9 +25,8 @@ ANSWER = pb.TranslateResponse(translations=[TRANSLATION]).SerializeToString()
 
 
 def test_a_bystander_that_is_not_answered_notes_why(unused_tcp_port: int) -> None:
-    with Bystanders(
-        f"127.0.0.1:{unused_tcp_port}", [Question(request=b"", answer=b"")], num_translating=1
-    ) as bystanders:
+    question = Question(request=b"", answer=ANSWER)
+    with Bystanders(f"127.0.0.1:{unused_tcp_port}", [question], num_translating=1) as bystanders:
         bystanders.wait_for_answers()
 
     assert {reply.status for reply in (*bystanders.translations, *bystanders.looks)} == {"UNAVAILABLE"}
@@ -74,24 +73,26 @@ def test_calls_are_spaced_evenly_and_what_was_missed_is_not_made_up_for(rate_per
 
 
 def test_versions_come_with_files_and_a_manifest_of_their_own_and_leave_nothing(tmp_path: Path) -> None:
+    def files(path: Path) -> tuple[object, bytes]:
+        return json.loads((path / "manifest.json").read_text()), (path / "weights.bin").read_bytes()
+
     bundle, models = tmp_path / "shipped" / "m" / "1", tmp_path / "models"
+    manifest = {"name": "m", "version": "1", "licence": "CC0"}
     bundle.mkdir(parents=True)
-    (bundle / "manifest.json").write_text(json.dumps({"name": "m", "version": "1", "licence": "CC0"}))
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
     (bundle / "weights.bin").write_bytes(b"weights")
 
     added = add_version(bundle, models, 7)
     assert added == only_bundle(models) == models / "m" / "7"
-    assert json.loads((added / "manifest.json").read_text()) == {"name": "m", "version": "7", "licence": "CC0"}
-    assert (added / "weights.bin").read_bytes() == b"weights"
+    assert files(added) == ({**manifest, "version": "7"}, b"weights")
     broken = add_version(bundle, models, 8, is_broken=True)
-    assert (broken / "weights.bin").read_bytes() == b"weight"
+    assert files(broken) == ({**manifest, "version": "8"}, b"weight")
     with pytest.raises(ValueError, match="expected one bundle MODEL/VERSION, found 2"):
         only_bundle(models)
     for path in (added, broken):
         remove_version(path)
     assert list((models / "m").iterdir()) == []
-    assert json.loads((bundle / "manifest.json").read_text())["version"] == "1"
-    assert (bundle / "weights.bin").read_bytes() == b"weights"
+    assert files(bundle) == (manifest, b"weights")
 
 
 def test_a_raw_call_of_any_size_is_a_good_one_in_frames_that_a_peer_accepts() -> None:

@@ -16,8 +16,9 @@ from loadtests.stress.soak.ledger import UNSEEN, Entry, Notes, abandoned, answer
 from loadtests.wire import Method
 
 SHORT = Kind.SHORT_DEADLINE
+BUSY = "RESOURCE_EXHAUSTED"
 GIVEN_UP = {UNSEEN, "CANCELLED", "OK"}
-LATE = GIVEN_UP | {"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
+LATE = GIVEN_UP | {"DEADLINE_EXCEEDED", BUSY}
 STREAM = Method.TRANSLATE_STREAM
 METHODS = ("Translate", "TranslateDocument", "TranslateStream")
 ANSWERS = ("OK", "INVALID_ARGUMENT", "NOT_FOUND")
@@ -29,9 +30,6 @@ def planned(method: Method = Method.TRANSLATE, **changed: Any) -> PlannedCall:
     raw = tuple(pb.TranslateRequest(texts=["A"], request_id=name).SerializeToString() for name in ids)
     fields = {"request_id": "r", "kind": Kind.USUAL, "method": method, "raw": raw, "answers": ("OK",) * len(raw)}
     return PlannedCall(**{**fields, **changed})
-
-
-REFUSED_BY_GRPC = planned(answers=("RESOURCE_EXHAUSTED",), is_counted=False)
 
 
 def answer(request_id: str = "r", text: str = "B") -> bytes:
@@ -65,9 +63,9 @@ def noted(call: PlannedCall, *replies: Reply) -> Notes:
         (planned(kind=Kind.CANCELS), client("CANCELLED"), [GIVEN_UP]),
         (planned(kind=Kind.DISCONNECTS), client("CANCELLED"), [GIVEN_UP]),
         (planned(kind=SHORT), client("DEADLINE_EXCEEDED"), [LATE]),
-        (planned(kind=SHORT), server("RESOURCE_EXHAUSTED"), [{"RESOURCE_EXHAUSTED"}]),
+        (planned(kind=SHORT), server(BUSY), [{BUSY}]),
         (planned(answers=("NOT_FOUND",)), server("NOT_FOUND"), [{"NOT_FOUND"}]),
-        (REFUSED_BY_GRPC, client("RESOURCE_EXHAUSTED"), [{UNSEEN, "CANCELLED"}]),
+        (planned(answers=(BUSY,), is_counted=False), client(BUSY), [{UNSEEN, "CANCELLED"}]),
         (planned(Method.GET_MODEL, kind=Kind.SWAP), server("OK", b""), [{"OK"}]),
         (planned(STREAM), server("OK", answer("r.1"), answer("r.0")), [{UNSEEN}, {"OK"}, {"OK"}]),
         (planned(STREAM, kind=Kind.CANCELS), client("CANCELLED", answer("r.0")), [{UNSEEN}, {"OK"}, GIVEN_UP]),
@@ -86,11 +84,9 @@ def test_a_call_that_ends_as_planned_is_no_error(call: PlannedCall, reply: Reply
 @pytest.mark.parametrize(
     ("call", "replies", "sentence"),
     [
-        *((planned(), [server(status)], f"errors: usual Translate r: {status} instead of OK: ")
-          for status in ("INTERNAL", "UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED")),
-        *((planned(), [client(status)], f"errors: usual Translate r: {status} instead of OK: ")
-          for status in ("INTERNAL", "UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED")),
-        (planned(kind=SHORT), [client("RESOURCE_EXHAUSTED")], "errors: short deadline Translate r: RESOURCE_EXHAUSTED"),
+        *((planned(), [told_by(status)], f"errors: usual Translate r: {status} instead of OK: ")
+          for status in ("INTERNAL", "UNAVAILABLE", "CANCELLED", BUSY) for told_by in (server, client)),
+        (planned(kind=SHORT), [client(BUSY)], "errors: short deadline Translate r: RESOURCE_EXHAUSTED"),
         (planned(answers=("NOT_FOUND",)), [server("INVALID_ARGUMENT")], "errors: usual Translate r: INVALID_ARGUMENT"),
         (planned(answers=("NOT_FOUND",)), [server("OK", answer())], "errors: usual Translate r: OK instead of "),
         (planned(STREAM), [server("NOT_FOUND")], "errors: usual TranslateStream r: NOT_FOUND instead of OK"),
@@ -99,17 +95,14 @@ def test_a_call_that_ends_as_planned_is_no_error(call: PlannedCall, reply: Reply
         (planned(STREAM), [server("OK", answer("r.1"))], "unanswered: r.0 was not answered though its stream ended"),
         (planned(STREAM), [server("OK", *map(answer, ("r.0", "r.1", "r.1")))], "twice: r.1 was answered 2 times"),
         (planned(Method.TRANSLATE_DOCUMENT), [server()], "wrong: r: no message came"),
-        (
-            planned(kind=Kind.PROBE),
-            [server("OK", answer()), server("OK", answer()), server("OK", answer(text="C"))],
-            "wrong: r: another answer than at first",
-        ),
+        (planned(kind=Kind.PROBE), [server("OK", answer(text=text)) for text in "BBC"],
+         "wrong: r: another answer than at first"),
     ],
 )  # fmt: skip
 def test_what_should_have_become_otherwise_is_noted(call: PlannedCall, replies: list[Reply], sentence: str) -> None:
     notes = noted(call, *replies)
-
     kinds = ("unanswered", "twice", "errors", "wrong")
+
     (told,) = [f"{kind}: {one}" for kind in kinds for one in getattr(notes, kind)]
     assert told.startswith(sentence)
     assert noted(planned(), server("OK", answer()), server("OK", answer(text="C"))).wrong == []  # as it is no probe
@@ -117,21 +110,15 @@ def test_what_should_have_become_otherwise_is_noted(call: PlannedCall, replies: 
 
 
 def test_the_log_has_requests_streams_that_failed_and_complaints(tmp_path: Path) -> None:
-    fields = {"level": "info", "method": "Translate", "status": "OK", "request_id": "a"}
-    stream = {**fields, "event": "stream", "method": "TranslateStream"}
+    call = {"event": "request", "level": "info", "method": "Translate", "status": "OK", "request_id": "a"}
+    stream = {**call, "event": "stream", "method": "TranslateStream", "request_id": "b"}
     failed = {**stream, "request_id": "c", "status": "NOT_FOUND", "reason": "MODEL_NOT_FOUND"}
-    others = [{**stream, "request_id": "b"}, {**fields, "event": "ready"}, {"event": "splitter", "level": "warning"}]
-    records = [json.dumps(one) for one in ({**fields, "event": "request"}, failed, *others)]
+    records = [call, failed, stream, {**call, "event": "ready"}, {"event": "splitter", "level": "warning"}]
     complaining = ['{"event": "request failed", "level": "error"}', "Traceback (most recent call last):", "7"]
-    log_path(tmp_path).write_text("\n".join([*records, "", *complaining]), encoding="utf-8")
+    log_path(tmp_path).write_text("\n".join([*map(json.dumps, records), "", *complaining]), encoding="utf-8")
 
-    logged, complaints = read_access_log(tmp_path)
-
-    assert [tuple(one) for one in logged] == [
-        ("a", "Translate", frozenset({"OK"})),
-        ("c", "TranslateStream", frozenset({"NOT_FOUND"})),
-    ]
-    assert complaints == complaining
+    calls = [Entry("a", "Translate", frozenset({"OK"})), Entry("c", "TranslateStream", frozenset({"NOT_FOUND"}))]
+    assert read_access_log(tmp_path) == (calls, complaining)
 
 
 @st.composite
@@ -141,10 +128,9 @@ def calls(draw: st.DrawFn) -> list[tuple[Entry, str]]:
     for number in range(draw(st.integers(0, 12))):
         kind, answer = draw(st.sampled_from(list(Kind))), draw(st.sampled_from(ANSWERS))
         gives_up = kind in {Kind.CANCELS, Kind.DISCONNECTS, SHORT} and draw(st.booleans())
-        status = draw(st.sampled_from(sorted(abandoned(kind, answer) if gives_up else answered(kind, answer))))
-        possible = abandoned(kind, answer) if gives_up else frozenset({status})
-        method = draw(st.sampled_from(METHODS))
-        made.append((Entry(f"r-{number}", method, possible), status))
+        possible = abandoned(kind, answer) if gives_up else answered(kind, answer)
+        status, method = draw(st.sampled_from(sorted(possible))), draw(st.sampled_from(METHODS))
+        made.append((Entry(f"r-{number}", method, possible if gives_up else frozenset({status})), status))
     return made
 
 
@@ -153,15 +139,17 @@ def test_a_faultless_server_balances_and_any_one_slip_shows(made: list[tuple[Ent
     def logged(did: list[tuple[Entry, str]]) -> list[Entry]:
         return [entry._replace(possible=frozenset({status})) for entry, status in did if status != UNSEEN]
 
-    def broken(lines: list[Entry], counted: Counter[tuple[str, ...]] | None = None) -> dict[str, str]:
+    def count(lines: list[Entry]) -> Counter[tuple[str, ...]]:
+        return Counter((line.method, *line.possible) for line in lines)
+
+    def broken(lines: list[Entry], sums: Counter[tuple[str, ...]]) -> dict[str, str]:
         """The promises that are broken, with the first of their sentences."""
-        sums = Counter((line.method, *line.possible) for line in lines) if counted is None else counted
         series = {'mt_requests_total{{method="{}",status="{}"}}'.format(*pair): float(sums[pair]) for pair in sums}
         promises = Notes(entries=[entry for entry, _ in made]).promises(lines, series, errors=[], exit_code=0)
         return {promise.name: promise.broken[0] for promise in promises if promise.broken}
 
     lines, name = logged(made), "clients and server know the same calls"
-    assert broken(lines) == {}
+    assert broken(lines, count(lines)) == {}
     failing, again = data.draw(st.integers(0, len(made) - 1)), data.draw(st.sampled_from(lines))
     for sentence, told in {
         "Translate x: expected OK, the server says UNSEEN": lines[1:],
@@ -169,8 +157,8 @@ def test_a_faultless_server_balances_and_any_one_slip_shows(made: list[tuple[Ent
         "y: no client made it, the server ended it with OK": [*lines, SURE._replace(request_id="y")],
         "the server says INTERNAL": logged([*made[:failing], (made[failing][0], "INTERNAL"), *made[failing + 1 :]]),
     }.items():
-        assert sentence in broken(told)[name]
-    counted = Counter((line.method, *line.possible) for line in lines)
+        assert sentence in broken(told, count(told))[name]
+    counted = count(lines)
     assert broken([*lines, again], counted)["no request is answered twice"]
     counted[data.draw(st.sampled_from(METHODS)), data.draw(st.sampled_from(ANSWERS))] += 1
     assert "the server counted" in broken(lines, counted)[name]
