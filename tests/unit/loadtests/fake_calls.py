@@ -58,11 +58,9 @@ def record(
     return CallRecord(**{**times, "outcome": outcome, "status": outcome.name, **told})
 
 
-def summary_of(
-    *, latencies_s: Sequence[float] = (), num_errors: int = 0, num_rejected: int = 0, lag_s: float = 0.0
-) -> Summary:
+def summary_of(*, latencies_s: Sequence[float] = (), num_errors: int = 0, num_rejected: int = 0) -> Summary:
     """The figures of ten seconds in which so many calls were answered after so long."""
-    answered = [record(Outcome.ANSWERED, latency_s=latency_s, lag_s=lag_s) for latency_s in latencies_s]
+    answered = [record(Outcome.ANSWERED, latency_s=latency_s) for latency_s in latencies_s]
     others = [record(Outcome.ERROR)] * num_errors + [record(Outcome.REJECTED)] * num_rejected
     return summarize([*answered, *others], duration_s=10.0)
 

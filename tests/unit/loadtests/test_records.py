@@ -53,7 +53,7 @@ def test_stages_are_those_of_the_answers_and_what_they_leave() -> None:
 
 
 def test_a_generator_that_is_late_is_seen_and_hides_no_waiting() -> None:
-    summary = summary_of(latencies_s=[0.5], lag_s=0.03)
+    summary = summarize([record(Outcome.ANSWERED, latency_s=0.5, lag_s=0.03)], duration_s=10.0)
 
     assert summary.generator_lagged
     assert summary.generator_lag.p99_ms == pytest.approx(30.0)
