@@ -1,6 +1,7 @@
 """A server of ours and one over CTranslate2, as processes, under a little load."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -20,18 +21,15 @@ def test_both_servers_answer_the_same_calls_and_stand_still_in_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(CHECKOUT / "proto"), os.environ.get("PYTHONPATH", "")]))
-    files, lines = write_tiny_model(tmp_path / "tiny"), tmp_path / "texts.txt"
+    lines = tmp_path / "texts.txt"
     lines.write_text("".join(f"{text}\n" for text in SENTENCES[:4]), encoding="utf-8")
-    workload = Workload(profile=Profile.LINES, lines=lines)
+    serve = partial(serving, write_tiny_model(tmp_path / "tiny"), Workload(profile=Profile.LINES, lines=lines))
 
-    with (
-        serving(files, workload, log=tmp_path / "ours.log") as ours,
-        serving(files, workload, log=tmp_path / "theirs.log", other=BatchingSettings.parse("1x1,b8,w1")) as theirs,
-    ):
-        answers = [server.answers(count=6) for server in (ours, theirs)]
-        summaries = [server.offer(rate_per_s=40.0, duration_s=0.5, seed=1) for server in (ours, theirs)]
-
-        states = {psutil.Process(pid).status() for server in (ours, theirs) for pid in server.pids}
+    theirs = BatchingSettings.parse("1x1,b8,w1")
+    with serve(log=tmp_path / "ours.log") as ours, serve(log=tmp_path / "theirs.log", other=theirs) as other:
+        answers = [server.answers(count=6) for server in (ours, other)]
+        summaries = [server.offer(rate_per_s=40.0, duration_s=0.5, seed=1) for server in (ours, other)]
+        states = {psutil.Process(pid).status() for server in (ours, other) for pid in server.pids}
 
     assert states == {psutil.STATUS_STOPPED}
     assert [len(said) for said in answers] == [6, 6]

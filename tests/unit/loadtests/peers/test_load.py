@@ -1,7 +1,6 @@
 """With servers that answer in a time of their own, without running any."""
 
 import argparse
-import gzip
 import json
 import shlex
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from loadtests.peers.serve import BatchingSettings
 from loadtests.peers.systems import ModelFiles
 from loadtests.workload import Workload
 from tests.unit.loadtests.fake_system import FakeSystem
+from tests.unit.loadtests.peers.tiny_files import write_test_set
 
 _SAID, _OTHER = "Das Wetter ist heute sehr schön.", "Zwei Hunde spielen im tiefen Schnee."
 _BEST = "2x1,b16,w0"
@@ -32,8 +32,7 @@ class Servers:
 
     def __init__(self) -> None:
         self.ours = {"answer": _SAID, "num_tokens": 20, "capacity_per_s": 160.0, "service_s": 0.05}
-        self.started: list[BatchingSettings | None] = []
-        self.offered: list[tuple[str, float, int]] = []
+        self.started, self.offered = list[BatchingSettings | None](), list[tuple[str, float, int]]()
 
     @contextmanager
     def serving(self, *_: object, log: Path, other: BatchingSettings | None = None) -> Iterator[FakeSystem]:
@@ -43,38 +42,34 @@ class Servers:
             service_s = 0.1 + other.max_wait_ms / 1000 + abs(other.batch_size - 16) / 1000
             capacity_per_s = 100.0 if other.num_streams == 2 else 50.0
             is_ = {"answer": _SAID, "num_tokens": 20, "capacity_per_s": capacity_per_s, "service_s": service_s}
+        speed = {"capacity_per_s": is_["capacity_per_s"], "service_s": is_["service_s"]}
+        server: Any = FakeSystem("theirs" if other else "ours", self.offered, **speed)
         answer = pb.TranslateResponse(num_target_tokens=is_["num_tokens"])
         answer.translations.add().hypotheses.add(text=is_["answer"])
-        name = "theirs" if other else "ours"
-        server: Any = FakeSystem(name, self.offered, capacity_per_s=is_["capacity_per_s"], service_s=is_["service_s"])
         server.answers = lambda *, count: [answer] * count
         yield server
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
     servers = Servers()
-    fakes = {
-        "num_cores": lambda: 2,
-        "serving": servers.serving,
-        "prepare_model": lambda path, *_, **__: ModelFiles(path),
-    }
-    for name, fake in fakes.items():
-        monkeypatch.setattr(load, name, fake)
+    monkeypatch.setattr(load, "num_cores", lambda: 2)
+    monkeypatch.setattr(load, "serving", servers.serving)
+    monkeypatch.setattr(load, "prepare_model", lambda path, *_, **__: ModelFiles(path))
     return servers
 
 
 def _load(directory: Path, *flags: str) -> int:
-    return main(["load", "--output", str(directory), "--slo", "p95<1s", "--against", "ctranslate2", *flags])
+    return main(["load", f"--output={directory}", "--slo=p95<1s", "--against=ctranslate2", *flags])
 
 
 def test_the_other_server_is_set_up_as_it_does_best(
     servers: Servers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _load(tmp_path, "--model", "base", "--against", "ctranslate2,transformers") == 0
+    assert _load(tmp_path, "--model=base", "--against=ctranslate2,transformers") == 0
 
-    line = "peers trial=2x1,b32,w0 vs=ctranslate2 model=base p95_ms=116.0/116.0 rate=30.0/90.0\n"
-    assert line in "".join(capsys.readouterr())
+    told = "".join(capsys.readouterr())
+    assert "peers trial=2x1,b32,w0 vs=ctranslate2 model=base p95_ms=116.0/116.0 rate=30.0/90.0\n" in told
     first, second = json.loads((tmp_path / report.LOAD_NAME).read_text())["comparisons"]
     names = [trial["settings"] for trial in first["trials"] if trial["runs"]]
     assert len(names) == len(set(names)) == 7
@@ -124,10 +119,8 @@ def test_both_get_the_same_arrivals_in_turn_and_every_run_is_kept_and_drawn(serv
     assert len(comparisons[1]["their_capacity"]["probes"]) > 1
     assert [len(point["ours"]) for point in comparisons[1]["points"]] == [3, 3]
     rate_per_s = 0.9 * comparisons[1]["their_capacity"]["per_s"]
-    sides = ("ours", "theirs", "theirs", "ours", "ours", "theirs")
-    assert servers.offered[-6:] == [
-        (side, rate_per_s, seed) for side, seed in zip(sides, (1, 1, 2, 2, 3, 3), strict=True)
-    ]
+    turns = (("ours", 1), ("theirs", 1), ("theirs", 2), ("ours", 2), ("ours", 3), ("theirs", 3))
+    assert servers.offered[-6:] == [(side, rate_per_s, seed) for side, seed in turns]
 
     assert (tmp_path / report.PICTURE_NAME).stat().st_size > 0
     axes = report.load_picture(comparisons).axes  # a column for each
@@ -143,16 +136,10 @@ def test_both_get_the_same_arrivals_in_turn_and_every_run_is_kept_and_drawn(serv
     ],
 )
 def test_prepare_prints_flags_by_which_a_call_is_one_sentence(
-    model: str,
-    lengths: set[int],
-    options: pb.DecodingOptions,
-    servers: Servers,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    model: str, lengths: set[int], options: pb.DecodingOptions, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    path = tmp_path / "tatoeba-en-de" / "test.tsv.gz"
-    path.parent.mkdir()
-    path.write_bytes(gzip.compress(b"Two dogs are playing in the snow.\tA\nNobody knew.\tB\nIt rains. It pours.\tC\n"))
+    texts = ("Two dogs are playing in the snow.", "Nobody knew.", "It rains. It pours.")
+    write_test_set(tmp_path, zip(texts, "ABC", strict=True))
 
     assert main(["prepare", f"--model={model}", f"--data={tmp_path}", f"--output={tmp_path}"]) == 0
 

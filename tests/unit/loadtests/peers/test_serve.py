@@ -4,7 +4,7 @@ import asyncio
 import random
 import threading
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -15,8 +15,9 @@ from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from loadtests.peers.serve import BatchingSettings, DynamicBatcher, serving
-from loadtests.peers.systems import ModelFiles, Output, SearchOptions, System, TokenIds, open_system
+from loadtests.peers.systems import Output, SearchOptions, System, TokenIds, open_system
 from loadtests.peers.work import encode
+from service.bundle import Bundle
 from service.errors import EngineError, OverloadedError
 from tests.tiny_bundle import SENTENCES
 from tests.unit.loadtests.peers.tiny_files import write_tiny_model
@@ -33,6 +34,7 @@ class FakeSystem:
     def __init__(self) -> None:
         self.batches: list[tuple[list[TokenIds], SearchOptions]] = []
         self.has_begun, self.may_answer = threading.Semaphore(0), threading.Event()
+        self.may_answer.set()
 
     def translate(self, sources: Sequence[TokenIds], search: SearchOptions, *, batch_size: int) -> list[Output]:
         assert len(sources) <= batch_size
@@ -42,6 +44,14 @@ class FakeSystem:
         if any(_POISON in source for source in sources):
             raise ValueError("cannot translate this")
         return [Output(source[::-1], score=-1.0) for source in sources]
+
+
+@asynccontextmanager
+async def _batching(system: FakeSystem, **settings: Any) -> AsyncIterator[DynamicBatcher]:
+    batcher = DynamicBatcher(system, BatchingSettings(**{"batch_size": 4, "max_wait_ms": 0.0, **settings}))
+    async with asyncio.timeout(_TIMEOUT_S):
+        yield batcher
+    batcher.close()
 
 
 @pytest.mark.parametrize(
@@ -56,16 +66,15 @@ class FakeSystem:
 async def test_a_batch_fails_its_callers_only_a_full_queue_refuses_and_who_has_left_is_not_served(
     settings: dict[str, Any], seconds: list[int], batches: list[list[int]], failed: dict[int, type]
 ) -> None:
-    system = FakeSystem()
-    batcher = DynamicBatcher(system, replace(BatchingSettings(batch_size=4, max_wait_ms=0.0), **settings))
+    system, running = FakeSystem(), []
+    system.may_answer.clear()
 
     async def queued(number: int, second: int) -> "asyncio.Task[Any]":
         task = asyncio.create_task(batcher.translate([(number, second)], _BEAM_4))
         await asyncio.sleep(0)
         return task
 
-    async with asyncio.timeout(_TIMEOUT_S):
-        running = []
+    async with _batching(system, **settings) as batcher:
         for stream in range(settings.get("num_streams", 1)):
             running.append(await queued(stream, 0))
             assert await asyncio.to_thread(system.has_begun.acquire, timeout=_TIMEOUT_S)
@@ -78,7 +87,6 @@ async def test_a_batch_fails_its_callers_only_a_full_queue_refuses_and_who_has_l
         results = await asyncio.gather(*tasks, return_exceptions=True)
         ((after, _),) = await batcher.translate([(4, 0)], _BEAM_4)
         await asyncio.gather(*running)
-    batcher.close()
 
     assert [[second for _, second in sources] for sources, _ in system.batches[len(running) : -1]] == batches
     assert {index: type(found) for index, found in enumerate(results) if isinstance(found, BaseException)} == failed
@@ -87,12 +95,9 @@ async def test_a_batch_fails_its_callers_only_a_full_queue_refuses_and_who_has_l
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_every_sentence_is_translated_once_in_order_and_with_its_own_options(seed: int) -> None:
-    system, draw = FakeSystem(), random.Random(seed)  # noqa: S311 - arrivals
-    system.may_answer.set()
-    batcher = DynamicBatcher(system, BatchingSettings(batch_size=4, max_wait_ms=1.0))
+    draw, tasks, asked = random.Random(seed), [], []  # noqa: S311 - arrivals
     sources: dict[SearchOptions, list[TokenIds]] = {_BEAM_1: [], _BEAM_4: []}
-    async with asyncio.timeout(_TIMEOUT_S):
-        tasks, asked = [], []
+    async with _batching(system := FakeSystem(), max_wait_ms=1.0) as batcher:
         for _ in range(30):
             options, count = draw.choice((_BEAM_1, _BEAM_4)), draw.randrange(7)
             own = [(options.beam_size, len(sources[options]) + index) for index in range(count)]
@@ -101,7 +106,6 @@ async def test_every_sentence_is_translated_once_in_order_and_with_its_own_optio
             tasks.append(asyncio.create_task(batcher.translate(own, options)))
             await asyncio.sleep(draw.choice((0.0, 0.0, 0.0005, 0.002)))
         answers = await asyncio.gather(*tasks)
-    batcher.close()
 
     assert [[output.token_ids[::-1] for output, _ in own] for own in answers] == asked
     for options, expected in sources.items():
@@ -115,12 +119,8 @@ async def test_every_sentence_is_translated_once_in_order_and_with_its_own_optio
 async def test_a_full_batch_does_not_wait_and_a_small_one_as_long_as_its_first_sentence_may(
     max_wait_ms: float, num_sources: int, least_s: float
 ) -> None:
-    system = FakeSystem()
-    system.may_answer.set()
-    batcher = DynamicBatcher(system, BatchingSettings(batch_size=4, max_wait_ms=max_wait_ms))
-    async with asyncio.timeout(_TIMEOUT_S):
+    async with _batching(system := FakeSystem(), max_wait_ms=max_wait_ms) as batcher:
         answers = await batcher.translate([(0, index) for index in range(num_sources)], _BEAM_4)
-    batcher.close()
 
     assert [len(sources) for sources, _ in system.batches] == [num_sources]
     assert all(least_s <= timings.queue_s < _TIMEOUT_S / 2 and timings.decode_s >= 0 for _, timings in answers)
@@ -135,20 +135,16 @@ def test_a_name_says_all_that_is_tried_and_what_is_none_is_refused_with_an_examp
             BatchingSettings.parse(name)
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
-    return write_tiny_model(tmp_path_factory.mktemp("served") / "tiny")
-
-
 @pytest.fixture(scope="module", params=["ctranslate2", "transformers"])
-def system(files: ModelFiles, request: pytest.FixtureRequest) -> System:
-    return open_system(files, _SETTINGS.of(request.param))
+def served(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[Bundle, System]:
+    files = write_tiny_model(tmp_path_factory.mktemp("served") / "tiny")
+    return files.open(), open_system(files, _SETTINGS.of(request.param))
 
 
 @pytest_asyncio.fixture
-async def channel(files: ModelFiles, system: System) -> AsyncIterator[grpc.aio.Channel]:
+async def channel(served: tuple[Bundle, System]) -> AsyncIterator[grpc.aio.Channel]:
     async with (
-        serving(files.open(), system, _SETTINGS, address="127.0.0.1:0") as port,
+        serving(*served, _SETTINGS, address="127.0.0.1:0") as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         yield channel
@@ -160,16 +156,15 @@ def _translate(channel: grpc.aio.Channel, **fields: Any) -> Any:
 
 
 async def test_answers_say_what_the_system_says_and_count_its_tokens(
-    channel: grpc.aio.Channel, files: ModelFiles, system: System
+    channel: grpc.aio.Channel, served: tuple[Bundle, System]
 ) -> None:
-    first, second = SENTENCES[:2]
+    (bundle, system), (first, second) = served, SENTENCES[:2]
     options = pb.DecodingOptions(beam_size=2, max_target_tokens=12, length_penalty=0.0)
 
     answer = await _translate(channel, texts=(first, f"{first} {second}", ""), options=options, request_id="r")
 
     search = SearchOptions(beam_size=2, max_target_tokens=12)
-    outputs = system.translate(encode(files.open(), (first, second)), search, batch_size=4)
-    lengths = [len(output.token_ids) for output in outputs]
+    lengths = [len(ids) for ids, _ in system.translate(encode(bundle, (first, second)), search, batch_size=4)]
     lone, both, empty = answer.translations
     assert [len(one.sentences) for one in (lone, both, empty)] == [1, 2, 0]
     assert [one.num_target_tokens for one in both.sentences] == lengths

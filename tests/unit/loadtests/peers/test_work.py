@@ -1,4 +1,3 @@
-import gzip
 from dataclasses import replace
 from pathlib import Path
 from statistics import correlation
@@ -12,6 +11,7 @@ from loadtests.peers import work
 from loadtests.peers.models import end_by_itself, made_up_vocabulary
 from loadtests.peers.pytorch_system import beam_search
 from loadtests.peers.systems import SearchOptions
+from tests.unit.loadtests.peers.tiny_files import write_test_set
 
 _SOURCES = work.random_sources(100, vocabulary_size=500, eos_id=2)
 _CONFIG = replace(PRESETS["base"], vocabulary_size=500, num_encoder_layers=2, num_decoder_layers=2, norm="post")
@@ -29,19 +29,16 @@ def test_random_sources_are_the_same_in_every_run_and_limit_their_targets() -> N
 
 def test_lone_sentences_come_one_a_call_and_the_short_mode_has_fewer_cases() -> None:
     lone, everything = work.shipped_cases("set", _SOURCES, references=("r",) * 100, mode="short")
-    cases, short = ({case.name for case in work.base_cases(mode)} for mode in ("full", "short"))
 
     assert (lone.call_size, everything.call_size, lone.references) == (1, 100, ())
     assert set(lone.sources) <= set(_SOURCES)
-    assert short < cases
+    assert {case.name for case in work.base_cases("short")} < {case.name for case in work.base_cases("full")}
 
 
 def test_test_sets_are_sampled_evenly_and_built_in_sentences_stand_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "tatoeba-en-de" / "test.tsv.gz"
-    path.parent.mkdir()
-    path.write_bytes(gzip.compress(b"".join(b"s%d\tt%d\n" % (number, number) for number in range(10))))
+    write_test_set(tmp_path, ((f"s{number}", f"t{number}") for number in range(10)))
     monkeypatch.delenv("DRAGOMAN_DATA", raising=False)
 
     assert work.sentence_sets(tmp_path, size=3) == [("tatoeba", ("s0", "s3", "s6"), ("t0", "t3", "t6"))]
