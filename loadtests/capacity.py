@@ -43,7 +43,6 @@ DEFAULT_SLO: Final = "p95<1s,goodput>99%"
 SHARES: Final = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
 """Of the capacity, at which a curve is measured."""
 
-
 _POINT_S: Final = {"full": 20.0, "short": 3.0}  # seconds at each rate of the curve, by mode
 _SAFE_START: Final = 0.8  # share of the throughput of callers who wait at which a search begins
 _MAX_FALLS: Final = 12
@@ -95,7 +94,6 @@ class Capacity:
     """The highest rate at which a system holds the objective; 0: it held at none that was tried."""
 
     per_s: float
-
     closed_loop_per_s: float  # calls answered in a second for callers who wait: where the search began
     probes: tuple[Probe, ...]
 

@@ -179,9 +179,7 @@ def _record(planned: PlannedCall, call: Any, *, planned_s: float, sent_s: float)
 def _account(answers: Sequence[Any]) -> dict[str, Any]:
     """Return tokens and stages as the server accounts for them; nothing if it has answered nothing."""
     counts = [answer.sentence if isinstance(answer, pb.TranslatedSentence) else answer for answer in answers]
-    tokens = {
-        name: sum(getattr(count, name) for count in counts) for name in ("num_source_tokens", "num_target_tokens")
-    }
+    tokens = {name: sum(getattr(one, name) for one in counts) for name in ("num_source_tokens", "num_target_tokens")}
     stages = {
         f"{stage}_s": max(getattr(answer.timings, stage).ToNanoseconds() / 1e9 for answer in answers)
         for stage in ("queue", "encode", "decode", "text")

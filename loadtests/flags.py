@@ -36,10 +36,6 @@ def _member(kind: type[enum.Enum], text: str) -> enum.Enum:
         raise ValueError(f"expected {_values(kind)}") from error
 
 
-def _mix(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    return partial(parse_mix, parse=parse)
-
-
 def _number(low: float, high: float, kind: Callable[[str], Any], text: str) -> Any:
     value = kind(text)
     if not low <= value <= high:
@@ -47,7 +43,8 @@ def _number(low: float, high: float, kind: Callable[[str], Any], text: str) -> A
     return value
 
 
-_beam: Final = partial(_number, 1, 16, int)
+_beams: Final = partial(parse_mix, parse=partial(_number, 1, 16, int))
+_priorities: Final = partial(parse_mix, parse=parse_priority)
 
 
 def _text(value: Any) -> str:
@@ -70,12 +67,10 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
         "MIX",
         f"drawn for each call, such as Translate=8,TranslateStream=1; of {_values(Method)} "
         "(TranslateDocument for documents, else Translate)",
-        _mix(partial(_member, Method)),
+        partial(parse_mix, parse=partial(_member, Method)),
     ),
-    "--beams": _Flag("beams", "MIX", "sizes, such as 4=3,1=1 (the server's default)", _mix(_beam)),
-    "--priorities": _Flag(
-        "priorities", "MIX", "such as interactive=9,bulk=1 (the server's default)", _mix(parse_priority)
-    ),
+    "--beams": _Flag("beams", "MIX", "sizes, such as 4=3,1=1 (the server's default)", _beams),
+    "--priorities": _Flag("priorities", "MIX", "such as interactive=9,bulk=1 (the server's default)", _priorities),
     "--deadline": _Flag("deadline_s", "S", "from when a call should be sent (%(default)s)", float),
     "--leaving": _Flag("leaving", "SHARE", "of calls that are cancelled, 0 to 1 (%(default)s)", float),
     "--leave-within": _Flag("leave_within_s", "S", "when they are, at random up to (%(default)s)", float),
@@ -90,13 +85,9 @@ _FLAGS: Final[Mapping[str, _Flag]] = {
 def add_workload_flags(parser: Any, default: Workload, *, profile_flag: str = "--profile") -> None:
     """Declare the flags of a workload on a parser or a group; their values are text, which Locust sends on."""
     for name, (field, metavar, what, _) in _FLAGS.items():
-        parser.add_argument(
-            profile_flag if field == "profile" else name,
-            dest=f"{_PREFIX}{field}",
-            default=_text(getattr(default, field)),
-            metavar=metavar,
-            help=what,
-        )
+        shown = profile_flag if field == "profile" else name
+        given = _text(getattr(default, field))
+        parser.add_argument(shown, dest=f"{_PREFIX}{field}", default=given, metavar=metavar, help=what)
 
 
 def workload_of(options: argparse.Namespace) -> Workload:

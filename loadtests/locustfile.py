@@ -100,8 +100,7 @@ class TranslatingUser(User):  # type: ignore[misc]  # locust is not looked at wh
         else:
             arrivals = parse_arrivals(options.arrivals, rate_per_s=options.rate)
             whole = make_schedule(arrivals, warm_up_s=0.0, duration_s=options.duration, seed=options.seed)
-            own = [(calls.call(one.number, method=one.method), one.offset_s) for one in whole[first::count]]
-            cls.share = iter(own)
+            cls.share = iter([(calls.call(one.number, method=one.method), one.offset_s) for one in whole[first::count]])
         cls.began_s, cls.is_prepared = time.monotonic(), True
 
     def on_start(self) -> None:

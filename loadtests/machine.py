@@ -10,8 +10,8 @@ from typing import Any
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
-_PACKAGES = ("dragoman", "onnxruntime", "numpy", "grpcio", "locust")
 _OF_PEERS = ("ctranslate2", "transformers", "torch", "sacrebleu")
+_PACKAGES = ("dragoman", "onnxruntime", "numpy", "grpcio", "locust", *_OF_PEERS)
 _INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 
 
@@ -26,9 +26,7 @@ def describe_machine() -> dict[str, Any]:
         "cores": num_cores(),
         "instruction_sets": [name for name in _INSTRUCTION_SETS if name in flags],
         "python": platform.python_version(),
-        "versions": {
-            name: next((one.version for one in distributions(name=name)), None) for name in _PACKAGES + _OF_PEERS
-        },
+        "versions": {name: next((one.version for one in distributions(name=name)), None) for name in _PACKAGES},
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     }
 

@@ -39,7 +39,7 @@ class Load:
     """What is offered: calls for the time that is measured, and before it to warm up, at the same rate."""
 
     workload: Workload
-    arrivals: Arrivals | None
+    arrivals: Arrivals | None = None
     """Of the calls of all processes together; None: a closed loop, whose users wait for their answers."""
 
     num_users: int = 1  # of the closed loop
@@ -102,12 +102,7 @@ class Generator:
         """
         patient = replace(self.workload, deadline_s=PATIENCE_S, leaving=0.0)
         load = Load(
-            workload=patient,
-            arrivals=None,
-            num_users=num_callers,
-            retry_s=_RETRY_S,
-            warm_up_s=warm_up_s,
-            duration_s=duration_s,
+            workload=patient, num_users=num_callers, retry_s=_RETRY_S, warm_up_s=warm_up_s, duration_s=duration_s
         )
         began_s, records, _ = _send(self.target, load)
         failed = [record.status for record in records if record.outcome not in {Outcome.ANSWERED, Outcome.REJECTED}]
@@ -181,19 +176,17 @@ def _set_start(start: Any) -> None:
     start.value = time.monotonic() + _LEAD_S
 
 
-def _wait_for_others() -> float:
-    """Return when the schedule starts, once all processes are ready."""
-    gc.collect()
-    gc.freeze()  # what has been made stays, and need not be looked at while calls are sent
-    _shared["ready"].wait(_PREPARE_S)
-    started_s: float = _shared["start"].value
-    return started_s
-
-
 def _send_together(target: Target, load: Load, index: int) -> tuple[float, list[CallRecord], float]:
-    """Send as one of several processes; the others do not wait for one that failed."""
+    """Send as one of several processes, once all are ready; the others do not wait for one that failed."""
+
+    def wait_for_others() -> float:
+        gc.collect()
+        gc.freeze()  # what has been made stays, and need not be looked at while calls are sent
+        _shared["ready"].wait(_PREPARE_S)
+        return float(_shared["start"].value)
+
     try:
-        return _send(target, load, index, wait_to_start=_wait_for_others)
+        return _send(target, load, index, wait_to_start=wait_for_others)
     except BaseException:
         _shared["ready"].abort()
         raise

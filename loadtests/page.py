@@ -107,23 +107,15 @@ def _call_series(run: Run) -> dict[str, Series]:
 def render(run: Run, series: Mapping[str, Series], values: Mapping[str, Any], changes: Sequence[Sequence[str]]) -> str:
     """Return the page of a run with the values of `loadtest.json` and the rows of `loadtests.load.compare`."""
     # What a user may have written, such as a name of a model, is escaped.
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-    )
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     addresses = {}  # of pictures: their own content
     for heading, drawn in _pictures(run, series).items():
         stream = io.BytesIO()
         drawn.savefig(stream, format="svg", dpi=_DPI)
         addresses[heading] = f"data:image/svg+xml;base64,{base64.b64encode(stream.getvalue()).decode()}"
-    page: str = environment.get_template("page.html.jinja").render(
-        load=run.load,
-        run=values,
-        changes=changes,
-        pictures=addresses,
-    )
+    template = environment.get_template("page.html.jinja")
+    page: str = template.render(load=run.load, run=values, changes=changes, pictures=addresses)
     return page
 
 

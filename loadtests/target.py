@@ -67,10 +67,8 @@ class ServerProcess:
         until_s = time.monotonic() + timeout_s
         while time.monotonic() < until_s and self.exit_code is None:
             lines = self._log_path.read_text(encoding="utf-8").splitlines(keepends=True)
-            records = [
-                json.loads(line) for line in lines if line[0] == "{" and line[-1] == "\n"
-            ]  # the last may be half
-            ports = {record.get("event"): record for record in records}
+            whole = [json.loads(line) for line in lines if line[0] == "{" and line[-1] == "\n"]  # the last may be half
+            ports = {record.get("event"): record for record in whole}
             if "ready" in ports:
                 self.target = f"127.0.0.1:{ports['listening']['grpc_port']}"
                 self.metrics_url = f"http://127.0.0.1:{ports['listening'].get('http_port', 0)}/metrics"

@@ -53,10 +53,8 @@ class Method(enum.Enum):
         """How gRPC names it."""
         if self is Method.CHECK:
             return "/grpc.health.v1.Health/Check"
-        service = (
-            "TranslationService" if self.translates else "ModelAdminService" if self.needs_admin else "ModelService"
-        )
-        return f"/dragoman.v1.{service}/{self.value}"
+        service = "Translation" if self.translates else "ModelAdmin" if self.needs_admin else "Model"
+        return f"/dragoman.v1.{service}Service/{self.value}"
 
 
 def translate_requests(seed: int, *, count: int, texts: int) -> list[bytes]:
