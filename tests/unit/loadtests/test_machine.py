@@ -9,18 +9,14 @@ from service import threads
 @pytest.mark.parametrize(
     "files",
     [
+        *({"cpu.max": text} for text in ("max 100000", "100000 100000", "150000 100000", "nonsense")),
+        *({"cpu/cpu.cfs_quota_us": quota, "cpu/cpu.cfs_period_us": "100000"} for quota in ("50000", "-1")),
         {},
-        {"cpu.max": "max 100000"},
-        {"cpu.max": "100000 100000"},
-        {"cpu.max": "150000 100000"},
-        {"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"},
-        {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
-        {"cpu.max": "nonsense"},
     ],
 )
 def test_cores_are_counted_as_the_service_counts_them(tmp_path: Path, files: dict[str, str]) -> None:
+    (tmp_path / "cpu").mkdir()
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
 
     assert num_cores(control_group=tmp_path) == threads.num_cores(control_group=tmp_path)

@@ -20,9 +20,8 @@ MIXED = [record(kind, planned_s=BEGAN_S + second) for second in range(3) for kin
 
 
 def reported(records: Sequence[CallRecord], *, sizes_mb: Sequence[float] = (100, 101, 100), **fields: Any) -> Report:
-    samples = [
-        Sample(at_s=BEGAN_S + index, values={RESIDENT_BYTES: size_mb * 2**20}) for index, size_mb in enumerate(sizes_mb)
-    ]
+    sizes = enumerate(sizes_mb)
+    samples = [Sample(at_s=BEGAN_S + at_s, values={RESIDENT_BYTES: size_mb * 2**20}) for at_s, size_mb in sizes]
     options = argparse.Namespace(factor=10.0, max_rss_growth_mb=128.0)
     return report_of(run_of(records, samples=samples), options, capacity_per_s=6.0, **fields)
 
@@ -63,7 +62,6 @@ def test_a_generator_that_is_late_hides_no_waiting() -> None:
 
 def test_an_overload_is_printed_with_the_promises_first_kept_as_json_and_drawn() -> None:
     report = reported(MIXED)
-
     start = "overload rejected_p99_ms=10.0 accepted_late=3 errors_other=3 rss_growth_mb=1.0 offered=15 accepted=6 "
     assert figures_line("overload", report.figures).startswith(start)
     assert reported(MIXED[:1]).figures["rejected_p99_ms"] == "none"

@@ -28,26 +28,18 @@ DRAWN = [
 """Titles and labels of each picture on the page of a run whose calls were all answered."""
 
 
-LOADED = r"""\b(?:src|href|srcset|data|action)\s*=\s*["']?([^"'\s>]*)"""
-"""What a page could load."""
-
-
 def text_of(page: str) -> str:
     return html.unescape(re.sub(r"<[^>]*>", "", page))
 
 
-def words_of(address: str) -> list[str]:
-    """Titles and labels of a picture; matplotlib draws letters as paths, each text after a comment that has it."""
-    drawn = base64.b64decode(address.partition(",")[2]).decode()
-    return [text for text in re.findall(r"<!-- (.*?) -->", drawn) if re.match(r"[a-z]", text)]
-
-
 def test_the_page_needs_nothing_but_itself_and_says_what_was_measured_where() -> None:
-    page = reported(run_of(samples=[sample(float(second)) for second in range(11)]), slo=parse_slo("p95<2s")).page
+    page = reported(run_of(samples=list(map(sample, range(11)))), slo=parse_slo("p95<2s")).page
 
-    addresses = re.findall(LOADED, page)
-    assert [words_of(address) for address in addresses] == DRAWN
-    assert all(address.startswith("data:image/svg+xml;base64,") for address in addresses)
+    loaded = re.findall(r"""\b(?:src|href|srcset|data|action)\s*=\s*["']?([^"'\s>]*)""", page)
+    kinds, pictures = zip(*(address.split(",", 1) for address in loaded), strict=True)
+    assert set(kinds) == {"data:image/svg+xml;base64"}
+    # matplotlib draws letters as paths, each text after a comment that has it
+    assert [re.findall(r"<!-- ([a-z].*?) -->", base64.b64decode(one).decode()) for one in pictures] == DRAWN
     assert not re.search(r"<(script|link|iframe|object|base)\b|url\(|@import", page)
     for fact in (
         "Abacus <1>, 2 cores (avx2)",
@@ -73,21 +65,20 @@ def test_what_was_broken_is_on_the_page() -> None:
 
 
 def test_a_run_in_which_nothing_was_answered_has_a_page_too() -> None:
-    kinds = (Outcome.ERROR, Outcome.REJECTED)
+    records = [record(kind, planned_s=BEGAN_S + 1) for kind in (Outcome.ERROR, Outcome.REJECTED)]
 
-    report = reported(run_of([record(kind, planned_s=BEGAN_S + 1) for kind in kinds]))
+    report = reported(run_of(records))
 
     assert "none" in text_of(report.page)
-    assert (report.figures["p50_ms"], report.figures["p95_ms"]) == ("none", "none")
+    assert report.figures["p50_ms"] == report.figures["p95_ms"] == "none"
 
 
 def test_gauges_are_shown_as_they_stand_and_counters_as_they_grow() -> None:
-    found = series_of(run_of(samples=[sample(float(second)) for second in range(-5, 13)]))
+    found = series_of(run_of(samples=list(map(sample, range(-5, 13)))))
 
     assert found["queue"].points == [(float(second), float(second)) for second in range(12)]
-    assert fmean(found["target tokens"].values) == pytest.approx(3.0)
-    assert fmean(found["processor"].values) == pytest.approx(0.5)
-    assert fmean(found["segments of a step"].values) == pytest.approx(3.0)
+    means = [fmean(found[name].values) for name in ("target tokens", "processor", "segments of a step")]
+    assert means == pytest.approx([3.0, 0.5, 3.0])
     assert max(found["memory"].values) == 111.0
 
 
