@@ -14,17 +14,18 @@ from loadtests.stress.chaos.fault import LIMITS, Stage, fault
 from loadtests.stress.chaos.scenario import run_faults
 from tests.integration.real_process import CHECKOUT
 
-OF_MACHINES_AND_LONG_RUNS = {  # promises that these may break: the scenarios themselves judge them
+Capture = pytest.CaptureFixture[str]
+TIMES = [name for name in LIMITS if name.endswith("_s")]
+OF_MACHINES_AND_LONG_RUNS = {  # promises that a busy machine or a short run may break: the scenarios judge them
     "everything is met", "memory does not grow", "memory of the server grows", "every fault keeps its promises",
     "translations of bystanders at p99", "calls that need the event loop only at p99", "work grows as the text does",
-    *(name for name in LIMITS if name.endswith("_s")),
+    *TIMES,
 }  # fmt: skip
 FAULTS = "step-raises,onnx-runtime,log-disk-full"
 CANCELLING = ["cancellations", "--calls", "600", "--warm-up", "50", "--callers", "16", "--methods"]
 CANCELLED = r"cancellations calls=650 .* cancelled=[1-9]\d* answered=[1-9]\d* left=0 "
-ANSWERED = (
-    rf"bad_inputs inputs={2 * len(KINDS)} kinds={len(KINDS)} ok=[1-9]\d* refused=[1-9].* internal=0 hangs=0 lost=0 "
-)
+COUNT = 2 * len(KINDS)
+ANSWERED = rf"bad_inputs inputs={COUNT} kinds={len(KINDS)} ok=[1-9]\d* refused=[1-9].* internal=0 hangs=0 lost=0 "
 
 
 @pytest.fixture(autouse=True)
@@ -38,12 +39,12 @@ def _stubs_of_this_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["soak", "--duration", "12", "--callers", "8"], r" of 12 s: rss_mb=[^$]*\nsoak .* swaps=[1-9]"),
         *(([*CANCELLING, method], CANCELLED) for method in ("Translate", "TranslateDocument", "TranslateStream")),
-        (["bad-inputs", "--mode", "short", "--count", str(2 * len(KINDS))], ANSWERED),
+        (["bad-inputs", "--mode", "short", "--count", str(COUNT)], ANSWERED),
         (["chaos", "--mode", "short", "--only", FAULTS], r"fault=log-disk-full [^$]*\nchaos faults=3 "),
     ],
 )
 def test_a_scenario_finds_nothing_wrong_with_a_server_to_which_nothing_is_wrong(
-    flags: list[str], said: str, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flags: list[str], said: str, tiny_model: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     exit_code = main([*flags, "--model-dir", str(tiny_model), "--output", str(tmp_path)])
 
@@ -57,9 +58,7 @@ def test_a_scenario_finds_nothing_wrong_with_a_server_to_which_nothing_is_wrong(
     assert exit_code == bool(broken)
 
 
-def test_one_bad_input_is_shown_and_sent_again(
-    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_bad_input_is_shown_and_sent_again(tiny_model: Path, tmp_path: Path, capsys: Capture) -> None:
     flags = ["bad-inputs", "--only", "bad-utf8", "--index", "3"]
     assert main([*flags, "--model-dir", str(tiny_model), "--output", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
@@ -69,7 +68,7 @@ def test_one_bad_input_is_shown_and_sent_again(
 
 @pytest.mark.slow
 def test_a_server_that_ends_is_told_and_the_next_fault_gets_another(tiny_model: Path, tmp_path: Path) -> None:
-    any_time = {name: 60.0 for name in LIMITS if name.endswith("_s")}
+    any_time = dict.fromkeys(TIMES, 60.0)
 
     @fault(limits=any_time)
     def kill(stage: Stage) -> None:

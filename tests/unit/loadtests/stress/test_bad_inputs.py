@@ -29,6 +29,8 @@ ALWAYS = {
     **dict.fromkeys(("bad-utf8", "huge-lengths"), invalid("request")),
     **dict.fromkeys(("unknown-fields", "duplicate-fields"), OK),
 }
+SENT = pb.TranslateRequest(texts=["\n"]).SerializeToString()
+LINE_END = BadInput(message=SENT, method=Method.TRANSLATE, expected=OK, num_characters=1)
 INVALID = InvalidFieldError("texts[1]", "2 characters", "at most 1")
 NAMES: dict[str, Any] = {"model_name": "m", "model_version": "1", "request_id": "bad"}
 COPIED = pb.TranslateResponse(translations=[pb.Translation(hypotheses=[pb.Hypothesis(text="\n")])], **NAMES)
@@ -101,11 +103,6 @@ def in_stream(*neighbours: pb.TranslateResponse, call_status: str = "OK") -> Ans
     return replace(rejected(), neighbours=neighbours, call_status=call_status)
 
 
-def bad_input(expected: Expected, method: Method = Method.TRANSLATE) -> BadInput:
-    sent = pb.TranslateRequest(texts=["\n"]).SerializeToString()
-    return BadInput(message=sent, method=method, expected=expected, num_characters=1)
-
-
 @pytest.mark.parametrize(
     ("expected", "answer", "fault"),
     [
@@ -130,7 +127,7 @@ def bad_input(expected: Expected, method: Method = Method.TRANSLATE) -> BadInput
 )
 def test_an_answer_must_be_one_that_was_expected(expected: Expected, answer: Answer, fault: str) -> None:
     method = Method.TRANSLATE_STREAM if answer.call_status else Method.TRANSLATE
-    found = list(faults(bad_input(expected, method), answer))
+    found = list(faults(replace(LINE_END, method=method, expected=expected), answer))
 
     assert bool(found) == bool(fault)
     assert fault in "; ".join(found)
@@ -141,7 +138,7 @@ def test_an_input_is_sent_again_after_the_time_that_an_overloaded_server_names(m
     monkeypatch.setattr(time, "sleep", sleep)
     busy = OverloadedError(queued=1, limit=1, unit="segments", retry_after_s=2.5)
     channel.unary_stream.return_value.side_effect = [EndedCall(busy), EndedCall(None, COPIED.SerializeToString())]
-    answer = send(channel, bad_input(OK), model=MODEL, timeout_s=1.0)
+    answer = send(channel, LINE_END, model=MODEL, timeout_s=1.0)
 
     sleep.assert_called_once_with(2.5)
     assert (answer.num_retries, answer.status, answer.responses) == (1, "OK", [COPIED])

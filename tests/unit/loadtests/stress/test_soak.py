@@ -99,14 +99,12 @@ def judged(samples: list[Sample]) -> list[str]:
     return [*promise.broken, *doubt]
 
 
-def noisy(
-    seed: int = 1, *, leak_mb_per_h: float = 0.0, step_mb: float = 0.0, each_swap_mb: float = 0.0
-) -> list[Sample]:
+def noisy(seed: int = 1, *, mb_per_h: float = 0.0, step_mb: float = 0.0, each_swap_mb: float = 0.0) -> list[Sample]:
     """Two samples a second: noise, half of the time a second version beside, and what is asked for."""
     generator = random.Random(seed)  # noqa: S311 - not for secrets
 
     def rss_mb(at_s: float, num_swaps: int) -> float:
-        grown = leak_mb_per_h * at_s / 3600 + each_swap_mb * num_swaps + (step_mb if at_s > 120 else 0.0)
+        grown = mb_per_h * at_s / 3600 + each_swap_mb * num_swaps + (step_mb if at_s > 120 else 0.0)
         return 250 + abs(generator.gauss(0, 4)) + (60.0 if at_s % 6 < 3 else 0.0) + grown
 
     return [sample(index / 2, rss_mb(index / 2, index // 12), index // 12) for index in range(360)]
@@ -114,9 +112,9 @@ def noisy(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_leak_is_found_noise_and_a_small_step_are_none_and_a_large_one_may_be(seed: int) -> None:
-    for harmless in ({}, {"leak_mb_per_h": -5 * LIMIT}, {"step_mb": 6.0}):
+    for harmless in ({}, {"mb_per_h": -5 * LIMIT}, {"step_mb": 6.0}):
         assert judged(noisy(seed, **harmless)) == []
-    assert "grows by 1" in judged(noisy(seed, leak_mb_per_h=3 * LIMIT))[0]
+    assert "grows by 1" in judged(noisy(seed, mb_per_h=3 * LIMIT))[0]
     assert judged(noisy(seed, each_swap_mb=9.0))  # the weights of the model that ships
     assert judged(noisy(seed, step_mb=100.0))
 
@@ -125,7 +123,6 @@ def test_memory_too_uneven_to_judge_breaks_the_promise_of_long_runs_only() -> No
     levels = (0, 300, 40, 390, 10, 210, 350, 90, 260, 150, 5, 310, 120, 240, 380, 60)
     uneven = [sample(at_s, 250.0 + levels[at_s // 12], at_s // 6) for at_s in range(181)]
     longer = [{**one, "at_s": 10 * one["at_s"]} for one in uneven]
-
     (in_short, notes), (in_long, none) = judge_memory(uneven, SHORT), judge_memory(longer, LONG)
 
     assert (in_short.broken, none) == ([], [])
@@ -137,9 +134,7 @@ def test_the_slope_of_a_line_is_its_slope_whatever_two_points_of_ten_are(outlier
     line = [sample(at_s, outliers.get(at_s, 100 + at_s / 60), at_s // 10) for at_s in range(60, 180, 10)]
     figures = judge_memory(line, SHORT)[0].figures
 
-    assert figures["slope"] == pytest.approx(60.0)
-    assert figures["noise"] == pytest.approx(0.0, abs=1e-6)
-    assert figures["limit"] == LIMIT
+    assert [figures[name] for name in ("slope", "noise", "limit")] == pytest.approx([60.0, 0.0, LIMIT], abs=1e-6)
     assert LONG.max_slope < 60 < LIMIT < Settings(duration_s=180.0).max_slope  # long runs are held to less growth
 
 

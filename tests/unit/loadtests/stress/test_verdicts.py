@@ -45,9 +45,7 @@ def notes(*, last: str = ENDS[-1], **changed: Any) -> Notes:
     return Notes(ends=ends, entries=ENTRIES, num_sentences=5, **changed)
 
 
-def idle(
-    series: str = "up", value: float = 1.0, *, without: str = "nothing", threads: int = 16, fds: int = 14
-) -> soaking.Idle:
+def idle(series: str = "up", value: float = 1, *, without: str = "-", threads: int = 16, fds: int = 14) -> soaking.Idle:
     """A server at rest, with one series that may be other than usual."""
     kept = {name: count for name, count in METRICS.items() if without not in name}
     return soaking.Idle(footprint=Footprint(250.0, threads, fds), metrics={**kept, series: value})
@@ -119,11 +117,11 @@ def bad_inputs(**changed: Any) -> Summary:
 
 
 FAULTY = record(5, faults=("no hypothesis",))
+UNREACHED = reply("UNAVAILABLE", "y")
 FAILED = [record(3, status) for status in ("INTERNAL", "UNKNOWN", "DEADLINE_EXCEEDED", "UNAVAILABLE")]
 NONE_LOST = "soak seconds=181 calls=5 unanswered=0 twice=0 ledger_difference=0"
 NONE_LEFT = "rss_slope_mb_per_h=0.0 rss_noise=0.0 threads_left=0 fds_left=0 tasks_left=0 slots_left=0"
 CANCELLED = "rss_growth_mb=0.0 unanswered=0 cancelled=95 answered=5 left=0 rss_mb=100 calls_per_s=10"
-UNREACHED = reply("UNAVAILABLE", "y")
 STATUSES = "inputs=7 kinds=2 ok=1 refused=1 left=1 internal=2 hangs=1 lost=1 rss_growth_mb=30.0"
 SPEED = "slowest_ms=20 p99_us_per_character=10.0 bystander_p99_ms=250.0 look_p99_ms=31.2 look_max_ms=31.2"
 HIT = "fault=sigstop hit=DEADLINE_EXCEEDED:4 bystanders=3 bystander_errors=0 slowest_s=0.12 health_s=0.12"
@@ -251,7 +249,6 @@ def test_the_list_says_what_each_fault_and_each_kind_is(
     flags: list[str], compiler: str | None, listed: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda _: compiler)
-
     assert main([*flags, "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == listed
