@@ -35,7 +35,6 @@ def test_the_line_has_what_a_script_wants() -> None:
 
 def test_objective_generator_and_server_are_each_told() -> None:
     run = run_of([record(Outcome.ANSWERED, planned_s=BEGAN_S, latency_s=0.1, lag_s=0.03)])
-
     report = reported(run, slo=parse_slo("p95<50ms"), max_lag=25.0, broken=["the server ended with 1"])
 
     assert report.values["broken"] == report.broken

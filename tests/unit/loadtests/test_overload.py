@@ -56,8 +56,8 @@ def test_each_promise_can_be_broken(records: list[CallRecord], fields: dict[str,
 def test_a_generator_that_is_late_hides_no_waiting() -> None:
     values = reported([record(Outcome.REJECTED, lag_s=0.05, latency_s=0.06)]).values
 
-    assert values["summary"]["rejected_latency"]["p99_ms"] == pytest.approx(60.0)
-    assert values["rejected_p99_from_send_ms"] == pytest.approx(10.0)
+    waits_ms = [values["summary"]["rejected_latency"]["p99_ms"], values["rejected_p99_from_send_ms"]]
+    assert waits_ms == pytest.approx([60.0, 10.0])
 
 
 def test_an_overload_is_printed_with_the_promises_first_kept_as_json_and_drawn() -> None:

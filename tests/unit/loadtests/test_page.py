@@ -18,11 +18,9 @@ DRAWN = [
     ["seconds", "ms", "answered", "client p95"],
     ["ms", "calls answered", "ms", "share of the calls answered", *STAGES],
     [word for stage in STAGES for word in ("seconds", "ms", stage, "p50", "p95")],
-    ["seconds", "target tokens"],
-    ["seconds", "queue"],
+    *(["seconds", name] for name in ("target tokens", "queue")),
     ["seconds", "batch segments", "batch rows", "segments of a step"],
-    ["seconds", "processor"],
-    ["seconds", "memory"],
+    *(["seconds", name] for name in ("processor", "memory")),
     ["seconds", "generator lag p99", "limit"],
 ]
 """Titles and labels of each picture on the page of a run whose calls were all answered."""
@@ -86,7 +84,6 @@ def test_what_is_not_known_has_no_points() -> None:
     queue_only = [Sample(at_s=BEGAN_S + second, values={"mt_queue_segments": 1.0}) for second in range(3)]
     gap_within = [sample(0.0), Sample(at_s=BEGAN_S + 1, values={}), sample(2.0), sample(3.0)]
     unchanged = [Sample(at_s=BEGAN_S + at_s, values=sample(1.0).values) for at_s in (0.0, 1.0)]
-
     lacking, gap, idle = (series_of(run_of(samples=samples)) for samples in (queue_only, gap_within, unchanged))
 
     assert len(lacking["queue"].points) == 3
