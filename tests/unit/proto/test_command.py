@@ -116,6 +116,11 @@ def test_a_module_of_ours_that_is_missing_is_a_bug_and_no_extra(tmp_path: Path) 
     assert "Traceback" in finished.stderr
 
 
+def _take_interrupts() -> None:
+    """Undo what a shell does to commands in its background, which ignore Ctrl-C; it would be inherited."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_ctrl_c_is_one_line_and_exit_status_130(tmp_path: Path) -> None:
     _program(tmp_path, "export", "import time\ndef main(argv):\n    print('began', flush=True)\n    time.sleep(60)\n")
 
@@ -126,6 +131,7 @@ def test_ctrl_c_is_one_line_and_exit_status_130(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_take_interrupts,  # noqa: PLW1509 - it changes a signal and takes no lock
     )
     with process:
         assert process.stdout is not None
