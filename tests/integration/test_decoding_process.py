@@ -213,6 +213,7 @@ def test_a_call_in_the_batch_of_a_killed_process_is_internal_and_the_next_one_is
     assert server.sample("mt_batch_live_segments") == 0
 
 
+@pytest.mark.slow
 def test_a_stopped_process_is_killed_and_started_again_though_it_never_goes_on(tiny_model: Path) -> None:
     with ready_server(tiny_model, DRAGOMAN_SCHEDULING__MAX_STEP_S="0.5") as server:
         assert code_name(server.call("A man.")) == "OK"
@@ -249,6 +250,7 @@ def test_calls_that_come_while_a_process_is_started_again_wait_for_it(tiny_model
         assert restarts(server) == 1
 
 
+@pytest.mark.slow
 def test_without_its_bundle_it_is_not_started_again_which_is_seen_and_with_it_the_next_call_starts_it(
     tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -369,6 +371,7 @@ def test_a_signal_to_the_group_drains_and_the_exit_code_is_0(tiny_model: Path, n
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.slow
 def test_a_signal_to_the_group_while_a_process_is_being_started_ends_all(
     tiny_model: Path, number: signal.Signals
 ) -> None:
@@ -428,6 +431,7 @@ def test_the_process_of_a_replaced_version_is_gone_and_the_new_one_has_its_own(
         assert "decoding process ended" not in server.running.log
 
 
+@pytest.mark.slow
 def test_a_server_that_is_stopped_while_a_version_is_unloaded_ends_as_without(tiny_models: Path) -> None:
     with ready_server(tiny_models, **UNTOUCHED) as server:
         children, call = server.children(), server.held_call(model="tiny/1")

@@ -13,6 +13,8 @@ from onnx import TensorProto, helper
 from service.bundle import MANIFEST_NAME, MAX_FILE_BYTES, file_entry
 from tests.integration.real_process import START_S, STOP_S, get, process, wait_for_sample
 
+pytestmark = pytest.mark.slow
+
 HUGE = 1_200_000_000  # floats: 4.5 GiB
 LOAD_TIMEOUT_S = 3.0
 WATCHFUL = {"DRAGOMAN_MODELS__POLL_INTERVAL_S": "0.05", "DRAGOMAN_MODELS__SETTLE_S": "0"}

@@ -30,6 +30,8 @@ from tests.integration.running_server import (
     running_server,
 )
 
+pytestmark = pytest.mark.slow
+
 WATCH = "/grpc.health.v1.Health/Watch"
 TRANSLATE = "/dragoman.v1.TranslationService/Translate"
 TRANSLATE_STREAM = "/dragoman.v1.TranslationService/TranslateStream"

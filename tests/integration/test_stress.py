@@ -58,6 +58,7 @@ def test_a_scenario_finds_nothing_wrong_with_a_server_to_which_nothing_is_wrong(
     assert exit_code == bool(broken)
 
 
+@pytest.mark.slow
 def test_one_bad_input_is_shown_and_sent_again(tiny_model: Path, tmp_path: Path, capsys: Capture) -> None:
     flags = ["bad-inputs", "--only", "bad-utf8", "--index", "3"]
     assert main([*flags, "--model-dir", str(tiny_model), "--output", str(tmp_path)]) == 0

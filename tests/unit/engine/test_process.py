@@ -327,6 +327,7 @@ def test_a_process_that_is_killed_as_it_is_stuck_takes_no_more_batches_and_is_co
     assert num_failures(registry) == {"no_step": 1}
 
 
+@pytest.mark.slow
 def test_each_process_that_is_killed_is_counted_once_loaded_or_not(bundle: Bundle) -> None:
     registry = CollectorRegistry()
     core = real_core(bundle, registry, module="service.runtime")
