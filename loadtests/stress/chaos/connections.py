@@ -214,12 +214,14 @@ def garbage(stage: Stage) -> None:
                 stage.hits[connection.reply(0.05)] += 1
 
 
-@fault(seconds=(3.0, 15.0), metric=requests("Translate", "CANCELLED"), limits={"slowest_s": 5.0, "health_s": 5.0})
+_FLOODED = {"slowest_s": 5.0, "health_s": 5.0, "rss_growth_mb": 160.0}
+
+
+@fault(seconds=(3.0, 15.0), metric=requests("Translate", "CANCELLED"), limits=_FLOODED)
 def reset_flood(stage: Stage) -> None:
     """Calls are begun and reset at once on many connections, as many as the server takes; nobody else's fails."""
-    stage.hits["reset"] += flood_with_resets(
-        stage.target, Method.TRANSLATE.path, num_connections=16, seconds=stage.seconds
-    )
+    path = Method.TRANSLATE.path
+    stage.hits["reset"] += flood_with_resets(stage.target, path, num_connections=16, seconds=stage.seconds)
 
 
 @fault(amounts=(100, 100), metric='mt_limit_refusals_total{limit="max_watchers"}')
@@ -230,7 +232,12 @@ def silent_watchers(stage: Stage) -> None:
         stage.hits["watching"] += 1
 
 
-@fault(amounts=(100, 400), seconds=(3.0, 11.0), metric='mt_limit_refusals_total{limit="message_timeout_s"}')
+@fault(
+    amounts=(100, 400),
+    seconds=(3.0, 11.0),
+    metric='mt_limit_refusals_total{limit="message_timeout_s"}',
+    limits=_FLOODED,
+)
 def messages_never_come(stage: Stage) -> None:
     """Calls of headers alone, and of all but the end of a message; others of the same host are served meanwhile."""
     request = grpc_message(stage.questions[0].request)[:-1]
