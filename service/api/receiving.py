@@ -20,8 +20,8 @@ from service.telemetry.metrics import Metrics
 
 _NUM_OPEN_READS = 8
 _MAX_OPEN_UNREAD = 256
-_OPEN_TIMEOUT_S = 2.0
-"""For messages of callers who need no key, which are short."""
+_OPEN_TIMEOUT_S = 6.0
+"""For messages of callers who need no key, which are short; a probe outlives a server that stands still for seconds."""
 
 _REJECTED = ""  # in place of a caller
 _HURRIED_S = 1.0
