@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from service.api.rate_limits import Charge, RateLimiter
+from service.api.streams import look_at_error
 from service.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -103,13 +104,9 @@ class SharedQuota:
         """Begin what goes on even if the call that waits for it is cancelled."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(look_at_error)
         return task
-
-    def _ended(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # looked at, whether or not anybody waits for it
 
     async def _asked(
         self, ask: Callable[[Sequence[Charge]], Coroutine[Any, Any, _Answer]], charges: Sequence[Charge]
