@@ -22,6 +22,7 @@ from service.api.rate_limits import Charge, TokenBucket
 from service.api.shared_quota import Refusal
 from service.datatypes import SearchConfig, Segment
 from service.decoding.step_model import (
+    EncodedSource,
     FloatArray,
     IntArray,
     ModelLimits,
@@ -156,6 +157,12 @@ class ToyModel:
         normalised: FloatArray = (weights / weights.sum(axis=3, keepdims=True)).astype(np.float32)
         return normalised
 
+    def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
+        """See `StepModel.encode`."""
+        assert source_ids
+        assert all(1 <= len(source) <= self.limits.max_source_tokens for source in source_ids)
+        return [EncodedSource(source_ids=tuple(source), cross=np.array(source)) for source in source_ids]
+
     def new_batch(self) -> StepBatch:
         """Return an empty running batch."""
         return ToyBatch(self)
@@ -194,12 +201,11 @@ class ToyBatch:
         """B."""
         return len(self._sources)
 
-    def start(self, source_ids: Sequence[Sequence[int]]) -> None:
+    def start(self, sources: Sequence[EncodedSource]) -> None:
         """See `StepBatch.start`."""
-        assert source_ids
-        assert all(1 <= len(source) <= self._model.limits.max_source_tokens for source in source_ids)
-        self._sources += [tuple(source) for source in source_ids]
-        self._rows += [None] * len(source_ids)
+        assert sources
+        self._sources += [tuple(source.cross.tolist()) for source in sources]
+        self._rows += [None] * len(sources)
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
         """See `StepBatch.step`."""
@@ -245,7 +251,7 @@ class ToyBatch:
 class WrappedModel:
     """A model that calls `before(operation, batch size)` ahead of each use of another.
 
-    The operations are new_batch, start, step, cross_attention and drop.
+    The operations are encode, new_batch, start, step, cross_attention and drop.
     """
 
     def __init__(self, inner: StepModel) -> None:
@@ -253,7 +259,12 @@ class WrappedModel:
         self.limits = inner.limits
 
     def before(self, operation: str, num_segments: int) -> None:
-        """For subclasses to block, raise or take notes; `num_segments` are those in the batch or starting."""
+        """For subclasses to block, raise or take notes; `num_segments` are those in the batch or new."""
+
+    def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
+        """See `StepModel.encode`."""
+        self.before("encode", len(source_ids))
+        return self.inner.encode(source_ids)
 
     def new_batch(self) -> StepBatch:
         """Return an empty running batch."""
@@ -273,10 +284,10 @@ class WrappedBatch:
         """B."""
         return self._inner.num_segments
 
-    def start(self, source_ids: Sequence[Sequence[int]]) -> None:
+    def start(self, sources: Sequence[EncodedSource]) -> None:
         """See `StepBatch.start`."""
-        self._model.before("start", len(source_ids))
-        self._inner.start(source_ids)
+        self._model.before("start", len(sources))
+        self._inner.start(sources)
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
         """See `StepBatch.step`."""

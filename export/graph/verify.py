@@ -120,7 +120,7 @@ def score_exported(graph: StepModel, pairs: Sequence[tuple[list[int], list[int]]
     """Yield the same, computed step by step by the graphs."""
     size = graph.limits.vocabulary.size
     batch = graph.new_batch()
-    batch.start([source for source, _ in pairs])
+    batch.start(graph.encode([source for source, _ in pairs]))
     parents = np.zeros((len(pairs), 1), dtype=np.int64)
     for token_ids in _inputs(pairs, bos_id=graph.limits.vocabulary.bos_id).T:
         output = batch.step(token_ids[:, None], parents, num_candidates=size)

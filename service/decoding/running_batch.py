@@ -9,7 +9,7 @@ from service.decoding.beam_search import advance, conclude, find_ended, num_cand
 from service.decoding.beam_state import BeamState, indices_without
 from service.decoding.constraints import CandidateRules, SearchPlan, TargetRules
 from service.decoding.guard import EndedSegment, SearchEnd, SecondSearches
-from service.decoding.step_model import ModelLimits, StepModel, VocabularySpec
+from service.decoding.step_model import EncodedSource, ModelLimits, StepModel, VocabularySpec
 
 _MAX_ALPHA = 10.0  # beyond any use; keeps penalties finite at any length
 _MIN_TEMPERATURE = 1e-4  # beyond any use; keeps quotients finite
@@ -136,6 +136,7 @@ class RunningBatch:
     """
 
     def __init__(self, model: StepModel) -> None:
+        self._model = model
         self._vocabulary = model.limits.vocabulary
         self._batch = model.new_batch()
         self._rules = CandidateRules(self._vocabulary)
@@ -155,16 +156,26 @@ class RunningBatch:
         """Size of the batch."""
         return BatchLoad.of(self._segments.values())
 
-    def start(self, segments: Sequence[Segment], *, ids: Sequence[int] | None = None) -> list[int]:
-        """Encode new segments, each accepted by `check_segment`, and add them to the batch; return their ids.
+    def start(
+        self,
+        segments: Sequence[Segment],
+        *,
+        ids: Sequence[int] | None = None,
+        encoded: Sequence[EncodedSource] | None = None,
+    ) -> list[int]:
+        """Add new segments to the batch, each accepted by `check_segment`; return their ids.
 
-        There is at least one. Ids that are given were never used in this batch before; None: counted from 0.
+        Args:
+            segments: at least one.
+            ids: never used in this batch before; None: counted from 0.
+            encoded: their sources, as the model encoded them; None: this encodes them.
         """
         if ids is None:
             ids = range(self._next_id, self._next_id + len(segments))
             self._next_id += len(segments)
         self._segments.update(zip(ids, segments, strict=True))
-        self._join({segment_id: SearchPlan(search=self._segments[segment_id].search) for segment_id in ids})
+        plans = {segment_id: SearchPlan(search=self._segments[segment_id].search) for segment_id in ids}
+        self._join(plans, encoded or self._encode(ids))
         return list(ids)
 
     def step(self) -> StepReport:
@@ -183,7 +194,7 @@ class RunningBatch:
         self._leave([*(segment.segment_id for segment in ended), *again])
         self._forget(segment.segment_id for segment in ended)
         if again:
-            self._join(again)
+            self._join(again, self._encode(again))
         return StepReport(ended=tuple(ended), num_segments=num_segments, num_rows=num_rows)
 
     def drop(self, ids: Collection[int]) -> None:
@@ -197,9 +208,12 @@ class RunningBatch:
         is_small = self.num_segments * widest <= _FEW_ROWS
         return widest if is_small else self._state.num_live_rows
 
-    def _join(self, plans: Mapping[int, SearchPlan]) -> None:
-        """Encode segments, by id, and start to search them as planned."""
-        self._batch.start([self._segments[segment_id].source_ids for segment_id in plans])
+    def _encode(self, ids: Iterable[int]) -> list[EncodedSource]:
+        return self._model.encode([self._segments[segment_id].source_ids for segment_id in ids])
+
+    def _join(self, plans: Mapping[int, SearchPlan], encoded: Sequence[EncodedSource]) -> None:
+        """Start to search segments, by id, as planned."""
+        self._batch.start(encoded)
         joining = BeamState.starting(
             [plan.search for plan in plans.values()],
             bos_id=self._vocabulary.bos_id,

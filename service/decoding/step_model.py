@@ -1,8 +1,8 @@
-"""The protocol between the search and a network: start (encode), step, drop."""
+"""The protocol between the search and a network: encode, start, step, drop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,17 @@ class StepOutput:
     """[B, K, C] the candidate tokens."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EncodedSource:
+    """What a network made of a source; its own batches can start it, any number of times."""
+
+    source_ids: tuple[int, ...]
+    """EOS last."""
+
+    cross: NDArray[Any]
+    """What the decoder attends to, in whatever layout the network uses; not to be changed."""
+
+
 class StepBatch(Protocol):
     """A running batch: the encoder outputs and the KV caches of B segments, in order.
 
@@ -57,8 +68,8 @@ class StepBatch(Protocol):
     def num_segments(self) -> int:
         """B, segments in the batch."""
 
-    def start(self, source_ids: Sequence[Sequence[int]]) -> None:
-        """Encode new segments, whose sources end with EOS, and append them, in order, behind those of the batch."""
+    def start(self, sources: Sequence[EncodedSource]) -> None:
+        """Append new segments, encoded by the model of the batch, in order, behind those of the batch."""
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
         """Append one token to every row and score what may follow it.
@@ -101,6 +112,9 @@ class StepModel(Protocol):
     @property
     def limits(self) -> ModelLimits:
         """What its batches take."""
+
+    def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
+        """Encode sources, at least one, each ending with EOS; a result does not depend on the other sources."""
 
     def new_batch(self) -> StepBatch:
         """Return an empty running batch."""

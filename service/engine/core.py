@@ -71,8 +71,9 @@ class CoreBatch:
         output.encode_began_s = self._clock()
         output.started_ids = tuple(new.segment_id for new in new_segments)
         output.num_encoded_tokens = sum(len(new.segment.source_ids) for new in new_segments)
-        self._running().start([new.segment for new in new_segments], ids=output.started_ids)
+        encoded = self._model.encode([new.segment.source_ids for new in new_segments])
         output.encode_s = self._clock() - output.encode_began_s
+        self._running().start([new.segment for new in new_segments], ids=output.started_ids, encoded=encoded)
         self._unanswered.update(zip(output.started_ids, new_segments, strict=True))
 
     def _step(self, output: BatchStepOutput) -> None:

@@ -119,6 +119,10 @@ class SegmentBuffers:
             self._arrays[:, self._num_segments : num_segments] = 0  # which another segment may have used
         self._num_segments, self.length = num_segments, length
 
+    def fill(self, segment: int, values: NDArray[Any]) -> None:
+        """Set the beginning of a live segment's parts along every axis, all of them in one array, in order of names."""
+        self._arrays[:, segment][tuple(map(slice, values.shape))] = values
+
     def keep_segments(self, keep: Sequence[int]) -> None:
         """Move the parts of the given segments to 0, 1, ... in that order, and forget the others."""
         sources = np.asarray(keep, dtype=np.int64)

@@ -2,14 +2,13 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from service.bundle import Bundle, Manifest, layer_names
-from service.decoding.step_model import FloatArray, IntArray, ModelLimits, StepOutput, VocabularySpec
+from service.decoding.step_model import EncodedSource, FloatArray, IntArray, ModelLimits, StepOutput, VocabularySpec
+from service.runtime.encoder import Encoder
 from service.runtime.kv_pool import SegmentBuffers, SlotTable, fitting_length, round_up
 from service.runtime.session import Sessions, open_sessions
 from service.runtime.settings import RuntimeSettings
@@ -17,14 +16,6 @@ from service.runtime.step_binding import StepBinding, StepShape
 
 _SOURCE_BUCKET = 8
 """Source positions are added to the cross-attention buffers so many at a time, so that these are seldom moved."""
-
-_ENCODER_BUCKET = 16
-"""New segments whose lengths fall into the same bucket of so many tokens are encoded in one run: measured, a run costs
-as much as 13 tokens of padding."""
-
-_ENCODER_TOKENS = 192
-"""Most tokens of one encoder run, padding counted; only a single segment may have more. Their states fit into the cache
-of a core: measured, twice as many take up to 1.5 times as long a token."""
 
 
 class OnnxStepModel:
@@ -35,6 +26,7 @@ class OnnxStepModel:
         self.limits = model_limits(bundle.manifest)
         """What its batches take."""
         self._sessions = open_sessions(bundle, settings)
+        self._encoder = Encoder(self._sessions)
         self.placement, self.weights_bytes = self._sessions.placement, self._sessions.weights_bytes
         """Device and precision that were chosen, and the size of the files that hold graphs and weights."""
         self._batches: weakref.WeakSet[OnnxStepBatch] = weakref.WeakSet()
@@ -45,6 +37,10 @@ class OnnxStepModel:
         """Bytes that the KV caches of all batches take now, room for more segments included."""
         with self._lock:
             return sum(batch.cache_bytes for batch in self._batches)
+
+    def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
+        """Encode sources; see `Encoder`."""
+        return self._encoder.encode(source_ids)
 
     def new_batch(self) -> "OnnxStepBatch":
         """Return an empty running batch."""
@@ -71,7 +67,6 @@ class OnnxStepBatch:
         shape = manifest.architecture
         num_layers, d_model, num_heads = shape.num_decoder_layers, shape.d_model, shape.num_heads
         self._sessions = sessions
-        self._pad_id = manifest.special_ids.pad
         self._slots = SlotTable()
         self._pools = SegmentBuffers(
             layer_names(("self_key_pool", "self_value_pool"), num_layers),
@@ -101,21 +96,18 @@ class OnnxStepBatch:
         """Bytes of its cache buffers; any thread may read it."""
         return self._pools.num_bytes + self._cross.num_bytes
 
-    def start(self, source_ids: Sequence[Sequence[int]]) -> None:
-        """Encode new segments and append them, in order, behind those of the batch."""
-        first, count = self.num_segments, len(source_ids)
+    def start(self, sources: Sequence[EncodedSource]) -> None:
+        """Append new segments, in order, behind those of the batch."""
+        first, count = self.num_segments, len(sources)
         self._has_new_segments = True
-        lengths = np.array([len(ids) for ids in source_ids], dtype=np.int32)
+        lengths = np.array([len(source.source_ids) for source in sources], dtype=np.int32)
         self._release()
         self._slots.add_segments(count)
         self._positions = np.concatenate([self._positions, np.zeros(count, dtype=np.int64)])
         self._source_lengths = np.concatenate([self._source_lengths, lengths])
         self._fit_buffers()
-        cross = self._cross.live()
-        for group in _by_length(lengths):
-            encoded = self._encode([source_ids[index] for index in group], lengths[group])
-            for array, values in zip(cross.values(), encoded, strict=True):
-                array[first + group, :, : values.shape[2]] = values
+        for index, source in enumerate(sources, first):
+            self._cross.fill(index, source.cross)
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
         """Append one token to every row and score what may follow it."""
@@ -146,16 +138,6 @@ class OnnxStepBatch:
         self._positions = self._positions[indices]
         self._source_lengths = self._source_lengths[indices]
         self._fit_buffers()
-
-    def _encode(self, source_ids: Sequence[Sequence[int]], lengths: NDArray[np.int32]) -> Sequence[NDArray[Any]]:
-        """Return key and value [n, H, S, D] of every decoder layer."""
-        padded = np.full((len(source_ids), int(lengths.max())), self._pad_id, dtype=np.int64)
-        for row, ids in zip(padded, source_ids, strict=True):
-            row[: len(ids)] = ids
-        encoded: Sequence[NDArray[Any]] = self._sessions.encoder.run(
-            list(self._cross.live()), {"source_ids": padded, "source_lengths": lengths}
-        )
-        return encoded
 
     def _fitted_binding(self, *, num_rows: int, num_candidates: int) -> StepBinding:
         """Return the binding for a step of these sizes; the current one if they are those of the last step."""
@@ -189,17 +171,6 @@ class OnnxStepBatch:
         longest = int(self._source_lengths.max(initial=1))
         needed = round_up(longest, _SOURCE_BUCKET)
         self._cross.resize(self.num_segments, fitting_length(self._cross.length, needed))
-
-
-def _by_length(lengths: NDArray[np.int32]) -> Iterator[IntArray]:
-    """Yield the indices of segments that are encoded together."""
-    buckets = -(-lengths // _ENCODER_BUCKET)
-    for bucket in np.unique(buckets):
-        members = np.flatnonzero(buckets == bucket)
-        members = members[np.argsort(lengths[members], kind="stable")]
-        size = max(1, _ENCODER_TOKENS // (int(bucket) * _ENCODER_BUCKET))
-        for begin in range(0, len(members), size):
-            yield members[begin : begin + size]
 
 
 def model_limits(manifest: Manifest) -> ModelLimits:

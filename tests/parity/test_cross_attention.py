@@ -80,7 +80,7 @@ def _expected(reference: Transformer, source: list[int], target: list[int]) -> F
 def _found(model: StepModel) -> list[FloatArray]:
     """Return the weights of all targets, their sources in one batch."""
     batch = model.new_batch()
-    batch.start(_SOURCES)
+    batch.start(model.encode(_SOURCES))
     return [batch.cross_attention(segment, target) for segment, target in enumerate(_TARGETS)]
 
 
@@ -109,7 +109,7 @@ def test_weights_do_not_depend_on_the_other_segments(pair: Pair, precision: str)
 
     for weights, source, target in zip(_found(model), _SOURCES, _TARGETS, strict=True):
         batch = model.new_batch()
-        batch.start([source])
+        batch.start(model.encode([source]))
         assert np.array_equal(batch.cross_attention(0, target), weights)
 
 
@@ -117,7 +117,7 @@ def test_asking_changes_no_step(pair: Pair) -> None:
     model, outputs = pair.model("int8"), []
     for is_asked in (False, True):
         batch = model.new_batch()
-        batch.start(_SOURCES[:2])
+        batch.start(model.encode(_SOURCES[:2]))
         for token_ids in ([[1], [1]], [[30], [40]]):
             outputs.append(batch.step(np.array(token_ids), np.zeros((2, 1), dtype=np.int64), num_candidates=5))
             if is_asked:
@@ -129,8 +129,9 @@ def test_asking_changes_no_step(pair: Pair) -> None:
 
 
 def test_a_segment_is_known_by_its_place_after_others_left(pair: Pair) -> None:
-    batch = pair.model("fp32").new_batch()
-    batch.start(_SOURCES)
+    model = pair.model("fp32")
+    batch = model.new_batch()
+    batch.start(model.encode(_SOURCES))
     expected = batch.cross_attention(1, _TARGETS[1])
 
     batch.drop([2, 1])
@@ -160,8 +161,9 @@ def test_the_graph_does_not_look_at_padding(pair: Pair, precision: str) -> None:
 
 
 def test_a_bundle_without_the_graph_serves_and_says_so_when_asked(pair: Pair) -> None:
-    batch = OnnxStepModel(_without_attention(pair.bundle), RuntimeSettings(device="cpu")).new_batch()
-    batch.start(_SOURCES)
+    model = OnnxStepModel(_without_attention(pair.bundle), RuntimeSettings(device="cpu"))
+    batch = model.new_batch()
+    batch.start(model.encode(_SOURCES))
 
     batch.step(np.full((3, 1), 1), np.zeros((3, 1), dtype=np.int64), num_candidates=3)
     with pytest.raises(BundleError, match=r"precisions\.int8\.attention is None, expected a graph"):
@@ -174,7 +176,7 @@ def test_the_graph_is_there_though_its_file_is_gone(pair: Pair, tmp_path: Path) 
     model = OnnxStepModel(Bundle(directory=directory, manifest=pair.bundle.manifest), RuntimeSettings(device="cpu"))
     shutil.rmtree(directory)
     batch = model.new_batch()
-    batch.start(_SOURCES)
+    batch.start(model.encode(_SOURCES))
 
     assert batch.cross_attention(0, _TARGETS[0]).shape == (2, 2, 3, 4)
 

@@ -80,7 +80,7 @@ def _walk(pair: Pair, graphs: StepModel, seed: int) -> Iterator[tuple[FloatArray
     sources = [[*rng.integers(4, size, length).tolist(), graphs.limits.vocabulary.eos_id] for length in (0, 7, 20)]
     batch = graphs.new_batch()
     rows: list[list[list[int]]] = [[[]] for _ in sources]
-    batch.start(sources)
+    batch.start(graphs.encode(sources))
     for step in range(12):
         num_rows, num_parents = int(rng.integers(1, 6)), len(rows[0])
         parents = rng.integers(0, num_parents, (len(sources), num_rows))
@@ -160,7 +160,7 @@ def test_candidates_come_best_first_and_are_the_best(pair: Pair) -> None:
     outputs = []
     for num_candidates in (5, graphs.limits.vocabulary.size):
         batch = graphs.new_batch()
-        batch.start([[7, 8, 2]])
+        batch.start(graphs.encode([[7, 8, 2]]))
         outputs.append(batch.step(np.array([[1, 1]]), np.array([[0, 0]]), num_candidates=num_candidates))
 
     assert outputs[0].token_ids.shape == (1, 2, 5)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from service.bundle import Bundle
 from service.datatypes import Hypothesis, SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
-from service.decoding.step_model import IntArray, StepBatch, StepModel
+from service.decoding.step_model import IntArray, StepModel
 from service.runtime.onnx_model import OnnxStepBatch, OnnxStepModel
 from service.runtime.session import open_sessions
 from service.runtime.settings import RuntimeSettings
@@ -65,8 +65,9 @@ def _widened(row: IntArray, num_rows: int) -> IntArray:
     return np.concatenate([row, np.repeat(row[:1], num_rows - len(row))])
 
 
-def _play(batch: StepBatch, cast: list[Script]) -> list[list[bytes]]:
+def _play(model: StepModel, cast: list[Script]) -> list[list[bytes]]:
     """Run scripts through one batch; return the bits of every step of each."""
+    batch = model.new_batch()
     present: list[int] = []
     bits: list[list[bytes]] = [[] for _ in cast]
     for now in range(max(script.leaves_at for script in cast)):
@@ -77,7 +78,7 @@ def _play(batch: StepBatch, cast: list[Script]) -> list[list[bytes]]:
             present = [present[place] for place in keep]
         new_indices = [index for index, script in enumerate(cast) if script.joins_at == now]
         if new_indices:
-            batch.start([cast[index].source for index in new_indices])
+            batch.start(model.encode([cast[index].source for index in new_indices]))
             present += new_indices
         if not present:
             continue
@@ -95,10 +96,26 @@ def _play(batch: StepBatch, cast: list[Script]) -> list[list[bytes]]:
 @settings(max_examples=25, deadline=None)
 @given(st.lists(scripts(), min_size=2, max_size=6))
 def test_a_segment_is_scored_alike_alone_and_in_company(model: StepModel, cast: list[Script]) -> None:
-    together = _play(model.new_batch(), cast)
+    together = _play(model, cast)
 
     for script, bits in zip(cast, together, strict=True):
-        assert _play(model.new_batch(), [replace(script, joins_at=0)]) == [bits]
+        assert _play(model, [replace(script, joins_at=0)]) == [bits]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 60), min_size=2, max_size=12), st.integers(0, 99))
+def test_a_source_is_encoded_alike_alone_and_in_company(model: StepModel, lengths: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sources = [(*rng.integers(4, 320, length).tolist(), 2) for length in lengths]
+
+    together = model.encode(sources)
+
+    for encoded, source in zip(together, sources, strict=True):
+        (alone,) = model.encode([source])
+        assert encoded.source_ids == source
+        assert encoded.cross.shape[2] == len(source)
+        assert encoded.cross.flags.c_contiguous
+        assert encoded.cross.tobytes() == alone.cross.tobytes()
 
 
 def _decode(model: StepModel, segments: list[Segment], *, batch_size: int) -> list[Hypothesis]:
@@ -159,7 +176,7 @@ def test_a_batch_is_stepped_alike_by_itself_with_more_threads_and_beside_another
 
     alone = _decode(model, segments, batch_size=3)
     other = model.new_batch()
-    other.start([(5, 6, 2)])
+    other.start(model.encode([(5, 6, 2)]))
     beside_another = _decode(model, segments, batch_size=3)
 
     assert model._sessions.low_latency_decoder is not None
@@ -194,7 +211,7 @@ def test_a_model_says_what_its_manifest_says(bundle: Bundle) -> None:
 
 def test_the_longest_source_and_target_fit(model: StepModel) -> None:
     batch = model.new_batch()
-    batch.start([[5] * (model.limits.max_source_tokens - 1) + [2]])
+    batch.start(model.encode([[5] * (model.limits.max_source_tokens - 1) + [2]]))
 
     for _ in range(model.limits.max_target_tokens):
         output = batch.step(np.array([[5]]), np.array([[0]]), num_candidates=1)

@@ -45,7 +45,7 @@ class SlowModel(WrappedModel):
         self._clock = clock
 
     def before(self, operation: str, num_segments: int) -> None:
-        self._clock.advance({"start": 2.0, "step": 1.0}.get(operation, 0.0))
+        self._clock.advance({"encode": 2.0, "step": 1.0}.get(operation, 0.0))
 
 
 class Bench:

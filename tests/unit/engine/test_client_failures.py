@@ -223,7 +223,7 @@ def test_wherever_a_thread_fails_all_are_answered_and_it_goes_on(thread: str, fa
 
 
 @pytest.mark.parametrize("error", [RuntimeError, ValueError, MemoryError, OSError, EngineError])
-@pytest.mark.parametrize("operation", ["new_batch", "start", "step", "drop"])
+@pytest.mark.parametrize("operation", ["encode", "new_batch", "start", "step", "drop"])
 def test_a_fault_of_the_model_fails_its_batch_and_the_connection_stays(operation: str, error: type[Exception]) -> None:
     faults = [operation]
     model = FlakyModel(ENDLESS, lambda used: used in faults and bool(faults.pop()), error=error)

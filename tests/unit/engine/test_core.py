@@ -30,7 +30,7 @@ class SlowModel(WrappedModel):
 
     def before(self, operation: str, num_segments: int) -> None:
         self.used.append(operation)
-        self._clock.advance({"start": 2.0, "step": 1.0}.get(operation, 0.0))
+        self._clock.advance({"encode": 2.0, "step": 1.0}.get(operation, 0.0))
 
 
 def two_words(*ids: int, num_steps: int = 12, deadline_s: float = 100.0) -> BatchCommand:
@@ -98,7 +98,7 @@ def test_dropped_segments_leave_before_new_ones_start() -> None:
 
     batch.run_step(BatchCommand(new_segments=two_words(3).new_segments, dropped_ids=(2,)))
 
-    assert model.used == ["drop", "start", "step"]
+    assert model.used == ["drop", "encode", "start", "step"]
 
 
 def test_to_drop_an_unknown_segment_is_no_fault() -> None:
@@ -142,7 +142,7 @@ def test_a_segment_that_ends_in_the_step_in_which_it_is_late_is_answered() -> No
     assert ([ended.segment_id for ended in output.ended], output.late_ids) == ([1], ())
 
 
-@pytest.mark.parametrize("operation", ["new_batch", "start", "step", "drop"])
+@pytest.mark.parametrize("operation", ["encode", "new_batch", "start", "step", "drop"])
 def test_a_fault_empties_the_batch_and_the_next_step_begins_afresh(operation: str) -> None:
     faults = [operation]
     batch = make_batch(FlakyModel(ENDLESS, lambda used: used in faults and bool(faults.pop())))
@@ -154,7 +154,7 @@ def test_a_fault_empties_the_batch_and_the_next_step_begins_afresh(operation: st
     assert [ended.segment_id for ended in batch.run_step(two_words(3, num_steps=1)).ended] == [3]
 
 
-@pytest.mark.parametrize("operation", ["start", "step", "drop"])
+@pytest.mark.parametrize("operation", ["encode", "start", "step", "drop"])
 def test_a_fault_names_all_segments_of_the_batch_new_ones_included(operation: str) -> None:
     is_broken = False
     batch = make_batch(FlakyModel(ENDLESS, lambda used: is_broken and used == operation))
@@ -316,7 +316,7 @@ def test_a_late_segment_leaves_and_the_others_stay() -> None:
         assert model.wait_for_step() == 1
 
 
-@pytest.mark.parametrize("operation", ["new_batch", "start", "step"])
+@pytest.mark.parametrize("operation", ["encode", "new_batch", "start", "step"])
 def test_a_fault_is_reported_and_the_batch_goes_on_with_others(operation: str) -> None:
     faults = [operation]
     model = FlakyModel(ENDLESS, lambda used: used in faults and bool(faults.pop()))

@@ -35,7 +35,7 @@ def test_the_caches_of_all_batches_are_counted_with_their_room(
     batches = [model.new_batch() for _ in range(2)]
 
     for batch in batches:
-        batch.start([[5, 2]])
+        batch.start(model.encode([[5, 2]]))
         batch.step(np.array([[1]]), np.array([[0]]), num_candidates=1)
 
     architecture = bundle.manifest.architecture
@@ -46,7 +46,7 @@ def test_the_caches_of_all_batches_are_counted_with_their_room(
 
 def test_a_batch_that_is_gone_is_not_counted(bundle: Bundle) -> None:
     model = _model(bundle, "fp32")
-    model.new_batch().start([[5, 2]])
+    model.new_batch().start(model.encode([[5, 2]]))
     gc.collect()
 
     assert model.cache_bytes == 0
