@@ -115,9 +115,12 @@ class Target:
     certificate_file: str | Path | None = None
     private_key_file: str | Path | None = None
 
-    def channel(self) -> grpc.Channel:
-        """Return a connection of its own, whose calls are never retried; OSError if a file cannot be read."""
-        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+    def channel(self, *settings: tuple[str, int]) -> grpc.Channel:
+        """Return a connection of its own, whose calls are never retried, with more settings of gRPC.
+
+        Raises OSError if a file cannot be read.
+        """
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0), *settings]
         files = (self.ca_file, self.private_key_file, self.certificate_file)
         if not self.tls and not any(files):
             return grpc.insecure_channel(self.address, options=options)

@@ -85,15 +85,13 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Check what a type cannot say; ValueError names the field and what it must be."""
-        methods = {method for method, _ in self.methods.shares}
+        methods, leave_s = {method for method, _ in self.methods.shares}, self.leave_within_s
         lacks_admin = not self.admin_model and any(method.needs_admin for method in methods)
         checks = {
             f"texts_per_call {self.texts_per_call}: expected 1 to {MAX_TEXTS}": 1 <= self.texts_per_call <= MAX_TEXTS,
             f"deadline {self.deadline_s:g}: expected seconds above 0, up to 86400": 0 < self.deadline_s <= 86_400,
             f"leaving {self.leaving:g}: expected a share from 0 to 1": 0 <= self.leaving <= 1,
-            f"leave_within {self.leave_within_s:g}: expected seconds from 0 to 86400": 0
-            <= self.leave_within_s
-            <= 86_400,
+            f"leave_within {leave_s:g}: expected seconds from 0 to 86400": 0 <= leave_s <= 86_400,
             "profile lines and a file of texts need each other": bool(self.lines) is (self.profile is Profile.LINES),
             "methods of ModelAdminService need the name/version of a model (admin model)": not lacks_admin,
             "GetModel needs the name of a model": bool(self.model) or Method.GET_MODEL not in methods,

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from loadtests.machine import num_cores
 from loadtests.peers import work
-from loadtests.peers.models import MODELS, prepare_model
+from loadtests.peers.models import prepare_model
 from loadtests.peers.report import BENCH_NAME, bench_table, pair_lines, write_bench
 from loadtests.peers.systems import ModelFiles, Peer, Precision, SystemSettings, TokenIds, WorkDone, Workers
 from loadtests.records import percentile
@@ -27,14 +27,11 @@ _INT8: Final[Pairing] = (("dragoman", "int8"), ("ctranslate2", "int8"))
 _FP32: Final[Pairing] = (("dragoman", "fp32"), ("ctranslate2", "fp32"))
 _TRANSFORMERS: Final[Pairing] = (("dragoman", "int8"), ("transformers", "fp32"))
 _PYTORCH: Final[Pairing] = (("dragoman", "int8"), ("pytorch", "fp32"))
-_NUM_SENTENCES: Final[Mapping[work.Mode, int]] = {"short": 200, "full": 300}
-"""Of each set."""
+_NUM_SENTENCES: Final[Mapping[work.Mode, int]] = {"short": 200, "full": 300}  # of each set
 _SLOW_PEERS_CASE: Final = "batch8"
 """Of Transformer-base, the case in which Transformers and plain PyTorch take part: all would fill two hours."""
-_MAX_SLOW_SOURCES: Final = 40
-"""Of the model that ships, they take part in cases of no more sources."""
-_MANY_SOURCES: Final = 64
-"""Above so many at once, systems cut the work into batches of a size that suits them."""
+_MAX_SLOW_SOURCES: Final = 40  # of the model that ships, they take part in cases of no more sources
+_MANY_SOURCES: Final = 64  # above so many at once, systems cut the work into batches of a size that suits them
 _BATCH_SIZES: Final = (16, 32, 64)
 _T = TypeVar("_T")
 
@@ -53,12 +50,9 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Declare both commands and their flags."""
     parser = add_command("bench", help="compare with other systems on this machine")
     parser.add_argument("--mode", choices=("short", "full"), default="full", help="short: under 5 minutes (full)")
-    parser.add_argument(
-        "--models", type=work.some_of(*MODELS), default=MODELS, metavar="M,M", help="base, shipped (both)"
-    )
     parser.add_argument("--cases", default="*", metavar="C,C", help="such as batch1, length* (all)")
     parser.add_argument("--repetitions", type=int, metavar="N", help="of each measurement (5; short: 3)")
-    work.add_files(parser, "build/bench")
+    work.add_files(parser, "build/bench", has_models=True)
     parser.set_defaults(run=_run)
     parser = add_command("table", help="print the results of the last comparison as Markdown")
     work.add_files(parser, "build/bench", has_data=False)
@@ -130,28 +124,19 @@ def _compare(workers: Workers, case: work.Case, plan: Plan, decode: Callable[[To
             workers.run(settings, case)
             loaded.add(settings.loaded_as)
         trials[settings] = workers.run(settings, case).elapsed_s
-    best = {
-        (system, threads): min(
-            (
-                one
-                for one in trials
-                if (one.peer, one.precision) == system and one.num_streams * one.num_threads <= threads
-            ),
-            key=trials.__getitem__,
-        )
-        for system in systems
-        for threads in thread_counts
-    }
+    best = dict[tuple[SystemName, int], SystemSettings]()
+    for system, threads in itertools.product(systems, thread_counts):
+        own = [one for one in trials if (one.peer, one.precision) == system]
+        fitting = [one for one in own if one.num_streams * one.num_threads <= threads]
+        best[system, threads] = min(fitting, key=trials.__getitem__)
     runs: dict[SystemSettings, list[WorkDone]] = {settings: [] for settings in best.values()}
     for _, settings in alternating(list(runs), 1 if case.kind == "agreement" else plan.num_repetitions):
         runs[settings].append(workers.run(settings, case))
     said = {settings: [output.token_ids for output in done[-1].outputs] for settings, done in runs.items()}
-    measured = {
-        settings: _figures(
-            settings, done, work.bleu([*map(decode, said[settings])], case.references) if case.references else None
-        )
-        for settings, done in runs.items()
-    }
+    measured = dict[SystemSettings, dict[str, Any]]()
+    for settings, done in runs.items():
+        bleu = work.bleu([*map(decode, said[settings])], case.references) if case.references else None
+        measured[settings] = _figures(settings, done, bleu)
     pairs = []
     for pairing, threads in itertools.product(pairings, thread_counts):
         sides = [best[system, threads] for system in pairing]

@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, Literal
 
-import grpc
 from dragoman.v1 import translation_pb2 as pb
 from tqdm import tqdm
 
@@ -56,8 +55,7 @@ Writes a model as `load` compares it, and sentences for it, and prints the flags
 and `python -m loadtests load` serve the one and send the other:
 
     eval "python -m loadtests capacity $(python -m loadtests peers prepare --model base)\""""
-_SLOS: Final = {"shipped": DEFAULT_SLO, "base": "p95<3s,goodput>99%"}
-"""By model: what holds at the capacity."""
+_SLOS: Final = {"shipped": DEFAULT_SLO, "base": "p95<3s,goodput>99%"}  # by model: what holds at the capacity
 _STRETCHED: Final = {"shipped": 1.0, "base": 2.0}
 """How much longer runs are, by model: the larger one answers a few calls a second, of which a p95 must come."""
 _MODES: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -92,18 +90,14 @@ _TUNED: Final[dict[str, Sequence[Any]]] = {"max_wait_ms": (0.0, 2.0, 5.0, 10.0),
 """What is tried of each setting."""
 _TUNED_LOADS: Final = (0.3, 0.9)
 """Shares of the other's throughput at which its set-ups are compared: alone, and with company."""
-_TRIAL: Final = 0.4
-"""How long a set-up is tried at each of them, as a share of a run at a load."""
+_TRIAL: Final = 0.4  # how long a set-up is tried at each of them, as a share of a run at a load
 _MIN_BLEU: Final = 50.0
 """Rounding to int8, which each system does in its own way, changes a word or more of a third of the sentences (78 BLEU
 between both on test sets, for the model that ships), and of more where it is unsure: 60 to 67 BLEU on sentences that
 are nothing like what it was trained on."""
-_MAX_TOKENS_APART: Final = 0.1
-"""A server that says a tenth more has a tenth more to do."""
-_NUM_CALLERS: Final = 8
-"""Who want to know what is answered, not how quickly."""
-_PATIENCE_S: Final = 120.0
-"""For them, and for servers that start."""
+_MAX_TOKENS_APART: Final = 0.1  # a server that says a tenth more has a tenth more to do
+_NUM_CALLERS: Final = 8  # who want to know what is answered, not how quickly
+_PATIENCE_S: Final = 120.0  # for them, and for servers that start
 
 
 def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -177,8 +171,7 @@ class PausedServer(Generator):
     def answers(self, *, count: int) -> list[pb.TranslateResponse]:
         """Let it answer so many requests; grpc.RpcError if one fails."""
         requests = [call.messages[0] for call in itertools.islice(self.workload.calls(0), count)]
-        channel = grpc.insecure_channel(self.target.address)
-        with self.running(), channel, ThreadPoolExecutor(_NUM_CALLERS) as pool:
+        with self.running(), self.target.channel() as channel, ThreadPoolExecutor(_NUM_CALLERS) as pool:
             method = channel.unary_unary(Method.TRANSLATE.path, response_deserializer=pb.TranslateResponse.FromString)
             return list(pool.map(partial(method, timeout=_PATIENCE_S, wait_for_ready=True), requests))
 

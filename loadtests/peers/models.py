@@ -36,13 +36,10 @@ _SEED: Final = 20170612
 _CALIBRATION_PAIRS: Final = 32
 _LIMITS: Final = Limits(max_source_tokens=256, max_target_tokens=256)
 _WIDTH: Final = 512
-_SOURCE_DIMENSION: Final = 256
-"""Holds sin(i / 100) in position encodings of this width."""
-_END_DIMENSION: Final = 258
-"""Holds sin(p / 104) likewise."""
+_SOURCE_DIMENSION: Final = 256  # holds sin(i / 100) in position encodings of this width
+_END_DIMENSION: Final = 258  # holds sin(p / 104) likewise
 _APART: Final = [_SOURCE_DIMENSION, _END_DIMENSION]
-_GAIN: Final = 20.0
-"""Of the end dimension in what is projected to the vocabulary."""
+_GAIN: Final = 20.0  # of the end dimension in what is projected to the vocabulary
 _EOS_WEIGHT: Final = 40.0
 """Of the end dimension in the embedding of EOS: 40 * 20 / 104 makes 8 units of the logit a token."""
 _PROBE_LENGTHS: Final = (6, 10, 16, 24, 32, 44)

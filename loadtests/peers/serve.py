@@ -42,12 +42,10 @@ _PATTERN: Final = re.compile(
     r"(?P<num_streams>[1-9]\d*)x(?P<num_threads>[1-9]\d*),b(?P<batch_size>[1-9]\d*),w(?P<max_wait_ms>\d+(\.\d+)?)"
 )
 
-_RETRY_AFTER_S: Final = 1.0
-"""What a caller is told who finds the queue full."""
+_RETRY_AFTER_S: Final = 1.0  # what a caller is told who finds the queue full
 _WARM_UP: Final = SearchOptions(max_target_tokens=16, extra_target_tokens=EXTRA_TARGET_TOKENS)
 _WARM_UP_SOURCE: Final = (*[5] * 23, 2)
-_GRACE_S: Final = 5.0
-"""For callers who wait for an answer when the server is told to end."""
+_GRACE_S: Final = 5.0  # for callers who wait for an answer when the server is told to end
 _SUPPORTED: Final = {
     *("beam_size", "length_penalty", "min_target_tokens", "max_target_tokens", "early_stopping", "repetition_guard")
 }

@@ -22,7 +22,7 @@ from onnxruntime import InferenceSession
 from export.corpus.vocabulary import EOS_ID
 from loadtests.machine import num_cores
 from loadtests.peers import work
-from loadtests.peers.models import BASE_VOCABULARY_SIZE, MODELS, made_up_word, prepare_model
+from loadtests.peers.models import BASE_VOCABULARY_SIZE, made_up_word, prepare_model
 from loadtests.peers.systems import ModelFiles, SearchOptions, SystemSettings, Work, Workers
 from loadtests.report import figures_line
 from loadtests.target import ServerProcess
@@ -34,8 +34,7 @@ from service.runtime.settings import RuntimeSettings
 _NUM_STEPS: Final = 48
 _NUM_WARM_UP_STEPS: Final = 2
 _NUM_REPETITIONS: Final = 5
-_BATCH_SIZE: Final = 16
-"""Of the server and of the engine alone."""
+_BATCH_SIZE: Final = 16  # of the server and of the engine alone
 _NUM_SENTENCES: Final = 400
 _NUM_MADE_UP_SENTENCES: Final = 96
 _TIMEOUT_S: Final = 120.0
@@ -50,9 +49,7 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     server.add_argument("--texts", type=int, default=10, metavar="N", help="sentences of a request (10)")
     server.add_argument("--repetitions", type=int, default=5, metavar="N", help="of each measurement (5)")
     for parser, run in ((overhead, _run_overhead), (server, _run_server)):
-        add, known = parser.add_argument, work.some_of(*MODELS)
-        add("--models", type=known, default=MODELS, metavar="M,M", help="base, shipped (both)")
-        work.add_files(parser, "build/bench", has_data=parser is server)
+        work.add_files(parser, "build/bench", has_models=True, has_data=parser is server)
         parser.set_defaults(run=run)
 
 

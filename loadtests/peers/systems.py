@@ -22,8 +22,7 @@ TokenIds = tuple[int, ...]
 Peer = Literal["dragoman", "ctranslate2", "transformers", "pytorch"]
 Precision = Literal["int8", "fp32"]
 _ISA_VARIABLE: Final = "CT2_FORCE_CPU_ISA"
-_PAUSE_S: Final = 0.3
-"""Before another system's turn: OpenMP keeps threads of the last one spinning for 0.2 s."""
+_PAUSE_S: Final = 0.3  # before another system's turn: OpenMP keeps threads of the last one spinning for 0.2 s
 
 
 @dataclass(frozen=True, slots=True)

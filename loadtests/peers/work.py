@@ -15,7 +15,7 @@ from sacrebleu.metrics.bleu import BLEU
 from export.corpus.reader import ParallelFiles, read_corpus
 from export.corpus.vocabulary import EOS_ID
 from loadtests.flags import parsed_by
-from loadtests.peers.models import BASE_VOCABULARY_SIZE, FIRST_ORDINARY_ID, SPECIAL_IDS, made_up_word
+from loadtests.peers.models import BASE_VOCABULARY_SIZE, FIRST_ORDINARY_ID, MODELS, SPECIAL_IDS, made_up_word
 from loadtests.peers.systems import SearchOptions, TokenIds, Work
 from loadtests.texts import BUILT_IN, DATA_VARIABLE, Profile
 from loadtests.workload import Workload
@@ -35,21 +35,15 @@ SOURCE_TOKENS: Final = 24
 """EOS counted, of random sources."""
 TARGET_TOKENS: Final = 32
 """Of their translations, where the length is not what is measured."""
-_SWEPT_LENGTHS: Final = (10, 25, 50, 100, 150, 200)
-"""Target tokens of the cases that show how cost grows with length."""
-_BATCHES: Final = (1, 8, 32, 64)
-"""Sources of a call of Transformer-base; the short mode leaves out the last."""
+_SWEPT_LENGTHS: Final = (10, 25, 50, 100, 150, 200)  # target tokens of the cases that show how cost grows with length
+_BATCHES: Final = (1, 8, 32, 64)  # sources of a call of Transformer-base; the short mode leaves out the last
 _NUM_LONE_SOURCES: Final = 8
-_NUM_LONE_SENTENCES: Final = 40
-"""Of the cases in which they come one by one."""
+_NUM_LONE_SENTENCES: Final = 40  # of the cases in which they come one by one
 _TEST_SETS: Final = ("tatoeba", "newstest2013")
-_NUM_UNDER_LOAD: Final = 300
-"""Sentences of each test set that servers are asked."""
-_DEADLINE_S: Final = 10.0
-"""Of each call to a server: far beyond the objective, as the other system does not look at it."""
+_NUM_UNDER_LOAD: Final = 300  # sentences of each test set that servers are asked
+_DEADLINE_S: Final = 10.0  # of each call to a server: far beyond the objective, as the other system does not look at it
 _SEED: Final = 1
-_WORD: Final = re.compile(r"\w+|[^\w\s]")
-"""Or a mark of punctuation: about a token of a usual vocabulary."""
+_WORD: Final = re.compile(r"\w+|[^\w\s]")  # a word or a mark of punctuation: about a token of a usual vocabulary
 _OPTIONS: Final = {
     "shipped": {"earlyStopping": True},
     "base": {"earlyStopping": True, "repetitionGuard": False},
@@ -70,8 +64,11 @@ class Case(Work):
     has_meaning: bool = False  # whether sources are sentences, so that it can be compared what systems say
 
 
-def add_files(parser: argparse.ArgumentParser, output: str, *, has_data: bool = True) -> None:
-    """Declare the flags for test sets and results."""
+def add_files(parser: argparse.ArgumentParser, output: str, *, has_models: bool = False, has_data: bool = True) -> None:
+    """Declare the flags for models, test sets and results."""
+    if has_models:
+        some, both = some_of(*MODELS), "base, shipped (both)"
+        parser.add_argument("--models", type=some, default=MODELS, metavar="M,M", help=both)
     if has_data:
         what = f"holds test sets ({DATA_VARIABLE}; without it: built-in sentences, no BLEU)"
         parser.add_argument("--data", type=Path, metavar="DIR", help=what)

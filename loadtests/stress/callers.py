@@ -20,15 +20,13 @@ from dragoman.v1 import translation_pb2 as pb
 from grpc_health.v1 import health_pb2
 
 from loadtests.contract import meaning
-from loadtests.target import ServerError
+from loadtests.target import ServerError, Target
 from loadtests.wire import Method
 
 TIMEOUT_S: Final = 60.0  # deadline of a call whose caller waits: only reached if the server has forgotten it
 WRONG_ANSWER: Final = "WRONG_ANSWER"  # in place of OK: an answer came, but not the right one
 _DETAILS_KEY: Final = "grpc-status-details-bin"  # the server sends it with every failure that is its own
 _CHANNEL_OPTIONS: Final = (
-    ("grpc.use_local_subchannel_pool", 1),  # or callers would share connections
-    ("grpc.enable_retries", 0),  # a call that is repeated would be counted twice
     ("grpc.max_send_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
@@ -41,8 +39,8 @@ _PROGRESS_TIMEOUT_S: Final = 90.0
 
 
 def connect(target: str) -> grpc.Channel:
-    """Return a connection of its own, whose calls are never repeated."""
-    return grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+    """Return a connection of its own, whose calls are never retried: a second one would be counted, too."""
+    return Target(address=target).channel(*_CHANNEL_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,10 +95,8 @@ def unknown_fields(draw: Draw, good: Message) -> bytes:
 
 def duplicate_fields(draw: Draw, good: Message) -> bytes:
     """A good message whose fields come many times: of single ones the last counts, options are merged."""
-    without_text = pb.TranslateRequest(
-        **usual_fields(draw.model)
-    ).SerializeToString()  # as in a document: numbers are the same
-    return without_text * draw.choice((2, 500)) + good.SerializeToString()
+    usual = pb.TranslateRequest(**usual_fields(draw.model)).SerializeToString()  # in a document numbers are the same
+    return usual * draw.choice((2, 500)) + good.SerializeToString()
 
 
 CHANGES: Final[Mapping[str, Callable[[Draw, Message], bytes]]] = {

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from loadtests.flags import several, within
 from loadtests.records import percentile
-from loadtests.report import rounded
+from loadtests.report import figure, rounded
 from loadtests.stress.bad_inputs.inputs import LEFT
 from loadtests.stress.bad_inputs.kinds import KINDS, make, plan
 from loadtests.stress.bad_inputs.run import Record, Run, send_all
@@ -103,8 +103,8 @@ def run(options: argparse.Namespace) -> int:
         what = f"{one.method} of {one.num_characters} characters, {one.status}, {one.name}"
         print(f"  {1000 * one.seconds:.0f} ms: {what}")
     settings = {name: str(value) for name, value in vars(options).items()}
-    told, figure = {"settings": settings, **details(seen)}, picture(seen.records)
-    return int(has_failed or conclude(summary, options.output, details=told, figure=figure))
+    told, drawn = {"settings": settings, **details(seen)}, picture(seen.records)
+    return int(has_failed or conclude(summary, options.output, details=told, figure=drawn))
 
 
 def summarize(run: Run, *, seed: int, max_rss_growth_mb: float) -> Summary:
@@ -170,8 +170,7 @@ def details(run: Run) -> dict[str, Any]:
 
 def picture(records: Sequence[Record]) -> Figure:
     """Draw each input: how large it was, how long it took; slopes of 1 are work that grows as the text does."""
-    figure = Figure(figsize=(9, 6), layout="constrained")
-    axes = figure.subplots()
+    drawn, (axes,) = figure(size=(9, 6))
     for method in sorted({record.method for record in records}):
         chosen = [(max(1, one.num_characters), 1000 * one.seconds) for one in records if one.method == method]
         axes.plot(*zip(*chosen, strict=True), ".", markersize=2, label=method)
@@ -181,7 +180,7 @@ def picture(records: Sequence[Record]) -> Figure:
         axes.annotate(f"{us} µs a character", (ends[1], us * ends[1] / 1000), ha="right", fontsize=8)
     axes.set(xscale="log", yscale="log", xlabel="characters or bytes sent", ylabel="milliseconds to the end")
     axes.legend(loc="upper left")
-    return figure
+    return drawn
 
 
 def _slowest(run: Run) -> list[Record]:
