@@ -147,7 +147,7 @@ def report_of(
         values=values,
         broken=not_held,
         table=markdown(("figure", "baseline", "now", "change"), changes) if changes else "",
-        page=render(run, series, values, changes),
+        page=partial(render, run, series, values, changes),
     )
 
 

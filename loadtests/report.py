@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -41,15 +41,15 @@ class Report:
     broken: Sequence[str]
     table: str = ""
     picture: Figure | None = None
-    page: str = ""
+    page: Callable[[], str] = str  # makes it when it is written, as drawing takes a second; empty: there is none
 
     def conclude(self, output: Path) -> int:
         """Write what there is of `NAME.json`, `NAME.png` and `NAME.html`; print the rest; return the exit code."""
         write_json(output / f"{self.name}.json", self.values)
         if self.picture is not None:
             write_picture(output / f"{self.name}.png", self.picture)
-        if self.page:
-            (output / f"{self.name}.html").write_text(self.page, encoding="utf-8")
+        if page := self.page():
+            (output / f"{self.name}.html").write_text(page, encoding="utf-8")
         print(self.table, end="")
         for sentence in self.broken:
             print(f"broken: {sentence}", file=sys.stderr)

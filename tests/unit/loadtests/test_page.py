@@ -31,7 +31,7 @@ def text_of(page: str) -> str:
 
 
 def test_the_page_needs_nothing_but_itself_and_says_what_was_measured_where() -> None:
-    page = reported(run_of(samples=list(map(sample, range(11)))), slo=parse_slo("p95<2s")).page
+    page = reported(run_of(samples=list(map(sample, range(11)))), slo=parse_slo("p95<2s")).page()
 
     loaded = re.findall(r"""\b(?:src|href|srcset|data|action)\s*=\s*["']?([^"'\s>]*)""", page)
     kinds, pictures = zip(*(address.split(",", 1) for address in loaded), strict=True)
@@ -56,7 +56,7 @@ def test_the_page_needs_nothing_but_itself_and_says_what_was_measured_where() ->
 
 
 def test_what_was_broken_is_on_the_page() -> None:
-    text = text_of(reported(slo=parse_slo("p95<1ms"), broken=["p95 is <too> late"]).page)
+    text = text_of(reported(slo=parse_slo("p95<1ms"), broken=["p95 is <too> late"]).page())
 
     assert "p95 is <too> late" in text
     assert "was held" not in text
@@ -67,7 +67,7 @@ def test_a_run_in_which_nothing_was_answered_has_a_page_too() -> None:
 
     report = reported(run_of(records))
 
-    assert "none" in text_of(report.page)
+    assert "none" in text_of(report.page())
     assert report.figures["p50_ms"] == report.figures["p95_ms"] == "none"
 
 
