@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import onnx_ir as ir
 from pydantic import ValidationError
 
 from export.corpus.vocabulary import UNK_ID, Vocabulary
 from export.errors import ExportError
-from export.graph.network import ARITHMETICS, FLOAT_TYPES, Network, write_graphs
-from export.model.config import ModelConfig
+from export.graph.decoder_weights import describe_decoder
+from export.graph.network import ARITHMETICS, FLOAT_TYPES, Network, write_decoder_weights, write_graphs
+from export.graph.write import WeightsFile
 from service.bundle import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
-    Architecture,
     GraphFiles,
     Limits,
     Manifest,
@@ -26,6 +27,7 @@ from service.bundle import (
     SpecialIds,
     file_entry,
     graph_tensors,
+    open_bundle,
 )
 
 _TOKENIZER_NAME = "tokenizer.model"
@@ -70,9 +72,61 @@ def write_bundle(output: Path, network: Network, vocabulary: Vocabulary, descrip
             precision: write_graphs(directory, network, precision, description.limits)
             for precision in description.precisions
         }
-        manifest = _manifest(directory, network.config, files, description)
-        (directory / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        manifest = _manifest(directory, network, files, description)
+        _write_manifest(directory, manifest)
     return manifest
+
+
+def upgrade_bundle(source: Path, output: Path) -> Manifest:
+    """Copy a bundle into a new directory, and describe there the weights of its int8 decoders.
+
+    Graphs and translations stay the same. The directory appears whole or not at all; other files of the source, such
+    as a model card, come along.
+
+    Raises:
+        BundleError: if the bundle is damaged.
+        BundleWriteError: if the directory exists, or there is nothing to describe.
+        ImportFormatError: if a decoder is not as this exporter makes them.
+    """
+    manifest = open_bundle(source).manifest
+    if described := [name for name, files in manifest.precisions.items() if files.decoder_weights is not None]:
+        raise BundleWriteError(f"{source} describes its decoder weights already: {', '.join(described)}")
+    with _new_directory(output) as directory:
+        for path in source.iterdir():
+            if path.is_file():
+                shutil.copyfile(path, directory / path.name)
+        precisions = {name: _described(directory, name, manifest) for name in manifest.precisions}
+        if precisions == manifest.precisions:
+            raise BundleWriteError(f"{source} has no decoder whose products are all int8, with its weights in a file")
+        names = manifest.files.keys() | {name for files in precisions.values() for name in files.names()}
+        changes = {
+            "schema_version": SCHEMA_VERSION,
+            "precisions": precisions,
+            "files": {name: file_entry(directory / name) for name in sorted(names)},
+        }
+        manifest = manifest.model_copy(update=changes)
+        _write_manifest(directory, manifest)
+    return manifest
+
+
+def _described(directory: Path, precision: str, manifest: Manifest) -> GraphFiles:
+    """Describe the weights of a decoder, if all of its products are int8; return the files of the precision."""
+    files = manifest.precisions[precision]
+    if files.weights is None:
+        return files
+    weights = WeightsFile(directory / files.weights)
+    described = describe_decoder(ir.load(directory / files.decoder), weights, manifest.architecture, manifest.limits)
+    if described is None:
+        return files
+    return files.model_copy(update={"decoder_weights": write_decoder_weights(directory, precision, described)})
+
+
+def _write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write `manifest.json` if the service can read the bundle; BundleError if it could not."""
+    (directory / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    bundle = open_bundle(directory)
+    for precision in manifest.precisions:
+        bundle.decoder_weights(precision)
 
 
 def exporter_version() -> str:
@@ -84,8 +138,9 @@ def exporter_version() -> str:
 
 
 def _manifest(
-    directory: Path, config: ModelConfig, files: dict[str, GraphFiles], description: BundleDescription
+    directory: Path, network: Network, files: dict[str, GraphFiles], description: BundleDescription
 ) -> Manifest:
+    config = network.config
     special_ids = SpecialIds(pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=UNK_ID)
     try:
         return Manifest(
@@ -94,7 +149,7 @@ def _manifest(
             version=description.version,
             source_language=description.source_language,
             target_language=description.target_language,
-            architecture=_architecture(config),
+            architecture=network.architecture,
             special_ids=special_ids,
             limits=description.limits,
             precisions=files,
@@ -109,11 +164,6 @@ def _manifest(
         )
     except ValidationError as error:
         raise BundleWriteError(f"the manifest would not be valid: {error}") from error
-
-
-def _architecture(config: ModelConfig) -> Architecture:
-    fields = config.to_dict()
-    return Architecture(**{name: fields[name] for name in Architecture.model_fields})
 
 
 @contextmanager

@@ -30,14 +30,15 @@ from pydantic_core import PydanticCustomError, from_json
 
 from service.errors import BundleError
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """Version of the format, raised when an older service could not read a newer bundle.
 
 1: each precision has an encoder and a decoder with their weights inside; one description of tensors for all precisions.
 2: graphs may share a file of weights, a precision may have an attention graph, and has its own description of tensors.
+3: a precision may say where its decoder's int8 weights lie in that file.
 """
 
-_READABLE_VERSIONS: Final = (1, SCHEMA_VERSION)
+_READABLE_VERSIONS: Final = (1, 2, SCHEMA_VERSION)
 
 FloatType = Literal["float32", "float16"]
 """Element type of states, keys and values, and of the ancestor mask. Scores are always float32."""
@@ -48,13 +49,21 @@ MANIFEST_NAME = "manifest.json"
 MAX_FILE_BYTES: Final = 16 << 30
 """Largest file of a bundle."""
 
+WEIGHTS_ALIGNMENT_BYTES: Final = 64
+"""Arrays in a file of weights begin at multiples of it, as a CPU's vector loads and cache lines like best."""
+
 _MAX_MANIFEST_BYTES: Final = 1 << 20
+_MAX_DECODER_WEIGHTS_BYTES: Final = 4 << 20
+"""Several times what the largest number of layers needs."""
 
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 """A file, model or version name that cannot leave its directory: no separator, no leading dot."""
 
 LanguageTag = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$", max_length=35)]
 """A BCP-47 tag, such as `en` or `zh-Hant`."""
+
+_EMBEDDING: Final = "embedding"
+"""Path of the embedding, and of the projection to the vocabulary."""
 
 _MIN_AGE_NS: Final = 10**9
 """Changes within a tick of the file system's clock have the same times: a younger file may change unnoticed."""
@@ -65,6 +74,10 @@ _NumLayers = Annotated[int, Field(ge=1, le=256)]
 _NumTokens = Annotated[int, Field(ge=1, le=1 << 16)]
 _Text = Annotated[str, Field(max_length=4096)]
 _TokenId = Annotated[int, Field(ge=0)]
+_TensorName = Annotated[str, Field(max_length=200)]
+_FLOAT32_TINY: Final = 2.0**-126
+"""Smaller numbers lose digits."""
+_FLOAT32_MAX: Final = (2 - 2.0**-23) * 2.0**127
 
 
 def _not_ort(name: str) -> str:
@@ -147,10 +160,19 @@ class GraphFiles(_Section):
 
     It is read when the model is loaded, and not needed after. A new version of a model goes into a new directory.
     """
+    decoder_weights: PlainName | None = None
+    """JSON of `DecoderWeights`; None: the decoder's weights are not int8 throughout, or nobody has described them."""
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all files."""
-        return tuple(name for name in (self.encoder, self.decoder, self.attention, self.weights) if name is not None)
+        names = (self.encoder, self.decoder, self.attention, self.weights, self.decoder_weights)
+        return tuple(name for name in names if name is not None)
+
+    @model_validator(mode="after")
+    def _describes_a_file(self) -> Self:
+        if self.decoder_weights is not None and self.weights is None:
+            raise ValueError("decoder_weights describes the file of weights, of which there is none")
+        return self
 
 
 class GraphTensors(_Section):
@@ -172,6 +194,64 @@ class Tensors(_Section):
     def float_type(self) -> FloatType:
         """Element type of the KV cache."""
         return "float16" if "float16" in self.encoder.outputs.values() else "float32"
+
+
+class StoredTensor(_Section):
+    """An array in the file of weights: its elements in C order, little-endian."""
+
+    dtype: Literal["int8", "float32"]
+    shape: Annotated[tuple[_Size, ...], Field(min_length=1, max_length=2)]
+    offset: Annotated[int, Field(ge=0, le=MAX_FILE_BYTES, multiple_of=WEIGHTS_ALIGNMENT_BYTES)]
+    """Bytes of the file before it."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the array."""
+        return math.prod(self.shape) * (1 if self.dtype == "int8" else 4)
+
+
+class ActivationScale(_Section):
+    """How what enters a product is rounded: to x / scale + zero_point, to nearest even, cut to 0 to 255."""
+
+    scale: Annotated[float, Field(ge=_FLOAT32_TINY, le=_FLOAT32_MAX, allow_inf_nan=False)]
+    """A float32 number."""
+    zero_point: Annotated[int, Field(ge=0, le=255)]
+
+
+class DecoderWeights(_Section):
+    """Where the arrays of a decoder step lie whose products are all int8, and how it rounds what enters each.
+
+    With the architecture it is all that a step needs without the graph. Fixed by the format are the epsilon of layer
+    normalisation, 1e-5, and the factor of embeddings, sqrt(d_model).
+    """
+
+    tensors: Annotated[dict[_TensorName, StoredTensor], Field(max_length=8192)]
+    """Those of `decoder_arrays`, by name."""
+    activations: Annotated[dict[_TensorName, ActivationScale | None], Field(max_length=2048)]
+    """By each product of `decoder_products`. None: each row has a scale of its own, by which its largest magnitude
+    becomes the largest integer, around a zero point of 128; in `feed_forward.outer`, whose input is rectified, its
+    largest value becomes 255 and the zero point is 0."""
+
+    def check(self, path: Path, manifest: "Manifest", weights: str) -> None:
+        """Raise BundleError, which names the file at `path`, unless they fit a manifest and its file of weights."""
+        expected = decoder_arrays(manifest.architecture, manifest.limits)
+        products = decoder_products(manifest.architecture)
+        for what, found, names in (("tensors", self.tensors, expected), ("activations", self.activations, products)):
+            if missing := names.keys() - found.keys():
+                raise BundleError(str(path), found="missing", expected="a value", what=f"{what}.{min(missing)}")
+            if extra := found.keys() - names.keys():
+                raise BundleError(str(path), found="there", expected="no such name", what=f"{what}.{min(extra)}")
+        size = manifest.files[weights].bytes
+        for name, tensor in self.tensors.items():
+            what, kind, (dtype, shape) = f"tensors.{name}", (tensor.dtype, tensor.shape), expected[name]
+            if kind != (dtype, shape):
+                raise BundleError(str(path), found=kind, expected=(dtype, shape), what=what)
+            if tensor.offset + tensor.num_bytes > size:
+                place, inside = (
+                    f"{tensor.num_bytes} bytes from {tensor.offset}",
+                    f"within the {size} bytes of {weights}",
+                )
+                raise BundleError(str(path), found=place, expected=inside, what=what)
 
 
 class Score(_Section):
@@ -205,7 +285,7 @@ class Provenance(_Section):
 class Manifest(_Section):
     """All of `manifest.json`."""
 
-    schema_version: Literal[1, 2]
+    schema_version: Literal[1, 2, 3]
     name: PlainName
     version: PlainName
     source_language: LanguageTag
@@ -311,6 +391,23 @@ class Bundle:
         names = (files.encoder, files.decoder, files.weights)
         return sum((self.directory / name).stat().st_size for name in names if name is not None)
 
+    def decoder_weights(self, precision: str) -> DecoderWeights | None:
+        """Read where the int8 weights of a precision's decoder lie; None if the bundle does not say.
+
+        BundleError if it lacks the precision, or if what it says is damaged or does not fit.
+        """
+        files = self._files(precision)
+        if files.decoder_weights is None or files.weights is None:
+            return None
+        path = self.directory / files.decoder_weights
+        content, _ = _read_object(path, max_bytes=_MAX_DECODER_WEIGHTS_BYTES)
+        try:
+            weights = DecoderWeights.model_validate_json(content)
+        except ValidationError as error:
+            raise _first_error(path, error) from error
+        weights.check(path, self.manifest, files.weights)
+        return weights
+
     def _files(self, precision: str) -> GraphFiles:
         files = self.manifest.precisions.get(precision)
         if files is None:
@@ -360,6 +457,51 @@ def attention_tensors(num_decoder_layers: int, float_type: FloatType) -> GraphTe
     )
 
 
+def decoder_products(architecture: Architecture) -> dict[str, tuple[int, int]]:
+    """Return the products of a decoder step with weights: path to inputs and outputs.
+
+    Query, key and value of self-attention are one; the projection to the vocabulary has the path of the embedding.
+    """
+    width, hidden = architecture.d_model, architecture.ffn_size
+    parts = {
+        "self_attention.query.fused": (width, 3 * width),
+        "self_attention.output": (width, width),
+        "cross_attention.query": (width, width),
+        "cross_attention.output": (width, width),
+        "feed_forward.inner": (width, hidden),
+        "feed_forward.outer": (hidden, width),
+    }
+    layers = range(architecture.num_decoder_layers)
+    products = {f"decoder.layers.{layer}.{part}": sizes for layer in layers for part, sizes in parts.items()}
+    return {**products, _EMBEDDING: (width, architecture.vocabulary_size)}
+
+
+def decoder_arrays(architecture: Architecture, limits: Limits) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return the arrays of a decoder step whose products are all int8: name to element type and shape.
+
+    Every product but the projection has `<path>.weight.int8` [inputs, outputs], `<path>.weight.factors` [outputs],
+    by which sums of integers are multiplied, and `<path>.bias` [outputs]. The embedding, which is the projection too,
+    is stored as rows: `embedding.weight.int8` [V, d_model] and `embedding.weight.factors` [V, 1].
+    `position_encodings` is [T, d_model]. Norms have `weight` and `bias`; there is a last one in pre-norm only.
+    """
+    width, vocabulary_size = architecture.d_model, architecture.vocabulary_size
+    arrays: dict[str, tuple[str, tuple[int, ...]]] = {
+        "position_encodings": ("float32", (limits.max_target_tokens, width)),
+        f"{_EMBEDDING}.weight.int8": ("int8", (vocabulary_size, width)),
+        f"{_EMBEDDING}.weight.factors": ("float32", (vocabulary_size, 1)),
+    }
+    for path, (inputs, outputs) in decoder_products(architecture).items():
+        if path != _EMBEDDING:
+            arrays[f"{path}.weight.int8"] = ("int8", (inputs, outputs))
+            arrays.update(dict.fromkeys((f"{path}.weight.factors", f"{path}.bias"), ("float32", (outputs,))))
+    layers = range(architecture.num_decoder_layers)
+    kinds = ("self_attention_norm", "cross_attention_norm", "feed_forward_norm")
+    norms = [f"decoder.layers.{layer}.{kind}" for layer in layers for kind in kinds]
+    for path in [*norms, "decoder.norm"] if architecture.norm == "pre" else norms:
+        arrays.update(dict.fromkeys((f"{path}.weight", f"{path}.bias"), ("float32", (width,))))
+    return arrays
+
+
 def layer_names(kinds: Sequence[str], num_layers: int) -> tuple[str, ...]:
     """Return `<kind>.<layer>` for every layer and, within it, every kind."""
     return tuple(f"{kind}.{layer}" for layer in range(num_layers) for kind in kinds)
@@ -387,8 +529,20 @@ def open_bundle(
 def load_manifest(directory: Path) -> Manifest:
     """Read `manifest.json` without looking at the other files; BundleError says what is wrong with it."""
     path = directory / MANIFEST_NAME
+    content, fields = _read_object(path, max_bytes=_MAX_MANIFEST_BYTES)
+    if fields.get("schema_version") not in _READABLE_VERSIONS:  # first: another version has other fields
+        readable = " or ".join(map(str, _READABLE_VERSIONS))
+        raise _manifest_error(directory, "schema_version", fields.get("schema_version"), readable)
     try:
-        content = read_file(path, max_bytes=_MAX_MANIFEST_BYTES)
+        return Manifest.model_validate_json(content)
+    except ValidationError as error:
+        raise _first_error(path, error) from error
+
+
+def _read_object(path: Path, *, max_bytes: int) -> tuple[bytes, dict[str, Any]]:
+    """Return the content of a JSON file and the object that it holds; BundleError if it holds none."""
+    try:
+        content = read_file(path, max_bytes=max_bytes)
         fields = from_json(content)
     except OSError as error:
         raise BundleError(str(path), found=error.strerror, expected="a readable file", what="access") from error
@@ -396,13 +550,7 @@ def load_manifest(directory: Path) -> Manifest:
         raise BundleError(str(path), found=str(error), expected="JSON", what="content") from error
     if not isinstance(fields, dict):
         raise BundleError(str(path), found=type(fields).__name__, expected="an object", what="content")
-    if fields.get("schema_version") not in _READABLE_VERSIONS:  # first: another version has other fields
-        readable = " or ".join(map(str, _READABLE_VERSIONS))
-        raise _manifest_error(directory, "schema_version", fields.get("schema_version"), readable)
-    try:
-        return Manifest.model_validate_json(content)
-    except ValidationError as error:
-        raise _first_error(directory, error) from error
+    return content, fields
 
 
 def open_file(path: Path, *, max_bytes: float = math.inf) -> BufferedReader:
@@ -464,14 +612,15 @@ def _manifest_error(directory: Path, what: str, found: object, expected: object)
     return BundleError(str(directory / MANIFEST_NAME), found=repr(found), expected=expected, what=what)
 
 
-def _first_error(directory: Path, error: ValidationError) -> BundleError:
-    """Return the first error of pydantic as a BundleError."""
+def _first_error(path: Path, error: ValidationError) -> BundleError:
+    """Return the first error of pydantic, found in a file, as a BundleError."""
     first: Any = error.errors()[0]
-    what = ".".join(str(part) for part in first["loc"]) or "manifest"
+    what = ".".join(str(part) for part in first["loc"]) or path.stem
+    found, expected = repr(first["input"]), first["msg"]
     if first["type"] == "missing":
-        return _manifest_error(directory, what, "missing", "a value")
-    if first["type"] == "extra_forbidden":
-        return _manifest_error(directory, what, first["input"], "no such field")
-    if not first["loc"] or first["type"] == "value_error":
-        return BundleError(str(directory / MANIFEST_NAME), found=first["msg"], expected="consistent", what=what)
-    return _manifest_error(directory, what, first["input"], first["msg"])
+        found, expected = "'missing'", "a value"
+    elif first["type"] == "extra_forbidden":
+        expected = "no such field"
+    elif not first["loc"] or first["type"] == "value_error":
+        found, expected = first["msg"], "consistent"
+    return BundleError(str(path), found=found, expected=expected, what=what)

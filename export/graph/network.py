@@ -8,6 +8,7 @@ from export.errors import RunFolderError
 from export.graph.arithmetic import Arithmetic, Float16, Float32, FloatArray
 from export.graph.attention import build_attention
 from export.graph.decoder import build_decoder
+from export.graph.decoder_weights import describe_decoder
 from export.graph.encoder import build_encoder
 from export.graph.mixed import Mixed, ProductKind
 from export.graph.quantize import Int8
@@ -15,7 +16,7 @@ from export.graph.write import WeightsFile, save_model
 from export.model.config import ModelConfig
 from export.model.transformer import Transformer
 from export.training.run_folder import RunFolder
-from service.bundle import FloatType, GraphFiles, Limits
+from service.bundle import Architecture, DecoderWeights, FloatType, GraphFiles, Limits
 
 _AVERAGE_NAME = "average.pt"
 """What `python -m export average` writes into a run folder."""
@@ -63,6 +64,12 @@ class Network:
     kept: frozenset[ProductKind] = frozenset()
     """Products that stay in 32-bit floats in int8."""
 
+    @property
+    def architecture(self) -> Architecture:
+        """The shape as a manifest describes it."""
+        fields = self.config.to_dict()
+        return Architecture(**{name: fields[name] for name in Architecture.model_fields})
+
     @classmethod
     def of(
         cls,
@@ -88,7 +95,10 @@ FLOAT_TYPES: Mapping[str, FloatType] = {"fp32": "float32", "fp16": "float16", "i
 
 
 def write_graphs(directory: Path, network: Network, precision: str, limits: Limits) -> GraphFiles:
-    """Write the graphs of one of `ARITHMETICS` and their weights into a directory and return their names there."""
+    """Write the graphs of one of `ARITHMETICS` and their weights into a directory and return their names there.
+
+    If all products of the decoder are int8, its weights are described in a file, too.
+    """
     parts = network.config, network.weights, ARITHMETICS[precision](network), FLOAT_TYPES[precision]
     max_target_tokens = limits.max_target_tokens
     graphs = {
@@ -100,4 +110,13 @@ def write_graphs(directory: Path, network: Network, precision: str, limits: Limi
     shared = WeightsFile(directory / f"weights.{precision}.bin")
     for kind, graph in graphs.items():
         save_model(graph, directory / names[kind], shared)
-    return GraphFiles(**names, weights=shared.name)
+    described = describe_decoder(graphs["decoder"], shared, network.architecture, limits)
+    decoder_weights = None if described is None else write_decoder_weights(directory, precision, described)
+    return GraphFiles(**names, weights=shared.name, decoder_weights=decoder_weights)
+
+
+def write_decoder_weights(directory: Path, precision: str, weights: DecoderWeights) -> str:
+    """Write where the decoder's int8 weights lie and return the name of the file."""
+    name = f"decoder.{precision}.json"
+    (directory / name).write_text(weights.model_dump_json() + "\n", encoding="utf-8")
+    return name

@@ -54,8 +54,8 @@ class Int8:
         """Take the measured ranges; see `export.graph.quantize`.
 
         Args:
-            ranges: the largest magnitude that enters a projection, by its path. One that is not there takes the
-                scale of each row.
+            ranges: the largest magnitude that enters a projection, by its path. One that is not there, or is 0, takes
+                the scale of each row.
         """
         self._ranges = ranges or {}
 
@@ -101,7 +101,9 @@ class Int8:
 
     def _multiply(self, graph: GraphBuilder, states: ir.Value, name: str, product: "_Product") -> ir.Value:
         measured = self._ranges.get(name.removesuffix(".weight").removesuffix(".fused"))
-        return product.by_row(graph, states) if measured is None else product.fixed(graph, states, measured)
+        if measured is None or measured < 255 * _SMALLEST_FACTOR:  # nothing but zeros: no scale is known to fit
+            return product.by_row(graph, states)
+        return product.fixed(graph, states, measured)
 
 
 def _stored_table(graph: GraphBuilder, name: str, table: FloatArray) -> tuple[ir.Value, ir.Value]:

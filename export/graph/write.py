@@ -10,6 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from service.bundle import WEIGHTS_ALIGNMENT_BYTES
+
 OPSET_VERSION = 24
 """First opset whose `Attention` takes 3-D inputs with padded keys, as ONNX Runtime 1.31 implements it."""
 
@@ -21,9 +23,6 @@ MICROSOFT = "com.microsoft"
 
 _SMALLEST_SHARED_BYTES = 1024
 """Smaller arrays stay in their graph: scalars, shapes and the like, some of which ONNX Runtime needs there."""
-
-_ALIGNMENT_BYTES = 64
-"""Arrays begin at multiples of it, as a CPU's vector loads and cache lines like best."""
 
 
 class GraphBuilder:
@@ -134,11 +133,11 @@ class WeightsFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Begin an empty file, which must be in the folder of the graphs that refer to it."""
+        """Take a file, which must be in the folder of the graphs that refer to it; what it holds already stays."""
         self._path = path
         self._offsets: dict[bytes, int] = {}
-        self._num_bytes = 0
-        path.write_bytes(b"")
+        path.touch()
+        self._num_bytes = path.stat().st_size
 
     @property
     def name(self) -> str:
@@ -146,7 +145,7 @@ class WeightsFile:
         return self._path.name
 
     def store(self, tensor: ir.TensorProtocol) -> ir.ExternalTensor:
-        """Return a tensor that refers to this file, appending its elements unless an equal array is there."""
+        """Return a tensor that refers to this file, appending its elements unless it has an equal array."""
         content = tensor.tobytes()
         digest = hashlib.sha256(content).digest()
         if digest not in self._offsets:
@@ -163,7 +162,7 @@ class WeightsFile:
 
     def _append(self, content: bytes) -> int:
         """Write at the next aligned offset and return that."""
-        padding = -self._num_bytes % _ALIGNMENT_BYTES
+        padding = -self._num_bytes % WEIGHTS_ALIGNMENT_BYTES
         with self._path.open("ab") as file:
             file.write(bytes(padding) + content)
         offset = self._num_bytes + padding

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from export.errors import ImportFormatError
 from export.graph.arithmetic import FloatArray
 from export.graph.blocks import EMBEDDING
+from export.graph.decoder_weights import int8_scales
 from export.graph.network import Network
 from export.model.config import ModelConfig
 from service.bundle import Bundle
@@ -49,23 +50,10 @@ def read_ranges(bundle: Bundle) -> dict[str, float]:
         return {}
     ranges: dict[str, float] = {}
     for path in bundle.graph_paths(_QUANTIZED):
-        model = ir.load(path)
-        stored = _stored(model)
-        for node in model.graph:
-            if node.op_type == "MatMulIntegerToFloat":
-                ranges.update(_range(node, stored))
+        for product, fixed in int8_scales(ir.load(path)).items():
+            if fixed is not None:
+                ranges[product.removesuffix(".fused")] = fixed.scale * (127 if fixed.zero_point else 255)
     return ranges
-
-
-def _range(node: ir.Node, stored: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-    """Return path and range of one product; none if its scales are those of the rows, which leave it a scale of 1."""
-    _, weight, scale, _, zero_point, *_ = (None if value is None else value for value in node.inputs)
-    producer = None if weight is None else weight.producer()  # a table is transposed first
-    name = str((weight if producer is None else producer.inputs[0]).name)  # type: ignore[union-attr]
-    levels = 127 if stored[str(zero_point.name)] else 255  # type: ignore[union-attr]
-    value = float(stored[str(scale.name)].item())  # type: ignore[union-attr]
-    path = name.removesuffix(".weight.int8").removesuffix(".fused")
-    return {} if value == 1.0 else {path: value * levels}
 
 
 def _stored(model: ir.Model) -> dict[str, NDArray[Any]]:

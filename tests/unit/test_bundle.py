@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import socket
 import tracemalloc
@@ -10,8 +11,12 @@ import pytest
 
 from service.bundle import (
     MANIFEST_NAME,
+    Architecture,
     CheckedFile,
+    Limits,
     attention_tensors,
+    decoder_arrays,
+    decoder_products,
     file_entry,
     graph_tensors,
     layer_names,
@@ -30,7 +35,7 @@ _ALL_FILES = {**_GRAPHS, "attention": "attention.onnx", "weights": "weights.bin"
 def _fields(directory: Path) -> dict[str, Any]:
     """Return a manifest of the files in a directory, as JSON has it."""
     return {
-        "schema_version": 2,
+        "schema_version": 3,
         "name": "en-de",
         "version": "1",
         "source_language": "en",
@@ -245,9 +250,9 @@ def test_a_graph_in_the_format_of_onnx_runtime_is_refused(directory: Path, graph
 
 
 def test_another_schema_version_is_told_before_any_of_its_unknown_fields(directory: Path) -> None:
-    _write_manifest(directory, {"schema_version": 3, "novelty": True})
+    _write_manifest(directory, {"schema_version": 4, "novelty": True})
 
-    with pytest.raises(BundleError, match="schema_version is 3, expected 1 or 2"):
+    with pytest.raises(BundleError, match="schema_version is 4, expected 1 or 2 or 3"):
         open_bundle(directory)
 
 
@@ -349,6 +354,12 @@ def test_layer_names_go_layer_by_layer() -> None:
     assert layer_names(("key", "value"), 2) == ("key.0", "value.0", "key.1", "value.1")
 
 
+def test_a_bundle_of_the_second_version_opens_and_describes_no_decoder_weights(directory: Path) -> None:
+    _change(directory, lambda fields: fields.update(schema_version=2, precisions={"fp32": {**_ALL_FILES}}))
+
+    assert open_bundle(directory).decoder_weights("fp32") is None
+
+
 def test_a_bundle_of_the_first_version_opens_and_lacks_attention(directory: Path) -> None:
     def age(fields: dict[str, Any]) -> None:
         described = {**fields["tensors"]["fp32"]}
@@ -411,3 +422,145 @@ def test_the_attention_graph_takes_no_values_of_the_last_layer() -> None:
     assert "cross_key.1" in tensors.inputs
     assert "cross_value.1" not in tensors.inputs
     assert tuple(tensors.outputs) == ("cross_attention.0", "cross_attention.1")
+
+
+_DESCRIBED = "decoder.json"
+
+
+def _layout(directory: Path, norm: str = "pre") -> dict[str, Any]:
+    """Return a description of decoder weights that fits, as JSON has it, and make the file of weights as large."""
+    manifest = _fields(directory)
+    architecture = Architecture(**{**manifest["architecture"], "norm": norm})
+    tensors, offset = {}, 0
+    for name, (dtype, shape) in decoder_arrays(architecture, Limits(**manifest["limits"])).items():
+        tensors[name] = {"dtype": dtype, "shape": list(shape), "offset": offset}
+        offset += -(-math.prod(shape) * 4 // 64) * 64
+    (directory / "weights.bin").write_bytes(bytes(offset))
+    scales: dict[str, Any] = {path: {"scale": 0.5, "zero_point": 128} for path in decoder_products(architecture)}
+    return {"tensors": tensors, "activations": {**scales, "embedding": None}}
+
+
+def _write_described(directory: Path, content: str, norm: str = "pre") -> None:
+    """Write what a bundle says of its decoder weights, with the right checksum."""
+    (directory / _DESCRIBED).write_text(content, encoding="utf-8")
+    fields = _fields(directory)
+    fields["architecture"]["norm"] = norm
+    fields.update(precisions={"fp32": {**_ALL_FILES, "decoder_weights": _DESCRIBED}})
+    fields["files"][_DESCRIBED] = file_entry(directory / _DESCRIBED).model_dump()
+    _write_manifest(directory, fields)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_decoder_weights_that_fit_are_read(directory: Path, norm: str) -> None:
+    layout = _layout(directory, norm)
+    _write_described(directory, json.dumps(layout), norm)
+
+    weights = open_bundle(directory).decoder_weights("fp32")
+
+    assert weights is not None
+    assert json.loads(weights.model_dump_json()) == layout
+    assert weights.tensors["decoder.layers.0.feed_forward.inner.weight.int8"].num_bytes == 4 * 8
+    assert weights.tensors["decoder.layers.0.feed_forward.inner.bias"].num_bytes == 8 * 4
+    assert ("decoder.norm.weight" in weights.tensors) is (norm == "pre")
+
+
+_BIAS = "decoder.layers.0.feed_forward.outer.bias"
+_LAST = "decoder.norm.bias"
+
+
+def _tensor(name: str, **fields: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda layout: layout["tensors"][name].update(fields)
+
+
+def _scale(**fields: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda layout: layout["activations"]["decoder.layers.0.cross_attention.query"].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (_tensor(_LAST, offset=1 << 20), r"norm\.bias is 16 bytes from 1048576, expected within the \d+ bytes of weig"),
+        (_tensor(_LAST, offset=-64), r"norm\.bias\.offset is -64, expected .* greater than or equal to 0"),
+        (_tensor(_LAST, offset=4), r"norm\.bias\.offset is 4, expected .* multiple of 64"),
+        (_tensor(_LAST, offset=1 << 62), r"norm\.bias\.offset is 46\d+, expected .* less than or equal to"),
+        (_tensor(_LAST, offset=64.0), r"norm\.bias\.offset is 64\.0"),
+        (_tensor(_LAST, offset=True), r"norm\.bias\.offset is True"),
+        (_tensor(_BIAS, shape=[1 << 40]), r"outer\.bias\.shape\.0 is 1099511627776"),
+        (
+            _tensor(_BIAS, shape=[1 << 24]),
+            r"outer\.bias is \('float32', \(16777216,\)\), expected \('float32', \(4,\)\)",
+        ),
+        (_tensor(_BIAS, shape=[0]), r"outer\.bias\.shape\.0 is 0"),
+        (_tensor(_BIAS, shape=[]), r"outer\.bias\.shape is \[\]"),
+        (_tensor(_BIAS, shape=[1, 2, 2]), r"outer\.bias\.shape is \[1, 2, 2\]"),
+        (_tensor(_BIAS, shape=[2, 2]), r"outer\.bias is \('float32', \(2, 2\)\)"),
+        (_tensor(_BIAS, dtype="int8"), r"outer\.bias is \('int8', \(4,\)\), expected \('float32', \(4,\)\)"),
+        (_tensor(_BIAS, dtype="float64"), r"outer\.bias\.dtype is 'float64'"),
+        (_tensor(_BIAS, strides=[1]), r"outer\.bias\.strides is \[1\], expected no such field"),
+        (lambda layout: layout["tensors"].pop(_LAST), r"tensors\.decoder\.norm\.bias is missing, expected a value"),
+        (lambda layout: layout["tensors"].update(more=layout["tensors"][_LAST]), r"tensors\.more is there"),
+        (lambda layout: layout["activations"].pop("embedding"), r"activations\.embedding is missing"),
+        (lambda layout: layout["activations"].update(more=None), r"activations\.more is there, expected no such name"),
+        (lambda layout: layout["activations"].update({f"{n}": None for n in range(5000)}), "activations is .*2048"),
+        (lambda layout: layout["tensors"].update({"x" * 9999: {}}), "at most 200 characters"),
+        (lambda layout: layout.pop("activations"), "activations is 'missing', expected a value"),
+        (_scale(scale=0.0), r"query\.scale is 0\.0"),
+        (_scale(scale=-1.0), r"query\.scale is -1\.0"),
+        (_scale(scale=1e-40), r"query\.scale is 1e-40"),
+        (_scale(scale=1e39), r"query\.scale is 1e\+39"),
+        (_scale(scale=math.inf), r"query\.scale is inf"),
+        (_scale(scale=math.nan), r"query\.scale is nan"),
+        (_scale(scale="1"), r"query\.scale is '1'"),
+        (_scale(zero_point=256), r"query\.zero_point is 256"),
+        (_scale(zero_point=-1), r"query\.zero_point is -1"),
+    ],
+)
+def test_decoder_weights_that_do_not_fit_are_refused(
+    directory: Path, change: Callable[[dict[str, Any]], object], told: str
+) -> None:
+    layout = _layout(directory)
+    change(layout)
+    _write_described(directory, json.dumps(layout))
+    bundle = open_bundle(directory)
+
+    with pytest.raises(BundleError, match=rf"decoder\.json: .*{told}"):
+        bundle.decoder_weights("fp32")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "content is EOF"),
+        ('{"tensors": {', "content is EOF"),
+        ("[" * 100_000, "content is recursion limit"),
+        ("[]", "content is list, expected an object"),
+        ("\0", "content is expected value"),
+        (" " * (4 << 20) + "{}", "access is 4194306 bytes, more than 4194304"),
+    ],
+)
+def test_damaged_decoder_weights_are_refused(directory: Path, content: str, told: str) -> None:
+    _write_described(directory, content)
+    bundle = open_bundle(directory)
+
+    with pytest.raises(BundleError, match=rf"decoder\.json: {told}"):
+        bundle.decoder_weights("fp32")
+
+
+def test_decoder_weights_without_a_file_of_weights_are_refused(directory: Path) -> None:
+    _write_described(directory, json.dumps(_layout(directory)))
+    fields = json.loads((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
+    fields["precisions"]["fp32"].pop("weights")
+    _write_manifest(directory, fields)
+
+    with pytest.raises(
+        BundleError, match=r"precisions\.fp32 is .*describes the file of weights, of which there is none"
+    ):
+        open_bundle(directory)
+
+
+def test_arrays_of_decoder_weights_may_be_at_the_same_place(directory: Path) -> None:
+    layout = _layout(directory)
+    layout["tensors"][_LAST]["offset"] = layout["tensors"][_BIAS]["offset"]
+    _write_described(directory, json.dumps(layout))
+
+    assert open_bundle(directory).decoder_weights("fp32") is not None

@@ -82,7 +82,7 @@ _HALF_A_STEP = 0.05
 
 
 @pytest.mark.parametrize("rectifies", [False, True])
-@pytest.mark.parametrize("ranges", [{}, {"layer": 2.0}], ids=["by row", "measured"])
+@pytest.mark.parametrize("ranges", [{}, {"layer": 2.0}, {"layer": 0.0}], ids=["by row", "measured", "saw zeros only"])
 def test_a_product_is_nearly_that_of_floats(tmp_path: Path, *, ranges: dict[str, float], rectifies: bool) -> None:
     states = np.array([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0], [-0.5, 0.1, 1.9]], np.float32)
 
