@@ -3,20 +3,21 @@
 import argparse
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from export.bundle import BundleDescription, BundleWriteError, exporter_version, write_bundle
-from export.commands.evaluate import read_pairs
+from export.corpus.reader import ParallelFiles, read_spread
 from export.corpus.vocabulary import Vocabulary
-from export.errors import SettingError
+from export.errors import CorpusError, RunFolderError, SettingError
 from export.graph.mixed import ProductKind
 from export.graph.network import ARITHMETICS, Network, TrainedModel
 from export.graph.quantize import measure_ranges
 from export.training.checkpoint import load_checkpoint, load_model
-from export.training.config import TrainingConfig
+from export.training.config import DataConfig, TrainingConfig
 from service.bundle import Limits, Provenance, Score, file_entry
 
 _KIND_HELP: Mapping[ProductKind, str] = {
@@ -46,11 +47,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="TSV",
-        help="source<TAB>target lines, such as those learned from: fixes the scales of int8 activations, which makes "
-        "int8 faster. Without it every row has its own.",
+        help="source<TAB>target lines on which the scales of int8 activations are measured (the text that the run "
+        "learned from, or else its development text)",
     )
     parser.add_argument(
         "--calibration-sentences", type=int, default=500, metavar="N", help="lines of it used, spread evenly (500)"
+    )
+    parser.add_argument(
+        "--row-scales",
+        action="store_true",
+        help="measure nothing: each row of int8 activations has a scale of its own, which is more work in every step",
     )
     parser.add_argument(
         "--keep-fp32",
@@ -89,9 +95,14 @@ def run(args: argparse.Namespace) -> int:
         attribution=args.attribution,
     )
     kept = _kept(args.keep_fp32, description.precisions)
+    text = _calibration_text(args, settings) if _measures(args, description.precisions) else None
     vocabulary = Vocabulary.load(trained.run.vocabulary)
     model = load_model(trained.checkpoint)
-    ranges = measure_ranges(model, _calibration_pairs(args, vocabulary, description.limits)) if args.calibration else {}
+    ranges = {}
+    if text is not None:
+        pairs = _calibration_pairs(text, args.calibration_sentences, vocabulary, description.limits)
+        ranges = measure_ranges(model, pairs)
+        print(f"int8 activations: fixed scales, measured on {len(pairs)} sentences of {text}")
     manifest = write_bundle(args.output, Network.of(model, ranges, kept=kept), vocabulary, description)
     print(f"{args.output}: {manifest.name}/{manifest.version} from {trained.checkpoint}")
     place = args.output.resolve()
@@ -117,22 +128,87 @@ def _kept(text: str, precisions: tuple[str, ...]) -> frozenset[ProductKind]:
     return frozenset(map(ProductKind, names))
 
 
-def _calibration_pairs(
-    args: argparse.Namespace, vocabulary: Vocabulary, limits: Limits
-) -> list[tuple[list[int], list[int]]]:
-    """Return token ids of sources and targets, EOS last, that the model takes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CalibrationText:
+    """Where the sentences are that activations are measured on."""
+
+    files: tuple[ParallelFiles, ...]
+    max_malformed: float
+    """Largest accepted share of malformed lines, from 0 to 1."""
+    origin: str
+    """Whose text it is."""
+
+    def __str__(self) -> str:
+        """Return the names of the files and whose they are."""
+        return f"{', '.join(map(str, self.paths()))} ({self.origin})"
+
+    def paths(self) -> list[Path]:
+        """Return all files."""
+        return [path for pair in self.files for path in (pair.source, pair.target) if path is not None]
+
+
+def _measures(args: argparse.Namespace, precisions: tuple[str, ...]) -> bool:
+    """Return whether fixed scales are wanted; SettingError if what is wanted contradicts itself."""
     if args.calibration_sentences < 1:
         raise SettingError("--calibration-sentences", args.calibration_sentences, "at least 1")
-    pairs = read_pairs(args.calibration, None)
-    step = max(1, len(pairs) // args.calibration_sentences)
-    chosen = pairs[::step][: args.calibration_sentences]
+    if args.row_scales and args.calibration:
+        raise SettingError("--row-scales", "given", "nothing with --calibration")
+    if "int8" in precisions:
+        if args.row_scales:
+            print("int8 activations: a scale for each row, as asked for")
+        return not args.row_scales
+    if args.row_scales or args.calibration:
+        flag = "--row-scales" if args.row_scales else "--calibration"
+        raise SettingError(flag, "given", "nothing without int8 among the precisions")
+    return False
+
+
+def _calibration_text(args: argparse.Namespace, settings: Mapping[str, Any]) -> _CalibrationText | None:
+    """Return the text that was given, or else what is still there of the run's own; None, and a warning, without any.
+
+    Raises:
+        RunFolderError: if config.json does not say of what text the run is.
+    """
+    if args.calibration:
+        files = tuple(ParallelFiles(source=path) for path in args.calibration)
+        return _CalibrationText(files=files, max_malformed=0.0, origin="--calibration")
+    missing: list[Path] = []
+    if "data" in settings:
+        try:
+            data = DataConfig.from_dict(settings["data"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(f"cannot use the settings of the run: {error!r}") from error
+        for files, origin in ((data.train, "training text of the run"), (data.dev, "development text of the run")):
+            text = _CalibrationText(files=files, max_malformed=data.max_malformed, origin=origin)
+            absent = [path for path in text.paths() if not path.is_file()]
+            if not absent:
+                return text
+            missing += absent
+    reason = f"there is no {', '.join(map(str, missing))}" if missing else "the run names no text"
+    print(
+        f"warning: int8 activations have a scale for each row, which is slower: {reason}; "
+        "give sentences to measure on with --calibration",
+        file=sys.stderr,
+    )
+    return None
+
+
+def _calibration_pairs(
+    text: _CalibrationText, count: int, vocabulary: Vocabulary, limits: Limits
+) -> list[tuple[list[int], list[int]]]:
+    """Return token ids of sources and targets, EOS last, that the model takes; CorpusError if there are none."""
+    chosen = read_spread(text.files, count=count, max_malformed=text.max_malformed)
     sources = vocabulary.encode([pair.source for pair in chosen])
     targets = vocabulary.encode([pair.target for pair in chosen])
-    return [
+    pairs = [
         (source, target)
         for source, target in zip(sources, targets, strict=True)
         if len(source) <= limits.max_source_tokens and len(target) <= limits.max_target_tokens
     ]
+    if not pairs:
+        most = f"{limits.max_source_tokens} source and {limits.max_target_tokens} target tokens"
+        raise CorpusError(f"nothing to measure activations on: {len(chosen)} pairs of {text} have more than {most}")
+    return pairs
 
 
 def _run_settings(trained: TrainedModel) -> Mapping[str, Any]:

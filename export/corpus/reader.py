@@ -71,16 +71,39 @@ def read_corpus(files: Iterable[ParallelFiles], *, max_malformed: float) -> Corp
             pairs.append(line)
         else:
             malformed.append(line)
-    _check_share(len(pairs), malformed, max_malformed)
+    _check_share(len(pairs), len(malformed), max_malformed, first=malformed[0] if malformed else None)
     return Corpus(pairs=tuple(pairs), malformed=tuple(malformed))
 
 
-def _check_share(num_pairs: int, malformed: Sequence[MalformedLine], max_malformed: float) -> None:
-    total = num_pairs + len(malformed)
-    if len(malformed) > max_malformed * total:
+def read_spread(files: Iterable[ParallelFiles], *, count: int, max_malformed: float) -> tuple[Pair, ...]:
+    """Read so many pairs, spread evenly over all lines of the files, or all pairs if there are fewer.
+
+    Memory does not grow with the files: one pair is kept of each interval, which doubles as more are read.
+
+    Raises:
+        CorpusError: as `read_corpus`.
+    """
+    kept: list[Pair] = []
+    interval, num_pairs, num_malformed, first = 1, 0, 0, None
+    for line in itertools.chain.from_iterable(_read(parallel) for parallel in files):
+        if isinstance(line, MalformedLine):
+            num_malformed, first = num_malformed + 1, first or line
+            continue
+        if num_pairs % interval == 0:
+            kept.append(line)
+            if len(kept) == 2 * count:
+                kept, interval = kept[::2], 2 * interval
+        num_pairs += 1
+    _check_share(num_pairs, num_malformed, max_malformed, first=first)
+    return tuple(kept[index * len(kept) // count] for index in range(count)) if len(kept) > count else tuple(kept)
+
+
+def _check_share(num_pairs: int, num_malformed: int, max_malformed: float, *, first: MalformedLine | None) -> None:
+    total = num_pairs + num_malformed
+    if num_malformed > max_malformed * total:
         raise CorpusError(
-            f"{len(malformed)} of {total} lines are malformed, more than the {max_malformed:.2%} allowed;"
-            f" the first: {malformed[0]}"
+            f"{num_malformed} of {total} lines are malformed, more than the {max_malformed:.2%} allowed;"
+            f" the first: {first}"
         )
     if not num_pairs:
         raise CorpusError("the files hold no pair")

@@ -27,9 +27,14 @@ def run_folder(tmp_path: Path) -> Path:
     (folder / "checkpoints").mkdir(parents=True)
     _save(folder / "checkpoints" / "best.pt")
     (folder / "vocabulary.model").write_bytes(tiny_vocabulary().model)
-    settings = {"training": {"max_tokens": 60}, "data": {"train": [["/data/tatoeba/train.tsv.gz"]]}}
-    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    _record_text(folder, train=["/data/tatoeba/train.tsv.gz"], dev=["/data/tatoeba/dev.tsv.gz"])
     return folder
+
+
+def _record_text(folder: Path, *, train: list[str], dev: list[str]) -> None:
+    """Write the settings of a run that has learned from such files."""
+    data = {"train": [train], "dev": [dev], "max_malformed": 0.001}
+    (folder / "config.json").write_text(json.dumps({"training": {"max_tokens": 60}, "data": data}), encoding="utf-8")
 
 
 @pytest.fixture
@@ -203,3 +208,100 @@ def test_a_bundle_is_imported_and_made_again_with_measured_scales(run_folder: Pa
     assert (made / "weights.fp32.bin").read_bytes() == (measured / "weights.fp32.bin").read_bytes()
     assert read_ranges(open_bundle(measured))
     assert _verify(measured, again, data) == 0
+
+
+def test_scales_are_measured_on_the_text_the_run_learned_from(
+    run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _record_text(run_folder, train=[str(data)], dev=["/data/dev.tsv"])
+
+    status = _bundle(run_folder, tmp_path / "bundle")
+
+    told = capsys.readouterr()
+    assert (status, "warning: int8" in told.err) == (0, False)
+    assert f"fixed scales, measured on 4 sentences of {data} (training text of the run)" in told.out
+    weights = open_bundle(tmp_path / "bundle").decoder_weights("int8")
+    assert weights is not None
+    assert None not in weights.activations.values()
+
+
+def test_scales_are_measured_on_development_text_if_the_training_text_is_gone(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = [tmp_path / "dev.en", tmp_path / "dev.de"]
+    for side, lines in zip(sides, (SENTENCES[:4], SENTENCES[4:]), strict=True):
+        side.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    _record_text(run_folder, train=[str(sides[0]), "/data/train.de"], dev=[str(side) for side in sides])
+
+    status = _bundle(run_folder, tmp_path / "bundle", "--calibration-sentences", "3")
+
+    assert status == 0
+    told = f"measured on 3 sentences of {sides[0]}, {sides[1]} (development text of the run)"
+    assert told in capsys.readouterr().out
+    assert read_ranges(open_bundle(tmp_path / "bundle"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"data": {"train": [["/a.tsv"]], "dev": [["/b.tsv"]], "max_malformed": 0.0}}, "no /a.tsv, /b.tsv; give"),
+        ({}, "the run names no text; give sentences to measure on with --calibration"),
+    ],
+)
+def test_each_row_has_a_scale_if_there_is_no_text_and_a_warning_says_so(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, object], told: str
+) -> None:
+    (run_folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+    status = _bundle(run_folder, tmp_path / "bundle")
+
+    warning = capsys.readouterr().err
+    assert status == 0
+    assert "warning: int8 activations have a scale for each row, which is slower" in warning
+    assert told in warning
+    assert read_ranges(open_bundle(tmp_path / "bundle")) == {}
+
+
+def test_each_row_has_a_scale_if_that_is_asked_for(
+    run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _record_text(run_folder, train=[str(data)], dev=[str(data)])
+
+    status = _bundle(run_folder, tmp_path / "bundle", "--row-scales")
+
+    told = capsys.readouterr()
+    assert (status, "warning: int8" in told.err) == (0, False)
+    assert "int8 activations: a scale for each row, as asked for" in told.out
+    assert read_ranges(open_bundle(tmp_path / "bundle")) == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--row-scales", "--calibration", "DATA"], "--row-scales is 'given': expected nothing with --calibration"),
+        (["--row-scales", "--precisions", "fp32"], "--row-scales is 'given': expected nothing without int8"),
+        (["--calibration", "DATA", "--precisions", "fp32"], "--calibration is 'given': expected nothing without int8"),
+        (["--calibration-sentences", "0"], "--calibration-sentences is 0: expected at least 1"),
+        (["--calibration", "DATA", "--max-source-tokens", "2"], "nothing to measure activations on: 4 pairs of"),
+        (["--calibration", "/lost.tsv"], "cannot read /lost.tsv"),
+    ],
+)
+def test_scales_that_cannot_be_measured_are_refused(
+    run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+) -> None:
+    status = _bundle(run_folder, tmp_path / "bundle", *(str(data) if flag == "DATA" else flag for flag in flags))
+
+    assert status == 1
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_settings_of_a_run_that_name_its_text_in_another_way_are_refused(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_folder / "config.json").write_text('{"data": {"train": [["a.tsv"]]}}', encoding="utf-8")
+
+    status = _bundle(run_folder, tmp_path / "bundle")
+
+    assert status == 1
+    assert "cannot use the settings of the run: KeyError('dev')" in capsys.readouterr().err

@@ -1,9 +1,10 @@
 import gzip
+import itertools
 from pathlib import Path
 
 import pytest
 
-from export.corpus.reader import Corpus, ParallelFiles, read_corpus
+from export.corpus.reader import Corpus, ParallelFiles, read_corpus, read_spread
 from export.errors import CorpusError
 
 
@@ -115,3 +116,44 @@ def test_damaged_gzip_is_refused_by_name(tmp_path: Path, how: str) -> None:
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"cannot read .*absent\.tsv: No such file"):
         read_corpus([ParallelFiles(source=tmp_path / "absent.tsv")], max_malformed=1.0)
+
+
+@pytest.mark.parametrize("num_pairs", [1, 3, 4, 5, 7, 8, 9, 100, 1023])
+def test_some_pairs_are_spread_evenly_over_all(tmp_path: Path, num_pairs: int) -> None:
+    files: list[ParallelFiles] = []
+    for number in range(num_pairs):
+        path = tmp_path / str(number * 3 // num_pairs)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{number}\tx\n")
+        files = files if files and files[-1].source == path else [*files, ParallelFiles(source=path)]
+
+    pairs = read_spread(files, count=4, max_malformed=0.0)
+
+    places = [int(pair.source) / num_pairs for pair in pairs]
+    assert len(places) == min(4, num_pairs)
+    assert places[0] == 0
+    gaps = [after - before for before, after in itertools.pairwise([*places, 1.0])]
+    assert min(gaps) > 0
+    assert max(gaps) <= 0.5 or num_pairs == 1
+
+
+@pytest.mark.parametrize(("max_malformed", "is_taken"), [(0.2, True), (0.1, False)])
+def test_malformed_lines_among_those_that_are_left_out_count(
+    tmp_path: Path, max_malformed: float, *, is_taken: bool
+) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("one\teins\ntwo\tzwei\nthree\tdrei\nfour\tvier\nfive\n", encoding="utf-8")
+    files = [ParallelFiles(source=path)]
+
+    if is_taken:
+        assert len(read_spread(files, count=2, max_malformed=max_malformed)) == 2
+    else:
+        with pytest.raises(CorpusError, match=r"1 of 5 lines are malformed.*a\.tsv:5: 1 columns"):
+            read_spread(files, count=2, max_malformed=max_malformed)
+
+
+def test_pairs_spread_over_nothing_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").touch()
+
+    with pytest.raises(CorpusError, match="the files hold no pair"):
+        read_spread([ParallelFiles(source=tmp_path / "a.tsv")], count=2, max_malformed=0.0)
