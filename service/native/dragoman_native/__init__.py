@@ -1,0 +1,6 @@
+"""The shared library of the decoder step; `service.runtime.native` loads it."""
+
+from pathlib import Path
+
+LIBRARY = Path(__file__).with_name("libdragoman_native.so")
+"""Path of the library."""

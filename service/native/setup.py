@@ -1,0 +1,66 @@
+"""Builds the shared library, which any Python loads with ctypes: one wheel for all versions of Python."""
+
+import platform
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-g0",
+    "-ffp-contract=off",  # the same bits whatever the instruction set
+    "-fno-math-errno",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Wno-ignored-attributes",
+    "-Wno-psabi",
+    "-Wno-maybe-uninitialized",  # of GCC 12, in the headers of its own intrinsics
+    "-Wno-uninitialized",
+]
+
+
+class BuildLibrary(build_ext):
+    """Names the result as a library, not as a module of one version of Python."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Return its path below the build folder."""
+        return str(Path(*fullname.split(".")).with_suffix(".so"))
+
+    def build_extensions(self) -> None:
+        """Refuse other machines with a word on what is missed."""
+        if platform.machine().lower() not in ("x86_64", "amd64"):
+            raise SystemExit(
+                f"dragoman-native is for x86-64, not {platform.machine()}: ONNX Runtime decodes without it"
+            )
+        super().build_extensions()
+
+
+class PlatformWheel(bdist_wheel):
+    """Marks the wheel as one for any Python 3 on this platform."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Return the tags of Python, ABI and platform."""
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(
+    ext_modules=[
+        Extension(
+            "dragoman_native.libdragoman_native",
+            sources=sorted(
+                str(path.relative_to(Path(__file__).parent)) for path in Path(__file__).parent.glob("src/*.cpp")
+            ),
+            depends=sorted(
+                str(path) for pattern in ("*.hpp", "*.inc") for path in Path(__file__).parent.glob(f"src/{pattern}")
+            ),
+            extra_compile_args=FLAGS,
+            extra_link_args=["-static-libstdc++", "-static-libgcc", "-pthread", "-s"],
+            language="c++",
+        )
+    ],
+    cmdclass={"build_ext": BuildLibrary, "bdist_wheel": PlatformWheel},
+)

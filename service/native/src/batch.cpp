@@ -1,0 +1,462 @@
+#include "batch.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace dragoman {
+namespace {
+
+constexpr int kSlotBucket = 32;   // slots are added so many at a time
+constexpr int kMaxRows = 1024;    // of a segment
+constexpr int kMaxLanes = 64;      // parts of the projection
+constexpr double kMinParallelNs = 3000;  // phases that take less are not worth handing out
+
+// Threads of a step, and the phases they share.
+class Crew {
+ public:
+  Crew(Model& model, int num_threads) : lock_(model.team_mutex, std::defer_lock) {
+    if (num_threads <= 1 || !lock_.try_lock()) return;  // another batch has the team: the same result, later
+    if (model.team_threads < num_threads) {
+      model.team.reset();
+      model.team = std::make_unique<Team>(num_threads - 1);
+      model.team_threads = num_threads;
+    }
+    team_ = model.team.get(), num_threads_ = num_threads;
+  }
+  int num_threads() const { return num_threads_; }
+  bool is_worth(double nanoseconds) const { return team_ && nanoseconds >= kMinParallelNs; }
+
+  // Calls task(0) to task(count - 1); at once if `nanoseconds`, the estimate for all of them, is little.
+  template <class Task>
+  void run(int count, double nanoseconds, const Task& task) {
+    if (count > 1 && is_worth(nanoseconds)) return team_->run(count, task);
+    for (int i = 0; i < count; ++i) task(i);
+  }
+
+  // Calls task(begin, end) for parts of 0 .. count.
+  template <class Task>
+  void run_parts(int count, double nanoseconds, const Task& task) {
+    const int parts = is_worth(nanoseconds) ? std::min(count, num_threads_ * 3) : 1;
+    run(parts, nanoseconds, [&](int i) { task(int(int64_t(count) * i / parts), int(int64_t(count) * (i + 1) / parts)); });
+  }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+  Team* team_ = nullptr;
+  int num_threads_ = 1;
+};
+
+double product_ns(int rows, const Weights& w) {  // from memory bandwidth, or from operations
+  const double bytes = double(w.inputs) * w.outputs;
+  return std::max(bytes / 40, rows * bytes / 300);
+}
+
+float* keys_of(float* caches, int layer, int64_t keys_size, int64_t values_size) {
+  return caches + layer * (keys_size + values_size);
+}
+
+}  // namespace
+
+void Batch::add(int source_length, const float* cross, const int32_t* shortlist, int shortlist_size) {
+  const Model& model = *model_;
+  require(source_length >= 1 && source_length <= 1 << 20, "the source length is not between 1 and 2^20");
+  require(shortlist_size >= 0 && shortlist_size <= model.shape.vocabulary_size, "a shortlist larger than the vocabulary");
+  auto segment = std::make_unique<Segment>();
+  segment->source_length = source_length;
+  const int64_t d = model.d, size = model.head_size, room = rounded_up(source_length, kBlock);
+  const int64_t keys_size = room * d, values_size = source_length * d;
+  segment->cross = allocated<float>(size_t(model.shape.num_layers * (keys_size + values_size)));
+  for (int layer = 0; layer < model.shape.num_layers; ++layer, cross += 2 * values_size) {
+    float* keys = keys_of(segment->cross.get(), layer, keys_size, values_size);
+    float* values = keys + keys_size;
+    std::memset(keys + (room - kBlock) * d, 0, size_t(kBlock * d) * sizeof(float));
+    for (int64_t head = 0; head < model.shape.num_heads; ++head)
+      for (int64_t s = 0; s < source_length; ++s) {
+        const float* key = cross + (head * source_length + s) * size;
+        float* at = keys + (s / kBlock * d + head * size) * kBlock + s % kBlock;
+        for (int64_t i = 0; i < size; ++i) at[i * kBlock] = key[i];
+        std::memcpy(values + s * d + head * size, key + values_size, size_t(size) * sizeof(float));
+      }
+  }
+  if (shortlist_size > 0) {
+    for (int i = 0; i < shortlist_size; ++i)
+      require(shortlist[i] >= 0 && shortlist[i] < model.shape.vocabulary_size && (i == 0 || shortlist[i - 1] < shortlist[i]),
+              "a shortlist is not ascending token ids");
+    segment->shortlist_ids.assign(shortlist, shortlist + shortlist_size);
+    segment->shortlist.pick(model.projection.view(), shortlist, shortlist_size);
+  }
+  num_bytes_ += bytes_of(*segment);
+  segments_.push_back(std::move(segment));
+}
+
+int64_t Batch::bytes_of(const Segment& segment) const {
+  const int64_t positions = rounded_up(segment.source_length, kBlock) + segment.source_length + 2 * segment.num_slots;
+  return positions * model_->d * model_->shape.num_layers * int64_t(sizeof(float)) + segment.shortlist.num_bytes();
+}
+
+void Batch::keep(const int64_t* indices, int count) {
+  std::vector<bool> is_kept(segments_.size(), false);
+  for (int i = 0; i < count; ++i) {
+    require(indices[i] >= 0 && indices[i] < num_segments(), "a segment to keep is not in the batch");
+    require(!is_kept[size_t(indices[i])], "a segment is to be kept twice");
+    is_kept[size_t(indices[i])] = true;
+  }
+  std::vector<std::unique_ptr<Segment>> kept;
+  kept.reserve(size_t(count));
+  for (int i = 0; i < count; ++i) kept.push_back(std::move(segments_[size_t(indices[i])]));
+  segments_.swap(kept);
+  num_bytes_ = 0;
+  for (const auto& segment : segments_) num_bytes_ += bytes_of(*segment);
+}
+
+void Batch::copy_cross(int index, float* cross) const {
+  require(index >= 0 && index < num_segments(), "there is no such segment");
+  const Model& model = *model_;
+  const Segment& segment = *segments_[size_t(index)];
+  const int64_t d = model.d, size = model.head_size, length = segment.source_length;
+  const int64_t keys_size = rounded_up(length, kBlock) * d, values_size = length * d;
+  for (int layer = 0; layer < model.shape.num_layers; ++layer, cross += 2 * values_size) {
+    const float* keys = keys_of(segment.cross.get(), layer, keys_size, values_size);
+    const float* values = keys + keys_size;
+    for (int64_t head = 0; head < model.shape.num_heads; ++head)
+      for (int64_t s = 0; s < length; ++s) {
+        const float* at = keys + (s / kBlock * d + head * size) * kBlock + s % kBlock;
+        float* key = cross + (head * length + s) * size;
+        for (int64_t i = 0; i < size; ++i) key[i] = at[i * kBlock];
+        std::memcpy(key + values_size, values + s * d + head * size, size_t(size) * sizeof(float));
+      }
+  }
+}
+
+void Batch::check(int num_rows, const int64_t* token_ids, const int64_t* parents, int num_candidates) const {
+  const Shape& shape = model_->shape;
+  require(num_rows >= 1 && num_rows <= kMaxRows, "the number of rows is not between 1 and 1,024");
+  require(num_candidates >= 1 && num_candidates <= shape.vocabulary_size, "more candidates than the vocabulary has");
+  for (size_t b = 0; b < segments_.size(); ++b) {
+    const Segment& segment = *segments_[b];
+    require(segment.position < shape.max_positions, "a step beyond the last position");
+    for (int k = 0; k < num_rows; ++k) {
+      const size_t at = b * size_t(num_rows) + size_t(k);
+      require(token_ids[at] >= 0 && token_ids[at] < shape.vocabulary_size, "a token id outside the vocabulary");
+      require(segment.position == 0 || (parents[at] >= 0 && parents[at] < segment.num_rows),
+              "a parent outside the rows of the last step");
+    }
+  }
+}
+
+void Batch::grow(Segment& segment, int needed) {
+  const int room = int(rounded_up(std::max(needed, segment.num_slots + segment.num_slots / 2), kSlotBucket));
+  const int64_t d = model_->d, before = segment.num_slots * d, after = room * d;
+  Memory<float> pool = allocated<float>(size_t(model_->shape.num_layers * 2 * after));
+  for (int layer = 0; layer < model_->shape.num_layers * 2; ++layer) {  // keys and values in turn
+    float* target = pool.get() + layer * after;
+    if (before) std::memcpy(target, segment.pool.get() + layer * before, size_t(before) * sizeof(float));
+    // Unseen keys are multiplied too; unseen values are not.
+    if (layer % 2 == 0) std::memset(target + before, 0, size_t(after - before) * sizeof(float));
+  }
+  segment.pool = std::move(pool);
+  const size_t words = size_t(segment.num_slots + 63) / 64, more = size_t(room + 63) / 64;
+  std::vector<uint64_t> visible(size_t(segment.num_rows) * more, 0);
+  for (size_t k = 0; k < size_t(segment.num_rows); ++k)
+    std::copy_n(segment.visible.begin() + ptrdiff_t(k * words), words, visible.begin() + ptrdiff_t(k * more));
+  segment.visible.swap(visible);
+  num_bytes_ -= bytes_of(segment);
+  segment.num_slots = room;
+  num_bytes_ += bytes_of(segment);
+}
+
+// A slot that no row sees is free; new tokens take the lowest free ones in the order of rows.
+void Batch::assign_slots(int num_rows, const int64_t* parents, const uint8_t* live) {
+  rows_.clear(), spans_.clear();
+  for (size_t b = 0; b < segments_.size(); ++b) {
+    Segment& segment = *segments_[b];
+    const size_t first = rows_.size();
+    for (int k = 0; k < num_rows; ++k) {
+      const int64_t index = int64_t(b) * num_rows + k;
+      if (!live || live[index]) rows_.push_back({int(b), index, 0});
+    }
+    const size_t count = rows_.size() - first;
+    for (bool is_first_try = true;; is_first_try = false) {
+      const size_t words = size_t(segment.num_slots + 63) / 64;
+      inherited_.assign(size_t(num_rows) * words, 0), used_.assign(words, 0);
+      for (size_t r = first; segment.position > 0 && r < first + count; ++r) {
+        const size_t parent = size_t(parents[rows_[r].index]), row = size_t(rows_[r].index) % size_t(num_rows);
+        for (size_t i = 0; i < words; ++i)
+          used_[i] |= inherited_[row * words + i] = segment.visible[parent * words + i];
+      }
+      int num_used = 0;
+      for (uint64_t word : used_) num_used += __builtin_popcountll(word);
+      if (num_used + int(count) <= segment.num_slots) break;
+      require(is_first_try, "slots do not suffice after growing");
+      grow(segment, num_used + int(count));
+    }
+    const size_t words = size_t(segment.num_slots + 63) / 64;
+    size_t word = 0;
+    int last = 0;
+    for (size_t r = first; r < first + count; ++r) {
+      while (~used_[word] == 0) ++word;
+      const int bit = __builtin_ctzll(~used_[word]);
+      used_[word] |= uint64_t(1) << bit;
+      inherited_[size_t(rows_[r].index) % size_t(num_rows) * words + word] |= uint64_t(1) << bit;
+      rows_[r].slot = int(word) * 64 + bit;
+    }
+    for (size_t i = 0; i < words; ++i)
+      if (used_[i]) last = int(i) * 64 + 64 - __builtin_clzll(used_[i]);
+    segment.visible = inherited_;
+    segment.num_rows = num_rows;
+    spans_.push_back({int(first), int(count), last, 0, 0});
+  }
+}
+
+void Batch::describe_slots() {
+  size_t bias_size = 0, seen_size = 0;
+  for (Span& span : spans_) {
+    const size_t width = size_t(rounded_up(span.num_positions, kBlock));
+    span.bias = bias_size, span.seen = seen_size;
+    bias_size += width * size_t(span.count), seen_size += width;
+  }
+  constexpr float kHidden = -3e38f;
+  bias_.assign(bias_size, kHidden), seen_.assign(seen_size, 0);
+  for (size_t b = 0; b < spans_.size(); ++b) {
+    const Span& span = spans_[b];
+    const Segment& segment = *segments_[b];
+    const size_t words = size_t(segment.num_slots + 63) / 64, width = size_t(rounded_up(span.num_positions, kBlock));
+    for (int r = 0; r < span.count; ++r) {
+      const size_t row = size_t(rows_[size_t(span.first + r)].index) % size_t(segment.num_rows);
+      for (size_t i = 0; i < words; ++i)
+        for (uint64_t bits = segment.visible[row * words + i]; bits; bits &= bits - 1) {
+          const size_t slot = i * 64 + size_t(__builtin_ctzll(bits));
+          bias_[span.bias + size_t(r) * width + slot] = 0;
+          seen_[span.seen + slot] = 1;
+        }
+    }
+  }
+}
+
+void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents, const uint8_t* live,
+                 int num_candidates, int num_threads, float* log_probs, int64_t* candidate_ids) {
+  Model& model = *model_;
+  const Kernels& kernels = model.kernels;
+  check(num_rows, token_ids, parents, num_candidates);
+  assign_slots(num_rows, parents, live);
+  describe_slots();
+  const int n = int(rows_.size()), d = model.d, num_heads = model.shape.num_heads, num_layers = model.shape.num_layers;
+  const int num_segments = this->num_segments();
+  const bool is_pre = model.shape.is_pre_norm;
+  const float epsilon = model.shape.epsilon;
+  Crew crew(model, num_threads);
+
+  // Room for the states of all rows.
+  const int64_t stride = rounded_up(d, kPanel), joined_stride = rounded_up(3 * d, kPanel);
+  const int64_t inner_stride = rounded_up(model.shape.ffn_size, kPanel);
+  int64_t widest = kBlock;
+  double self_positions = 0, cross_positions = 0;  // seen, over all rows
+  for (size_t b = 0; b < spans_.size(); ++b) {
+    const int64_t source_length = segments_[b]->source_length;
+    widest = std::max({widest, rounded_up(spans_[b].num_positions, kBlock), rounded_up(source_length, kBlock)});
+    self_positions += double(spans_[b].num_positions) * spans_[b].count;
+    cross_positions += double(source_length) * spans_[b].count;
+  }
+  const int heads_parts = crew.num_threads() > 1 && num_segments < 2 * crew.num_threads()
+                              ? std::min(num_heads, crew.num_threads()) : 1;
+  const int attention_tasks = num_segments * heads_parts;
+  const Weights& projection = model.projection.view();
+  const int num_chunks = (projection.panels() + kChunk - 1) / kChunk;
+  const int64_t sums_stride = int64_t(n) * 32;
+  const int64_t scratch_size = 4 * widest;
+  const size_t floats = size_t(n * (3 * stride + joined_stride + inner_stride + 1) + num_chunks * sums_stride +
+                               attention_tasks * scratch_size);
+  if (floats > floats_room_) floats_ = allocated<float>(floats_room_ = floats + floats / 4);
+  const size_t bytes = size_t(n * (stride + inner_stride));
+  if (bytes > bytes_room_) bytes_ = allocated<uint8_t>(bytes_room_ = bytes + bytes / 4);
+  float* states = floats_.get();
+  float *normed = states + n * stride, *mixed = normed + n * stride, *joined = mixed + n * stride;
+  float *inner = joined + n * joined_stride, *sums = inner + n * inner_stride;
+  float *scratch = sums + num_chunks * sums_stride, *scales = scratch + attention_tasks * scratch_size;
+  const Rounded rounded = {bytes_.get(), stride, scales};
+  const Rounded rounded_inner = {bytes_.get() + n * stride, inner_stride, scales};
+
+  const auto for_rows = [&](const auto& task) {
+    crew.run_parts(n, double(n) * d * 0.3, [&](int begin, int end) {
+      for (int r = begin; r < end; ++r) task(r);
+    });
+  };
+  const auto round = [&](const float* row, int r, const Weights& w, const Rounded& out, bool rectifies = false) {
+    kernels.round(row, w.inputs, w, rectifies, out.bytes + r * out.stride, out.scales + r);
+  };
+  // Post-norm: x = norm(x + f(x)); `add_product` made the sum.
+  const auto leave = [&](int r, const Norm& norm) {
+    float* row = states + r * stride;
+    if (!is_pre) kernels.norm(row, norm.scale.get(), norm.bias.get(), epsilon, d, row);
+  };
+  // Pre-norm: x += f(norm(x)); rounds what f takes.
+  const auto enter = [&](int r, const Norm& norm, const Weights& w) {
+    const float* row = states + r * stride;
+    if (is_pre) kernels.norm(row, norm.scale.get(), norm.bias.get(), epsilon, d, normed + r * stride);
+    round(is_pre ? normed + r * stride : row, r, w, rounded);
+  };
+  const auto multiply = [&](Product product) {
+    const Weights& w = *product.weights;
+    crew.run_parts(w.panels(), product_ns(n, w), [&](int begin, int end) {
+      Product part = product;
+      part.first_panel = begin, part.last_panel = end;
+      kernels.multiply(part);
+    });
+  };
+  const auto store_product = [&](const Weights& w, float* out, int64_t out_stride) {
+    multiply({rounded, n, &w, 0, 0, Output::kStore, out, out_stride, {}, nullptr});
+  };
+  const auto add_product = [&](const Rounded& a, const Weights& w) {
+    multiply({a, n, &w, 0, 0, Output::kAdd, states, stride, {}, nullptr});
+  };
+  // Calls task(segment, first head, last head, scratch).
+  const auto for_heads = [&](double positions, const auto& task) {
+    crew.run(attention_tasks, positions * d * 0.12, [&](int i) {
+      const int b = i / heads_parts, part = i % heads_parts;
+      if (spans_[size_t(b)].count > 0)
+        task(b, num_heads * part / heads_parts, num_heads * (part + 1) / heads_parts, scratch + i * scratch_size);
+    });
+  };
+
+  for_rows([&](int r) {
+    const Row& row = rows_[size_t(r)];
+    const int64_t token = token_ids[row.index];
+    float* state = states + r * stride;
+    std::fill(state + d / 16 * 16, state + stride, 0.0f);
+    kernels.embed(model.embedding.get() + token * d, model.embedding_factors[token] * model.shape.embedding_factor,
+                  model.positions.get() + int64_t(segments_[size_t(row.segment)]->position) * d, d, state);
+    enter(r, model.layers[0].norms[kSelfNorm], model.layers[0].products[kSelfIn].view());
+  });
+  for (int i = 0; i < num_layers; ++i) {
+    const Layer& layer = model.layers[size_t(i)];
+    const auto weights = [&](ProductKind kind) -> const Weights& { return layer.products[kind].view(); };
+    store_product(weights(kSelfIn), joined, joined_stride);
+    for_heads(self_positions, [&](int b, int first_head, int last_head, float* own_scratch) {
+      const Span& span = spans_[size_t(b)];
+      const Segment& segment = *segments_[size_t(b)];
+      const int64_t size = int64_t(segment.num_slots) * d;
+      float *keys = keys_of(segment.pool.get(), i, size, size), *values = keys + size;
+      const int begin = first_head * model.head_size, end = last_head * model.head_size;
+      for (int r = span.first; r < span.first + span.count; ++r) {
+        const float* row = joined + r * joined_stride;
+        const int64_t slot = rows_[size_t(r)].slot;
+        float* key = keys + slot / kBlock * d * kBlock + slot % kBlock;
+        for (int at = begin; at < end; ++at) key[at * kBlock] = row[d + at];
+        std::copy(row + 2 * d + begin, row + 2 * d + end, values + slot * d + begin);
+      }
+      kernels.attend({span.count, num_heads, model.head_size, first_head, last_head, joined + span.first * joined_stride,
+                      joined_stride, keys, values, span.num_positions, bias_.data() + span.bias, seen_.data() + span.seen,
+                      own_scratch, mixed + span.first * stride, stride});
+    });
+    for_rows([&](int r) { round(mixed + r * stride, r, weights(kSelfOut), rounded); });
+    add_product(rounded, weights(kSelfOut));
+    for_rows([&](int r) {
+      leave(r, layer.norms[kSelfNorm]);
+      enter(r, layer.norms[kCrossNorm], weights(kCrossQuery));
+    });
+    store_product(weights(kCrossQuery), joined, joined_stride);
+    for_heads(cross_positions, [&](int b, int first_head, int last_head, float* own_scratch) {
+      const Span& span = spans_[size_t(b)];
+      const Segment& segment = *segments_[size_t(b)];
+      const int64_t keys_size = rounded_up(segment.source_length, kBlock) * d;
+      const float* keys = keys_of(segment.cross.get(), i, keys_size, int64_t(segment.source_length) * d);
+      kernels.attend({span.count, num_heads, model.head_size, first_head, last_head, joined + span.first * joined_stride,
+                      joined_stride, keys, keys + keys_size, segment.source_length, nullptr, nullptr, own_scratch,
+                      mixed + span.first * stride, stride});
+    });
+    for_rows([&](int r) { round(mixed + r * stride, r, weights(kCrossOut), rounded); });
+    add_product(rounded, weights(kCrossOut));
+    for_rows([&](int r) {
+      leave(r, layer.norms[kCrossNorm]);
+      enter(r, layer.norms[kFeedForwardNorm], weights(kInner));
+    });
+    const Weights &outer = weights(kOuter), &into = weights(kInner);
+    if (outer.has_row_scales()) {
+      store_product(into, inner, inner_stride);
+      for_rows([&](int r) { round(inner + r * inner_stride, r, outer, rounded_inner, true); });
+    } else {
+      multiply({rounded, n, &into, 0, 0, Output::kRound, nullptr, 0, rounded_inner, &outer});
+    }
+    add_product(rounded_inner, outer);
+    const bool is_last = i + 1 == num_layers;
+    const Norm& next = is_last ? model.final_norm : model.layers[size_t(i) + 1].norms[kSelfNorm];
+    const Weights& next_weights = is_last ? projection : model.layers[size_t(i) + 1].products[kSelfIn].view();
+    for_rows([&](int r) {
+      leave(r, layer.norms[kFeedForwardNorm]);
+      enter(r, next, next_weights);
+    });
+  }
+
+  // Logits are never stored: of every row the best candidates and the sums of exponentials are kept. Each lane takes
+  // chunks of the vocabulary in ascending order, so that ties go to the lower token whatever the number of lanes.
+  const int num_lanes = crew.is_worth(product_ns(n, projection)) ? std::min({crew.num_threads(), num_chunks, kMaxLanes}) : 1;
+  const size_t capacity = size_t(num_candidates);
+  best_.resize(size_t(num_lanes * n));
+  best_values_.resize(best_.size() * capacity), best_columns_.resize(best_.size() * capacity);
+  for (size_t i = 0; i < best_.size(); ++i)
+    best_[i] = {best_values_.data() + i * capacity, best_columns_.data() + i * capacity, 0, num_candidates};
+  const auto project = [&](int first, int count, const Weights& w, int chunk, int lane) {
+    kernels.project({{rounded.bytes + first * stride, stride, scales + first}, count, &w, chunk,
+                     best_.data() + lane * n + first, sums + chunk * sums_stride + first * 32});
+  };
+  for (int b = 0; b < num_segments; ++b) {  // a shortlist is a small matrix of the segment's own
+    const Span& span = spans_[size_t(b)];
+    const PackedWeights& shortlist = segments_[size_t(b)]->shortlist;
+    if (!shortlist.is_set()) continue;
+    for (int chunk = 0; chunk * kChunk < shortlist.view().panels(); ++chunk)
+      project(span.first, span.count, shortlist.view(), chunk, 0);
+  }
+  for (int b = 0; b < num_segments; ++b) {  // runs of segments without one
+    if (segments_[size_t(b)]->shortlist.is_set()) continue;
+    const int first = spans_[size_t(b)].first;
+    int end = b;
+    while (end + 1 < num_segments && !segments_[size_t(end) + 1]->shortlist.is_set()) ++end;
+    const int count = spans_[size_t(end)].first + spans_[size_t(end)].count - first;
+    crew.run(num_lanes, product_ns(count, projection), [&](int lane) {
+      for (int chunk = lane; chunk < num_chunks; chunk += num_lanes) project(first, count, projection, chunk, lane);
+    });
+    b = end;
+  }
+
+  const float none = -std::numeric_limits<float>::infinity(), unknown = std::numeric_limits<float>::quiet_NaN();
+  if (live) {
+    const size_t size = size_t(num_segments) * size_t(num_rows) * capacity;
+    std::fill_n(log_probs, size, none), std::fill_n(candidate_ids, size, 0);
+  }
+  for_rows([&](int r) {
+    const Row& row = rows_[size_t(r)];
+    const Segment& segment = *segments_[size_t(row.segment)];
+    const bool has_shortlist = segment.shortlist.is_set();
+    const int lanes = has_shortlist ? 1 : num_lanes;
+    const int chunks = has_shortlist ? (segment.shortlist.view().panels() + kChunk - 1) / kChunk : num_chunks;
+    float* values = log_probs + row.index * num_candidates;
+    int64_t* tokens = candidate_ids + row.index * num_candidates;
+    const bool is_finite = kernels.is_finite((is_pre ? normed : states) + r * stride, d);
+    const float log_sum = kernels.log_sum(sums + r * 32, sums_stride, chunks);
+    Best* lists[kMaxLanes];
+    int taken[kMaxLanes] = {};
+    for (int lane = 0; lane < lanes; ++lane) lists[lane] = &best_[size_t(lane * n + r)];
+    for (int c = 0; c < num_candidates; ++c) {
+      int winner = -1;
+      for (int lane = 0; lane < lanes; ++lane) {
+        if (taken[lane] == lists[lane]->count) continue;
+        const auto value = lists[lane]->values[taken[lane]];
+        const auto column = lists[lane]->columns[taken[lane]];
+        if (winner < 0 || value > lists[winner]->values[taken[winner]] ||
+            (value == lists[winner]->values[taken[winner]] && column < lists[winner]->columns[taken[winner]]))
+          winner = lane;
+      }
+      if (winner < 0) {  // the shortlist has no more
+        values[c] = none, tokens[c] = 0;
+        continue;
+      }
+      const int32_t column = lists[winner]->columns[taken[winner]];
+      values[c] = is_finite ? lists[winner]->values[taken[winner]] - log_sum : unknown;
+      tokens[c] = has_shortlist ? segment.shortlist_ids[size_t(column)] : column;
+      ++taken[winner];
+    }
+  });
+  for (const auto& segment : segments_) ++segment->position;
+}
+
+}  // namespace dragoman

@@ -1,0 +1,104 @@
+// What the step asks of an instruction set: a table of functions, and the values they work on.
+//
+// Matrices of activations are [rows][stride] with the stride a multiple of 64 elements: kernels read and write whole
+// panels, and what lies behind a row's own elements is never used.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace dragoman {
+
+constexpr int kPanel = 64;   // columns of a weight matrix that lie together: [panel][inputs / 4][64][4]
+constexpr int kBlock = 16;   // positions whose keys lie together: [block][d][16]
+constexpr int kChunk = 16;   // panels whose sums of exponentials are added up before those of other chunks
+
+inline constexpr int64_t rounded_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
+
+// A weight matrix as the products read it.
+struct Weights {
+  int inputs, outputs;
+  const int8_t* packed;       // [panels][inputs rounded up to 4, / 4][64][4]; what does not exist is 0
+  const float* factors;       // [panels * 64], times the scale of the activations if that is fixed
+  const float* bias;          // [panels * 64]; 0 where there is none
+  const int32_t* beginnings;  // [panels * 64] -zero_point times the sum of the column
+  float scale;                // of the activations; 0: each row has its own
+  int zero_point;             // of the activations
+
+  int panels() const { return (outputs + kPanel - 1) / kPanel; }
+  bool has_row_scales() const { return scale == 0; }
+};
+
+// Activations rounded to bytes.
+struct Rounded {
+  uint8_t* bytes;    // [rows][stride]
+  int64_t stride;
+  float* scales;     // [rows], used if the weights have row scales
+};
+
+// The best C columns of a row, best first; ties go to the lower column.
+struct Best {
+  float* values;
+  int32_t* columns;
+  int count, capacity;
+};
+
+enum class Output { kStore, kAdd, kRound };
+
+struct Product {
+  Rounded a;
+  int rows;
+  const Weights* weights;
+  int first_panel, last_panel;
+  Output output;
+  float* out;             // kStore, kAdd: [rows][out_stride]
+  int64_t out_stride;
+  Rounded next;           // kRound: max(0, product) with the fixed scale of `next_weights`
+  const Weights* next_weights;
+};
+
+// Logits of some panels of the vocabulary, of which only these are kept.
+struct Projection {
+  Rounded a;
+  int rows;
+  const Weights* weights;
+  int chunk;     // of kChunk panels
+  Best* best;    // [rows], which chunks of higher columns may be added to later
+  float* sums;   // [rows][32]: 16 greatest logits, and 16 sums of exponentials relative to these, of the chunk
+};
+
+struct Attention {
+  int rows, heads, head_size, first_head, last_head;
+  const float* query;      // [rows][query_stride]
+  int64_t query_stride;
+  const float* keys;       // [blocks][d][16]
+  const float* values;     // [positions][d]
+  int num_positions;
+  const float* bias;       // [rows][blocks * 16], 0 or kLowest, row by row; null: nothing but the end is hidden
+  const uint8_t* is_seen;  // [positions] by any row; null: all are
+  float* scratch;          // [4][blocks * 16]
+  float* out;              // [rows][out_stride]
+  int64_t out_stride;
+};
+
+struct Kernels {
+  const char* name;
+  void (*multiply)(const Product&);
+  void (*project)(const Projection&);
+  void (*attend)(const Attention&);
+  // states [rows][stride] = table[token] * factors[token] * factor + positions
+  void (*embed)(const int8_t* table_row, float factor, const float* position, int d, float* out);
+  // normed = LayerNorm(x), which may be x itself
+  void (*norm)(const float* x, const float* scale, const float* bias, float epsilon, int d, float* normed);
+  // rounds a row for a product; a row scale is written to *scale
+  void (*round)(const float* x, int n, const Weights& weights, bool rectifies, uint8_t* out, float* scale);
+  bool (*is_finite)(const float* x, int n);
+  // logarithm of the sum of exponentials of a row, whose `sums` of a chunk lie every `stride` floats
+  float (*log_sum)(const float* sums, int64_t stride, int num_chunks);
+};
+
+// Each null where the compiler cannot make it.
+const Kernels* avx512_kernels();
+const Kernels* avxvnni_kernels();
+const Kernels* avx2_kernels();
+
+}  // namespace dragoman

@@ -1,0 +1,27 @@
+// The kernels for AVX2 with VNNI.
+#include "kernels.hpp"
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+
+#pragma GCC target("avxvnni,avx2,fma")
+#include <immintrin.h>
+
+#define KERNELS_NAME "avxvnni"
+#define KERNELS_AVXVNNI
+
+namespace dragoman {
+namespace {
+#include "kernels.inc"
+}  // namespace
+
+const Kernels* avxvnni_kernels() { return &kTable; }
+
+}  // namespace dragoman
+
+#else
+
+namespace dragoman {
+const Kernels* avxvnni_kernels() { return nullptr; }
+}  // namespace dragoman
+
+#endif

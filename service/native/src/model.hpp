@@ -1,0 +1,150 @@
+// The weights of a decoder, packed for an instruction set.
+#pragma once
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels.hpp"
+#include "team.hpp"
+
+namespace dragoman {
+
+struct Free {
+  void operator()(void* p) const { std::free(p); }
+};
+template <class T>
+using Memory = std::unique_ptr<T[], Free>;
+
+// `count` elements, aligned to cache lines, and a line behind them that may be read.
+template <class T>
+Memory<T> allocated(size_t count) {
+  void* memory = std::aligned_alloc(64, rounded_up(int64_t(count * sizeof(T)) + 64, 64));
+  if (!memory) throw std::bad_alloc();
+  return Memory<T>(static_cast<T*>(memory));
+}
+
+inline void require(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(what);
+}
+
+inline void require_finite(const float* values, int64_t count, const char* what) {
+  for (int64_t i = 0; i < count; ++i) require(std::isfinite(values[i]), what);
+}
+
+// A weight matrix that owns its memory.
+class PackedWeights {
+ public:
+  bool is_set() const { return view_.packed != nullptr; }
+  const Weights& view() const { return view_; }
+
+  // Element (input k, output n) lies at w[k * input_stride + n * output_stride]; bias may be null.
+  void pack(const int8_t* w, int64_t input_stride, int64_t output_stride, const float* factors, const float* bias,
+            int inputs, int outputs, float scale, int zero_point) {
+    require(inputs >= 1 && outputs >= 1, "a product without inputs or outputs");
+    require(std::isfinite(scale) && scale >= 0, "the scale of activations is not a number from 0 on");
+    require(zero_point >= 0 && zero_point <= 255, "a zero point outside 0..255");
+    require_finite(factors, outputs, "a factor of a weight is not finite");
+    if (bias) require_finite(bias, outputs, "a bias is not finite");
+    const int64_t room = rounded_up(outputs, kPanel), groups = (inputs + 3) / 4;
+    packed_ = allocated<int8_t>(size_t(room * groups * 4));
+    factors_ = allocated<float>(size_t(room)), bias_ = allocated<float>(size_t(room));
+    beginnings_ = allocated<int32_t>(size_t(room));
+    std::memset(packed_.get(), 0, size_t(room * groups * 4));
+    for (int64_t n = 0; n < room; ++n) {
+      const bool exists = n < outputs;
+      int8_t* column = packed_.get() + (n / kPanel * groups * kPanel + n % kPanel) * 4;
+      int32_t total = 0;
+      for (int k = 0; exists && k < inputs; ++k) {
+        const int8_t x = w[k * input_stride + n * output_stride];
+        column[int64_t(k / 4) * kPanel * 4 + k % 4] = x;
+        total += x;
+      }
+      beginnings_[n] = -zero_point * total;
+      factors_[n] = exists ? factors[n] * (scale > 0 ? scale : 1.0f) : 0;
+      bias_[n] = exists && bias ? bias[n] : 0;
+    }
+    view_ = {inputs, outputs, packed_.get(), factors_.get(), bias_.get(), beginnings_.get(), scale, zero_point};
+  }
+
+  // Some columns of another matrix.
+  void pick(const Weights& from, const int32_t* columns, int count) {
+    const int64_t room = rounded_up(count, kPanel), groups = (from.inputs + 3) / 4;
+    packed_ = allocated<int8_t>(size_t(room * groups * 4));
+    factors_ = allocated<float>(size_t(room)), bias_ = allocated<float>(size_t(room));
+    beginnings_ = allocated<int32_t>(size_t(room));
+    for (int64_t n = 0; n < room; ++n) {
+      const int64_t column = n < count ? columns[n] : columns[0];
+      const int8_t* source = from.packed + (column / kPanel * groups * kPanel + column % kPanel) * 4;
+      int8_t* target = packed_.get() + (n / kPanel * groups * kPanel + n % kPanel) * 4;
+      for (int64_t k = 0; k < groups; ++k) std::memcpy(target + k * kPanel * 4, source + k * kPanel * 4, 4);
+      beginnings_[n] = from.beginnings[column];
+      factors_[n] = from.factors[column], bias_[n] = from.bias[column];
+    }
+    view_ = from;
+    view_.outputs = count, view_.packed = packed_.get(), view_.factors = factors_.get(), view_.bias = bias_.get();
+    view_.beginnings = beginnings_.get();
+  }
+
+  int64_t num_bytes() const {
+    return is_set() ? rounded_up(view_.outputs, kPanel) * ((view_.inputs + 3) / 4 * 4 + 12) : 0;
+  }
+
+ private:
+  Memory<int8_t> packed_;
+  Memory<float> factors_, bias_;
+  Memory<int32_t> beginnings_;
+  Weights view_ = {};
+};
+
+struct Norm {
+  Memory<float> scale, bias;
+};
+
+enum ProductKind { kSelfIn, kSelfOut, kCrossQuery, kCrossOut, kInner, kOuter, kNumProducts };
+enum NormKind { kSelfNorm, kCrossNorm, kFeedForwardNorm, kNumNorms };
+
+struct Layer {
+  PackedWeights products[kNumProducts];
+  Norm norms[kNumNorms];
+};
+
+struct Shape {
+  int32_t d_model, num_heads, ffn_size, num_layers, vocabulary_size, max_positions, is_pre_norm;
+  float embedding_factor, epsilon;
+};
+
+struct Model {
+  Model(const Shape& given, const Kernels& chosen);
+
+  // Where the outputs, inputs of a product belong; layer -1 is the projection to the vocabulary.
+  void set_product(int layer, int kind, const int8_t* w, const float* factors, const float* bias, float scale,
+                   int zero_point);
+  void set_norm(int layer, int kind, const float* scale, const float* bias);  // layer -1 is the final one
+  void set_embedding(const int8_t* table, const float* factors, const float* positions);
+  void check_complete() const;
+
+  Shape shape;
+  const Kernels& kernels;
+  int d, head_size;
+  std::vector<Layer> layers;
+  Norm final_norm;
+  PackedWeights projection;
+  Memory<int8_t> embedding;        // [V, d]
+  Memory<float> embedding_factors; // [V]
+  Memory<float> positions;         // [max_positions, d]
+
+  std::mutex team_mutex;           // held while a step runs on the team
+  std::unique_ptr<Team> team;      // made when first asked for
+  int team_threads = 1;
+
+ private:
+  void put_norm(Norm& norm, const float* scale, const float* bias);
+};
+
+}  // namespace dragoman

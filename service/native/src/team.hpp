@@ -1,0 +1,95 @@
+// Threads that share the tasks of one decoder step, phase by phase.
+#pragma once
+#include <immintrin.h>
+#include <sched.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace dragoman {
+
+// One caller at a time runs phases; a phase is over when all of its tasks are. Tasks are taken one by one, so that a
+// thread that the system does not run holds up nothing but the task it has. Between phases workers spin for some tens
+// of microseconds and then sleep.
+class Team {
+ public:
+  explicit Team(int num_workers) {
+    for (int i = 0; i < num_workers; ++i) workers_.emplace_back([this] { work(); });
+  }
+  ~Team() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      is_over_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
+  Team(const Team&) = delete;
+
+  // Calls task(0) to task(count - 1), on all threads; `task` may not throw.
+  template <class Task>
+  void run(int count, const Task& task) {
+    call_ = [](const void* context, int index) { (*static_cast<const Task*>(context))(index); };
+    context_ = &task;
+    pending_.store(count, std::memory_order_relaxed);
+    phase_ = (phase_ + 1) & 0xffffff;
+    ticket_.store(phase_ << 40 | uint64_t(count) << 20);
+    if (num_sleeping_.load() > 0) {
+      { std::lock_guard<std::mutex> lock(mutex_); }
+      wake_.notify_all();
+    }
+    while (take()) {
+    }
+    for (int spins = 0; pending_.load(std::memory_order_acquire) > 0; ++spins)
+      if (spins < kSpins) _mm_pause();
+      else sched_yield();  // the system runs somebody else where a worker has a task
+  }
+
+ private:
+  static constexpr int kSpins = 2000;
+
+  static bool has_task(uint64_t ticket) { return (ticket & 0xfffff) < (ticket >> 20 & 0xfffff); }
+
+  bool take() {
+    if (!has_task(ticket_.load(std::memory_order_acquire))) return false;
+    const uint64_t ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
+    if (!has_task(ticket)) return false;
+    call_(context_, int(ticket & 0xfffff));
+    pending_.fetch_sub(1, std::memory_order_release);
+    return true;
+  }
+
+  void work() {
+    for (int spins = 0;;) {
+      if (take()) {
+        spins = 0;
+      } else if (++spins < kSpins) {
+        _mm_pause();
+      } else {
+        std::unique_lock<std::mutex> lock(mutex_);
+        num_sleeping_.fetch_add(1);
+        wake_.wait(lock, [this] { return is_over_ || has_task(ticket_.load()); });
+        num_sleeping_.fetch_sub(1);
+        if (is_over_) return;
+        spins = 0;
+      }
+    }
+  }
+
+  void (*call_)(const void*, int) = nullptr;
+  const void* context_ = nullptr;
+  uint64_t phase_ = 0;
+  alignas(64) std::atomic<uint64_t> ticket_{0};  // 24 bits of phase, 20 of number of tasks, 20 of the next task
+  alignas(64) std::atomic<int> pending_{0};
+  std::atomic<int> num_sleeping_{0};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool is_over_ = false;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace dragoman

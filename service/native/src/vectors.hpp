@@ -1,0 +1,131 @@
+// 16 floats as one value: a zmm register, or two ymm registers.
+//
+// Included by the files of one instruction set each, inside their own namespace. Nothing but fma() fuses (the build says
+// -ffp-contract=off) and sums are made in one fixed order, so all instruction sets give the same bits.
+
+#define INLINE static inline __attribute__((always_inline))
+
+constexpr float kLowest = -3e38f;  // exp of it is exactly 0
+
+#ifdef KERNELS_AVX512
+
+typedef float f16 __attribute__((vector_size(64)));
+typedef float f16u __attribute__((vector_size(64), aligned(4)));
+constexpr int kAttentionRows = 4, kValueVectors = 4;  // rows and vectors of an output that are summed in registers
+
+INLINE f16 load(const float* p) { return *reinterpret_cast<const f16u*>(p); }
+INLINE void store(float* p, f16 v) { *reinterpret_cast<f16u*>(p) = v; }
+INLINE f16 splat(float x) { return (f16)_mm512_set1_ps(x); }
+INLINE f16 fma(f16 a, f16 b, f16 c) { return (f16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+INLINE f16 max(f16 a, f16 b) { return (f16)_mm512_max_ps((__m512)a, (__m512)b); }
+INLINE f16 min(f16 a, f16 b) { return (f16)_mm512_min_ps((__m512)a, (__m512)b); }
+INLINE f16 absolute(f16 a) { return (f16)_mm512_abs_ps((__m512)a); }
+INLINE unsigned greater(f16 a, f16 b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ); }
+INLINE f16 zero_below(f16 x, float bound, f16 v) {
+  return (f16)_mm512_maskz_mov_ps(_mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(bound), _CMP_GE_OQ), (__m512)v);
+}
+INLINE f16 lower_half(f16 v) { return (f16)_mm512_maskz_mov_ps(0x00ff, (__m512)v); }
+INLINE void store_half(float* p, f16 v) { _mm256_storeu_ps(p, _mm512_castps512_ps256((__m512)v)); }
+INLINE f16 power_of_two(f16 n) {
+  const __m512i exponents = _mm512_add_epi32(_mm512_cvtps_epi32((__m512)n), _mm512_set1_epi32(127));
+  return (f16)_mm512_castsi512_ps(_mm512_slli_epi32(exponents, 23));
+}
+INLINE void store_bytes(uint8_t* p, f16 v, int zero_point) {  // rounds to even; v plus the zero point lies in 0..255
+  const __m512i rounded = _mm512_add_epi32(_mm512_cvtps_epi32((__m512)v), _mm512_set1_epi32(zero_point));
+  _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(rounded));
+}
+INLINE f16 widen(const int8_t* p) { return (f16)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p))); }
+
+#else
+
+typedef float f8 __attribute__((vector_size(32)));
+typedef float f8u __attribute__((vector_size(32), aligned(4)));
+struct f16 {
+  f8 lo, hi;
+};
+constexpr int kAttentionRows = 2, kValueVectors = 2;
+
+#define BINARY(op)                                                          \
+  INLINE f16 operator op(f16 a, f16 b) { return {a.lo op b.lo, a.hi op b.hi}; } \
+  INLINE f16 operator op(f16 a, float b) { return {a.lo op b, a.hi op b}; }     \
+  INLINE f16& operator op##=(f16& a, f16 b) { return a = a op b; }
+BINARY(+)
+BINARY(-)
+BINARY(*)
+#undef BINARY
+INLINE f16 load(const float* p) { return {*(const f8u*)p, *(const f8u*)(p + 8)}; }
+INLINE void store(float* p, f16 v) { *(f8u*)p = v.lo, *(f8u*)(p + 8) = v.hi; }
+INLINE f16 splat(float x) { return {(f8)_mm256_set1_ps(x), (f8)_mm256_set1_ps(x)}; }
+INLINE f8 fma8(f8 a, f8 b, f8 c) { return (f8)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+INLINE f16 fma(f16 a, f16 b, f16 c) { return {fma8(a.lo, b.lo, c.lo), fma8(a.hi, b.hi, c.hi)}; }
+INLINE f8 max8(f8 a, f8 b) { return (f8)_mm256_max_ps((__m256)a, (__m256)b); }
+INLINE f8 min8(f8 a, f8 b) { return (f8)_mm256_min_ps((__m256)a, (__m256)b); }
+INLINE f16 max(f16 a, f16 b) { return {max8(a.lo, b.lo), max8(a.hi, b.hi)}; }
+INLINE f16 min(f16 a, f16 b) { return {min8(a.lo, b.lo), min8(a.hi, b.hi)}; }
+INLINE f8 absolute8(f8 a) { return (f8)_mm256_andnot_ps(_mm256_set1_ps(-0.0f), (__m256)a); }
+INLINE f16 absolute(f16 a) { return {absolute8(a.lo), absolute8(a.hi)}; }
+INLINE unsigned greater8(f8 a, f8 b) { return _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_GT_OQ)); }
+INLINE unsigned greater(f16 a, f16 b) { return greater8(a.lo, b.lo) | greater8(a.hi, b.hi) << 8; }
+INLINE f8 zero_below8(f8 x, float bound, f8 v) {
+  return (f8)_mm256_and_ps((__m256)v, _mm256_cmp_ps((__m256)x, _mm256_set1_ps(bound), _CMP_GE_OQ));
+}
+INLINE f16 zero_below(f16 x, float bound, f16 v) {
+  return {zero_below8(x.lo, bound, v.lo), zero_below8(x.hi, bound, v.hi)};
+}
+INLINE f16 lower_half(f16 v) { return {v.lo, (f8)_mm256_setzero_ps()}; }
+INLINE void store_half(float* p, f16 v) { *(f8u*)p = v.lo; }
+INLINE f8 power_of_two8(f8 n) {
+  const __m256i exponents = _mm256_add_epi32(_mm256_cvtps_epi32((__m256)n), _mm256_set1_epi32(127));
+  return (f8)_mm256_castsi256_ps(_mm256_slli_epi32(exponents, 23));
+}
+INLINE f16 power_of_two(f16 n) { return {power_of_two8(n.lo), power_of_two8(n.hi)}; }
+INLINE void store_bytes(uint8_t* p, f16 v, int zero_point) {
+  const __m256i zero = _mm256_set1_epi32(zero_point);
+  const __m256i lo = _mm256_add_epi32(_mm256_cvtps_epi32((__m256)v.lo), zero);
+  const __m256i hi = _mm256_add_epi32(_mm256_cvtps_epi32((__m256)v.hi), zero);
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(lo, hi), 0xd8);
+  _mm_storeu_si128((__m128i*)p, _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
+INLINE f8 widen8(const int8_t* p) {
+  return (f8)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+}
+INLINE f16 widen(const int8_t* p) { return {widen8(p), widen8(p + 8)}; }
+
+#endif
+
+// Of the last 16 elements of a row, whose length is a multiple of 8: those that exist, and zeros.
+INLINE f16 existing(f16 v, int num_left) { return num_left >= 16 ? v : lower_half(v); }
+
+INLINE float sum8(__m256 v) {
+  __m128 a = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+  return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
+}
+INLINE float sum(f16 v) {
+  float a[16];
+  store(a, v);
+  return sum8(_mm256_add_ps(_mm256_loadu_ps(a), _mm256_loadu_ps(a + 8)));
+}
+INLINE float greatest(f16 v) {
+  float a[16];
+  store(a, v);
+  const __m256 m = _mm256_max_ps(_mm256_loadu_ps(a), _mm256_loadu_ps(a + 8));
+  __m128 b = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
+  b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+}
+
+// e^x for x <= 0: relative error about 2e-7; exactly 0 below -87. Cody-Waite reduction and the polynomial of Cephes' expf.
+INLINE f16 exponential(f16 x) {
+  const f16 y = max(x, splat(-87.f));
+  const f16 n = fma(y, splat(1.44269504088896341f), splat(12582912.f)) - splat(12582912.f);
+  const f16 r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), y));
+  f16 p = splat(1.9875691500e-4f);
+  p = fma(p, r, splat(1.3981999507e-3f));
+  p = fma(p, r, splat(8.3334519073e-3f));
+  p = fma(p, r, splat(4.1665795894e-2f));
+  p = fma(p, r, splat(1.6666665459e-1f));
+  p = fma(p, r, splat(5.0000001201e-1f));
+  p = fma(p, r * r, r + splat(1.0f));
+  return zero_below(x, -87.f, p * power_of_two(n));
+}
