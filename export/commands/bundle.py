@@ -95,14 +95,17 @@ def run(args: argparse.Namespace) -> int:
         attribution=args.attribution,
     )
     kept = _kept(args.keep_fp32, description.precisions)
-    text = _calibration_text(args, settings) if _measures(args, description.precisions) else None
+    is_fixed = _wants_fixed_scales(args, description.precisions)
+    text = _calibration_text(args, settings) if is_fixed else None
     vocabulary = Vocabulary.load(trained.run.vocabulary)
     model = load_model(trained.checkpoint)
-    ranges = {}
+    ranges: Mapping[str, float] = {}
     if text is not None:
         pairs = _calibration_pairs(text, args.calibration_sentences, vocabulary, description.limits)
         ranges = measure_ranges(model, pairs)
         print(f"int8 activations: fixed scales, measured on {len(pairs)} sentences of {text}")
+    elif is_fixed:
+        ranges = _imported_ranges(trained.checkpoint)
     manifest = write_bundle(args.output, Network.of(model, ranges, kept=kept), vocabulary, description)
     print(f"{args.output}: {manifest.name}/{manifest.version} from {trained.checkpoint}")
     place = args.output.resolve()
@@ -147,7 +150,7 @@ class _CalibrationText:
         return [path for pair in self.files for path in (pair.source, pair.target) if path is not None]
 
 
-def _measures(args: argparse.Namespace, precisions: tuple[str, ...]) -> bool:
+def _wants_fixed_scales(args: argparse.Namespace, precisions: tuple[str, ...]) -> bool:
     """Return whether fixed scales are wanted; SettingError if what is wanted contradicts itself."""
     if args.calibration_sentences < 1:
         raise SettingError("--calibration-sentences", args.calibration_sentences, "at least 1")
@@ -164,7 +167,7 @@ def _measures(args: argparse.Namespace, precisions: tuple[str, ...]) -> bool:
 
 
 def _calibration_text(args: argparse.Namespace, settings: Mapping[str, Any]) -> _CalibrationText | None:
-    """Return the text that was given, or else what is still there of the run's own; None, and a warning, without any.
+    """Return the text that was given, or else what is still there of the run's own; None without any.
 
     Raises:
         RunFolderError: if config.json does not say of what text the run is.
@@ -172,7 +175,6 @@ def _calibration_text(args: argparse.Namespace, settings: Mapping[str, Any]) -> 
     if args.calibration:
         files = tuple(ParallelFiles(source=path) for path in args.calibration)
         return _CalibrationText(files=files, max_malformed=0.0, origin="--calibration")
-    missing: list[Path] = []
     if "data" in settings:
         try:
             data = DataConfig.from_dict(settings["data"])
@@ -183,14 +185,22 @@ def _calibration_text(args: argparse.Namespace, settings: Mapping[str, Any]) -> 
             absent = [path for path in text.paths() if not path.is_file()]
             if not absent:
                 return text
-            missing += absent
-    reason = f"there is no {', '.join(map(str, missing))}" if missing else "the run names no text"
-    print(
-        f"warning: int8 activations have a scale for each row, which is slower: {reason}; "
-        "give sentences to measure on with --calibration",
-        file=sys.stderr,
-    )
+            print(f"no {', '.join(map(str, absent))} ({origin}) to measure int8 activations on", file=sys.stderr)
     return None
+
+
+def _imported_ranges(checkpoint: Path) -> Mapping[str, float]:
+    """Return the ranges that came with the weights of an imported bundle, saying so; none, and a warning, else."""
+    ranges: Mapping[str, float] = load_checkpoint(checkpoint).get("ranges", {})
+    if ranges:
+        print("int8 activations: fixed scales, those of the bundle that was imported")
+    else:
+        print(
+            "warning: int8 activations have a scale for each row, which is slower: there is no text of the run to "
+            "measure on; give sentences with --calibration",
+            file=sys.stderr,
+        )
+    return ranges
 
 
 def _calibration_pairs(

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write `imported.pt` and the vocabulary, and say so.
+    """Write `imported.pt`, with the measured ranges of int8 activations if there are any, and the vocabulary.
 
     Raises:
         BundleError: if the bundle is damaged or lacks the precision.
@@ -31,7 +31,8 @@ def run(args: argparse.Namespace) -> int:
     folder = RunFolder(args.output)
     folder.create()
     weights = {name: torch.tensor(array) for name, array in network.weights.items()}
-    save_checkpoint(folder.imported, {"model": weights, "model_config": network.config.to_dict()})
+    content = {"model": weights, "model_config": network.config.to_dict(), "ranges": dict(network.ranges)}
+    save_checkpoint(folder.imported, content)
     write_atomically(folder.vocabulary, bundle.tokenizer_path.read_bytes())
     print(f"{folder.imported}: weights of {bundle.manifest.name}/{bundle.manifest.version}")
     return 0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from service.api.callers import Caller, Permission, new_key, parse_callers, store
-from service.bundle import MANIFEST_NAME, load_manifest
+from service.bundle import MANIFEST_NAME, Bundle, Manifest, load_manifest
 from service.cli.probe import own_server
 from service.config import Settings, load_settings, setting_fields, settings_of_model
 from service.errors import BundleError, ConfigError
@@ -59,6 +59,21 @@ def check_manifest(directory: Path, content: bytes) -> None:
         load_manifest(directory)
     except BundleError as error:
         _check_message(error, content)
+
+
+def check_decoder_weights(directory: Path, content: bytes) -> None:
+    """Read where decoder weights lie: what is accepted is within the file of weights."""
+    manifest = Manifest.model_validate_json(_MANIFEST)
+    files = manifest.precisions[_INT8]
+    (directory / str(files.decoder_weights)).write_bytes(content)
+    try:
+        weights = Bundle(directory=directory, manifest=manifest).decoder_weights(_INT8)
+    except BundleError as error:
+        _check_message(error, content)
+        return
+    assert weights is not None
+    size = manifest.files[str(files.weights)].bytes
+    assert all(0 <= tensor.offset <= size - tensor.num_bytes for tensor in weights.tensors.values())
 
 
 def check_callers(_: Path, content: bytes) -> None:
@@ -147,6 +162,7 @@ _SERVING: Final = (
     b'versions = ["1", "2"]\ndefault_version = "@stable"\n[labels]\nstable = "1"\n[scheduling]\nmax_batch_rows = 8\n'
     b"[runtime]\nnum_intra_op_threads = 1\n"
 )
+_INT8: Final = "int8"
 _ELSEWHERE: Final = b"elsewhere.bin"
 _QUIET: Final = onnxruntime.SessionOptions()
 _QUIET.log_severity_level = 4
@@ -239,10 +255,16 @@ def _target(name: str, inputs: st.SearchStrategy[bytes], check: Callable[[Path, 
 
 
 _MANIFEST: Final = next(_MODELS.glob(f"*/*/{MANIFEST_NAME}")).read_bytes()
+_DECODER_WEIGHTS: Final = next(_MODELS.glob("*/*/decoder.int8.json")).read_bytes()
 _CALLER_KEYS: Final = (*Caller.model_fields, *(permission.value for permission in Permission), "caller")
 
 FILES: Final = (
     _target("manifest", st.one_of(mutated([_MANIFEST], _TOKENS), mutated_json(json.loads(_MANIFEST))), check_manifest),
+    _target(
+        "decoder-weights",
+        st.one_of(mutated([_DECODER_WEIGHTS], _TOKENS), mutated_json(json.loads(_DECODER_WEIGHTS))),
+        check_decoder_weights,
+    ),
     _target("callers", st.one_of(mutated([_CALLERS], _TOKENS), toml(["[[caller]]"], _CALLER_KEYS)), check_callers),
     _target("settings", st.one_of(mutated([_SETTINGS], _TOKENS), _settings_lines()), check_settings),
     _target("environment", _variables(), check_environment),

@@ -244,8 +244,11 @@ def test_scales_are_measured_on_development_text_if_the_training_text_is_gone(
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"data": {"train": [["/a.tsv"]], "dev": [["/b.tsv"]], "max_malformed": 0.0}}, "no /a.tsv, /b.tsv; give"),
-        ({}, "the run names no text; give sentences to measure on with --calibration"),
+        (
+            {"data": {"train": [["/a.tsv"]], "dev": [["/b.tsv"]], "max_malformed": 0.0}},
+            "no /a.tsv (training text of the run) to measure int8 activations on\nno /b.tsv (dev",
+        ),
+        ({}, "there is no text of the run to measure on; give sentences with --calibration"),
     ],
 )
 def test_each_row_has_a_scale_if_there_is_no_text_and_a_warning_says_so(
@@ -305,3 +308,20 @@ def test_settings_of_a_run_that_name_its_text_in_another_way_are_refused(
 
     assert status == 1
     assert "cannot use the settings of the run: KeyError('dev')" in capsys.readouterr().err
+
+
+def test_an_imported_bundle_keeps_its_scales(
+    run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, again, same = tmp_path / "made", tmp_path / "again", tmp_path / "same"
+    _bundle(run_folder, made, "--precisions", "int8", "--calibration", str(data))
+
+    imported = main(["import", "--bundle", str(made), "--output", str(again)])
+
+    bundled = _bundle(again, same, "--precisions", "int8", "--max-source-tokens", "60", "--max-target-tokens", "60")
+    told = capsys.readouterr()
+    assert (imported, bundled, "warning: int8" in told.err) == (0, 0, False)
+    assert "int8 activations: fixed scales, those of the bundle that was imported" in told.out
+    ranges = read_ranges(open_bundle(made))
+    assert read_ranges(open_bundle(same)) == pytest.approx(ranges)
+    assert ranges
