@@ -1,12 +1,20 @@
-"""What holds for all tests: Hypothesis measures no time, and PyTorch computes in one thread for each worker."""
+"""What holds for all tests: Hypothesis measures no time, PyTorch computes in one thread for each worker, and programs
+that tests start find the checkout.
+"""
 
 import os
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
 # Read when PyTorch is imported. Each worker of pytest-xdist would have a thread for every core, and they wait for each
 # other by spinning: tests of training took four times the processor time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The stubs may not be installed where the tests run.
+_CHECKOUT = Path(__file__).resolve().parents[1]
+_PATHS = (str(_CHECKOUT), str(_CHECKOUT / "proto"), os.environ.get("PYTHONPATH", ""))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
 
 # A busy machine must not fail a property.
 settings.register_profile("dragoman", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,6 +1,5 @@
 """The server as a process of its own, and calls that keep it busy."""
 
-import os
 import time
 import urllib.error
 import urllib.request
@@ -22,9 +21,7 @@ ONE_BY_ONE = {"DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS": "1", "DRAGOMAN_SCHEDU
 
 
 def process(*flags: str, **environment: str) -> ServerProcess:
-    """The stubs may not be installed where the tests run, so their folder is named."""
-    python_path = os.pathsep.join([str(CHECKOUT / "proto"), os.environ.get("PYTHONPATH", "")])
-    return ServerProcess(*flags, environment={"PYTHONPATH": python_path, **environment})
+    return ServerProcess(*flags, environment=environment)
 
 
 def connect(ports: Ports) -> grpc.Channel:

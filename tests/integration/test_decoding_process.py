@@ -307,12 +307,11 @@ class Group:
     """A server that leads a process group of its own, as one that a shell has started."""
 
     def __init__(self, models: Path) -> None:
-        python_path = os.pathsep.join([str(CHECKOUT / "proto"), os.environ.get("PYTHONPATH", "")])
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "service", "serve", "--grpc-port", "0", "--http-port", "0", "--models", str(models)],
             cwd=CHECKOUT,
-            env={**inherited, "PYTHONPATH": python_path},
+            env=inherited,
             stderr=subprocess.PIPE,
             text=True,
             encoding="utf-8",

@@ -84,7 +84,6 @@ def test_the_recipe_for_a_certificate_and_a_key_ends_with_a_translation(tmp_path
             "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
             "DRAGOMAN_GRPC__PORT": str(grpc_port),
             "DRAGOMAN_HTTP__PORT": str(http_port),
-            "PYTHONPATH": f"{CHECKOUT}{os.pathsep}{CHECKOUT / 'proto'}",
         },
         capture_output=True,
         text=True,

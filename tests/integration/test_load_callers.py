@@ -109,9 +109,7 @@ NO_TIME = "ERROR RESOURCE_EXHAUSTED without a time"
         ),
     ],
 )
-def test_each_call_is_noted_as_what_it_was(
-    planned: PlannedCall, answering: Answering, became: str, noted: Mapping[str, Any]
-) -> None:
+def test_each_call_is_noted(planned: PlannedCall, answering: Answering, became: str, noted: Mapping[str, Any]) -> None:
     record = made(planned, answering)
 
     assert f"{record.outcome.name} {record.status}" == became

@@ -27,11 +27,10 @@ def server(models: Path, stderr: int) -> Iterator[tuple[subprocess.Popen[bytes],
     """On a socket whose name is known beforehand, as its log does not tell a port."""
     with tempfile.TemporaryDirectory(prefix="log-") as directory:
         address = f"unix:{directory}/s"
-        python_path = os.pathsep.join([str(CHECKOUT / "proto"), os.environ.get("PYTHONPATH", "")])
         process = subprocess.Popen(
             [sys.executable, "-m", "service", "serve", "--models", str(models), "--http-port", "0"],
             cwd=CHECKOUT,
-            env={**os.environ, "PYTHONPATH": python_path, "DRAGOMAN_GRPC__HOST": address},
+            env={**os.environ, "DRAGOMAN_GRPC__HOST": address},
             stderr=stderr,
         )
         try:

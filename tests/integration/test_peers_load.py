@@ -1,6 +1,5 @@
 """A server of ours and one over CTranslate2, as processes, under a little load."""
 
-import os
 from functools import partial
 from pathlib import Path
 
@@ -11,16 +10,12 @@ from loadtests.peers.load import serving
 from loadtests.peers.serve import BatchingSettings
 from loadtests.texts import Profile
 from loadtests.workload import Workload
-from tests.integration.real_process import CHECKOUT
 from tests.tiny_bundle import SENTENCES
 from tests.unit.loadtests.peers.tiny_files import write_tiny_model
 
 
 @pytest.mark.slow
-def test_both_servers_answer_the_same_calls_and_stand_still_in_between(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(CHECKOUT / "proto"), os.environ.get("PYTHONPATH", "")]))
+def test_both_servers_answer_the_same_calls_and_stand_still_in_between(tmp_path: Path) -> None:
     lines = tmp_path / "texts.txt"
     lines.write_text("".join(f"{text}\n" for text in SENTENCES[:4]), encoding="utf-8")
     serve = partial(serving, write_tiny_model(tmp_path / "tiny"), Workload(profile=Profile.LINES, lines=lines))

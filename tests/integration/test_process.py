@@ -11,7 +11,7 @@ import pytest
 from service.__main__ import main
 from service.app import Ports
 from service.cli.demo import ServerProcessError
-from tests.integration.real_process import CHECKOUT, START_S, STOP_S, process
+from tests.integration.real_process import START_S, STOP_S, process
 
 
 @pytest.fixture(scope="module")
@@ -163,11 +163,7 @@ def test_the_models_are_listed(target: str, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.startswith("tiny/1  en-de  float32  ready  default of en-de\n")
 
 
-def test_the_demo_shows_four_texts_and_ends_well(
-    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
-
+def test_the_demo_shows_four_texts_and_ends_well(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--models", str(tiny_model)]) == 0
 
     output = capsys.readouterr().out
@@ -176,9 +172,7 @@ def test_the_demo_shows_four_texts_and_ends_well(
     assert output.endswith("ended with exit code 0\n")
 
 
-def test_a_demo_that_fails_says_why(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
-
+def test_a_demo_that_fails_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--models", "missing"]) == 1
 
     assert "models.directory" in capsys.readouterr().err

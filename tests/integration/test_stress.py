@@ -12,7 +12,6 @@ from loadtests.stress.__main__ import main
 from loadtests.stress.bad_inputs.kinds import KINDS
 from loadtests.stress.chaos.fault import LIMITS, Stage, fault
 from loadtests.stress.chaos.scenario import run_faults
-from tests.integration.real_process import CHECKOUT
 
 Capture = pytest.CaptureFixture[str]
 TIMES = [name for name in LIMITS if name.endswith("_s")]
@@ -26,11 +25,6 @@ CANCELLING = ["cancellations", "--calls", "600", "--warm-up", "50", "--callers",
 CANCELLED = r"cancellations calls=650 .* cancelled=[1-9]\d* answered=[1-9]\d* left=0 "
 COUNT = 2 * len(KINDS)
 ANSWERED = rf"bad_inputs inputs={COUNT} kinds={len(KINDS)} ok=[1-9]\d* refused=[1-9].* internal=0 hangs=0 lost=0 "
-
-
-@pytest.fixture(autouse=True)
-def _stubs_of_this_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT / "proto"))
 
 
 @pytest.mark.slow

@@ -37,9 +37,7 @@ _TRACES = st.builds(Arrivals, st.just("trace:calls.txt"), st.just(1.0), offsets_
 
 
 @given(_MADE | _TRACES, _DURATIONS, st.floats(0.0, 5.0), _SEEDS)
-def test_times_ascend_lie_within_the_duration_and_are_numbered(
-    arrivals: Arrivals, duration_s: float, warm_up_s: float, seed: int
-) -> None:
+def test_times_ascend_within_the_duration(arrivals: Arrivals, duration_s: float, warm_up_s: float, seed: int) -> None:
     times = arrivals.times(duration_s, seed)
     schedule = make_schedule(arrivals, warm_up_s=warm_up_s, duration_s=duration_s, seed=seed)
 
@@ -87,9 +85,7 @@ def test_an_objective_is_what_its_text_says(bounds: list[Bound]) -> None:
 
 
 @given(_BOUNDS, st.floats(0.0, 100.0), st.integers(1, 100), st.integers(0, 100))
-def test_a_bound_is_broken_exactly_if_its_figure_is_not_as_it_says(
-    bound: Bound, latency_s: float, answered: int, errors: int
-) -> None:
+def test_a_bound_is_broken_exactly_beyond_its_limit(bound: Bound, latency_s: float, answered: int, errors: int) -> None:
     summary = summary_of(latencies_s=[latency_s] * answered, num_errors=errors)
     shares = {"errors": errors / (answered + errors), "late": 0.0, "goodput": answered / (answered + errors)}
     units = {"ms": 1000 * latency_s, "s": latency_s, "%": 100 * shares.get(bound.figure, 0.0), "/s": answered / 10}

@@ -51,9 +51,7 @@ def baseline(path: Path, **changed: Any) -> Path:
     return path
 
 
-def test_the_same_run_has_not_changed_but_another_machine_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_run_is_no_change_another_machine_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     same = reported(kept=read_baseline(baseline(tmp_path / "run.json"), SETTINGS), max_regression=0.0)
 
     assert (same.broken, capsys.readouterr().err) == ([], "")
@@ -75,9 +73,7 @@ def test_the_same_run_has_not_changed_but_another_machine_is_told(
         ("p50_ms", None, [100.0], []),
     ],
 )
-def test_judged_figures_may_be_worse_by_so_much(
-    name: str, before: float | None, fine: list[float], worse: list[float | None]
-) -> None:
+def test_figures_may_be_worse(name: str, before: float | None, fine: list[float], worse: list[float | None]) -> None:
     others = dict.fromkeys(("p50_ms", "p95_ms", "goodput_per_s", "tokens_per_s"), 1.0)
 
     told = [compare({**others, name: before}, {**others, name: now}, 0.1)[1] for now in (*fine, *worse)]

@@ -5,11 +5,11 @@ import pytest
 
 from loadtests.__main__ import main
 
+Capture = pytest.CaptureFixture[str]
+
 
 @pytest.mark.parametrize(("arguments", "exit_code"), [([], 2), (["sing"], 2), (["--help"], 0)])
-def test_without_a_verb_all_verbs_are_listed(
-    arguments: list[str], exit_code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_verb_all_verbs_are_listed(arguments: list[str], exit_code: int, capsys: Capture) -> None:
     assert main(arguments) == exit_code
 
     told = capsys.readouterr().out
@@ -17,7 +17,7 @@ def test_without_a_verb_all_verbs_are_listed(
 
 
 @pytest.mark.parametrize("verb", ["load", "capacity", "overload"])
-def test_all_verbs_of_an_operator_take_the_same_flags(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_verbs_of_an_operator_take_the_same_flags(verb: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit) as caught:
         main([verb, "--help"])
 
@@ -78,14 +78,13 @@ def test_all_verbs_of_an_operator_take_the_same_flags(verb: str, capsys: pytest.
         ("stress bad-inputs --only nul,nonsense", "argument --only: there is no 'nonsense'"),
         ("stress bad-inputs --count 0", "argument --count"),
         ("stress bad-inputs --count 5", "--count 5: expected at least"),
+        ("stress bad-inputs --count 2 --only nul,bidi,emoji", "--count 2: expected at least 3, one input of each kind"),
         ("stress bad-inputs --index 3", "--index needs --only with one kind"),
         ("stress bad-inputs --only nul --index -1", "argument --index"),
         ("stress bad-inputs --timeout nan", "argument --timeout"),
     ],
 )
-def test_a_wrong_flag_is_rejected_before_anything_is_started(
-    command: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_wrong_flag_is_rejected_before_any_start(command: str, message: str, capsys: Capture, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as caught:
         main([*shlex.split(command), "--output", str(tmp_path / "output")])
 

@@ -82,7 +82,5 @@ def test_an_overload_is_printed_with_the_promises_first_kept_as_json_and_drawn()
         (Workload(methods=Mix(((Method.LIST_MODELS, 1.0),))), 1e6, 1),
     ],
 )
-def test_calls_grow_when_there_would_be_too_many_and_can_have_more_texts(
-    workload: Workload, texts_per_s: float, texts: int
-) -> None:
+def test_calls_grow_where_there_would_be_too_many(workload: Workload, texts_per_s: float, texts: int) -> None:
     assert texts_per_call(workload, texts_per_s) == texts

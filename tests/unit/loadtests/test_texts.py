@@ -36,9 +36,7 @@ def test_a_mixture_says_what_each_text_is() -> None:
     assert set(kinds) == {Profile.CHAT, Profile.SENTENCE, Profile.PARAGRAPH, Profile.DOCUMENT}
 
 
-def test_texts_are_those_of_a_test_set_source_first_or_of_a_file_by_the_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_are_of_a_test_set_source_first_or_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DRAGOMAN_DATA", raising=False)
     assert read_texts().origin == "sentences.txt"
     (tmp_path / "newstest2013-en-de").mkdir()

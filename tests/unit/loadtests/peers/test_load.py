@@ -23,6 +23,7 @@ from loadtests.workload import Workload
 from tests.unit.loadtests.fake_system import FakeSystem
 from tests.unit.loadtests.peers.tiny_files import write_test_set
 
+Capture = pytest.CaptureFixture[str]
 _SAID, _OTHER = "Das Wetter ist heute sehr schön.", "Zwei Hunde spielen im tiefen Schnee."
 _BEST = "2x1,b16,w0"
 
@@ -63,9 +64,7 @@ def _load(directory: Path, *flags: str) -> int:
     return main(["load", f"--output={directory}", "--slo=p95<1s", "--against=ctranslate2", *flags])
 
 
-def test_the_other_server_is_set_up_as_it_does_best(
-    servers: Servers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_other_server_is_set_up_as_it_does_best(servers: Servers, tmp_path: Path, capsys: Capture) -> None:
     assert _load(tmp_path, "--model=base", "--against=ctranslate2,transformers") == 0
 
     told = "".join(capsys.readouterr())
@@ -98,7 +97,7 @@ _AGREED = "*agreement=yes vs=ctranslate2 model="
     ],
 )
 def test_what_both_say_and_which_targets_are_missed_is_told(
-    ours: dict[str, Any], flags: str, said: str, servers: Servers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ours: dict[str, Any], flags: str, said: str, servers: Servers, tmp_path: Path, capsys: Capture
 ) -> None:
     servers.ours |= ours
 
@@ -136,7 +135,7 @@ def test_both_get_the_same_arrivals_in_turn_and_every_run_is_kept_and_drawn(serv
     ],
 )
 def test_prepare_prints_flags_by_which_a_call_is_one_sentence(
-    model: str, lengths: set[int], options: pb.DecodingOptions, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    model: str, lengths: set[int], options: pb.DecodingOptions, capsys: Capture, tmp_path: Path
 ) -> None:
     texts = ("Two dogs are playing in the snow.", "Nobody knew.", "It rains. It pours.")
     write_test_set(tmp_path, zip(texts, "ABC", strict=True))

@@ -116,9 +116,7 @@ async def test_every_sentence_is_translated_once_in_order_and_with_its_own_optio
     ("max_wait_ms", "num_sources", "least_s"),
     [(500 * _TIMEOUT_S, 4, 0.0), (20.0, 1, 0.019)],  # timers may be a little early
 )
-async def test_a_full_batch_does_not_wait_and_a_small_one_as_long_as_its_first_sentence_may(
-    max_wait_ms: float, num_sources: int, least_s: float
-) -> None:
+async def test_only_a_batch_that_is_not_full_waits(max_wait_ms: float, num_sources: int, least_s: float) -> None:
     async with _batching(system := FakeSystem(), max_wait_ms=max_wait_ms) as batcher:
         answers = await batcher.translate([(0, index) for index in range(num_sources)], _BEAM_4)
 
@@ -155,9 +153,7 @@ def _translate(channel: grpc.aio.Channel, **fields: Any) -> Any:
     return pb_grpc.TranslationServiceStub(channel).Translate(request, timeout=_TIMEOUT_S)
 
 
-async def test_answers_say_what_the_system_says_and_count_its_tokens(
-    channel: grpc.aio.Channel, served: tuple[Bundle, System]
-) -> None:
+async def test_answers_are_what_the_system_says(channel: grpc.aio.Channel, served: tuple[Bundle, System]) -> None:
     (bundle, system), (first, second) = served, SENTENCES[:2]
     options = pb.DecodingOptions(beam_size=2, max_target_tokens=12, length_penalty=0.0)
 

@@ -256,12 +256,5 @@ def test_the_list_says_what_each_fault_and_each_kind_is(
 
 
 def test_what_cannot_be_run_is_told(tmp_path: Path, capsys: Capture) -> None:
-    for wrong, told in {
-        "bad-inputs --count 2 --only nul,bidi,emoji": "--count 2: expected at least 3, one input of each kind",
-        "chaos --only sigsto": "there is no 'sigsto'; did you mean sigstop?",
-    }.items():
-        with pytest.raises(SystemExit, match="2"):
-            main(wrong.split())
-        assert told in capsys.readouterr().err
     assert main(["soak", "--model-dir", str(tmp_path / "nowhere"), "--output", str(tmp_path)]) == 1
     assert "nowhere" in capsys.readouterr().err
