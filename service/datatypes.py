@@ -123,13 +123,13 @@ class StageTimings:
     """Where the time of a request or segment went, in seconds."""
 
     queue_s: float = 0.0
-    """From admission until its encoder run began."""
+    """From admission until it joined a batch, its encoder run apart."""
 
     encode_s: float = 0.0
-    """Encoder run of the group it was started with."""
+    """Encoder runs of the group that it was encoded with."""
 
     decode_s: float = 0.0
-    """From the end of the encoder run until its search ended."""
+    """From joining the batch until its search ended."""
 
     text_s: float = 0.0
     """Splitting, tokenizing, detokenizing and joining."""

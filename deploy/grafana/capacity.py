@@ -81,7 +81,7 @@ _BACKLOG: Final = Row(
         ),
         TimeSeries(
             title="Wait in the queue",
-            description="Of segments until their encoder run began, by priority.",
+            description="Of segments until they joined a batch, their encoder run apart, by priority.",
             queries=tuple(
                 Query(
                     expr=quantile(q, "mt_queue_wait_seconds", "priority"),

@@ -98,7 +98,7 @@ _SPEED: Final = Row(
         ),
         TimeSeries(
             title="Search of a segment",
-            description="After its encoder run; points link to traces.",
+            description="From joining a batch; points link to traces.",
             queries=tuple(
                 Query(expr=quantile(q, "mt_decode_duration_seconds"), legend=f"{q:.0%} within", has_exemplars=True)
                 for q in (0.5, 0.95)

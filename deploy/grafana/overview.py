@@ -215,7 +215,7 @@ _SATURATION: Final = Row(
     panels=(
         TimeSeries(
             title="Wait in the queue, 90th percentile",
-            description="Of segments, until their encoder run began. Dashed: the alert's threshold (interactive).",
+            description="Of segments, until they joined a batch. Dashed: the alert's threshold (interactive).",
             queries=(
                 Query(
                     expr=quantile(0.9, "mt_queue_wait_seconds", "priority"), legend="{{priority}}", has_exemplars=True

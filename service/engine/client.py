@@ -21,9 +21,9 @@ from service.datatypes import SearchConfig, Segment, SegmentResult, StageTimings
 from service.decoding.guard import EndedSegment
 from service.decoding.running_batch import check_segment
 from service.decoding.step_model import ModelLimits
-from service.engine.batching import Batch, BatchBudget, Core, fair_share, select_segments
+from service.engine.batching import Batch, BatchBudget, Core, fair_share, select_ahead, select_segments
 from service.engine.forecast import DeadlineMargin, Forecast, LengthEstimate, Prediction, RequestCost
-from service.engine.protocol import BatchCommand, BatchStepOutput, Clock, NewSegment
+from service.engine.protocol import BatchCommand, BatchStepOutput, Clock, NewSegment, WaitingSource
 from service.engine.queue import AdmissionQueue, PendingSegment
 from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, DragomanError, DrainingError, EngineError, OverloadedError
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 _SWITCH_INTERVAL = SwitchInterval()  # of the process, whose models share Python's lock
 _OVERLOAD_LASTS_S = 1.0  # after a request was rejected that was known in full
 _LOOKAHEAD = 4  # batches' worth of waiting segments from which segments of similar length are chosen
+_AHEAD_SHARE = 0.5  # of a batch: so many segments that wait are encoded together with one that joins
 _RESPONSIVE_S = 0.05  # after its last report, a batch gets new segments; later it is in a long step: others end sooner
 _LOOK_EACH_S = 0.2  # while batches run: whether they still report
 _PAUSE_S = 2.0  # from one look to the next: the server itself stood still, and perhaps the decoding process with it
@@ -289,9 +290,13 @@ class EngineClient:
             self._record_sizes()
         for pending in expired:
             pending.answer(DeadlineExceededError("queue"))
+        selected: dict[Batch, list[PendingSegment]] = {}
         for batch in sorted(self._batches, key=lambda one: len(one.running)):
             with self._failing_only(batch):
-                self._send(batch, self._select(batch))
+                selected[batch] = self._select(batch)
+        for batch, joining in selected.items():  # who joins none of the batches now may be encoded ahead
+            with self._failing_only(batch):
+                self._send(batch, joining)
         for batch in reported:
             batch.is_backlogged = self._is_backlogged(batch)
 
@@ -343,18 +348,33 @@ class EngineClient:
             return selected
 
     def _send(self, batch: Batch, selected: Sequence[PendingSegment]) -> None:
-        """Tell a batch which segments join it, and which are no longer wanted."""
+        """Tell a batch which segments join it, which to encode with them, and which are no longer wanted."""
         with self._lock:
             new_segments = tuple(
                 NewSegment(segment_id=one.segment_id, segment=one.segment, deadline_s=one.context.deadline_s)
                 for one in selected
                 if not one.done() or not batch.leave(one.segment_id)
             )
+            must_encode = new_segments and not all(one.is_encoded for one in selected)
+            ahead = self._take_ahead(batch) if must_encode else ()
             dropped_ids, batch.dropped_ids = tuple(batch.dropped_ids), []
             if new_segments:
                 self._metrics.batch_padded_tokens.observe(batch.load.padded_tokens)
         if new_segments or dropped_ids:
-            batch.send(BatchCommand(new_segments=new_segments, dropped_ids=dropped_ids))
+            batch.send(BatchCommand(new_segments=new_segments, dropped_ids=dropped_ids, encode_ahead=ahead))
+
+    def _take_ahead(self, batch: Batch) -> tuple[WaitingSource, ...]:
+        """Return what a batch encodes of the segments that wait, if more wait than all batches take."""
+        most, num_batches = self._settings.max_batch_segments, len(self._batches)
+        if self._max_segments() < most:
+            return ()
+        waiting = self._queue.peek(self._clock(), limit=_LOOKAHEAD * most)
+        limit = round(most * _AHEAD_SHARE)
+        selected = select_ahead(waiting, batch.ahead.values(), window=num_batches * limit, limit=limit)
+        for pending in selected:
+            pending.is_sent_ahead = True
+            batch.ahead[pending.segment_id] = pending
+        return tuple(WaitingSource(segment_id=one.segment_id, source_ids=one.segment.source_ids) for one in selected)
 
     def _max_segments(self) -> int:
         """Return how many segments a batch may have as things are."""
@@ -383,6 +403,8 @@ class EngineClient:
                     self._forecast.learn(output, is_backlogged=batch.is_backlogged, now_s=self._clock())
 
     def _take_output(self, batch: Batch, output: BatchStepOutput) -> None:
+        if output.encoded_ids:
+            self._note_encoding(batch, output)
         if output.started_ids:
             self._note_start(batch, output)
         if output.num_rows:
@@ -395,18 +417,35 @@ class EngineClient:
         if output.fault:
             self._fail(batch, output.lost_ids, output.fault)
 
+    def _note_encoding(self, batch: Batch, output: BatchStepOutput) -> None:
+        """Note which segments were encoded, and how long it took."""
+        encoded = [pending for pending in map(batch.find, output.encoded_ids) if pending]
+        for pending in encoded:
+            pending.is_encoded, pending.encode_s = True, output.encode_s
+        exemplars = filter(None, (pending.context.trace.exemplar for pending in encoded))
+        self._metrics.encode_seconds.observe(output.encode_s, next(exemplars, None))
+
     def _note_start(self, batch: Batch, output: BatchStepOutput) -> None:
-        """Note the times of segments that were encoded."""
-        exemplar = None
+        """Note the times of segments that have joined a batch."""
+        with self._lock:
+            for segment_id in output.started_ids:
+                self._forget_ahead(segment_id, joined=batch)
         for pending in filter(None, map(batch.running.get, output.started_ids)):
-            pending.queue_s = output.encode_began_s - pending.admitted_at_s
-            pending.encode_s = output.encode_s
-            pending.decode_began_s = output.encode_began_s + output.encode_s
-            own, priority = pending.context.trace.exemplar, pending.context.priority.value
+            pending.decode_began_s = output.started_at_s
+            pending.queue_s = output.started_at_s - pending.admitted_at_s - pending.encode_s
             if self._is_started:  # a warm-up is not queued
-                self._metrics.queue_wait_seconds.labels(priority).observe(pending.queue_s, own)
-            exemplar = exemplar or own
-        self._metrics.encode_seconds.observe(output.encode_s, exemplar)
+                queue_wait = self._metrics.queue_wait_seconds.labels(pending.context.priority.value)
+                queue_wait.observe(pending.queue_s, pending.context.trace.exemplar)
+
+    def _forget_ahead(self, segment_id: int, *, joined: Batch | None = None) -> bool:
+        """Let batches forget what they encoded of a segment that has joined one or has ended; say if any need be told.
+
+        Its own batch has taken it; another one may have encoded it too late.
+        """
+        holders = [batch for batch in self._batches if batch.ahead.pop(segment_id, None) and batch is not joined]
+        for batch in holders:
+            batch.dropped_ids.append(segment_id)
+        return bool(holders)
 
     def _record_step(self, output: BatchStepOutput) -> None:
         load, padding = output.load, self._metrics.step_padding_share
@@ -462,15 +501,17 @@ class EngineClient:
         with self._lock:
             pending.is_end_noted = True
             was_waiting = self._queue.drop(pending)
-            running = [batch for batch in self._batches if pending.segment_id in batch.running]
-            for batch in running:
-                batch.dropped_ids.append(pending.segment_id)
+            must_tell = self._forget_ahead(pending.segment_id)
+            for batch in self._batches:
+                if pending.segment_id in batch.running:
+                    batch.dropped_ids.append(pending.segment_id)
+                    must_tell = True
             self._num_unanswered -= 1
             if not self._num_unanswered:
                 self._all_answered.notify_all()
             self._record_sizes()
             self._record_end(pending, was_waiting=was_waiting)
-        if running:
+        if must_tell:
             self._wake()
 
     def _record_end(self, pending: PendingSegment, *, was_waiting: bool) -> None:

@@ -10,13 +10,13 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from service.decoding.running_batch import RunningBatch
-from service.decoding.step_model import StepModel
+from service.decoding.step_model import EncodedSource, StepModel
 from service.engine.protocol import BatchCommand, BatchReport, BatchStepOutput, Clock, NewSegment
 from service.threads import lower_priority
 
@@ -30,9 +30,15 @@ disturbs the server no more often."""
 class CoreBatch:
     """The segments of one running batch, and what is unanswered of them; one thread at a time may use it."""
 
-    def __init__(self, model: StepModel, clock: Clock) -> None:
+    def __init__(self, model: StepModel, clock: Clock, encoded: dict[int, EncodedSource] | None = None) -> None:
+        """Begin empty; `encoded` holds, by id, what any batch of the core has encoded of segments that have not joined.
+
+        Batches in other threads use it at the same time: each finds what it takes out, or does not.
+        """
         self._model = model
         self._clock = clock
+        self._encoded = {} if encoded is None else encoded
+        self._ahead_ids: set[int] = set()  # encoded here before they join
         self._batch: RunningBatch | None = None  # made when needed: making it may fail like any other use of the model
         self._unanswered: dict[int, NewSegment] = {}  # by id
 
@@ -49,9 +55,10 @@ class CoreBatch:
         began_s = self._clock()
         output = BatchStepOutput()
         try:
-            self._drop([segment_id for segment_id in command.dropped_ids if segment_id in self._unanswered])
-            if command.new_segments:
-                self._start(command.new_segments, output)
+            self._drop(self._unanswered.keys() & command.dropped_ids)
+            self._forget_encoded(self._ahead_ids.intersection(command.dropped_ids))
+            if command.new_segments or command.encode_ahead:
+                self._start(command, output)
             if self._unanswered:
                 self._step(output)
                 self._drop_late(output)
@@ -62,19 +69,47 @@ class CoreBatch:
         output.busy_s = self._clock() - began_s
         return output
 
+    def close(self) -> None:
+        """Forget what it has encoded that no batch has taken."""
+        self._forget_encoded(frozenset(self._ahead_ids))
+
     def _running(self) -> RunningBatch:
         if self._batch is None:
             self._batch = RunningBatch(self._model)
         return self._batch
 
-    def _start(self, new_segments: Sequence[NewSegment], output: BatchStepOutput) -> None:
-        output.encode_began_s = self._clock()
-        output.started_ids = tuple(new.segment_id for new in new_segments)
-        output.num_encoded_tokens = sum(len(new.segment.source_ids) for new in new_segments)
-        encoded = self._model.encode([new.segment.source_ids for new in new_segments])
-        output.encode_s = self._clock() - output.encode_began_s
-        self._running().start([new.segment for new in new_segments], ids=output.started_ids, encoded=encoded)
-        self._unanswered.update(zip(output.started_ids, new_segments, strict=True))
+    def _start(self, command: BatchCommand, output: BatchStepOutput) -> None:
+        """Let new segments join; encode those that were not yet, together with what is wanted ahead."""
+        new_ids = tuple(new.segment_id for new in command.new_segments)
+        taken = {segment_id: self._encoded.pop(segment_id, None) for segment_id in new_ids}
+        encoded = {segment_id: source for segment_id, source in taken.items() if source is not None}
+        wanted = {new.segment_id: new.segment.source_ids for new in command.new_segments}
+        wanted |= {source.segment_id: source.source_ids for source in command.encode_ahead}
+        encoded |= self._encode({one: ids for one, ids in wanted.items() if one not in encoded}, output)
+        self._ahead_ids |= wanted.keys()
+        self._ahead_ids.difference_update(new_ids)
+        self._encoded.update((one, source) for one, source in encoded.items() if one in self._ahead_ids)
+        if new_ids:
+            output.started_ids, output.started_at_s = new_ids, self._clock()
+            segments = [new.segment for new in command.new_segments]
+            self._running().start(segments, ids=new_ids, encoded=[encoded[one] for one in new_ids])
+            self._unanswered.update(zip(new_ids, command.new_segments, strict=True))
+
+    def _encode(self, sources: Mapping[int, Sequence[int]], output: BatchStepOutput) -> dict[int, EncodedSource]:
+        """Return sources, by id, as the model encodes them."""
+        if not sources:
+            return {}
+        began_s = self._clock()
+        encoded = self._model.encode(list(sources.values()))
+        output.encode_s = self._clock() - began_s
+        output.encoded_ids = tuple(sources)
+        output.num_encoded_tokens = sum(map(len, sources.values()))
+        return dict(zip(sources, encoded, strict=True))
+
+    def _forget_encoded(self, segment_ids: Collection[int]) -> None:
+        self._ahead_ids.difference_update(segment_ids)
+        for segment_id in segment_ids:
+            self._encoded.pop(segment_id, None)
 
     def _step(self, output: BatchStepOutput) -> None:
         output.load = self._running().load
@@ -109,7 +144,7 @@ class BatchLoop:
     def __init__(self, core: "EngineCore", connection: "Connection[BatchReport, BatchCommand]") -> None:
         """Use the core's end of a connection; it is closed in the end."""
         self._core = core
-        self._batch = CoreBatch(core.model, core.clock)
+        self._batch = CoreBatch(core.model, core.clock, core.encoded)
         self._connection = connection
         self._commands: SimpleQueue[BatchCommand | None] = SimpleQueue()  # None: there will be no more
         self._outputs: list[BatchStepOutput] = []
@@ -131,6 +166,7 @@ class BatchLoop:
         except Exception:
             log.exception("batch ended")  # the client learns of it by the end of the connection
         finally:
+            self._batch.close()
             with socket.socket(fileno=os.dup(self._connection.fileno())) as end, contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)  # ends the receiver, which reads from it: so it cannot be closed yet
             receiver.join()
@@ -176,6 +212,8 @@ class EngineCore:
     ) -> None:
         """Begin without batches; `cpu_clock` tells the CPU time of the process, if it is the core's own."""
         self.model, self.niceness, self.clock = model, niceness, clock
+        self.encoded: dict[int, EncodedSource] = {}
+        """What was encoded of segments that still wait in the server, by id."""
         self._cache_bytes = cache_bytes
         self._cpu_clock = cpu_clock
         self._lock = threading.Lock()

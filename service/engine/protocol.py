@@ -33,12 +33,23 @@ class NewSegment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingSource:
+    """The source of a segment that waits in the server, and will join a batch soon."""
+
+    segment_id: int
+    source_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCommand:
     """What a batch is told between two steps."""
 
     new_segments: tuple[NewSegment, ...] = ()
     dropped_ids: tuple[int, ...] = ()
-    """Segments that are no longer wanted; they may have ended meanwhile."""
+    """Segments that are no longer wanted, here or at all; they may have ended meanwhile, or wait in the server."""
+
+    encode_ahead: tuple[WaitingSource, ...] = ()
+    """Sources to encode together with those of the new segments; kept for any batch of the core that they join."""
 
     @classmethod
     def merged(cls, commands: Sequence["BatchCommand"]) -> "BatchCommand":
@@ -47,7 +58,8 @@ class BatchCommand:
             return commands[0]
         dropped_ids = tuple(segment_id for one in commands for segment_id in one.dropped_ids)
         new_segments = (new for one in commands for new in one.new_segments if new.segment_id not in dropped_ids)
-        return cls(new_segments=tuple(new_segments), dropped_ids=dropped_ids)
+        ahead = (source for one in commands for source in one.encode_ahead if source.segment_id not in dropped_ids)
+        return cls(new_segments=tuple(new_segments), dropped_ids=dropped_ids, encode_ahead=tuple(ahead))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,13 +70,20 @@ class BatchStepOutput:
     """
 
     started_ids: tuple[int, ...] = ()
-    """The segments that were encoded."""
+    """The segments that joined."""
+
+    encoded_ids: tuple[int, ...] = ()
+    """The segments that were encoded: those that joined, unless they had been before, and some that wait."""
 
     num_encoded_tokens: int = 0
-    """Their source tokens."""
+    """Source tokens of the segments that were encoded."""
 
-    encode_began_s: float = 0.0
     encode_s: float = 0.0
+    """Of the encoder runs; 0 if nothing was encoded."""
+
+    started_at_s: float = 0.0
+    """When the segments joined, after the encoder runs."""
+
     load: BatchLoad = field(default_factory=BatchLoad)
     """Of the segments that took part in the decoder step."""
 
@@ -157,7 +176,7 @@ class Connect:
 
 _PICKLED = (
     *(LoadCommand, CheckedFile, Loaded, LoadFailed, Connect),
-    *(BatchCommand, NewSegment, Segment, SearchConfig, SamplingConfig),
+    *(BatchCommand, NewSegment, WaitingSource, Segment, SearchConfig, SamplingConfig),
     *(BatchReport, BatchStepOutput, BatchLoad, EndedSegment, Hypothesis, GuardReport),
 )
 """Messages, and what they are made of."""

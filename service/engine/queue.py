@@ -40,10 +40,16 @@ class PendingSegment(Future[SegmentResult]):
     """When its request was expected to be answered; the last segment of a request has it."""
 
     queue_s: float = 0.0
-    """Until its encoder run began; known once that is reported, as are the next two."""
+    """Until it joined a batch, without its encoder run; known once that is reported, as are the next two."""
 
     encode_s: float = 0.0
     decode_began_s: float = 0.0
+    is_sent_ahead: bool = False
+    """Whether a batch was told to encode it before it joins; that happens once."""
+
+    is_encoded: bool = False
+    """Whether it is known to have been encoded."""
+
     is_end_noted: bool = False
     """Whether the engine client has seen that it was answered or cancelled, a moment after it was."""
 

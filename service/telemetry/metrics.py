@@ -114,7 +114,7 @@ class Metrics:
 
     queue_wait_seconds = _histogram(
         "mt_queue_wait_seconds",
-        "Wait of a segment until its encoder run began, by priority: interactive, bulk.",
+        "Wait of a segment until it joined a batch, its encoder run apart, by priority: interactive, bulk.",
         ("priority",),
     )
     queue_segments = _gauge("mt_queue_segments", "Segments that wait.")
@@ -131,7 +131,7 @@ class Metrics:
         "mt_text_duration_seconds", "Splitting, tokenizing, detokenizing and joining of a request."
     )
     encode_seconds = _histogram("mt_encode_duration_seconds", "Encoder run of a group of segments.")
-    decode_seconds = _histogram("mt_decode_duration_seconds", "Search of a segment after its encoder run.")
+    decode_seconds = _histogram("mt_decode_duration_seconds", "Search of a segment, from joining a batch.")
     step_seconds = _histogram("mt_step_duration_seconds", "One decoder step of a whole batch.")
     steps = _counter("mt_decoder_steps", "Decoder steps run.")
     step_padding_share = _histogram(

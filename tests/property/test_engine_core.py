@@ -121,6 +121,7 @@ def test_each_segment_gets_one_answer_whatever_is_cancelled_and_however_often_th
 
     assert all(count == 1 for count in answers.counts.values())
     assert metrics.registry.get_sample_value("mt_batch_live_segments") == 0
+    assert core.encoded == {}
     if drains:
         errors = [future.exception(0) for future in answers.counts if not future.cancelled()]
         assert all(isinstance(error, DeadlineExceededError | EngineError | None) for error in errors)

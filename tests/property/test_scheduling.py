@@ -227,7 +227,8 @@ def test_each_admitted_segment_is_answered_once(
     metrics = Metrics(CollectorRegistry())
     model = FlakyModel(ToyModel(), lambda _: rng.random() < failure_rate)
     options = SchedulingSettings(num_decoding_threads=num_threads, max_batch_segments=4, max_queue_segments=10**6)
-    client = EngineClient(EngineCore(model, clock=clock), model.limits, options, metrics, clock=clock)
+    core = EngineCore(model, clock=clock)
+    client = EngineClient(core, model.limits, options, metrics, clock=clock)
     client.start()
 
     for action in actions:
@@ -236,6 +237,7 @@ def test_each_admitted_segment_is_answered_once(
     client.stop(TIMEOUT_S)
 
     assert all(count == 1 for count in answers.counts.values())
+    assert core.encoded == {}
     samples = [sample for metric in metrics.segments.collect() for sample in metric.samples]
     outcomes = [sample.value for sample in samples if sample.name == "mt_segments_total"]
     assert sum(outcomes) == len(answers.counts)

@@ -2,7 +2,7 @@ import pytest
 
 from service.datatypes import Priority
 from service.decoding.running_batch import BatchLoad
-from service.engine.batching import BatchBudget, fair_share, select_segments
+from service.engine.batching import BatchBudget, fair_share, select_ahead, select_segments
 from service.engine.queue import PendingSegment
 from service.requests import RequestContext
 from tests.fakes import make_segment
@@ -62,6 +62,34 @@ def test_a_wide_beam_does_not_widen_the_rows_of_many() -> None:
 
     assert select_segments(waiting, EMPTY, BUDGET) == waiting[:2]
     assert select_segments(waiting[1:], make_load(2, 5), BUDGET) == []
+
+
+def test_segments_that_are_encoded_already_join_before_those_of_a_better_length() -> None:
+    head, similar, encoded = make_pending(8), make_pending(8), make_pending(9)
+    encoded.is_encoded = True
+
+    assert select_segments([head, similar, encoded], make_load(2, 8), BUDGET) == [head, encoded]
+
+
+def test_the_next_of_the_queue_are_encoded_ahead() -> None:
+    waiting = [make_pending(5) for _ in range(6)]
+
+    assert select_ahead(waiting, [], window=6, limit=3) == waiting[:3]
+    assert select_ahead(waiting, [], window=2, limit=3) == waiting[:2]
+
+
+def test_no_segment_is_sent_ahead_twice() -> None:
+    waiting = [make_pending(5) for _ in range(4)]
+    waiting[0].is_sent_ahead = True
+
+    assert select_ahead(waiting, waiting[:1], window=3, limit=2) == waiting[1:3]
+
+
+def test_what_is_kept_encoded_has_a_bound_in_tokens() -> None:
+    kept, long, short = make_pending(400), make_pending(200), make_pending(100)
+
+    assert select_ahead([long, short], [kept], window=4, limit=4) == [short]
+    assert select_ahead([long, short], [], window=4, limit=4) == [long, short]
 
 
 @pytest.mark.parametrize(

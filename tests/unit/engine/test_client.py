@@ -124,6 +124,74 @@ def test_a_segment_is_answered_with_the_times_it_took(benches: list[Bench]) -> N
     assert future.result(TIMEOUT_S).timings == StageTimings(queue_s=3.0, encode_s=2.0, decode_s=4.0)
 
 
+class EncoderCounter(WrappedModel):
+    """Takes down how many sources each encoder run has."""
+
+    def __init__(self, inner: StepModel) -> None:
+        super().__init__(inner)
+        self.sizes: list[int] = []
+
+    def before(self, operation: str, num_segments: int) -> None:
+        if operation == "encode":
+            self.sizes.append(num_segments)
+
+
+def test_of_a_backlog_half_a_batch_is_encoded_together_with_those_that_join(benches: list[Bench]) -> None:
+    counter = EncoderCounter(ENDLESS)
+    benches.append(bench := Bench(counter, max_batch_segments=4))
+    futures = [bench.submit(max_target_tokens=2 + index % 3) for index in range(24)]
+
+    bench.client.start()
+    bench.model.open()
+    wait(futures, TIMEOUT_S)
+
+    assert counter.sizes[0] == 4 + 2
+    assert sum(counter.sizes) == 24
+    assert sum(size == 1 for size in counter.sizes) <= 1  # the last one
+
+
+def test_without_a_backlog_nothing_is_encoded_before_it_joins(benches: list[Bench]) -> None:
+    counter = EncoderCounter(ENDLESS)
+    benches.append(bench := Bench(counter, max_batch_segments=4, num_decoding_threads=2))
+    futures = [bench.submit(max_target_tokens=3) for _ in range(7)]
+
+    bench.client.start()
+    bench.model.open()
+    wait(futures, TIMEOUT_S)
+
+    assert sorted(counter.sizes) == [3, 4]
+
+
+def test_a_segment_that_was_encoded_ahead_waited_until_it_joined(benches: list[Bench]) -> None:
+    clock = ManualClock()
+    benches.append(bench := Bench(SlowModel(ENDLESS, clock), clock=clock, max_batch_segments=2))
+    futures = [bench.submit(max_target_tokens=4) for _ in range(3)]
+
+    bench.client.start()
+    bench.model.open()
+
+    timings = [future.result(TIMEOUT_S).timings for future in futures]
+    assert timings[0] == timings[1] == StageTimings(queue_s=0.0, encode_s=2.0, decode_s=4.0)
+    assert timings[2] == StageTimings(queue_s=4.0, encode_s=2.0, decode_s=4.0)
+    assert bench.metric("mt_encode_duration_seconds_count") == 1
+    assert bench.metric("mt_queue_wait_seconds_sum", priority="interactive") == 4.0
+
+
+def test_what_was_encoded_of_a_segment_that_is_cancelled_is_forgotten(benches: list[Bench]) -> None:
+    benches.append(bench := Bench(ToyModel(eos_bias=-100.0, max_target_tokens=5000), max_batch_segments=2))
+    futures = [bench.submit(max_target_tokens=5000) for _ in range(3)]
+    bench.client.start()
+    bench.model.wait_for_step()
+    assert len(bench.core.encoded) == 1
+
+    assert futures[2].cancel()
+    while bench.core.encoded:
+        bench.model.let_pass()
+        bench.model.wait_for_step()
+
+    assert bench.model.step_sizes[-1] == 2
+
+
 def test_a_segment_cancelled_before_its_start_is_not_encoded(benches: list[Bench]) -> None:
     benches.append(bench := Bench(FlakyModel(ENDLESS, lambda _: True)))
     assert bench.submit().cancel()

@@ -117,6 +117,24 @@ class ScriptedCore:
         self.connection.send(BatchReport(outputs=outputs, cache_bytes=0, cpu_s=0.5))
 
 
+def test_a_segment_that_was_encoded_ahead_does_not_end_with_the_process() -> None:
+    model = GatedModel(ENDLESS)
+    with mortal_bench(model, max_batch_segments=2) as (core, bench):
+        in_batch = [bench.submit(num_steps=MANY_STEPS) for _ in range(2)]
+        model.pass_until(2)
+        waiting = [bench.submit() for _ in range(4)]
+        in_batch[0].cancel()
+        while not core.encoded:
+            model.let_pass()
+            model.wait_for_step()
+
+        core.die()
+        model.open()
+
+        assert all(future.result(TIMEOUT_S).num_steps == 2 for future in waiting[1:])
+        assert isinstance(in_batch[1].exception(TIMEOUT_S), EngineError)
+
+
 def ended(segment_id: int) -> BatchStepOutput:
     (found,) = decode_here(ToyModel(), joining(segment_id, max_target_tokens=2)).values()
     return BatchStepOutput(ended=(found,))

@@ -9,9 +9,9 @@ import pytest
 
 from service.datatypes import Segment
 from service.decoding.running_batch import BatchLoad
-from service.decoding.step_model import StepModel
+from service.decoding.step_model import EncodedSource, StepModel
 from service.engine.core import CoreBatch, EngineCore
-from service.engine.protocol import BatchCommand, BatchReport, Clock, NewSegment
+from service.engine.protocol import BatchCommand, BatchReport, Clock, NewSegment, WaitingSource
 from tests.fakes import FlakyModel, GatedModel, ManualClock, ToyModel, WrappedModel, make_segment
 from tests.threaded_core import TIMEOUT_S, decode_here, ended_in, joining, next_report
 
@@ -51,7 +51,7 @@ def test_an_output_tells_what_the_step_took() -> None:
     output = batch.run_step(two_words(5, 6))
 
     assert (output.started_ids, output.num_encoded_tokens) == ((5, 6), 6)
-    assert (output.encode_began_s, output.encode_s, output.step_s, output.step_ended_s) == (10.0, 2.0, 1.0, 13.0)
+    assert (output.encode_s, output.started_at_s, output.step_s, output.step_ended_s) == (2.0, 12.0, 1.0, 13.0)
     assert output.busy_s == 3.0
     assert output.load == BatchLoad.of(new.segment for new in two_words(5, 6).new_segments)
     assert (output.num_rows, output.step_rows, output.work) == (4, 4, 10)
@@ -99,6 +99,66 @@ def test_dropped_segments_leave_before_new_ones_start() -> None:
     batch.run_step(BatchCommand(new_segments=two_words(3).new_segments, dropped_ids=(2,)))
 
     assert model.used == ["drop", "encode", "start", "step"]
+
+
+def sources_of(command: BatchCommand) -> tuple[WaitingSource, ...]:
+    return tuple(
+        WaitingSource(segment_id=new.segment_id, source_ids=new.segment.source_ids) for new in command.new_segments
+    )
+
+
+def test_segments_that_were_encoded_ahead_join_without_an_encoder_run() -> None:
+    clock = ManualClock(10.0)
+    model = SlowModel(ENDLESS, clock)
+    batch = make_batch(model, clock)
+    first = BatchCommand(new_segments=two_words(1).new_segments, encode_ahead=sources_of(two_words(2, 3)))
+
+    outputs = [batch.run_step(first), batch.run_step(two_words(3, 2))]
+
+    assert model.used == ["encode", "new_batch", "start", "step", "start", "step"]
+    assert [(output.encoded_ids, output.started_ids) for output in outputs] == [((1, 2, 3), (1,)), ((), (3, 2))]
+    assert [(output.num_encoded_tokens, output.encode_s) for output in outputs] == [(9, 2.0), (0, 0.0)]
+    assert [output.started_at_s for output in outputs] == [12.0, 13.0]
+
+
+def test_what_was_encoded_ahead_belongs_to_its_segment() -> None:
+    together = joining(*range(10, 16), beam_size=3, num_hypotheses=3)
+    expected = decode_here(ToyModel(), together)
+    batch = make_batch(ToyModel())
+    first, *others = together.new_segments
+    ahead = sources_of(BatchCommand(new_segments=tuple(others[::-1])))
+
+    outputs = [batch.run_step(BatchCommand(new_segments=(first,), encode_ahead=ahead))]
+    outputs += [batch.run_step(BatchCommand(new_segments=(other,))) for other in others]
+    while batch.num_segments:
+        outputs.append(batch.run_step(BatchCommand()))
+
+    assert {ended.segment_id: ended for output in outputs for ended in output.ended} == expected
+
+
+def test_a_batch_takes_what_another_one_has_encoded() -> None:
+    clock, encoded = ManualClock(), dict[int, EncodedSource]()
+    model = SlowModel(ENDLESS, clock)
+    one, other = (CoreBatch(model, clock, encoded) for _ in range(2))
+    one.run_step(BatchCommand(new_segments=two_words(1).new_segments, encode_ahead=sources_of(two_words(2))))
+
+    output = other.run_step(two_words(2))
+
+    assert (output.encoded_ids, output.started_ids) == ((), (2,))
+    assert encoded == {}
+
+
+def test_what_was_encoded_ahead_is_forgotten_with_its_segment_or_its_batch() -> None:
+    encoded = dict[int, EncodedSource]()
+    batch = CoreBatch(ENDLESS, ManualClock(), encoded)
+    batch.run_step(BatchCommand(new_segments=two_words(1).new_segments, encode_ahead=sources_of(two_words(2, 3, 4))))
+
+    batch.run_step(BatchCommand(dropped_ids=(2,)))
+    assert encoded.keys() == {3, 4}
+    batch.run_step(two_words(3))
+    assert encoded.keys() == {4}
+    batch.close()
+    assert encoded == {}
 
 
 def test_to_drop_an_unknown_segment_is_no_fault() -> None:
