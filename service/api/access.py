@@ -94,7 +94,9 @@ class Access:
         """Raise UnauthenticatedError unless the caller is one that the server serves, whatever its permissions."""
         self._identify(credentials(context))
 
-    async def take_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> Callable[[], None]:
+    async def take_tokens(
+        self, caller: str, num_tokens: int, *, work: Callable[[], int] | None = None
+    ) -> Callable[[], None]:
         """Count source tokens and work of a caller, as `RateLimiter.take_tokens`; return what puts them back."""
         limits = self._callers.value.named(caller) if self._callers else None
         return await self._confirmed(self._limiter.take_tokens(caller, limits, num_tokens, work=work))

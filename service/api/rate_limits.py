@@ -88,22 +88,23 @@ class RateLimiter:
             return ()
         return self._take(Charge(caller=caller.name, unit=_REQUESTS_PER_S, limit=caller.requests_per_s, amount=1))
 
-    def take_tokens(self, caller: str, limits: Caller | None, num_tokens: int, *, work: int = 0) -> tuple[Charge, ...]:
+    def take_tokens(
+        self, caller: str, limits: Caller | None, num_tokens: int, *, work: Callable[[], int] | None = None
+    ) -> tuple[Charge, ...]:
         """Count source tokens and work tokens, both or none, and return how; RateLimitedError if they are too many.
 
+        `work` tells how many work tokens, if any; it is called only if they are limited, as counting them takes time.
         A caller without an entry has no limits, but one whose entry was removed keeps those it had, as what it has
         begun goes on.
         """
         tokens_per_min = limits.tokens_per_min if limits else self._known_limit(caller, _TOKENS_PER_MIN)
         work_per_min = limits.work_tokens_per_min if limits else self._known_limit(caller, _WORK_PER_MIN)
-        wanted = ((_TOKENS_PER_MIN, tokens_per_min, num_tokens), (_WORK_PER_MIN, work_per_min if work else None, work))
-        return self._take(
-            *(
-                Charge(caller=caller, unit=unit, limit=limit, amount=amount)
-                for unit, limit, amount in wanted
-                if limit is not None
-            )
-        )
+        charges = []
+        if tokens_per_min is not None:
+            charges.append(Charge(caller=caller, unit=_TOKENS_PER_MIN, limit=tokens_per_min, amount=num_tokens))
+        if work_per_min is not None and work is not None and (num_work_tokens := work()):
+            charges.append(Charge(caller=caller, unit=_WORK_PER_MIN, limit=work_per_min, amount=num_work_tokens))
+        return self._take(*charges)
 
     def give_back(self, charges: Iterable[Charge]) -> None:
         """Put back what was counted for nothing."""

@@ -52,8 +52,12 @@ _CHARACTERS_PER_TOKEN = 8
 class Quota(Protocol):
     """What callers may ask for in a time."""
 
-    async def take_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> Callable[[], None]:
+    async def take_tokens(
+        self, caller: str, num_tokens: int, *, work: Callable[[], int] | None = None
+    ) -> Callable[[], None]:
         """Count source tokens and work tokens of a caller; RateLimitedError, and nothing counted, if too many.
+
+        `work` tells how many work tokens, if any; it is called only for a caller whose work is limited.
 
         Returns:
             What puts them back, to be called at most once, if they were counted for nothing.
@@ -266,15 +270,17 @@ class Translator:
         """Queue all segments or none, and charge their tokens and work to the caller."""
         if not segments:
             return ()
-        num_tokens, work = num_source_tokens(segments), model.engine.expected_work(segments) if self._quota else 0
-        give_back = await self._take(context, num_tokens, work)
+        work = partial(model.engine.expected_work, segments)
+        give_back = await self._take(context, num_source_tokens(segments), work)
         try:
             return model.engine.submit(segments, context, num_characters=num_characters)
         except BaseException:
             give_back()
             raise
 
-    async def _take(self, context: RequestContext, num_tokens: int, work: int = 0) -> Callable[[], None]:
+    async def _take(
+        self, context: RequestContext, num_tokens: int, work: Callable[[], int] | None = None
+    ) -> Callable[[], None]:
         if self._quota is None or not num_tokens:
             return _nothing
         return await self._quota.take_tokens(context.caller, num_tokens, work=work)

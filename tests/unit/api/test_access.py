@@ -92,4 +92,4 @@ def test_credentials_do_not_show_the_key() -> None:
 async def test_tokens_of_unlisted_callers_are_not_counted(callers_file: Path) -> None:
     for some in (access(), access(callers_file)):
         await some.take_tokens("ipv4:10.0.0.7", 10**9)
-        await some.take_tokens("ipv4:10.0.0.7", 10**9, work=10**12)  # nothing is used up
+        await some.take_tokens("ipv4:10.0.0.7", 10**9, work=lambda: 10**12)  # nothing is used up

@@ -72,7 +72,18 @@ def caller(name: str = "shop", **limits: float) -> Caller:
 
 
 def take_tokens(limiter: RateLimiter, who: Caller | None, num_tokens: int, *, work: int = 0) -> tuple[Charge, ...]:
-    return limiter.take_tokens("shop", who, num_tokens, work=work)
+    return limiter.take_tokens("shop", who, num_tokens, work=lambda: work)
+
+
+def test_work_is_asked_for_only_if_it_is_limited(clock: ManualClock) -> None:
+    limiter, answers = RateLimiter(clock), iter(range(1, 9))
+
+    for limits in (caller(), caller(tokens_per_min=60)):
+        limiter.take_tokens("shop", limits, 1, work=answers.__next__)
+    charges = limiter.take_tokens("shop", caller(work_tokens_per_min=60), 1, work=answers.__next__)
+
+    assert [charge.amount for charge in charges] == [1]
+    assert next(answers) == 2
 
 
 def test_a_caller_without_limits_is_never_rejected(clock: ManualClock) -> None:

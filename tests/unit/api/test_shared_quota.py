@@ -27,7 +27,7 @@ class Replica:
         self.shared = SharedQuota(self.limiter, store, self.metrics, timeout_s=TIMEOUT_S, clock=clock)
 
     async def take(self, num_tokens: int, *, work: int = 0) -> object:
-        return await self.shared.confirm(self.limiter.take_tokens("shop", SHOP, num_tokens, work=work))
+        return await self.shared.confirm(self.limiter.take_tokens("shop", SHOP, num_tokens, work=lambda: work))
 
     def num_checks(self, decided_by: str) -> float:
         value = self.metrics.registry.get_sample_value("mt_quota_checks_total", {"decided_by": decided_by})

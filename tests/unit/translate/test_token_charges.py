@@ -29,7 +29,9 @@ class Account:
             name="shop", certificates=("shop",), permissions=frozenset(Permission), tokens_per_min=PER_MIN
         )
 
-    async def take_tokens(self, caller: str, num_tokens: int, *, work: int = 0) -> Callable[[], None]:
+    async def take_tokens(
+        self, caller: str, num_tokens: int, *, work: Callable[[], int] | None = None
+    ) -> Callable[[], None]:
         self.asked.append((caller, num_tokens))
         charges = self._limiter.take_tokens(caller, self._caller, num_tokens, work=work)
 
