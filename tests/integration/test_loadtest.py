@@ -1,4 +1,4 @@
-"""The load generator as a process of its own, against the real server and against one that stalls."""
+"""The load generator as a process of its own, against the real server, one that stalls, and one over CTranslate2."""
 
 import itertools
 import json
@@ -13,17 +13,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from loadtests.__main__ import main
 from loadtests.arrivals import Arrivals, poisson
 from loadtests.offer import Load, offer
+from loadtests.peers.load import serving
+from loadtests.peers.serve import BatchingSettings
 from loadtests.target import ServerProcess, Target
 from loadtests.texts import Profile
 from loadtests.wire import Method, Outcome
 from loadtests.workload import Mix, Workload
 from tests.integration.fake_translator import ANSWER, fake_translator
 from tests.integration.real_process import CHECKOUT, START_S
+from tests.tiny_bundle import SENTENCES
+from tests.unit.loadtests.peers.tiny_files import write_tiny_model
 
 PATIENCE_S = 30.0  # only reached by a test that would otherwise fail anyway
 SHORT = Workload(profile=Profile.CHAT, options='{"maxTargetTokens": 8}')
@@ -134,3 +139,22 @@ def test_locust_runs_as_the_compose_file_runs_it(server: ServerProcess) -> None:
     assert "Translate" in ran.stderr + ran.stdout
     assert wrong.returncode != 0
     assert "expected Translate, TranslateDocument" in wrong.stderr
+
+
+@pytest.mark.slow
+def test_both_servers_answer_the_same_calls_and_stand_still_in_between(tmp_path: Path) -> None:
+    lines = tmp_path / "texts.txt"
+    lines.write_text("".join(f"{text}\n" for text in SENTENCES[:4]), encoding="utf-8")
+    serve = partial(serving, write_tiny_model(tmp_path / "tiny"), Workload(profile=Profile.LINES, lines=lines))
+
+    theirs = BatchingSettings.parse("1x1,b8,w1")
+    with serve(log=tmp_path / "ours.log") as ours, serve(log=tmp_path / "theirs.log", other=theirs) as other:
+        answers = [server.answers(count=6) for server in (ours, other)]
+        summaries = [server.offer(rate_per_s=40.0, duration_s=0.5, seed=1) for server in (ours, other)]
+        states = {psutil.Process(pid).status() for server in (ours, other) for pid in server.pids}
+
+    assert states == {psutil.STATUS_STOPPED}
+    assert [len(said) for said in answers] == [6, 6]
+    assert [answer.num_source_tokens for answer in answers[0]] == [answer.num_source_tokens for answer in answers[1]]
+    assert summaries[0].offered == summaries[1].offered > 0
+    assert [summary.answered for summary in summaries] == [summary.offered for summary in summaries]

@@ -1,7 +1,8 @@
-"""Finished calls, as gRPC hands them over; records of calls, and runs of a load test, made up."""
+"""Finished calls, as gRPC hands them over; records of calls, servers under load and runs of a load test, made up."""
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,3 +109,25 @@ def reported(
     options = argparse.Namespace(**{"mode": "full", "slo": None, "max_lag": None, "max_regression": 0.1, **given})
     where = {"machine": MACHINE, "command": "python -m loadtests load --rate 1"}
     return report_of(run or run_of(), options, where, kept=kept, broken=broken)
+
+
+@dataclass
+class FakeSystem:
+    """A server under load that answers so many calls a second within its service time, and lets the others wait."""
+
+    name: str
+    log: list[tuple[str, float, int]]
+    capacity_per_s: float
+    service_s: float
+
+    def offer(self, *, rate_per_s: float, duration_s: float, seed: int) -> Summary:
+        self.log.append((self.name, rate_per_s, seed))
+        late_s = max(0.0, rate_per_s / self.capacity_per_s - 1)
+        planned = [number / rate_per_s for number in range(max(1, round(rate_per_s * duration_s)))]
+        waits = [{"planned_s": at_s, "latency_s": at_s * late_s + self.service_s} for at_s in planned]
+        calls = [record(Outcome.ANSWERED, **times) for times in waits]
+        return summarize(calls, duration_s=duration_s)
+
+    def throughput_per_s(self, *, duration_s: float) -> float:
+        self.log.append((self.name, 0.0, 0))
+        return self.capacity_per_s

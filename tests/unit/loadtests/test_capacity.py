@@ -10,7 +10,7 @@ from loadtests import capacity
 from loadtests.capacity import SHARES, find_capacities, find_capacity
 from loadtests.report import figures_line
 from loadtests.slo import parse_slo
-from tests.unit.loadtests.fake_system import FakeSystem
+from tests.unit.loadtests.fake_calls import FakeSystem
 
 _PLAN = capacity.SearchPlan(closed_loop_s=10.0, probe_s=10.0)
 _SLO, _STRICT = parse_slo("p95<500ms"), parse_slo("p95<30ms")

@@ -20,7 +20,7 @@ from loadtests.peers.__main__ import main
 from loadtests.peers.serve import BatchingSettings
 from loadtests.peers.systems import ModelFiles
 from loadtests.workload import Workload
-from tests.unit.loadtests.fake_system import FakeSystem
+from tests.unit.loadtests.fake_calls import FakeSystem
 from tests.unit.loadtests.peers.tiny_files import write_test_set
 
 Capture = pytest.CaptureFixture[str]
