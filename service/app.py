@@ -30,7 +30,7 @@ from service.models.repository import ModelRepository, warm_up
 from service.models.serving import SERVING_NAME, ServingSettings
 from service.models.watcher import LOADING, Watcher
 from service.runtime.__main__ import load_network
-from service.runtime.onnx_model import model_limits
+from service.runtime.encoder import model_limits
 from service.telemetry.http_server import HttpServer, make_app
 from service.telemetry.logs import LogStream
 from service.telemetry.metrics import Metrics, observe_process

@@ -10,7 +10,7 @@ from sacrebleu.metrics.chrf import CHRF
 from export.corpus.reader import Pair, ParallelFiles, read_corpus
 from export.graph.translation import TextModel, translate_texts
 from service.bundle import Score, open_bundle
-from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.native import open_step_model
 from service.runtime.settings import RuntimeSettings
 from service.text.tokenizer import open_tokenizer
 
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     """Translate, score, and print both."""
     bundle = open_bundle(args.bundle)
     precision = args.precision or bundle.manifest.default_precision
-    graph = OnnxStepModel(bundle, RuntimeSettings(precision=precision, num_intra_op_threads=args.threads))
+    graph = open_step_model(bundle, RuntimeSettings(precision=precision, num_intra_op_threads=args.threads))
     pairs = read_pairs(args.data, args.limit)
     model = TextModel.of(graph, open_tokenizer(bundle), bundle.manifest)
     done = translate_texts(model, [pair.source for pair in pairs], beam_size=args.beam, batch_size=args.batch_size)

@@ -8,7 +8,7 @@ from itertools import islice
 from loadtests.peers.systems import ModelFiles, Output, SearchOptions, SystemSettings, TokenIds
 from service.datatypes import SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
-from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.native import open_step_model
 from service.runtime.settings import RuntimeSettings
 
 
@@ -24,7 +24,7 @@ class System:
             num_intra_op_threads=1 if is_lone else settings.num_threads,
             num_low_latency_threads=settings.num_threads if is_lone else 1,
         )
-        model = OnnxStepModel(files.open(), runtime)
+        model = open_step_model(files.open(), runtime)
         self._engines = [RunningBatch(model) for _ in range(settings.num_streams)]  # kept, as a server keeps them
         self._threads = ThreadPoolExecutor(settings.num_streams, thread_name_prefix="decoding")
 

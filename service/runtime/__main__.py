@@ -23,16 +23,17 @@ from service.bundle import open_bundle
 from service.engine.core import EngineCore
 from service.engine.protocol import LoadCommand, Loaded, LoadFailed, format_digest
 from service.errors import DragomanError, EngineError
+from service.runtime.native import NativeStepModel, open_step_model
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 
 _OTHER_FILES = "the installed service is not the one that the server was started from: restart the server"
 
 
-def load_network(command: LoadCommand) -> tuple[OnnxStepModel, Loaded]:
-    """Load the network of a bundle; raises as `open_bundle` and `OnnxStepModel`."""
+def load_network(command: LoadCommand) -> tuple[OnnxStepModel | NativeStepModel, Loaded]:
+    """Load the network of a bundle; raises as `open_bundle` and `open_step_model`."""
     bundle = open_bundle(command.directory, checked_files=command.checked_files)
-    model = OnnxStepModel(bundle, RuntimeSettings.model_validate(command.settings))
+    model = open_step_model(bundle, RuntimeSettings.model_validate(command.settings))
     device, precision = model.placement.device, model.placement.precision
     return model, Loaded(device=device, precision=precision, weights_bytes=model.weights_bytes)
 

@@ -1,12 +1,15 @@
-"""Runs the encoder graph, of which all step models of a bundle start their segments."""
+"""What the step models of a bundle share: the encoder graph, limits, and the count of running batches."""
 
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bundle import layer_names
-from service.decoding.step_model import EncodedSource, IntArray
+from service.bundle import Manifest, layer_names
+from service.decoding.step_model import EncodedSource, IntArray, ModelLimits, VocabularySpec
 from service.runtime.session import Sessions
 
 _ENCODER_BUCKET = 16
@@ -56,3 +59,61 @@ def _by_length(lengths: NDArray[np.int32]) -> Iterator[IntArray]:
         size = max(1, _ENCODER_TOKENS // (int(bucket) * _ENCODER_BUCKET))
         for begin in range(0, len(members), size):
             yield members[begin : begin + size]
+
+
+class _CachingBatch(Protocol):
+    @property
+    def num_segments(self) -> int: ...
+
+    @property
+    def cache_bytes(self) -> int: ...
+
+
+_Batch = TypeVar("_Batch", bound=_CachingBatch)
+
+
+class EncodingModel:
+    """A step model of a bundle without its batches; safe to share between threads."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        """Encode with loaded graphs."""
+        self.limits = model_limits(sessions.bundle.manifest)
+        """What its batches take."""
+        self.placement, self.weights_bytes = sessions.placement, sessions.weights_bytes
+        """Device and precision that were chosen, and the size of the files that hold graphs and weights."""
+        self._sessions = sessions
+        self._encoder = Encoder(sessions)
+        self._batches: weakref.WeakSet[_CachingBatch] = weakref.WeakSet()
+        self._lock = threading.Lock()  # of the set
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes that the KV caches of all batches take now, room for more segments included."""
+        with self._lock:
+            return sum(batch.cache_bytes for batch in self._batches)
+
+    def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
+        """Encode sources; see `Encoder`."""
+        return self._encoder.encode(source_ids)
+
+    def _counted(self, batch: _Batch) -> _Batch:
+        """Return a batch, counted for as long as it lives."""
+        with self._lock:
+            self._batches.add(batch)
+        return batch
+
+    def _has_one_running(self) -> bool:
+        with self._lock:
+            return sum(batch.num_segments > 0 for batch in self._batches) == 1
+
+
+def model_limits(manifest: Manifest) -> ModelLimits:
+    """Return the limits of the networks of a bundle."""
+    ids, limits = manifest.special_ids, manifest.limits
+    return ModelLimits(
+        vocabulary=VocabularySpec(
+            size=manifest.architecture.vocabulary_size, pad_id=ids.pad, bos_id=ids.bos, eos_id=ids.eos, unk_id=ids.unk
+        ),
+        max_source_tokens=limits.max_source_tokens,
+        max_target_tokens=limits.max_target_tokens,
+    )

@@ -1,14 +1,12 @@
 """`StepModel` over the three graphs of a bundle: encoder, decoder on buffers that stay bound, and attention."""
 
-import threading
-import weakref
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from service.bundle import Bundle, Manifest, layer_names
-from service.decoding.step_model import EncodedSource, FloatArray, IntArray, ModelLimits, StepOutput, VocabularySpec
-from service.runtime.encoder import Encoder
+from service.bundle import Bundle, layer_names
+from service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
+from service.runtime.encoder import EncodingModel
 from service.runtime.kv_pool import SegmentBuffers, SlotTable, fitting_length, round_up
 from service.runtime.session import Sessions, open_sessions
 from service.runtime.settings import RuntimeSettings
@@ -18,40 +16,16 @@ _SOURCE_BUCKET = 8
 """Source positions are added to the cross-attention buffers so many at a time, so that these are seldom moved."""
 
 
-class OnnxStepModel:
-    """A network run by ONNX Runtime; safe to share between threads, each with its own batches."""
+class OnnxStepModel(EncodingModel):
+    """A network whose decoder steps ONNX Runtime takes; safe to share between threads, each with its own batches."""
 
     def __init__(self, bundle: Bundle, settings: RuntimeSettings) -> None:
         """Open the graphs of a bundle; raises as `open_sessions`."""
-        self.limits = model_limits(bundle.manifest)
-        """What its batches take."""
-        self._sessions = open_sessions(bundle, settings)
-        self._encoder = Encoder(self._sessions)
-        self.placement, self.weights_bytes = self._sessions.placement, self._sessions.weights_bytes
-        """Device and precision that were chosen, and the size of the files that hold graphs and weights."""
-        self._batches: weakref.WeakSet[OnnxStepBatch] = weakref.WeakSet()
-        self._lock = threading.Lock()  # of the set
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes that the KV caches of all batches take now, room for more segments included."""
-        with self._lock:
-            return sum(batch.cache_bytes for batch in self._batches)
-
-    def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
-        """Encode sources; see `Encoder`."""
-        return self._encoder.encode(source_ids)
+        super().__init__(open_sessions(bundle, settings))
 
     def new_batch(self) -> "OnnxStepBatch":
         """Return an empty running batch."""
-        batch = OnnxStepBatch(self._sessions, is_alone=self._has_one_running)
-        with self._lock:
-            self._batches.add(batch)
-        return batch
-
-    def _has_one_running(self) -> bool:
-        with self._lock:
-            return sum(batch.num_segments > 0 for batch in self._batches) == 1
+        return self._counted(OnnxStepBatch(self._sessions, is_alone=self._has_one_running))
 
 
 class OnnxStepBatch:
@@ -82,7 +56,7 @@ class OnnxStepBatch:
         self._positions = np.zeros(0, dtype=np.int64)
         self._has_new_segments = False
         self._is_alone = is_alone
-        self._binding = StepBinding(sessions, sessions.decoder)
+        self._binding = StepBinding(sessions, sessions.opened_decoder)
         low_latency = sessions.low_latency_decoder
         self._low_latency_binding = StepBinding(sessions, low_latency) if low_latency else None
 
@@ -171,15 +145,3 @@ class OnnxStepBatch:
         longest = int(self._source_lengths.max(initial=1))
         needed = round_up(longest, _SOURCE_BUCKET)
         self._cross.resize(self.num_segments, fitting_length(self._cross.length, needed))
-
-
-def model_limits(manifest: Manifest) -> ModelLimits:
-    """Return the limits of the networks of a bundle."""
-    ids, limits = manifest.special_ids, manifest.limits
-    return ModelLimits(
-        vocabulary=VocabularySpec(
-            size=manifest.architecture.vocabulary_size, pad_id=ids.pad, bos_id=ids.bos, eos_id=ids.eos, unk_id=ids.unk
-        ),
-        max_source_tokens=limits.max_source_tokens,
-        max_target_tokens=limits.max_target_tokens,
-    )

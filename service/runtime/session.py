@@ -172,7 +172,8 @@ class Sessions:
 
     bundle: Bundle
     encoder: onnxruntime.InferenceSession
-    decoder: onnxruntime.InferenceSession
+    decoder: onnxruntime.InferenceSession | None
+    """None if it was not to be opened."""
 
     low_latency_decoder: onnxruntime.InferenceSession | None
     """The decoder with more threads, for a batch that runs alone; None if it would not gain from them."""
@@ -194,9 +195,33 @@ class Sessions:
     weights_bytes: int
     """Size of the files that hold graphs and weights of the precision."""
 
+    @property
+    def opened_decoder(self) -> onnxruntime.InferenceSession:
+        """The decoder, for those that need it."""
+        if self.decoder is None:
+            raise RuntimeError("the decoder graph was not opened")
+        return self.decoder
+
+
+def place(
+    bundle: Bundle, settings: RuntimeSettings, *, find_cuda_fault: Callable[[int], str | None] = cuda_fault
+) -> Placement:
+    """Return device and precision of a bundle; raises as `choose_placement`."""
+    manifest = bundle.manifest
+    return choose_placement(
+        settings,
+        precisions=manifest.precisions,
+        default_precision=manifest.default_precision,
+        cuda_fault=find_cuda_fault,
+    )
+
 
 def open_sessions(
-    bundle: Bundle, settings: RuntimeSettings, *, find_cuda_fault: Callable[[int], str | None] = cuda_fault
+    bundle: Bundle,
+    settings: RuntimeSettings,
+    *,
+    opens_decoder: bool = True,
+    find_cuda_fault: Callable[[int], str | None] = cuda_fault,
 ) -> Sessions:
     """Open the graphs of a bundle at the precision and on the device that the settings and the machine allow.
 
@@ -205,22 +230,18 @@ def open_sessions(
         ConfigError: if the device is not available, or cannot run the precision.
     """
     manifest = bundle.manifest
-    placement = choose_placement(
-        settings,
-        precisions=manifest.precisions,
-        default_precision=manifest.default_precision,
-        cuda_fault=find_cuda_fault,
-    )
+    placement = place(bundle, settings, find_cuda_fault=find_cuda_fault)
     chosen = {"device": placement.device, "precision": placement.precision, "reason": placement.reason}
     log.info("device chosen", extra={"model": f"{manifest.name}/{manifest.version}", **chosen})
     encoder_path, decoder_path = bundle.graph_paths(placement.precision)
     files, tensors = manifest.precisions[placement.precision], manifest.tensors[placement.precision]
     open_graph = partial(_open, settings=settings, device=placement.device, weights=files.weights)
-    encoder, decoder = open_graph(encoder_path, tensors.encoder), open_graph(decoder_path, tensors.decoder)
+    encoder = open_graph(encoder_path, tensors.encoder)
+    decoder = open_graph(decoder_path, tensors.decoder) if opens_decoder else None
     weights_bytes = bundle.weights_bytes(placement.precision)
     num_threads = num_low_latency_threads(settings, placement, weights_bytes=weights_bytes, num_cores=num_cores())
     low_latency_decoder = attention = None
-    if num_threads > settings.num_intra_op_threads:
+    if decoder and num_threads > settings.num_intra_op_threads:
         low_latency_decoder = open_graph(decoder_path, tensors.decoder, num_low_latency_threads=num_threads)
     if files.attention and tensors.attention:
         session = open_graph(bundle.attention_path(placement.precision), tensors.attention)

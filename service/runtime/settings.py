@@ -23,6 +23,12 @@ class RuntimeSettings(BaseModel):
     """Device that runs the network. `auto`: a GPU if this ONNX Runtime can use one and the bundle has a precision for
     it, else the CPU; the log says which and why. `cuda` never falls back."""
 
+    engine: Literal["auto", "onnxruntime", "native"] = "auto"
+    """What takes the decoder steps; ONNX Runtime runs all else. `native`: the C++ library of `dragoman-native`, for
+    int8 models on x86-64 CPUs; the start fails with the reason if that is not possible. `onnxruntime`: the decoder
+    graph. `auto`: the native one where it is installed, the CPU has the instructions (AVX-512 VNNI or AVX-VNNI) and the
+    bundle describes its int8 weights, else the graph; the log says which and why."""
+
     device_index: int = Field(default=0, ge=0)
     """Index of the GPU, counted from 0; cuda only."""
 

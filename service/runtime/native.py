@@ -1,0 +1,358 @@
+"""`StepModel` whose decoder steps are taken by the C++ library of `dragoman-native`; ONNX Runtime encodes.
+
+Nothing is padded in a step and every segment has caches of its own, so joining, leaving and growing move nobody else's.
+"""
+
+import ctypes
+import logging
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.bundle import MAX_FILE_BYTES, ActivationScale, Architecture, Bundle, layer_names, read_file
+from service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
+from service.errors import ConfigError, EngineError
+from service.runtime.encoder import EncodingModel
+from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.session import Sessions, num_low_latency_threads, open_sessions, place
+from service.runtime.settings import RuntimeSettings
+from service.threads import num_cores
+
+log = logging.getLogger(__name__)
+
+_LIBRARY_VARIABLE = "DRAGOMAN_NATIVE_LIBRARY"
+"""Environment variable that names another library than the installed one, such as a build with sanitizers."""
+
+FAST_SETS = ("avx512", "avxvnni")
+"""Instruction sets with which a step is faster than the graph."""
+
+_ABI = 1
+"""Of the library's functions, as they are declared here."""
+
+_PRODUCTS = (
+    "self_attention.query.fused",
+    "self_attention.output",
+    "cross_attention.query",
+    "cross_attention.output",
+    "feed_forward.inner",
+    "feed_forward.outer",
+)
+"""Weight matrices of a layer, in the library's order."""
+
+_RECTIFIED = "feed_forward.outer"
+"""The product whose input is never negative."""
+
+_NORMS = ("self_attention_norm", "cross_attention_norm", "feed_forward_norm")
+"""Norms of a layer, in the library's order."""
+
+_EMBEDDING = "embedding"
+
+_EPSILON = 1e-5
+"""Added to the variance by the norms of all models that the exporter writes."""
+
+_HANDLE, _ARRAY = c_void_p, c_void_p
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = (
+        *((name, c_int32) for name in ("d_model", "num_heads", "ffn_size", "num_layers", "vocabulary_size")),
+        *((name, c_int32) for name in ("max_positions", "is_pre_norm")),
+        ("embedding_factor", c_float),
+        ("epsilon", c_float),
+    )
+
+
+_FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {
+    "dragoman_error": (c_char_p, ()),
+    "dragoman_instruction_sets": (c_char_p, ()),
+    "dragoman_model_new": (_HANDLE, (ctypes.POINTER(_Shape), c_char_p)),
+    "dragoman_model_free": (None, (_HANDLE,)),
+    "dragoman_model_set_embedding": (c_int, (_HANDLE, _ARRAY, _ARRAY, _ARRAY)),
+    "dragoman_model_set_product": (c_int, (_HANDLE, c_int, c_int, _ARRAY, _ARRAY, _ARRAY, c_float, c_int)),
+    "dragoman_model_set_norm": (c_int, (_HANDLE, c_int, c_int, _ARRAY, _ARRAY)),
+    "dragoman_batch_new": (_HANDLE, (_HANDLE,)),
+    "dragoman_batch_free": (None, (_HANDLE,)),
+    "dragoman_batch_bytes": (c_int64, (_HANDLE,)),
+    "dragoman_batch_add": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY, c_int)),
+    "dragoman_batch_keep": (c_int, (_HANDLE, _ARRAY, c_int)),
+    "dragoman_batch_cross": (c_int, (_HANDLE, c_int, _ARRAY)),
+    "dragoman_batch_step": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY, _ARRAY, c_int, c_int, _ARRAY, _ARRAY)),
+}
+"""Result and arguments of each function."""
+
+
+class Library:
+    """The functions of the shared library; EngineError if one fails."""
+
+    def __init__(self, path: str) -> None:
+        """Load the library at a path; OSError if it cannot be, EngineError if it is of another version."""
+        self._functions = ctypes.CDLL(path)  # calls release the interpreter lock
+        if (abi := self._functions.dragoman_abi()) != _ABI:
+            raise EngineError(f"dragoman-native has interface {abi}; this service needs {_ABI}: install it again")
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(self._functions, name)
+            function.restype, function.argtypes = result, arguments
+
+    @property
+    def instruction_sets(self) -> tuple[str, ...]:
+        """Those that this CPU has and the library can use, best first."""
+        return tuple(self._functions.dragoman_instruction_sets().decode().split())
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """Return a function by its name without prefix."""
+        found: Callable[..., Any] = getattr(self._functions, f"dragoman_{name}")
+        return found
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function that says whether it succeeded."""
+        if self.function(name)(*arguments) != 0:
+            raise self.error()
+
+    def error(self) -> EngineError:
+        """Return the error of the last call of this thread."""
+        return EngineError(f"native decoder: {self._functions.dragoman_error().decode()}")
+
+    def new(self, name: str, *arguments: Any) -> int:
+        """Return what `<name>_new` made."""
+        handle = self.function(f"{name}_new")(*arguments)
+        if handle is None:
+            raise self.error()
+        return int(handle)
+
+
+class NativeDecoder:
+    """The weights of a decoder, packed for an instruction set; may be used from several threads at once."""
+
+    def __init__(
+        self,
+        library: Library,
+        architecture: Architecture,
+        tensors: Mapping[str, NDArray[Any]],
+        activations: Mapping[str, ActivationScale | None],
+        *,
+        instruction_set: str | None = None,
+    ) -> None:
+        """Pack weights, which are copied.
+
+        Args:
+            library: does the work.
+            architecture: of the network.
+            tensors: by their names in `DecoderWeights`.
+            activations: see `DecoderWeights`.
+            instruction_set: one of the library's; None: the best.
+        """
+        positions = tensors["position_encodings"]
+        shape = _Shape(
+            d_model=architecture.d_model,
+            num_heads=architecture.num_heads,
+            ffn_size=architecture.ffn_size,
+            num_layers=architecture.num_decoder_layers,
+            vocabulary_size=architecture.vocabulary_size,
+            max_positions=len(positions),
+            is_pre_norm=architecture.norm == "pre",
+            embedding_factor=architecture.d_model**0.5,
+            epsilon=_EPSILON,
+        )
+        self.library, self.architecture = library, architecture
+        self.instruction_set = instruction_set or library.instruction_sets[0]
+        self.handle = library.new("model", ctypes.byref(shape), self.instruction_set.encode())
+        weakref.finalize(self, library.function("model_free"), self.handle)
+        factors = f"{_EMBEDDING}.weight.factors"
+        embedding = [_pointer(tensors[name]) for name in (f"{_EMBEDDING}.weight.int8", factors, "position_encodings")]
+        library.call("model_set_embedding", self.handle, *embedding)
+        library.call("model_set_product", self.handle, -1, 0, None, None, None, *_entering(activations, _EMBEDDING))
+        for layer in range(architecture.num_decoder_layers):
+            for kind, name in enumerate(_PRODUCTS):
+                path = f"decoder.layers.{layer}.{name}"
+                arrays = [_pointer(tensors[f"{path}.{part}"]) for part in ("weight.int8", "weight.factors", "bias")]
+                library.call("model_set_product", self.handle, layer, kind, *arrays, *_entering(activations, path))
+            for kind, name in enumerate(_NORMS):
+                self._set_norm(layer, kind, tensors, f"decoder.layers.{layer}.{name}")
+        if architecture.norm == "pre":
+            self._set_norm(-1, 0, tensors, "decoder.norm")
+
+    def _set_norm(self, layer: int, kind: int, tensors: Mapping[str, NDArray[Any]], path: str) -> None:
+        arrays = [_pointer(tensors[f"{path}.{part}"]) for part in ("weight", "bias")]
+        self.library.call("model_set_norm", self.handle, layer, kind, *arrays)
+
+
+def _entering(activations: Mapping[str, ActivationScale | None], path: str) -> tuple[float, int]:
+    """Return scale and zero point as the library takes them: 0 stands for a scale of each row."""
+    if (scale := activations[path]) is not None:
+        return scale.scale, scale.zero_point
+    return 0.0, 0 if path.endswith(_RECTIFIED) else 128
+
+
+def _pointer(array: NDArray[Any]) -> int:
+    if not array.flags.c_contiguous:
+        raise ValueError("an array for the library is not contiguous")
+    return array.ctypes.data
+
+
+class NativeStepBatch:
+    """The segments of one running batch; one thread at a time may use it.
+
+    Results of a segment do not depend, bit for bit, on the other segments, nor on the number of threads.
+    """
+
+    def __init__(self, decoder: NativeDecoder, sessions: Sessions, *, num_threads: Callable[[], int]) -> None:
+        """Start without segments; `num_threads` says before a step how many may take it."""
+        self._library, self._sessions = decoder.library, sessions
+        self._num_threads = num_threads
+        self._step, self._keep = self._library.function("batch_step"), self._library.function("batch_keep")
+        self._handle = self._library.new("batch", decoder.handle)
+        self._finalizer = weakref.finalize(self, self._library.function("batch_free"), self._handle)
+        shape = decoder.architecture
+        self._cross_shape = (2 * shape.num_decoder_layers, shape.num_heads, shape.d_model // shape.num_heads)
+        self._source_lengths: list[int] = []
+        self._output: StepOutput | None = None
+        self.cache_bytes = 0
+        """Bytes of its caches; any thread may read it."""
+
+    @property
+    def num_segments(self) -> int:
+        """B, segments in the batch."""
+        return len(self._source_lengths)
+
+    def start(self, sources: Sequence[EncodedSource]) -> None:
+        """Append new segments, in order, behind those of the batch."""
+        for source in sources:
+            length = len(source.source_ids)
+            self._library.call("batch_add", self._handle, length, _pointer(source.cross), None, 0)
+            self._source_lengths.append(length)
+        self._output = None
+
+    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
+        """Append one token to every row and score what may follow it."""
+        num_segments, num_rows = token_ids.shape
+        shape = (num_segments, num_rows, num_candidates)
+        if self._output is None or self._output.token_ids.shape != shape:
+            self._output = StepOutput(log_probs=np.empty(shape, np.float32), token_ids=np.empty(shape, np.int64))
+        token_ids, parents = np.ascontiguousarray(token_ids), np.ascontiguousarray(parents)
+        fault = self._step(
+            self._handle,
+            num_rows,
+            token_ids.ctypes.data,
+            parents.ctypes.data,
+            None,
+            num_candidates,
+            self._num_threads(),
+            self._output.log_probs.ctypes.data,
+            self._output.token_ids.ctypes.data,
+        )
+        if fault:
+            raise self._library.error()
+        self.cache_bytes = self._library.function("batch_bytes")(self._handle)
+        return self._output
+
+    def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
+        """Return what `StepBatch.cross_attention` says; BundleError if the bundle has no attention graph."""
+        attention = self._sessions.attention
+        if attention is None:
+            raise self._sessions.bundle.missing_attention(self._sessions.placement.precision)
+        num_arrays, num_heads, head_size = self._cross_shape
+        cross = np.empty((num_arrays, 1, num_heads, self._source_lengths[segment], head_size), np.float32)
+        self._library.call("batch_cross", self._handle, segment, _pointer(cross))
+        names = layer_names(("cross_key", "cross_value"), num_arrays // 2)
+        return attention.weights(target_ids, dict(zip(names, cross, strict=True)))
+
+    def drop(self, keep: Sequence[int]) -> None:
+        """Forget every segment but those at the given indices, which become 0, 1, ... in the order given."""
+        indices = np.array(keep, dtype=np.int64)
+        self._library.call("batch_keep", self._handle, _pointer(indices), len(indices))
+        self._source_lengths = [self._source_lengths[index] for index in keep]
+        self._output = None
+
+
+class NativeStepModel(EncodingModel):
+    """A network whose decoder steps the library takes; safe to share between threads, each with its own batches."""
+
+    def __init__(self, bundle: Bundle, settings: RuntimeSettings, decoder: NativeDecoder) -> None:
+        """Open the other graphs of a bundle; raises as `open_sessions`."""
+        super().__init__(open_sessions(bundle, settings, opens_decoder=False))
+        self._decoder = decoder
+        self._num_threads = settings.num_intra_op_threads
+        self._num_lone_threads = num_low_latency_threads(
+            settings, self.placement, weights_bytes=self.weights_bytes, num_cores=num_cores()
+        )
+
+    def new_batch(self) -> NativeStepBatch:
+        """Return an empty running batch."""
+        return self._counted(NativeStepBatch(self._decoder, self._sessions, num_threads=self._threads_of_step))
+
+    def _threads_of_step(self) -> int:
+        return self._num_lone_threads if self._has_one_running() else self._num_threads
+
+
+def open_step_model(bundle: Bundle, settings: RuntimeSettings) -> OnnxStepModel | NativeStepModel:
+    """Open a bundle with the engine that the settings ask for or that suits best, and log which and why.
+
+    Raises:
+        BundleError, ConfigError: as `open_sessions`; ConfigError, too, if the native engine is asked for and cannot be
+            used.
+    """
+    decoder: NativeDecoder | None = None
+    reason = "asked for"
+    if settings.engine != "onnxruntime":
+        try:
+            decoder = _open_decoder(bundle, settings)
+            reason = f"int8 on a CPU with {decoder.instruction_set}"
+        except Unsuitable as error:
+            reason = str(error)
+            if settings.engine == "native":
+                raise ConfigError(
+                    "runtime.engine", "native", f"a machine and a bundle that allow it: {error}"
+                ) from error
+    manifest = bundle.manifest
+    model = f"{manifest.name}/{manifest.version}"
+    engine = "native" if decoder else "onnxruntime"
+    log.info("decoder engine chosen", extra={"model": model, "engine": engine, "reason": reason})
+    return NativeStepModel(bundle, settings, decoder) if decoder else OnnxStepModel(bundle, settings)
+
+
+class Unsuitable(Exception):  # noqa: N818 - a reason to use the other engine, no error
+    """Says why the native engine cannot be used."""
+
+
+def _open_decoder(bundle: Bundle, settings: RuntimeSettings) -> NativeDecoder:
+    """Return the decoder of a bundle; Unsuitable if machine, settings or bundle do not allow it."""
+    placement = place(bundle, settings)
+    if placement.device != "cpu":
+        raise Unsuitable("the model runs on a GPU")
+    precision = placement.precision
+    bundle.graph_paths(precision)  # BundleError if there is no such precision
+    if (weights := bundle.decoder_weights(precision)) is None:
+        raise Unsuitable(f"the bundle does not describe int8 weights of its decoder at {precision}")
+    library = load_library()
+    usable = [name for name in library.instruction_sets if settings.engine == "native" or name in FAST_SETS]
+    if not usable:
+        raise Unsuitable("the CPU has neither AVX-512 VNNI nor AVX-VNNI")
+    architecture = bundle.manifest.architecture
+    if architecture.d_model // architecture.num_heads % 8:
+        raise Unsuitable(f"d_model {architecture.d_model} over {architecture.num_heads} heads is no multiple of 8")
+    content = read_file(bundle.directory / str(bundle.manifest.precisions[precision].weights), max_bytes=MAX_FILE_BYTES)
+    tensors: dict[str, NDArray[Any]] = {}
+    for name, stored in weights.tensors.items():
+        count = stored.num_bytes // np.dtype(stored.dtype).itemsize
+        tensors[name] = np.frombuffer(content, stored.dtype, count, stored.offset).reshape(stored.shape)
+    return NativeDecoder(library, architecture, tensors, weights.activations, instruction_set=usable[0])
+
+
+def load_library() -> Library:
+    """Load the library; Unsuitable if it is not installed or cannot be loaded here."""
+    path = os.environ.get(_LIBRARY_VARIABLE)
+    if path is None:
+        try:
+            import dragoman_native  # noqa: PLC0415 - optional
+        except ImportError as error:
+            raise Unsuitable("dragoman-native is not installed") from error
+        path = str(dragoman_native.LIBRARY)
+    try:
+        return Library(path)
+    except (OSError, EngineError) as error:
+        raise Unsuitable(f"dragoman-native cannot be loaded: {error}") from error

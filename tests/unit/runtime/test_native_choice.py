@@ -1,0 +1,111 @@
+"""Which engine takes the decoder steps of a bundle, and what is said if it is not the one asked for."""
+
+import dataclasses
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.bundle import Bundle, open_bundle
+from service.errors import ConfigError
+from service.runtime import native
+from service.runtime.native import NativeStepModel, open_step_model
+from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.settings import RuntimeSettings
+from tests.tiny_bundle import build_tiny_bundle
+
+_CPU = RuntimeSettings(device="cpu", precision="int8")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    build_tiny_bundle(directory := tmp_path_factory.mktemp("bundle") / "tiny")
+    return open_bundle(directory)
+
+
+@pytest.fixture(scope="module")
+def library() -> native.Library:
+    try:
+        found = native.load_library()
+    except native.Unsuitable as error:
+        pytest.skip(str(error))
+    if not set(found.instruction_sets) & set(native.FAST_SETS):
+        pytest.skip("the CPU multiplies bytes too slowly")
+    return found
+
+
+def _undescribed(bundle: Bundle) -> Bundle:
+    """Return the bundle as if it did not describe its weights."""
+    files = {
+        name: each.model_copy(update={"decoder_weights": None}) for name, each in bundle.manifest.precisions.items()
+    }
+    return dataclasses.replace(bundle, manifest=bundle.manifest.model_copy(update={"precisions": files}))
+
+
+@pytest.mark.usefixtures("library")
+def test_an_int8_bundle_is_decoded_by_the_library_and_the_log_says_so(
+    bundle: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        model = open_step_model(bundle, _CPU)
+
+    assert isinstance(model, NativeStepModel)
+    (record,) = [record for record in caplog.records if record.message == "decoder engine chosen"]
+    assert vars(record)["engine"] == "native"
+    assert "avx" in vars(record)["reason"]
+
+
+def test_the_graph_can_be_asked_for(bundle: Bundle) -> None:
+    assert isinstance(open_step_model(bundle, _CPU.model_copy(update={"engine": "onnxruntime"})), OnnxStepModel)
+
+
+@pytest.mark.usefixtures("library")
+def test_a_bundle_that_does_not_describe_its_weights_falls_back_to_the_graph(
+    bundle: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        assert isinstance(open_step_model(_undescribed(bundle), _CPU), OnnxStepModel)
+
+    (record,) = [record for record in caplog.records if record.message == "decoder engine chosen"]
+    assert "does not describe int8 weights" in vars(record)["reason"]
+
+
+def test_a_precision_in_floats_is_decoded_by_the_graph(bundle: Bundle) -> None:
+    assert isinstance(open_step_model(bundle, _CPU.model_copy(update={"precision": "fp32"})), OnnxStepModel)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"), [("/nowhere/lib.so", "cannot be loaded"), (None, "dragoman-native is not installed")]
+)
+def test_the_native_engine_that_cannot_be_had_ends_the_load_with_the_reason(
+    path: str | None, reason: str, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if path is None:
+        monkeypatch.setitem(sys.modules, "dragoman_native", None)
+    else:
+        monkeypatch.setenv("DRAGOMAN_NATIVE_LIBRARY", path)
+
+    assert isinstance(open_step_model(bundle, _CPU), OnnxStepModel)
+    with pytest.raises(ConfigError, match=reason):
+        open_step_model(bundle, _CPU.model_copy(update={"engine": "native"}))
+
+
+def test_a_library_of_another_version_is_not_used(
+    library: native.Library, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert library.instruction_sets
+    monkeypatch.setattr(native, "_ABI", 0)
+
+    with pytest.raises(ConfigError, match="install it again"):
+        open_step_model(bundle, _CPU.model_copy(update={"engine": "native"}))
+
+
+@pytest.mark.usefixtures("library")
+def test_the_decoder_graph_is_not_opened_for_the_native_engine(bundle: Bundle, tmp_path: Path) -> None:
+    for name in bundle.manifest.files:
+        (tmp_path / name).write_bytes((bundle.directory / name).read_bytes())
+    (tmp_path / bundle.manifest.precisions["int8"].decoder).write_bytes(b"no graph")
+    damaged = Bundle(directory=tmp_path, manifest=bundle.manifest)
+
+    assert isinstance(open_step_model(damaged, _CPU), NativeStepModel)
