@@ -28,7 +28,6 @@ from loadtests.wire import Outcome
 from loadtests.workload import Workload
 
 _NUM_WAITING_CALLERS: Final = 32  # enough to fill the batches of all streams
-_WARM_UP_S: Final = 1.5  # in which calls of a `Generator` come that do not count
 _RETRY_S: Final = 0.1  # after which a caller of a `Generator` who was rejected makes the next call
 _PREPARE_S: Final = 120.0  # most seconds until all processes have made their calls
 _LEAD_S: Final = 0.2  # between the moment in which all processes are ready and the start
@@ -83,27 +82,25 @@ class Generator:
 
     target: Target
     workload: Workload
+    warm_up_s: float = 1.5  # in which calls come that do not count
 
     def offer(self, *, rate_per_s: float, duration_s: float, seed: int) -> Summary:
         """Have calls arrive at random moments (Poisson), the same for the same seed; summarise those after warm-up.
 
         Raises ValueError if not one call comes.
         """
-        arrivals = poisson(rate_per_s)
-        load = Load(workload=self.workload, arrivals=arrivals, warm_up_s=_WARM_UP_S, duration_s=duration_s, seed=seed)
+        times: dict[str, Any] = {"warm_up_s": self.warm_up_s, "duration_s": duration_s}
+        load = Load(workload=self.workload, arrivals=poisson(rate_per_s), **times, seed=seed)
         return _run(load, *_send(self.target, load)).summary
 
-    def throughput_per_s(
-        self, *, duration_s: float, num_callers: int = _NUM_WAITING_CALLERS, warm_up_s: float = _WARM_UP_S
-    ) -> float:
+    def throughput_per_s(self, *, duration_s: float, num_callers: int = _NUM_WAITING_CALLERS) -> float:
         """Return the calls answered in a second, after warm-up, for callers who wait for each answer.
 
         They neither leave nor have a short deadline. Raises RuntimeError if a call fails, or none is answered.
         """
         patient = replace(self.workload, deadline_s=PATIENCE_S, leaving=0.0)
-        load = Load(
-            workload=patient, num_users=num_callers, retry_s=_RETRY_S, warm_up_s=warm_up_s, duration_s=duration_s
-        )
+        times: dict[str, Any] = {"warm_up_s": self.warm_up_s, "duration_s": duration_s}
+        load = Load(workload=patient, num_users=num_callers, retry_s=_RETRY_S, **times)
         began_s, records, _ = _send(self.target, load)
         failed = [record.status for record in records if record.outcome not in {Outcome.ANSWERED, Outcome.REJECTED}]
         if failed:
@@ -111,7 +108,7 @@ class Generator:
         answered = [record.ended_s - began_s for record in records if record.outcome is Outcome.ANSWERED]
         if not answered:
             raise RuntimeError(f"no call of callers who wait was answered: {records[-1].status}")
-        return sum(warm_up_s <= ended_s < load.total_s for ended_s in answered) / duration_s
+        return sum(self.warm_up_s <= ended_s < load.total_s for ended_s in answered) / duration_s
 
 
 def offer(target: Target, load: Load, *, pids: Sequence[int] = ()) -> Run:

@@ -83,7 +83,7 @@ def _measure(options: argparse.Namespace, workload: Workload, target: Target) ->
         run = offer(replace(target, metrics_url=None), load, pids=[target.process.pid])
     else:
         run = offer(target, load)
-    one_text.throughput_per_s(duration_s=0.1, num_callers=1, warm_up_s=0.0)  # it must answer again at once
+    replace(one_text, warm_up_s=0.0).throughput_per_s(duration_s=0.1, num_callers=1)  # it must answer again at once
     if left := work_left(scrape(target.metrics_url)) if target.metrics_url else {}:
         raise ServerError(f"work is left after the overload: {left}")
     return report_of(run, options, capacity_per_s=texts_per_s / size, broken=unclean_end(target))

@@ -169,9 +169,9 @@ def test_every_method_of_a_mix_is_called() -> None:
     answers = {"Translate": answer, "TranslateDocument": sentences, "TranslateStream": echo, "ListModels": answer}
     workload = Workload(methods=Mix(tuple((Method(name), 1.0) for name in answers)))
     with fake_translator(answers, num_threads=16) as address:
-        generator = Generator(target=Target(address=address), workload=workload)
+        generator = Generator(target=Target(address=address), workload=workload, warm_up_s=0.1)
         summary = generator.offer(rate_per_s=60.0, duration_s=0.5, seed=1)
-        assert generator.throughput_per_s(duration_s=0.5, warm_up_s=0.1) > 0
+        assert generator.throughput_per_s(duration_s=0.5) > 0
         failing = replace(generator, workload=Workload(methods=Mix(((Method.CHECK, 1.0),))))
         with pytest.raises(RuntimeError, match="the first with UNIMPLEMENTED"):
             failing.throughput_per_s(duration_s=0.1)
