@@ -19,6 +19,7 @@ COMMANDS = {
     "import": "make a checkpoint of a bundle, to train it further or to measure it",
     "bundle": "make a model bundle of a checkpoint",
     "upgrade": "give a bundle of an earlier version of the format what the present one has",
+    "shortlist": "give a bundle a shortlist: which target tokens are likely for a source",
     "verify": "prove that a bundle computes what its checkpoint does",
     "evaluate": "translate a test set with a bundle and score it",
 }

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 from pydantic import ValidationError
@@ -29,8 +30,10 @@ from service.bundle import (
     graph_tensors,
     open_bundle,
 )
+from service.runtime.shortlist import Shortlist, open_shortlist
 
 _TOKENIZER_NAME = "tokenizer.model"
+_SHORTLIST_NAME = "shortlist.bin"
 
 
 class BundleWriteError(ExportError):
@@ -91,21 +94,44 @@ def upgrade_bundle(source: Path, output: Path) -> Manifest:
     manifest = open_bundle(source).manifest
     if described := [name for name, files in manifest.precisions.items() if files.decoder_weights is not None]:
         raise BundleWriteError(f"{source} describes its decoder weights already: {', '.join(described)}")
+    with _copied(source, output) as directory:
+        precisions = {name: _described(directory, name, manifest) for name in manifest.precisions}
+        if precisions == manifest.precisions:
+            raise BundleWriteError(f"{source} has no decoder whose products are all int8, with its weights in a file")
+        return _add(directory, manifest, {"precisions": precisions})
+
+
+def add_shortlist(source: Path, output: Path, shortlist: Shortlist) -> Manifest:
+    """Copy a bundle into a new directory with a shortlist, in place of the one that it may have had.
+
+    Nothing else changes. The directory appears whole or not at all.
+
+    Raises:
+        BundleError: if the bundle is damaged, or the shortlist is not of its vocabulary.
+        BundleWriteError: if the directory exists.
+    """
+    manifest = open_bundle(source).manifest
+    with _copied(source, output) as directory:
+        (directory / _SHORTLIST_NAME).write_bytes(shortlist.to_bytes())
+        return _add(directory, manifest, {"shortlist": _SHORTLIST_NAME})
+
+
+@contextmanager
+def _copied(source: Path, output: Path) -> Iterator[Path]:
+    """Yield a copy of a bundle that takes its place if all goes well."""
     with _new_directory(output) as directory:
         for path in source.iterdir():
             if path.is_file():
                 shutil.copyfile(path, directory / path.name)
-        precisions = {name: _described(directory, name, manifest) for name in manifest.precisions}
-        if precisions == manifest.precisions:
-            raise BundleWriteError(f"{source} has no decoder whose products are all int8, with its weights in a file")
-        names = manifest.files.keys() | {name for files in precisions.values() for name in files.names()}
-        changes = {
-            "schema_version": SCHEMA_VERSION,
-            "precisions": precisions,
-            "files": {name: file_entry(directory / name) for name in sorted(names)},
-        }
-        manifest = manifest.model_copy(update=changes)
-        _write_manifest(directory, manifest)
+        yield directory
+
+
+def _add(directory: Path, manifest: Manifest, changes: dict[str, Any]) -> Manifest:
+    """Write the manifest of a bundle to which files were added, and return it."""
+    manifest = manifest.model_copy(update={**changes, "schema_version": SCHEMA_VERSION})
+    files = {name: file_entry(directory / name) for name in sorted(manifest.files.keys() | manifest.named_files())}
+    manifest = manifest.model_copy(update={"files": files})
+    _write_manifest(directory, manifest)
     return manifest
 
 
@@ -127,6 +153,8 @@ def _write_manifest(directory: Path, manifest: Manifest) -> None:
     bundle = open_bundle(directory)
     for precision in manifest.precisions:
         bundle.decoder_weights(precision)
+    if manifest.shortlist is not None:
+        open_shortlist(bundle)
 
 
 def exporter_version() -> str:

@@ -35,7 +35,7 @@ SCHEMA_VERSION: Final = 3
 
 1: each precision has an encoder and a decoder with their weights inside; one description of tensors for all precisions.
 2: graphs may share a file of weights, a precision may have an attention graph, and has its own description of tensors.
-3: a precision may say where its decoder's int8 weights lie in that file.
+3: a precision may say where its decoder's int8 weights lie in that file; there may be a shortlist.
 """
 
 _READABLE_VERSIONS: Final = (1, 2, SCHEMA_VERSION)
@@ -298,6 +298,8 @@ class Manifest(_Section):
     default_precision: _Text
     tokenizer: PlainName
     """SentencePiece model."""
+    shortlist: PlainName | None = None
+    """Says which target tokens are likely for a source, see `service.runtime.shortlist`; None: the bundle does not."""
     tensors: Annotated[dict[PlainName, Tensors], Field(max_length=_MAX_PRECISIONS)]
     """Precision to the inputs and outputs of its graphs."""
     files: Annotated[dict[PlainName, FileEntry], Field(max_length=100)]
@@ -308,6 +310,11 @@ class Manifest(_Section):
     """SPDX expression under which the model may be used."""
     attribution: _Text
     """Attribution that the licence requires."""
+
+    def named_files(self) -> frozenset[str]:
+        """Return the files that have a purpose; all of them are in `files`."""
+        others = {self.tokenizer} if self.shortlist is None else {self.tokenizer, self.shortlist}
+        return frozenset(others.union(*(files.names() for files in self.precisions.values())))
 
     def has_attention(self, precision: str) -> bool:
         """Return whether a precision has an attention graph."""
@@ -326,8 +333,7 @@ class Manifest(_Section):
     def _agrees_with_itself(self) -> Self:
         if self.default_precision not in self.precisions:
             raise ValueError(f"default_precision {self.default_precision!r} is none of {sorted(self.precisions)}")
-        graphs = [name for files in self.precisions.values() for name in files.names()]
-        if unlisted := {self.tokenizer, *graphs} - self.files.keys():
+        if unlisted := self.named_files() - self.files.keys():
             raise ValueError(f"no checksum of {sorted(unlisted)}")
         if max(self.special_ids.model_dump().values()) >= self.architecture.vocabulary_size:
             raise ValueError("a special id is outside the vocabulary")
@@ -367,6 +373,14 @@ class Bundle:
     def tokenizer_path(self) -> Path:
         """The SentencePiece model."""
         return self.directory / self.manifest.tokenizer
+
+    @property
+    def shortlist_path(self) -> Path:
+        """The file of the shortlist; BundleError if the bundle has none."""
+        name = self.manifest.shortlist
+        if name is None:
+            raise _manifest_error(self.directory, "shortlist", None, "a file; `export shortlist` makes one")
+        return self.directory / name
 
     def graph_paths(self, precision: str) -> tuple[Path, Path]:
         """Return encoder and decoder of a precision; BundleError if the bundle does not have it."""

@@ -1,0 +1,85 @@
+"""A search with a shortlist: the same as without where it holds everything, and never a token that it does not hold."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from service.datatypes import Hypothesis, SamplingConfig, Segment
+from service.decoding.running_batch import RunningBatch
+from service.decoding.step_model import StepModel
+from service.runtime.shortlist import Shortlist
+from tests.fakes import FIRST_WORD, ToyModel, make_segment
+from tests.shortlisted import ShortlistedModel
+
+NUM_WORDS = 252
+V = FIRST_WORD + NUM_WORDS
+SEGMENTS = [
+    make_segment(5, 6, beam_size=4, max_target_tokens=12),
+    make_segment(7, beam_size=1, max_target_tokens=9, no_repeat_ngram_size=1),
+    make_segment(9, 8, 7, beam_size=2, num_hypotheses=2, max_target_tokens=12, sampling=SamplingConfig(seed=3)),
+    make_segment(200, 5, 6, beam_size=6, num_hypotheses=3, max_target_tokens=12),
+]
+
+
+def shortlist(*, max_size: int) -> Shortlist:
+    """Return one in which every source token may become its 80 successors."""
+    offsets = np.arange(V)[:, None] + np.arange(80)
+    shares = np.zeros(V, np.float32)
+    shares[ToyModel().limits.vocabulary.eos_id] = 1
+    return Shortlist(
+        threshold=0.01,
+        max_size=max_size,
+        begins=np.arange(0, 80 * V + 1, 80, dtype=np.int32),
+        token_ids=(offsets % V).astype(np.int32).ravel(),
+        shares=shares,
+        probabilities=np.full(80 * V, 0.5, np.float16),
+    )
+
+
+def decode(model: StepModel, *segments: Segment) -> list[tuple[Hypothesis, ...]]:
+    batch = RunningBatch(model)
+    order = batch.start(segments)
+    results = {}
+    while batch.num_segments:
+        results.update({ended.segment_id: ended.hypotheses for ended in batch.step().ended})
+    return [results[segment_id] for segment_id in order]
+
+
+def test_a_list_of_the_whole_vocabulary_changes_nothing() -> None:
+    model = ToyModel(num_words=NUM_WORDS)
+    everything = replace(shortlist(max_size=V), threshold=1.0, shares=np.ones(V, np.float32))
+
+    plain, listed = decode(model, *SEGMENTS), decode(ShortlistedModel(model, everything), *SEGMENTS)
+
+    for one, other in zip(plain, listed, strict=True):
+        assert [hypothesis.token_ids for hypothesis in one] == [hypothesis.token_ids for hypothesis in other]
+        assert [hypothesis.score for hypothesis in one] == pytest.approx([hypothesis.score for hypothesis in other])
+
+
+def test_targets_hold_listed_tokens_only() -> None:
+    lists = shortlist(max_size=128)
+    model = ShortlistedModel(ToyModel(num_words=NUM_WORDS), lists)
+
+    for segment, hypotheses in zip(SEGMENTS, decode(model, *SEGMENTS), strict=True):
+        listed = set(lists.of(segment.source_ids).tolist())
+        assert all(listed.issuperset(hypothesis.token_ids) for hypothesis in hypotheses)
+
+
+def test_a_translation_does_not_depend_on_the_lists_beside_it() -> None:
+    model = ShortlistedModel(ToyModel(num_words=NUM_WORDS), shortlist(max_size=128))
+
+    together = decode(model, *SEGMENTS)
+
+    assert together == [decode(model, segment)[0] for segment in SEGMENTS]
+
+
+def test_a_prefix_may_hold_what_is_not_listed() -> None:
+    model = ShortlistedModel(ToyModel(num_words=NUM_WORDS), shortlist(max_size=128))
+    unlisted = 240
+    segment = make_segment(5, beam_size=4, max_target_tokens=12, target_prefix=(unlisted, unlisted))
+
+    ((hypothesis,),) = decode(model, segment)
+
+    assert hypothesis.token_ids[:2] == (unlisted, unlisted)
+    assert hypothesis.token_log_probs[:2] == (0, 0)
