@@ -12,6 +12,8 @@ sampled.
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,10 +21,51 @@ from service.datatypes import Hypothesis, SearchConfig
 from service.decoding.beam_state import BeamState, Continuations, FinishedHypothesis
 from service.decoding.constraints import CandidateRules, Sampler
 from service.decoding.scoring import coverage_penalty, rank, score
-from service.decoding.step_model import BoolArray, FloatArray, IntArray, StepOutput
+from service.decoding.step_model import BoolArray, FloatArray, IntArray, StepBatch, StepOutput
 
 Attend = Callable[[int, Sequence[int]], FloatArray]
 """`StepBatch.cross_attention`"""
+
+
+@dataclass(slots=True, kw_only=True)
+class RankedStep:
+    """The outcome of a step that a network ranked by itself, as `advance` would have."""
+
+    rows: Continuations
+    """[B, K] the best continuations of each segment; dead ones copy its first row."""
+
+    finished: Sequence[tuple[int, int, float, float]]
+    """Hypotheses that took EOS, best first within a segment: segment, row, log-probability of the whole and of EOS."""
+
+    may_end: bool
+    """Whether a search may be over though no hypothesis finished in it."""
+
+
+@runtime_checkable
+class SearchingBatch(StepBatch, Protocol):
+    """A batch that also ranks: for plain beam search, in which numpy would take as long as the network.
+
+    It may leave out rows whose continuations can no longer be part of an answer.
+    """
+
+    def search_step(
+        self, state: BeamState, *, num_candidates: int, forbidden: Sequence[int], eos_id: int
+    ) -> RankedStep:
+        """Extend every row of the state by one token, without changing it; `state.composition.is_plain`.
+
+        Args:
+            state: of the segments of the batch, in order.
+            num_candidates: C, which each row needs.
+            forbidden: tokens that are never taken.
+            eos_id: the token that finishes a hypothesis; not before the minimum length of its segment.
+        """
+
+
+def advance_ranked(state: BeamState, ranked: RankedStep, *, rules: CandidateRules, attend: Attend) -> None:
+    """Take a step that was ranked already, which changes the state."""
+    for segment, parent, log_prob, eos_log_prob in ranked.finished:
+        _finish(state, segment, parent=parent, log_prob=log_prob, eos_log_prob=eos_log_prob, rules=rules, attend=attend)
+    state.extend(ranked.rows)
 
 
 def advance(state: BeamState, output: StepOutput, *, rules: CandidateRules, attend: Attend) -> None:
@@ -72,21 +115,15 @@ class _Step:
             )
 
     def _finish(self, segment: int, *, parent: int, log_prob: float, eos_log_prob: float) -> None:
-        """Score the hypothesis of row `parent` with EOS appended, which `log_prob` includes; keep it if it is good."""
-        state = self._state
-        state.num_finished[segment] += 1
-        search, length = state.searches[segment], int(state.lengths[segment]) + 1
-        final_score = score(log_prob, length=length, alpha=search.length_penalty)
-        if search.coverage_penalty > 0:
-            if final_score <= state.scores_to_beat[segment]:
-                return  # the penalty only lowers it further: no need to compute the attention
-            tokens, _ = state.history.trace(segment, row=parent, length=length - 1)
-            attention = self._attend(segment, [*tokens, self._rules.eos_id])
-            final_score += coverage_penalty(attention, beta=search.coverage_penalty)
-        hypothesis = FinishedHypothesis(
-            parent=parent, length=length, eos_log_prob=eos_log_prob, log_prob=log_prob, score=final_score
+        _finish(
+            self._state,
+            segment,
+            parent=parent,
+            log_prob=log_prob,
+            eos_log_prob=eos_log_prob,
+            rules=self._rules,
+            attend=self._attend,
         )
-        state.keep_finished(segment, hypothesis)
 
     def _advance_unranked(self, rows: Continuations) -> Continuations:
         """Return the rows after a step with those of the unranked segments in place."""
@@ -153,6 +190,32 @@ class _Step:
         else:
             parents = np.arange(len(log_probs))
         return parents[np.isfinite(log_probs[:, 0])]
+
+
+def _finish(
+    state: BeamState,
+    segment: int,
+    *,
+    parent: int,
+    log_prob: float,
+    eos_log_prob: float,
+    rules: CandidateRules,
+    attend: Attend,
+) -> None:
+    """Score the hypothesis of row `parent` with EOS appended, which `log_prob` includes; keep it if it is good."""
+    state.num_finished[segment] += 1
+    search, length = state.searches[segment], int(state.lengths[segment]) + 1
+    final_score = score(log_prob, length=length, alpha=search.length_penalty)
+    if search.coverage_penalty > 0:
+        if final_score <= state.scores_to_beat[segment]:
+            return  # the penalty only lowers it further: no need to compute the attention
+        tokens, _ = state.history.trace(segment, row=parent, length=length - 1)
+        attention = attend(segment, [*tokens, rules.eos_id])
+        final_score += coverage_penalty(attention, beta=search.coverage_penalty)
+    hypothesis = FinishedHypothesis(
+        parent=parent, length=length, eos_log_prob=eos_log_prob, log_prob=log_prob, score=final_score
+    )
+    state.keep_finished(segment, hypothesis)
 
 
 def num_candidates(state: BeamState, *, rules: CandidateRules) -> int:

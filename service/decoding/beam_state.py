@@ -155,6 +155,9 @@ class Composition:
     has_early_stops: bool
     has_prefixes: bool
     has_rules: bool
+    is_plain: bool
+    """Whether all are beam searches without prefixes and rules of their own."""
+
     sampled: tuple[int, ...]
     """Segments whose tokens are sampled."""
 
@@ -168,14 +171,18 @@ class Composition:
         beam_sizes = [search.beam_size for search in searches]
         widest_beam = max(beam_sizes, default=1)
         is_even = min(beam_sizes, default=1) == widest_beam
+        has_prefixes = any(search.target_prefix for search in searches)
+        has_rules = any(rules is not None for rules in state.target_rules)
+        sampled = tuple(segment for segment, sampler in enumerate(state.samplers) if sampler is not None)
         return cls(
             widest_beam=widest_beam,
             is_beyond_beam=None if is_even else np.arange(widest_beam) >= state.beam_sizes[:, None],
             has_minimums=any(search.min_target_tokens for search in searches),
             has_early_stops=any(search.early_stopping for search in searches),
-            has_prefixes=any(search.target_prefix for search in searches),
-            has_rules=any(rules is not None for rules in state.target_rules),
-            sampled=tuple(segment for segment, sampler in enumerate(state.samplers) if sampler is not None),
+            has_prefixes=has_prefixes,
+            has_rules=has_rules,
+            is_plain=not (has_prefixes or has_rules or sampled),
+            sampled=sampled,
             guarded=tuple(segment for segment, search in enumerate(searches) if search.repetition_guard),
         )
 

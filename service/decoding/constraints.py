@@ -37,10 +37,12 @@ class CandidateRules:
         """V."""
 
         special = {vocabulary.pad_id, vocabulary.bos_id, vocabulary.unk_id} - {vocabulary.eos_id}
-        self._never = sorted(token for token in special if 0 <= token < vocabulary.size)
+        self.never = sorted(token for token in special if 0 <= token < vocabulary.size)
+        """Tokens that are never taken."""
+
         # Added to a log-probability: 0 where a token is allowed, -inf where it never is.
         self._bias = np.zeros(vocabulary.size, dtype=np.float32)
-        self._bias[self._never] = -np.inf
+        self._bias[self.never] = -np.inf
 
     def num_candidates(self, num_taken: int) -> int:
         """C that makes the search over candidates equal to the search over the whole vocabulary.
@@ -48,7 +50,7 @@ class CandidateRules:
         Of one row, at most `num_taken` continuations live on and EOS may finish, so the best `num_taken + 1` allowed
         ones suffice; forbidden ones may come before them. A forbidden EOS takes the place of the allowed one.
         """
-        return min(num_taken + 1 + len(self._never), self.vocabulary_size)
+        return min(num_taken + 1 + len(self.never), self.vocabulary_size)
 
     def apply(self, output: StepOutput, *, forbids_eos: BoolArray | None) -> FloatArray:
         """Return the log-probabilities [B, K, C] with those of forbidden candidates set to -inf.

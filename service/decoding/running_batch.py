@@ -5,7 +5,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from service.datatypes import SamplingConfig, SearchConfig, Segment
-from service.decoding.beam_search import advance, conclude, find_ended, num_candidates
+from service.decoding.beam_search import (
+    SearchingBatch,
+    advance,
+    advance_ranked,
+    conclude,
+    find_ended,
+    num_candidates,
+)
 from service.decoding.beam_state import BeamState, indices_without
 from service.decoding.constraints import CandidateRules, SearchPlan, TargetRules
 from service.decoding.guard import EndedSegment, SearchEnd, SecondSearches
@@ -139,6 +146,7 @@ class RunningBatch:
         self._model = model
         self._vocabulary = model.limits.vocabulary
         self._batch = model.new_batch()
+        self._searching = self._batch if isinstance(self._batch, SearchingBatch) else None
         self._rules = CandidateRules(self._vocabulary)
         self._state = BeamState.starting([], bos_id=self._vocabulary.bos_id)
         self._second_searches = SecondSearches(eos_id=self._vocabulary.eos_id)
@@ -183,14 +191,10 @@ class RunningBatch:
 
         If the guard finds a defect in the best hypothesis of a segment, this is encoded and searched once more instead.
         """
-        state, num_rows = self._state, self._num_rows()
-        output = self._batch.step(
-            state.tokens[:, :num_rows],
-            state.parents[:, :num_rows],
-            num_candidates=num_candidates(state, rules=self._rules),
-        )
-        advance(state, output, rules=self._rules, attend=self._batch.cross_attention)
-        num_segments, (ended, again) = self.num_segments, self._settle()
+        num_rows, may_end = self._take_step()
+        num_segments, (ended, again) = self.num_segments, self._settle(may_end=may_end)
+        if not ended and not again:
+            return StepReport(ended=(), num_segments=num_segments, num_rows=num_rows)
         self._leave([*(segment.segment_id for segment in ended), *again])
         self._forget(segment.segment_id for segment in ended)
         if again:
@@ -201,6 +205,22 @@ class RunningBatch:
         """Remove segments without a result."""
         self._leave(ids)
         self._forget(ids)
+
+    def _take_step(self) -> tuple[int, bool]:
+        """Extend every segment by one token; return K of the step, and whether a search may be over."""
+        state, rules, attend = self._state, self._rules, self._batch.cross_attention
+        count = num_candidates(state, rules=rules)
+        if self._searching is not None and state.composition.is_plain:
+            num_rows = state.log_probs.shape[1]
+            ranked = self._searching.search_step(
+                state, num_candidates=count, forbidden=rules.never, eos_id=rules.eos_id
+            )
+            advance_ranked(state, ranked, rules=rules, attend=attend)
+            return num_rows, ranked.may_end or bool(ranked.finished) or state.steps_left <= 0
+        num_rows = self._num_rows()
+        output = self._batch.step(state.tokens[:, :num_rows], state.parents[:, :num_rows], num_candidates=count)
+        advance(state, output, rules=rules, attend=attend)
+        return num_rows, True
 
     def _num_rows(self) -> int:
         """Return K of the next step: the live rows, or all rows of a small batch."""
@@ -225,10 +245,10 @@ class RunningBatch:
             self._state = joining
         self._ids += plans
 
-    def _settle(self) -> tuple[list[EndedSegment], dict[int, SearchPlan]]:
+    def _settle(self, *, may_end: bool) -> tuple[list[EndedSegment], dict[int, SearchPlan]]:
         """Return the segments that have their results now, and how to search once more those that need it, by id."""
         state, ended, again = self._state, [], dict[int, SearchPlan]()
-        is_over = find_ended(state)
+        is_over = find_ended(state) if may_end else []
         looping = self._find_looping()
         for index in sorted({*is_over, *looping}):
             segment_id = self._ids[index]

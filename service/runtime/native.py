@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.bundle import MAX_FILE_BYTES, ActivationScale, Architecture, Bundle, layer_names, read_file
+from service.decoding.beam_search import RankedStep
+from service.decoding.beam_state import BeamState, Continuations
 from service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
 from service.errors import ConfigError, EngineError
 from service.runtime.encoder import EncodingModel
@@ -31,7 +33,7 @@ _LIBRARY_VARIABLE = "DRAGOMAN_NATIVE_LIBRARY"
 FAST_SETS = ("avx512", "avxvnni")
 """Instruction sets with which a step is faster than the graph."""
 
-_ABI = 1
+_ABI = 2
 """Of the library's functions, as they are declared here."""
 
 _PRODUCTS = (
@@ -43,6 +45,9 @@ _PRODUCTS = (
     "feed_forward.outer",
 )
 """Weight matrices of a layer, in the library's order."""
+
+_STEPS_OF_ROWS = 8
+"""Steps whose rows are allocated together."""
 
 _RECTIFIED = "feed_forward.outer"
 """The product whose input is never negative."""
@@ -67,6 +72,18 @@ class _Shape(ctypes.Structure):
     )
 
 
+class _SearchStep(ctypes.Structure):
+    _fields_ = (
+        *((name, _ARRAY) for name in ("log_probs", "token_ids", "parents", "beam_sizes", "lengths", "min_tokens")),
+        *((name, _ARRAY) for name in ("bound_penalties", "scores_to_beat", "early_stopping", "forbidden")),
+        *((name, _ARRAY) for name in ("next_log_probs", "next_token_ids", "next_parents", "next_steps")),
+        *((name, _ARRAY) for name in ("finished", "finished_log_probs", "finished_eos_log_probs")),
+        ("eos_id", c_int64),
+        *((name, c_int32) for name in ("num_rows", "width", "num_candidates", "num_threads", "num_forbidden")),
+        *((name, c_int32) for name in ("num_finished", "may_end")),
+    )
+
+
 _FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "dragoman_error": (c_char_p, ()),
     "dragoman_instruction_sets": (c_char_p, ()),
@@ -81,6 +98,7 @@ _FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "dragoman_batch_add": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY, c_int)),
     "dragoman_batch_keep": (c_int, (_HANDLE, _ARRAY, c_int)),
     "dragoman_batch_cross": (c_int, (_HANDLE, c_int, _ARRAY)),
+    "dragoman_batch_search": (c_int, (_HANDLE, ctypes.POINTER(_SearchStep))),
     "dragoman_batch_step": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY, _ARRAY, c_int, c_int, _ARRAY, _ARRAY)),
 }
 """Result and arguments of each function."""
@@ -194,6 +212,86 @@ def _pointer(array: NDArray[Any]) -> int:
     return array.ctypes.data
 
 
+class _Rows:
+    """Room for the rows of several steps of a search, which the history keeps."""
+
+    def __init__(self, num_segments: int, width: int) -> None:
+        shape = (_STEPS_OF_ROWS, num_segments, width)
+        self.shape = (num_segments, width)
+        log_probs, steps = np.empty(shape, np.float64), np.empty(shape, np.float32)
+        tokens, parents = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        self._steps = [
+            Continuations(log_probs=log_probs[i], tokens=tokens[i], parents=parents[i], steps=steps[i])
+            for i in range(_STEPS_OF_ROWS)
+        ]
+        size = num_segments * width
+        self._pointers = [(_pointer(array), size * array.itemsize) for array in (log_probs, tokens, parents, steps)]
+        self._num_taken = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._num_taken == _STEPS_OF_ROWS
+
+    def take(self) -> tuple[Continuations, list[int]]:
+        """Return the rows of another step, and the addresses of their arrays."""
+        index, self._num_taken = self._num_taken, self._num_taken + 1
+        return self._steps[index], [pointer + index * size for pointer, size in self._pointers]
+
+
+class _Search:
+    """The structure that a search hands to the library, filled as far as it stays the same from step to step."""
+
+    def __init__(self, state: BeamState, forbidden: Sequence[int], eos_id: int, num_candidates: int) -> None:
+        self.state, self.composition, self.num_candidates = state, state.composition, num_candidates
+        num_segments, width = state.num_segments, state.widest_beam
+        self.finished = np.empty((num_segments * width, 2), np.int64)
+        self.finished_log_probs = np.empty(num_segments * width, np.float64)
+        self.finished_eos_log_probs = np.empty(num_segments * width, np.float32)
+        # They live as long as this, and are changed in place.
+        self._arrays = {
+            "beam_sizes": state.beam_sizes,
+            "lengths": state.lengths,
+            "min_tokens": state.min_tokens,
+            "bound_penalties": state.bound_penalties,
+            "scores_to_beat": state.scores_to_beat,
+            "early_stopping": state.early_stopping,
+            "forbidden": np.array(forbidden, np.int64),
+            "finished": self.finished,
+            "finished_log_probs": self.finished_log_probs,
+            "finished_eos_log_probs": self.finished_eos_log_probs,
+        }
+        self.step = _SearchStep(
+            **{name: _pointer(array) for name, array in self._arrays.items()},
+            eos_id=eos_id,
+            width=width,
+            num_candidates=num_candidates,
+            num_forbidden=len(forbidden),
+        )
+        self.rows = _Rows(num_segments, width)
+        self._latest: Continuations | None = None
+        self._latest_pointers: list[int] = []
+
+    def fits(self, state: BeamState, num_candidates: int) -> bool:
+        """Say whether nobody has joined or left since."""
+        is_same = state is self.state and state.composition is self.composition
+        return is_same and num_candidates == self.num_candidates
+
+    def prepare(self, state: BeamState) -> Continuations:
+        """Point to the state's rows and to room for the next ones, which are returned."""
+        step, latest = self.step, self._latest
+        if latest is not None and state.log_probs is latest.log_probs and state.tokens is latest.tokens:
+            step.log_probs, step.token_ids, step.parents = self._latest_pointers[:3]
+        else:
+            self._given = [np.ascontiguousarray(rows) for rows in (state.log_probs, state.tokens, state.parents)]
+            step.log_probs, step.token_ids, step.parents = (_pointer(rows) for rows in self._given)
+        step.num_rows = state.log_probs.shape[1]
+        if self.rows.is_full:
+            self.rows = _Rows(*self.rows.shape)
+        self._latest, self._latest_pointers = self.rows.take()
+        step.next_log_probs, step.next_token_ids, step.next_parents, step.next_steps = self._latest_pointers
+        return self._latest
+
+
 class NativeStepBatch:
     """The segments of one running batch; one thread at a time may use it.
 
@@ -204,7 +302,9 @@ class NativeStepBatch:
         """Start without segments; `num_threads` says before a step how many may take it."""
         self._library, self._sessions = decoder.library, sessions
         self._num_threads = num_threads
-        self._step, self._keep = self._library.function("batch_step"), self._library.function("batch_keep")
+        self._step, self._search_step = self._library.function("batch_step"), self._library.function("batch_search")
+        self._bytes = self._library.function("batch_bytes")
+        self._search: _Search | None = None
         self._handle = self._library.new("batch", decoder.handle)
         self._finalizer = weakref.finalize(self, self._library.function("batch_free"), self._handle)
         shape = decoder.architecture
@@ -247,8 +347,36 @@ class NativeStepBatch:
         )
         if fault:
             raise self._library.error()
-        self.cache_bytes = self._library.function("batch_bytes")(self._handle)
+        self.cache_bytes = self._bytes(self._handle)
         return self._output
+
+    def search_step(
+        self, state: BeamState, *, num_candidates: int, forbidden: Sequence[int], eos_id: int
+    ) -> RankedStep:
+        """Take a step and rank, as `SearchingBatch` says."""
+        search = self._search
+        if search is None or not search.fits(state, num_candidates):
+            search = self._search = _Search(state, forbidden, eos_id, num_candidates)
+        rows, step = search.prepare(state), search.step
+        step.num_threads = self._num_threads()
+        if self._search_step(self._handle, step):
+            raise self._library.error()
+        count = step.num_finished
+        finished = (
+            [
+                (*places, log_prob, eos_log_prob)
+                for places, log_prob, eos_log_prob in zip(
+                    search.finished[:count].tolist(),
+                    search.finished_log_probs[:count].tolist(),
+                    search.finished_eos_log_probs[:count].tolist(),
+                    strict=True,
+                )
+            ]
+            if count
+            else []
+        )
+        self.cache_bytes = self._bytes(self._handle)
+        return RankedStep(rows=rows, finished=finished, may_end=bool(step.may_end))
 
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
         """Return what `StepBatch.cross_attention` says; BundleError if the bundle has no attention graph."""

@@ -459,4 +459,89 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
   for (const auto& segment : segments_) ++segment->position;
 }
 
+void Batch::search(SearchStep& step) {
+  require(step.num_rows >= 1 && step.num_rows <= kMaxRows, "the number of rows is not between 1 and 1,024");
+  require(step.width >= 1 && step.width <= kMaxRows, "the widest beam is not between 1 and 1,024");
+  const size_t num_rows = size_t(step.num_rows), num_segments = segments_.size();
+  live_.resize(num_segments * num_rows);
+  for (size_t b = 0; b < num_segments; ++b) {
+    require(step.beam_sizes[b] >= 1 && step.beam_sizes[b] <= step.width, "a beam wider than the widest");
+    for (size_t k = 0; k < num_rows; ++k) {
+      const double log_prob = step.log_probs[b * num_rows + k];
+      const bool can_win = step.early_stopping[b] || !(log_prob / step.bound_penalties[b] <= step.scores_to_beat[b]);
+      live_[b * num_rows + k] = log_prob > -std::numeric_limits<double>::infinity() && (k == 0 || can_win);
+    }
+  }
+  const size_t size = live_.size() * size_t(std::max(step.num_candidates, 0));
+  log_probs_.resize(size), candidate_ids_.resize(size);
+  this->step(step.num_rows, step.token_ids, step.parents, live_.data(), step.num_candidates, step.num_threads,
+             log_probs_.data(), candidate_ids_.data());
+  step.num_finished = step.may_end = 0;
+  for (int b = 0; b < int(num_segments); ++b) rank(step, b);
+}
+
+void Batch::rank(SearchStep& step, int b) const {
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  const int num_rows = step.num_rows, num_candidates = step.num_candidates, beam_size = int(step.beam_sizes[b]);
+  const bool forbids_eos = step.lengths[b] < step.min_tokens[b];
+  const uint8_t* live = live_.data() + size_t(b) * size_t(num_rows);
+  const auto is_forbidden = [&](int64_t token) {
+    return std::find(step.forbidden, step.forbidden + step.num_forbidden, token) !=
+               step.forbidden + step.num_forbidden || (forbids_eos && token == step.eos_id);
+  };
+  // The next candidate of each row that is allowed; a row's candidates descend.
+  struct Head {
+    double total;
+    int index;
+  };
+  Head heads[kMaxRows];
+  const auto advance = [&](int k, int index) {
+    const size_t first = (size_t(b) * size_t(num_rows) + size_t(k)) * size_t(num_candidates);
+    for (; index < num_candidates; ++index) {
+      const double total = step.log_probs[b * num_rows + k] + double(log_probs_[first + size_t(index)]);
+      if (total > kNone && !is_forbidden(candidate_ids_[first + size_t(index)])) {
+        heads[k] = {total, index};
+        return;
+      }
+    }
+    heads[k] = {kNone, num_candidates};
+  };
+  int num_heads = 0;  // rows behind the last one that is live have none
+  for (int k = 0; k < num_rows; ++k) {
+    heads[k] = {kNone, num_candidates};
+    if (live[k]) advance(k, 0), num_heads = k + 1;
+  }
+  const size_t at = size_t(b) * size_t(step.width);
+  int count = 0;
+  for (int ranked = 0; count < beam_size || ranked < beam_size; ++ranked) {
+    int best = 0;
+    for (int k = 1; k < num_heads; ++k)
+      if (heads[k].total > heads[best].total) best = k;
+    if (num_heads == 0 || heads[best].index == num_candidates) break;
+    const size_t candidate =
+        (size_t(b) * size_t(num_rows) + size_t(best)) * size_t(num_candidates) + size_t(heads[best].index);
+    const double total = heads[best].total;
+    if (candidate_ids_[candidate] == step.eos_id) {
+      if (ranked < beam_size) {
+        const size_t place = size_t(step.num_finished++);
+        step.finished[place * 2] = b, step.finished[place * 2 + 1] = best;
+        step.finished_log_probs[place] = total, step.finished_eos_log_probs[place] = log_probs_[candidate];
+      }
+    } else if (count < beam_size) {
+      step.next_log_probs[at + size_t(count)] = total, step.next_parents[at + size_t(count)] = best;
+      step.next_token_ids[at + size_t(count)] = candidate_ids_[candidate];
+      step.next_steps[at + size_t(count)] = log_probs_[candidate];
+      ++count;
+    }
+    advance(best, heads[best].index + 1);
+  }
+  const double top = count > 0 ? step.next_log_probs[at] : kNone;
+  if (top / step.bound_penalties[b] <= step.scores_to_beat[b]) step.may_end = 1;
+  for (int i = count; i < step.width; ++i) {  // copies of the best row, which keep nothing alive
+    step.next_log_probs[at + size_t(i)] = kNone, step.next_steps[at + size_t(i)] = 0;
+    step.next_token_ids[at + size_t(i)] = count > 0 ? step.next_token_ids[at] : 0;
+    step.next_parents[at + size_t(i)] = count > 0 ? step.next_parents[at] : 0;
+  }
+}
+
 }  // namespace dragoman

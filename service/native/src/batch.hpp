@@ -20,6 +20,32 @@ struct Segment {
   std::vector<int32_t> shortlist_ids;
 };
 
+// One step of plain beam search: what the search knows before it, and where the outcome goes. B segments, K rows before
+// and W after the step; arrays are [B], [B][K] or [B][W].
+struct SearchStep {
+  const double* log_probs;       // [B][K] of the hypotheses, best first; -inf: no hypothesis
+  const int64_t* token_ids;      // [B][K]
+  const int64_t* parents;        // [B][K]
+  const int64_t* beam_sizes;     // [B] at most W
+  const int64_t* lengths;        // [B]
+  const int64_t* min_tokens;     // [B] the shortest target, EOS not counted
+  const double* bound_penalties; // [B] the length penalty that is best for a hypothesis that goes on
+  const double* scores_to_beat;  // [B]
+  const uint8_t* early_stopping; // [B]
+  const int64_t* forbidden;      // token ids
+  double* next_log_probs;        // [B][W]
+  int64_t* next_token_ids;       // [B][W]
+  int64_t* next_parents;         // [B][W]
+  float* next_steps;             // [B][W] log-probabilities of the tokens alone
+  int64_t* finished;             // [B * W][2] segment and row of each hypothesis that took EOS, best first in a segment
+  double* finished_log_probs;    // [B * W] EOS included
+  float* finished_eos_log_probs; // [B * W]
+  int64_t eos_id;
+  int32_t num_rows, width, num_candidates, num_threads, num_forbidden;
+  int32_t num_finished;          // set
+  int32_t may_end;               // set: whether the best hypothesis of a segment can no longer beat those that finished
+};
+
 class Batch {
  public:
   explicit Batch(std::shared_ptr<Model> model) : model_(std::move(model)) {}
@@ -40,6 +66,10 @@ class Batch {
   void step(int num_rows, const int64_t* token_ids, const int64_t* parents, const uint8_t* live, int num_candidates,
             int num_threads, float* log_probs, int64_t* candidate_ids);
 
+  // Takes a step and ranks: of the continuations of each segment those among the best K that are EOS finish, the best K
+  // others go on. Rows that can no longer win are not computed; none of their continuations could either.
+  void search(SearchStep& step);
+
  private:
   struct Row {
     int segment;
@@ -54,6 +84,7 @@ class Batch {
 
   void check(int num_rows, const int64_t* token_ids, const int64_t* parents, int num_candidates) const;
   void assign_slots(int num_rows, const int64_t* parents, const uint8_t* live);
+  void rank(SearchStep& step, int segment) const;
   void grow(Segment& segment, int needed);
   void describe_slots();
   int64_t bytes_of(const Segment& segment) const;
@@ -72,6 +103,9 @@ class Batch {
   size_t floats_room_ = 0;
   Memory<uint8_t> bytes_;
   size_t bytes_room_ = 0;
+  std::vector<uint8_t> live_;          // of a search
+  std::vector<float> log_probs_;
+  std::vector<int64_t> candidate_ids_;
   std::vector<Best> best_;
   std::vector<float> best_values_;
   std::vector<int32_t> best_columns_;

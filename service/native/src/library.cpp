@@ -46,7 +46,7 @@ const Kernels* usable(const std::string& name) {
 }  // namespace
 
 // Of the functions' meaning: raised with every change that callers must know.
-EXPORTED int dragoman_abi() { return 1; }
+EXPORTED int dragoman_abi() { return 2; }
 
 EXPORTED const char* dragoman_error() { return last_error.c_str(); }
 
@@ -114,4 +114,7 @@ EXPORTED int dragoman_batch_step(Batch* batch, int num_rows, const int64_t* toke
   return guarded([&] {
     batch->step(num_rows, token_ids, parents, live, num_candidates, num_threads, log_probs, candidate_ids);
   });
+}
+EXPORTED int dragoman_batch_search(Batch* batch, dragoman::SearchStep* step) {
+  return guarded([&] { batch->search(*step); });
 }
