@@ -74,8 +74,8 @@ def select_ahead(
 ) -> list[PendingSegment]:
     """Return which of `waiting`, in the order they should be served, are encoded with others, before they join.
 
-    They keep their places in the queue. An encoder run costs the same for any number of segments, and as much as 13
-    tokens more for being one; where segments join one at a time, this makes several runs one.
+    They keep their places in the queue. An encoder run costs as much as some tokens whatever it encodes; where segments
+    join one at a time, this makes several runs one.
 
     Args:
         waiting: the next segments of the queue.

@@ -16,6 +16,9 @@ LENGTH_BUCKET = 32
 
 _HUGE_PAGE_BYTES = 2 << 20
 
+_PATIENCE_STEPS = 8
+"""On the model that ships so many steps with twice the slots needed cost as much as moving to fewer and back."""
+
 SEGMENT_BUCKET = 8
 """Room for segments is added so many at a time."""
 
@@ -45,6 +48,9 @@ class SlotTable:
         self.visible: BoolArray = np.zeros((0, 1, LENGTH_BUCKET), dtype=np.bool_)
         """[B, K, L], True where row k of segment b sees slot l; replaced, not changed, by the methods."""
 
+        self._num_steps = 0
+        self._excess_began: int | None = None  # the step since which at most half of the slots are needed
+
     @property
     def num_slots(self) -> int:
         """L, slots of each segment's pool, a multiple of `LENGTH_BUCKET`."""
@@ -56,11 +62,11 @@ class SlotTable:
         self.visible = np.concatenate([self.visible, np.zeros((count, num_rows, num_slots), dtype=np.bool_)])
 
     def keep_segments(self, keep: Sequence[int]) -> None:
-        """Forget every segment but those given, which take that order, and slots at the end that none uses."""
+        """Forget every segment but those given, which take that order, and slots at the end long unused by any."""
         kept = self.visible[np.asarray(keep, dtype=np.int64)]
         used = np.flatnonzero(kept.any(axis=(0, 1)))
         needed = round_up(int(used[-1]) + 1 if used.size else 0, LENGTH_BUCKET)
-        self.visible = kept[:, :, : fitting_length(self.num_slots, needed)]
+        self.visible = kept[:, :, : self._fitting_slots(needed) if keep else needed]
 
     def append(self, parents: IntArray) -> IntArray:
         """Let every row continue that of `parents` [B, K] with one more token; return the slot of each, [B, K]."""
@@ -76,7 +82,19 @@ class SlotTable:
         slots: IntArray = is_used.argsort(axis=1, kind="stable")[:, :num_rows]  # free ones first, each part in order
         inherited[segments, np.arange(num_rows), slots] = True
         self.visible = inherited
+        self._num_steps += 1
         return slots
+
+    def _fitting_slots(self, needed: int) -> int:
+        """Return what is needed, or the current number if that is little more, or has been more for a short time."""
+        excess = self.num_slots - needed
+        if excess < needed:
+            self._excess_began = None
+            return self.num_slots
+        if self._excess_began is None:
+            self._excess_began = self._num_steps
+        is_lasting = (self._num_steps - self._excess_began) * excess >= _PATIENCE_STEPS * needed
+        return needed if is_lasting else self.num_slots
 
 
 class SegmentBuffers:
@@ -125,10 +143,12 @@ class SegmentBuffers:
 
     def keep_segments(self, keep: Sequence[int]) -> None:
         """Move the parts of the given segments to 0, 1, ... in that order, and forget the others."""
-        sources = np.asarray(keep, dtype=np.int64)
-        targets = np.flatnonzero(sources != np.arange(len(keep)))
-        if targets.size:
-            self._arrays[:, targets] = self._arrays[:, sources[targets]]
+        moved = {target: source for target, source in enumerate(keep) if target != source}
+        if moved.keys().isdisjoint(moved.values()):
+            for target, source in moved.items():
+                self._arrays[:, target] = self._arrays[:, source]
+        else:
+            self._arrays[:, list(moved)] = self._arrays[:, list(moved.values())]
         self._num_segments = len(keep)
 
     def _lay_out(self, capacity: int, length: int, *, kept: int) -> None:

@@ -111,7 +111,6 @@ class OnnxStepBatch:
         indices = np.asarray(keep, dtype=np.int64)
         self._positions = self._positions[indices]
         self._source_lengths = self._source_lengths[indices]
-        self._fit_buffers()
 
     def _fitted_binding(self, *, num_rows: int, num_candidates: int) -> StepBinding:
         """Return the binding for a step of these sizes; the current one if they are those of the last step."""

@@ -102,17 +102,36 @@ def test_slots_of_a_segment_do_not_depend_on_its_neighbours() -> None:
         assert together.append(beside)[0, :2].tolist() == own[0].tolist()
 
 
-def test_slots_at_the_end_go_with_the_segment_that_needed_them() -> None:
+def grown_table() -> SlotTable:
+    """Return a table of twice the fewest slots, because of the first of two segments."""
     table = SlotTable()
     table.add_segments(1)
     for _ in range(LENGTH_BUCKET + 1):
         table.append(np.zeros((1, 1), dtype=np.int64))
     table.add_segments(1)
-    grown = table.num_slots
+    return table
 
+
+def test_slots_at_the_end_go_some_steps_after_the_segment_that_needed_them() -> None:
+    table = grown_table()
+
+    sizes = [table.num_slots]
     table.keep_segments([1])
+    for num_steps in (3, 5):
+        for _ in range(num_steps):
+            table.append(np.zeros((1, 1), dtype=np.int64))
+        table.keep_segments([0])
+        sizes.append(table.num_slots)
 
-    assert (grown, table.num_slots) == (2 * LENGTH_BUCKET, LENGTH_BUCKET)
+    assert sizes == [2 * LENGTH_BUCKET, 2 * LENGTH_BUCKET, LENGTH_BUCKET]
+
+
+def test_slots_at_the_end_go_at_once_with_the_last_segment() -> None:
+    table = grown_table()
+
+    table.keep_segments([])
+
+    assert table.num_slots == LENGTH_BUCKET
 
 
 def test_halves_take_half_of_the_bytes_and_room_for_more_segments_counts() -> None:
