@@ -1,5 +1,6 @@
 # One verb per job, the same for people and for CI. `make help` lists them.
-# Needs Python 3.11 or newer with venv; everything else is installed into .venv.
+# Needs Python 3.11 or newer with venv; everything else is installed into .venv. Where there is a C++ compiler, the
+# native decoder (service/native) is built, too.
 
 PYTHON ?= python3
 VENV := .venv
@@ -104,22 +105,34 @@ $(VENV)/bin/python:
 	@echo "creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.serve: pyproject.toml | $(VENV)/bin/python
+# Nothing needs the native decoder: where it cannot be built, a line says so each time, and ONNX Runtime decodes.
+NATIVE := $(wildcard $(addprefix service/native/,pyproject.toml setup.py dragoman_native/*.py src/*))
+WITHOUT_NATIVE := int8 models decode on ONNX Runtime, which is slower.
+
+$(VENV)/.native: $(NATIVE) | $(VENV)/bin/python
+	@[ "$$(uname -sm)" = "Linux x86_64" ] || exit 0; \
+	compiler=$$(command -v "$${CXX:-c++}" || command -v g++) || \
+		{ echo "no C++ compiler: $(WITHOUT_NATIVE) With one (apt install g++), the native decoder is built." >&2; exit 0; }; \
+	echo "building the native decoder ..."; \
+	CXX=$$compiler $(PIP) ./service/native >$@.log 2>&1 && touch $@ || \
+		echo "the native decoder cannot be built ($@.log says why): $(WITHOUT_NATIVE)" >&2
+
+$(VENV)/.serve: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing what serving needs (no PyTorch) ..."
 	@$(PIP) --editable '.[serve]'
 	@touch $@
 
-$(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.bench: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing what the comparison with other systems needs ..."
 	@$(PIP) --editable '.[bench]'
 	@touch $@ $(VENV)/.serve
 
-$(VENV)/.load: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.load: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing what the load tests need ..."
 	@$(PIP) --editable '.[serve,load]'
 	@touch $@ $(VENV)/.serve
 
-$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing what training, export and the checks need ..."
 	@$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.serve $(VENV)/.bench $(VENV)/.load

@@ -54,9 +54,12 @@ setup(
             sources=sorted(
                 str(path.relative_to(Path(__file__).parent)) for path in Path(__file__).parent.glob("src/*.cpp")
             ),
-            depends=sorted(
-                str(path) for pattern in ("*.hpp", "*.inc") for path in Path(__file__).parent.glob(f"src/{pattern}")
-            ),
+            depends=[
+                __file__,
+                *sorted(
+                    str(path) for pattern in ("*.hpp", "*.inc") for path in Path(__file__).parent.glob(f"src/{pattern}")
+                ),
+            ],
             extra_compile_args=FLAGS,
             extra_link_args=["-static-libstdc++", "-static-libgcc", "-pthread", "-s"],
             language="c++",

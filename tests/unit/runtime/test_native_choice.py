@@ -83,6 +83,7 @@ def test_the_native_engine_that_cannot_be_had_ends_the_load_with_the_reason(
 ) -> None:
     if path is None:
         monkeypatch.setitem(sys.modules, "dragoman_native", None)
+        monkeypatch.delenv("DRAGOMAN_NATIVE_LIBRARY", raising=False)
     else:
         monkeypatch.setenv("DRAGOMAN_NATIVE_LIBRARY", path)
 
