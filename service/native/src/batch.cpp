@@ -77,6 +77,9 @@ void Batch::add(int source_length, const float* cross, const int32_t* shortlist,
         for (int64_t i = 0; i < size; ++i) at[i * kBlock] = key[i];
         std::memcpy(values + s * d + head * size, key + values_size, size_t(size) * sizeof(float));
       }
+    for (int64_t at = 0; at < room; at += kBlock)
+      segment->is_finite &= model.kernels.is_finite(keys + at * d, int(kBlock * d));
+    for (int64_t s = 0; s < source_length; ++s) segment->is_finite &= model.kernels.is_finite(values + s * d, int(d));
   }
   if (shortlist_size > 0) {
     for (int i = 0; i < shortlist_size; ++i)
@@ -85,8 +88,8 @@ void Batch::add(int source_length, const float* cross, const int32_t* shortlist,
     segment->shortlist_ids.assign(shortlist, shortlist + shortlist_size);
     segment->shortlist.pick(model.projection.view(), shortlist, shortlist_size);
   }
-  num_bytes_ += bytes_of(*segment);
   segments_.push_back(std::move(segment));
+  num_bytes_ += bytes_of(*segments_.back());
 }
 
 int64_t Batch::bytes_of(const Segment& segment) const {
@@ -154,11 +157,11 @@ void Batch::grow(Segment& segment, int needed) {
     // Unseen keys are multiplied too; unseen values are not.
     if (layer % 2 == 0) std::memset(target + before, 0, size_t(after - before) * sizeof(float));
   }
-  segment.pool = std::move(pool);
   const size_t words = size_t(segment.num_slots + 63) / 64, more = size_t(room + 63) / 64;
   std::vector<uint64_t> visible(size_t(segment.num_rows) * more, 0);
   for (size_t k = 0; k < size_t(segment.num_rows); ++k)
     std::copy_n(segment.visible.begin() + ptrdiff_t(k * words), words, visible.begin() + ptrdiff_t(k * more));
+  segment.pool = std::move(pool);
   segment.visible.swap(visible);
   num_bytes_ -= bytes_of(segment);
   segment.num_slots = room;
@@ -237,13 +240,16 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
                  int num_candidates, int num_threads, float* log_probs, int64_t* candidate_ids) {
   Model& model = *model_;
   const Kernels& kernels = model.kernels;
+  require(!is_half_stepped_, "an earlier step of the batch failed");
   check(num_rows, token_ids, parents, num_candidates);
+  is_half_stepped_ = true;
   assign_slots(num_rows, parents, live);
   describe_slots();
   const int n = int(rows_.size()), d = model.d, num_heads = model.shape.num_heads, num_layers = model.shape.num_layers;
   const int num_segments = this->num_segments();
   const bool is_pre = model.shape.is_pre_norm;
   const float epsilon = model.shape.epsilon;
+  const float none = -std::numeric_limits<float>::infinity(), unknown = std::numeric_limits<float>::quiet_NaN();
   Crew crew(model, num_threads);
 
   // Room for the states of all rows.
@@ -294,6 +300,11 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
     const float* row = states + r * stride;
     if (is_pre) kernels.norm(row, norm.scale.get(), norm.bias.get(), epsilon, d, normed + r * stride);
     round(is_pre ? normed + r * stride : row, r, w, rounded);
+  };
+  // Rounding makes numbers of whatever is none: states carry it on.
+  const auto round_mixed = [&](int r, const Weights& w) {
+    if (!kernels.is_finite(mixed + r * stride, d)) std::fill_n(states + r * stride, d, unknown);
+    round(mixed + r * stride, r, w, rounded);
   };
   const auto multiply = [&](Product product) {
     const Weights& w = *product.weights;
@@ -348,7 +359,7 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
                       joined_stride, keys, values, span.num_positions, bias_.data() + span.bias, seen_.data() + span.seen,
                       own_scratch, mixed + span.first * stride, stride});
     });
-    for_rows([&](int r) { round(mixed + r * stride, r, weights(kSelfOut), rounded); });
+    for_rows([&](int r) { round_mixed(r, weights(kSelfOut)); });
     add_product(rounded, weights(kSelfOut));
     for_rows([&](int r) {
       leave(r, layer.norms[kSelfNorm]);
@@ -364,7 +375,7 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
                       joined_stride, keys, keys + keys_size, segment.source_length, nullptr, nullptr, own_scratch,
                       mixed + span.first * stride, stride});
     });
-    for_rows([&](int r) { round(mixed + r * stride, r, weights(kCrossOut), rounded); });
+    for_rows([&](int r) { round_mixed(r, weights(kCrossOut)); });
     add_product(rounded, weights(kCrossOut));
     for_rows([&](int r) {
       leave(r, layer.norms[kCrossNorm]);
@@ -418,7 +429,6 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
     b = end;
   }
 
-  const float none = -std::numeric_limits<float>::infinity(), unknown = std::numeric_limits<float>::quiet_NaN();
   if (live) {
     const size_t size = size_t(num_segments) * size_t(num_rows) * capacity;
     std::fill_n(log_probs, size, none), std::fill_n(candidate_ids, size, 0);
@@ -431,7 +441,7 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
     const int chunks = has_shortlist ? (segment.shortlist.view().panels() + kChunk - 1) / kChunk : num_chunks;
     float* values = log_probs + row.index * num_candidates;
     int64_t* tokens = candidate_ids + row.index * num_candidates;
-    const bool is_finite = kernels.is_finite((is_pre ? normed : states) + r * stride, d);
+    const bool is_finite = segment.is_finite && kernels.is_finite((is_pre ? normed : states) + r * stride, d);
     const float log_sum = kernels.log_sum(sums + r * 32, sums_stride, chunks);
     Best* lists[kMaxLanes];
     int taken[kMaxLanes] = {};
@@ -447,7 +457,7 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
           winner = lane;
       }
       if (winner < 0) {  // the shortlist has no more
-        values[c] = none, tokens[c] = 0;
+        values[c] = is_finite ? none : unknown, tokens[c] = 0;
         continue;
       }
       const int32_t column = lists[winner]->columns[taken[winner]];
@@ -457,6 +467,7 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
     }
   });
   for (const auto& segment : segments_) ++segment->position;
+  is_half_stepped_ = false;
 }
 
 void Batch::search(SearchStep& step) {

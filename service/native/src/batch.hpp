@@ -12,10 +12,11 @@ struct Segment {
   int source_length = 0;
   int position = 0;       // steps taken
   int num_rows = 0;       // K of the last step
-  int num_slots = 0;      // room of the self-attention caches, a multiple of 64
+  int num_slots = 0;      // room of the self-attention caches, a multiple of 32
+  bool is_finite = true;  // what the encoder made of the source; if not, no score of the segment is a number
   Memory<float> cross;    // for every layer keys [blocks][d][16], then values [source_length][d]
   Memory<float> pool;     // for every layer keys [num_slots / 16][d][16], then values [num_slots][d]
-  std::vector<uint64_t> visible;  // [K][num_slots / 64] bits: slots whose tokens are those of the row's hypothesis
+  std::vector<uint64_t> visible;  // [K][num_slots / 64, rounded up] bits: slots whose tokens are those of the row's hypothesis
   PackedWeights shortlist;        // columns of the projection; not set: all
   std::vector<int32_t> shortlist_ids;
 };
@@ -62,7 +63,8 @@ class Batch {
   void copy_cross(int segment, float* cross) const;
 
   // Appends a token to every live row; see `StepBatch.step`. Rows with live[b, k] == 0 are left out: their outputs are
-  // -inf and token 0. Returns whether all other rows have finite scores; those that have not are NaN.
+  // -inf and token 0. Scores of rows whose states are not finite are NaN. After an error in what is passed the batch is
+  // as before; after another error it can be stepped no more.
   void step(int num_rows, const int64_t* token_ids, const int64_t* parents, const uint8_t* live, int num_candidates,
             int num_threads, float* log_probs, int64_t* candidate_ids);
 
@@ -92,6 +94,7 @@ class Batch {
   std::shared_ptr<Model> model_;
   std::vector<std::unique_ptr<Segment>> segments_;
   int64_t num_bytes_ = 0;
+  bool is_half_stepped_ = false;  // a step failed after it had changed segments
 
   // Of the step in hand.
   std::vector<Row> rows_;

@@ -7,7 +7,7 @@ Model::Model(const Shape& given, const Kernels& chosen) : shape(given), kernels(
   for (int size : {shape.d_model, shape.num_heads, shape.ffn_size, shape.vocabulary_size, shape.max_positions})
     require(size >= 1 && size <= kMost, "a size of the model is not between 1 and 2^24");
   require(shape.num_layers >= 1 && shape.num_layers <= 1024, "the number of layers is not between 1 and 1024");
-  require(shape.d_model <= 1 << 16 && shape.ffn_size <= 1 << 20, "d_model exceeds 2^16, or ffn_size 2^20");
+  require(shape.d_model <= kMaxInputs && shape.ffn_size <= kMaxInputs, "d_model or ffn_size exceeds 2^16");
   require(shape.d_model % shape.num_heads == 0, "d_model is no multiple of the number of heads");
   d = shape.d_model, head_size = d / shape.num_heads;
   require(head_size % 8 == 0, "the head size is no multiple of 8");

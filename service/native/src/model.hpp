@@ -37,6 +37,9 @@ inline void require_finite(const float* values, int64_t count, const char* what)
   for (int64_t i = 0; i < count; ++i) require(std::isfinite(values[i]), what);
 }
 
+constexpr int kMaxInputs = 1 << 16;    // sums of so many products of two bytes fit 32 bits
+constexpr float kMaxFactor = 1e28f;    // such a sum times it is finite
+
 // A weight matrix that owns its memory.
 class PackedWeights {
  public:
@@ -47,9 +50,11 @@ class PackedWeights {
   void pack(const int8_t* w, int64_t input_stride, int64_t output_stride, const float* factors, const float* bias,
             int inputs, int outputs, float scale, int zero_point) {
     require(inputs >= 1 && outputs >= 1, "a product without inputs or outputs");
-    require(std::isfinite(scale) && scale >= 0, "the scale of activations is not a number from 0 on");
-    require(zero_point >= 0 && zero_point <= 255, "a zero point outside 0..255");
-    require_finite(factors, outputs, "a factor of a weight is not finite");
+    require(inputs <= kMaxInputs, "a product of more than 2^16 inputs");
+    require(scale == 0 || (std::isnormal(scale) && scale > 0), "the scale of activations is not a number from 0 on");
+    require(zero_point >= 0 && zero_point <= (scale > 0 ? 255 : 128), "a zero point outside 0..255, or 0..128 by row");
+    for (int n = 0; n < outputs; ++n)
+      require(std::abs(factors[n]) * (scale > 0 ? scale : 1.0f) <= kMaxFactor, "a factor of a weight exceeds 1e28");
     if (bias) require_finite(bias, outputs, "a bias is not finite");
     const int64_t room = rounded_up(outputs, kPanel), groups = (inputs + 3) / 4;
     packed_ = allocated<int8_t>(size_t(room * groups * 4));

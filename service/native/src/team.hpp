@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -17,8 +18,13 @@ namespace dragoman {
 // of microseconds and then sleep.
 class Team {
  public:
+  // With fewer workers where the system gives no more threads.
   explicit Team(int num_workers) {
-    for (int i = 0; i < num_workers; ++i) workers_.emplace_back([this] { work(); });
+    workers_.reserve(size_t(num_workers));
+    try {
+      for (int i = 0; i < num_workers; ++i) workers_.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {
+    }
   }
   ~Team() {
     {

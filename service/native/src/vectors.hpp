@@ -24,7 +24,7 @@ INLINE unsigned greater(f16 a, f16 b) { return _mm512_cmp_ps_mask((__m512)a, (__
 INLINE f16 zero_below(f16 x, float bound, f16 v) {
   return (f16)_mm512_maskz_mov_ps(_mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(bound), _CMP_GE_OQ), (__m512)v);
 }
-INLINE f16 lower_half(f16 v) { return (f16)_mm512_maskz_mov_ps(0x00ff, (__m512)v); }
+INLINE f16 first(f16 v, int count) { return (f16)_mm512_maskz_mov_ps(__mmask16((1u << count) - 1), (__m512)v); }
 INLINE void store_half(float* p, f16 v) { _mm256_storeu_ps(p, _mm512_castps512_ps256((__m512)v)); }
 INLINE f16 power_of_two(f16 n) {
   const __m512i exponents = _mm512_add_epi32(_mm512_cvtps_epi32((__m512)n), _mm512_set1_epi32(127));
@@ -72,7 +72,11 @@ INLINE f8 zero_below8(f8 x, float bound, f8 v) {
 INLINE f16 zero_below(f16 x, float bound, f16 v) {
   return {zero_below8(x.lo, bound, v.lo), zero_below8(x.hi, bound, v.hi)};
 }
-INLINE f16 lower_half(f16 v) { return {v.lo, (f8)_mm256_setzero_ps()}; }
+INLINE f8 first8(f8 v, int count) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return (f8)_mm256_and_ps((__m256)v, _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(count), lanes)));
+}
+INLINE f16 first(f16 v, int count) { return {first8(v.lo, count), first8(v.hi, count - 8)}; }
 INLINE void store_half(float* p, f16 v) { *(f8u*)p = v.lo; }
 INLINE f8 power_of_two8(f8 n) {
   const __m256i exponents = _mm256_add_epi32(_mm256_cvtps_epi32((__m256)n), _mm256_set1_epi32(127));
@@ -93,8 +97,8 @@ INLINE f16 widen(const int8_t* p) { return {widen8(p), widen8(p + 8)}; }
 
 #endif
 
-// Of the last 16 elements of a row, whose length is a multiple of 8: those that exist, and zeros.
-INLINE f16 existing(f16 v, int num_left) { return num_left >= 16 ? v : lower_half(v); }
+// Of the next 16 elements of a row that ends after `num_left`: those that exist, and zeros.
+INLINE f16 existing(f16 v, int num_left) { return num_left >= 16 ? v : first(v, num_left); }
 
 INLINE float sum8(__m256 v) {
   __m128 a = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

@@ -1,0 +1,297 @@
+"""The int8 decoder step in plain numpy, random decoders for it, and the C++ library's step, driven without a bundle."""
+
+import os
+import platform
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import ArrayLike, NDArray
+
+from service.bundle import ActivationScale, Architecture, Limits, decoder_arrays, decoder_products
+from service.runtime import native
+
+MAX_POSITIONS: Final = 80
+CLOSE: Final = 2e-5
+"""Of log-probabilities: the library adds up in 32 bits, the reference in 64."""
+
+ROUNDED_APART: Final = 0.3
+"""Of log-probabilities once a value lay so near the middle of two integers that either may be taken, which changes all
+that follows."""
+
+_UNSURE_STEPS: Final = 2e-5
+"""Distance from the middle, and the share of the value itself, within which sums in 32 bits may round otherwise."""
+
+_EPSILON: Final = 1e-5
+
+Array = NDArray[Any]
+
+
+@cache
+def native_library() -> native.Library | str:
+    """Return the library, or why it cannot be had; CI must have it wherever it has a compiler."""
+    try:
+        return native.load_library()
+    except native.Unsuitable as error:
+        reason = str(error)
+    can_build = platform.machine() == "x86_64" and shutil.which("g++")
+    assert not (os.environ.get("CI") and can_build), f"CI must have dragoman-native: {reason}"
+    return reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """A decoder of random weights."""
+
+    architecture: Architecture
+    tensors: Mapping[str, Array]
+    activations: Mapping[str, ActivationScale | None]
+
+    @classmethod
+    def drawn(
+        cls,
+        generator: Generator,
+        *,
+        head_size: int = 8,
+        num_heads: int = 2,
+        ffn_size: int = 20,
+        num_layers: int = 2,
+        vocabulary_size: int = 70,
+        is_pre_norm: bool = True,
+        has_fixed_scales: bool = True,
+    ) -> "Decoder":
+        """Draw weights with which states and logits are of the order of 1; every fifth token is the one before."""
+        architecture = Architecture(
+            vocabulary_size=vocabulary_size,
+            d_model=head_size * num_heads,
+            num_heads=num_heads,
+            ffn_size=ffn_size,
+            num_encoder_layers=1,
+            num_decoder_layers=num_layers,
+            norm="pre" if is_pre_norm else "post",
+        )
+        limits = Limits(max_source_tokens=MAX_POSITIONS, max_target_tokens=MAX_POSITIONS)
+        tensors = {
+            name: _tensor(generator, name, dtype, shape, architecture.d_model)
+            for name, (dtype, shape) in decoder_arrays(architecture, limits).items()
+        }
+        for name in ("embedding.weight.int8", "embedding.weight.factors"):
+            tensors[name][1::5] = tensors[name][0::5][: len(tensors[name][1::5])]
+        activations = {
+            path: _activation(generator, path) if has_fixed_scales else None for path in decoder_products(architecture)
+        }
+        return cls(architecture=architecture, tensors=tensors, activations=activations)
+
+    def cross(self, generator: Generator, source_length: int) -> Array:
+        """Draw what an encoder might make of a source: [2 L, H, S, D]."""
+        shape = self.architecture
+        size = (2 * shape.num_decoder_layers, shape.num_heads, source_length, shape.d_model // shape.num_heads)
+        return generator.normal(size=size).astype(np.float32)
+
+    def packed(self, library: native.Library, instruction_set: str | None = None) -> native.NativeDecoder:
+        """Hand the weights to the library."""
+        return native.NativeDecoder(
+            library, self.architecture, self.tensors, self.activations, instruction_set=instruction_set
+        )
+
+
+def _tensor(generator: Generator, name: str, dtype: str, shape: tuple[int, ...], width: int) -> Array:
+    if dtype == "int8":
+        return generator.integers(-127, 128, shape, dtype=np.int8)
+    part = name.rpartition(".")[2]
+    drawn = generator.normal(size=shape)
+    if part == "factors":
+        inputs = 4 * width if name.endswith("outer.weight.factors") else width
+        drawn = (1 + 0.2 * drawn) / (73 * np.sqrt(inputs))
+        drawn[generator.integers(len(drawn))] = generator.choice([0.0, 1e-40, -1e-3])
+    elif part == "weight":  # of a norm
+        drawn = 1 + 0.3 * drawn
+    elif part == "bias":
+        drawn *= 0.3
+    return drawn.astype(np.float32)
+
+
+def _activation(generator: Generator, path: str) -> ActivationScale:
+    zero_point = int(generator.integers(0, 40)) if path.endswith("outer") else int(generator.integers(100, 156))
+    return ActivationScale(scale=float(np.float32(generator.uniform(0.02, 0.05))), zero_point=zero_point)
+
+
+@dataclass(slots=True)
+class _Segment:
+    cross: Array
+    position: int = 0
+    rows: list[list[Array]] = field(default_factory=list)
+    """For each row and layer keys and values, [2, H, T, D]."""
+
+    is_sure: bool = True
+
+
+class ReferenceBatch:
+    """A running batch in 64 bits, each row by itself with a cache of its own."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        shape = decoder.architecture
+        self._decoder, self._heads = decoder, (shape.num_heads, shape.d_model // shape.num_heads)
+        self._segments: list[_Segment] = []
+        self._is_sure = True
+
+    def add(self, cross: Array) -> None:
+        """Append a segment."""
+        self._segments.append(_Segment(cross.astype(np.float64)))
+
+    def keep(self, indices: Sequence[int]) -> None:
+        """Keep segments, in this order."""
+        self._segments = [self._segments[index] for index in indices]
+
+    def step(self, token_ids: ArrayLike, parents: ArrayLike) -> tuple[Array, Array]:
+        """Return log-probabilities [B, K, V], and for each segment whether all was rounded beyond doubt so far."""
+        found = np.array(
+            [self._step(*each) for each in zip(self._segments, np.array(token_ids), np.array(parents), strict=True)]
+        )
+        return found, np.array([segment.is_sure for segment in self._segments])
+
+    def _step(self, segment: _Segment, token_ids: Array, parents: Array) -> Array:
+        before = segment.rows
+        layers = self._decoder.architecture.num_decoder_layers
+        self._is_sure = segment.is_sure
+        segment.rows = [list(before[p]) if segment.position else [np.array([])] * layers for p in parents]
+        logits = [self._row(segment, row, token) for row, token in zip(segment.rows, token_ids, strict=True)]
+        segment.position += 1
+        segment.is_sure = self._is_sure
+        return np.array([each - np.logaddexp.reduce(each) for each in logits])
+
+    def _row(self, segment: _Segment, caches: list[Array], token: int) -> Array:
+        decoder = self._decoder
+        shape, tensors = decoder.architecture, decoder.tensors
+        is_pre = shape.norm == "pre"
+        embedding = tensors["embedding.weight.int8"][token].astype(np.float64)
+        embedding *= tensors["embedding.weight.factors"][token] * np.sqrt(shape.d_model)
+        x = embedding + tensors["position_encodings"][segment.position]
+        for layer in range(shape.num_decoder_layers):
+            path = f"decoder.layers.{layer}"
+            for name, function in (
+                ("self_attention", partial(self._attend_self, caches, layer)),
+                ("cross_attention", partial(self._attend_cross, segment.cross[2 * layer : 2 * layer + 2])),
+                ("feed_forward", self._feed_forward),
+            ):
+                entering = self._norm(x, f"{path}.{name}_norm") if is_pre else x
+                x = x + function(f"{path}.{name}", entering)
+                x = x if is_pre else self._norm(x, f"{path}.{name}_norm")
+        rounded = self._rounded(self._norm(x, "decoder.norm") if is_pre else x, "embedding", is_rectified=False)
+        factors = tensors["embedding.weight.factors"][:, 0].astype(np.float64)
+        logits: Array = (tensors["embedding.weight.int8"] @ rounded) * factors
+        return logits
+
+    def _attend_self(self, caches: list[Array], layer: int, path: str, x: Array) -> Array:
+        query, *new = self._product(x, f"{path}.query.fused").reshape(3, *self._heads)
+        before = caches[layer].reshape(2, self._heads[0], -1, self._heads[1])
+        caches[layer] = np.concatenate([before, np.array(new)[:, :, None]], axis=2)
+        return self._product(_attend(query, *caches[layer]), f"{path}.output")
+
+    def _attend_cross(self, cross: Array, path: str, x: Array) -> Array:
+        query = self._product(x, f"{path}.query").reshape(self._heads)
+        return self._product(_attend(query, *cross), f"{path}.output")
+
+    def _feed_forward(self, path: str, x: Array) -> Array:
+        inner = self._product(x, f"{path}.inner")
+        return self._product(np.maximum(inner, 0), f"{path}.outer", is_rectified=True)
+
+    def _norm(self, x: Array, path: str) -> Array:
+        weight, bias = (self._decoder.tensors[f"{path}.{part}"] for part in ("weight", "bias"))
+        normed: Array = (x - x.mean()) / np.sqrt(x.var() + _EPSILON) * weight + bias
+        return normed
+
+    def _product(self, x: Array, path: str, *, is_rectified: bool = False) -> Array:
+        tensors = self._decoder.tensors
+        rounded = self._rounded(x, path, is_rectified=is_rectified)
+        sums = rounded @ tensors[f"{path}.weight.int8"]
+        return sums * tensors[f"{path}.weight.factors"].astype(np.float64) + tensors[f"{path}.bias"]
+
+    def _rounded(self, x: Array, path: str, *, is_rectified: bool) -> Array:
+        given = self._decoder.activations[path]
+        if given is not None:
+            scale, zero_point = given.scale, given.zero_point
+        elif is_rectified:
+            scale, zero_point = x.max() / 255, 0
+        else:
+            scale, zero_point = np.abs(x).max() / 127, 128
+        steps = x / scale if scale > 0 else np.zeros_like(x)
+        is_inside = (steps > -zero_point - 1) & (steps < 256 - zero_point)
+        to_middle = np.abs(steps - np.floor(steps) - 0.5)
+        self._is_sure &= not (is_inside & (to_middle < _UNSURE_STEPS * (1 + np.abs(steps) / 10))).any()
+        return np.clip(np.rint(steps), -zero_point, 255 - zero_point) * scale
+
+
+def _attend(query: Array, keys: Array, values: Array) -> Array:
+    scores = np.einsum("hd,htd->ht", query, keys) / np.sqrt(query.shape[-1])
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    mixed: Array = np.einsum("ht,htd->hd", weights / weights.sum(axis=1, keepdims=True), values)
+    return mixed.reshape(-1)
+
+
+class LibraryBatch:
+    """A running batch of the library, by its C functions."""
+
+    def __init__(self, decoder: native.NativeDecoder, *, num_threads: int = 1) -> None:
+        self._decoder, self._call = decoder, decoder.library.call
+        self._handle = decoder.library.new("batch", decoder.handle)
+        self.num_threads = num_threads
+        self.num_segments = 0
+
+    def __enter__(self) -> "LibraryBatch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._decoder.library.function("batch_free")(self._handle)
+
+    def add(self, cross: Array, shortlist: ArrayLike = ()) -> None:
+        """Append a segment, whose candidates are those of the list if there is one."""
+        listed = np.array(shortlist, np.int32)
+        self._call("batch_add", self._handle, cross.shape[2], cross.ctypes.data, listed.ctypes.data, len(listed))
+        self.num_segments += 1
+
+    def keep(self, indices: Sequence[int]) -> None:
+        """Keep segments, in this order."""
+        self._call("batch_keep", self._handle, np.array(indices, np.int64).ctypes.data, len(indices))
+        self.num_segments = len(indices)
+
+    def step(
+        self, token_ids: ArrayLike, parents: ArrayLike, num_candidates: int, live: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Return log-probabilities and tokens of candidates, [B, K, C]."""
+        ids, of = np.array(token_ids, np.int64), np.array(parents, np.int64)
+        shape = (*ids.shape, num_candidates)
+        log_probs, candidates = np.full(shape, 7, np.float32), np.full(shape, -7, np.int64)
+        bits = None if live is None else np.array(live, np.uint8)
+        self._call(
+            "batch_step",
+            *(self._handle, shape[1], ids.ctypes.data, of.ctypes.data, None if bits is None else bits.ctypes.data),
+            *(num_candidates, self.num_threads, log_probs.ctypes.data, candidates.ctypes.data),
+        )
+        return log_probs, candidates
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the caches."""
+        return int(self._decoder.library.function("batch_bytes")(self._handle))
+
+    def cross(self, segment: int, like: Array) -> Array:
+        """Return what a segment was added with."""
+        found = np.full_like(like, 7)
+        self._call("batch_cross", self._handle, segment, found.ctypes.data)
+        return found
+
+
+def check_candidates(found: tuple[Array, Array], expected: Array, is_sure: Array) -> None:
+    """Compare candidates [B, K, C] with log-probabilities [B, K, V] of the reference."""
+    log_probs, token_ids = found
+    assert (np.diff(log_probs) <= 0).all()
+    assert (np.diff(np.sort(token_ids)) > 0).all(), "a token twice"
+    tolerance = np.where(is_sure, CLOSE, ROUNDED_APART)[:, None, None]
+    best = -np.sort(-expected)[..., : log_probs.shape[-1]]
+    assert (np.abs(log_probs - np.take_along_axis(expected, token_ids, axis=-1)) <= tolerance).all()
+    assert (np.abs(log_probs - best) <= tolerance).all()
