@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", help="graphs to run (the bundle's default)")
     parser.add_argument("--limit", type=int, metavar="N", help="translate the first N lines only")
     parser.add_argument("--batch-size", type=int, default=16, metavar="B", help="sentences decoded together (16)")
+    parser.add_argument("--shortlist", action="store_true", help="choose among likely tokens, see runtime.shortlist")
     parser.add_argument("--threads", type=int, default=1, metavar="T", help="CPU threads (1)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write the translations, one a line")
     parser.add_argument(
@@ -34,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
     """Translate, score, and print both."""
     bundle = open_bundle(args.bundle)
     precision = args.precision or bundle.manifest.default_precision
-    graph = open_step_model(bundle, RuntimeSettings(precision=precision, num_intra_op_threads=args.threads))
+    settings = RuntimeSettings(precision=precision, num_intra_op_threads=args.threads, shortlist=args.shortlist)
+    graph = open_step_model(bundle, settings)
     pairs = read_pairs(args.data, args.limit)
     model = TextModel.of(graph, open_tokenizer(bundle), bundle.manifest)
     done = translate_texts(model, [pair.source for pair in pairs], beam_size=args.beam, batch_size=args.batch_size)
@@ -45,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         Score(
             metric=name,
             value=round(value, 2),
-            data=_name(args.data, args.limit),
+            data=_name(args.data, args.limit) + (", shortlist" if args.shortlist else ""),
             signature=signature,
             precision=precision,
             beam_size=args.beam,

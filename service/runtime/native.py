@@ -23,6 +23,7 @@ from service.runtime.encoder import EncodingModel
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.session import Sessions, num_low_latency_threads, open_sessions, place
 from service.runtime.settings import RuntimeSettings
+from service.runtime.shortlist import Shortlist, open_shortlist
 from service.threads import num_cores
 
 log = logging.getLogger(__name__)
@@ -298,9 +299,17 @@ class NativeStepBatch:
     Results of a segment do not depend, bit for bit, on the other segments, nor on the number of threads.
     """
 
-    def __init__(self, decoder: NativeDecoder, sessions: Sessions, *, num_threads: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        decoder: NativeDecoder,
+        sessions: Sessions,
+        *,
+        num_threads: Callable[[], int],
+        shortlist: Shortlist | None = None,
+    ) -> None:
         """Start without segments; `num_threads` says before a step how many may take it."""
         self._library, self._sessions = decoder.library, sessions
+        self._shortlist = shortlist
         self._num_threads = num_threads
         self._step, self._search_step = self._library.function("batch_step"), self._library.function("batch_search")
         self._bytes = self._library.function("batch_bytes")
@@ -323,7 +332,9 @@ class NativeStepBatch:
         """Append new segments, in order, behind those of the batch."""
         for source in sources:
             length = len(source.source_ids)
-            self._library.call("batch_add", self._handle, length, _pointer(source.cross), None, 0)
+            listed = None if self._shortlist is None else self._shortlist.of(source.source_ids)
+            tokens = (None, 0) if listed is None else (_pointer(listed), len(listed))
+            self._library.call("batch_add", self._handle, length, _pointer(source.cross), *tokens)
             self._source_lengths.append(length)
         self._output = None
 
@@ -400,10 +411,16 @@ class NativeStepBatch:
 class NativeStepModel(EncodingModel):
     """A network whose decoder steps the library takes; safe to share between threads, each with its own batches."""
 
-    def __init__(self, bundle: Bundle, settings: RuntimeSettings, decoder: NativeDecoder) -> None:
-        """Open the other graphs of a bundle; raises as `open_sessions`."""
+    def __init__(
+        self, bundle: Bundle, settings: RuntimeSettings, decoder: NativeDecoder, *, shortlist: Shortlist | None = None
+    ) -> None:
+        """Open the other graphs of a bundle; raises as `open_sessions`.
+
+        With a shortlist a segment's candidates are the tokens of its list; where more are asked for, padding with a
+        log-probability of minus infinity follows.
+        """
         super().__init__(open_sessions(bundle, settings, opens_decoder=False))
-        self._decoder = decoder
+        self._decoder, self._shortlist = decoder, shortlist
         self._num_threads = settings.num_intra_op_threads
         self._num_lone_threads = num_low_latency_threads(
             settings, self.placement, weights_bytes=self.weights_bytes, num_cores=num_cores()
@@ -411,7 +428,10 @@ class NativeStepModel(EncodingModel):
 
     def new_batch(self) -> NativeStepBatch:
         """Return an empty running batch."""
-        return self._counted(NativeStepBatch(self._decoder, self._sessions, num_threads=self._threads_of_step))
+        num_threads, shortlist = self._threads_of_step, self._shortlist
+        return self._counted(
+            NativeStepBatch(self._decoder, self._sessions, num_threads=num_threads, shortlist=shortlist)
+        )
 
     def _threads_of_step(self) -> int:
         return self._num_lone_threads if self._has_one_running() else self._num_threads
@@ -421,8 +441,8 @@ def open_step_model(bundle: Bundle, settings: RuntimeSettings) -> OnnxStepModel 
     """Open a bundle with the engine that the settings ask for or that suits best, and log which and why.
 
     Raises:
-        BundleError, ConfigError: as `open_sessions`; ConfigError, too, if the native engine is asked for and cannot be
-            used.
+        BundleError, ConfigError: as `open_sessions`; ConfigError, too, if the native engine or a shortlist, which needs
+            it, is asked for and cannot be used.
     """
     decoder: NativeDecoder | None = None
     reason = "asked for"
@@ -439,8 +459,13 @@ def open_step_model(bundle: Bundle, settings: RuntimeSettings) -> OnnxStepModel 
     manifest = bundle.manifest
     model = f"{manifest.name}/{manifest.version}"
     engine = "native" if decoder else "onnxruntime"
-    log.info("decoder engine chosen", extra={"model": model, "engine": engine, "reason": reason})
-    return NativeStepModel(bundle, settings, decoder) if decoder else OnnxStepModel(bundle, settings)
+    chosen = {"engine": engine, "reason": reason, "shortlist": settings.shortlist}
+    if settings.shortlist and not decoder:
+        raise ConfigError("runtime.shortlist", True, f"false, or the native engine; the graph is used: {reason}")
+    log.info("decoder engine chosen", extra={"model": model, **chosen})
+    if not decoder:
+        return OnnxStepModel(bundle, settings)
+    return NativeStepModel(bundle, settings, decoder, shortlist=open_shortlist(bundle) if settings.shortlist else None)
 
 
 class Unsuitable(Exception):  # noqa: N818 - a reason to use the other engine, no error

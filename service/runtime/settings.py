@@ -29,6 +29,11 @@ class RuntimeSettings(BaseModel):
     graph. `auto`: the native one where it is installed, the CPU has the instructions (AVX-512 VNNI or AVX-VNNI) and the
     bundle describes its int8 weights, else the graph; the log says which and why."""
 
+    shortlist: bool = False
+    """Choose each segment's target tokens among those that the bundle's shortlist calls likely for its source, not
+    among all: faster, and a few translations differ. Only with the native engine, and with bundles that have a
+    shortlist (`export shortlist` adds one); the load of others fails with the reason."""
+
     device_index: int = Field(default=0, ge=0)
     """Index of the GPU, counted from 0; cuda only."""
 

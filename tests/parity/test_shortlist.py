@@ -5,15 +5,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from export.bundle import add_shortlist
+from service.bundle import open_bundle
 from service.datatypes import Hypothesis, SamplingConfig, Segment
 from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import StepModel
+from service.errors import ConfigError
+from service.runtime.native import NativeStepModel, open_step_model
+from service.runtime.settings import RuntimeSettings
 from service.runtime.shortlist import Shortlist
 from tests.fakes import FIRST_WORD, ToyModel, make_segment
 from tests.shortlisted import ShortlistedModel
+from tests.tiny_bundle import build_tiny_bundle
 
 NUM_WORDS = 252
 V = FIRST_WORD + NUM_WORDS
+
+_LOG_PROB_TOLERANCE = 1e-5
+"""Sums of exponentials in float32 and in float64 differ by less."""
+
 SEGMENTS = [
     make_segment(5, 6, beam_size=4, max_target_tokens=12),
     make_segment(7, beam_size=1, max_target_tokens=9, no_repeat_ngram_size=1),
@@ -22,18 +32,18 @@ SEGMENTS = [
 ]
 
 
-def shortlist(*, max_size: int) -> Shortlist:
-    """Return one in which every source token may become its 80 successors."""
-    offsets = np.arange(V)[:, None] + np.arange(80)
-    shares = np.zeros(V, np.float32)
+def shortlist(size: int = V, *, max_size: int) -> Shortlist:
+    """Return one of a vocabulary in which every source token may become its 80 successors."""
+    offsets = np.arange(size)[:, None] + np.arange(80)
+    shares = np.zeros(size, np.float32)
     shares[ToyModel().limits.vocabulary.eos_id] = 1
     return Shortlist(
         threshold=0.01,
         max_size=max_size,
-        begins=np.arange(0, 80 * V + 1, 80, dtype=np.int32),
-        token_ids=(offsets % V).astype(np.int32).ravel(),
+        begins=np.arange(0, 80 * size + 1, 80, dtype=np.int32),
+        token_ids=(offsets % size).astype(np.int32).ravel(),
         shares=shares,
-        probabilities=np.full(80 * V, 0.5, np.float16),
+        probabilities=np.full(80 * size, 0.5, np.float16),
     )
 
 
@@ -44,6 +54,47 @@ def decode(model: StepModel, *segments: Segment) -> list[tuple[Hypothesis, ...]]
     while batch.num_segments:
         results.update({ended.segment_id: ended.hypotheses for ended in batch.step().ended})
     return [results[segment_id] for segment_id in order]
+
+
+@pytest.fixture(scope="module")
+def natives(tmp_path_factory: pytest.TempPathFactory) -> tuple[NativeStepModel, NativeStepModel, Shortlist]:
+    """Return the native engine without and with lists of a random model, and these."""
+    directory = tmp_path_factory.mktemp("bundles")
+    build_tiny_bundle(directory / "plain", precisions=("int8",))
+    add_shortlist(directory / "plain", directory / "listed", lists := shortlist(320, max_size=128))
+    bundle, settings = open_bundle(directory / "listed"), RuntimeSettings(device="cpu", engine="native")
+    try:
+        plain, listed = (
+            open_step_model(bundle, settings.model_copy(update={"shortlist": has_lists})) for has_lists in (False, True)
+        )
+    except ConfigError as error:
+        pytest.skip(str(error))
+    assert isinstance(plain, NativeStepModel)
+    assert isinstance(listed, NativeStepModel)
+    return plain, listed, lists
+
+
+def test_the_native_step_scores_listed_tokens_as_if_there_were_no_others(
+    natives: tuple[NativeStepModel, NativeStepModel, Shortlist],
+) -> None:
+    plain, listed, lists = natives
+
+    expected, found = decode(ShortlistedModel(plain, lists), *SEGMENTS), decode(listed, *SEGMENTS)
+
+    for one, other in zip(expected, found, strict=True):
+        assert [hypothesis.token_ids for hypothesis in one] == [hypothesis.token_ids for hypothesis in other]
+        for first, second in zip(one, other, strict=True):
+            assert first.token_log_probs == pytest.approx(second.token_log_probs, abs=_LOG_PROB_TOLERANCE)
+
+
+def test_native_translations_do_not_depend_on_the_lists_beside_them(
+    natives: tuple[NativeStepModel, NativeStepModel, Shortlist],
+) -> None:
+    _, listed, _ = natives
+
+    together = decode(listed, *SEGMENTS, *SEGMENTS[::-1])
+
+    assert together == [decode(listed, segment)[0] for segment in (*SEGMENTS, *SEGMENTS[::-1])]
 
 
 def test_a_list_of_the_whole_vocabulary_changes_nothing() -> None:

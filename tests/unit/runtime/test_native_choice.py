@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.bundle import Bundle, open_bundle
-from service.errors import ConfigError
+from service.errors import BundleError, ConfigError
 from service.runtime import native
 from service.runtime.native import NativeStepModel, open_step_model
 from service.runtime.onnx_model import OnnxStepModel
@@ -110,3 +110,16 @@ def test_the_decoder_graph_is_not_opened_for_the_native_engine(bundle: Bundle, t
     damaged = Bundle(directory=tmp_path, manifest=bundle.manifest)
 
     assert isinstance(open_step_model(damaged, _CPU), NativeStepModel)
+
+
+def test_a_shortlist_needs_the_native_engine(bundle: Bundle) -> None:
+    settings = _CPU.model_copy(update={"engine": "onnxruntime", "shortlist": True})
+
+    with pytest.raises(ConfigError, match=r"runtime\.shortlist.*or the native engine; the graph is used: asked for"):
+        open_step_model(bundle, settings)
+
+
+@pytest.mark.usefixtures("library")
+def test_a_bundle_without_a_shortlist_is_refused_if_one_is_asked_for(bundle: Bundle) -> None:
+    with pytest.raises(BundleError, match="shortlist is None"):
+        open_step_model(bundle, _CPU.model_copy(update={"shortlist": True}))
