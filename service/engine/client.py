@@ -449,11 +449,13 @@ class EngineClient:
 
     def _record_step(self, output: BatchStepOutput) -> None:
         load, padding = output.load, self._metrics.step_padding_share
-        self._metrics.step_seconds.observe(output.step_s)
-        self._metrics.steps.inc()
-        self._metrics.batch_segments.observe(load.num_segments)
-        padding.labels("rows").observe(1 - min(load.live_rows, output.step_rows) / output.step_rows)
-        padding.labels("sources").observe(1 - load.source_tokens / load.padded_tokens)
+        row_padding, source_padding = padding.labels("rows"), padding.labels("sources")
+        self._metrics.steps.inc(1 + len(output.earlier_steps_s))
+        for step_s in (*output.earlier_steps_s, output.step_s):
+            self._metrics.step_seconds.observe(step_s)
+            self._metrics.batch_segments.observe(load.num_segments)
+            row_padding.observe(1 - min(load.live_rows, output.step_rows) / output.step_rows)
+            source_padding.observe(1 - load.source_tokens / load.padded_tokens)
 
     def _answer(self, batch: Batch, ended: EndedSegment, now_s: float) -> None:
         pending = batch.leave(ended.segment_id)

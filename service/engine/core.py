@@ -157,7 +157,10 @@ class BatchLoop:
         try:
             lower_priority(self._core.niceness)
             while (command := self._next_command()) is not None:
-                self._outputs.append(self._batch.run_step(command))
+                output = self._batch.run_step(command)
+                if self._outputs and output.take_in(self._outputs[-1]):
+                    self._outputs.pop()
+                self._outputs.append(output)
                 if self._is_due():
                     self._connection.send(self._core.report_of(tuple(self._outputs)))
                     self._outputs, self._reported_at_s = [], self._core.clock()

@@ -192,11 +192,13 @@ class Forecast:
         return min(max(ratio, _MIN_STEPS_PER_SOURCE_TOKEN), MAX_STEPS_PER_SOURCE_TOKEN)
 
     def learn(self, output: BatchStepOutput, *, is_backlogged: bool, now_s: float) -> None:
-        """Learn from a step; a batch is backlogged, and so works at its full rate, if more waits than it can take."""
+        """Learn from steps; a batch is backlogged, and so works at its full rate, if more waits than it can take."""
         if output.num_encoded_tokens:
             self._encode_s_per_token.record(output.encode_s, per=output.num_encoded_tokens)
         if output.num_rows:
-            self._step_s.setdefault(output.num_rows.bit_length(), Estimate()).record(output.step_s, per=1)
+            estimate = self._step_s.setdefault(output.num_rows.bit_length(), Estimate())
+            for step_s in (*output.earlier_steps_s, output.step_s):
+                estimate.record(step_s, per=1)
             self._learned_at_s = now_s
         if output.num_tokens:
             self._steps_per_token.record(output.num_steps, per=output.num_tokens)

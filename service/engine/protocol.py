@@ -64,7 +64,9 @@ class BatchCommand:
 
 @dataclass(slots=True, kw_only=True)
 class BatchStepOutput:
-    """What one step of a batch did: new segments were encoded, then all took a step. Filled in as it goes.
+    """What a step of a batch did: new segments were encoded, then all took a step. Filled in as it goes.
+
+    It may tell of the steps before it, too, if the same segments took them and nothing else happened.
 
     Answers, metrics and the forecast are made of it. Times without `_began` or `_ended` are durations, `busy_s` of all.
     """
@@ -95,6 +97,9 @@ class BatchStepOutput:
 
     step_s: float = 0.0
     step_ended_s: float = 0.0
+    earlier_steps_s: list[float] = field(default_factory=list)
+    """Durations of the steps before this one that are told together with it."""
+
     ended: tuple[EndedSegment, ...] = ()
     """The segments that ended with the step."""
 
@@ -117,7 +122,21 @@ class BatchStepOutput:
     @property
     def work(self) -> int:
         """Work tokens done: source tokens encoded, and rows that took a step."""
-        return self.num_encoded_tokens + self.num_rows
+        return self.num_encoded_tokens + self.num_rows * (1 + len(self.earlier_steps_s))
+
+    def take_in(self, earlier: "BatchStepOutput") -> bool:
+        """Tell of the steps of an output before this one as well; return False if more than such steps happened.
+
+        `earlier` has no segments that ended, were late or lost; it is not used any more if this returns True.
+        """
+        is_plain = not (self.encoded_ids or self.started_ids or earlier.encoded_ids or earlier.started_ids)
+        is_same = (self.load, self.step_rows, self.num_rows) == (earlier.load, earlier.step_rows, earlier.num_rows)
+        if not (is_plain and is_same and self.num_rows):
+            return False
+        self.earlier_steps_s = earlier.earlier_steps_s
+        self.earlier_steps_s.append(earlier.step_s)
+        self.busy_s += earlier.busy_s
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -640,6 +640,18 @@ def test_what_is_in_the_batches_is_shown_until_the_client_stops(benches: list[Be
     assert bench.metric("mt_batch_live_segments") == bench.metric("mt_batch_live_rows") == 0
 
 
+def test_every_step_is_in_the_figures(benches: list[Bench]) -> None:
+    benches.append(bench := Bench())
+    bench.client.start()
+    bench.model.open()
+    bench.client.submit([make_segment(7, max_target_tokens=30, min_target_tokens=30)])
+
+    assert bench.client.drain(TIMEOUT_S)
+
+    names = ("mt_decoder_steps_total", "mt_step_duration_seconds_count", "mt_batch_segments_count")
+    assert [bench.metric(name) for name in names] == [len(bench.model.step_sizes)] * 3 == [30] * 3
+
+
 def test_padding_of_rows_and_sources_is_recorded(benches: list[Bench]) -> None:
     benches.append(bench := Bench())
     bench.client.start()

@@ -3,6 +3,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from service.datatypes import Segment
 from service.decoding.running_batch import BatchLoad
 from service.decoding.step_model import EncodedSource, StepModel
 from service.engine.core import CoreBatch, EngineCore
-from service.engine.protocol import BatchCommand, BatchReport, Clock, NewSegment, WaitingSource
+from service.engine.protocol import BatchCommand, BatchReport, BatchStepOutput, Clock, NewSegment, WaitingSource
 from tests.fakes import FlakyModel, GatedModel, ManualClock, ToyModel, WrappedModel, make_segment
 from tests.threaded_core import TIMEOUT_S, decode_here, ended_in, joining, next_report
 
@@ -397,8 +398,45 @@ def test_a_batch_without_news_reports_once_it_is_empty() -> None:
 
         report = bench.report()
 
-    assert [output.num_rows > 0 for output in report.outputs] == [True] * 6
-    assert [len(output.ended) for output in report.outputs] == [0] * 5 + [1]
+    joined, others = report.outputs
+    assert [1 + len(output.earlier_steps_s) for output in (joined, others)] == [1, 5]
+    assert all(output.num_rows > 0 for output in report.outputs)
+    assert [len(output.ended) for output in report.outputs] == [0, 1]
+
+
+def make_step(**changes: Any) -> BatchStepOutput:
+    load = BatchLoad(num_segments=1, longest_source=3, widest_beam=2, source_tokens=3, live_rows=2)
+    return BatchStepOutput(**{"load": load, "step_rows": 2, "num_rows": 2, "step_s": 0.5, "busy_s": 0.75, **changes})
+
+
+def test_steps_in_which_nothing_else_happened_are_told_together() -> None:
+    told = make_step()
+    for step_s in (1.0, 2.0):
+        told, earlier = make_step(step_s=step_s), told
+        assert told.take_in(earlier)
+
+    assert ([*told.earlier_steps_s, told.step_s], told.busy_s) == ([0.5, 1.0, 2.0], 2.25)
+    assert told.work == 3 * make_step().work
+
+
+@pytest.mark.parametrize(
+    ("changed", "earlier"),
+    [
+        ({"started_ids": (1,)}, {}),
+        ({}, {"started_ids": (1,)}),
+        ({}, {"encoded_ids": (1,)}),
+        ({"load": BatchLoad()}, {}),
+        ({"step_rows": 4}, {}),
+        ({"num_rows": 0, "fault": "broken"}, {"num_rows": 0}),
+    ],
+)
+def test_a_step_before_which_something_changed_is_told_by_itself(
+    changed: dict[str, Any], earlier: dict[str, Any]
+) -> None:
+    step = make_step(**changed)
+
+    assert not step.take_in(make_step(**earlier))
+    assert step == make_step(**changed)
 
 
 def test_a_batch_whose_steps_take_long_reports_each_of_them() -> None:

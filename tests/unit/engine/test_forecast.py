@@ -83,6 +83,17 @@ def test_a_lone_segment_takes_its_encoder_run_and_its_steps() -> None:
     assert finish_in_s(forecast, make_source(10)) == pytest.approx(10 * 0.002 + 10 * 0.01)
 
 
+def test_steps_that_are_told_together_count_one_by_one() -> None:
+    together, apart = make_forecast(), make_forecast()
+    steps_s = [0.01 + 0.001 * step for step in range(40)]
+
+    learn(together, BatchStepOutput(num_rows=4, step_s=steps_s[-1], earlier_steps_s=steps_s[:-1]), times=1)
+    for step_s in steps_s:
+        learn(apart, BatchStepOutput(num_rows=4, step_s=step_s), times=1)
+
+    assert finish_in_s(together, make_source(10)) == finish_in_s(apart, make_source(10)) > 0
+
+
 def test_a_step_of_a_larger_batch_takes_as_long_as_such_steps_took() -> None:
     forecast = make_forecast()
     learn(forecast, LONE)
