@@ -44,13 +44,26 @@ RUN find /opt/venv/lib -depth \
         "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
     && PYTHONPYCACHEPREFIX=/opt/pycache /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode checked-hash /opt/venv/lib
 
+# The native decoder, which is for x86-64. The compiler stays in this stage; a base that has one needs no package.
+FROM ${BASE_IMAGE} AS native
+# hadolint ignore=DL3008
+RUN mkdir /wheels \
+    && if [ "$(uname -m)" = x86_64 ] && ! command -v c++; then \
+        apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*; fi
+COPY --from=dependencies /opt/tools /opt/tools
+COPY service/native /build/native
+RUN if [ "$(uname -m)" = x86_64 ]; then \
+        /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels /build/native; fi
+
 # The service and its stubs: changes often, is small.
 FROM dependencies AS application
+COPY --from=native /wheels wheels
 COPY proto/dragoman proto/dragoman
 RUN /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
     && /opt/tools/bin/pip install --no-deps --no-compile --target /opt/dragoman wheels/*.whl
 COPY service /opt/dragoman/service
-RUN PYTHONPYCACHEPREFIX=/opt/pycache /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode checked-hash /opt/dragoman
+RUN rm -r /opt/dragoman/service/native \
+    && PYTHONPYCACHEPREFIX=/opt/pycache /opt/venv/bin/python -m compileall -q -j 0 --invalidation-mode checked-hash /opt/dragoman
 
 FROM ${BASE_IMAGE} AS runtime
 COPY --from=dependencies /opt/venv /opt/venv

@@ -163,6 +163,7 @@ class ImageTest:
             with self._running(*_OPEN, *_RESTRICTED, *_TMPFS, *_NO_SHELL) as container:
                 self._check_start(container)
                 self._check_translation(container)
+                self._check_engine(container)
                 self._check_nothing_is_written(container)
                 self._check_drain(container)
             with self._running(*_OPEN, *_RESTRICTED, *_OTHER_USER, "--restart", "on-failure") as container:
@@ -257,6 +258,13 @@ class ImageTest:
         form = ("--no-stream", "--format", "{{.MemUsage}}, {{.PIDs}} threads")
         print(f"      uses {self._engine.call('stats', *form, container.name).stdout.strip()}")
 
+    def _check_engine(self, container: Container) -> None:
+        log = self._engine.call("logs", container.name)
+        lines = [json.loads(line) for line in (log.stdout + log.stderr).splitlines() if _is_json(line)]
+        chosen = [(line["engine"], line["reason"]) for line in lines if line.get("event") == "decoder engine chosen"]
+        expected = "native" if _has_instructions() else "onnxruntime"
+        _require([engine for engine, _ in chosen] == [expected], f"decodes on {expected} here: {chosen}")
+
     def _check_nothing_is_written(self, container: Container) -> None:
         log = self._engine.call("logs", container.name)
         lines = (log.stdout + log.stderr).splitlines()
@@ -340,6 +348,13 @@ def _translation(target: str, tls: TlsOptions | None, api_key: str | None) -> st
     with TranslationClient(target, api_key=api_key, tls=tls) as client:
         (translation,) = client.translate([_TEXT], source_language="en", target_language="de")
     return translation.text
+
+
+def _has_instructions() -> bool:
+    """Say whether the CPU has what the native decoder needs."""
+    flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    fast = ({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}, {"avx_vnni"})
+    return {"avx2", "fma"} <= flags and any(names <= flags for names in fast)
 
 
 def _is_json(line: str) -> bool:
