@@ -2,6 +2,8 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnxruntime
@@ -13,12 +15,18 @@ from service.bundle import Bundle
 from service.datatypes import Hypothesis, SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import IntArray, StepModel
+from service.runtime.native import open_step_model
 from service.runtime.onnx_model import OnnxStepBatch, OnnxStepModel
 from service.runtime.session import open_sessions
 from service.runtime.settings import RuntimeSettings
+from tests.reference_step import native_library
 from tests.tiny_bundle import build_tiny_bundle
 
 _NUM_CANDIDATES = 7
+_TYPICAL_DIFFERENCE = 1e-5
+"""Of log-probabilities, where few values were rounded apart."""
+_ROUNDED_APART = 0.1
+"""Sums of floats differ in the last bit, so that now and then a value is rounded to the next integer."""
 _WORDS = st.integers(4, 319)
 
 
@@ -55,9 +63,19 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return build_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny", precisions=("fp32", "fp16", "int8"))
 
 
-@pytest.fixture(scope="module", params=["fp32", "fp16", "int8"])
+@pytest.fixture(scope="module", params=["fp32", "fp16", "int8", "native"])
 def model(request: pytest.FixtureRequest, bundle: Bundle) -> StepModel:
-    return OnnxStepModel(bundle, RuntimeSettings(precision=request.param))
+    return _native(bundle) if request.param == "native" else _graph(bundle, request.param)
+
+
+def _graph(bundle: Bundle, precision: str) -> StepModel:
+    return OnnxStepModel(bundle, RuntimeSettings(precision=precision))
+
+
+def _native(bundle: Bundle) -> StepModel:
+    if isinstance(reason := native_library(), str):
+        pytest.skip(reason)
+    return open_step_model(bundle, RuntimeSettings(device="cpu", precision="int8", engine="native"))
 
 
 def _widened(row: IntArray, num_rows: int) -> IntArray:
@@ -207,6 +225,31 @@ def test_a_model_says_what_its_manifest_says(bundle: Bundle) -> None:
 
     assert (model.limits.vocabulary.size, model.limits.vocabulary.eos_id, model.limits.vocabulary.unk_id) == (320, 2, 3)
     assert (model.limits.max_source_tokens, model.limits.max_target_tokens) == (64, 64)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("is_calibrated", [True, False], ids=["fixed", "by-row"])
+def test_the_native_step_scores_as_the_int8_graph(
+    tmp_path: Path, norm: Literal["pre", "post"], is_calibrated: bool
+) -> None:
+    bundle = build_tiny_bundle(tmp_path / "tiny", norm=norm, is_calibrated=is_calibrated)
+    rng = np.random.default_rng(1)
+    sources = [(*rng.integers(4, 320, length).tolist(), 2) for length in (0, 9, 30)]
+    batches = [model.new_batch() for model in (_graph(bundle, "int8"), _native(bundle))]
+    for batch in batches:
+        batch.start(_graph(bundle, "int8").encode(sources))
+    worst = []
+
+    for _ in range(20):
+        tokens, parents = rng.integers(4, 320, (3, 4)), rng.integers(0, 4, (3, 4))
+        scores = []
+        for batch in batches:
+            output = batch.step(tokens, parents, num_candidates=320)
+            scores.append(np.take_along_axis(output.log_probs, np.argsort(output.token_ids), axis=-1))
+        worst.append(np.abs(scores[0] - scores[1]).max(axis=-1))
+
+    assert np.median(worst) <= _TYPICAL_DIFFERENCE
+    assert np.max(worst) <= _ROUNDED_APART
 
 
 def test_the_longest_source_and_target_fit(model: StepModel) -> None:
