@@ -20,9 +20,10 @@ struct Weights {
   const int8_t* packed;       // [panels][inputs rounded up to 4, / 4][64][4]; what does not exist is 0
   const float* factors;       // [panels * 64], times the scale of the activations if that is fixed
   const float* bias;          // [panels * 64]; 0 where there is none
-  const int32_t* beginnings;  // [panels * 64] -zero_point times the sum of the column
+  const int32_t* beginnings;  // [panels * 64] (center - zero_point) times the sum of the column
   float scale;                // of the activations; 0: each row has its own
   int zero_point;             // of the activations
+  int center;                 // what the product subtracts from activations: 0, or 128
 
   int panels() const { return (outputs + kPanel - 1) / kPanel; }
   bool has_row_scales() const { return scale == 0; }
@@ -82,6 +83,7 @@ struct Attention {
 
 struct Kernels {
   const char* name;
+  int center;  // see Weights, whose center is 0 nevertheless if one of them is -128
   void (*multiply)(const Product&);
   void (*project)(const Projection&);
   void (*attend)(const Attention&);

@@ -21,12 +21,13 @@ void Model::set_product(int layer, int kind, const int8_t* w, const float* facto
   if (layer == -1) {
     require(embedding != nullptr, "the embedding comes before the projection, which uses its table");
     return projection.pack(embedding.get(), 1, d, embedding_factors.get(), bias, d, shape.vocabulary_size, scale,
-                           zero_point);
+                           zero_point, kernels.center);
   }
   require(layer >= 0 && layer < shape.num_layers && kind >= 0 && kind < kNumProducts, "there is no such product");
   const int inputs = kind == kOuter ? shape.ffn_size : d;
   const int outputs = kind == kSelfIn ? 3 * d : kind == kInner ? shape.ffn_size : d;
-  layers[size_t(layer)].products[kind].pack(w, outputs, 1, factors, bias, inputs, outputs, scale, zero_point);
+  layers[size_t(layer)].products[kind].pack(w, outputs, 1, factors, bias, inputs, outputs, scale, zero_point,
+                                              kernels.center);
 }
 
 void Model::put_norm(Norm& norm, const float* scale, const float* bias) {

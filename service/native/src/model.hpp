@@ -48,7 +48,7 @@ class PackedWeights {
 
   // Element (input k, output n) lies at w[k * input_stride + n * output_stride]; bias may be null.
   void pack(const int8_t* w, int64_t input_stride, int64_t output_stride, const float* factors, const float* bias,
-            int inputs, int outputs, float scale, int zero_point) {
+            int inputs, int outputs, float scale, int zero_point, int center) {
     require(inputs >= 1 && outputs >= 1, "a product without inputs or outputs");
     require(inputs <= kMaxInputs, "a product of more than 2^16 inputs");
     require(scale == 0 || (std::isnormal(scale) && scale > 0), "the scale of activations is not a number from 0 on");
@@ -61,6 +61,8 @@ class PackedWeights {
     factors_ = allocated<float>(size_t(room)), bias_ = allocated<float>(size_t(room));
     beginnings_ = allocated<int32_t>(size_t(room));
     std::memset(packed_.get(), 0, size_t(room * groups * 4));
+    for (int64_t i = 0, count = int64_t(inputs) * outputs; center && i < count; ++i)
+      if (w[i] == -128) center = 0;
     for (int64_t n = 0; n < room; ++n) {
       const bool exists = n < outputs;
       int8_t* column = packed_.get() + (n / kPanel * groups * kPanel + n % kPanel) * 4;
@@ -70,11 +72,12 @@ class PackedWeights {
         column[int64_t(k / 4) * kPanel * 4 + k % 4] = x;
         total += x;
       }
-      beginnings_[n] = -zero_point * total;
+      beginnings_[n] = (center - zero_point) * total;
       factors_[n] = exists ? factors[n] * (scale > 0 ? scale : 1.0f) : 0;
       bias_[n] = exists && bias ? bias[n] : 0;
     }
-    view_ = {inputs, outputs, packed_.get(), factors_.get(), bias_.get(), beginnings_.get(), scale, zero_point};
+    view_ = {inputs,     outputs, packed_.get(), factors_.get(), bias_.get(), beginnings_.get(), scale,
+             zero_point, center};
   }
 
   // Some columns of another matrix.

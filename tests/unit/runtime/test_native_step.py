@@ -4,6 +4,7 @@ import ctypes
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ SHAPES: list[dict[str, Any]] = [
     {"head_size": 8, "num_heads": 1, "ffn_size": 1, "num_layers": 1, "vocabulary_size": 1},
     {"head_size": 24, "num_heads": 3, "ffn_size": 63, "num_layers": 1, "vocabulary_size": 63},
     {"head_size": 40, "num_heads": 2, "ffn_size": 65, "num_layers": 2, "vocabulary_size": 65},
-    {"head_size": 64, "num_heads": 2, "ffn_size": 300, "num_layers": 3, "vocabulary_size": 6001},
+    {"head_size": 64, "num_heads": 2, "ffn_size": 1100, "num_layers": 2, "vocabulary_size": 6001},
     {"head_size": 128, "num_heads": 1, "ffn_size": 15, "num_layers": 1, "vocabulary_size": 1025},
     {"head_size": 32, "num_heads": 4, "ffn_size": 130, "num_layers": 1, "vocabulary_size": 129},
 ]
@@ -86,6 +87,27 @@ def test_steps_are_those_of_the_reference(
             found = batch.step(token_ids, parents, shape["vocabulary_size"])
 
             check_candidates(found, *expected.step(token_ids, parents))
+
+
+@pytest.mark.parametrize("largest", [127, -127, -128])
+def test_sums_of_the_largest_products_do_not_saturate(
+    library: native.Library, instruction_set: str, largest: int
+) -> None:
+    decoder = Decoder.drawn(generator := np.random.default_rng(4), ffn_size=1500)
+    for name, tensor in decoder.tensors.items():
+        if name.endswith("int8") and not name.startswith("embedding"):
+            tensor[:, ::2] = largest
+    scales = {  # next to all that is rounded becomes 0 or 255
+        path: ActivationScale(scale=1e-3, zero_point=3 if path.endswith("outer") else 128)
+        for path in decoder.activations
+    }
+    decoder = replace(decoder, activations={**scales, "embedding": decoder.activations["embedding"]})
+    expected = ReferenceBatch(decoder)
+    expected.add(cross := decoder.cross(generator, 5))
+    with LibraryBatch(decoder.packed(library, instruction_set)) as batch:
+        batch.add(cross)
+
+        check_candidates(batch.step([[7, 3, 1]], [[0, 0, 0]], 70), *expected.step([[7, 3, 1]], [[0, 0, 0]]))
 
 
 def test_most_values_of_the_reference_are_rounded_beyond_doubt() -> None:
