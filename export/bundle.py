@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from export.corpus.vocabulary import UNK_ID, Vocabulary
 from export.errors import ExportError
-from export.graph.decoder_weights import describe_decoder
-from export.graph.network import ARITHMETICS, FLOAT_TYPES, Network, write_decoder_weights, write_graphs
+from export.graph.int8_weights import describe_weights
+from export.graph.network import ARITHMETICS, FLOAT_TYPES, Network, write_graphs, write_int8_weights
 from export.graph.write import WeightsFile
 from service.bundle import (
     MANIFEST_NAME,
@@ -81,7 +81,7 @@ def write_bundle(output: Path, network: Network, vocabulary: Vocabulary, descrip
 
 
 def upgrade_bundle(source: Path, output: Path) -> Manifest:
-    """Copy a bundle into a new directory, and describe there the weights of its int8 decoders.
+    """Copy a bundle into a new directory, and describe there the weights of its int8 graphs.
 
     Graphs and translations stay the same. The directory appears whole or not at all; other files of the source, such
     as a model card, come along.
@@ -89,11 +89,11 @@ def upgrade_bundle(source: Path, output: Path) -> Manifest:
     Raises:
         BundleError: if the bundle is damaged.
         BundleWriteError: if the directory exists, or there is nothing to describe.
-        ImportFormatError: if a decoder is not as this exporter makes them.
+        ImportFormatError: if a graph is not as this exporter makes them.
     """
     manifest = open_bundle(source).manifest
-    if described := [name for name, files in manifest.precisions.items() if files.decoder_weights is not None]:
-        raise BundleWriteError(f"{source} describes its decoder weights already: {', '.join(described)}")
+    if described := [name for name, files in manifest.precisions.items() if files.int8_weights is not None]:
+        raise BundleWriteError(f"{source} describes its int8 weights already: {', '.join(described)}")
     with _copied(source, output) as directory:
         precisions = {name: _described(directory, name, manifest) for name in manifest.precisions}
         if precisions == manifest.precisions:
@@ -136,15 +136,16 @@ def _add(directory: Path, manifest: Manifest, changes: dict[str, Any]) -> Manife
 
 
 def _described(directory: Path, precision: str, manifest: Manifest) -> GraphFiles:
-    """Describe the weights of a decoder, if all of its products are int8; return the files of the precision."""
+    """Describe int8 weights, if all products of the decoder are int8; return the files of the precision."""
     files = manifest.precisions[precision]
     if files.weights is None:
         return files
     weights = WeightsFile(directory / files.weights)
-    described = describe_decoder(ir.load(directory / files.decoder), weights, manifest.architecture, manifest.limits)
+    encoder, decoder = (ir.load(directory / name) for name in (files.encoder, files.decoder))
+    described = describe_weights(encoder, decoder, weights, manifest.architecture, manifest.limits)
     if described is None:
         return files
-    return files.model_copy(update={"decoder_weights": write_decoder_weights(directory, precision, described)})
+    return files.model_copy(update={"int8_weights": write_int8_weights(directory, precision, described)})
 
 
 def _write_manifest(directory: Path, manifest: Manifest) -> None:
@@ -152,7 +153,7 @@ def _write_manifest(directory: Path, manifest: Manifest) -> None:
     (directory / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
     bundle = open_bundle(directory)
     for precision in manifest.precisions:
-        bundle.decoder_weights(precision)
+        bundle.int8_weights(precision)
     if manifest.shortlist is not None:
         open_shortlist(bundle)
 

@@ -10,7 +10,7 @@ import math
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -35,7 +35,7 @@ SCHEMA_VERSION: Final = 3
 
 1: each precision has an encoder and a decoder with their weights inside; one description of tensors for all precisions.
 2: graphs may share a file of weights, a precision may have an attention graph, and has its own description of tensors.
-3: a precision may say where its decoder's int8 weights lie in that file; there may be a shortlist.
+3: a precision may say where its int8 weights lie in that file; there may be a shortlist.
 """
 
 _READABLE_VERSIONS: Final = (1, 2, SCHEMA_VERSION)
@@ -53,7 +53,7 @@ WEIGHTS_ALIGNMENT_BYTES: Final = 64
 """Arrays in a file of weights begin at multiples of it, as a CPU's vector loads and cache lines like best."""
 
 _MAX_MANIFEST_BYTES: Final = 1 << 20
-_MAX_DECODER_WEIGHTS_BYTES: Final = 4 << 20
+_MAX_INT8_WEIGHTS_BYTES: Final = 4 << 20
 """Several times what the largest number of layers needs."""
 
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
@@ -160,18 +160,18 @@ class GraphFiles(_Section):
 
     It is read when the model is loaded, and not needed after. A new version of a model goes into a new directory.
     """
-    decoder_weights: PlainName | None = None
-    """JSON of `DecoderWeights`; None: the decoder's weights are not int8 throughout, or nobody has described them."""
+    int8_weights: PlainName | None = None
+    """JSON of `Int8Weights`; None: the decoder's weights are not int8 throughout, or nobody has described them."""
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all files."""
-        names = (self.encoder, self.decoder, self.attention, self.weights, self.decoder_weights)
+        names = (self.encoder, self.decoder, self.attention, self.weights, self.int8_weights)
         return tuple(name for name in names if name is not None)
 
     @model_validator(mode="after")
     def _describes_a_file(self) -> Self:
-        if self.decoder_weights is not None and self.weights is None:
-            raise ValueError("decoder_weights describes the file of weights, of which there is none")
+        if self.int8_weights is not None and self.weights is None:
+            raise ValueError("int8_weights describes the file of weights, of which there is none")
         return self
 
 
@@ -218,32 +218,37 @@ class ActivationScale(_Section):
     zero_point: Annotated[int, Field(ge=0, le=255)]
 
 
-class DecoderWeights(_Section):
-    """Where the arrays of a decoder step lie whose products are all int8, and how it rounds what enters each.
+class NetworkWeights(_Section):
+    """Where the arrays of an encoder or a decoder lie whose products are all int8, and how it rounds what enters each.
 
-    With the architecture it is all that a step needs without the graph. Fixed by the format are the epsilon of layer
+    With the architecture it is all that is needed without the graph. Fixed by the format are the epsilon of layer
     normalisation, 1e-5, and the factor of embeddings, sqrt(d_model).
     """
 
     tensors: Annotated[dict[_TensorName, StoredTensor], Field(max_length=8192)]
-    """Those of `decoder_arrays`, by name."""
+    """Those of `encoder_arrays` or `decoder_arrays`, by name."""
     activations: Annotated[dict[_TensorName, ActivationScale | None], Field(max_length=2048)]
-    """By each product of `decoder_products`. None: each row has a scale of its own, by which its largest magnitude
-    becomes the largest integer, around a zero point of 128; in `feed_forward.outer`, whose input is rectified, its
-    largest value becomes 255 and the zero point is 0."""
+    """By each product of `encoder_products` or `decoder_products`. None: each row has a scale of its own, by which its
+    largest magnitude becomes the largest integer, around a zero point of 128; in `feed_forward.outer`, whose input is
+    rectified, its largest value becomes 255 and the zero point is 0."""
 
-    def check(self, path: Path, manifest: "Manifest", weights: str) -> None:
-        """Raise BundleError, which names the file at `path`, unless they fit a manifest and its file of weights."""
-        expected = decoder_arrays(manifest.architecture, manifest.limits)
-        products = decoder_products(manifest.architecture)
-        for what, found, names in (("tensors", self.tensors, expected), ("activations", self.activations, products)):
-            if missing := names.keys() - found.keys():
+    def check(self, path: Path, part: Literal["encoder", "decoder"], manifest: "Manifest", weights: str) -> None:
+        """Raise BundleError, which names file and part, unless they fit a manifest and its file of weights."""
+        arrays, products = (
+            (encoder_arrays, encoder_products) if part == "encoder" else (decoder_arrays, decoder_products)
+        )
+        expected = arrays(manifest.architecture, manifest.limits)
+        for what, found, names in (
+            (f"{part}.tensors", self.tensors, expected.keys()),
+            (f"{part}.activations", self.activations, products(manifest.architecture).keys()),
+        ):
+            if missing := names - found.keys():
                 raise BundleError(str(path), found="missing", expected="a value", what=f"{what}.{min(missing)}")
-            if extra := found.keys() - names.keys():
+            if extra := found.keys() - names:
                 raise BundleError(str(path), found="there", expected="no such name", what=f"{what}.{min(extra)}")
         size = manifest.files[weights].bytes
         for name, tensor in self.tensors.items():
-            what, kind, (dtype, shape) = f"tensors.{name}", (tensor.dtype, tensor.shape), expected[name]
+            what, kind, (dtype, shape) = f"{part}.tensors.{name}", (tensor.dtype, tensor.shape), expected[name]
             if kind != (dtype, shape):
                 raise BundleError(str(path), found=kind, expected=(dtype, shape), what=what)
             if tensor.offset + tensor.num_bytes > size:
@@ -252,6 +257,20 @@ class DecoderWeights(_Section):
                     f"within the {size} bytes of {weights}",
                 )
                 raise BundleError(str(path), found=place, expected=inside, what=what)
+
+
+class Int8Weights(_Section):
+    """The int8 weights of a precision, for whoever computes without its graphs."""
+
+    decoder: NetworkWeights
+    encoder: NetworkWeights | None
+    """None: not all of its products are int8."""
+
+    def check(self, path: Path, manifest: "Manifest", weights: str) -> None:
+        """Raise BundleError, which names the file at `path`, unless they fit a manifest and its file of weights."""
+        self.decoder.check(path, "decoder", manifest, weights)
+        if self.encoder is not None:
+            self.encoder.check(path, "encoder", manifest, weights)
 
 
 class Score(_Section):
@@ -405,18 +424,18 @@ class Bundle:
         names = (files.encoder, files.decoder, files.weights)
         return sum((self.directory / name).stat().st_size for name in names if name is not None)
 
-    def decoder_weights(self, precision: str) -> DecoderWeights | None:
-        """Read where the int8 weights of a precision's decoder lie; None if the bundle does not say.
+    def int8_weights(self, precision: str) -> Int8Weights | None:
+        """Read where the int8 weights of a precision lie; None if the bundle does not say.
 
         BundleError if it lacks the precision, or if what it says is damaged or does not fit.
         """
         files = self._files(precision)
-        if files.decoder_weights is None or files.weights is None:
+        if files.int8_weights is None or files.weights is None:
             return None
-        path = self.directory / files.decoder_weights
-        content, _ = _read_object(path, max_bytes=_MAX_DECODER_WEIGHTS_BYTES)
+        path = self.directory / files.int8_weights
+        content, _ = _read_object(path, max_bytes=_MAX_INT8_WEIGHTS_BYTES)
         try:
-            weights = DecoderWeights.model_validate_json(content)
+            weights = Int8Weights.model_validate_json(content)
         except ValidationError as error:
             raise _first_error(path, error) from error
         weights.check(path, self.manifest, files.weights)
@@ -471,6 +490,27 @@ def attention_tensors(num_decoder_layers: int, float_type: FloatType) -> GraphTe
     )
 
 
+def encoder_products(architecture: Architecture) -> dict[str, tuple[int, int]]:
+    """Return the products of an encoder with weights: path to inputs and outputs.
+
+    Query, key and value of self-attention are one; so are, at the end, keys and values of the cross-attention of all
+    decoder layers: key and value of each layer in turn.
+    """
+    width, hidden = architecture.d_model, architecture.ffn_size
+    parts = {
+        "self_attention.query.fused": (width, 3 * width),
+        "self_attention.output": (width, width),
+        "feed_forward.inner": (width, hidden),
+        "feed_forward.outer": (hidden, width),
+    }
+    layers = range(architecture.num_encoder_layers)
+    products = {f"encoder.layers.{layer}.{part}": sizes for layer in layers for part, sizes in parts.items()}
+    return {
+        **products,
+        "decoder.layers.0.cross_attention.key.fused": (width, 2 * architecture.num_decoder_layers * width),
+    }
+
+
 def decoder_products(architecture: Architecture) -> dict[str, tuple[int, int]]:
     """Return the products of a decoder step with weights: path to inputs and outputs.
 
@@ -490,6 +530,16 @@ def decoder_products(architecture: Architecture) -> dict[str, tuple[int, int]]:
     return {**products, _EMBEDDING: (width, architecture.vocabulary_size)}
 
 
+def encoder_arrays(architecture: Architecture, limits: Limits) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return the arrays of an encoder whose products are all int8: name to element type and shape.
+
+    They are stored as those of `decoder_arrays` are; `position_encodings` is [S, d_model].
+    """
+    kinds = ("self_attention_norm", "feed_forward_norm")
+    norms = _norms(architecture, "encoder", architecture.num_encoder_layers, kinds)
+    return _arrays(architecture, encoder_products(architecture), norms, limits.max_source_tokens)
+
+
 def decoder_arrays(architecture: Architecture, limits: Limits) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return the arrays of a decoder step whose products are all int8: name to element type and shape.
 
@@ -498,20 +548,31 @@ def decoder_arrays(architecture: Architecture, limits: Limits) -> dict[str, tupl
     is stored as rows: `embedding.weight.int8` [V, d_model] and `embedding.weight.factors` [V, 1].
     `position_encodings` is [T, d_model]. Norms have `weight` and `bias`; there is a last one in pre-norm only.
     """
+    kinds = ("self_attention_norm", "cross_attention_norm", "feed_forward_norm")
+    norms = _norms(architecture, "decoder", architecture.num_decoder_layers, kinds)
+    return _arrays(architecture, decoder_products(architecture), norms, limits.max_target_tokens)
+
+
+def _norms(architecture: Architecture, stack: str, num_layers: int, kinds: Sequence[str]) -> list[str]:
+    """Return the paths of the normalisations of a stack of layers."""
+    norms = [f"{stack}.layers.{layer}.{kind}" for layer in range(num_layers) for kind in kinds]
+    return [*norms, f"{stack}.norm"] if architecture.norm == "pre" else norms
+
+
+def _arrays(
+    architecture: Architecture, products: Mapping[str, tuple[int, int]], norms: Sequence[str], num_positions: int
+) -> dict[str, tuple[str, tuple[int, ...]]]:
     width, vocabulary_size = architecture.d_model, architecture.vocabulary_size
     arrays: dict[str, tuple[str, tuple[int, ...]]] = {
-        "position_encodings": ("float32", (limits.max_target_tokens, width)),
+        "position_encodings": ("float32", (num_positions, width)),
         f"{_EMBEDDING}.weight.int8": ("int8", (vocabulary_size, width)),
         f"{_EMBEDDING}.weight.factors": ("float32", (vocabulary_size, 1)),
     }
-    for path, (inputs, outputs) in decoder_products(architecture).items():
+    for path, (inputs, outputs) in products.items():
         if path != _EMBEDDING:
             arrays[f"{path}.weight.int8"] = ("int8", (inputs, outputs))
             arrays.update(dict.fromkeys((f"{path}.weight.factors", f"{path}.bias"), ("float32", (outputs,))))
-    layers = range(architecture.num_decoder_layers)
-    kinds = ("self_attention_norm", "cross_attention_norm", "feed_forward_norm")
-    norms = [f"decoder.layers.{layer}.{kind}" for layer in layers for kind in kinds]
-    for path in [*norms, "decoder.norm"] if architecture.norm == "pre" else norms:
+    for path in norms:
         arrays.update(dict.fromkeys((f"{path}.weight", f"{path}.bias"), ("float32", (width,))))
     return arrays
 

@@ -15,6 +15,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the bundle and say what is new; errors as `upgrade_bundle` raises them."""
     manifest = upgrade_bundle(args.bundle, args.output)
-    described = [name for name, files in manifest.precisions.items() if files.decoder_weights is not None]
-    print(f"{args.output}: {manifest.name}/{manifest.version} with decoder weights described: {', '.join(described)}")
+    described = [name for name, files in manifest.precisions.items() if files.int8_weights is not None]
+    print(f"{args.output}: {manifest.name}/{manifest.version} with int8 weights described: {', '.join(described)}")
     return 0

@@ -8,15 +8,15 @@ from export.errors import RunFolderError
 from export.graph.arithmetic import Arithmetic, Float16, Float32, FloatArray
 from export.graph.attention import build_attention
 from export.graph.decoder import build_decoder
-from export.graph.decoder_weights import describe_decoder
 from export.graph.encoder import build_encoder
+from export.graph.int8_weights import describe_weights
 from export.graph.mixed import Mixed, ProductKind
 from export.graph.quantize import Int8
 from export.graph.write import WeightsFile, save_model
 from export.model.config import ModelConfig
 from export.model.transformer import Transformer
 from export.training.run_folder import RunFolder
-from service.bundle import Architecture, DecoderWeights, FloatType, GraphFiles, Limits
+from service.bundle import Architecture, FloatType, GraphFiles, Int8Weights, Limits
 
 _AVERAGE_NAME = "average.pt"
 """What `python -m export average` writes into a run folder."""
@@ -97,7 +97,7 @@ FLOAT_TYPES: Mapping[str, FloatType] = {"fp32": "float32", "fp16": "float16", "i
 def write_graphs(directory: Path, network: Network, precision: str, limits: Limits) -> GraphFiles:
     """Write the graphs of one of `ARITHMETICS` and their weights into a directory and return their names there.
 
-    If all products of the decoder are int8, its weights are described in a file, too.
+    If all products of the decoder are int8, a file describes the weights of decoder and encoder.
     """
     parts = network.config, network.weights, ARITHMETICS[precision](network), FLOAT_TYPES[precision]
     max_target_tokens = limits.max_target_tokens
@@ -110,13 +110,13 @@ def write_graphs(directory: Path, network: Network, precision: str, limits: Limi
     shared = WeightsFile(directory / f"weights.{precision}.bin")
     for kind, graph in graphs.items():
         save_model(graph, directory / names[kind], shared)
-    described = describe_decoder(graphs["decoder"], shared, network.architecture, limits)
-    decoder_weights = None if described is None else write_decoder_weights(directory, precision, described)
-    return GraphFiles(**names, weights=shared.name, decoder_weights=decoder_weights)
+    described = describe_weights(graphs["encoder"], graphs["decoder"], shared, network.architecture, limits)
+    int8_weights = None if described is None else write_int8_weights(directory, precision, described)
+    return GraphFiles(**names, weights=shared.name, int8_weights=int8_weights)
 
 
-def write_decoder_weights(directory: Path, precision: str, weights: DecoderWeights) -> str:
-    """Write where the decoder's int8 weights lie and return the name of the file."""
-    name = f"decoder.{precision}.json"
+def write_int8_weights(directory: Path, precision: str, weights: Int8Weights) -> str:
+    """Write where int8 weights lie and return the name of the file."""
+    name = f"weights.{precision}.json"
     (directory / name).write_text(weights.model_dump_json() + "\n", encoding="utf-8")
     return name

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from export.errors import ImportFormatError
 from export.graph.arithmetic import FloatArray
 from export.graph.blocks import EMBEDDING
-from export.graph.decoder_weights import int8_scales
+from export.graph.int8_weights import int8_scales
 from export.graph.network import Network
 from export.model.config import ModelConfig
 from service.bundle import Bundle

@@ -100,7 +100,7 @@ def add_version(bundle: Path, models: Path, version: int, *, is_broken: bool = F
     manifest = hidden / _MANIFEST
     manifest.write_text(json.dumps({**json.loads(manifest.read_bytes()), "version": str(version)}), encoding="utf-8")
     if is_broken:
-        weights = next(hidden.glob("weights.*"))
+        weights = next(hidden.glob("weights*.bin"))
         weights.write_bytes(weights.read_bytes()[:-1])
     return hidden.rename(path)
 

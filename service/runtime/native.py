@@ -161,8 +161,8 @@ class NativeDecoder:
         Args:
             library: does the work.
             architecture: of the network.
-            tensors: by their names in `DecoderWeights`.
-            activations: see `DecoderWeights`.
+            tensors: by their names in `NetworkWeights`.
+            activations: see `NetworkWeights`.
             instruction_set: one of the library's; None: the best.
         """
         positions = tensors["position_encodings"]
@@ -479,8 +479,9 @@ def _open_decoder(bundle: Bundle, settings: RuntimeSettings) -> NativeDecoder:
         raise Unsuitable("the model runs on a GPU")
     precision = placement.precision
     bundle.graph_paths(precision)  # BundleError if there is no such precision
-    if (weights := bundle.decoder_weights(precision)) is None:
+    if (described := bundle.int8_weights(precision)) is None:
         raise Unsuitable(f"the bundle does not describe int8 weights of its decoder at {precision}")
+    weights = described.decoder
     library = load_library()
     usable = [name for name in library.instruction_sets if settings.engine == "native" or name in FAST_SETS]
     if not usable:

@@ -61,19 +61,20 @@ def check_manifest(directory: Path, content: bytes) -> None:
         _check_message(error, content)
 
 
-def check_decoder_weights(directory: Path, content: bytes) -> None:
-    """Read where decoder weights lie: what is accepted is within the file of weights."""
+def check_int8_weights(directory: Path, content: bytes) -> None:
+    """Read where int8 weights lie: what is accepted is within the file of weights."""
     manifest = Manifest.model_validate_json(_MANIFEST)
     files = manifest.precisions[_INT8]
-    (directory / str(files.decoder_weights)).write_bytes(content)
+    (directory / str(files.int8_weights)).write_bytes(content)
     try:
-        weights = Bundle(directory=directory, manifest=manifest).decoder_weights(_INT8)
+        weights = Bundle(directory=directory, manifest=manifest).int8_weights(_INT8)
     except BundleError as error:
         _check_message(error, content)
         return
     assert weights is not None
     size = manifest.files[str(files.weights)].bytes
-    assert all(0 <= tensor.offset <= size - tensor.num_bytes for tensor in weights.tensors.values())
+    tensors = [*weights.decoder.tensors.values(), *(weights.encoder.tensors.values() if weights.encoder else ())]
+    assert all(0 <= tensor.offset <= size - tensor.num_bytes for tensor in tensors)
 
 
 def check_callers(_: Path, content: bytes) -> None:
@@ -255,15 +256,15 @@ def _target(name: str, inputs: st.SearchStrategy[bytes], check: Callable[[Path, 
 
 
 _MANIFEST: Final = next(_MODELS.glob(f"*/*/{MANIFEST_NAME}")).read_bytes()
-_DECODER_WEIGHTS: Final = next(_MODELS.glob("*/*/decoder.int8.json")).read_bytes()
+_INT8_WEIGHTS: Final = next(_MODELS.glob("*/*/weights.int8.json")).read_bytes()
 _CALLER_KEYS: Final = (*Caller.model_fields, *(permission.value for permission in Permission), "caller")
 
 FILES: Final = (
     _target("manifest", st.one_of(mutated([_MANIFEST], _TOKENS), mutated_json(json.loads(_MANIFEST))), check_manifest),
     _target(
-        "decoder-weights",
-        st.one_of(mutated([_DECODER_WEIGHTS], _TOKENS), mutated_json(json.loads(_DECODER_WEIGHTS))),
-        check_decoder_weights,
+        "int8-weights",
+        st.one_of(mutated([_INT8_WEIGHTS], _TOKENS), mutated_json(json.loads(_INT8_WEIGHTS))),
+        check_int8_weights,
     ),
     _target("callers", st.one_of(mutated([_CALLERS], _TOKENS), toml(["[[caller]]"], _CALLER_KEYS)), check_callers),
     _target("settings", st.one_of(mutated([_SETTINGS], _TOKENS), _settings_lines()), check_settings),

@@ -220,9 +220,10 @@ def test_scales_are_measured_on_the_text_the_run_learned_from(
     told = capsys.readouterr()
     assert (status, "warning: int8" in told.err) == (0, False)
     assert f"fixed scales, measured on 4 sentences of {data} (training text of the run)" in told.out
-    weights = open_bundle(tmp_path / "bundle").decoder_weights("int8")
+    weights = open_bundle(tmp_path / "bundle").int8_weights("int8")
     assert weights is not None
-    assert None not in weights.activations.values()
+    assert weights.encoder is not None
+    assert None not in (*weights.decoder.activations.values(), *weights.encoder.activations.values())
 
 
 def test_scales_are_measured_on_development_text_if_the_training_text_is_gone(

@@ -37,9 +37,7 @@ def library() -> native.Library:
 
 def _undescribed(bundle: Bundle) -> Bundle:
     """Return the bundle as if it did not describe its weights."""
-    files = {
-        name: each.model_copy(update={"decoder_weights": None}) for name, each in bundle.manifest.precisions.items()
-    }
+    files = {name: each.model_copy(update={"int8_weights": None}) for name, each in bundle.manifest.precisions.items()}
     return dataclasses.replace(bundle, manifest=bundle.manifest.model_copy(update={"precisions": files}))
 
 

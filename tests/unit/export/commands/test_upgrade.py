@@ -16,7 +16,7 @@ def aged(bundle: Bundle) -> Path:
     manifest = json.loads(path.read_text(encoding="utf-8"))
     manifest["schema_version"] = 2
     for files in manifest["precisions"].values():
-        if described := files.pop("decoder_weights"):
+        if described := files.pop("int8_weights"):
             (bundle.directory / described).unlink()
             del manifest["files"][described]
         weights = bundle.directory / files["weights"]
@@ -49,7 +49,7 @@ def test_an_upgraded_bundle_is_what_the_exporter_would_write_today(
     status = upgrade(old, tmp_path / "new")
 
     assert status == 0
-    assert "with decoder weights described: int8" in capsys.readouterr().out
+    assert "with int8 weights described: int8" in capsys.readouterr().out
     assert open_bundle(tmp_path / "new").manifest == today.manifest
     assert (tmp_path / "new" / "README.md").read_text(encoding="utf-8") == "card"
     assert load_manifest(old).schema_version == 2
@@ -62,7 +62,7 @@ def test_a_bundle_that_has_all_already_is_refused(tmp_path: Path, capsys: pytest
     status = upgrade(tmp_path / "tiny", tmp_path / "new")
 
     assert status == 1
-    assert "tiny describes its decoder weights already: int8" in capsys.readouterr().err
+    assert "tiny describes its int8 weights already: int8" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 

@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -7,17 +8,26 @@ import pytest
 from numpy.typing import NDArray
 
 from export.errors import ImportFormatError
-from export.graph.decoder_weights import describe_decoder, int8_scales
+from export.graph.int8_weights import describe_weights, int8_scales
 from export.graph.mixed import ProductKind
 from export.graph.write import WeightsFile
-from service.bundle import Bundle, DecoderWeights, StoredTensor, open_bundle
+from service.bundle import Bundle, Int8Weights, NetworkWeights, StoredTensor, open_bundle
 from tests.tiny_bundle import build_tiny_bundle
 
+_PARTS = ("encoder", "decoder")
+"""In the order of `Bundle.graph_paths`."""
 
-def described(bundle: Bundle) -> DecoderWeights:
-    weights = bundle.decoder_weights("int8")
+
+def described(bundle: Bundle) -> dict[str, NetworkWeights]:
+    """Return what a bundle says of the weights of each graph."""
+    weights = bundle.int8_weights("int8")
     assert weights is not None
-    return weights
+    assert weights.encoder is not None
+    return {"encoder": weights.encoder, "decoder": weights.decoder}
+
+
+def graphs(bundle: Bundle) -> dict[str, ir.Model]:
+    return {part: ir.load(path) for part, path in zip(_PARTS, bundle.graph_paths("int8"), strict=True)}
 
 
 def stored(model: ir.Model) -> dict[str, NDArray[Any]]:
@@ -44,78 +54,88 @@ def test_the_model_that_ships_is_described() -> None:
     bundle = open_bundle(Path(__file__).parents[4] / "deploy" / "models" / "en-de" / "1")
 
     assert_is_described(bundle)
-    assert None not in described(bundle).activations.values()
+    for network in described(bundle).values():
+        assert None not in network.activations.values()
 
 
 def assert_is_described(bundle: Bundle) -> None:
-    """Compare every array of the decoder graph with what lies where the description says."""
-    tensors = described(bundle).tensors
-    arrays = stored(ir.load(bundle.graph_paths("int8")[1]))
-    weights = {name for name in arrays if name.startswith(("decoder.", "embedding.", "position"))}
-    assert tensors.keys() == weights
-    for name, tensor in tensors.items():
-        np.testing.assert_array_equal(read(bundle, tensor), arrays[name])
+    """Compare every array of encoder and decoder graph with what lies where the description says."""
+    models = graphs(bundle)
+    for part, network in described(bundle).items():
+        arrays = stored(models[part])
+        weights = {name for name in arrays if name.startswith(("encoder.", "decoder.", "embedding.", "position"))}
+        assert network.tensors.keys() == weights
+        for name, tensor in network.tensors.items():
+            np.testing.assert_array_equal(read(bundle, tensor), arrays[name])
 
 
-def test_the_scales_are_those_of_the_graph(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", _PARTS)
+def test_the_scales_are_those_of_the_graph(tmp_path: Path, part: str) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny", is_calibrated=True)
 
-    activations = described(bundle).activations
+    activations = described(bundle)[part].activations
 
-    model = ir.load(bundle.graph_paths("int8")[1])
+    model = graphs(bundle)[part]
     arrays = stored(model)
     products = [node.inputs for node in model.graph if node.op_type == "MatMulIntegerToFloat"]
     paths = [str(inputs[1].name).removesuffix(".weight.int8") for inputs in products if inputs[1] is not None]
-    paths[-1] = "embedding"  # transposed first
+    if part == "decoder":
+        paths[-1] = "embedding"  # transposed first
     names = [(str(inputs[2].name), str(inputs[4].name)) for inputs in products if inputs[2] and inputs[4]]
     expected = dict(zip(paths, [(arrays[scale].item(), arrays[zero].item()) for scale, zero in names], strict=True))
     assert {path: fixed and (fixed.scale, fixed.zero_point) for path, fixed in activations.items()} == expected
     rectified = {path for path, rounding in activations.items() if rounding is not None and rounding.zero_point == 0}
-    assert rectified == {"decoder.layers.0.feed_forward.outer", "decoder.layers.1.feed_forward.outer"}
+    assert rectified == {f"{part}.layers.{layer}.feed_forward.outer" for layer in range(2)}
 
 
 def test_products_with_a_scale_for_each_row_have_none_that_is_fixed(tmp_path: Path) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny")
 
-    assert set(described(bundle).activations.values()) == {None}
+    for network in described(bundle).values():
+        assert set(network.activations.values()) == {None}
 
 
 @pytest.mark.parametrize("kind", ProductKind)
-def test_a_decoder_with_products_in_floats_is_not_described(tmp_path: Path, kind: ProductKind) -> None:
+def test_a_graph_with_products_in_floats_is_not_described(tmp_path: Path, kind: ProductKind) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny", kept=frozenset({kind}))
 
-    assert (bundle.decoder_weights("int8") is not None) == (kind is ProductKind.ENCODER)
-    assert bundle.decoder_weights("fp32") is None
+    weights = bundle.int8_weights("int8")
+
+    assert (weights is not None) == (kind is ProductKind.ENCODER)
+    assert weights is None or weights.encoder is None
+    assert bundle.int8_weights("fp32") is None
 
 
 def test_an_array_at_an_odd_place_is_stored_anew(tmp_path: Path) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",))
     path = bundle.directory / "weights.int8.bin"
     path.write_bytes(bytes(8) + path.read_bytes())
-    model = ir.load(bundle.graph_paths("int8")[1])
-    for value in model.graph.initializers.values():
-        if isinstance(tensor := value.const_value, ir.ExternalTensor):
-            value.const_value = _moved(tensor, path.name, 8)
+    models = graphs(bundle)
+    for model in models.values():
+        for value in model.graph.initializers.values():
+            if isinstance(tensor := value.const_value, ir.ExternalTensor):
+                value.const_value = _moved(tensor, path.name, 8)
 
-    weights = _described_anew(model, bundle, path)
+    weights = _described_anew(models, bundle)
 
     assert weights is not None
-    for name, array in stored(model).items():
-        if name in weights.tensors:
-            np.testing.assert_array_equal(read(bundle, weights.tensors[name]), array)
+    assert weights.encoder is not None
+    for part, network in (("encoder", weights.encoder), ("decoder", weights.decoder)):
+        arrays = stored(models[part])
+        for name, place in network.tensors.items():
+            np.testing.assert_array_equal(read(bundle, place), arrays[name])
 
 
-def test_an_array_in_another_file_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", _PARTS)
+def test_an_array_in_another_file_is_refused(tmp_path: Path, part: str) -> None:
     bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",))
-    model = ir.load(bundle.graph_paths("int8")[1])
-    value = model.graph.initializers["embedding.weight.int8"]
+    models = graphs(bundle)
+    value = models[part].graph.initializers["embedding.weight.int8"]
     assert isinstance(value.const_value, ir.ExternalTensor)
-    value.const_value = _moved(value.const_value, "encoder.int8.onnx", 0)
+    value.const_value = _moved(value.const_value, "other.onnx", 0)
 
-    with pytest.raises(
-        ImportFormatError, match=r"embedding.weight.int8 is in encoder.int8.onnx: expected weights.int8"
-    ):
-        _described_anew(model, bundle, bundle.directory / "weights.int8.bin")
+    with pytest.raises(ImportFormatError, match=r"embedding.weight.int8 is in other.onnx: expected weights.int8"):
+        _described_anew(models, bundle)
 
 
 def test_a_product_of_activations_that_nobody_rounded_is_refused(tmp_path: Path) -> None:
@@ -141,5 +161,6 @@ def _moved(tensor: ir.ExternalTensor, file: str, num_bytes: int) -> ir.ExternalT
     )
 
 
-def _described_anew(model: ir.Model, bundle: Bundle, path: Path) -> DecoderWeights | None:
-    return describe_decoder(model, WeightsFile(path), bundle.manifest.architecture, bundle.manifest.limits)
+def _described_anew(models: Mapping[str, ir.Model], bundle: Bundle) -> Int8Weights | None:
+    weights, manifest = WeightsFile(bundle.directory / "weights.int8.bin"), bundle.manifest
+    return describe_weights(models["encoder"], models["decoder"], weights, manifest.architecture, manifest.limits)

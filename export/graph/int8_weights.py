@@ -1,6 +1,6 @@
-"""Describes an int8 decoder for a step without the graph: where its weights lie, and how it rounds activations."""
+"""Describes int8 networks for whoever has no graph: where their weights lie, and how they round activations."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 from pydantic import ValidationError
@@ -11,35 +11,51 @@ from service.bundle import (
     WEIGHTS_ALIGNMENT_BYTES,
     ActivationScale,
     Architecture,
-    DecoderWeights,
+    Int8Weights,
     Limits,
+    NetworkWeights,
     StoredTensor,
     decoder_arrays,
     decoder_products,
+    encoder_arrays,
+    encoder_products,
 )
 
 
-def describe_decoder(
-    decoder: ir.Model, weights: WeightsFile, architecture: Architecture, limits: Limits
-) -> DecoderWeights | None:
-    """Return where the arrays of a decoder graph lie in the file of weights, appending those that only the graph has.
+def describe_weights(
+    encoder: ir.Model, decoder: ir.Model, weights: WeightsFile, architecture: Architecture, limits: Limits
+) -> Int8Weights | None:
+    """Return where the arrays of two graphs lie in the file of weights, appending those that only a graph has.
 
-    None if one of its products is not int8, as the graph has no such arrays then.
+    None if a product of the decoder is not int8. If one of the encoder is not, the encoder is left out.
 
     Raises:
         ImportFormatError: if an array or a product is not as `export.graph` makes them.
     """
-    stored, expected, scales = decoder.graph.initializers, decoder_arrays(architecture, limits), int8_scales(decoder)
-    products = decoder_products(architecture)
-    if not (expected.keys() <= stored.keys() and products.keys() <= scales.keys()):
+    described = _describe(decoder, decoder_arrays(architecture, limits), decoder_products(architecture), weights)
+    if described is None:
+        return None
+    arrays, products = encoder_arrays(architecture, limits), encoder_products(architecture)
+    return Int8Weights(decoder=described, encoder=_describe(encoder, arrays, products, weights))
+
+
+def _describe(
+    model: ir.Model,
+    expected: Mapping[str, tuple[str, tuple[int, ...]]],
+    products: Collection[str],
+    weights: WeightsFile,
+) -> NetworkWeights | None:
+    """Return where the expected arrays of a graph lie; None if it lacks one, as if a product is not int8."""
+    stored, scales = model.graph.initializers, int8_scales(model)
+    if not (expected.keys() <= stored.keys() and scales.keys() >= set(products)):
         return None
     try:
-        return DecoderWeights(
+        return NetworkWeights(
             tensors={name: _place(stored[name], kind, weights) for name, kind in expected.items()},
             activations={path: scales[path] for path in products},
         )
     except ValidationError as error:
-        raise ImportFormatError(f"the decoder cannot be described: {error}") from error
+        raise ImportFormatError(f"the {model.graph.name} cannot be described: {error}") from error
 
 
 def int8_scales(model: ir.Model) -> Mapping[str, ActivationScale | None]:
