@@ -74,6 +74,7 @@ class EngineClient:
         self._gauges = [metrics.queue_segments, metrics.queue_tokens, metrics.queue_work_tokens]
         self._gauges += [metrics.batch_live_segments, metrics.batch_live_rows]
         self._recorded = [0] * len(self._gauges)
+        self._row_padding, self._source_padding = map(metrics.step_padding_share.labels, ("rows", "sources"))
         self._is_draining = self._is_started = False
         self._stopping = threading.Event()
         self._lock = threading.RLock()
@@ -448,14 +449,13 @@ class EngineClient:
         return bool(holders)
 
     def _record_step(self, output: BatchStepOutput) -> None:
-        load, padding = output.load, self._metrics.step_padding_share
-        row_padding, source_padding = padding.labels("rows"), padding.labels("sources")
-        self._metrics.steps.inc(1 + len(output.earlier_steps_s))
+        load, num_steps = output.load, 1 + len(output.earlier_steps_s)
+        self._metrics.steps.inc(num_steps)
         for step_s in (*output.earlier_steps_s, output.step_s):
             self._metrics.step_seconds.observe(step_s)
-            self._metrics.batch_segments.observe(load.num_segments)
-            row_padding.observe(1 - min(load.live_rows, output.step_rows) / output.step_rows)
-            source_padding.observe(1 - load.source_tokens / load.padded_tokens)
+        self._metrics.batch_segments.observe_times(load.num_segments, num_steps)
+        self._row_padding.observe_times(1 - min(load.live_rows, output.step_rows) / output.step_rows, num_steps)
+        self._source_padding.observe_times(1 - load.source_tokens / load.padded_tokens, num_steps)
 
     def _answer(self, batch: Batch, ended: EndedSegment, now_s: float) -> None:
         pending = batch.leave(ended.segment_id)

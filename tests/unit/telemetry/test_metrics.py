@@ -93,3 +93,14 @@ def test_what_alerts_go_by_is_shown_before_it_is_counted(name: str) -> None:
 
     assert samples
     assert not any(samples[::2])  # counts; between them, when they began
+
+
+@pytest.mark.parametrize("amount", [0.0, 0.05, 0.3, 1.0, 7.5])
+def test_equal_observations_at_once_are_exposed_like_one_after_the_other(amount: float) -> None:
+    at_once, one_by_one = Metrics(CollectorRegistry()), Metrics(CollectorRegistry())
+
+    at_once.step_padding_share.labels("rows").observe_times(amount, 4)
+    for _ in range(4):
+        one_by_one.step_padding_share.labels("rows").observe(amount)
+
+    assert generate_latest(at_once.registry) == generate_latest(one_by_one.registry)
