@@ -28,7 +28,7 @@ from service.engine.queue import AdmissionQueue, PendingSegment
 from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, DragomanError, DrainingError, EngineError, OverloadedError
 from service.requests import RequestContext
-from service.telemetry.metrics import Metrics
+from service.telemetry.metrics import EngineSizes, Metrics
 from service.threads import SwitchInterval, num_cores
 
 log = logging.getLogger(__name__)
@@ -71,9 +71,6 @@ class EngineClient:
         self._overloaded_at_s = self._looked_at_s = -math.inf
         self._ids = count()
         self._num_unanswered = 0
-        self._gauges = [metrics.queue_segments, metrics.queue_tokens, metrics.queue_work_tokens]
-        self._gauges += [metrics.batch_live_segments, metrics.batch_live_rows]
-        self._recorded = [0] * len(self._gauges)
         self._row_padding, self._source_padding = map(metrics.step_padding_share.labels, ("rows", "sources"))
         self._is_draining = self._is_started = False
         self._stopping = threading.Event()
@@ -89,6 +86,7 @@ class EngineClient:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.cache_bytes = 0
         """KV caches of all batches, as last reported."""
+        metrics.add_engine(self.sizes)
 
     def warm_up(self, segments: Sequence[Segment]) -> list[SegmentResult]:
         """Let each batch decode the same segments before `start`, first one alone, then all; return the results of one.
@@ -183,13 +181,23 @@ class EngineClient:
             group[-1].prediction = prediction
             self._queue.add(group)
             self._num_unanswered += len(group)
-            self._record_sizes()
             most = self._max_segments()
             has_room = any(len(batch.running) < most for batch in self._batches)
         if has_room:
             self._wake()
         _SWITCH_INTERVAL.note_admission(now_s)
         return group
+
+    def sizes(self) -> EngineSizes:
+        """Return how much waits and runs now."""
+        queue, loads = self._queue, [batch.load for batch in self._batches]
+        return EngineSizes(
+            queue_segments=queue.num_segments,
+            queue_tokens=queue.num_tokens,
+            queue_work_tokens=queue.work,
+            batch_live_segments=sum(load.num_segments for load in loads),
+            batch_live_rows=sum(load.live_rows for load in loads),
+        )
 
     def drain(self, timeout_s: float) -> bool:
         """Reject new segments and wait until all admitted ones are answered; return False if time ran out first."""
@@ -211,8 +219,7 @@ class EngineClient:
                 self._thread.join(timeout_s)
             for batch in self._batches:
                 batch.disconnect()
-            with self._lock:
-                self._record_sizes()
+            self._metrics.remove_engine(self.sizes)
             self._wakes.close()
             self._waker.close()
             self._core.close(timeout_s)
@@ -288,7 +295,6 @@ class EngineClient:
         self._kill_if_stuck()
         with self._lock:
             expired = self._queue.pop_expired(self._clock())
-            self._record_sizes()
         for pending in expired:
             pending.answer(DeadlineExceededError("queue"))
         selected: dict[Batch, list[PendingSegment]] = {}
@@ -345,7 +351,6 @@ class EngineClient:
             for pending in selected:
                 batch.add(pending)  # before it is taken out: at no time is it in neither of the two
                 self._queue.serve(pending)
-            self._record_sizes()
             return selected
 
     def _send(self, batch: Batch, selected: Sequence[PendingSegment]) -> None:
@@ -511,7 +516,6 @@ class EngineClient:
             self._num_unanswered -= 1
             if not self._num_unanswered:
                 self._all_answered.notify_all()
-            self._record_sizes()
             self._record_end(pending, was_waiting=was_waiting)
         if must_tell:
             self._wake()
@@ -537,13 +541,3 @@ class EngineClient:
             direction = "late" if actual_s > prediction.total_s else "early"
             error_s = abs(actual_s - prediction.total_s)
             self._metrics.prediction_error_seconds.labels(direction).observe(error_s)
-
-    def _record_sizes(self) -> None:
-        """Move the gauges by what changed in queue and batches: the clients of several models share them."""
-        queue, loads = self._queue, [batch.load for batch in self._batches]
-        now = [queue.num_segments, queue.num_tokens, queue.work]
-        now += [sum(load.num_segments for load in loads), sum(load.live_rows for load in loads)]
-        if now != self._recorded:
-            for gauge, value, before in zip(self._gauges, now, self._recorded, strict=True):
-                gauge.inc(value - before)
-            self._recorded = now

@@ -6,7 +6,8 @@ Times are in seconds, sizes in tokens, segments or bytes. Labels come from small
 import contextlib
 import functools
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Generic, TypeVar
@@ -81,6 +82,17 @@ class Row(Generic[_Metric]):
         for value in self.shown:
             metric.labels(value)
         return metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSizes:
+    """How much waits for one model and runs: the values of the gauges with these names."""
+
+    queue_segments: int
+    queue_tokens: int
+    queue_work_tokens: int
+    batch_live_segments: int
+    batch_live_rows: int
 
 
 _counter = partial(Row, Counter)
@@ -271,7 +283,21 @@ class Metrics:
         """Register every row of the table."""
         self.registry = registry
         vars(self).update({attribute: row.register(registry) for attribute, row in self.TABLE.items()})
+        self._engines: dict[Callable[[], EngineSizes], None] = {}
+        for size in fields(EngineSizes):
+            getattr(self, size.name).set_function(partial(self._total_size, size.name))
         self.build_info.labels(_version("dragoman"), _version("onnxruntime", "onnxruntime-gpu")).set(1)
+
+    def add_engine(self, sizes: Callable[[], EngineSizes]) -> None:
+        """Count one more model in the gauges of sizes, which ask it, in any thread, whenever they are read."""
+        self._engines[sizes] = None
+
+    def remove_engine(self, sizes: Callable[[], EngineSizes]) -> None:
+        """Count a model no more."""
+        self._engines.pop(sizes, None)
+
+    def _total_size(self, name: str) -> int:
+        return sum(getattr(sizes(), name) for sizes in tuple(self._engines))
 
 
 def observe_process(registry: CollectorRegistry) -> None:
