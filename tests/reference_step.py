@@ -92,9 +92,9 @@ class Decoder:
         size = (2 * shape.num_decoder_layers, shape.num_heads, source_length, shape.d_model // shape.num_heads)
         return generator.normal(size=size).astype(np.float32)
 
-    def packed(self, library: native.Library, instruction_set: str | None = None) -> native.NativeDecoder:
+    def packed(self, library: native.Library, instruction_set: str | None = None) -> native.NativeNetwork:
         """Hand the weights to the library."""
-        return native.NativeDecoder(
+        return native.NativeNetwork(
             library, self.architecture, self.tensors, self.activations, instruction_set=instruction_set
         )
 
@@ -237,7 +237,7 @@ def _attend(query: Array, keys: Array, values: Array) -> Array:
 class LibraryBatch:
     """A running batch of the library, by its C functions."""
 
-    def __init__(self, decoder: native.NativeDecoder, *, num_threads: int = 1) -> None:
+    def __init__(self, decoder: native.NativeNetwork, *, num_threads: int = 1) -> None:
         self._decoder, self._call = decoder, decoder.library.call
         self._handle = decoder.library.new("batch", decoder.handle)
         self.num_threads = num_threads
@@ -252,7 +252,8 @@ class LibraryBatch:
     def add(self, cross: Array, shortlist: ArrayLike = ()) -> None:
         """Append a segment, whose candidates are those of the list if there is one."""
         listed = np.array(shortlist, np.int32)
-        self._call("batch_add", self._handle, cross.shape[2], cross.ctypes.data, listed.ctypes.data, len(listed))
+        tokens = listed.ctypes.data, len(listed)
+        self._call("batch_add", self._handle, cross.shape[2], cross.ctypes.data, True, *tokens)
         self.num_segments += 1
 
     def keep(self, indices: Sequence[int]) -> None:

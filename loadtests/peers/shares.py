@@ -1,6 +1,6 @@
-"""What is lost of the speed of ONNX Runtime on the way to a caller.
+"""What is lost of the speed of the decoder on the way to a caller.
 
-`overhead`: the share of a step that is spent outside ONNX Runtime, on numpy and Python.
+`overhead`: the share of a step that is spent outside ONNX Runtime or the C++ library, on numpy and Python.
 `server`: how much of the engine's throughput is left when callers come through gRPC, queue and text pipeline.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, Literal
 from unittest.mock import patch
 
 from dragoman.client import TranslationClient
@@ -28,7 +28,7 @@ from loadtests.report import figures_line
 from loadtests.target import ServerProcess
 from service.datatypes import SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
-from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.native import Library, open_step_model
 from service.runtime.settings import RuntimeSettings
 
 _NUM_STEPS: Final = 48
@@ -42,7 +42,7 @@ _TIMEOUT_S: Final = 120.0
 
 def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Declare both commands and their flags."""
-    overhead = add_command("overhead", help="measure what a decoder step costs outside ONNX Runtime")
+    overhead = add_command("overhead", help="measure what a decoder step costs outside ONNX Runtime or C++")
     overhead.add_argument("--batch-size", type=int, default=16, metavar="B", help="segments of a step (16)")
     server = add_command("server", help="compare the throughput of the whole server with that of its engine")
     server.add_argument("--clients", type=int, default=8, metavar="N", help="callers at the same time (8)")
@@ -56,40 +56,57 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
 def _run_overhead(arguments: argparse.Namespace) -> int:
     for model in arguments.models:
         files = prepare_model(arguments.output / "models" / model, model)
-        shares = [measure_share(files, arguments.batch_size) for _ in range(_NUM_REPETITIONS)]
-        fields = {"batch": arguments.batch_size, "model": model, "share": f"{median(shares):.3f}"}
-        print(figures_line("overhead", fields), flush=True)
+        for engine in ("native", "onnxruntime"):
+            shares = [measure_share(files, arguments.batch_size, engine) for _ in range(_NUM_REPETITIONS)]
+            fields = {"batch": arguments.batch_size, "model": model, "engine": engine, "share": f"{median(shares):.3f}"}
+            print(figures_line("overhead", fields), flush=True)
     return 0
 
 
-def measure_share(files: ModelFiles, batch_size: int) -> float:
+def measure_share(files: ModelFiles, batch_size: int, engine: Literal["native", "onnxruntime"]) -> float:
     """Return the share, from 0 to 1, of the steps of a full batch that is not spent inside a run of the decoder.
 
     The engine has decoded such a batch before, as one that serves has: its buffers have their memory.
     """
+    runs_s = list[float]()
+
+    def timed(run: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            began_s = time.perf_counter()
+            result = run(*arguments, **options)
+            runs_s.append(time.perf_counter() - began_s)
+            return result
+
+        return call
+
+    def function(library: Library, name: str) -> Callable[..., Any]:
+        found = find(library, name)
+        return timed(found) if name in ("batch_step", "batch_search") else found
+
+    def timed_run(session: InferenceSession, binding: Any) -> None:
+        timed(run)(session, binding)
+
+    find, run = Library.function, InferenceSession.run_with_iobinding
     # One thread a run, as when every core has a batch of its own.
-    model = OnnxStepModel(files.open(), RuntimeSettings(device="cpu", precision="int8", num_low_latency_threads=1))
+    settings = RuntimeSettings(device="cpu", precision="int8", engine=engine, num_low_latency_threads=1)
+    with patch.object(Library, "function", function):
+        model = open_step_model(files.open(), settings)
+        decoding = RunningBatch(model)
     search = SearchConfig(min_target_tokens=_NUM_STEPS, max_target_tokens=_NUM_STEPS)
     vocabulary = model.limits.vocabulary
     sources = work.random_sources(batch_size, vocabulary_size=vocabulary.size, eos_id=vocabulary.eos_id)
-    engine, segments = RunningBatch(model), [Segment(source_ids=source_ids, search=search) for source_ids in sources]
-    engine.start(segments)
-    while engine.num_segments:
-        engine.step()
-    engine.start(segments)
+    segments = [Segment(source_ids=source_ids, search=search) for source_ids in sources]
+    decoding.start(segments)
+    while decoding.num_segments:
+        decoding.step()
+    decoding.start(segments)
     for _ in range(_NUM_WARM_UP_STEPS):
-        engine.step()
-    runs_s, run = list[float](), InferenceSession.run_with_iobinding
-
-    def timed(*arguments: Any, **options: Any) -> None:
+        decoding.step()
+    runs_s.clear()
+    with patch.object(InferenceSession, "run_with_iobinding", timed_run):
         began_s = time.perf_counter()
-        run(*arguments, **options)
-        runs_s.append(time.perf_counter() - began_s)
-
-    with patch.object(InferenceSession, "run_with_iobinding", timed):
-        began_s = time.perf_counter()
-        while engine.num_segments:
-            engine.step()
+        while decoding.num_segments:
+            decoding.step()
         return 1 - sum(runs_s) / (time.perf_counter() - began_s)
 
 

@@ -30,7 +30,7 @@ class Encoder:
     def __init__(self, sessions: Sessions) -> None:
         """Use the encoder of loaded graphs."""
         manifest = sessions.bundle.manifest
-        self._session = sessions.encoder
+        self._session = sessions.opened("encoder")
         self._pad_id = manifest.special_ids.pad
         self._outputs = layer_names(("cross_key", "cross_value"), manifest.architecture.num_decoder_layers)
 
@@ -99,7 +99,7 @@ class EncodingModel:
         self.placement, self.weights_bytes = sessions.placement, sessions.weights_bytes
         """Device and precision that were chosen, and the size of the files that hold graphs and weights."""
         self._sessions = sessions
-        self._encoder = Encoder(sessions)
+        self._encoder = Encoder(sessions) if sessions.encoder else None
         self._batches: weakref.WeakSet[_CachingBatch] = weakref.WeakSet()
         self._lock = threading.Lock()  # of the set
 
@@ -111,6 +111,8 @@ class EncodingModel:
 
     def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
         """Encode sources; see `Encoder`."""
+        if self._encoder is None:
+            raise RuntimeError("the encoder graph was not opened")
         return self._encoder.encode(source_ids)
 
     def _counted(self, batch: _Batch) -> _Batch:
@@ -119,9 +121,13 @@ class EncodingModel:
             self._batches.add(batch)
         return batch
 
-    def _has_one_running(self) -> bool:
+    def _num_running(self) -> int:
+        """Return how many batches have segments."""
         with self._lock:
-            return sum(batch.num_segments > 0 for batch in self._batches) == 1
+            return sum(batch.num_segments > 0 for batch in self._batches)
+
+    def _has_one_running(self) -> bool:
+        return self._num_running() == 1
 
 
 def model_limits(manifest: Manifest) -> ModelLimits:

@@ -1,4 +1,6 @@
-"""`StepModel` whose decoder steps are taken by the C++ library of `dragoman-native`; ONNX Runtime encodes.
+"""`StepModel` on the C++ library of `dragoman-native`, which encodes and takes the decoder steps.
+
+Where a bundle has encoder products in floats, ONNX Runtime encodes; it computes the attention that is asked for.
 
 Nothing is padded in a step and every segment has caches of its own, so joining, leaving and growing move nobody else's.
 """
@@ -7,21 +9,22 @@ import ctypes
 import logging
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bundle import MAX_FILE_BYTES, ActivationScale, Architecture, Bundle, layer_names, read_file
+from service.bundle import MAX_FILE_BYTES, ActivationScale, Architecture, Bundle, NetworkWeights, layer_names, read_file
 from service.decoding.beam_search import RankedStep
 from service.decoding.beam_state import BeamState, Continuations
 from service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
 from service.errors import ConfigError, EngineError
 from service.runtime.encoder import EncodingModel
 from service.runtime.onnx_model import OnnxStepModel
-from service.runtime.session import Sessions, num_low_latency_threads, open_sessions, place
+from service.runtime.session import GraphName, Sessions, num_low_latency_threads, open_sessions, place
 from service.runtime.settings import RuntimeSettings
 from service.runtime.shortlist import Shortlist, open_shortlist
 from service.threads import num_cores
@@ -34,7 +37,7 @@ _LIBRARY_VARIABLE = "DRAGOMAN_NATIVE_LIBRARY"
 FAST_SETS = ("avx512", "avxvnni")
 """Instruction sets with which a step is faster than the graph."""
 
-_ABI = 2
+_ABI = 3
 """Of the library's functions, as they are declared here."""
 
 _PRODUCTS = (
@@ -58,6 +61,18 @@ _NORMS = ("self_attention_norm", "cross_attention_norm", "feed_forward_norm")
 
 _EMBEDDING = "embedding"
 
+_MEMORY = "decoder.layers.0.cross_attention.key.fused"
+"""The product that makes keys and values for all decoder layers of the encoder's output."""
+
+_STACKS = ("decoder", "encoder")
+"""In the library's order."""
+
+_ENCODED_TOKENS = 256
+"""Most tokens that are encoded together; only a single source may have more. Their states fit into a core's cache."""
+
+_POSITION_BLOCK = 16
+"""Positions whose keys lie together in the library's layout."""
+
 _EPSILON = 1e-5
 """Added to the variance by the norms of all models that the exporter writes."""
 
@@ -67,7 +82,7 @@ _HANDLE, _ARRAY = c_void_p, c_void_p
 class _Shape(ctypes.Structure):
     _fields_ = (
         *((name, c_int32) for name in ("d_model", "num_heads", "ffn_size", "num_layers", "vocabulary_size")),
-        *((name, c_int32) for name in ("max_positions", "is_pre_norm")),
+        *((name, c_int32) for name in ("max_positions", "is_pre_norm", "num_encoder_layers", "max_source_positions")),
         ("embedding_factor", c_float),
         ("epsilon", c_float),
     )
@@ -90,13 +105,15 @@ _FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "dragoman_instruction_sets": (c_char_p, ()),
     "dragoman_model_new": (_HANDLE, (ctypes.POINTER(_Shape), c_char_p)),
     "dragoman_model_free": (None, (_HANDLE,)),
-    "dragoman_model_set_embedding": (c_int, (_HANDLE, _ARRAY, _ARRAY, _ARRAY)),
-    "dragoman_model_set_product": (c_int, (_HANDLE, c_int, c_int, _ARRAY, _ARRAY, _ARRAY, c_float, c_int)),
-    "dragoman_model_set_norm": (c_int, (_HANDLE, c_int, c_int, _ARRAY, _ARRAY)),
+    "dragoman_model_set_embedding": (c_int, (_HANDLE, _ARRAY, _ARRAY)),
+    "dragoman_model_set_positions": (c_int, (_HANDLE, c_int, _ARRAY)),
+    "dragoman_model_set_product": (c_int, (_HANDLE, c_int, c_int, c_int, _ARRAY, _ARRAY, _ARRAY, c_float, c_int)),
+    "dragoman_model_set_norm": (c_int, (_HANDLE, c_int, c_int, c_int, _ARRAY, _ARRAY)),
+    "dragoman_encode": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY, _ARRAY, c_int)),
     "dragoman_batch_new": (_HANDLE, (_HANDLE,)),
     "dragoman_batch_free": (None, (_HANDLE,)),
     "dragoman_batch_bytes": (c_int64, (_HANDLE,)),
-    "dragoman_batch_add": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY, c_int)),
+    "dragoman_batch_add": (c_int, (_HANDLE, c_int, _ARRAY, c_int, _ARRAY, c_int)),
     "dragoman_batch_keep": (c_int, (_HANDLE, _ARRAY, c_int)),
     "dragoman_batch_cross": (c_int, (_HANDLE, c_int, _ARRAY)),
     "dragoman_batch_search": (c_int, (_HANDLE, ctypes.POINTER(_SearchStep))),
@@ -134,7 +151,7 @@ class Library:
 
     def error(self) -> EngineError:
         """Return the error of the last call of this thread."""
-        return EngineError(f"native decoder: {self._functions.dragoman_error().decode()}")
+        return EngineError(f"native engine: {self._functions.dragoman_error().decode()}")
 
     def new(self, name: str, *arguments: Any) -> int:
         """Return what `<name>_new` made."""
@@ -144,8 +161,12 @@ class Library:
         return int(handle)
 
 
-class NativeDecoder:
-    """The weights of a decoder, packed for an instruction set; may be used from several threads at once."""
+NetworkArrays = tuple[Mapping[str, NDArray[Any]], Mapping[str, ActivationScale | None]]
+"""Tensors and activations of an encoder or decoder, by their names in `NetworkWeights`."""
+
+
+class NativeNetwork:
+    """The weights of a network, packed for an instruction set; may be used from several threads at once."""
 
     def __init__(
         self,
@@ -154,6 +175,7 @@ class NativeDecoder:
         tensors: Mapping[str, NDArray[Any]],
         activations: Mapping[str, ActivationScale | None],
         *,
+        encoder: NetworkArrays | None = None,
         instruction_set: str | None = None,
     ) -> None:
         """Pack weights, which are copied.
@@ -161,11 +183,12 @@ class NativeDecoder:
         Args:
             library: does the work.
             architecture: of the network.
-            tensors: by their names in `NetworkWeights`.
-            activations: see `NetworkWeights`.
+            tensors: of the decoder, by their names in `NetworkWeights`.
+            activations: of the decoder; see `NetworkWeights`.
+            encoder: tensors and activations of the encoder; None: another encodes.
             instruction_set: one of the library's; None: the best.
         """
-        positions = tensors["position_encodings"]
+        positions, encoder_layers = tensors["position_encodings"], architecture.num_encoder_layers if encoder else 0
         shape = _Shape(
             d_model=architecture.d_model,
             num_heads=architecture.num_heads,
@@ -174,6 +197,8 @@ class NativeDecoder:
             vocabulary_size=architecture.vocabulary_size,
             max_positions=len(positions),
             is_pre_norm=architecture.norm == "pre",
+            num_encoder_layers=encoder_layers,
+            max_source_positions=len(encoder[0]["position_encodings"]) if encoder else 0,
             embedding_factor=architecture.d_model**0.5,
             epsilon=_EPSILON,
         )
@@ -181,23 +206,74 @@ class NativeDecoder:
         self.instruction_set = instruction_set or library.instruction_sets[0]
         self.handle = library.new("model", ctypes.byref(shape), self.instruction_set.encode())
         weakref.finalize(self, library.function("model_free"), self.handle)
-        factors = f"{_EMBEDDING}.weight.factors"
-        embedding = [_pointer(tensors[name]) for name in (f"{_EMBEDDING}.weight.int8", factors, "position_encodings")]
+        embedding = [_pointer(tensors[f"{_EMBEDDING}.weight.{part}"]) for part in ("int8", "factors")]
         library.call("model_set_embedding", self.handle, *embedding)
-        library.call("model_set_product", self.handle, -1, 0, None, None, None, *_entering(activations, _EMBEDDING))
-        for layer in range(architecture.num_decoder_layers):
-            for kind, name in enumerate(_PRODUCTS):
-                path = f"decoder.layers.{layer}.{name}"
-                arrays = [_pointer(tensors[f"{path}.{part}"]) for part in ("weight.int8", "weight.factors", "bias")]
-                library.call("model_set_product", self.handle, layer, kind, *arrays, *_entering(activations, path))
-            for kind, name in enumerate(_NORMS):
-                self._set_norm(layer, kind, tensors, f"decoder.layers.{layer}.{name}")
-        if architecture.norm == "pre":
-            self._set_norm(-1, 0, tensors, "decoder.norm")
+        projection = (None, None, None, *_entering(activations, _EMBEDDING))
+        library.call("model_set_product", self.handle, 0, -1, 0, *projection)
+        self._set_stack(0, architecture.num_decoder_layers, (tensors, activations))
+        self.has_encoder = encoder is not None
+        if encoder is not None:
+            self._set_stack(1, encoder_layers, encoder)
+            self._set_product(1, -1, 0, encoder, _MEMORY)
 
-    def _set_norm(self, layer: int, kind: int, tensors: Mapping[str, NDArray[Any]], path: str) -> None:
-        arrays = [_pointer(tensors[f"{path}.{part}"]) for part in ("weight", "bias")]
-        self.library.call("model_set_norm", self.handle, layer, kind, *arrays)
+    def encode(self, source_ids: Sequence[Sequence[int]], *, num_threads: int) -> list[EncodedSource]:
+        """Return the encoded sources, in order; none depends on the others; `has_encoder`.
+
+        `cross` of each is one array of float32 in the library's layout: for each decoder layer the keys in blocks of 16
+        positions, then the values.
+        """
+        encoded: list[EncodedSource] = []
+        for group in _groups(source_ids):
+            lengths = np.array([len(ids) for ids in group], np.int32)
+            token_ids = np.fromiter(chain.from_iterable(group), np.int64, int(lengths.sum()))
+            arrays = [np.empty(self._cross_size(len(ids)), np.float32) for ids in group]
+            pointers = (c_void_p * len(group))(*map(_pointer, arrays))
+            self.library.call(
+                "encode", self.handle, len(group), _pointer(lengths), _pointer(token_ids), pointers, num_threads
+            )
+            encoded += (
+                EncodedSource(source_ids=tuple(ids), cross=cross) for ids, cross in zip(group, arrays, strict=True)
+            )
+        return encoded
+
+    def _cross_size(self, length: int) -> int:
+        padded = -(-length // _POSITION_BLOCK) * _POSITION_BLOCK
+        return self.architecture.num_decoder_layers * self.architecture.d_model * (padded + length)
+
+    def _set_stack(self, stack: int, num_layers: int, arrays: NetworkArrays) -> None:
+        name, kinds = _STACKS[stack], enumerate(_PRODUCTS)
+        products = [(kind, path) for kind, path in kinds if stack == 0 or "cross_attention" not in path]
+        norms = [(kind, path) for kind, path in enumerate(_NORMS) if stack == 0 or "cross_attention" not in path]
+        self.library.call("model_set_positions", self.handle, stack, _pointer(arrays[0]["position_encodings"]))
+        for layer in range(num_layers):
+            for kind, path in products:
+                self._set_product(stack, layer, kind, arrays, f"{name}.layers.{layer}.{path}")
+            for kind, path in norms:
+                self._set_norm(stack, layer, kind, arrays, f"{name}.layers.{layer}.{path}")
+        if self.architecture.norm == "pre":
+            self._set_norm(stack, -1, 0, arrays, f"{name}.norm")
+
+    def _set_product(self, stack: int, layer: int, kind: int, arrays: NetworkArrays, path: str) -> None:
+        tensors, activations = arrays
+        pointers = [_pointer(tensors[f"{path}.{part}"]) for part in ("weight.int8", "weight.factors", "bias")]
+        self.library.call(
+            "model_set_product", self.handle, stack, layer, kind, *pointers, *_entering(activations, path)
+        )
+
+    def _set_norm(self, stack: int, layer: int, kind: int, arrays: NetworkArrays, path: str) -> None:
+        pointers = [_pointer(arrays[0][f"{path}.{part}"]) for part in ("weight", "bias")]
+        self.library.call("model_set_norm", self.handle, stack, layer, kind, *pointers)
+
+
+def _groups(source_ids: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
+    """Yield sources that are encoded together: nothing is padded, so in the order given."""
+    begin = num_tokens = 0
+    for end, ids in enumerate(source_ids):
+        if end > begin and num_tokens + len(ids) > _ENCODED_TOKENS:
+            yield source_ids[begin:end]
+            begin, num_tokens = end, 0
+        num_tokens += len(ids)
+    yield source_ids[begin:]
 
 
 def _entering(activations: Mapping[str, ActivationScale | None], path: str) -> tuple[float, int]:
@@ -301,22 +377,22 @@ class NativeStepBatch:
 
     def __init__(
         self,
-        decoder: NativeDecoder,
+        network: NativeNetwork,
         sessions: Sessions,
         *,
         num_threads: Callable[[], int],
         shortlist: Shortlist | None = None,
     ) -> None:
         """Start without segments; `num_threads` says before a step how many may take it."""
-        self._library, self._sessions = decoder.library, sessions
+        self._library, self._sessions = network.library, sessions
         self._shortlist = shortlist
         self._num_threads = num_threads
         self._step, self._search_step = self._library.function("batch_step"), self._library.function("batch_search")
         self._bytes = self._library.function("batch_bytes")
         self._search: _Search | None = None
-        self._handle = self._library.new("batch", decoder.handle)
+        self._handle = self._library.new("batch", network.handle)
         self._finalizer = weakref.finalize(self, self._library.function("batch_free"), self._handle)
-        shape = decoder.architecture
+        shape = network.architecture
         self._cross_shape = (2 * shape.num_decoder_layers, shape.num_heads, shape.d_model // shape.num_heads)
         self._source_lengths: list[int] = []
         self._output: StepOutput | None = None
@@ -334,7 +410,8 @@ class NativeStepBatch:
             length = len(source.source_ids)
             listed = None if self._shortlist is None else self._shortlist.of(source.source_ids)
             tokens = (None, 0) if listed is None else (_pointer(listed), len(listed))
-            self._library.call("batch_add", self._handle, length, _pointer(source.cross), *tokens)
+            is_from_graph = source.cross.ndim > 1
+            self._library.call("batch_add", self._handle, length, _pointer(source.cross), is_from_graph, *tokens)
             self._source_lengths.append(length)
         self._output = None
 
@@ -409,32 +486,39 @@ class NativeStepBatch:
 
 
 class NativeStepModel(EncodingModel):
-    """A network whose decoder steps the library takes; safe to share between threads, each with its own batches."""
+    """A network that the library runs; safe to share between threads, each with its own batches."""
 
     def __init__(
-        self, bundle: Bundle, settings: RuntimeSettings, decoder: NativeDecoder, *, shortlist: Shortlist | None = None
+        self, bundle: Bundle, settings: RuntimeSettings, network: NativeNetwork, *, shortlist: Shortlist | None = None
     ) -> None:
         """Open the other graphs of a bundle; raises as `open_sessions`.
 
         With a shortlist a segment's candidates are the tokens of its list; where more are asked for, padding with a
         log-probability of minus infinity follows.
         """
-        super().__init__(open_sessions(bundle, settings, opens_decoder=False))
-        self._decoder, self._shortlist = decoder, shortlist
+        graphs: tuple[GraphName, ...] = () if network.has_encoder else ("encoder",)
+        super().__init__(open_sessions(bundle, settings, graphs=graphs))
+        self.network, self._shortlist = network, shortlist
         self._num_threads = settings.num_intra_op_threads
         self._num_lone_threads = num_low_latency_threads(
             settings, self.placement, weights_bytes=self.weights_bytes, num_cores=num_cores()
         )
 
+    def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
+        """Encode sources; none depends on the others."""
+        if not self.network.has_encoder:
+            return super().encode(source_ids)
+        return self.network.encode(source_ids, num_threads=self._threads_of_step())
+
     def new_batch(self) -> NativeStepBatch:
         """Return an empty running batch."""
         num_threads, shortlist = self._threads_of_step, self._shortlist
         return self._counted(
-            NativeStepBatch(self._decoder, self._sessions, num_threads=num_threads, shortlist=shortlist)
+            NativeStepBatch(self.network, self._sessions, num_threads=num_threads, shortlist=shortlist)
         )
 
     def _threads_of_step(self) -> int:
-        return self._num_lone_threads if self._has_one_running() else self._num_threads
+        return self._num_lone_threads if self._num_running() <= 1 else self._num_threads
 
 
 def open_step_model(bundle: Bundle, settings: RuntimeSettings) -> OnnxStepModel | NativeStepModel:
@@ -444,12 +528,12 @@ def open_step_model(bundle: Bundle, settings: RuntimeSettings) -> OnnxStepModel 
         BundleError, ConfigError: as `open_sessions`; ConfigError, too, if the native engine or a shortlist, which needs
             it, is asked for and cannot be used.
     """
-    decoder: NativeDecoder | None = None
+    network: NativeNetwork | None = None
     reason = "asked for"
     if settings.engine != "onnxruntime":
         try:
-            decoder = _open_decoder(bundle, settings)
-            reason = f"int8 on a CPU with {decoder.instruction_set}"
+            network = _open_network(bundle, settings)
+            reason = f"int8 on a CPU with {network.instruction_set}"
         except Unsuitable as error:
             reason = str(error)
             if settings.engine == "native":
@@ -458,30 +542,29 @@ def open_step_model(bundle: Bundle, settings: RuntimeSettings) -> OnnxStepModel 
                 ) from error
     manifest = bundle.manifest
     model = f"{manifest.name}/{manifest.version}"
-    engine = "native" if decoder else "onnxruntime"
+    engine = "native" if network else "onnxruntime"
     chosen = {"engine": engine, "reason": reason, "shortlist": settings.shortlist}
-    if settings.shortlist and not decoder:
+    if settings.shortlist and not network:
         raise ConfigError("runtime.shortlist", True, f"false, or the native engine; the graph is used: {reason}")
     log.info("decoder engine chosen", extra={"model": model, **chosen})
-    if not decoder:
+    if not network:
         return OnnxStepModel(bundle, settings)
-    return NativeStepModel(bundle, settings, decoder, shortlist=open_shortlist(bundle) if settings.shortlist else None)
+    return NativeStepModel(bundle, settings, network, shortlist=open_shortlist(bundle) if settings.shortlist else None)
 
 
 class Unsuitable(Exception):  # noqa: N818 - a reason to use the other engine, no error
     """Says why the native engine cannot be used."""
 
 
-def _open_decoder(bundle: Bundle, settings: RuntimeSettings) -> NativeDecoder:
-    """Return the decoder of a bundle; Unsuitable if machine, settings or bundle do not allow it."""
+def _open_network(bundle: Bundle, settings: RuntimeSettings) -> NativeNetwork:
+    """Return the network of a bundle; Unsuitable if machine, settings or bundle do not allow it."""
     placement = place(bundle, settings)
     if placement.device != "cpu":
         raise Unsuitable("the model runs on a GPU")
     precision = placement.precision
     bundle.graph_paths(precision)  # BundleError if there is no such precision
-    if (described := bundle.int8_weights(precision)) is None:
+    if (weights := bundle.int8_weights(precision)) is None:
         raise Unsuitable(f"the bundle does not describe int8 weights of its decoder at {precision}")
-    weights = described.decoder
     library = load_library()
     usable = [name for name in library.instruction_sets if settings.engine == "native" or name in FAST_SETS]
     if not usable:
@@ -490,11 +573,22 @@ def _open_decoder(bundle: Bundle, settings: RuntimeSettings) -> NativeDecoder:
     if architecture.d_model // architecture.num_heads % 8:
         raise Unsuitable(f"d_model {architecture.d_model} over {architecture.num_heads} heads is no multiple of 8")
     content = read_file(bundle.directory / str(bundle.manifest.precisions[precision].weights), max_bytes=MAX_FILE_BYTES)
+    return NativeNetwork(
+        library,
+        architecture,
+        *_arrays(weights.decoder, content),
+        encoder=_arrays(weights.encoder, content) if weights.encoder else None,
+        instruction_set=usable[0],
+    )
+
+
+def _arrays(weights: NetworkWeights, content: bytes) -> NetworkArrays:
+    """Return tensors, which refer to the content of the file of weights, and activations."""
     tensors: dict[str, NDArray[Any]] = {}
     for name, stored in weights.tensors.items():
         count = stored.num_bytes // np.dtype(stored.dtype).itemsize
         tensors[name] = np.frombuffer(content, stored.dtype, count, stored.offset).reshape(stored.shape)
-    return NativeDecoder(library, architecture, tensors, weights.activations, instruction_set=usable[0])
+    return tensors, weights.activations
 
 
 def load_library() -> Library:

@@ -56,7 +56,7 @@ class OnnxStepBatch:
         self._positions = np.zeros(0, dtype=np.int64)
         self._has_new_segments = False
         self._is_alone = is_alone
-        self._binding = StepBinding(sessions, sessions.opened_decoder)
+        self._binding = StepBinding(sessions, sessions.opened("decoder"))
         low_latency = sessions.low_latency_decoder
         self._low_latency_binding = StepBinding(sessions, low_latency) if low_latency else None
 

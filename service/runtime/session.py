@@ -2,11 +2,11 @@
 
 import logging
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnxruntime
@@ -166,14 +166,17 @@ def check_device(device: Device, found: Sequence[str]) -> None:
         raise ConfigError("runtime.device", device, f"a working device; ONNX Runtime fell back to {', '.join(found)}")
 
 
+GraphName = Literal["encoder", "decoder"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
     """The loaded graphs of a model; may be run from several threads at once."""
 
     bundle: Bundle
-    encoder: onnxruntime.InferenceSession
+    encoder: onnxruntime.InferenceSession | None
     decoder: onnxruntime.InferenceSession | None
-    """None if it was not to be opened."""
+    """None if it was not to be opened; nor was the encoder if that is None."""
 
     low_latency_decoder: onnxruntime.InferenceSession | None
     """The decoder with more threads, for a batch that runs alone; None if it would not gain from them."""
@@ -195,12 +198,12 @@ class Sessions:
     weights_bytes: int
     """Size of the files that hold graphs and weights of the precision."""
 
-    @property
-    def opened_decoder(self) -> onnxruntime.InferenceSession:
-        """The decoder, for those that need it."""
-        if self.decoder is None:
-            raise RuntimeError("the decoder graph was not opened")
-        return self.decoder
+    def opened(self, graph: GraphName) -> onnxruntime.InferenceSession:
+        """Return the session of a graph that was to be opened."""
+        session = self.encoder if graph == "encoder" else self.decoder
+        if session is None:
+            raise RuntimeError(f"the {graph} graph was not opened")
+        return session
 
 
 def place(
@@ -220,10 +223,12 @@ def open_sessions(
     bundle: Bundle,
     settings: RuntimeSettings,
     *,
-    opens_decoder: bool = True,
+    graphs: Collection[GraphName] = ("encoder", "decoder"),
     find_cuda_fault: Callable[[int], str | None] = cuda_fault,
 ) -> Sessions:
-    """Open the graphs of a bundle at the precision and on the device that the settings and the machine allow.
+    """Open graphs of a bundle at the precision and on the device that the settings and the machine allow.
+
+    The attention graph is opened in any case, if there is one.
 
     Raises:
         BundleError: if the bundle lacks the precision, or a graph is damaged or has other tensors than its manifest.
@@ -236,8 +241,8 @@ def open_sessions(
     encoder_path, decoder_path = bundle.graph_paths(placement.precision)
     files, tensors = manifest.precisions[placement.precision], manifest.tensors[placement.precision]
     open_graph = partial(_open, settings=settings, device=placement.device, weights=files.weights)
-    encoder = open_graph(encoder_path, tensors.encoder)
-    decoder = open_graph(decoder_path, tensors.decoder) if opens_decoder else None
+    encoder = open_graph(encoder_path, tensors.encoder) if "encoder" in graphs else None
+    decoder = open_graph(decoder_path, tensors.decoder) if "decoder" in graphs else None
     weights_bytes = bundle.weights_bytes(placement.precision)
     num_threads = num_low_latency_threads(settings, placement, weights_bytes=weights_bytes, num_cores=num_cores())
     low_latency_decoder = attention = None

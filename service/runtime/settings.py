@@ -24,10 +24,10 @@ class RuntimeSettings(BaseModel):
     it, else the CPU; the log says which and why. `cuda` never falls back."""
 
     engine: Literal["auto", "onnxruntime", "native"] = "auto"
-    """What takes the decoder steps; ONNX Runtime runs all else. `native`: the C++ library of `dragoman-native`, for
-    int8 models on x86-64 CPUs; the start fails with the reason if that is not possible. `onnxruntime`: the decoder
-    graph. `auto`: the native one where it is installed, the CPU has the instructions (AVX-512 VNNI or AVX-VNNI) and the
-    bundle describes its int8 weights, else the graph; the log says which and why."""
+    """What encodes and takes the decoder steps. `native`: the C++ library of `dragoman-native`, for
+    int8 models on x86-64 CPUs; the start fails with the reason if that is not possible. `onnxruntime`: the
+    graphs. `auto`: the library where it is installed, the CPU has the instructions (AVX-512 VNNI or AVX-VNNI) and the
+    bundle describes its int8 weights, else the graphs; the log says which and why."""
 
     shortlist: bool = False
     """Choose each segment's target tokens among those that the bundle's shortlist calls likely for its source, not

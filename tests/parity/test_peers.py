@@ -81,4 +81,4 @@ def test_a_process_that_fails_is_an_error_and_no_endless_wait(files: ModelFiles)
 
 
 def test_the_share_outside_the_runtime_is_a_share(files: ModelFiles) -> None:
-    assert 0 < shares.measure_share(files, batch_size=4) < 1
+    assert 0 < shares.measure_share(files, 4, "onnxruntime") < 1

@@ -3,61 +3,19 @@
 #include <algorithm>
 #include <limits>
 
+#include "pass.hpp"
+
 namespace dragoman {
 namespace {
 
 constexpr int kSlotBucket = 32;   // slots are added so many at a time
 constexpr int kMaxRows = 1024;    // of a segment
 constexpr int kMaxLanes = 64;      // parts of the projection
-constexpr double kMinParallelNs = 3000;  // phases that take less are not worth handing out
-
-// Threads of a step, and the phases they share.
-class Crew {
- public:
-  Crew(Model& model, int num_threads) : lock_(model.team_mutex, std::defer_lock) {
-    if (num_threads <= 1 || !lock_.try_lock()) return;  // another batch has the team: the same result, later
-    if (model.team_threads < num_threads) {
-      model.team.reset();
-      model.team = std::make_unique<Team>(num_threads - 1);
-      model.team_threads = num_threads;
-    }
-    team_ = model.team.get(), num_threads_ = num_threads;
-  }
-  int num_threads() const { return num_threads_; }
-  bool is_worth(double nanoseconds) const { return team_ && nanoseconds >= kMinParallelNs; }
-
-  // Calls task(0) to task(count - 1); at once if `nanoseconds`, the estimate for all of them, is little.
-  template <class Task>
-  void run(int count, double nanoseconds, const Task& task) {
-    if (count > 1 && is_worth(nanoseconds)) return team_->run(count, task);
-    for (int i = 0; i < count; ++i) task(i);
-  }
-
-  // Calls task(begin, end) for parts of 0 .. count.
-  template <class Task>
-  void run_parts(int count, double nanoseconds, const Task& task) {
-    const int parts = is_worth(nanoseconds) ? std::min(count, num_threads_ * 3) : 1;
-    run(parts, nanoseconds, [&](int i) { task(int(int64_t(count) * i / parts), int(int64_t(count) * (i + 1) / parts)); });
-  }
-
- private:
-  std::unique_lock<std::mutex> lock_;
-  Team* team_ = nullptr;
-  int num_threads_ = 1;
-};
-
-double product_ns(int rows, const Weights& w) {  // from memory bandwidth, or from operations
-  const double bytes = double(w.inputs) * w.outputs;
-  return std::max(bytes / 40, rows * bytes / 300);
-}
-
-float* keys_of(float* caches, int layer, int64_t keys_size, int64_t values_size) {
-  return caches + layer * (keys_size + values_size);
-}
 
 }  // namespace
 
-void Batch::add(int source_length, const float* cross, const int32_t* shortlist, int shortlist_size) {
+void Batch::add(int source_length, const float* cross, bool is_from_graph, const int32_t* shortlist,
+                int shortlist_size) {
   const Model& model = *model_;
   require(source_length >= 1 && source_length <= 1 << 20, "the source length is not between 1 and 2^20");
   require(shortlist_size >= 0 && shortlist_size <= model.shape.vocabulary_size, "a shortlist larger than the vocabulary");
@@ -65,22 +23,24 @@ void Batch::add(int source_length, const float* cross, const int32_t* shortlist,
   segment->source_length = source_length;
   const int64_t d = model.d, size = model.head_size, room = rounded_up(source_length, kBlock);
   const int64_t keys_size = room * d, values_size = source_length * d;
-  segment->cross = allocated<float>(size_t(model.shape.num_layers * (keys_size + values_size)));
-  for (int layer = 0; layer < model.shape.num_layers; ++layer, cross += 2 * values_size) {
-    float* keys = keys_of(segment->cross.get(), layer, keys_size, values_size);
-    float* values = keys + keys_size;
-    std::memset(keys + (room - kBlock) * d, 0, size_t(kBlock * d) * sizeof(float));
-    for (int64_t head = 0; head < model.shape.num_heads; ++head)
-      for (int64_t s = 0; s < source_length; ++s) {
-        const float* key = cross + (head * source_length + s) * size;
-        float* at = keys + (s / kBlock * d + head * size) * kBlock + s % kBlock;
-        for (int64_t i = 0; i < size; ++i) at[i * kBlock] = key[i];
-        std::memcpy(values + s * d + head * size, key + values_size, size_t(size) * sizeof(float));
-      }
-    for (int64_t at = 0; at < room; at += kBlock)
-      segment->is_finite &= model.kernels.is_finite(keys + at * d, int(kBlock * d));
-    for (int64_t s = 0; s < source_length; ++s) segment->is_finite &= model.kernels.is_finite(values + s * d, int(d));
+  const int64_t total = model.shape.num_layers * (keys_size + values_size);
+  segment->cross = allocated<float>(size_t(total));
+  if (!is_from_graph) {
+    std::memcpy(segment->cross.get(), cross, size_t(total) * sizeof(float));
+  } else {
+    for (int layer = 0; layer < model.shape.num_layers; ++layer, cross += 2 * values_size) {
+      float* keys = keys_of(segment->cross.get(), layer, keys_size, values_size);
+      std::memset(keys + (room - kBlock) * d, 0, size_t(kBlock * d) * sizeof(float));
+      for (int64_t head = 0; head < model.shape.num_heads; ++head)
+        for (int64_t s = 0; s < source_length; ++s) {
+          const float* key = cross + (head * source_length + s) * size;
+          put_key(keys + head * size * kBlock, s, key, int(d), 0, int(size));
+          std::memcpy(keys + keys_size + s * d + head * size, key + values_size, size_t(size) * sizeof(float));
+        }
+    }
   }
+  for (int64_t at = 0; at < total; at += 8 * kBlock)
+    segment->is_finite &= model.kernels.is_finite(segment->cross.get() + at, int(std::min<int64_t>(8 * kBlock, total - at)));
   if (shortlist_size > 0) {
     for (int i = 0; i < shortlist_size; ++i)
       require(shortlist[i] >= 0 && shortlist[i] < model.shape.vocabulary_size && (i == 0 || shortlist[i - 1] < shortlist[i]),
@@ -247,14 +207,9 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
   describe_slots();
   const int n = int(rows_.size()), d = model.d, num_heads = model.shape.num_heads, num_layers = model.shape.num_layers;
   const int num_segments = this->num_segments();
-  const bool is_pre = model.shape.is_pre_norm;
-  const float epsilon = model.shape.epsilon;
   const float none = -std::numeric_limits<float>::infinity(), unknown = std::numeric_limits<float>::quiet_NaN();
   Crew crew(model, num_threads);
 
-  // Room for the states of all rows.
-  const int64_t stride = rounded_up(d, kPanel), joined_stride = rounded_up(3 * d, kPanel);
-  const int64_t inner_stride = rounded_up(model.shape.ffn_size, kPanel);
   int64_t widest = kBlock;
   double self_positions = 0, cross_positions = 0;  // seen, over all rows
   for (size_t b = 0; b < spans_.size(); ++b) {
@@ -263,138 +218,67 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
     self_positions += double(spans_[b].num_positions) * spans_[b].count;
     cross_positions += double(source_length) * spans_[b].count;
   }
-  const int heads_parts = crew.num_threads() > 1 && num_segments < 2 * crew.num_threads()
-                              ? std::min(num_heads, crew.num_threads()) : 1;
-  const int attention_tasks = num_segments * heads_parts;
   const Weights& projection = model.projection.view();
   const int num_chunks = (projection.panels() + kChunk - 1) / kChunk;
-  const int64_t sums_stride = int64_t(n) * 32;
-  const int64_t scratch_size = 4 * widest;
-  const size_t floats = size_t(n * (3 * stride + joined_stride + inner_stride + 1) + num_chunks * sums_stride +
-                               attention_tasks * scratch_size);
-  if (floats > floats_room_) floats_ = allocated<float>(floats_room_ = floats + floats / 4);
-  const size_t bytes = size_t(n * (stride + inner_stride));
-  if (bytes > bytes_room_) bytes_ = allocated<uint8_t>(bytes_room_ = bytes + bytes / 4);
-  float* states = floats_.get();
-  float *normed = states + n * stride, *mixed = normed + n * stride, *joined = mixed + n * stride;
-  float *inner = joined + n * joined_stride, *sums = inner + n * inner_stride;
-  float *scratch = sums + num_chunks * sums_stride, *scales = scratch + attention_tasks * scratch_size;
-  const Rounded rounded = {bytes_.get(), stride, scales};
-  const Rounded rounded_inner = {bytes_.get() + n * stride, inner_stride, scales};
+  const int64_t sums_stride = int64_t(n) * 32, scratch_size = 4 * widest;
+  Pass pass(model, crew, scratch_, n, 3 * d, num_chunks * sums_stride + crew.num_tasks(num_segments, num_heads) * scratch_size);
+  float *sums = pass.more, *scratch = sums + num_chunks * sums_stride;
 
-  const auto for_rows = [&](const auto& task) {
-    crew.run_parts(n, double(n) * d * 0.3, [&](int begin, int end) {
-      for (int r = begin; r < end; ++r) task(r);
-    });
-  };
-  const auto round = [&](const float* row, int r, const Weights& w, const Rounded& out, bool rectifies = false) {
-    kernels.round(row, w.inputs, w, rectifies, out.bytes + r * out.stride, out.scales + r);
-  };
-  // Post-norm: x = norm(x + f(x)); `add_product` made the sum.
-  const auto leave = [&](int r, const Norm& norm) {
-    float* row = states + r * stride;
-    if (!is_pre) kernels.norm(row, norm.scale.get(), norm.bias.get(), epsilon, d, row);
-  };
-  // Pre-norm: x += f(norm(x)); rounds what f takes.
-  const auto enter = [&](int r, const Norm& norm, const Weights& w) {
-    const float* row = states + r * stride;
-    if (is_pre) kernels.norm(row, norm.scale.get(), norm.bias.get(), epsilon, d, normed + r * stride);
-    round(is_pre ? normed + r * stride : row, r, w, rounded);
-  };
-  // Rounding makes numbers of whatever is none: states carry it on.
-  const auto round_mixed = [&](int r, const Weights& w) {
-    if (!kernels.is_finite(mixed + r * stride, d)) std::fill_n(states + r * stride, d, unknown);
-    round(mixed + r * stride, r, w, rounded);
-  };
-  const auto multiply = [&](Product product) {
-    const Weights& w = *product.weights;
-    crew.run_parts(w.panels(), product_ns(n, w), [&](int begin, int end) {
-      Product part = product;
-      part.first_panel = begin, part.last_panel = end;
-      kernels.multiply(part);
-    });
-  };
-  const auto store_product = [&](const Weights& w, float* out, int64_t out_stride) {
-    multiply({rounded, n, &w, 0, 0, Output::kStore, out, out_stride, {}, nullptr});
-  };
-  const auto add_product = [&](const Rounded& a, const Weights& w) {
-    multiply({a, n, &w, 0, 0, Output::kAdd, states, stride, {}, nullptr});
-  };
-  // Calls task(segment, first head, last head, scratch).
-  const auto for_heads = [&](double positions, const auto& task) {
-    crew.run(attention_tasks, positions * d * 0.12, [&](int i) {
-      const int b = i / heads_parts, part = i % heads_parts;
-      if (spans_[size_t(b)].count > 0)
-        task(b, num_heads * part / heads_parts, num_heads * (part + 1) / heads_parts, scratch + i * scratch_size);
-    });
-  };
-
-  for_rows([&](int r) {
+  pass.for_rows([&](int r) {
     const Row& row = rows_[size_t(r)];
-    const int64_t token = token_ids[row.index];
-    float* state = states + r * stride;
-    std::fill(state + d / 16 * 16, state + stride, 0.0f);
-    kernels.embed(model.embedding.get() + token * d, model.embedding_factors[token] * model.shape.embedding_factor,
-                  model.positions.get() + int64_t(segments_[size_t(row.segment)]->position) * d, d, state);
-    enter(r, model.layers[0].norms[kSelfNorm], model.layers[0].products[kSelfIn].view());
+    const int64_t position = segments_[size_t(row.segment)]->position;
+    pass.embed(r, token_ids[row.index], model.positions.get() + position * d);
+    pass.enter(r, model.layers[0].norms[kSelfNorm], model.layers[0].products[kSelfIn].view());
   });
   for (int i = 0; i < num_layers; ++i) {
     const Layer& layer = model.layers[size_t(i)];
     const auto weights = [&](ProductKind kind) -> const Weights& { return layer.products[kind].view(); };
-    store_product(weights(kSelfIn), joined, joined_stride);
-    for_heads(self_positions, [&](int b, int first_head, int last_head, float* own_scratch) {
+    pass.store_product(weights(kSelfIn));
+    pass.for_heads(num_segments, self_positions, [&](int b, int first_head, int last_head, int task) {
       const Span& span = spans_[size_t(b)];
       const Segment& segment = *segments_[size_t(b)];
       const int64_t size = int64_t(segment.num_slots) * d;
       float *keys = keys_of(segment.pool.get(), i, size, size), *values = keys + size;
       const int begin = first_head * model.head_size, end = last_head * model.head_size;
-      for (int r = span.first; r < span.first + span.count; ++r) {
-        const float* row = joined + r * joined_stride;
-        const int64_t slot = rows_[size_t(r)].slot;
-        float* key = keys + slot / kBlock * d * kBlock + slot % kBlock;
-        for (int at = begin; at < end; ++at) key[at * kBlock] = row[d + at];
+      const float* first_row = pass.joined + span.first * pass.joined_stride;
+      for (int r = 0; r < span.count; ++r) {
+        const float* row = first_row + r * pass.joined_stride;
+        const int64_t slot = rows_[size_t(span.first + r)].slot;
+        put_key(keys, slot, row + d, d, begin, end);
         std::copy(row + 2 * d + begin, row + 2 * d + end, values + slot * d + begin);
       }
-      kernels.attend({span.count, num_heads, model.head_size, first_head, last_head, joined + span.first * joined_stride,
-                      joined_stride, keys, values, span.num_positions, bias_.data() + span.bias, seen_.data() + span.seen,
-                      own_scratch, mixed + span.first * stride, stride});
+      kernels.attend({span.count, num_heads, model.head_size, first_head, last_head, first_row, pass.joined_stride, keys,
+                      values, d, span.num_positions, bias_.data() + span.bias, seen_.data() + span.seen,
+                      scratch + task * scratch_size, pass.mixed + span.first * pass.stride, pass.stride});
     });
-    for_rows([&](int r) { round_mixed(r, weights(kSelfOut)); });
-    add_product(rounded, weights(kSelfOut));
-    for_rows([&](int r) {
-      leave(r, layer.norms[kSelfNorm]);
-      enter(r, layer.norms[kCrossNorm], weights(kCrossQuery));
+    pass.add_mixed(weights(kSelfOut));
+    pass.for_rows([&](int r) {
+      pass.leave(r, layer.norms[kSelfNorm]);
+      pass.enter(r, layer.norms[kCrossNorm], weights(kCrossQuery));
     });
-    store_product(weights(kCrossQuery), joined, joined_stride);
-    for_heads(cross_positions, [&](int b, int first_head, int last_head, float* own_scratch) {
+    pass.store_product(weights(kCrossQuery));
+    pass.for_heads(num_segments, cross_positions, [&](int b, int first_head, int last_head, int task) {
       const Span& span = spans_[size_t(b)];
       const Segment& segment = *segments_[size_t(b)];
       const int64_t keys_size = rounded_up(segment.source_length, kBlock) * d;
       const float* keys = keys_of(segment.cross.get(), i, keys_size, int64_t(segment.source_length) * d);
-      kernels.attend({span.count, num_heads, model.head_size, first_head, last_head, joined + span.first * joined_stride,
-                      joined_stride, keys, keys + keys_size, segment.source_length, nullptr, nullptr, own_scratch,
-                      mixed + span.first * stride, stride});
+      kernels.attend({span.count, num_heads, model.head_size, first_head, last_head,
+                      pass.joined + span.first * pass.joined_stride, pass.joined_stride, keys, keys + keys_size, d,
+                      segment.source_length, nullptr, nullptr, scratch + task * scratch_size,
+                      pass.mixed + span.first * pass.stride, pass.stride});
     });
-    for_rows([&](int r) { round_mixed(r, weights(kCrossOut)); });
-    add_product(rounded, weights(kCrossOut));
-    for_rows([&](int r) {
-      leave(r, layer.norms[kCrossNorm]);
-      enter(r, layer.norms[kFeedForwardNorm], weights(kInner));
+    pass.add_mixed(weights(kCrossOut));
+    pass.for_rows([&](int r) {
+      pass.leave(r, layer.norms[kCrossNorm]);
+      pass.enter(r, layer.norms[kFeedForwardNorm], weights(kInner));
     });
-    const Weights &outer = weights(kOuter), &into = weights(kInner);
-    if (outer.has_row_scales()) {
-      store_product(into, inner, inner_stride);
-      for_rows([&](int r) { round(inner + r * inner_stride, r, outer, rounded_inner, true); });
-    } else {
-      multiply({rounded, n, &into, 0, 0, Output::kRound, nullptr, 0, rounded_inner, &outer});
-    }
-    add_product(rounded_inner, outer);
+    pass.add_feed_forward(weights(kInner), weights(kOuter));
     const bool is_last = i + 1 == num_layers;
     const Norm& next = is_last ? model.final_norm : model.layers[size_t(i) + 1].norms[kSelfNorm];
     const Weights& next_weights = is_last ? projection : model.layers[size_t(i) + 1].products[kSelfIn].view();
-    for_rows([&](int r) {
-      leave(r, layer.norms[kFeedForwardNorm]);
-      enter(r, next, next_weights);
+    pass.for_rows([&](int r) {
+      pass.leave(r, layer.norms[kFeedForwardNorm]);
+      pass.enter(r, next, next_weights);
     });
   }
 
@@ -407,7 +291,8 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
   for (size_t i = 0; i < best_.size(); ++i)
     best_[i] = {best_values_.data() + i * capacity, best_columns_.data() + i * capacity, 0, num_candidates};
   const auto project = [&](int first, int count, const Weights& w, int chunk, int lane) {
-    kernels.project({{rounded.bytes + first * stride, stride, scales + first}, count, &w, chunk,
+    const Rounded& rows = pass.rounded;
+    kernels.project({{rows.bytes + first * rows.stride, rows.stride, rows.scales + first}, count, &w, chunk,
                      best_.data() + lane * n + first, sums + chunk * sums_stride + first * 32});
   };
   for (int b = 0; b < num_segments; ++b) {  // a shortlist is a small matrix of the segment's own
@@ -433,7 +318,7 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
     const size_t size = size_t(num_segments) * size_t(num_rows) * capacity;
     std::fill_n(log_probs, size, none), std::fill_n(candidate_ids, size, 0);
   }
-  for_rows([&](int r) {
+  pass.for_rows([&](int r) {
     const Row& row = rows_[size_t(r)];
     const Segment& segment = *segments_[size_t(row.segment)];
     const bool has_shortlist = segment.shortlist.is_set();
@@ -441,7 +326,7 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
     const int chunks = has_shortlist ? (segment.shortlist.view().panels() + kChunk - 1) / kChunk : num_chunks;
     float* values = log_probs + row.index * num_candidates;
     int64_t* tokens = candidate_ids + row.index * num_candidates;
-    const bool is_finite = segment.is_finite && kernels.is_finite((is_pre ? normed : states) + r * stride, d);
+    const bool is_finite = segment.is_finite && pass.is_finite(r);
     const float log_sum = kernels.log_sum(sums + r * 32, sums_stride, chunks);
     Best* lists[kMaxLanes];
     int taken[kMaxLanes] = {};

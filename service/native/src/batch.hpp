@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "model.hpp"
+#include "pass.hpp"
 
 namespace dragoman {
 
@@ -54,9 +54,10 @@ class Batch {
   int num_segments() const { return int(segments_.size()); }
   int64_t num_bytes() const { return num_bytes_; }
 
-  // Appends a segment; `cross` [layers][2][H][S][D] has keys and values. `shortlist` holds ascending token
+  // Appends a segment; `cross` is what `encode` wrote, or keys and values [layers][2][H][S][D] of the encoder graph.
+  // `shortlist` holds ascending token
   // ids, at least as many as any step asks candidates for; none: the whole vocabulary.
-  void add(int source_length, const float* cross, const int32_t* shortlist, int shortlist_size);
+  void add(int source_length, const float* cross, bool is_from_graph, const int32_t* shortlist, int shortlist_size);
   // Keeps the segments at these indices, in this order.
   void keep(const int64_t* indices, int count);
   // Writes `cross` of a segment as `add` took it.
@@ -102,10 +103,7 @@ class Batch {
   std::vector<uint64_t> inherited_, used_;
   std::vector<float> bias_;
   std::vector<uint8_t> seen_;
-  Memory<float> floats_;
-  size_t floats_room_ = 0;
-  Memory<uint8_t> bytes_;
-  size_t bytes_room_ = 0;
+  Scratch scratch_;
   std::vector<uint8_t> live_;          // of a search
   std::vector<float> log_probs_;
   std::vector<int64_t> candidate_ids_;

@@ -72,7 +72,8 @@ struct Attention {
   const float* query;      // [rows][query_stride]
   int64_t query_stride;
   const float* keys;       // [blocks][d][16]
-  const float* values;     // [positions][d]
+  const float* values;     // [positions][value_stride]
+  int64_t value_stride;
   int num_positions;
   const float* bias;       // [rows][blocks * 16], 0 or kLowest, row by row; null: nothing but the end is hidden
   const uint8_t* is_seen;  // [positions] by any row; null: all are

@@ -46,7 +46,7 @@ const Kernels* usable(const std::string& name) {
 }  // namespace
 
 // Of the functions' meaning: raised with every change that callers must know.
-EXPORTED int dragoman_abi() { return 2; }
+EXPORTED int dragoman_abi() { return 3; }
 
 EXPORTED const char* dragoman_error() { return last_error.c_str(); }
 
@@ -75,16 +75,28 @@ EXPORTED Handle* dragoman_model_new(const Shape* shape, const char* instruction_
 }
 EXPORTED void dragoman_model_free(Handle* model) { delete model; }
 
-EXPORTED int dragoman_model_set_embedding(Handle* model, const int8_t* table, const float* factors,
-                                          const float* positions) {
-  return guarded([&] { (*model)->set_embedding(table, factors, positions); });
+EXPORTED int dragoman_model_set_embedding(Handle* model, const int8_t* table, const float* factors) {
+  return guarded([&] { (*model)->set_embedding(table, factors); });
 }
-EXPORTED int dragoman_model_set_product(Handle* model, int layer, int kind, const int8_t* w, const float* factors,
-                                        const float* bias, float scale, int zero_point) {
-  return guarded([&] { (*model)->set_product(layer, kind, w, factors, bias, scale, zero_point); });
+EXPORTED int dragoman_model_set_positions(Handle* model, int stack, const float* table) {
+  return guarded([&] { (*model)->set_positions(stack, table); });
 }
-EXPORTED int dragoman_model_set_norm(Handle* model, int layer, int kind, const float* scale, const float* bias) {
-  return guarded([&] { (*model)->set_norm(layer, kind, scale, bias); });
+EXPORTED int dragoman_model_set_product(Handle* model, int stack, int layer, int kind, const int8_t* w,
+                                        const float* factors, const float* bias, float scale, int zero_point) {
+  return guarded([&] { (*model)->set_product(stack, layer, kind, w, factors, bias, scale, zero_point); });
+}
+EXPORTED int dragoman_model_set_norm(Handle* model, int stack, int layer, int kind, const float* scale,
+                                     const float* bias) {
+  return guarded([&] { (*model)->set_norm(stack, layer, kind, scale, bias); });
+}
+
+// Writes what `dragoman_batch_add` takes of each source, whose token ids follow each other.
+EXPORTED int dragoman_encode(Handle* model, int num_sources, const int32_t* lengths, const int64_t* token_ids,
+                             float* const* cross, int num_threads) {
+  return guarded([&] {
+    (*model)->check_complete();
+    dragoman::encode(**model, num_sources, lengths, token_ids, cross, num_threads);
+  });
 }
 
 EXPORTED Batch* dragoman_batch_new(Handle* model) {
@@ -98,9 +110,9 @@ EXPORTED Batch* dragoman_batch_new(Handle* model) {
 EXPORTED void dragoman_batch_free(Batch* batch) { delete batch; }
 EXPORTED int64_t dragoman_batch_bytes(const Batch* batch) { return batch->num_bytes(); }
 
-EXPORTED int dragoman_batch_add(Batch* batch, int source_length, const float* cross, const int32_t* shortlist,
-                                int shortlist_size) {
-  return guarded([&] { batch->add(source_length, cross, shortlist, shortlist_size); });
+EXPORTED int dragoman_batch_add(Batch* batch, int source_length, const float* cross, int is_from_graph,
+                                const int32_t* shortlist, int shortlist_size) {
+  return guarded([&] { batch->add(source_length, cross, is_from_graph, shortlist, shortlist_size); });
 }
 EXPORTED int dragoman_batch_keep(Batch* batch, const int64_t* indices, int count) {
   return guarded([&] { batch->keep(indices, count); });

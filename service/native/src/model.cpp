@@ -13,21 +13,37 @@ Model::Model(const Shape& given, const Kernels& chosen) : shape(given), kernels(
   require(head_size % 8 == 0, "the head size is no multiple of 8");
   require(std::isfinite(shape.embedding_factor) && std::isfinite(shape.epsilon) && shape.epsilon > 0,
           "the factor of embeddings or the epsilon of norms is out of range");
-  layers.resize(size_t(shape.num_layers));
+  require(shape.num_encoder_layers >= 0 && shape.num_encoder_layers <= 1024, "the encoder has more than 1024 layers");
+  require(shape.num_encoder_layers == 0 || (shape.max_source_positions >= 1 && shape.max_source_positions <= kMost),
+          "the longest source is not between 1 and 2^24");
+  require(int64_t(2) * shape.num_layers * d <= kMost, "keys and values of all layers exceed 2^24");
+  layers.resize(size_t(shape.num_layers)), encoder_layers.resize(size_t(shape.num_encoder_layers));
 }
 
-void Model::set_product(int layer, int kind, const int8_t* w, const float* factors, const float* bias, float scale,
-                        int zero_point) {
+std::vector<Layer>& Model::layers_of(int stack, int layer) {
+  require(stack == kDecoder || stack == kEncoder, "there is no such stack");
+  std::vector<Layer>& found = stack == kEncoder ? encoder_layers : layers;
+  require(layer >= -1 && layer < int(found.size()) && !found.empty(), "there is no such layer");
+  return found;
+}
+
+void Model::set_product(int stack, int layer, int kind, const int8_t* w, const float* factors, const float* bias,
+                        float scale, int zero_point) {
+  std::vector<Layer>& own = layers_of(stack, layer);
+  if (layer == -1 && stack == kEncoder) {
+    const int outputs = 2 * shape.num_layers * d;
+    return memory.pack(w, outputs, 1, factors, bias, d, outputs, scale, zero_point, kernels.center);
+  }
   if (layer == -1) {
     require(embedding != nullptr, "the embedding comes before the projection, which uses its table");
     return projection.pack(embedding.get(), 1, d, embedding_factors.get(), bias, d, shape.vocabulary_size, scale,
                            zero_point, kernels.center);
   }
-  require(layer >= 0 && layer < shape.num_layers && kind >= 0 && kind < kNumProducts, "there is no such product");
+  require(kind >= 0 && kind < kNumProducts, "there is no such product");
   const int inputs = kind == kOuter ? shape.ffn_size : d;
   const int outputs = kind == kSelfIn ? 3 * d : kind == kInner ? shape.ffn_size : d;
-  layers[size_t(layer)].products[kind].pack(w, outputs, 1, factors, bias, inputs, outputs, scale, zero_point,
-                                              kernels.center);
+  own[size_t(layer)].products[kind].pack(w, outputs, 1, factors, bias, inputs, outputs, scale, zero_point,
+                                         kernels.center);
 }
 
 void Model::put_norm(Norm& norm, const float* scale, const float* bias) {
@@ -40,30 +56,45 @@ void Model::put_norm(Norm& norm, const float* scale, const float* bias) {
   }
 }
 
-void Model::set_norm(int layer, int kind, const float* scale, const float* bias) {
-  if (layer == -1) return put_norm(final_norm, scale, bias);
-  require(layer >= 0 && layer < shape.num_layers && kind >= 0 && kind < kNumNorms, "there is no such norm");
-  put_norm(layers[size_t(layer)].norms[kind], scale, bias);
+void Model::set_norm(int stack, int layer, int kind, const float* scale, const float* bias) {
+  std::vector<Layer>& own = layers_of(stack, layer);
+  if (layer == -1) return put_norm(stack == kEncoder ? encoder_norm : final_norm, scale, bias);
+  require(kind >= 0 && kind < kNumNorms, "there is no such norm");
+  put_norm(own[size_t(layer)].norms[kind], scale, bias);
 }
 
-void Model::set_embedding(const int8_t* table, const float* factors, const float* position_table) {
-  const size_t num_rows = size_t(shape.vocabulary_size), num_positions = size_t(shape.max_positions);
+void Model::set_embedding(const int8_t* table, const float* factors) {
+  const size_t num_rows = size_t(shape.vocabulary_size);
   require_finite(factors, shape.vocabulary_size, "a factor of the embedding is not finite");
-  require_finite(position_table, int64_t(num_positions) * d, "a position encoding is not finite");
   embedding = allocated<int8_t>(num_rows * size_t(d));
   std::memcpy(embedding.get(), table, num_rows * size_t(d));
   embedding_factors = allocated<float>(num_rows);
   std::memcpy(embedding_factors.get(), factors, num_rows * sizeof(float));
-  positions = allocated<float>(num_positions * size_t(d));
-  std::memcpy(positions.get(), position_table, num_positions * size_t(d) * sizeof(float));
+}
+
+void Model::set_positions(int stack, const float* table) {
+  layers_of(stack, -1);
+  const size_t size = size_t(stack == kEncoder ? shape.max_source_positions : shape.max_positions) * size_t(d);
+  require_finite(table, int64_t(size), "a position encoding is not finite");
+  Memory<float>& own = stack == kEncoder ? source_positions : positions;
+  own = allocated<float>(size);
+  std::memcpy(own.get(), table, size * sizeof(float));
 }
 
 void Model::check_complete() const {
-  require(embedding && projection.is_set(), "the embedding or the projection is missing");
+  require(embedding && positions && projection.is_set(), "the embedding, the positions or the projection is missing");
   require(!shape.is_pre_norm || final_norm.scale, "the final norm is missing");
   for (const Layer& layer : layers) {
     for (const PackedWeights& product : layer.products) require(product.is_set(), "a product is missing");
     for (const Norm& norm : layer.norms) require(norm.scale != nullptr, "a norm is missing");
+  }
+  if (encoder_layers.empty()) return;
+  require(source_positions && memory.is_set(), "the positions or the last product of the encoder are missing");
+  require(!shape.is_pre_norm || encoder_norm.scale, "the final norm of the encoder is missing");
+  for (const Layer& layer : encoder_layers) {
+    for (int kind : {kSelfIn, kSelfOut, kInner, kOuter})
+      require(layer.products[kind].is_set(), "a product of the encoder is missing");
+    for (int kind : {kSelfNorm, kFeedForwardNorm}) require(layer.norms[kind].scale != nullptr, "a norm of the encoder is missing");
   }
 }
 

@@ -114,7 +114,9 @@ struct Norm {
   Memory<float> scale, bias;
 };
 
+enum Stack { kDecoder, kEncoder };
 enum ProductKind { kSelfIn, kSelfOut, kCrossQuery, kCrossOut, kInner, kOuter, kNumProducts };
+// Of an encoder's layers those without cross-attention.
 enum NormKind { kSelfNorm, kCrossNorm, kFeedForwardNorm, kNumNorms };
 
 struct Layer {
@@ -124,34 +126,39 @@ struct Layer {
 
 struct Shape {
   int32_t d_model, num_heads, ffn_size, num_layers, vocabulary_size, max_positions, is_pre_norm;
+  int32_t num_encoder_layers;  // 0: there is no encoder
+  int32_t max_source_positions;
   float embedding_factor, epsilon;
 };
 
 struct Model {
   Model(const Shape& given, const Kernels& chosen);
 
-  // Where the outputs, inputs of a product belong; layer -1 is the projection to the vocabulary.
-  void set_product(int layer, int kind, const int8_t* w, const float* factors, const float* bias, float scale,
+  // Layer -1 is the projection to the vocabulary, or of the encoder that of its output to keys and values of all layers.
+  void set_product(int stack, int layer, int kind, const int8_t* w, const float* factors, const float* bias, float scale,
                    int zero_point);
-  void set_norm(int layer, int kind, const float* scale, const float* bias);  // layer -1 is the final one
-  void set_embedding(const int8_t* table, const float* factors, const float* positions);
+  void set_norm(int stack, int layer, int kind, const float* scale, const float* bias);  // layer -1 is the final one
+  void set_embedding(const int8_t* table, const float* factors);
+  void set_positions(int stack, const float* table);  // [max_positions or max_source_positions][d]
   void check_complete() const;
 
   Shape shape;
   const Kernels& kernels;
   int d, head_size;
-  std::vector<Layer> layers;
-  Norm final_norm;
-  PackedWeights projection;
+  std::vector<Layer> layers, encoder_layers;
+  Norm final_norm, encoder_norm;
+  PackedWeights projection, memory;
   Memory<int8_t> embedding;        // [V, d]
   Memory<float> embedding_factors; // [V]
   Memory<float> positions;         // [max_positions, d]
+  Memory<float> source_positions;  // [max_source_positions, d]
 
   std::mutex team_mutex;           // held while a step runs on the team
   std::unique_ptr<Team> team;      // made when first asked for
   int team_threads = 1;
 
  private:
+  std::vector<Layer>& layers_of(int stack, int layer);
   void put_norm(Norm& norm, const float* scale, const float* bias);
 };
 

@@ -169,7 +169,7 @@ def test_a_segment_has_the_same_bits_alone_and_in_company_by_any_thread_and_inst
 
 
 def _in_company(
-    packed: native.NativeDecoder, crosses: list[Any], steps: list[Any], num_threads: int
+    packed: native.NativeNetwork, crosses: list[Any], steps: list[Any], num_threads: int
 ) -> list[list[bytes]]:
     """Return the bits of three segments of which the second and third join later, in changing order."""
     found: list[list[bytes]] = [[], [], []]
@@ -379,6 +379,8 @@ def test_weights_that_are_no_numbers_are_refused(
         ({"d_model": 20, "num_heads": 3}, "no multiple of the number of heads"),
         ({"ffn_size": 65_537}, "d_model or ffn_size exceeds"),
         ({"num_layers": 0}, "number of layers"),
+        ({"num_encoder_layers": 1025}, "the encoder"),
+        ({"num_encoder_layers": 1, "max_source_positions": 0}, "longest source"),
         ({"epsilon": 0.0}, "epsilon"),
         ({"embedding_factor": float("nan")}, "factor of embeddings"),
     ],
@@ -400,7 +402,7 @@ def test_scales_that_round_nothing_are_refused(library: native.Library, decoder:
         bad = ActivationScale.model_construct(scale=scale, zero_point=zero_point)
         activations = {**decoder.activations, path: bad}
         with pytest.raises(EngineError, match=said):
-            native.NativeDecoder(library, decoder.architecture, decoder.tensors, activations)
+            native.NativeNetwork(library, decoder.architecture, decoder.tensors, activations)
 
 
 @pytest.fixture
@@ -464,8 +466,10 @@ def test_a_decoder_without_all_weights_makes_no_batch(library: native.Library, d
         with pytest.raises(EngineError, match="missing"):
             library.new("batch", handle)
         with pytest.raises(EngineError, match="no such norm"):
-            library.call("model_set_norm", handle, 1, 0, None, None)
+            library.call("model_set_norm", handle, 0, 0, 3, None, None)
         with pytest.raises(EngineError, match="no such product"):
-            library.call("model_set_product", handle, 0, 6, None, None, None, 0.0, 0)
+            library.call("model_set_product", handle, 0, 0, 6, None, None, None, 0.0, 0)
+        with pytest.raises(EngineError, match="no such layer"):
+            library.call("model_set_product", handle, 1, 0, 0, None, None, None, 0.0, 0)
     finally:
         library.function("model_free")(handle)

@@ -143,7 +143,7 @@ def test_a_bundle_with_its_weights_inside_the_graphs_is_loaded(bundle: Bundle, t
 
     sessions = open_sessions(Bundle(directory=tmp_path, manifest=manifest), RuntimeSettings())
 
-    assert sessions.encoder.get_inputs()[0].name == "source_ids"
+    assert sessions.opened("encoder").get_inputs()[0].name == "source_ids"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""The encoder in C++ against the encoder graph, and what it promises of its bits."""
+
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from service.bundle import Architecture, Bundle, open_bundle
+from service.errors import EngineError
+from service.runtime import native
+from service.runtime.native import NativeNetwork, NativeStepModel, open_step_model
+from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.settings import RuntimeSettings
+from tests.reference_step import native_library
+from tests.tiny_bundle import build_tiny_bundle
+
+_SETTINGS = RuntimeSettings(device="cpu", precision="int8")
+_LENGTHS = (3, 15, 16, 17, 33, 64, 1)
+_EOS = 2
+_BLOCK = 16
+
+Array = NDArray[np.float32]
+
+
+@pytest.fixture(scope="module", params=[("pre", False), ("post", True)], ids=["pre-by-row", "post-fixed"])
+def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    directory = tmp_path_factory.mktemp("bundle") / "tiny"
+    norm: Literal["pre", "post"]
+    norm, is_calibrated = request.param
+    build_tiny_bundle(directory, precisions=("int8",), norm=norm, is_calibrated=is_calibrated)
+    return open_bundle(directory)
+
+
+@pytest.fixture(params=["avx512", "avxvnni", "avx2"])
+def network(request: pytest.FixtureRequest, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> NativeNetwork:
+    if isinstance(library := native_library(), str):
+        pytest.skip(library)
+    if request.param not in library.instruction_sets:
+        pytest.skip(f"the CPU has no {request.param}")
+    monkeypatch.setattr(native.Library, "instruction_sets", (request.param,))
+    model = open_step_model(bundle, _SETTINGS.model_copy(update={"engine": "native"}))
+    assert isinstance(model, NativeStepModel)
+    return model.network
+
+
+def _sources(bundle: Bundle, *, seed: int = 0) -> list[tuple[int, ...]]:
+    rng, size = np.random.default_rng(seed), bundle.manifest.architecture.vocabulary_size
+    return [(*rng.integers(4, size, length - 1).tolist(), _EOS) for length in _LENGTHS]
+
+
+def _as_graph(cross: Array, length: int, shape: Architecture) -> Array:
+    """Return keys and values [L, 2, H, S, D] of the library's layout."""
+    layers, heads, width = shape.num_decoder_layers, shape.num_heads, shape.d_model
+    size, room = width // heads, -(-length // _BLOCK) * _BLOCK
+    rows = cross.reshape(layers, -1)
+    blocks = rows[:, : room * width].reshape(layers, room // _BLOCK, heads, size, _BLOCK)
+    keys = blocks.transpose(0, 2, 1, 4, 3).reshape(layers, heads, room, size)[:, :, :length]
+    values = rows[:, room * width :].reshape(layers, length, heads, size).transpose(0, 2, 1, 3)
+    return np.stack((keys, values), axis=1)
+
+
+def test_it_encodes_as_the_graph_does(bundle: Bundle, network: NativeNetwork) -> None:
+    sources, shape = _sources(bundle), bundle.manifest.architecture
+    expected = OnnxStepModel(bundle, _SETTINGS).encode(sources)
+
+    encoded = network.encode(sources, num_threads=1)
+
+    for own, other, source in zip(encoded, expected, sources, strict=True):
+        assert own.source_ids == source
+        reference = other.cross.reshape(shape.num_decoder_layers, 2, shape.num_heads, len(source), -1)
+        difference = np.abs(_as_graph(own.cross, len(source), shape) - reference)
+        # Nearly all to rounding of floats; where an 8-bit rounding falls the other way, its neighbours follow.
+        assert np.median(difference) < 1e-5
+        assert difference.max() < 0.3 * np.abs(reference).max()
+
+
+def test_no_bit_depends_on_company_or_threads(bundle: Bundle, network: NativeNetwork) -> None:
+    sources = _sources(bundle)
+    together = [encoded.cross.tobytes() for encoded in network.encode(sources, num_threads=1)]
+
+    for num_threads in (1, 2, 3):
+        backwards = network.encode(sources[::-1], num_threads=num_threads)
+        assert [encoded.cross.tobytes() for encoded in backwards[::-1]] == together
+        for source, expected in zip(sources, together, strict=True):
+            assert network.encode([source], num_threads=num_threads)[0].cross.tobytes() == expected
+
+
+def test_all_instruction_sets_give_the_same_bits(
+    bundle: Bundle, network: NativeNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    best = open_step_model(bundle, _SETTINGS.model_copy(update={"engine": "native"}))
+    sources = _sources(bundle)
+
+    encoded: Any = network.encode(sources, num_threads=1)
+
+    for own, other in zip(encoded, best.encode(sources), strict=True):
+        assert own.cross.tobytes() == other.cross.tobytes()
+
+
+def test_what_is_out_of_range_is_refused(bundle: Bundle, network: NativeNetwork) -> None:
+    limit, size = bundle.manifest.limits.max_source_tokens, bundle.manifest.architecture.vocabulary_size
+    for source, said in (
+        ([4] * (limit + 1), "longer than the positions"),
+        ([], "longer than the positions"),
+        ([size], "outside the vocabulary"),
+        ([-1], "outside the vocabulary"),
+    ):
+        with pytest.raises(EngineError, match=said):
+            network.encode([source], num_threads=1)
