@@ -147,7 +147,7 @@ def test_of_a_backlog_half_a_batch_is_encoded_together_with_those_that_join(benc
 
     assert counter.sizes[0] == 4 + 2
     assert sum(counter.sizes) == 24
-    assert sum(size == 1 for size in counter.sizes) <= 1  # the last one
+    assert len(counter.sizes) <= 16  # without a backlog each segment would be encoded as it joins
 
 
 def test_without_a_backlog_nothing_is_encoded_before_it_joins(benches: list[Bench]) -> None:
