@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import itertools
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -24,7 +25,27 @@ def awaitable(futures: Futures) -> "list[asyncio.Future[SegmentResult]]":
     return answers
 
 
-def results_of(answers: "Sequence[asyncio.Future[SegmentResult]]") -> list[SegmentResult]:
+async def ended(futures: Futures) -> None:
+    """Return once all futures are done, or one has failed; wakes the event loop once, however many there are."""
+    if not futures:
+        return
+    loop = asyncio.get_running_loop()
+    all_ended, num_futures, num_done = loop.create_future(), len(futures), itertools.count(1)
+
+    def tell() -> None:
+        if not all_ended.done():
+            all_ended.set_result(None)
+
+    def note(future: "concurrent.futures.Future[SegmentResult]") -> None:
+        if next(num_done) == num_futures or (not future.cancelled() and future.exception()):
+            loop.call_soon_threadsafe(tell)
+
+    for future in futures:
+        future.add_done_callback(note)
+    await all_ended
+
+
+def results_of(answers: "Futures | Sequence[asyncio.Future[SegmentResult]]") -> list[SegmentResult]:
     """Return the results, or raise the first error; all are there unless one has failed."""
     for error in map(_error_of, answers):
         if error is not None:
@@ -34,7 +55,9 @@ def results_of(answers: "Sequence[asyncio.Future[SegmentResult]]") -> list[Segme
     return [answer.result() for answer in answers]
 
 
-def _error_of(answer: "asyncio.Future[SegmentResult]") -> BaseException | None:
+def _error_of(
+    answer: "asyncio.Future[SegmentResult] | concurrent.futures.Future[SegmentResult]",
+) -> BaseException | None:
     return answer.exception() if answer.done() and not answer.cancelled() else None
 
 

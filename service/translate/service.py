@@ -25,7 +25,7 @@ from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import trace_segments
 from service.text.documents import TranslatedDocument
 from service.text.pipeline import TextModel, TextPipeline
-from service.translate.document_window import DocumentWindow, Futures, awaitable, results_of, segment_cost
+from service.translate.document_window import DocumentWindow, Futures, ended, results_of, segment_cost
 from service.translate.options import (
     TextBudget,
     TranslationDefaults,
@@ -300,15 +300,12 @@ class Translator:
 
 async def _answers(futures: Futures) -> list[SegmentResult]:
     """Wait for all results; if one fails, or the waiting task is cancelled, cancel the rest."""
-    if not futures:
-        return []
-    answers = awaitable(futures)
     try:
-        await asyncio.wait(answers, return_when=asyncio.FIRST_EXCEPTION)
+        await ended(futures)
     finally:
         for future in futures:
             future.cancel()
-    return results_of(answers)
+    return results_of(futures)
 
 
 def _nothing() -> None:
