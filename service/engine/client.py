@@ -297,13 +297,15 @@ class EngineClient:
             expired = self._queue.pop_expired(self._clock())
         for pending in expired:
             pending.answer(DeadlineExceededError("queue"))
+        by_load = sorted(self._batches, key=lambda one: len(one.running))
         selected: dict[Batch, list[PendingSegment]] = {}
-        for batch in sorted(self._batches, key=lambda one: len(one.running)):
+        for batch in by_load if self._queue.num_segments else ():
             with self._failing_only(batch):
                 selected[batch] = self._select(batch)
-        for batch, joining in selected.items():  # who joins none of the batches now may be encoded ahead
-            with self._failing_only(batch):
-                self._send(batch, joining)
+        for batch in by_load:  # who joins none of the batches now may be encoded ahead
+            if selected.get(batch) or batch.dropped_ids:
+                with self._failing_only(batch):
+                    self._send(batch, selected.get(batch, ()))
         for batch in reported:
             batch.is_backlogged = self._is_backlogged(batch)
 
@@ -389,6 +391,8 @@ class EngineClient:
 
     def _is_backlogged(self, batch: Batch) -> bool:
         """Say whether a batch is as large as it may be, and more waits."""
+        if not self._queue.num_segments:
+            return False
         with self._lock:
             waiting = self._queue.peek(self._clock(), limit=1)
             return bool(waiting) and not self._budget.allows(batch.load.plus(waiting[0].segment))

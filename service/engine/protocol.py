@@ -4,11 +4,14 @@ They are pickled and sent over sockets that nothing else can reach: one socket f
 records), and one for each running batch (`BatchCommand` to the core, `BatchReport` back).
 """
 
+import copyreg
 import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -199,6 +202,27 @@ _PICKLED = (
     *(BatchReport, BatchStepOutput, BatchLoad, EndedSegment, Hypothesis, GuardReport),
 )
 """Messages, and what they are made of."""
+
+
+def _restored(kind: type[Any], values: tuple[Any, ...]) -> Any:
+    """Return a message whose fields have these values, in order."""
+    message = object.__new__(kind)
+    for set_field, value in zip(_SETTERS[kind], values, strict=True):
+        set_field(message, value)
+    return message
+
+
+def _pickle_as_tuple(kind: type[Any]) -> None:
+    """Pickle frozen messages as tuples; by the methods of `dataclass` it takes half as long again."""
+    names = [one.name for one in dataclasses.fields(kind)]
+    values_of = attrgetter(*names)
+    _SETTERS[kind] = [vars(kind)[name].__set__ for name in names]
+    copyreg.pickle(kind, lambda message: (_restored, (kind, values_of(message))))
+
+
+_SETTERS: dict[type[Any], list[Callable[[Any, Any], None]]] = {}
+for _kind in (BatchCommand, NewSegment, Segment, SearchConfig, BatchReport, BatchLoad, EndedSegment, Hypothesis):
+    _pickle_as_tuple(_kind)
 
 
 def format_digest(settings_type: type[BaseModel]) -> str:

@@ -85,22 +85,12 @@ class AdmissionQueue:
     def __init__(self, settings: SchedulingSettings) -> None:
         self._settings = settings
         self._queues = {priority: FairQueue() for priority in Priority}
-        self.num_tokens = 0
-        """Source tokens that wait."""
+        self.num_segments = self.num_tokens = self.work = 0
+        """What waits: segments, source tokens, expected work tokens."""
         self._next_deadline_s = math.inf  # no deadline is earlier; may be one of a segment that has left
 
     def __iter__(self) -> Iterator[PendingSegment]:
         return chain(*self._queues.values())
-
-    @property
-    def num_segments(self) -> int:
-        """Segments that wait."""
-        return sum(map(len, self._queues.values()))
-
-    @property
-    def work(self) -> int:
-        """Expected work tokens of what waits."""
-        return sum(queue.work for queue in self._queues.values())
 
     def check_capacity(self, cost: RequestCost, *, caller: str, forecast: Forecast) -> None:
         """Raise OverloadedError, which says when to retry by the forecast, if a request does not fit."""
@@ -134,7 +124,7 @@ class AdmissionQueue:
         """Let all segments of a request wait, which fit."""
         for pending in group:
             self._queues[pending.context.priority].add(pending)
-            self.num_tokens += pending.num_source_tokens
+            self._count(pending, 1)
             self._next_deadline_s = min(self._next_deadline_s, pending.context.deadline_s)
 
     def work_ahead(self, cost: RequestCost, context: RequestContext, *, num_running: int) -> WorkAhead:
@@ -148,12 +138,12 @@ class AdmissionQueue:
     def serve(self, pending: PendingSegment) -> None:
         """Take out a segment that waits, to be decoded."""
         self._queues[pending.context.priority].serve(pending)
-        self.num_tokens -= pending.num_source_tokens
+        self._count(pending, -1)
 
     def drop(self, pending: PendingSegment) -> bool:
         """Take out a segment that is no longer wanted; return False if it does not wait here."""
         if is_here := self._queues[pending.context.priority].drop(pending):
-            self.num_tokens -= pending.num_source_tokens
+            self._count(pending, -1)
         return is_here
 
     def pop_expired(self, now_s: float) -> list[PendingSegment]:
@@ -175,6 +165,11 @@ class AdmissionQueue:
         if is_bulk_due:  # the next by fairness, not the oldest: patience must not favour a caller with much bulk work
             return [bulk[0], *interactive, *bulk[1:]][:limit]
         return interactive + bulk
+
+    def _count(self, pending: PendingSegment, by: int) -> None:
+        self.num_segments += by
+        self.num_tokens += by * pending.num_source_tokens
+        self.work += by * pending.work
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

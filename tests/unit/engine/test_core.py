@@ -1,4 +1,5 @@
 import math
+import pickle
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.datatypes import Segment
+from service.datatypes import Defect, DefectKind, GuardReport, Hypothesis, SamplingConfig, SearchConfig, Segment
+from service.decoding.guard import EndedSegment
 from service.decoding.running_batch import BatchLoad
 from service.decoding.step_model import EncodedSource, StepModel
 from service.engine.core import CoreBatch, EngineCore
@@ -547,3 +549,21 @@ def test_whatever_ends_a_batch_ends_its_connection(caplog: pytest.LogCaptureFixt
             connection.recv()
     core.close(TIMEOUT_S)
     assert "batch ended" in caplog.messages
+
+
+def test_messages_arrive_as_they_were_sent() -> None:
+    search = SearchConfig(beam_size=2, target_prefix=(7,), suppressed_tokens=frozenset({8}), sampling=SamplingConfig())
+    segment = Segment(source_ids=(5, 6, 2), search=search, wants_attention=True)
+    best = Hypothesis(token_ids=(9, 2), token_log_probs=(-0.5, -0.25), log_prob=-0.75, score=-0.5, is_finished=True)
+    guard = GuardReport(found=(Defect(kind=DefectKind.REPETITION, detail="a run"),), remaining=(), is_replaced=True)
+    ended = EndedSegment(segment_id=1, hypotheses=(best,), num_steps=2, guard=guard)
+    output = BatchStepOutput(load=BatchLoad(num_segments=1), earlier_steps_s=[0.1], ended=(ended,))
+
+    for message in (
+        BatchCommand(
+            new_segments=(NewSegment(segment_id=1, segment=segment, deadline_s=math.inf),),
+            encode_ahead=(WaitingSource(segment_id=2, source_ids=(2,)),),
+        ),
+        BatchReport(outputs=(output,), cache_bytes=3, cpu_s=0.5),
+    ):
+        assert pickle.loads(pickle.dumps(message)) == message  # noqa: S301 - its own
