@@ -8,7 +8,7 @@ import bisect
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,7 @@ from service.decoding.scoring import bound_penalty
 from service.decoding.step_model import BoolArray, DoubleArray, FloatArray, IntArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
+class _Step(NamedTuple):
     """One step of all segments that were in the batch then; the arrays are not changed any more."""
 
     tokens: IntArray
@@ -355,7 +354,7 @@ class BeamState:
 
     def _compose(self) -> None:
         self.composition = Composition.of(self)
-        self.steps_left = int((self.max_tokens - self.lengths).min(initial=0))
+        self.steps_left = int((self.max_tokens - self.lengths).min()) if self.searches else 0
 
 
 # The fields of BeamState that are lists with one entry a segment, and those that are arrays [B, ...].

@@ -247,9 +247,11 @@ class RunningBatch:
 
     def _settle(self, *, may_end: bool) -> tuple[list[EndedSegment], dict[int, SearchPlan]]:
         """Return the segments that have their results now, and how to search once more those that need it, by id."""
-        state, ended, again = self._state, [], dict[int, SearchPlan]()
+        state, ended, again = self._state, list[EndedSegment](), dict[int, SearchPlan]()
         is_over = find_ended(state) if may_end else []
         looping = self._find_looping()
+        if not is_over and not looping:  # as in most steps
+            return ended, again
         for index in sorted({*is_over, *looping}):
             segment_id = self._ids[index]
             end = SearchEnd(

@@ -100,14 +100,13 @@ class EncodingModel:
         """Device and precision that were chosen, and the size of the files that hold graphs and weights."""
         self._sessions = sessions
         self._encoder = Encoder(sessions) if sessions.encoder else None
-        self._batches: weakref.WeakSet[_CachingBatch] = weakref.WeakSet()
-        self._lock = threading.Lock()  # of the set
+        self._batches: tuple[weakref.ref[_CachingBatch], ...] = ()
+        self._lock = threading.Lock()  # held while these change
 
     @property
     def cache_bytes(self) -> int:
         """Bytes that the KV caches of all batches take now, room for more segments included."""
-        with self._lock:
-            return sum(batch.cache_bytes for batch in self._batches)
+        return sum(batch.cache_bytes for batch in self._living())
 
     def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
         """Encode sources; see `Encoder`."""
@@ -118,13 +117,15 @@ class EncodingModel:
     def _counted(self, batch: _Batch) -> _Batch:
         """Return a batch, counted for as long as it lives."""
         with self._lock:
-            self._batches.add(batch)
+            self._batches = (*map(weakref.ref, self._living()), weakref.ref(batch))
         return batch
+
+    def _living(self) -> list[_CachingBatch]:
+        return [batch for reference in self._batches if (batch := reference()) is not None]
 
     def _num_running(self) -> int:
         """Return how many batches have segments."""
-        with self._lock:
-            return sum(batch.num_segments > 0 for batch in self._batches)
+        return sum([batch.num_segments > 0 for batch in self._living()])
 
     def _has_one_running(self) -> bool:
         return self._num_running() == 1

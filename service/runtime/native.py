@@ -37,7 +37,7 @@ _LIBRARY_VARIABLE = "DRAGOMAN_NATIVE_LIBRARY"
 FAST_SETS = ("avx512", "avxvnni")
 """Instruction sets with which a step is faster than the graph."""
 
-_ABI = 3
+_ABI = 4
 """Of the library's functions, as they are declared here."""
 
 _PRODUCTS = (
@@ -94,7 +94,7 @@ class _SearchStep(ctypes.Structure):
         *((name, _ARRAY) for name in ("bound_penalties", "scores_to_beat", "early_stopping", "forbidden")),
         *((name, _ARRAY) for name in ("next_log_probs", "next_token_ids", "next_parents", "next_steps")),
         *((name, _ARRAY) for name in ("finished", "finished_log_probs", "finished_eos_log_probs")),
-        ("eos_id", c_int64),
+        *((name, c_int64) for name in ("eos_id", "num_bytes")),
         *((name, c_int32) for name in ("num_rows", "width", "num_candidates", "num_threads", "num_forbidden")),
         *((name, c_int32) for name in ("num_finished", "may_end")),
     )
@@ -463,7 +463,7 @@ class NativeStepBatch:
             if count
             else []
         )
-        self.cache_bytes = self._bytes(self._handle)
+        self.cache_bytes = step.num_bytes
         return RankedStep(rows=rows, finished=finished, may_end=bool(step.may_end))
 
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:

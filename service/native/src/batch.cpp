@@ -373,6 +373,7 @@ void Batch::search(SearchStep& step) {
   this->step(step.num_rows, step.token_ids, step.parents, live_.data(), step.num_candidates, step.num_threads,
              log_probs_.data(), candidate_ids_.data());
   step.num_finished = step.may_end = 0;
+  step.num_bytes = num_bytes_;
   for (int b = 0; b < int(num_segments); ++b) rank(step, b);
 }
 

@@ -42,6 +42,7 @@ struct SearchStep {
   double* finished_log_probs;    // [B * W] EOS included
   float* finished_eos_log_probs; // [B * W]
   int64_t eos_id;
+  int64_t num_bytes;             // set: what the caches of the batch take
   int32_t num_rows, width, num_candidates, num_threads, num_forbidden;
   int32_t num_finished;          // set
   int32_t may_end;               // set: whether the best hypothesis of a segment can no longer beat those that finished
