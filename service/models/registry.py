@@ -20,6 +20,9 @@ from service.models.model import (
 )
 from service.models.serving import LATEST, ServingSettings
 
+_MAX_RESOLVED = 256
+"""Answers that a registry remembers: callers may spell a tag in many ways."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionPolicy:
@@ -141,6 +144,11 @@ class ModelRegistry:
     policies: Mapping[str, VersionPolicy] = field(default_factory=dict)
     """By name; a name without one has the default policy."""
 
+    _resolved: dict[tuple[str, str, str], LoadedModel] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """What `resolve` has found, as it does not change as long as the registry."""
+
     def with_entries(self, *entries: Entry) -> Self:
         """Return it with entries added or replaced."""
         return replace(self, entries={**self.entries, **{entry.full_name: entry for entry in entries}})
@@ -172,6 +180,15 @@ class ModelRegistry:
 
     def resolve(self, model: str, source_language: str, target_language: str) -> LoadedModel:
         """Return the model that answers a request; see `ModelRepository.resolve`."""
+        request = model, source_language, target_language
+        found = self._resolved.get(request)
+        if found is None:
+            found = self._find(*request)
+            if len(self._resolved) < _MAX_RESOLVED:
+                self._resolved[request] = found
+        return found
+
+    def _find(self, model: str, source_language: str, target_language: str) -> LoadedModel:
         sources = language_lookup("source_language", source_language)
         targets = language_lookup("target_language", target_language)
         if model:

@@ -186,6 +186,8 @@ def fit_to_model(
         _check_range("min_target_tokens", options.min_target_tokens, 0, limit - 1, note=note)
     if not has_attention:
         _check_needs_no_attention(options)
+    if not options.suppressed_tokens:
+        return search
     return replace(search, suppressed_tokens=_suppressed_ids(options.suppressed_tokens, model, name=name))
 
 
