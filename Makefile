@@ -112,10 +112,10 @@ WITHOUT_NATIVE := int8 models decode on ONNX Runtime, which is slower.
 $(VENV)/.native: $(NATIVE) | $(VENV)/bin/python
 	@[ "$$(uname -sm)" = "Linux x86_64" ] || exit 0; \
 	compiler=$$(command -v "$${CXX:-c++}" || command -v g++) || \
-		{ echo "no C++ compiler: $(WITHOUT_NATIVE) With one (apt install g++), the native decoder is built." >&2; exit 0; }; \
-	echo "building the native decoder ..."; \
+		{ echo "no C++ compiler: $(WITHOUT_NATIVE) With one (apt install g++), the native engine is built." >&2; exit 0; }; \
+	echo "building the native engine ..." >&2; \
 	CXX=$$compiler $(PIP) ./service/native >$@.log 2>&1 && touch $@ || \
-		echo "the native decoder cannot be built ($@.log says why): $(WITHOUT_NATIVE)" >&2
+		echo "the native engine cannot be built ($@.log says why): $(WITHOUT_NATIVE)" >&2
 
 $(VENV)/.serve: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing what serving needs (no PyTorch) ..."

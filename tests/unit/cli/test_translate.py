@@ -80,7 +80,7 @@ def test_make_translate_hands_the_text_on_as_it_is(tmp_path: Path) -> None:
     python.parent.mkdir()
     python.write_text('#!/bin/sh\nfor last; do :; done\nprintf "%s" "$last"\n')
     python.chmod(0o755)
-    for stamp in (".serve", ".load", ".bench", ".dev"):
+    for stamp in (".serve", ".load", ".bench", ".dev", ".native"):
         (tmp_path / stamp).touch()
 
     made = subprocess.run(

@@ -10,7 +10,9 @@ def test_a_bare_command_prints_the_commands(capsys: pytest.CaptureFixture[str]) 
     printed = capsys.readouterr().out
     assert caught.value.code == 0
     assert printed.startswith("usage: dragoman export")
-    assert all(f"    {name} " in printed for name in COMMANDS)
+    assert {
+        line.split()[0] for line in printed.splitlines() if line[:4].isspace() and line[4:5].strip()
+    } >= COMMANDS.keys()
 
 
 def test_an_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
