@@ -35,7 +35,7 @@ class Machine:
         )
 
     def make(self, *options: str) -> str:
-        """Return what is said on the way to the native decoder."""
+        """Return what is said on the way to the native engine."""
         words = [str(self.programs / "make"), f"VENV={self.environment}", str(self.environment / ".native"), *options]
         kept = {"PATH": str(self.programs), "HOME": os.environ.get("HOME", "/")}
         done = subprocess.run(words, cwd=_REPOSITORY, env=kept, capture_output=True, text=True, check=True)
@@ -74,7 +74,7 @@ def test_a_compiler_that_is_found_builds_once(compiler: str, machine: Machine) -
     machine.make()
     machine.add_compiler(compiler)
 
-    assert "building the native decoder" in machine.make()
+    assert "building the native engine" in machine.make()
     assert "up to date" in machine.make()
     assert machine.num_builds() == 1
 
