@@ -54,7 +54,7 @@ _NUM_HOPELESS: Final = 60
 _NUM_FLOODING: Final = 16
 _FLOOD_S: Final = 5.0
 _MIN_RESETS: Final = 10_000
-_DOCUMENT_REPEATS: Final = 20
+_DOCUMENT_REPEATS: Final = 80
 """Of all sentences: a document that takes seconds."""
 _REQUEST_ID: Final = "3f0c1d52-9a60-4c57-8a55-1f6f3a3f7a10"
 _SETTINGS: Final = {
@@ -146,7 +146,7 @@ class Checks:
         before, retries = self._sum(name), self._num_retries()
         with self._client() as client:
             kinds = (errors.DeadlineExceededError, errors.ExhaustedError)
-            call = partial(client.translate, SENTENCES * 5, timeout_s=_TOO_SHORT_S, **EN_DE)
+            call = partial(client.translate, [" ".join(SENTENCES)] * 25, timeout_s=_TOO_SHORT_S, **EN_DE)
             raised = [_raised(kinds, call) for _ in range(_NUM_HOPELESS)]
         stages = {str(getattr(error, "stage", error.reason)) for error in raised}
         _require("admission" in stages, f"deadlines that cannot be kept were answered as {stages}")
