@@ -287,9 +287,8 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
   const int num_lanes = crew.is_worth(product_ns(n, projection)) ? std::min({crew.num_threads(), num_chunks, kMaxLanes}) : 1;
   const size_t capacity = size_t(num_candidates);
   best_.resize(size_t(num_lanes * n));
-  best_values_.resize(best_.size() * capacity), best_columns_.resize(best_.size() * capacity);
-  for (size_t i = 0; i < best_.size(); ++i)
-    best_[i] = {best_values_.data() + i * capacity, best_columns_.data() + i * capacity, 0, num_candidates};
+  found_.resize(best_.size() * capacity);
+  for (size_t i = 0; i < best_.size(); ++i) best_[i] = {found_.data() + i * capacity, 0, num_candidates, none};
   const auto project = [&](int first, int count, const Weights& w, int chunk, int lane) {
     const Rounded& rows = pass.rounded;
     kernels.project({{rows.bytes + first * rows.stride, rows.stride, rows.scales + first}, count, &w, chunk,
@@ -330,25 +329,23 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
     const float log_sum = kernels.log_sum(sums + r * 32, sums_stride, chunks);
     Best* lists[kMaxLanes];
     int taken[kMaxLanes] = {};
-    for (int lane = 0; lane < lanes; ++lane) lists[lane] = &best_[size_t(lane * n + r)];
+    for (int lane = 0; lane < lanes; ++lane) {
+      Best& best = *(lists[lane] = &best_[size_t(lane * n + r)]);
+      if (!best.is_ordered()) std::sort(best.found, best.found + best.count, is_better);
+    }
     for (int c = 0; c < num_candidates; ++c) {
       int winner = -1;
       for (int lane = 0; lane < lanes; ++lane) {
         if (taken[lane] == lists[lane]->count) continue;
-        const auto value = lists[lane]->values[taken[lane]];
-        const auto column = lists[lane]->columns[taken[lane]];
-        if (winner < 0 || value > lists[winner]->values[taken[winner]] ||
-            (value == lists[winner]->values[taken[winner]] && column < lists[winner]->columns[taken[winner]]))
-          winner = lane;
+        if (winner < 0 || is_better(lists[lane]->found[taken[lane]], lists[winner]->found[taken[winner]])) winner = lane;
       }
       if (winner < 0) {  // the shortlist has no more
         values[c] = is_finite ? none : unknown, tokens[c] = 0;
         continue;
       }
-      const int32_t column = lists[winner]->columns[taken[winner]];
-      values[c] = is_finite ? lists[winner]->values[taken[winner]] - log_sum : unknown;
-      tokens[c] = has_shortlist ? segment.shortlist_ids[size_t(column)] : column;
-      ++taken[winner];
+      const Candidate& best = lists[winner]->found[taken[winner]++];
+      values[c] = is_finite ? best.value - log_sum : unknown;
+      tokens[c] = has_shortlist ? segment.shortlist_ids[size_t(best.column)] : best.column;
     }
   });
   for (const auto& segment : segments_) ++segment->position;

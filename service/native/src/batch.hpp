@@ -109,8 +109,7 @@ class Batch {
   std::vector<float> log_probs_;
   std::vector<int64_t> candidate_ids_;
   std::vector<Best> best_;
-  std::vector<float> best_values_;
-  std::vector<int32_t> best_columns_;
+  std::vector<Candidate> found_;  // of all of these
 };
 
 }  // namespace dragoman

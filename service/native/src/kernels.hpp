@@ -36,11 +36,26 @@ struct Rounded {
   float* scales;     // [rows], used if the weights have row scales
 };
 
-// The best C columns of a row, best first; ties go to the lower column.
+struct Candidate {
+  float value;
+  int32_t column;
+};
+
+// Whether `a` goes before `b`; ties go to the lower column.
+inline bool is_better(const Candidate& a, const Candidate& b) {
+  return a.value > b.value || (a.value == b.value && a.column < b.column);
+}
+
+// The best C columns of a row. A few are kept best first; many (sampling may want the whole vocabulary), for which an
+// insertion would move half of the others each time, are a heap with the worst on top as soon as there are C of them.
 struct Best {
-  float* values;
-  int32_t* columns;
+  static constexpr int kFew = 64;
+
+  Candidate* found;  // [capacity]
   int count, capacity;
+  float threshold;   // what a value must exceed to be taken
+
+  bool is_ordered() const { return capacity <= kFew; }
 };
 
 enum class Output { kStore, kAdd, kRound };

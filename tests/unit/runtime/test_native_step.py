@@ -222,7 +222,7 @@ def test_candidates_are_the_first_of_all_tokens_and_ties_go_to_the_lower(
     decoder = Decoder.drawn(np.random.default_rng(17), vocabulary_size=5003)
     packed = decoder.packed(library, instruction_set)
     found = []
-    for num_candidates in (1, 2, 5, 33, 5003):
+    for num_candidates in (1, 2, 5, 33, 64, 65, 500, 5002, 5003):
         with LibraryBatch(packed, num_threads=num_threads) as batch:
             for _ in range(2):
                 batch.add(decoder.cross(np.random.default_rng(0), 3))
