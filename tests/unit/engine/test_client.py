@@ -364,15 +364,18 @@ def test_cancelling_a_waiting_segment_frees_its_place_at_once(bench: Bench) -> N
     bench.submit()
 
 
-def test_cancelling_a_running_segment_lets_the_next_one_in(bench: Bench) -> None:
-    running = bench.submit(max_target_tokens=200)
+def test_cancelling_a_running_segment_lets_the_next_one_in(benches: list[Bench]) -> None:
+    benches.append(bench := Bench(ToyModel(eos_bias=-100.0, max_target_tokens=5000), max_batch_segments=1))
+    bench.client.start()
+    running = bench.submit(max_target_tokens=5000)
     bench.model.wait_for_step()
     waiting = bench.submit(max_target_tokens=1)
 
     assert running.cancel()
-    bench.model.let_pass(100)
+    bench.model.open()
 
     assert waiting.result(TIMEOUT_S).num_steps == 1
+    assert len(bench.model.step_sizes) < 5000
     assert bench.metric("mt_segments_total", outcome="cancelled") == 1
 
 
