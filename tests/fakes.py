@@ -207,11 +207,12 @@ class ToyBatch:
         self._sources += [tuple(source.cross.tolist()) for source in sources]
         self._rows += [None] * len(sources)
 
-    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
+    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
         """See `StepBatch.step`."""
+        wanted = np.broadcast_to(num_candidates, token_ids.shape)
         assert token_ids.shape == parents.shape
         assert token_ids.shape[0] == self.num_segments > 0
-        assert 1 <= num_candidates <= self._model.limits.vocabulary.size
+        assert 1 <= wanted.min() <= wanted.max() <= self._model.limits.vocabulary.size
         assert token_ids.min() >= 0
         assert token_ids.max() < self._model.limits.vocabulary.size
         self._rows = [
@@ -224,8 +225,10 @@ class ToyBatch:
                 for source, rows in zip(self._sources, self._rows, strict=True)
             ]
         )
-        candidates = np.argsort(-log_probs, axis=2, kind="stable")[:, :, :num_candidates]
-        return StepOutput(log_probs=np.take_along_axis(log_probs, candidates, axis=2), token_ids=candidates)
+        candidates = np.argsort(-log_probs, axis=2, kind="stable")[:, :, : wanted.max()]
+        is_wanted = np.arange(wanted.max()) < wanted[:, :, None]  # the others must not be looked at: they would win
+        log_probs = np.where(is_wanted, np.take_along_axis(log_probs, candidates, axis=2), 1.0)
+        return StepOutput(log_probs=log_probs, token_ids=np.where(is_wanted, candidates, 0))
 
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
         """See `StepBatch.cross_attention`."""
@@ -289,7 +292,7 @@ class WrappedBatch:
         self._model.before("start", len(sources))
         self._inner.start(sources)
 
-    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
+    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
         """See `StepBatch.step`."""
         self._model.before("step", self.num_segments)
         return self._inner.step(token_ids, parents, num_candidates=num_candidates)

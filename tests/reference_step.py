@@ -262,16 +262,16 @@ class LibraryBatch:
         self.num_segments = len(indices)
 
     def step(
-        self, token_ids: ArrayLike, parents: ArrayLike, num_candidates: int, live: Array | None = None
+        self, token_ids: ArrayLike, parents: ArrayLike, num_candidates: int, of_rows: Array | None = None
     ) -> tuple[Array, Array]:
-        """Return log-probabilities and tokens of candidates, [B, K, C]."""
+        """Return log-probabilities and tokens of candidates, [B, K, C], of each row as many as `of_rows` says."""
         ids, of = np.array(token_ids, np.int64), np.array(parents, np.int64)
         shape = (*ids.shape, num_candidates)
         log_probs, candidates = np.full(shape, 7, np.float32), np.full(shape, -7, np.int64)
-        bits = None if live is None else np.array(live, np.uint8)
+        wanted = None if of_rows is None else np.array(of_rows, np.int32)
         self._call(
             "batch_step",
-            *(self._handle, shape[1], ids.ctypes.data, of.ctypes.data, None if bits is None else bits.ctypes.data),
+            *(self._handle, shape[1], ids.ctypes.data, of.ctypes.data, None if wanted is None else wanted.ctypes.data),
             *(num_candidates, self.num_threads, log_probs.ctypes.data, candidates.ctypes.data),
         )
         return log_probs, candidates

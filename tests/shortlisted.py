@@ -35,9 +35,9 @@ class _ShortlistedBatch(WrappedBatch):
             is_listed[self._shortlist.of(source.source_ids)] = True
             self._is_listed.append(is_listed)
 
-    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
+    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
         whole = super().step(token_ids, parents, num_candidates=self._shortlist.vocabulary_size)
-        return restricted(whole, np.stack(self._is_listed), num_candidates=num_candidates)
+        return restricted(whole, np.stack(self._is_listed), num_candidates=int(np.max(num_candidates)))
 
     def drop(self, keep: Sequence[int]) -> None:
         super().drop(keep)

@@ -71,8 +71,8 @@ def advance_ranked(state: BeamState, ranked: RankedStep, *, rules: CandidateRule
 def advance(state: BeamState, output: StepOutput, *, rules: CandidateRules, attend: Attend) -> None:
     """Take one step, which changes the state: finish what ends with EOS, continue the best of the rest.
 
-    `output` has at least `num_candidates` of each row up to `state.num_live_rows`. `attend` is called for hypotheses
-    that end, if their segment has a coverage penalty.
+    `output` has at least `num_candidates` of each row, and all rows up to `state.num_live_rows`. `attend` is called for
+    hypotheses that end, if their segment has a coverage penalty.
     """
     _Step(state, output, rules=rules, attend=attend).take()
 
@@ -218,15 +218,21 @@ def _finish(
     state.keep_finished(segment, hypothesis)
 
 
-def num_candidates(state: BeamState, *, rules: CandidateRules) -> int:
-    """C of the next step: as many as every segment needs to search as if over the whole vocabulary."""
+def num_candidates(state: BeamState, *, rules: CandidateRules, num_rows: int) -> int | IntArray:
+    """C of the next step: as many as are needed to search as if over the whole vocabulary.
+
+    Where segments have rules of their own or are sampled, those of each row [B, K]: one that needs the whole
+    vocabulary does not slow down the others.
+    """
     most = rules.num_candidates(state.widest_beam)
     if not state.composition.has_rules and not state.composition.sampled:
         return most
+    of_rows = np.full((len(state.searches), num_rows), most, np.int64)
     for segment, (own, sampler) in enumerate(zip(state.target_rules, state.samplers, strict=True)):
         if own is not None or sampler is not None:
-            most = max(most, _num_own_candidates(state, segment, rules=rules))
-    return most
+            live = slice(state.num_live(segment))
+            of_rows[segment, live] = max(most, _num_own_candidates(state, segment, rules=rules))
+    return of_rows
 
 
 def _num_own_candidates(state: BeamState, segment: int, *, rules: CandidateRules) -> int:
@@ -252,7 +258,8 @@ def _ranked_output(state: BeamState, output: StepOutput, *, rules: CandidateRule
         log_probs, token_ids = log_probs.copy(), token_ids.copy()
     for segment in ruled:
         num_rows = min(state.num_live(segment), output.log_probs.shape[1])
-        lowered = _lowered(state, segment, output.log_probs[segment, :num_rows], output.token_ids[segment, :num_rows])
+        own = slice(num_rows), slice(max(width, _num_own_candidates(state, segment, rules=rules)))
+        lowered = _lowered(state, segment, output.log_probs[segment][own], output.token_ids[segment][own])
         log_probs[segment, :num_rows], token_ids[segment, :num_rows] = (array[:, :width] for array in lowered)
     return StepOutput(log_probs=log_probs, token_ids=token_ids)
 

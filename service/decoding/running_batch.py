@@ -209,16 +209,17 @@ class RunningBatch:
     def _take_step(self) -> tuple[int, bool]:
         """Extend every segment by one token; return K of the step, and whether a search may be over."""
         state, rules, attend = self._state, self._rules, self._batch.cross_attention
-        count = num_candidates(state, rules=rules)
         if self._searching is not None and state.composition.is_plain:
             num_rows = state.log_probs.shape[1]
+            count = rules.num_candidates(state.widest_beam)
             ranked = self._searching.search_step(
                 state, num_candidates=count, forbidden=rules.never, eos_id=rules.eos_id
             )
             advance_ranked(state, ranked, rules=rules, attend=attend)
             return num_rows, ranked.may_end or bool(ranked.finished) or state.steps_left <= 0
         num_rows = self._num_rows()
-        output = self._batch.step(state.tokens[:, :num_rows], state.parents[:, :num_rows], num_candidates=count)
+        counts = num_candidates(state, rules=rules, num_rows=num_rows)
+        output = self._batch.step(state.tokens[:, :num_rows], state.parents[:, :num_rows], num_candidates=counts)
         advance(state, output, rules=rules, attend=attend)
         return num_rows, True
 

@@ -71,7 +71,7 @@ class StepBatch(Protocol):
     def start(self, sources: Sequence[EncodedSource]) -> None:
         """Append new segments, encoded by the model of the batch, in order, behind those of the batch."""
 
-    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
+    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
         """Append one token to every row and score what may follow it.
 
         Row k of segment b becomes: the hypothesis that row `parents[b, k]` of the same segment held
@@ -82,7 +82,8 @@ class StepBatch(Protocol):
             token_ids: [B, K] the newest token of every row; K may differ from step to step. Rows that the
                 search considers dead repeat row 0, so that they keep nothing alive.
             parents: [B, K] in the range of the previous step's K.
-            num_candidates: C, between 1 and the vocabulary size.
+            num_candidates: C, between 1 and the vocabulary size; or [B, K], of each row, then C is the greatest, and
+                what a row has behind its own number is of no use.
 
         Returns:
             Arrays that hold until the next step, which may overwrite them.

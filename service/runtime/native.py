@@ -37,7 +37,7 @@ _LIBRARY_VARIABLE = "DRAGOMAN_NATIVE_LIBRARY"
 FAST_SETS = ("avx512", "avxvnni")
 """Instruction sets with which a step is faster than the graph."""
 
-_ABI = 4
+_ABI = 5
 """Of the library's functions, as they are declared here."""
 
 _PRODUCTS = (
@@ -415,10 +415,11 @@ class NativeStepBatch:
             self._source_lengths.append(length)
         self._output = None
 
-    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
+    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
         """Append one token to every row and score what may follow it."""
         num_segments, num_rows = token_ids.shape
-        shape = (num_segments, num_rows, num_candidates)
+        wanted = None if isinstance(num_candidates, int) else np.ascontiguousarray(num_candidates, dtype=np.int32)
+        shape = num_segments, num_rows, int(np.max(num_candidates))
         if self._output is None or self._output.token_ids.shape != shape:
             self._output = StepOutput(log_probs=np.empty(shape, np.float32), token_ids=np.empty(shape, np.int64))
         token_ids, parents = np.ascontiguousarray(token_ids), np.ascontiguousarray(parents)
@@ -427,8 +428,8 @@ class NativeStepBatch:
             num_rows,
             token_ids.ctypes.data,
             parents.ctypes.data,
-            None,
-            num_candidates,
+            None if wanted is None else wanted.ctypes.data,
+            shape[2],
             self._num_threads(),
             self._output.log_probs.ctypes.data,
             self._output.token_ids.ctypes.data,

@@ -83,13 +83,13 @@ class OnnxStepBatch:
         for index, source in enumerate(sources, first):
             self._cross.fill(index, source.cross)
 
-    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
+    def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
         """Append one token to every row and score what may follow it."""
         if self._has_new_segments:  # which have nothing to continue: all their rows are empty
             parents = np.where(self._positions[:, None] == 0, 0, parents)
             self._has_new_segments = False
         slots = self._slots.append(parents)
-        binding = self._fitted_binding(num_rows=token_ids.shape[1], num_candidates=num_candidates)
+        binding = self._fitted_binding(num_rows=token_ids.shape[1], num_candidates=int(np.max(num_candidates)))
         output = binding.run(token_ids, self._positions, slots, self._slots.visible)
         self._positions += 1
         return output

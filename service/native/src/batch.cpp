@@ -91,7 +91,8 @@ void Batch::copy_cross(int index, float* cross) const {
   }
 }
 
-void Batch::check(int num_rows, const int64_t* token_ids, const int64_t* parents, int num_candidates) const {
+void Batch::check(int num_rows, const int64_t* token_ids, const int64_t* parents, const int32_t* wanted,
+                  int num_candidates) const {
   const Shape& shape = model_->shape;
   require(num_rows >= 1 && num_rows <= kMaxRows, "the number of rows is not between 1 and 1,024");
   require(num_candidates >= 1 && num_candidates <= shape.vocabulary_size, "more candidates than the vocabulary has");
@@ -103,6 +104,7 @@ void Batch::check(int num_rows, const int64_t* token_ids, const int64_t* parents
       require(token_ids[at] >= 0 && token_ids[at] < shape.vocabulary_size, "a token id outside the vocabulary");
       require(segment.position == 0 || (parents[at] >= 0 && parents[at] < segment.num_rows),
               "a parent outside the rows of the last step");
+      require(!wanted || (wanted[at] >= 0 && wanted[at] <= num_candidates), "a row wants more candidates than the step");
     }
   }
 }
@@ -129,14 +131,14 @@ void Batch::grow(Segment& segment, int needed) {
 }
 
 // A slot that no row sees is free; new tokens take the lowest free ones in the order of rows.
-void Batch::assign_slots(int num_rows, const int64_t* parents, const uint8_t* live) {
+void Batch::assign_slots(int num_rows, const int64_t* parents, const int32_t* wanted) {
   rows_.clear(), spans_.clear();
   for (size_t b = 0; b < segments_.size(); ++b) {
     Segment& segment = *segments_[b];
     const size_t first = rows_.size();
     for (int k = 0; k < num_rows; ++k) {
       const int64_t index = int64_t(b) * num_rows + k;
-      if (!live || live[index]) rows_.push_back({int(b), index, 0});
+      if (!wanted || wanted[index]) rows_.push_back({int(b), index, 0});
     }
     const size_t count = rows_.size() - first;
     for (bool is_first_try = true;; is_first_try = false) {
@@ -196,14 +198,14 @@ void Batch::describe_slots() {
   }
 }
 
-void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents, const uint8_t* live,
+void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents, const int32_t* wanted,
                  int num_candidates, int num_threads, float* log_probs, int64_t* candidate_ids) {
   Model& model = *model_;
   const Kernels& kernels = model.kernels;
   require(!is_half_stepped_, "an earlier step of the batch failed");
-  check(num_rows, token_ids, parents, num_candidates);
+  check(num_rows, token_ids, parents, wanted, num_candidates);
   is_half_stepped_ = true;
-  assign_slots(num_rows, parents, live);
+  assign_slots(num_rows, parents, wanted);
   describe_slots();
   const int n = int(rows_.size()), d = model.d, num_heads = model.shape.num_heads, num_layers = model.shape.num_layers;
   const int num_segments = this->num_segments();
@@ -288,7 +290,8 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
   const size_t capacity = size_t(num_candidates);
   best_.resize(size_t(num_lanes * n));
   found_.resize(best_.size() * capacity);
-  for (size_t i = 0; i < best_.size(); ++i) best_[i] = {found_.data() + i * capacity, 0, num_candidates, none};
+  for (size_t i = 0; i < best_.size(); ++i)
+    best_[i] = {found_.data() + i * capacity, 0, wanted ? wanted[rows_[i % size_t(n)].index] : num_candidates, none};
   const auto project = [&](int first, int count, const Weights& w, int chunk, int lane) {
     const Rounded& rows = pass.rounded;
     kernels.project({{rows.bytes + first * rows.stride, rows.stride, rows.scales + first}, count, &w, chunk,
@@ -313,7 +316,7 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
     b = end;
   }
 
-  if (live) {
+  if (wanted) {
     const size_t size = size_t(num_segments) * size_t(num_rows) * capacity;
     std::fill_n(log_probs, size, none), std::fill_n(candidate_ids, size, 0);
   }
@@ -333,7 +336,7 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
       Best& best = *(lists[lane] = &best_[size_t(lane * n + r)]);
       if (!best.is_ordered()) std::sort(best.found, best.found + best.count, is_better);
     }
-    for (int c = 0; c < num_candidates; ++c) {
+    for (int c = 0; c < lists[0]->capacity; ++c) {
       int winner = -1;
       for (int lane = 0; lane < lanes; ++lane) {
         if (taken[lane] == lists[lane]->count) continue;
@@ -356,18 +359,19 @@ void Batch::search(SearchStep& step) {
   require(step.num_rows >= 1 && step.num_rows <= kMaxRows, "the number of rows is not between 1 and 1,024");
   require(step.width >= 1 && step.width <= kMaxRows, "the widest beam is not between 1 and 1,024");
   const size_t num_rows = size_t(step.num_rows), num_segments = segments_.size();
-  live_.resize(num_segments * num_rows);
+  wanted_.resize(num_segments * num_rows);
   for (size_t b = 0; b < num_segments; ++b) {
     require(step.beam_sizes[b] >= 1 && step.beam_sizes[b] <= step.width, "a beam wider than the widest");
     for (size_t k = 0; k < num_rows; ++k) {
       const double log_prob = step.log_probs[b * num_rows + k];
       const bool can_win = step.early_stopping[b] || !(log_prob / step.bound_penalties[b] <= step.scores_to_beat[b]);
-      live_[b * num_rows + k] = log_prob > -std::numeric_limits<double>::infinity() && (k == 0 || can_win);
+      const bool is_live = log_prob > -std::numeric_limits<double>::infinity() && (k == 0 || can_win);
+      wanted_[b * num_rows + k] = is_live ? step.num_candidates : 0;
     }
   }
-  const size_t size = live_.size() * size_t(std::max(step.num_candidates, 0));
+  const size_t size = wanted_.size() * size_t(std::max(step.num_candidates, 0));
   log_probs_.resize(size), candidate_ids_.resize(size);
-  this->step(step.num_rows, step.token_ids, step.parents, live_.data(), step.num_candidates, step.num_threads,
+  this->step(step.num_rows, step.token_ids, step.parents, wanted_.data(), step.num_candidates, step.num_threads,
              log_probs_.data(), candidate_ids_.data());
   step.num_finished = step.may_end = 0;
   step.num_bytes = num_bytes_;
@@ -378,7 +382,7 @@ void Batch::rank(SearchStep& step, int b) const {
   constexpr double kNone = -std::numeric_limits<double>::infinity();
   const int num_rows = step.num_rows, num_candidates = step.num_candidates, beam_size = int(step.beam_sizes[b]);
   const bool forbids_eos = step.lengths[b] < step.min_tokens[b];
-  const uint8_t* live = live_.data() + size_t(b) * size_t(num_rows);
+  const int32_t* wanted = wanted_.data() + size_t(b) * size_t(num_rows);
   const auto is_forbidden = [&](int64_t token) {
     return std::find(step.forbidden, step.forbidden + step.num_forbidden, token) !=
                step.forbidden + step.num_forbidden || (forbids_eos && token == step.eos_id);
@@ -403,7 +407,7 @@ void Batch::rank(SearchStep& step, int b) const {
   int num_heads = 0;  // rows behind the last one that is live have none
   for (int k = 0; k < num_rows; ++k) {
     heads[k] = {kNone, num_candidates};
-    if (live[k]) advance(k, 0), num_heads = k + 1;
+    if (wanted[k]) advance(k, 0), num_heads = k + 1;
   }
   const size_t at = size_t(b) * size_t(step.width);
   int count = 0;

@@ -64,10 +64,11 @@ class Batch {
   // Writes `cross` of a segment as `add` took it.
   void copy_cross(int segment, float* cross) const;
 
-  // Appends a token to every live row; see `StepBatch.step`. Rows with live[b, k] == 0 are left out: their outputs are
-  // -inf and token 0. Scores of rows whose states are not finite are NaN. After an error in what is passed the batch is
-  // as before; after another error it can be stepped no more.
-  void step(int num_rows, const int64_t* token_ids, const int64_t* parents, const uint8_t* live, int num_candidates,
+  // Appends a token to every row; see `StepBatch.step`. `wanted`, if any, has how many of the candidates each row [B, K]
+  // needs; -inf and token 0 follow these, and rows of which none is wanted are left out. Scores of rows whose states are
+  // not finite are NaN. After an error in what is passed the batch is as before; after another error it can be stepped
+  // no more.
+  void step(int num_rows, const int64_t* token_ids, const int64_t* parents, const int32_t* wanted, int num_candidates,
             int num_threads, float* log_probs, int64_t* candidate_ids);
 
   // Takes a step and ranks: of the continuations of each segment those among the best K that are EOS finish, the best K
@@ -86,8 +87,9 @@ class Batch {
     size_t bias, seen;   // offsets
   };
 
-  void check(int num_rows, const int64_t* token_ids, const int64_t* parents, int num_candidates) const;
-  void assign_slots(int num_rows, const int64_t* parents, const uint8_t* live);
+  void check(int num_rows, const int64_t* token_ids, const int64_t* parents, const int32_t* wanted,
+             int num_candidates) const;
+  void assign_slots(int num_rows, const int64_t* parents, const int32_t* wanted);
   void rank(SearchStep& step, int segment) const;
   void grow(Segment& segment, int needed);
   void describe_slots();
@@ -105,7 +107,7 @@ class Batch {
   std::vector<float> bias_;
   std::vector<uint8_t> seen_;
   Scratch scratch_;
-  std::vector<uint8_t> live_;          // of a search
+  std::vector<int32_t> wanted_;        // of a search
   std::vector<float> log_probs_;
   std::vector<int64_t> candidate_ids_;
   std::vector<Best> best_;

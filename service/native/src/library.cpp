@@ -46,7 +46,7 @@ const Kernels* usable(const std::string& name) {
 }  // namespace
 
 // Of the functions' meaning: raised with every change that callers must know.
-EXPORTED int dragoman_abi() { return 4; }
+EXPORTED int dragoman_abi() { return 5; }
 
 EXPORTED const char* dragoman_error() { return last_error.c_str(); }
 
@@ -121,10 +121,10 @@ EXPORTED int dragoman_batch_cross(const Batch* batch, int segment, float* cross)
   return guarded([&] { batch->copy_cross(segment, cross); });
 }
 EXPORTED int dragoman_batch_step(Batch* batch, int num_rows, const int64_t* token_ids, const int64_t* parents,
-                                 const uint8_t* live, int num_candidates, int num_threads, float* log_probs,
+                                 const int32_t* wanted, int num_candidates, int num_threads, float* log_probs,
                                  int64_t* candidate_ids) {
   return guarded([&] {
-    batch->step(num_rows, token_ids, parents, live, num_candidates, num_threads, log_probs, candidate_ids);
+    batch->step(num_rows, token_ids, parents, wanted, num_candidates, num_threads, log_probs, candidate_ids);
   });
 }
 EXPORTED int dragoman_batch_search(Batch* batch, dragoman::SearchStep* step) {

@@ -27,14 +27,15 @@ class CandidateCounter(WrappedModel):
 
     def __init__(self, inner: ToyModel) -> None:
         super().__init__(inner)
-        self.counts: list[int] = []
+        self.counts: list[list[int]] = []
+        """Of the first row of each segment, at each step."""
 
     def new_batch(self) -> StepBatch:
         model = self
 
         class Batch(WrappedBatch):
-            def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int) -> StepOutput:
-                model.counts.append(num_candidates)
+            def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
+                model.counts.append(np.broadcast_to(num_candidates, token_ids.shape)[:, 0].tolist())
                 return super().step(token_ids, parents, num_candidates=num_candidates)
 
         return Batch(self, self.inner.new_batch())
@@ -262,4 +263,4 @@ def test_candidates_are_few_without_options_and_as_many_as_needed_with_them() ->
     engine.step()
     engine.step()
 
-    assert model.counts == [8, 40, 94, 8]
+    assert model.counts == [[8], [8, 40], [8, 40, 94], [8]]

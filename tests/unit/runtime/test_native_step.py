@@ -280,20 +280,35 @@ def test_rows_left_out_change_nothing_and_have_no_candidates(library: native.Lib
     generator = np.random.default_rng(23)
     crosses = [decoder.cross(generator, 6) for _ in range(3)]
     packed = decoder.packed(library)
-    live = np.array([[1, 0, 1], [0, 0, 0], [0, 0, 1]])
+    wanted = np.array([[4, 0, 4], [0, 0, 0], [0, 0, 4]])
     with LibraryBatch(packed) as batch, LibraryBatch(packed) as fewer:
         for cross in crosses:
             batch.add(cross)
         fewer.add(crosses[0])
         for token_ids, _ in _steps(generator, decoder, 3, 3, 5):
             parents = np.array([[0, 1, 2]] * 3)
-            log_probs, ids = batch.step(token_ids, parents, 4, live)
+            log_probs, ids = batch.step(token_ids, parents, 4, wanted)
             expected = fewer.step(token_ids[[0]][..., [0, 2]], np.array([[0, 1]]), 4)
 
             assert (log_probs[0, [0, 2]] == expected[0][0]).all()
             assert (ids[0, [0, 2]] == expected[1][0]).all()
-            assert (log_probs[live == 0] == -np.inf).all()
-            assert (ids[live == 0] == 0).all()
+            assert (log_probs[wanted == 0] == -np.inf).all()
+            assert (ids[wanted == 0] == 0).all()
+
+
+def test_a_row_has_as_many_candidates_as_it_wants(library: native.Library, decoder: Decoder) -> None:
+    wanted = np.array([[5, 0, 200], [1, 64, 65]])
+    found = []
+    for of_rows in (None, wanted):
+        with LibraryBatch(decoder.packed(library)) as batch:
+            for _ in wanted:
+                batch.add(decoder.cross(np.random.default_rng(0), 3))
+            found.append(batch.step(np.array([[1, 2, 3]] * 2), np.zeros((2, 3)), 200, of_rows))
+
+    is_wanted = np.arange(200) < wanted[:, :, None]
+    for all_found, few_found, none in zip(*found, (-np.inf, 0), strict=True):
+        assert (few_found[is_wanted] == all_found[is_wanted]).all()
+        assert (few_found[~is_wanted] == none).all()
 
 
 @pytest.mark.parametrize("has_fixed_scales", [True, False], ids=["fixed", "by-row"])
