@@ -13,7 +13,7 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
 from service.bundle import ActivationScale, Architecture, Limits, decoder_arrays, decoder_products
-from service.runtime import native
+from service.runtime.native_library import Library, NativeNetwork, Unsuitable, load_library
 
 MAX_POSITIONS: Final = 80
 CLOSE: Final = 2e-5
@@ -32,11 +32,11 @@ Array = NDArray[Any]
 
 
 @cache
-def native_library() -> native.Library | str:
+def native_library() -> Library | str:
     """Return the library, or why it cannot be had; CI must have it wherever it has a compiler."""
     try:
-        return native.load_library()
-    except native.Unsuitable as error:
+        return load_library()
+    except Unsuitable as error:
         reason = str(error)
     can_build = platform.machine() == "x86_64" and shutil.which("g++")
     assert not (os.environ.get("CI") and can_build), f"CI must have dragoman-native: {reason}"
@@ -92,9 +92,9 @@ class Decoder:
         size = (2 * shape.num_decoder_layers, shape.num_heads, source_length, shape.d_model // shape.num_heads)
         return generator.normal(size=size).astype(np.float32)
 
-    def packed(self, library: native.Library, instruction_set: str | None = None) -> native.NativeNetwork:
+    def packed(self, library: Library, instruction_set: str | None = None) -> NativeNetwork:
         """Hand the weights to the library."""
-        return native.NativeNetwork(
+        return NativeNetwork(
             library, self.architecture, self.tensors, self.activations, instruction_set=instruction_set
         )
 
@@ -237,7 +237,7 @@ def _attend(query: Array, keys: Array, values: Array) -> Array:
 class LibraryBatch:
     """A running batch of the library, by its C functions."""
 
-    def __init__(self, decoder: native.NativeNetwork, *, num_threads: int = 1) -> None:
+    def __init__(self, decoder: NativeNetwork, *, num_threads: int = 1) -> None:
         self._decoder, self._call = decoder, decoder.library.call
         self._handle = decoder.library.new("batch", decoder.handle)
         self.num_threads = num_threads

@@ -28,7 +28,8 @@ from loadtests.report import figures_line
 from loadtests.target import ServerProcess
 from service.datatypes import SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
-from service.runtime.native import Library, open_step_model
+from service.runtime.native import open_step_model
+from service.runtime.native_library import Library
 from service.runtime.settings import RuntimeSettings
 
 _NUM_STEPS: Final = 48

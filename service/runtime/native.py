@@ -2,27 +2,25 @@
 
 Where a bundle has encoder products in floats, ONNX Runtime encodes; it computes the attention that is asked for.
 
-Nothing is padded in a step and every segment has caches of its own, so joining, leaving and growing move nobody else's.
+Nothing is padded in a step and every segment has caches of its own, so segments join, leave and grow without a copy of
+the caches of the others.
 """
 
-import ctypes
 import logging
-import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
-from itertools import chain
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bundle import MAX_FILE_BYTES, ActivationScale, Architecture, Bundle, NetworkWeights, layer_names, read_file
+from service.bundle import MAX_FILE_BYTES, Bundle, NetworkWeights, layer_names, read_file
 from service.decoding.beam_search import RankedStep
 from service.decoding.beam_state import BeamState, Continuations
 from service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
-from service.errors import ConfigError, EngineError
+from service.errors import ConfigError
 from service.runtime.encoder import EncodingModel
+from service.runtime.native_library import NativeNetwork, NetworkArrays, SearchStep, Unsuitable, load_library, pointer
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.session import GraphName, Sessions, num_low_latency_threads, open_sessions, place
 from service.runtime.settings import RuntimeSettings
@@ -31,262 +29,11 @@ from service.threads import num_cores
 
 log = logging.getLogger(__name__)
 
-_LIBRARY_VARIABLE = "DRAGOMAN_NATIVE_LIBRARY"
-"""Environment variable that names another library than the installed one, such as a build with sanitizers."""
-
 FAST_SETS = ("avx512", "avxvnni")
 """Instruction sets with which a step is faster than the graph."""
 
-_ABI = 5
-"""Of the library's functions, as they are declared here."""
-
-_PRODUCTS = (
-    "self_attention.query.fused",
-    "self_attention.output",
-    "cross_attention.query",
-    "cross_attention.output",
-    "feed_forward.inner",
-    "feed_forward.outer",
-)
-"""Weight matrices of a layer, in the library's order."""
-
 _STEPS_OF_ROWS = 8
 """Steps whose rows are allocated together."""
-
-_RECTIFIED = "feed_forward.outer"
-"""The product whose input is never negative."""
-
-_NORMS = ("self_attention_norm", "cross_attention_norm", "feed_forward_norm")
-"""Norms of a layer, in the library's order."""
-
-_EMBEDDING = "embedding"
-
-_MEMORY = "decoder.layers.0.cross_attention.key.fused"
-"""The product that makes keys and values for all decoder layers of the encoder's output."""
-
-_STACKS = ("decoder", "encoder")
-"""In the library's order."""
-
-_ENCODED_TOKENS = 256
-"""Most tokens that are encoded together; only a single source may have more. Their states fit into a core's cache."""
-
-_POSITION_BLOCK = 16
-"""Positions whose keys lie together in the library's layout."""
-
-_EPSILON = 1e-5
-"""Added to the variance by the norms of all models that the exporter writes."""
-
-_HANDLE, _ARRAY = c_void_p, c_void_p
-
-
-class _Shape(ctypes.Structure):
-    _fields_ = (
-        *((name, c_int32) for name in ("d_model", "num_heads", "ffn_size", "num_layers", "vocabulary_size")),
-        *((name, c_int32) for name in ("max_positions", "is_pre_norm", "num_encoder_layers", "max_source_positions")),
-        ("embedding_factor", c_float),
-        ("epsilon", c_float),
-    )
-
-
-class _SearchStep(ctypes.Structure):
-    _fields_ = (
-        *((name, _ARRAY) for name in ("log_probs", "token_ids", "parents", "beam_sizes", "lengths", "min_tokens")),
-        *((name, _ARRAY) for name in ("bound_penalties", "scores_to_beat", "early_stopping", "forbidden")),
-        *((name, _ARRAY) for name in ("next_log_probs", "next_token_ids", "next_parents", "next_steps")),
-        *((name, _ARRAY) for name in ("finished", "finished_log_probs", "finished_eos_log_probs")),
-        *((name, c_int64) for name in ("eos_id", "num_bytes")),
-        *((name, c_int32) for name in ("num_rows", "width", "num_candidates", "num_threads", "num_forbidden")),
-        *((name, c_int32) for name in ("num_finished", "may_end")),
-    )
-
-
-_FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {
-    "dragoman_error": (c_char_p, ()),
-    "dragoman_instruction_sets": (c_char_p, ()),
-    "dragoman_model_new": (_HANDLE, (ctypes.POINTER(_Shape), c_char_p)),
-    "dragoman_model_free": (None, (_HANDLE,)),
-    "dragoman_model_set_embedding": (c_int, (_HANDLE, _ARRAY, _ARRAY)),
-    "dragoman_model_set_positions": (c_int, (_HANDLE, c_int, _ARRAY)),
-    "dragoman_model_set_product": (c_int, (_HANDLE, c_int, c_int, c_int, _ARRAY, _ARRAY, _ARRAY, c_float, c_int)),
-    "dragoman_model_set_norm": (c_int, (_HANDLE, c_int, c_int, c_int, _ARRAY, _ARRAY)),
-    "dragoman_encode": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY, _ARRAY, c_int)),
-    "dragoman_batch_new": (_HANDLE, (_HANDLE,)),
-    "dragoman_batch_free": (None, (_HANDLE,)),
-    "dragoman_batch_bytes": (c_int64, (_HANDLE,)),
-    "dragoman_batch_add": (c_int, (_HANDLE, c_int, _ARRAY, c_int, _ARRAY, c_int)),
-    "dragoman_batch_keep": (c_int, (_HANDLE, _ARRAY, c_int)),
-    "dragoman_batch_cross": (c_int, (_HANDLE, c_int, _ARRAY)),
-    "dragoman_batch_search": (c_int, (_HANDLE, ctypes.POINTER(_SearchStep))),
-    "dragoman_batch_step": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY, _ARRAY, c_int, c_int, _ARRAY, _ARRAY)),
-}
-"""Result and arguments of each function."""
-
-
-class Library:
-    """The functions of the shared library; EngineError if one fails."""
-
-    def __init__(self, path: str) -> None:
-        """Load the library at a path; OSError if it cannot be, EngineError if it is of another version."""
-        self._functions = ctypes.CDLL(path)  # calls release the interpreter lock
-        if (abi := self._functions.dragoman_abi()) != _ABI:
-            raise EngineError(f"dragoman-native has interface {abi}; this service needs {_ABI}: install it again")
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(self._functions, name)
-            function.restype, function.argtypes = result, arguments
-
-    @property
-    def instruction_sets(self) -> tuple[str, ...]:
-        """Those that this CPU has and the library can use, best first."""
-        return tuple(self._functions.dragoman_instruction_sets().decode().split())
-
-    def function(self, name: str) -> Callable[..., Any]:
-        """Return a function by its name without prefix."""
-        found: Callable[..., Any] = getattr(self._functions, f"dragoman_{name}")
-        return found
-
-    def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that says whether it succeeded."""
-        if self.function(name)(*arguments) != 0:
-            raise self.error()
-
-    def error(self) -> EngineError:
-        """Return the error of the last call of this thread."""
-        return EngineError(f"native engine: {self._functions.dragoman_error().decode()}")
-
-    def new(self, name: str, *arguments: Any) -> int:
-        """Return what `<name>_new` made."""
-        handle = self.function(f"{name}_new")(*arguments)
-        if handle is None:
-            raise self.error()
-        return int(handle)
-
-
-NetworkArrays = tuple[Mapping[str, NDArray[Any]], Mapping[str, ActivationScale | None]]
-"""Tensors and activations of an encoder or decoder, by their names in `NetworkWeights`."""
-
-
-class NativeNetwork:
-    """The weights of a network, packed for an instruction set; may be used from several threads at once."""
-
-    def __init__(
-        self,
-        library: Library,
-        architecture: Architecture,
-        tensors: Mapping[str, NDArray[Any]],
-        activations: Mapping[str, ActivationScale | None],
-        *,
-        encoder: NetworkArrays | None = None,
-        instruction_set: str | None = None,
-    ) -> None:
-        """Pack weights, which are copied.
-
-        Args:
-            library: does the work.
-            architecture: of the network.
-            tensors: of the decoder, by their names in `NetworkWeights`.
-            activations: of the decoder; see `NetworkWeights`.
-            encoder: tensors and activations of the encoder; None: another encodes.
-            instruction_set: one of the library's; None: the best.
-        """
-        positions, encoder_layers = tensors["position_encodings"], architecture.num_encoder_layers if encoder else 0
-        shape = _Shape(
-            d_model=architecture.d_model,
-            num_heads=architecture.num_heads,
-            ffn_size=architecture.ffn_size,
-            num_layers=architecture.num_decoder_layers,
-            vocabulary_size=architecture.vocabulary_size,
-            max_positions=len(positions),
-            is_pre_norm=architecture.norm == "pre",
-            num_encoder_layers=encoder_layers,
-            max_source_positions=len(encoder[0]["position_encodings"]) if encoder else 0,
-            embedding_factor=architecture.d_model**0.5,
-            epsilon=_EPSILON,
-        )
-        self.library, self.architecture = library, architecture
-        self.instruction_set = instruction_set or library.instruction_sets[0]
-        self.handle = library.new("model", ctypes.byref(shape), self.instruction_set.encode())
-        weakref.finalize(self, library.function("model_free"), self.handle)
-        embedding = [_pointer(tensors[f"{_EMBEDDING}.weight.{part}"]) for part in ("int8", "factors")]
-        library.call("model_set_embedding", self.handle, *embedding)
-        projection = (None, None, None, *_entering(activations, _EMBEDDING))
-        library.call("model_set_product", self.handle, 0, -1, 0, *projection)
-        self._set_stack(0, architecture.num_decoder_layers, (tensors, activations))
-        self.has_encoder = encoder is not None
-        if encoder is not None:
-            self._set_stack(1, encoder_layers, encoder)
-            self._set_product(1, -1, 0, encoder, _MEMORY)
-
-    def encode(self, source_ids: Sequence[Sequence[int]], *, num_threads: int) -> list[EncodedSource]:
-        """Return the encoded sources, in order; none depends on the others; `has_encoder`.
-
-        `cross` of each is one array of float32 in the library's layout: for each decoder layer the keys in blocks of 16
-        positions, then the values.
-        """
-        encoded: list[EncodedSource] = []
-        for group in _groups(source_ids):
-            lengths = np.array([len(ids) for ids in group], np.int32)
-            token_ids = np.fromiter(chain.from_iterable(group), np.int64, int(lengths.sum()))
-            arrays = [np.empty(self._cross_size(len(ids)), np.float32) for ids in group]
-            pointers = (c_void_p * len(group))(*map(_pointer, arrays))
-            self.library.call(
-                "encode", self.handle, len(group), _pointer(lengths), _pointer(token_ids), pointers, num_threads
-            )
-            encoded += (
-                EncodedSource(source_ids=tuple(ids), cross=cross) for ids, cross in zip(group, arrays, strict=True)
-            )
-        return encoded
-
-    def _cross_size(self, length: int) -> int:
-        padded = -(-length // _POSITION_BLOCK) * _POSITION_BLOCK
-        return self.architecture.num_decoder_layers * self.architecture.d_model * (padded + length)
-
-    def _set_stack(self, stack: int, num_layers: int, arrays: NetworkArrays) -> None:
-        name, kinds = _STACKS[stack], enumerate(_PRODUCTS)
-        products = [(kind, path) for kind, path in kinds if stack == 0 or "cross_attention" not in path]
-        norms = [(kind, path) for kind, path in enumerate(_NORMS) if stack == 0 or "cross_attention" not in path]
-        self.library.call("model_set_positions", self.handle, stack, _pointer(arrays[0]["position_encodings"]))
-        for layer in range(num_layers):
-            for kind, path in products:
-                self._set_product(stack, layer, kind, arrays, f"{name}.layers.{layer}.{path}")
-            for kind, path in norms:
-                self._set_norm(stack, layer, kind, arrays, f"{name}.layers.{layer}.{path}")
-        if self.architecture.norm == "pre":
-            self._set_norm(stack, -1, 0, arrays, f"{name}.norm")
-
-    def _set_product(self, stack: int, layer: int, kind: int, arrays: NetworkArrays, path: str) -> None:
-        tensors, activations = arrays
-        pointers = [_pointer(tensors[f"{path}.{part}"]) for part in ("weight.int8", "weight.factors", "bias")]
-        self.library.call(
-            "model_set_product", self.handle, stack, layer, kind, *pointers, *_entering(activations, path)
-        )
-
-    def _set_norm(self, stack: int, layer: int, kind: int, arrays: NetworkArrays, path: str) -> None:
-        pointers = [_pointer(arrays[0][f"{path}.{part}"]) for part in ("weight", "bias")]
-        self.library.call("model_set_norm", self.handle, stack, layer, kind, *pointers)
-
-
-def _groups(source_ids: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
-    """Yield sources that are encoded together: nothing is padded, so in the order given."""
-    begin = num_tokens = 0
-    for end, ids in enumerate(source_ids):
-        if end > begin and num_tokens + len(ids) > _ENCODED_TOKENS:
-            yield source_ids[begin:end]
-            begin, num_tokens = end, 0
-        num_tokens += len(ids)
-    yield source_ids[begin:]
-
-
-def _entering(activations: Mapping[str, ActivationScale | None], path: str) -> tuple[float, int]:
-    """Return scale and zero point as the library takes them: 0 stands for a scale of each row."""
-    if (scale := activations[path]) is not None:
-        return scale.scale, scale.zero_point
-    return 0.0, 0 if path.endswith(_RECTIFIED) else 128
-
-
-def _pointer(array: NDArray[Any]) -> int:
-    if not array.flags.c_contiguous:
-        raise ValueError("an array for the library is not contiguous")
-    return array.ctypes.data
 
 
 class _Rows:
@@ -302,7 +49,7 @@ class _Rows:
             for i in range(_STEPS_OF_ROWS)
         ]
         size = num_segments * width
-        self._pointers = [(_pointer(array), size * array.itemsize) for array in (log_probs, tokens, parents, steps)]
+        self._pointers = [(pointer(array), size * array.itemsize) for array in (log_probs, tokens, parents, steps)]
         self._num_taken = 0
 
     @property
@@ -321,9 +68,9 @@ class _Search:
     def __init__(self, state: BeamState, forbidden: Sequence[int], eos_id: int, num_candidates: int) -> None:
         self.state, self.composition, self.num_candidates = state, state.composition, num_candidates
         num_segments, width = state.num_segments, state.widest_beam
-        self.finished = np.empty((num_segments * width, 2), np.int64)
-        self.finished_log_probs = np.empty(num_segments * width, np.float64)
-        self.finished_eos_log_probs = np.empty(num_segments * width, np.float32)
+        self._finished = np.empty((num_segments * width, 2), np.int64)
+        self._finished_log_probs = np.empty(num_segments * width, np.float64)
+        self._finished_eos_log_probs = np.empty(num_segments * width, np.float32)
         # They live as long as this, and are changed in place.
         self._arrays = {
             "beam_sizes": state.beam_sizes,
@@ -333,12 +80,12 @@ class _Search:
             "scores_to_beat": state.scores_to_beat,
             "early_stopping": state.early_stopping,
             "forbidden": np.array(forbidden, np.int64),
-            "finished": self.finished,
-            "finished_log_probs": self.finished_log_probs,
-            "finished_eos_log_probs": self.finished_eos_log_probs,
+            "finished": self._finished,
+            "finished_log_probs": self._finished_log_probs,
+            "finished_eos_log_probs": self._finished_eos_log_probs,
         }
-        self.step = _SearchStep(
-            **{name: _pointer(array) for name, array in self._arrays.items()},
+        self.step = SearchStep(
+            **{name: pointer(array) for name, array in self._arrays.items()},
             eos_id=eos_id,
             width=width,
             num_candidates=num_candidates,
@@ -349,7 +96,7 @@ class _Search:
         self._latest_pointers: list[int] = []
 
     def fits(self, state: BeamState, num_candidates: int) -> bool:
-        """Say whether nobody has joined or left since."""
+        """Say whether the batch has the same segments, with the same options, as when this was made."""
         is_same = state is self.state and state.composition is self.composition
         return is_same and num_candidates == self.num_candidates
 
@@ -360,13 +107,23 @@ class _Search:
             step.log_probs, step.token_ids, step.parents = self._latest_pointers[:3]
         else:
             self._given = [np.ascontiguousarray(rows) for rows in (state.log_probs, state.tokens, state.parents)]
-            step.log_probs, step.token_ids, step.parents = (_pointer(rows) for rows in self._given)
+            step.log_probs, step.token_ids, step.parents = (pointer(rows) for rows in self._given)
         step.num_rows = state.log_probs.shape[1]
         if self.rows.is_full:
             self.rows = _Rows(*self.rows.shape)
         self._latest, self._latest_pointers = self.rows.take()
         step.next_log_probs, step.next_token_ids, step.next_parents, step.next_steps = self._latest_pointers
         return self._latest
+
+    def finished_hypotheses(self) -> list[tuple[int, int, float, float]]:
+        """Return what finished in the step, as in `RankedStep`."""
+        count = self.step.num_finished
+        log_probs, eos_log_probs = (
+            self._finished_log_probs[:count].tolist(),
+            self._finished_eos_log_probs[:count].tolist(),
+        )
+        places = self._finished[:count].tolist()
+        return [(*place, *scores) for place, *scores in zip(places, log_probs, eos_log_probs, strict=True)]
 
 
 class NativeStepBatch:
@@ -409,9 +166,9 @@ class NativeStepBatch:
         for source in sources:
             length = len(source.source_ids)
             listed = None if self._shortlist is None else self._shortlist.of(source.source_ids)
-            tokens = (None, 0) if listed is None else (_pointer(listed), len(listed))
+            tokens = (None, 0) if listed is None else (pointer(listed), len(listed))
             is_from_graph = source.cross.ndim > 1
-            self._library.call("batch_add", self._handle, length, _pointer(source.cross), is_from_graph, *tokens)
+            self._library.call("batch_add", self._handle, length, pointer(source.cross), is_from_graph, *tokens)
             self._source_lengths.append(length)
         self._output = None
 
@@ -450,21 +207,8 @@ class NativeStepBatch:
         step.num_threads = self._num_threads()
         if self._search_step(self._handle, step):
             raise self._library.error()
-        count = step.num_finished
-        finished = (
-            [
-                (*places, log_prob, eos_log_prob)
-                for places, log_prob, eos_log_prob in zip(
-                    search.finished[:count].tolist(),
-                    search.finished_log_probs[:count].tolist(),
-                    search.finished_eos_log_probs[:count].tolist(),
-                    strict=True,
-                )
-            ]
-            if count
-            else []
-        )
         self.cache_bytes = step.num_bytes
+        finished = search.finished_hypotheses() if step.num_finished else []
         return RankedStep(rows=rows, finished=finished, may_end=bool(step.may_end))
 
     def cross_attention(self, segment: int, target_ids: Sequence[int]) -> FloatArray:
@@ -474,14 +218,14 @@ class NativeStepBatch:
             raise self._sessions.bundle.missing_attention(self._sessions.placement.precision)
         num_arrays, num_heads, head_size = self._cross_shape
         cross = np.empty((num_arrays, 1, num_heads, self._source_lengths[segment], head_size), np.float32)
-        self._library.call("batch_cross", self._handle, segment, _pointer(cross))
+        self._library.call("batch_cross", self._handle, segment, pointer(cross))
         names = layer_names(("cross_key", "cross_value"), num_arrays // 2)
         return attention.weights(target_ids, dict(zip(names, cross, strict=True)))
 
     def drop(self, keep: Sequence[int]) -> None:
         """Forget every segment but those at the given indices, which become 0, 1, ... in the order given."""
         indices = np.array(keep, dtype=np.int64)
-        self._library.call("batch_keep", self._handle, _pointer(indices), len(indices))
+        self._library.call("batch_keep", self._handle, pointer(indices), len(indices))
         self._source_lengths = [self._source_lengths[index] for index in keep]
         self._output = None
 
@@ -553,10 +297,6 @@ def open_step_model(bundle: Bundle, settings: RuntimeSettings) -> OnnxStepModel 
     return NativeStepModel(bundle, settings, network, shortlist=open_shortlist(bundle) if settings.shortlist else None)
 
 
-class Unsuitable(Exception):  # noqa: N818 - a reason to use the other engine, no error
-    """Says why the native engine cannot be used."""
-
-
 def _open_network(bundle: Bundle, settings: RuntimeSettings) -> NativeNetwork:
     """Return the network of a bundle; Unsuitable if machine, settings or bundle do not allow it."""
     placement = place(bundle, settings)
@@ -590,18 +330,3 @@ def _arrays(weights: NetworkWeights, content: bytes) -> NetworkArrays:
         count = stored.num_bytes // np.dtype(stored.dtype).itemsize
         tensors[name] = np.frombuffer(content, stored.dtype, count, stored.offset).reshape(stored.shape)
     return tensors, weights.activations
-
-
-def load_library() -> Library:
-    """Load the library; Unsuitable if it is not installed or cannot be loaded here."""
-    path = os.environ.get(_LIBRARY_VARIABLE)
-    if path is None:
-        try:
-            import dragoman_native  # noqa: PLC0415 - optional
-        except ImportError as error:
-            raise Unsuitable("dragoman-native is not installed") from error
-        path = str(dragoman_native.LIBRARY)
-    try:
-        return Library(path)
-    except (OSError, EngineError) as error:
-        raise Unsuitable(f"dragoman-native cannot be loaded: {error}") from error

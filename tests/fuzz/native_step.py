@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from hypothesis import strategies as st
 
-from service.runtime import native
+from service.runtime.native_library import Library
 from tests.fuzz.target import Check, Target, bounded
 from tests.reference_step import Decoder, LibraryBatch, ReferenceBatch, check_candidates, native_library
 
@@ -34,7 +34,7 @@ class _Choices:
         return values[byte % len(values)]
 
 
-def check_steps(library: native.Library, content: bytes) -> None:
+def check_steps(library: Library, content: bytes) -> None:
     """Play what bytes choose; a segment has the candidates of the reference, and the bits it has alone."""
     choices = _Choices(content)
     generator = np.random.default_rng(choices.among(*range(256)))

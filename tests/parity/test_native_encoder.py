@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from service.bundle import Architecture, Bundle, open_bundle
 from service.errors import EngineError
-from service.runtime import native
-from service.runtime.native import NativeNetwork, NativeStepModel, open_step_model
+from service.runtime.native import NativeStepModel, open_step_model
+from service.runtime.native_library import Library, NativeNetwork
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from tests.reference_step import native_library
@@ -38,7 +38,7 @@ def network(request: pytest.FixtureRequest, bundle: Bundle, monkeypatch: pytest.
         pytest.skip(library)
     if request.param not in library.instruction_sets:
         pytest.skip(f"the CPU has no {request.param}")
-    monkeypatch.setattr(native.Library, "instruction_sets", (request.param,))
+    monkeypatch.setattr(Library, "instruction_sets", (request.param,))
     model = open_step_model(bundle, _SETTINGS.model_copy(update={"engine": "native"}))
     assert isinstance(model, NativeStepModel)
     return model.network

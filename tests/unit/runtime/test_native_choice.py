@@ -9,8 +9,9 @@ import pytest
 
 from service.bundle import Bundle, open_bundle
 from service.errors import BundleError, ConfigError
-from service.runtime import native
-from service.runtime.native import NativeStepModel, open_step_model
+from service.runtime import native_library
+from service.runtime.native import FAST_SETS, NativeStepModel, open_step_model
+from service.runtime.native_library import Library, Unsuitable, load_library
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from tests.tiny_bundle import build_tiny_bundle
@@ -25,12 +26,12 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture(scope="module")
-def library() -> native.Library:
+def library() -> Library:
     try:
-        found = native.load_library()
-    except native.Unsuitable as error:
+        found = load_library()
+    except Unsuitable as error:
         pytest.skip(str(error))
-    if not set(found.instruction_sets) & set(native.FAST_SETS):
+    if not set(found.instruction_sets) & set(FAST_SETS):
         pytest.skip("the CPU multiplies bytes too slowly")
     return found
 
@@ -91,10 +92,10 @@ def test_the_native_engine_that_cannot_be_had_ends_the_load_with_the_reason(
 
 
 def test_a_library_of_another_version_is_not_used(
-    library: native.Library, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+    library: Library, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert library.instruction_sets
-    monkeypatch.setattr(native, "_ABI", 0)
+    monkeypatch.setattr(native_library, "_ABI", 0)
 
     with pytest.raises(ConfigError, match="install it again"):
         open_step_model(bundle, _CPU.model_copy(update={"engine": "native"}))

@@ -12,7 +12,7 @@ import pytest
 
 from service.bundle import ActivationScale
 from service.errors import EngineError
-from service.runtime import native
+from service.runtime.native_library import Library, NativeNetwork, _Shape
 from tests.reference_step import (
     MAX_POSITIONS,
     Decoder,
@@ -40,7 +40,7 @@ _SMALLEST: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def library() -> native.Library:
+def library() -> Library:
     found = native_library()
     if isinstance(found, str):
         pytest.skip(found)
@@ -48,7 +48,7 @@ def library() -> native.Library:
 
 
 @pytest.fixture(params=["avx512", "avxvnni", "avx2"])
-def instruction_set(request: pytest.FixtureRequest, library: native.Library) -> str:
+def instruction_set(request: pytest.FixtureRequest, library: Library) -> str:
     if request.param not in library.instruction_sets:
         pytest.skip(f"the CPU has no {request.param}")
     name: str = request.param
@@ -71,7 +71,11 @@ def _steps(generator: np.random.Generator, decoder: Decoder, num_segments: int, 
 @pytest.mark.parametrize("is_pre_norm", [True, False], ids=["pre", "post"])
 @pytest.mark.parametrize("has_fixed_scales", [True, False], ids=["fixed", "by-row"])
 def test_steps_are_those_of_the_reference(
-    library: native.Library, instruction_set: str, shape: dict[str, Any], is_pre_norm: bool, has_fixed_scales: bool
+    library: Library,
+    instruction_set: str,
+    shape: dict[str, Any],
+    is_pre_norm: bool,
+    has_fixed_scales: bool,
 ) -> None:
     generator = np.random.default_rng(3)
     decoder = Decoder.drawn(generator, **shape, is_pre_norm=is_pre_norm, has_fixed_scales=has_fixed_scales)
@@ -90,9 +94,7 @@ def test_steps_are_those_of_the_reference(
 
 
 @pytest.mark.parametrize("largest", [127, -127, -128])
-def test_sums_of_the_largest_products_do_not_saturate(
-    library: native.Library, instruction_set: str, largest: int
-) -> None:
+def test_sums_of_the_largest_products_do_not_saturate(library: Library, instruction_set: str, largest: int) -> None:
     decoder = Decoder.drawn(generator := np.random.default_rng(4), ffn_size=1500)
     for name, tensor in decoder.tensors.items():
         if name.endswith("int8") and not name.startswith("embedding"):
@@ -123,7 +125,7 @@ def test_most_values_of_the_reference_are_rounded_beyond_doubt() -> None:
 
 
 @pytest.mark.parametrize("num_rows", [5, 33])
-def test_caches_grow_without_a_change(library: native.Library, instruction_set: str, num_rows: int) -> None:
+def test_caches_grow_without_a_change(library: Library, instruction_set: str, num_rows: int) -> None:
     decoder = Decoder.drawn(generator := np.random.default_rng(7), num_layers=1, ffn_size=8)
     expected = ReferenceBatch(decoder)
     with LibraryBatch(decoder.packed(library, instruction_set)) as batch:
@@ -143,7 +145,7 @@ def test_caches_grow_without_a_change(library: native.Library, instruction_set: 
 
 @pytest.mark.parametrize("has_fixed_scales", [True, False], ids=["fixed", "by-row"])
 def test_a_segment_has_the_same_bits_alone_and_in_company_by_any_thread_and_instruction_set(
-    library: native.Library, has_fixed_scales: bool
+    library: Library, has_fixed_scales: bool
 ) -> None:
     decoder = Decoder.drawn(
         generator := np.random.default_rng(11),
@@ -168,9 +170,7 @@ def test_a_segment_has_the_same_bits_alone_and_in_company_by_any_thread_and_inst
             assert _in_company(packed, crosses, steps, num_threads) == alone
 
 
-def _in_company(
-    packed: native.NativeNetwork, crosses: list[Any], steps: list[Any], num_threads: int
-) -> list[list[bytes]]:
+def _in_company(packed: NativeNetwork, crosses: list[Any], steps: list[Any], num_threads: int) -> list[list[bytes]]:
     """Return the bits of three segments of which the second and third join later, in changing order."""
     found: list[list[bytes]] = [[], [], []]
     with LibraryBatch(packed, num_threads=num_threads) as batch:
@@ -196,7 +196,7 @@ def _bits(output: tuple[Any, Any], segment: int | slice) -> bytes:
     return b"".join(array[segment].tobytes() for array in output)
 
 
-def test_batches_of_several_threads_share_a_decoder(library: native.Library, decoder: Decoder) -> None:
+def test_batches_of_several_threads_share_a_decoder(library: Library, decoder: Decoder) -> None:
     packed = decoder.packed(library)
     generator = np.random.default_rng(13)
     crosses, steps = [decoder.cross(generator, 9) for _ in range(6)], list(_steps(generator, decoder, 6, 4, 40))
@@ -217,7 +217,7 @@ def test_batches_of_several_threads_share_a_decoder(library: native.Library, dec
 
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_candidates_are_the_first_of_all_tokens_and_ties_go_to_the_lower(
-    library: native.Library, instruction_set: str, num_threads: int
+    library: Library, instruction_set: str, num_threads: int
 ) -> None:
     decoder = Decoder.drawn(np.random.default_rng(17), vocabulary_size=5003)
     packed = decoder.packed(library, instruction_set)
@@ -239,7 +239,7 @@ def test_candidates_are_the_first_of_all_tokens_and_ties_go_to_the_lower(
         assert (fewer_log_probs == log_probs[..., :count]).all()
 
 
-def test_tokens_that_are_all_alike_come_in_order(library: native.Library, instruction_set: str) -> None:
+def test_tokens_that_are_all_alike_come_in_order(library: Library, instruction_set: str) -> None:
     decoder = Decoder.drawn(np.random.default_rng(1), vocabulary_size=2500)
     decoder.tensors["embedding.weight.factors"][:] = 0
     with LibraryBatch(decoder.packed(library, instruction_set), num_threads=2) as batch:
@@ -252,7 +252,7 @@ def test_tokens_that_are_all_alike_come_in_order(library: native.Library, instru
 
 
 def test_a_shortlist_gives_the_candidates_of_a_smaller_vocabulary(
-    library: native.Library, instruction_set: str, decoder: Decoder
+    library: Library, instruction_set: str, decoder: Decoder
 ) -> None:
     generator = np.random.default_rng(19)
     cross = [decoder.cross(generator, 6) for _ in range(3)]
@@ -276,7 +276,7 @@ def test_a_shortlist_gives_the_candidates_of_a_smaller_vocabulary(
             assert (ids[1, :, 67:] == 0).all()
 
 
-def test_rows_left_out_change_nothing_and_have_no_candidates(library: native.Library, decoder: Decoder) -> None:
+def test_rows_left_out_change_nothing_and_have_no_candidates(library: Library, decoder: Decoder) -> None:
     generator = np.random.default_rng(23)
     crosses = [decoder.cross(generator, 6) for _ in range(3)]
     packed = decoder.packed(library)
@@ -296,7 +296,7 @@ def test_rows_left_out_change_nothing_and_have_no_candidates(library: native.Lib
             assert (ids[wanted == 0] == 0).all()
 
 
-def test_a_row_has_as_many_candidates_as_it_wants(library: native.Library, decoder: Decoder) -> None:
+def test_a_row_has_as_many_candidates_as_it_wants(library: Library, decoder: Decoder) -> None:
     wanted = np.array([[5, 0, 200], [1, 64, 65]])
     found = []
     for of_rows in (None, wanted):
@@ -315,7 +315,7 @@ def test_a_row_has_as_many_candidates_as_it_wants(library: native.Library, decod
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [(0, 0, 0, 0), (3, 1, 6, 7)], ids=["key", "value"])
 def test_a_source_that_is_no_number_gives_no_number_and_harms_nobody(
-    library: native.Library, instruction_set: str, has_fixed_scales: bool, bad: float, place: tuple[int, ...]
+    library: Library, instruction_set: str, has_fixed_scales: bool, bad: float, place: tuple[int, ...]
 ) -> None:
     decoder = Decoder.drawn(generator := np.random.default_rng(29), has_fixed_scales=has_fixed_scales)
     packed = decoder.packed(library, instruction_set)
@@ -338,9 +338,7 @@ def test_a_source_that_is_no_number_gives_no_number_and_harms_nobody(
 
 
 @pytest.mark.parametrize("is_pre_norm", [True, False], ids=["pre", "post"])
-def test_states_beyond_all_numbers_give_no_number(
-    library: native.Library, instruction_set: str, is_pre_norm: bool
-) -> None:
+def test_states_beyond_all_numbers_give_no_number(library: Library, instruction_set: str, is_pre_norm: bool) -> None:
     decoder = Decoder.drawn(generator := np.random.default_rng(31), is_pre_norm=is_pre_norm)
     decoder.tensors["decoder.layers.0.self_attention.output.bias"][:] = 3e38
     decoder.tensors["position_encodings"][1:] = 3e38
@@ -351,7 +349,7 @@ def test_states_beyond_all_numbers_give_no_number(
         assert np.isnan(batch.step(np.array([[3]]), np.array([[0]]), 5)[0]).all()
 
 
-def test_rows_of_zeros_have_a_scale(library: native.Library, instruction_set: str) -> None:
+def test_rows_of_zeros_have_a_scale(library: Library, instruction_set: str) -> None:
     decoder = Decoder.drawn(np.random.default_rng(37), has_fixed_scales=False)
     decoder.tensors["decoder.layers.0.self_attention_norm.weight"][:] = 0
     decoder.tensors["decoder.layers.0.self_attention_norm.bias"][:] = 0
@@ -377,7 +375,7 @@ def test_rows_of_zeros_have_a_scale(library: native.Library, instruction_set: st
     ],
 )
 def test_weights_that_are_no_numbers_are_refused(
-    library: native.Library, decoder: Decoder, changed: dict[str, float], said: str
+    library: Library, decoder: Decoder, changed: dict[str, float], said: str
 ) -> None:
     for name, value in changed.items():
         decoder.tensors[name].flat[-1] = value
@@ -400,10 +398,8 @@ def test_weights_that_are_no_numbers_are_refused(
         ({"embedding_factor": float("nan")}, "factor of embeddings"),
     ],
 )
-def test_shapes_that_the_library_cannot_take_are_refused(
-    library: native.Library, shape: dict[str, Any], said: str
-) -> None:
-    given = native._Shape(**(_SMALLEST | shape))
+def test_shapes_that_the_library_cannot_take_are_refused(library: Library, shape: dict[str, Any], said: str) -> None:
+    given = _Shape(**(_SMALLEST | shape))
 
     with pytest.raises(EngineError, match=said):
         library.new("model", ctypes.byref(given), b"avx2")
@@ -411,17 +407,17 @@ def test_shapes_that_the_library_cannot_take_are_refused(
         library.new("model", ctypes.byref(given), b"mmx")
 
 
-def test_scales_that_round_nothing_are_refused(library: native.Library, decoder: Decoder) -> None:
+def test_scales_that_round_nothing_are_refused(library: Library, decoder: Decoder) -> None:
     path = "decoder.layers.0.feed_forward.inner"
     for scale, zero_point, said in ((1e-40, 3, "the scale"), (np.nan, 3, "the scale"), (1.0, 256, "zero point")):
         bad = ActivationScale.model_construct(scale=scale, zero_point=zero_point)
         activations = {**decoder.activations, path: bad}
         with pytest.raises(EngineError, match=said):
-            native.NativeNetwork(library, decoder.architecture, decoder.tensors, activations)
+            NativeNetwork(library, decoder.architecture, decoder.tensors, activations)
 
 
 @pytest.fixture
-def batch(library: native.Library, decoder: Decoder) -> Iterator[LibraryBatch]:
+def batch(library: Library, decoder: Decoder) -> Iterator[LibraryBatch]:
     with LibraryBatch(decoder.packed(library)) as opened:
         opened.add(decoder.cross(np.random.default_rng(0), 3))
         yield opened
@@ -475,8 +471,8 @@ def test_what_else_is_out_of_range_is_refused(batch: LibraryBatch, decoder: Deco
         batch.step([[1]], [[0]], 1)
 
 
-def test_a_decoder_without_all_weights_makes_no_batch(library: native.Library, decoder: Decoder) -> None:
-    handle = library.new("model", ctypes.byref(native._Shape(**_SMALLEST)), b"avx2")
+def test_a_decoder_without_all_weights_makes_no_batch(library: Library, decoder: Decoder) -> None:
+    handle = library.new("model", ctypes.byref(_Shape(**_SMALLEST)), b"avx2")
     try:
         with pytest.raises(EngineError, match="missing"):
             library.new("batch", handle)
