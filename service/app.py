@@ -14,6 +14,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from service.api.access import Access
+from service.api.rest.application import make_app
+from service.api.rest.monitoring import monitoring_routes
+from service.api.rest.server import HttpServer
 from service.api.server import GrpcServer
 from service.api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
 from service.api.settings import is_loopback
@@ -31,7 +34,6 @@ from service.models.serving import SERVING_NAME, ServingSettings
 from service.models.watcher import LOADING, Watcher
 from service.runtime.__main__ import load_network
 from service.runtime.encoder import model_limits
-from service.telemetry.http_server import HttpServer, make_app
 from service.telemetry.logs import LogStream
 from service.telemetry.metrics import Metrics, observe_process
 from service.telemetry.tracing import Tracing, TracingSettings
@@ -41,6 +43,7 @@ from service.translate.service import Translator
 
 log = logging.getLogger(__name__)
 
+_HTTP_GRACE_S = 1.0  # for HTTP answers that are being sent
 _MAX_FLUSH_S = 5.0  # for traces that are not sent yet, after everything is answered
 _MORE_THREADS_THAN_CORES = 4  # in the event loop's pool: most of its work computes, some waits for files
 
@@ -167,7 +170,8 @@ class App:
 
     async def start(self) -> Ports:
         """Listen (ConfigError if that fails): probes are answered, translation is rejected until `load` is done."""
-        self._http = HttpServer(self._settings.http, make_app(self._metrics.registry, lambda: self._is_ready))
+        monitoring = monitoring_routes(self._metrics.registry, lambda: self._is_ready)
+        self._http = HttpServer(self._settings.http, make_app(monitoring))
         self._http.start()
         ports = Ports(grpc_port=await self._grpc.start(), http_port=self._http.port)
         log.info("listening", extra={"grpc_port": ports.grpc_port, "http_port": ports.http_port})
@@ -205,7 +209,7 @@ class App:
         await asyncio.to_thread(self._models.stop)  # before the port: gRPC would cancel the callers without a reason
         await self._grpc.stop()
         if self._http is not None:
-            await asyncio.to_thread(self._http.stop)
+            await self._http.stop(_HTTP_GRACE_S)
         await asyncio.to_thread(self._tracing.stop, min(self._settings.grpc.drain_timeout_s, _MAX_FLUSH_S))
         log.info("stopped")
 

@@ -14,12 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from service.api.settings import AccessSettings, GrpcSettings, TlsSettings, check_bind_policy
+from service.api.settings import AccessSettings, GrpcSettings, HttpSettings, TlsSettings, check_bind_policy
 from service.engine.settings import SchedulingSettings
 from service.errors import ConfigError
 from service.models.serving import ModelSettings, ServingSettings
 from service.runtime.settings import RuntimeSettings
-from service.telemetry.http_server import HttpSettings
 from service.telemetry.logs import LogSettings
 from service.telemetry.tracing import TracingSettings
 from service.toml import parse_toml

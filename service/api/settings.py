@@ -1,4 +1,4 @@
-"""The settings of the gRPC server."""
+"""The settings of the gRPC and HTTP servers."""
 
 import ipaddress
 from pathlib import Path
@@ -126,6 +126,29 @@ class GrpcSettings(BaseModel):
         if self.max_received_bytes * self.max_caller_share < 2 * self.max_message_bytes:
             raise ValueError(f"max_received_bytes times max_caller_share at least twice {self.max_message_bytes} bytes")
         return self
+
+
+class HttpSettings(BaseModel):
+    """Where metrics and probes are served."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    host: str = "127.0.0.1"
+    """Address to listen on; `0.0.0.0` for all IPv4 interfaces, `::` for IPv6. Open to every client that can
+    connect, in plain text: it accepts no commands, and shows load and models, never texts, keys or callers."""
+
+    port: int = Field(default=9464, ge=0, le=65535)
+    """TCP port of `/metrics`, `/healthz` and `/readyz`; 0 takes a free one."""
+
+    max_connections: int = Field(default=256, ge=1, le=1_000_000)
+    """Connections at a time; for one more, the oldest of the host that has most is closed, an idle one first."""
+
+    request_timeout_s: float = Field(default=10.0, gt=0, le=3600)
+    """Time for a handshake of TLS, for the head of a request, and to read what is left of an answer; then the
+    connection is closed."""
+
+    keep_alive_s: float = Field(default=60.0, ge=0, le=86400)
+    """A connection without requests for this long is closed, but not before `request_timeout_s` after an answer."""
 
 
 class TlsSettings(BaseModel):

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from service.__main__ import main
 from service.cli.probe import OwnServer, own_server
-from service.telemetry.http_server import HttpServer, HttpSettings, make_app
 from tests.certificates import NAME, Authority, chain_pem, key_pem
+from tests.http_in_thread import monitoring_server
 
 _REPOSITORY = Path(__file__).parents[3]
 _HEAVY_MODULES = {
@@ -148,15 +148,13 @@ def test_this_machines_server_with_tls_is_asked_by_its_http_port(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     is_ready = True
-    http_server = HttpServer(HttpSettings(port=0), make_app(CollectorRegistry(), lambda: is_ready))
-    http_server.start()
     monkeypatch.setenv("DRAGOMAN_TLS__CERTIFICATE_FILE", "server.crt")
-    monkeypatch.setenv("DRAGOMAN_HTTP__PORT", str(http_server.port))
+    with monitoring_server(CollectorRegistry(), lambda: is_ready) as http_server:
+        monkeypatch.setenv("DRAGOMAN_HTTP__PORT", str(http_server.port))
 
-    assert main(["probe"]) == 0
-    is_ready = False
-    assert main(["probe"]) == 1
-    http_server.stop()
+        assert main(["probe"]) == 0
+        is_ready = False
+        assert main(["probe"]) == 1
     assert main(["probe"]) == 1
     assert "503 Service Unavailable" in capsys.readouterr().err
 

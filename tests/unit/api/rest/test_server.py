@@ -11,11 +11,13 @@ import pytest
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
+from service.api.rest.application import make_app
+from service.api.rest.server import HttpServer
+from service.api.settings import HttpSettings
 from service.errors import ConfigError
-from service.telemetry import http_server
-from service.telemetry.http_server import HttpServer, HttpSettings, make_app
 from service.telemetry.metrics import Metrics
 from tests.captured_logs import capture_logs
+from tests.http_in_thread import monitoring_server
 
 AS_PROMETHEUS_ASKS = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -32,10 +34,8 @@ def readiness() -> dict[str, bool]:
 def server(readiness: dict[str, bool]) -> Iterator[HttpServer]:
     registry = CollectorRegistry()
     Metrics(registry)
-    server = HttpServer(HttpSettings(port=0), make_app(registry, lambda: readiness["is_ready"]))
-    server.start()
-    yield server
-    server.stop()
+    with monitoring_server(registry, lambda: readiness["is_ready"], max_connections=64) as server:
+        yield server
 
 
 def get(server: HttpServer, path: str) -> tuple[int, str, str]:
@@ -78,16 +78,16 @@ def test_a_client_that_hangs_up_does_not_hurt_the_next(server: HttpServer) -> No
     assert get(server, "/healthz")[0] == 200
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+async def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
         with pytest.raises(ConfigError, match=rf"'http.port' is '127.0.0.1:{port}'"):
-            HttpServer(HttpSettings(port=port), make_app(CollectorRegistry(), lambda: True))
+            HttpServer(HttpSettings(port=port), make_app([]))
 
 
-def test_a_server_that_never_started_can_be_stopped() -> None:
-    HttpServer(HttpSettings(port=0), make_app(CollectorRegistry(), lambda: True)).stop()
+async def test_a_server_that_never_started_can_be_stopped() -> None:
+    await HttpServer(HttpSettings(port=0), make_app([])).stop()
 
 
 class BrokenCollector(Collector):
@@ -152,15 +152,13 @@ def test_a_metric_that_fails_is_logged_and_hurts_neither_probes_nor_the_next_scr
     registry = CollectorRegistry()
     broken = BrokenCollector()
     registry.register(broken)
-    server = HttpServer(HttpSettings(port=0), make_app(registry, lambda: True))
-    server.start()
 
-    with capture_logs() as records:
-        failed = ask(server, "GET", "/metrics")
-    healthy = ask(server, "GET", "/healthz")
-    registry.unregister(broken)
-    repaired = ask(server, "GET", "/metrics")
-    server.stop()
+    with monitoring_server(registry) as server:
+        with capture_logs() as records:
+            failed = ask(server, "GET", "/metrics")
+        healthy = ask(server, "GET", "/healthz")
+        registry.unregister(broken)
+        repaired = ask(server, "GET", "/metrics")
 
     assert [failed.status, healthy.status, repaired.status] == [500, 200, 200]
     assert [record["event"] for record in records] == ["metrics cannot be exposed"]
@@ -177,7 +175,7 @@ def test_connections_that_say_nothing_cannot_use_up_the_threads(server: HttpServ
 
         assert idle[0].recv(1) == b""  # the oldest makes room for the newest
         idle[-1].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-        assert idle[-1].recv(12) == b"HTTP/1.0 200"
+        assert idle[-1].recv(12) == b"HTTP/1.1 200"
         assert threading.active_count() < 80
 
 
@@ -190,7 +188,7 @@ def test_a_host_that_holds_all_connections_makes_room_for_another(server: HttpSe
 
         assert get(server, "/healthz")[0] == get(server, "/metrics")[0] == 200
         patient.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
-        assert patient.recv(12) == b"HTTP/1.0 503"
+        assert patient.recv(12) == b"HTTP/1.1 503"
 
 
 def answer_to_drops(connection: socket.socket) -> bytes:
@@ -202,7 +200,56 @@ def answer_to_drops(connection: socket.socket) -> bytes:
             return connection.recv(1)
 
 
-def test_a_client_that_drips_is_ended_in_time(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "_MAX_CONNECTION_S", 0.3)
+@pytest.mark.parametrize("first_request", [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"])
+def test_a_client_that_drips_is_ended_in_time(first_request: bytes) -> None:
+    with monitoring_server(CollectorRegistry(), request_timeout_s=0.3) as server, ExitStack() as stack:
+        connection = connected(stack, server)
+        if first_request:
+            connection.sendall(first_request)
+            with connection.makefile("rb", buffering=0) as answer:
+                assert b"alive\n" in iter(answer.readline, b"")
+        assert answer_to_drops(connection) == b""
+
+
+def test_a_connection_without_a_request_is_kept_for_the_next_and_closed_in_time() -> None:
+    with (
+        monitoring_server(CollectorRegistry(), request_timeout_s=0.1, keep_alive_s=0.3) as server,
+        ExitStack() as stack,
+    ):
+        connection = stack.enter_context(closing(HTTPConnection("127.0.0.1", server.port, timeout=10)))
+        for _ in range(3):
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().read() == b"alive\n"
+        assert connection.sock.recv(1) == b""
+
+
+def test_a_client_that_does_not_read_its_answers_is_ended_in_time() -> None:
+    registry = CollectorRegistry()
+    Metrics(registry)
+    with monitoring_server(registry, request_timeout_s=0.3) as server, ExitStack() as stack:
+        connection = connected(stack, server)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        with suppress(OSError):  # ended while it sends
+            for _ in range(1000):
+                connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 100)
+            raise AssertionError("the server took all requests")
+
+
+@pytest.mark.parametrize("content", [b"\0\0\0\r\n\r\n", b"GET / HTTP/x\r\n\r\n", b"GET /healthz HTTP/1.1\r\n\r\n"])
+def test_what_is_no_http_is_refused_and_not_logged(server: HttpServer, content: bytes) -> None:
+    with ExitStack() as stack, capture_logs() as records:
+        connection = connected(stack, server)
+        connection.sendall(content)
+
+        assert connection.recv(12) == b"HTTP/1.1 400"
+    assert not records
+
+
+def test_a_head_of_any_length_is_not_kept(server: HttpServer) -> None:
     with ExitStack() as stack:
-        assert answer_to_drops(connected(stack, server)) == b""
+        connection = connected(stack, server)
+        with suppress(OSError):
+            for _ in range(1000):
+                connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 100_000)
+        with suppress(OSError):  # it may be reset before the answer is read
+            assert connection.recv(12) in {b"HTTP/1.1 400", b""}

@@ -1,0 +1,25 @@
+"""The ASGI application of an HTTP port."""
+
+from collections.abc import Iterable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+
+def make_app(routes: Iterable[Route]) -> Starlette:
+    """Answer these routes, and 404 or 405 to everything else."""
+    app = Starlette(routes=list(routes), exception_handlers={HTTPException: _refused})
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise TypeError("a handler of another error") from error
+    headers = dict(error.headers or {})
+    if "Allow" in headers:
+        headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
+    return PlainTextResponse(f"{error.detail}\n", error.status_code, headers)

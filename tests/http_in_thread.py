@@ -1,0 +1,41 @@
+"""An HTTP port in an event loop of its own thread, for tests that talk to it with blocking sockets."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from service.api.rest.application import make_app
+from service.api.rest.monitoring import monitoring_routes
+from service.api.rest.server import HttpServer
+from service.api.settings import HttpSettings
+
+
+@contextlib.contextmanager
+def monitoring_server(
+    registry: CollectorRegistry, is_ready: Callable[[], bool] = lambda: True, **settings: Any
+) -> Iterator[HttpServer]:
+    """Run a server of metrics and probes on a free port."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def started() -> HttpServer:
+        app = make_app(monitoring_routes(registry, is_ready))
+        server = HttpServer(HttpSettings.model_validate({"port": 0, **settings}), app)
+        server.start()
+        return server
+
+    try:
+        server = asyncio.run_coroutine_threadsafe(started(), loop).result()
+        try:
+            yield server
+        finally:
+            asyncio.run_coroutine_threadsafe(server.stop(), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
