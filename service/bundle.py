@@ -30,15 +30,17 @@ from pydantic_core import PydanticCustomError, from_json
 
 from service.errors import BundleError
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """Version of the format, raised when an older service could not read a newer bundle.
 
 1: each precision has an encoder and a decoder with their weights inside; one description of tensors for all precisions.
 2: graphs may share a file of weights, a precision may have an attention graph, and has its own description of tensors.
 3: a precision may say where its int8 weights lie in that file; there may be a shortlist.
+4: sources may have a SentencePiece model of their own, tokens may have other ids than SentencePiece's, sources and
+   targets may begin with fixed tokens, and decoding may begin with padding or EOS.
 """
 
-_READABLE_VERSIONS: Final = (1, 2, SCHEMA_VERSION)
+_READABLE_VERSIONS: Final = (1, 2, 3, SCHEMA_VERSION)
 
 FloatType = Literal["float32", "float16"]
 """Element type of states, keys and values, and of the ancestor mask. Scores are always float32."""
@@ -74,6 +76,7 @@ _NumLayers = Annotated[int, Field(ge=1, le=256)]
 _NumTokens = Annotated[int, Field(ge=1, le=1 << 16)]
 _Text = Annotated[str, Field(max_length=4096)]
 _TokenId = Annotated[int, Field(ge=0)]
+_Prefix = Annotated[tuple[_TokenId, ...], Field(max_length=8)]
 _TensorName = Annotated[str, Field(max_length=200)]
 _FLOAT32_TINY: Final = 2.0**-126
 """Smaller numbers lose digits."""
@@ -122,12 +125,13 @@ class SpecialIds(_Section):
 
     pad: _TokenId
     bos: _TokenId
+    """What the decoder starts from: a token of its own, padding or EOS."""
     eos: _TokenId
     unk: _TokenId
 
     @model_validator(mode="after")
     def _are_distinct(self) -> Self:
-        if len({self.pad, self.bos, self.eos, self.unk}) != 4:
+        if len({self.pad, self.eos, self.unk}) != 3 or self.bos == self.unk:
             raise ValueError("two special tokens share an id")
         return self
 
@@ -273,6 +277,34 @@ class Int8Weights(_Section):
             self.encoder.check(path, "encoder", manifest, weights)
 
 
+class Tokenization(_Section):
+    """How text becomes token ids where it takes more than one SentencePiece model with its own ids."""
+
+    source_model: PlainName | None = None
+    """SentencePiece model of sources; None: that of targets."""
+    pieces: PlainName | None = None
+    """JSON array: the spelling of each token by its id, null where there is none; None: SentencePiece's own ids.
+
+    What SentencePiece finds in a text and the array lacks becomes the unknown token.
+    """
+    source_pieces: PlainName | None = None
+    """The same for sources, if their vocabulary is not that of targets."""
+    source_prefix: _Prefix = ()
+    """Tokens that every source begins with, such as the tag of a language."""
+    target_prefix: _Prefix = ()
+    """Tokens that every target is made to begin with."""
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all files."""
+        return tuple(name for name in (self.source_model, self.pieces, self.source_pieces) if name is not None)
+
+    @model_validator(mode="after")
+    def _has_ids_of_targets(self) -> Self:
+        if self.source_pieces is not None and self.pieces is None:
+            raise ValueError("source_pieces without pieces: targets have no ids of the same kind")
+        return self
+
+
 class Score(_Section):
     """A quality score measured when the bundle was made."""
 
@@ -304,7 +336,7 @@ class Provenance(_Section):
 class Manifest(_Section):
     """All of `manifest.json`."""
 
-    schema_version: Literal[1, 2, 3]
+    schema_version: Literal[1, 2, 3, 4]
     name: PlainName
     version: PlainName
     source_language: LanguageTag
@@ -316,7 +348,8 @@ class Manifest(_Section):
     """Precision, such as `int8`, to its graphs."""
     default_precision: _Text
     tokenizer: PlainName
-    """SentencePiece model."""
+    """SentencePiece model, of sources as well unless `tokenization` says otherwise."""
+    tokenization: Tokenization = Tokenization()
     shortlist: PlainName | None = None
     """Says which target tokens are likely for a source, see `service.runtime.shortlist`; None: the bundle does not."""
     tensors: Annotated[dict[PlainName, Tensors], Field(max_length=_MAX_PRECISIONS)]
@@ -332,7 +365,7 @@ class Manifest(_Section):
 
     def named_files(self) -> frozenset[str]:
         """Return the files that have a purpose; all of them are in `files`."""
-        others = {self.tokenizer} if self.shortlist is None else {self.tokenizer, self.shortlist}
+        others = {self.tokenizer, *self.tokenization.names(), *([self.shortlist] if self.shortlist else ())}
         return frozenset(others.union(*(files.names() for files in self.precisions.values())))
 
     def has_attention(self, precision: str) -> bool:
@@ -356,6 +389,9 @@ class Manifest(_Section):
             raise ValueError(f"no checksum of {sorted(unlisted)}")
         if max(self.special_ids.model_dump().values()) >= self.architecture.vocabulary_size:
             raise ValueError("a special id is outside the vocabulary")
+        prefix = (*self.tokenization.source_prefix, *self.tokenization.target_prefix)
+        if max(prefix, default=0) >= self.architecture.vocabulary_size:
+            raise ValueError("a token of a prefix is outside the vocabulary")
         if self.tensors.keys() != self.precisions.keys():
             raise ValueError(f"tensors are those of {sorted(self.tensors)}, precisions {sorted(self.precisions)}")
         for name, tensors in self.tensors.items():

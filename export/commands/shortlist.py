@@ -86,7 +86,7 @@ def _encoded(paths: Sequence[Path], tokenizer: SentencePieceTokenizer, *, most: 
     """Return token ids of the pairs of some files, at most so many, spread evenly."""
     pairs = read_pairs(list(paths), None)
     chosen = pairs[:: -(-len(pairs) // (most or len(pairs)))]
-    return [(tokenizer.encode(pair.source), tokenizer.encode(pair.target)) for pair in chosen]
+    return [(tokenizer.encode(pair.source), tokenizer.encode_target(pair.target)) for pair in chosen]
 
 
 def _sizes(lists: Sequence[NDArray[np.int32]]) -> str:

@@ -91,9 +91,17 @@ class _Verification:
     def _encode(self, pair: Pair) -> tuple[list[int], list[int]]:
         exact = self.models[_EXACT]
         limits = (exact.max_source_tokens, exact.max_target_tokens)
+        tokenizer = exact.tokenizer
         source, target = (
-            [*exact.tokenizer.encode(text)[: limit - 1], exact.tokenizer.eos_id]
-            for text, limit in zip((pair.source, pair.target), limits, strict=True)
+            [*token_ids[: limit - 1], tokenizer.eos_id]
+            for token_ids, limit in zip(
+                (
+                    [*tokenizer.source_prefix, *tokenizer.encode(pair.source)],
+                    [*tokenizer.target_prefix, *tokenizer.encode_target(pair.target)],
+                ),
+                limits,
+                strict=True,
+            )
         )
         return source, target
 

@@ -90,11 +90,22 @@ class Tokenizer(Protocol):
     def unk_id(self) -> int:
         """Stands for what the vocabulary cannot spell."""
 
+    @property
+    def source_prefix(self) -> tuple[int, ...]:
+        """What every source begins with."""
+
+    @property
+    def target_prefix(self) -> tuple[int, ...]:
+        """What every target is made to begin with."""
+
     def encode(self, text: str) -> list[int]:
-        """Return token ids, without EOS."""
+        """Return the token ids of a source, without prefix and EOS."""
+
+    def encode_target(self, text: str) -> list[int]:
+        """Return the token ids of a target, without prefix and EOS."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text; special tokens are skipped."""
+        """Return the text of a target; special tokens and prefix are skipped."""
 
     def offsets(self, text: str) -> list[Offset]:
         """Return where each token of `encode` is in the text."""
@@ -103,10 +114,13 @@ class Tokenizer(Protocol):
         """Return the text and where each token is in it; none is special."""
 
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
-        """Return the spelling of each token."""
+        """Return the spelling of each target token."""
+
+    def source_pieces(self, token_ids: Sequence[int]) -> list[str]:
+        """Return the spelling of each source token."""
 
     def token_id(self, piece: str) -> int | None:
-        """Return the token with this spelling; None if there is none or it is special."""
+        """Return the target token with this spelling; None if there is none or it is special."""
 
 
 class TextModel(Protocol):
@@ -210,7 +224,8 @@ class TextPipeline:
 
     def _encoded(self, text: str, sentence: Span, field: str) -> list[tuple[Span, list[int]]]:
         """Return the parts of a sentence that fit the model, nearly always one, with their token ids."""
-        limit = self._model.max_source_tokens - 1  # EOS comes on top
+        added = len(self._tokenizer.source_prefix) + 1  # and EOS
+        limit = self._model.max_source_tokens - added
 
         def encode(span: Span) -> list[int]:
             return self._tokenizer.encode(text[span.start : span.end])
@@ -221,8 +236,8 @@ class TextPipeline:
         if len(token_ids) <= limit:
             return [(sentence, token_ids)]
         if self._options.long_sentences is LongSentencePolicy.REFUSE:
-            value = f"{len(token_ids) + 1} source tokens long in the sentence at character {sentence.start}"
-            raise InvalidFieldError(field, value, f"at most {limit + 1} unless options.long_sentences is SPLIT")
+            value = f"{len(token_ids) + added} source tokens long in the sentence at character {sentence.start}"
+            raise InvalidFieldError(field, value, f"at most {limit + added} unless options.long_sentences is SPLIT")
         try:
             parts = split_overlong(text, sentence, fits=lambda part: len(self._tokenizer.encode(part)) <= limit)
         except ValueError as error:
@@ -230,12 +245,17 @@ class TextPipeline:
         return [(part, encode(part)) for part in parts]
 
     def _segment(self, token_ids: list[int], text_index: int, segment_index: int) -> Segment:
-        source_ids = (*token_ids, self._tokenizer.eos_id)
+        source_ids = (*self._tokenizer.source_prefix, *token_ids, self._tokenizer.eos_id)
         field, prefix = self._prefix(text_index) if segment_index == 0 else ("", ())
+        tags = self._tokenizer.target_prefix
+        prefix = (*tags, *prefix)
         max_target_tokens = self._options.max_target_tokens or min(
             max(max(len(source_ids), len(prefix)) + EXTRA_TARGET_TOKENS, self.search.min_target_tokens + 1),
             self._model.max_target_tokens,
         )
+        if len(tags) >= max_target_tokens:
+            limit = f"at least {len(tags) + 1}"
+            raise InvalidFieldError("options.max_target_tokens", max_target_tokens, limit)
         if len(prefix) >= max_target_tokens:
             limit = f"fewer than {max_target_tokens} tokens, the most that the translation may have"
             raise InvalidFieldError(field, f"{len(prefix)} tokens long", limit)
@@ -251,7 +271,7 @@ class TextPipeline:
             field, prefix = f"target_prefixes[{text_index}]", self._request.target_prefixes[text_index]
         else:
             field, prefix = "options.target_prefix", self._options.target_prefix
-        token_ids = tuple(self._tokenizer.encode(prefix)) if prefix else ()
+        token_ids = tuple(self._tokenizer.encode_target(prefix)) if prefix else ()
         if self._tokenizer.unk_id in token_ids:
             raise InvalidFieldError(field, "a text with unknown characters", "what the model's vocabulary can spell")
         return field, token_ids
@@ -294,12 +314,13 @@ class TextPipeline:
         )
 
     def _links(self, plan: TextPlan, joined: Joined, hypotheses: Sequence[Hypothesis]) -> Iterator[AlignmentLink]:
+        num_forced, num_added = len(self._tokenizer.target_prefix), len(self._tokenizer.source_prefix)
         for part, target_span, hypothesis in zip(plan.parts, joined.spans, hypotheses, strict=True):
             source = plan.text[part.span.start : part.span.end]
-            words = hypothesis.token_ids[: -1 if hypothesis.is_finished else None]
+            words = hypothesis.token_ids[num_forced : -1 if hypothesis.is_finished else None]
             target, target_offsets = self._tokenizer.decode_with_offsets(words)
             links = align(
-                head_average(_attention_of(hypothesis)),
+                head_average(_attention_of(hypothesis))[num_forced:, num_added:],
                 source=source,
                 source_offsets=self._tokenizer.offsets(source),
                 target=target,
@@ -313,7 +334,7 @@ class TextPipeline:
         layer = alignment_layer(len(attention))
         has_heads = self._options.return_attention is AttentionDetail.ALL_HEADS
         return CrossAttention(
-            source_pieces=tuple(self._tokenizer.pieces(part.segment.source_ids)),
+            source_pieces=tuple(self._tokenizer.source_pieces(part.segment.source_ids)),
             target_pieces=tuple(self._tokenizer.pieces(hypothesis.token_ids)),
             layer=layer,
             weights=attention[layer] if has_heads else head_average(attention)[np.newaxis],

@@ -14,6 +14,7 @@ from service.bundle import (
     Architecture,
     CheckedFile,
     Limits,
+    Tokenization,
     attention_tensors,
     decoder_arrays,
     decoder_products,
@@ -252,9 +253,9 @@ def test_a_graph_in_the_format_of_onnx_runtime_is_refused(directory: Path, graph
 
 
 def test_another_schema_version_is_told_before_any_of_its_unknown_fields(directory: Path) -> None:
-    _write_manifest(directory, {"schema_version": 4, "novelty": True})
+    _write_manifest(directory, {"schema_version": 5, "novelty": True})
 
-    with pytest.raises(BundleError, match="schema_version is 4, expected 1 or 2 or 3"):
+    with pytest.raises(BundleError, match="schema_version is 5, expected 1 or 2 or 3 or 4"):
         open_bundle(directory)
 
 
@@ -283,7 +284,12 @@ def test_an_unknown_field_is_named_with_its_value(directory: Path) -> None:
         (lambda fields: fields["architecture"].update(norm="none"), r"architecture\.norm is 'none'"),
         (lambda fields: fields["architecture"].update(num_heads=3), "d_model 4 is no multiple of num_heads 3"),
         (lambda fields: fields["special_ids"].update(unk=2), "two special tokens share an id"),
+        (lambda fields: fields["special_ids"].update(unk=1), "two special tokens share an id"),
         (lambda fields: fields["special_ids"].update(unk=8), "outside the vocabulary"),
+        (lambda fields: fields.update(tokenization={"target_prefix": [8]}), "of a prefix is outside the vocabulary"),
+        (lambda fields: fields.update(tokenization={"source_pieces": "s.json"}), "source_pieces without pieces"),
+        (lambda fields: fields.update(tokenization={"pieces": "../p.json"}), r"tokenization\.pieces is '\.\./p\.json'"),
+        (lambda fields: fields.update(tokenization={"pieces": "p.json"}), r"no checksum of \['p.json'\]"),
         (lambda fields: fields.update(default_precision="int4"), r"'int4' is none of \['fp32'\]"),
         (lambda fields: fields.update(precisions={}), "precisions is {}"),
         (lambda fields: fields["files"].pop("decoder.onnx"), r"no checksum of \['decoder.onnx'\]"),
@@ -354,6 +360,27 @@ def test_a_precision_that_is_not_there_is_told_with_those_that_are(directory: Pa
 
 def test_layer_names_go_layer_by_layer() -> None:
     assert layer_names(("key", "value"), 2) == ("key.0", "value.0", "key.1", "value.1")
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_decoding_may_start_from_padding_or_eos(directory: Path, start: int) -> None:
+    _change(directory, lambda fields: fields["special_ids"].update(bos=start))
+
+    assert open_bundle(directory).manifest.special_ids.bos == start
+
+
+def test_files_of_the_tokenizer_are_checked_like_every_file(directory: Path) -> None:
+    names = {"source_model": "weights.bin", "pieces": "attention.onnx"}
+    _change(directory, lambda fields: fields.update(schema_version=4, tokenization={**names, "source_prefix": [7]}))
+
+    manifest = open_bundle(directory).manifest
+
+    assert {*_FILES, *names.values()} == manifest.named_files()
+    assert manifest.tokenization.source_prefix == (7,)
+
+
+def test_a_bundle_of_the_third_version_opens_and_has_one_tokenizer(directory: Path) -> None:
+    assert open_bundle(directory).manifest.tokenization == Tokenization()
 
 
 def test_a_bundle_of_the_second_version_opens_and_describes_no_int8_weights(directory: Path) -> None:

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,9 @@ from service.requests import AttentionDetail, LongSentencePolicy, TranslationOpt
 from service.text.pipeline import TextPipeline, best_combinations, segment_seed
 from tests.unit.text.text_fakes import (
     EOS,
+    FIRST_CHARACTER,
     TOKENIZER,
+    CharacterTokenizer,
     FakeModel,
     attending,
     make_hypothesis,
@@ -332,6 +335,54 @@ def test_links_of_a_split_sentence_index_the_whole_text() -> None:
 
     assert all(source == target for source, target in _pieces(text, translation))
     assert "".join(target for _, target in _pieces(text, translation)) == text.replace(" ", "")
+
+
+class _TaggedTokenizer(CharacterTokenizer):
+    """That of a model of many languages: a tag before every source, and another before every target."""
+
+    source_prefix = (2000 + FIRST_CHARACTER,)
+    target_prefix = (2001 + FIRST_CHARACTER,)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return super().decode([token_id for token_id in token_ids if token_id not in self.target_prefix])
+
+
+def test_every_segment_begins_with_the_tags_of_the_model_then_with_what_the_caller_wants() -> None:
+    pipeline = _pipeline("One. Two.", target_prefix="Ei", model=FakeModel(tokenizer=_TaggedTokenizer()))
+
+    (plan,) = pipeline.plan()
+
+    segments = [part.segment for part in plan.parts]
+    sources = [(2004, *TOKENIZER.encode(text), EOS) for text in ("One.", "Two.")]
+    assert [segment.source_ids for segment in segments] == sources
+    assert [segment.search.target_prefix for segment in segments] == [(2005, *TOKENIZER.encode("Ei")), (2005,)]
+
+
+def test_tags_count_as_tokens_of_the_source() -> None:
+    model = FakeModel(tokenizer=_TaggedTokenizer(), max_source_tokens=6)
+
+    assert len(_pipeline("One.", model=model).plan()[0].parts) == 1
+    with pytest.raises(InvalidFieldError, match=r"7 source tokens long .* at most 6 unless"):
+        _pipeline("Five.", model=model, long_sentences=REFUSE).plan()
+
+
+def test_a_target_too_short_for_the_tag_of_its_language_is_rejected() -> None:
+    model = FakeModel(tokenizer=_TaggedTokenizer())
+
+    with pytest.raises(InvalidFieldError, match=r"options\.max_target_tokens: is 1, must be at least 2"):
+        _pipeline("...", "One. Two.", max_target_tokens=1, model=model).plan()
+
+
+def test_links_are_between_words_and_never_with_tags() -> None:
+    text = "One, see?"
+    pipeline = _pipeline(text, return_alignment=True, model=FakeModel(tokenizer=_TaggedTokenizer()))
+    (plan,) = pipeline.plan()
+    hypothesis = make_hypothesis(chr(2001) + "uno, see!")
+
+    (translation,) = pipeline.assemble([plan], [make_result(attending(hypothesis, plan.parts[0].segment))])
+
+    assert _pieces(text, translation)[-4:] == [("s", "s"), ("e", "e"), ("e", "e"), ("?", "!")]
+    assert "".join(target for _, target in _pieces(text, translation)) == "uno,see!"
 
 
 def test_attention_comes_for_each_segment_with_the_pieces_of_both_sides() -> None:

@@ -1,9 +1,13 @@
+import io
+import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-from service.bundle import Architecture, Bundle, Manifest, SpecialIds
+from service.bundle import Architecture, Bundle, Manifest, SpecialIds, Tokenization
 from service.errors import BundleError
 from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 
@@ -148,6 +152,7 @@ def test_a_model_without_a_special_token_is_rejected(tokenizer_file_without_padd
 def _bundle(tokenizer_file: Path, *, vocabulary_size: int = 320, bos: int = 1) -> Bundle:
     manifest = Manifest.model_construct(
         tokenizer=tokenizer_file.name,
+        tokenization=Tokenization(),
         architecture=Architecture.model_construct(vocabulary_size=vocabulary_size),
         special_ids=SpecialIds(pad=0, bos=bos, eos=2, unk=3),
     )
@@ -163,3 +168,139 @@ def test_a_tokenizer_that_does_not_fit_the_manifest_is_rejected(tokenizer_file: 
         open_tokenizer(_bundle(tokenizer_file, vocabulary_size=321))
     with pytest.raises(BundleError, match="id of BOS is 1, expected 7"):
         open_tokenizer(_bundle(tokenizer_file, bos=7))
+
+
+_PAD, _EOS, _UNK = 60, 0, 1
+"""Special ids of the vocabulary below: in other places than any SentencePiece model has them."""
+
+
+class _TwoModels:
+    """SentencePiece models of either side, without bytes and padding, and one vocabulary made of the pieces of both."""
+
+    def __init__(self, directory: Path) -> None:
+        self.source = _trained(("The quick brown fox jumps over the lazy dog.", "How are you?"))
+        self.target = _trained(("Der schnelle braune Fuchs springt über den faulen Hund.", "Wie geht es?"))
+        words = sorted({*_words(self.source), *_words(self.target)} - {"x"})
+        self.pieces: list[str | None] = ["</s>", "<unk>", *words[:50]]
+        self.pieces += [None] * (_PAD - len(self.pieces)) + ["<pad>", *words[50:], "▁quick", ">>de<<", None]
+        self.file = directory / "target.spm"
+        self.file.write_bytes(self.target.serialized_model_proto())
+        (directory / "source.spm").write_bytes(self.source.serialized_model_proto())
+        (directory / "pieces.json").write_text(json.dumps(self.pieces), encoding="utf-8")
+
+    def open(
+        self, *, source_prefix: tuple[int, ...] = (), target_prefix: tuple[int, ...] = ()
+    ) -> SentencePieceTokenizer:
+        tokenization = Tokenization(
+            source_model="source.spm", pieces="pieces.json", source_prefix=source_prefix, target_prefix=target_prefix
+        )
+        return SentencePieceTokenizer(self.file, tokenization, SpecialIds(pad=_PAD, bos=_PAD, eos=_EOS, unk=_UNK))
+
+
+def _trained(sentences: Sequence[str]) -> SentencePieceProcessor:
+    model = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences),
+        model_writer=model,
+        vocab_size=50,
+        hard_vocab_limit=False,
+        num_threads=1,
+        minloglevel=2,
+    )
+    processor = SentencePieceProcessor()
+    processor.LoadFromSerializedProto(model.getvalue())
+    return processor
+
+
+def _words(processor: SentencePieceProcessor) -> list[str]:
+    return [processor.IdToPiece(i) for i in range(3, processor.GetPieceSize())]
+
+
+@pytest.fixture(scope="module")
+def two_models(tmp_path_factory: pytest.TempPathFactory) -> _TwoModels:
+    return _TwoModels(tmp_path_factory.mktemp("two"))
+
+
+def test_each_side_has_its_own_model_and_both_share_the_ids(two_models: _TwoModels) -> None:
+    tokenizer = two_models.open()
+
+    source, target = tokenizer.encode("quick fo"), tokenizer.encode_target("Fuchs")
+
+    assert [two_models.pieces[i] for i in target] == two_models.target.EncodeAsPieces("Fuchs")
+    assert tokenizer.source_pieces(source) == two_models.source.EncodeAsPieces("quick fo")
+    assert tokenizer.decode([*target, _EOS]) == "Fuchs"
+    assert tokenizer.vocabulary_size == tokenizer.source_vocabulary_size == len(two_models.pieces)
+
+
+def test_a_piece_that_the_ids_lack_becomes_the_unknown_token(two_models: _TwoModels) -> None:
+    assert two_models.source.EncodeAsPieces("ax")[-1] == "x"
+    assert "x" not in two_models.pieces
+
+    assert two_models.open().encode("ax")[-1] == _UNK
+
+
+def test_a_source_may_have_a_piece_that_only_the_model_of_targets_knows(two_models: _TwoModels) -> None:
+    assert two_models.source.PieceToId("ü") == two_models.source.unk_id()
+
+    assert two_models.pieces.index("ü") in two_models.open().encode("ü")
+
+
+def test_a_target_may_have_a_piece_that_only_the_model_of_sources_knows(two_models: _TwoModels) -> None:
+    tokenizer = two_models.open()
+    only = "▁quick"
+    assert two_models.target.PieceToId(only) == two_models.target.unk_id()
+    token_ids = [*tokenizer.encode_target("Hund"), two_models.pieces.index(only)]
+
+    text, offsets = tokenizer.decode_with_offsets(token_ids)
+
+    assert text == tokenizer.decode(token_ids) == f"Hund {only[1:]}"
+    assert "".join(text[start:end] for start, end in offsets) == text
+
+
+def test_no_text_becomes_a_special_token_or_the_tag_of_a_language(two_models: _TwoModels) -> None:
+    tag = two_models.pieces.index(">>de<<")
+    tokenizer = two_models.open(source_prefix=(tag,))
+
+    token_ids = tokenizer.encode("</s> <pad> >>de<<") + tokenizer.encode_target("</s> <pad> >>de<<")
+
+    assert not {_PAD, _EOS, tag} & set(token_ids)
+    assert tokenizer.token_id(">>de<<") is tokenizer.token_id("</s>") is tokenizer.token_id("") is None
+
+
+def test_the_prefix_of_targets_has_no_text(two_models: _TwoModels) -> None:
+    tokenizer = two_models.open(target_prefix=(two_models.pieces.index(">>de<<"),))
+
+    assert tokenizer.decode([*tokenizer.target_prefix, *tokenizer.encode_target("Hund")]) == "Hund"
+
+
+def test_offsets_are_those_of_the_model_of_sources(two_models: _TwoModels) -> None:
+    tokenizer, text = two_models.open(), "How are 漢字?"
+
+    offsets = tokenizer.offsets(text)
+
+    assert len(offsets) == len(tokenizer.encode(text))
+    assert "".join(text[start:end] for start, end in offsets) == text
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        (b"{}", "content is something else, expected a JSON array of strings and nulls"),
+        (b"[1]", "content is something else"),
+        (b'["a", "b", "a"]', "repeated piece is 'a', expected each piece once"),
+        (None, "access is No such file"),
+    ],
+)
+def test_a_file_of_pieces_that_is_none_is_rejected(
+    two_models: _TwoModels, tmp_path: Path, pieces: bytes | None, message: str
+) -> None:
+    (tmp_path / "target.spm").write_bytes(two_models.file.read_bytes())
+    if pieces is not None:
+        (tmp_path / "pieces.json").write_bytes(pieces)
+
+    with pytest.raises(BundleError, match=message):
+        SentencePieceTokenizer(
+            tmp_path / "target.spm",
+            Tokenization(pieces="pieces.json"),
+            SpecialIds(pad=2, bos=2, eos=0, unk=1),
+        )

@@ -24,15 +24,23 @@ class CharacterTokenizer:
 
     eos_id = EOS
     unk_id = ord("☃") + FIRST_CHARACTER
+    source_prefix: tuple[int, ...] = ()
+    target_prefix: tuple[int, ...] = ()
 
     def encode(self, text: str) -> list[int]:
         return [ord(char) + FIRST_CHARACTER for char in text]
+
+    def encode_target(self, text: str) -> list[int]:
+        return self.encode(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return "".join(chr(token_id - FIRST_CHARACTER) for token_id in token_ids if token_id >= FIRST_CHARACTER)
 
     def pieces(self, token_ids: Sequence[int]) -> list[str]:
         return ["</s>" if token_id == EOS else self.decode([token_id]) for token_id in token_ids]
+
+    def source_pieces(self, token_ids: Sequence[int]) -> list[str]:
+        return self.pieces(token_ids)
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         return [(index, index + 1) for index in range(len(text))]
