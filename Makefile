@@ -14,12 +14,18 @@ COMMAND ?= bench
 PROFILE ?= sentence
 RATE ?= 10
 VARIANT ?= cpu
+DEVICE ?= cuda
+MINUTES ?= 60
+PRESET ?= base
+DATA ?= ../shared/data
+RUN ?= build/gpu/run
 TAG ?= dragoman:$(VARIANT)
 export ORT_DISABLE_TELEMETRY := 1
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve translate test test-all check format docs loadtest capacity overload soak stress bench image
+.PHONY: help demo serve translate test test-all check format docs loadtest capacity overload soak stress bench image \
+	gpu-check gpu-train
 
 help: ## Show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '$$1 != "help" {printf "  make %-10s %s\n", $$1, $$2}'
@@ -97,6 +103,30 @@ bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch: mak
 	@test "$(COMMAND) $(MODE)" != "bench full" || $(BIN)/python -m loadtests peers overhead
 	@test "$(COMMAND) $(MODE)" != "bench full" || $(BIN)/python -m loadtests peers server
 
+# GPU_PYTHON names a Python that has all that is needed; without it an environment of its own is made, as ONNX Runtime for
+# CUDA and that for CPUs cannot share one: from the package index, or from the wheels in WHEELS. DEVICE=cpu needs no GPU.
+ifdef GPU_PYTHON
+GPU_READY :=
+else ifeq ($(DEVICE),cpu)
+GPU_PYTHON := $(BIN)/python
+GPU_READY := $(VENV)/.dev
+else
+GPU_PYTHON := build/gpu/venv/bin/python
+GPU_READY := build/gpu/venv/.installed
+endif
+
+gpu-check: $(GPU_READY) ## Check and measure everything on a GPU within ten minutes, one page: make gpu-check [DEVICE=cpu] [MODE=short]
+	@$(GPU_PYTHON) -m loadtests peers gpu --gpu "$(DEVICE)" --mode $(MODE) $(if $(wildcard $(DATA)),--data "$(DATA)") \
+		$(if $(STAGES),--stages "$(STAGES)")
+
+gpu-train: $(GPU_READY) ## Train Transformer-base, go on where the last call ended, make a bundle: make gpu-train [MINUTES=60] [DATA=DIR]
+	@$(GPU_PYTHON) -m export train --output "$(RUN)" --max-minutes "$(MINUTES)" $(TRAIN_FLAGS) \
+		$(if $(wildcard $(RUN)/checkpoints/step-*),--resume,--preset "$(PRESET)" \
+		--train $(wildcard $(DATA)/*/train.tsv.gz) --dev $(wildcard $(DATA)/*/dev.tsv.gz))
+	@rm -rf "$(RUN)/models/en-de/1"
+	@$(GPU_PYTHON) -m export bundle --checkpoint "$(RUN)" --output "$(RUN)/models/en-de/1" --name en-de --version 1 \
+		--source-language en --target-language de
+
 image: ## Build the container image with docker or podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
 	@deploy/image/build.sh "$(VARIANT)" "$(TAG)"
 
@@ -124,13 +154,21 @@ $(VENV)/.serve: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing what the comparison with other systems needs ..."
-	@$(PIP) --editable '.[bench]'
+	@$(PIP) --editable '.[serve,bench]'
 	@touch $@ $(VENV)/.serve
 
 $(VENV)/.load: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing what the load tests need ..."
 	@$(PIP) --editable '.[serve,load]'
 	@touch $@ $(VENV)/.serve
+
+# CTranslate2 is built for CUDA 12, of which it needs cuBLAS; ONNX Runtime and PyTorch bring the libraries of CUDA 13.
+build/gpu/venv/.installed: pyproject.toml
+	@echo "installing what the GPU needs into build/gpu/venv ..."
+	@$(PYTHON) -m venv build/gpu/venv
+	@build/gpu/venv/bin/python -m pip --disable-pip-version-check install --quiet \
+		$(if $(WHEELS),--no-index --find-links "$(WHEELS)") --editable '.[gpu,bench,load,test]' nvidia-cublas-cu12
+	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing what training, export and the checks need ..."

@@ -11,7 +11,7 @@ from typing import Any
 _CPU_INFO = Path("/proc/cpuinfo")
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 _OF_PEERS = ("ctranslate2", "transformers", "torch", "sacrebleu")
-_PACKAGES = ("dragoman", "onnxruntime", "numpy", "grpcio", "locust", *_OF_PEERS)
+_PACKAGES = ("dragoman", "onnxruntime", "onnxruntime-gpu", "numpy", "grpcio", "locust", *_OF_PEERS)
 _INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 
 

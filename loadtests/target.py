@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import grpc
 from loadtests.sampler import scrape, server_facts
 
 _KEY_VARIABLE: Final = "DRAGOMAN_API_KEY"  # holds the key of the API where no flag names a file with it
+_SETTING: Final = re.compile("DRAGOMAN_(?!RUNTIME__)")
 _CHECKOUT: Final = Path(__file__).resolve().parents[1]
 SERVE: Final = ("service", "serve", "--grpc-port", "0", "--http-port", "0")
 """The module that serves, with its arguments."""
@@ -42,14 +44,15 @@ class ServerProcess:
     def __init__(
         self, log: Path, *flags: str, environment: Mapping[str, str] | None = None, module: Sequence[str] = SERVE
     ) -> None:
-        """Start it with `environment` beside this process's own, whose settings it does not get.
+        """Start it with `environment` beside this process's own.
 
+        Of the settings there it gets only those of `runtime`, which say which device of this machine is tested.
         `module` is what to run, with the arguments ahead of the flags: perhaps another server that logs `listening`
         with its `grpc_port`, and then `ready`. The log replaces an older one.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log_path = log
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+        inherited = {name: value for name, value in os.environ.items() if _SETTING.match(name) is None}
         with log.open("wb") as stream:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [sys.executable, "-m", *module, *flags],

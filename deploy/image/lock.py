@@ -1,11 +1,12 @@
 """Pin what goes into the image, hashes included: `python deploy/image/lock.py`.
 
-Writes, beside this file, `cpu.lock` and `gpu.lock`: what `pyproject.toml` asks for to serve, with ONNX Runtime for the
-one or the other; and `tools.lock`: what the build of the image uses and does not keep. Needs `uv`. Versions that are
-pinned already stay unless `--upgrade` is given.
+Writes, beside this file, `cpu.lock` and `gpu.lock`: what `pyproject.toml` asks for to serve on the one or the other;
+and `tools.lock`: what the build of the image uses and does not keep. Needs `uv`. Versions that are pinned already stay
+unless `--upgrade` is given.
 """
 
 import argparse
+import re
 import subprocess
 import sys
 import tomllib
@@ -18,16 +19,16 @@ _PYPROJECT = _HERE.parents[1] / "pyproject.toml"
 _PYTHON_VERSION = "3.11"
 _PLATFORM = "x86_64-manylinux_2_28"
 _SBOM_TOOL = "cyclonedx-bom>=7.5,<8"
-_RUNTIMES = {"cpu": "onnxruntime", "gpu": "onnxruntime-gpu[cuda,cudnn]"}
-"""By variant. The extras name the CUDA libraries that ONNX Runtime opens."""
+_EXTRAS = {"cpu": "serve", "gpu": "gpu"}
+"""Of the project, by variant."""
 
 
 def requirements() -> dict[str, list[str]]:
     """Return what each lock file pins, by its name without suffix."""
     declared: dict[str, Any] = tomllib.loads(_PYPROJECT.read_text(encoding="utf-8"))
     project = declared["project"]
-    serving = [*project["dependencies"], *project["optional-dependencies"]["serve"]]
-    variants = {variant: [_with_runtime(line, runtime) for line in serving] for variant, runtime in _RUNTIMES.items()}
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    variants = {variant: [*project["dependencies"], *_expanded(extras, extra)] for variant, extra in _EXTRAS.items()}
     return {**variants, "tools": [*declared["build-system"]["requires"], _SBOM_TOOL]}
 
 
@@ -43,9 +44,13 @@ def main() -> int:
     return 0
 
 
-def _with_runtime(requirement: str, runtime: str) -> str:
-    name = "onnxruntime"
-    return runtime + requirement.removeprefix(name) if requirement.startswith(name) else requirement
+def _expanded(extras: dict[str, list[str]], name: str) -> list[str]:
+    """Return what an extra asks for, the extras of the project that it names replaced by what they ask for."""
+    lines = list[str]()
+    for line in extras[name]:
+        own = re.fullmatch(r"dragoman\[(.+)\]", line)
+        lines += [part for extra in own[1].split(",") for part in _expanded(extras, extra)] if own else [line]
+    return lines
 
 
 def _compile(lines: list[str], lock: Path, *, is_upgrade: bool) -> int:

@@ -18,6 +18,8 @@ _MODULES: Final = {
     "shares": ("overhead", "server"),
     "load": ("load", "prepare"),
     "serve": ("serve",),
+    "device": ("parity", "floor"),
+    "gpu": ("gpu",),
 }
 """With the commands that each declares."""
 _FAILURES: Final = (ServerError, CallError, DragomanError, ExportError, grpc.RpcError, RuntimeError)

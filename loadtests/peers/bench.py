@@ -4,7 +4,7 @@ import argparse
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,7 +15,18 @@ from loadtests.machine import num_cores
 from loadtests.peers import work
 from loadtests.peers.models import prepare_model
 from loadtests.peers.report import BENCH_NAME, bench_table, pair_lines, write_bench
-from loadtests.peers.systems import ModelFiles, Peer, Precision, SystemSettings, TokenIds, WorkDone, Workers
+from loadtests.peers.systems import (
+    GPU_PRECISIONS,
+    Device,
+    ModelFiles,
+    Peer,
+    Precision,
+    SystemSettings,
+    TokenIds,
+    WorkDone,
+    Workers,
+    add_gpu,
+)
 from loadtests.records import percentile
 from loadtests.report import circumstances
 from service.text.tokenizer import open_tokenizer
@@ -27,12 +38,16 @@ _INT8: Final[Pairing] = (("dragoman", "int8"), ("ctranslate2", "int8"))
 _FP32: Final[Pairing] = (("dragoman", "fp32"), ("ctranslate2", "fp32"))
 _TRANSFORMERS: Final[Pairing] = (("dragoman", "int8"), ("transformers", "fp32"))
 _PYTORCH: Final[Pairing] = (("dragoman", "int8"), ("pytorch", "fp32"))
+_ON_GPU: Final[tuple[Peer, ...]] = ("ctranslate2", "transformers")
+"""Whom ours is compared with on a GPU, at the same precision."""
 _NUM_SENTENCES: Final[Mapping[work.Mode, int]] = {"short": 200, "full": 300}  # of each set
 _SLOW_PEERS_CASE: Final = "batch8"
 """Of Transformer-base, the case in which Transformers and plain PyTorch take part: all would fill two hours."""
 _MAX_SLOW_SOURCES: Final = 40  # of the model that ships, they take part in cases of no more sources
 _MANY_SOURCES: Final = 64  # above so many at once, systems cut the work into batches of a size that suits them
 _BATCH_SIZES: Final = (16, 32, 64)
+_GPU_BATCH_SIZES: Final = (64, 128, 256)
+"""The same on a GPU, which takes as many at once as the smaller of these sizes in any case."""
 _T = TypeVar("_T")
 
 
@@ -44,6 +59,7 @@ class Plan:
     num_repetitions: int
     thread_counts: tuple[int, ...]  # cores a system may use; each is compared by itself
     isas: tuple[str, ...]  # instruction sets that CTranslate2 is tried with, the empty one for its own choice
+    gpu: Device | None = None  # if it is a comparison on a GPU: that, or what is in its place
 
 
 def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -53,6 +69,7 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     parser.add_argument("--cases", default="*", metavar="C,C", help="such as batch1, length* (all)")
     parser.add_argument("--repetitions", type=int, metavar="N", help="of each measurement (5; short: 3)")
     work.add_files(parser, "build/bench", has_models=True)
+    add_gpu(parser)
     parser.set_defaults(run=_run)
     parser = add_command("table", help="print the results of the last comparison as Markdown")
     work.add_files(parser, "build/bench", has_data=False)
@@ -70,14 +87,17 @@ def _run(arguments: argparse.Namespace) -> int:
     plan = Plan(
         mode=arguments.mode,
         num_repetitions=arguments.repetitions or (3 if is_short else 5),
-        thread_counts=tuple(sorted({1, num_cores()})),
-        isas=("",) if is_short else ("", *("AVX512",) * ("avx512f" in record["machine"]["instruction_sets"]), "AVX2"),
+        thread_counts=(num_cores(),) if arguments.gpu else tuple(sorted({1, num_cores()})),
+        isas=("",)
+        if is_short or arguments.gpu
+        else ("", *("AVX512",) * ("avx512f" in record["machine"]["instruction_sets"]), "AVX2"),
+        gpu=arguments.gpu,
     )
     for model in arguments.models:
-        files = prepare_model(arguments.output / "models" / model, model)
+        files = arguments.files or prepare_model(arguments.output / "models" / model, model, gpu=arguments.gpu)
         decode = open_tokenizer(files.open()).decode
         with Workers(files) as workers:
-            for case in _cases(model, files, plan.mode, arguments.data):
+            for case in _cases(model, files, plan, arguments.data):
                 if any(fnmatchcase(case.name, name) for name in arguments.cases.split(",")):
                     compared = _compare(workers, case, plan, decode)
                     print(*pair_lines(compared), sep="\n", flush=True)
@@ -90,17 +110,22 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _cases(model: str, files: ModelFiles, mode: work.Mode, data: Path | None) -> list[work.Case]:
+def _cases(model: str, files: ModelFiles, plan: Plan, data: Path | None) -> list[work.Case]:
+    mode = plan.mode
     if model == "base":
-        return work.base_cases(mode)
+        return work.base_cases(mode, on_gpu=plan.gpu is not None)
     cases, sets = list[work.Case](), work.sentence_sets(data, size=_NUM_SENTENCES[mode])
     for name, texts, references in sets[:1] if mode == "short" else sets:
         cases += work.shipped_cases(name, work.encode(files.open(), texts), references=references, mode=mode)
     return cases
 
 
-def _pairings(case: work.Case, mode: work.Mode) -> Sequence[Pairing]:
+def _pairings(case: work.Case, plan: Plan) -> Sequence[Pairing]:
     """Return whom a case is compared with."""
+    mode = plan.mode
+    if plan.gpu:
+        precision = GPU_PRECISIONS[plan.gpu]
+        return [(("dragoman", precision), (peer, precision)) for peer in _ON_GPU]
     if case.kind != "speed":
         return (_FP32,) if case.kind == "agreement" else (_INT8,)
     has_slow_peers = case.name == _SLOW_PEERS_CASE
@@ -115,7 +140,7 @@ def _compare(workers: Workers, case: work.Case, plan: Plan, decode: Callable[[To
 
     A ratio above 1 says that ours is faster: of tokens a second, or of the median latency if calls come one by one.
     """
-    pairings = _pairings(case, plan.mode)
+    pairings = _pairings(case, plan)
     systems = list(dict.fromkeys(itertools.chain(*pairings)))
     thread_counts = plan.thread_counts if case.kind == "speed" else plan.thread_counts[-1:]
     trials, loaded = dict[SystemSettings, float](), set[SystemSettings]()
@@ -189,18 +214,23 @@ def setups(case: work.Case, system: SystemName, plan: Plan) -> list[SystemSettin
         return [SystemSettings(peer=peer, precision=precision, num_threads=max_threads)]
     has_streams = peer in ("dragoman", "ctranslate2") and case.call_size > 1
     counts = sorted({max_threads, *(2**power for power in range(max_threads.bit_length()))})
-    usual = SystemSettings(peer=peer, precision=precision)
+    usual = SystemSettings(peer=peer, precision=precision, device=plan.gpu or "cpu")
+    layouts: Iterable[tuple[int, int]] = itertools.product(counts if has_streams else (1,), counts)
+    if plan.gpu:  # cores decide nothing, but a second batch in flight may
+        layouts = [(streams, -(-max_threads // streams)) for streams in ((1, 2) if has_streams else (1,))]
     return [
         replace(usual, num_streams=streams, num_threads=threads, batch_size=size, isa=isa)
-        for streams, threads in itertools.product(counts if has_streams else (1,), counts)
+        for streams, threads in layouts
         if streams * threads <= max_threads
         for isa in (plan.isas if peer == "ctranslate2" else ("",))
-        for size in _batch_sizes(case.call_size, peer, streams, plan.mode)[: 1 if isa else None]
+        for size in _batch_sizes(case.call_size, peer, streams, plan)[: 1 if isa else None]
     ]
 
 
-def _batch_sizes(call_size: int, peer: Peer, num_streams: int, mode: work.Mode) -> list[int]:
-    share, is_short = -(-call_size // num_streams), mode == "short"
+def _batch_sizes(call_size: int, peer: Peer, num_streams: int, plan: Plan) -> list[int]:
+    share, is_short = -(-call_size // num_streams), plan.mode == "short"
+    if plan.gpu:
+        return [share] if call_size <= _GPU_BATCH_SIZES[1] else list(_GPU_BATCH_SIZES)
     if call_size > _MANY_SOURCES:
         return list(_BATCH_SIZES[::2] if is_short else _BATCH_SIZES)
     other = min(16, share) if peer == "dragoman" else call_size  # ours deals shares by itself

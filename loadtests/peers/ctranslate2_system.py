@@ -21,8 +21,8 @@ class System:
         """Load the converted model, which is quantized now if int8 is asked for."""
         self._translator = ctranslate2.Translator(
             str(files.ctranslate2_path),
-            device="cpu",
-            compute_type={"int8": "int8", "fp32": "float32"}[settings.precision],
+            device=settings.device,
+            compute_type={"int8": "int8", "fp16": "float16", "fp32": "float32"}[settings.precision],
             inter_threads=settings.num_streams,
             intra_threads=settings.num_threads,
         )

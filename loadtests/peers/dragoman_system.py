@@ -19,7 +19,7 @@ class System:
         """Load the graphs; a run has as many threads as wanted, which a lone stream keeps awake."""
         is_lone = settings.num_streams == 1
         runtime = RuntimeSettings(
-            device="cpu",
+            device=settings.device,
             precision=settings.precision,
             num_intra_op_threads=1 if is_lone else settings.num_threads,
             num_low_latency_threads=settings.num_threads if is_lone else 1,

@@ -26,7 +26,7 @@ from loadtests.peers import report
 from loadtests.peers.bench import alternating
 from loadtests.peers.models import MODELS, prepare_model
 from loadtests.peers.serve import PRECISIONS, BatchingSettings
-from loadtests.peers.systems import ModelFiles, Peer
+from loadtests.peers.systems import Device, ModelFiles, Peer, add_gpu
 from loadtests.peers.work import add_files, bleu, share_of_equal, some_of, workload
 from loadtests.records import Summary
 from loadtests.report import circumstances
@@ -118,10 +118,12 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     add("--settings", type=parsed_by(BatchingSettings.parse), metavar="STREAMSxTHREADS,bN,wMS", help=what)
     add("--seed", type=int, default=1, metavar="N", help="of texts and arrivals (1)")
     add_files(parser, "build/peers-load")
+    add_gpu(parser)
     parser.set_defaults(run=_run)
     parser = add_command("prepare", help="lay out a model for other load tests", description=_PREPARE_DESCRIPTION)
     parser.add_argument("--model", choices=MODELS, default="base", help="random weights, or the shipped one (base)")
     add_files(parser, "build/prepared")
+    add_gpu(parser)
     parser.set_defaults(run=_prepare)
 
 
@@ -133,13 +135,14 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
 def _laid_out(model: str, arguments: argparse.Namespace) -> tuple[ModelFiles, Workload]:
     """Write a model, and what to ask it."""
-    files = prepare_model(arguments.output / "models" / model, model, ends=True)
+    directory, gpu = arguments.output / "models" / model, arguments.gpu
+    files = arguments.files or prepare_model(directory, model, ends=True, gpu=gpu)
     return files, workload(model, arguments.data, directory=arguments.output / "texts")
 
 
 def _run(arguments: argparse.Namespace) -> int:
     given = {name: value for name, value in vars(arguments).items() if value is not None}
-    options = argparse.Namespace(**{"slo": None, "settings": None, **_MODES[arguments.mode], **given})
+    options = argparse.Namespace(**{"slo": None, "settings": None, "gpu": None, **_MODES[arguments.mode], **given})
     comparisons = list[dict[str, Any]]()
     for model in MODELS if options.model == "both" else (options.model,):
         files, calls = _laid_out(model, arguments)
@@ -204,6 +207,7 @@ def serving(
     if other is not None:
         module = ("loadtests", "peers", "serve")
         flags = ["--port=0", f"--system={other.peer}", f"--files={files.directory}", f"--settings={other.name}"]
+        flags += [f"--gpu={other.device}"] if other.precision != PRECISIONS[other.peer] else []
     with ServerProcess(log, *flags, module=module) as process:
         process.wait_until_ready(timeout_s=_PATIENCE_S)
         server = PausedServer(target=Target(address=process.target, process=process), workload=workload)
@@ -232,8 +236,8 @@ def _compare(options: argparse.Namespace, model: str, peer: Peer, files: ModelFi
         settings = options.settings or (_USUAL[peer] if options.mode == "short" else None)
         if settings is None:
             start = partial(serve, log=logs / "trial.log")
-            settings = _best_settings(start, peer, keep, duration_s=_TRIAL * run_s, seed=options.seed)
-        other = settings.of(peer)
+            settings = _best_settings(start, peer, options.gpu, keep, duration_s=_TRIAL * run_s, seed=options.seed)
+        other = settings.of(peer, options.gpu)
         with serve(log=logs / "ours.log") as ours, serve(log=logs / "theirs.log", other=other) as theirs:
             systems: dict[Side, PausedServer] = {"ours": ours, "theirs": theirs}
             answers = [server.answers(count=options.num_agreeing) for server in systems.values()]  # warms them up, too
@@ -283,6 +287,7 @@ def agreement_of(
 def _best_settings(
     start: Callable[..., AbstractContextManager[System]],
     peer: Peer,
+    gpu: Device | None,
     keep: Callable[[dict[str, Any]], None],
     *,
     duration_s: float,
@@ -296,7 +301,7 @@ def _best_settings(
     cores, has_streams = num_cores(), peer == "ctranslate2"
     speeds, p95_ms = dict[BatchingSettings, float](), dict[BatchingSettings, list[float]]()
     for streams, threads in dict.fromkeys([(cores, 1), (1, cores)] if has_streams else [(1, cores)]):
-        settings = BatchingSettings(num_streams=streams, num_threads=threads).of(peer)
+        settings = BatchingSettings(num_streams=streams, num_threads=threads).of(peer, gpu)
         with start(other=settings) as system:
             speeds[settings] = system.throughput_per_s(duration_s=duration_s)
         keep({"settings": settings.name, "closed_loop_per_s": speeds[settings], "runs": [], "p95_ms": []})

@@ -21,7 +21,7 @@ from export.graph.quantize import measure_ranges
 from export.importers.bundle import read_network
 from export.model.config import PRESETS
 from export.model.transformer import Transformer
-from loadtests.peers.systems import ModelFiles
+from loadtests.peers.systems import Device, ModelFiles
 from service.bundle import Limits, Provenance, open_bundle
 
 MODELS: Final = ("base", "shipped")
@@ -46,8 +46,8 @@ _PROBE_LENGTHS: Final = (6, 10, 16, 24, 32, 44)
 _NUM_PROBES: Final = 4
 
 
-def prepare_model(directory: Path, model: str, *, ends: bool = False) -> ModelFiles:
-    """Write one of `MODELS`, in place of what is there.
+def prepare_model(directory: Path, model: str, *, ends: bool = False, gpu: Device | None = None) -> ModelFiles:
+    """Write one of `MODELS`, in place of what is there; with what a GPU can run, if it is for one.
 
     Transformer-base has random weights of a fixed seed: it says nothing, at the cost of one that does. Where it `ends`,
     its targets end by themselves, at different lengths, and not only at a limit.
@@ -59,7 +59,7 @@ def prepare_model(directory: Path, model: str, *, ends: bool = False) -> ModelFi
         precision = next(name for name in ("fp32", "fp16", "int8") if name in bundle.manifest.precisions)
         vocabulary, limits = Vocabulary.load(bundle.tokenizer_path), bundle.manifest.limits
         network = read_network(bundle, precision)
-    return write_model(directory, network, vocabulary, limits)
+    return write_model(directory, network, vocabulary, limits, precisions=("fp16", "fp32") if gpu else ("fp32", "int8"))
 
 
 def _base_network(*, ends: bool) -> Network:
@@ -74,8 +74,18 @@ def _base_network(*, ends: bool) -> Network:
     return Network.of(model, measure_ranges(model, pairs))
 
 
-def write_model(directory: Path, network: Network, vocabulary: Vocabulary, limits: Limits) -> ModelFiles:
-    """Write a network for every system that runs here, in place of what another run left in the directory."""
+def write_model(
+    directory: Path,
+    network: Network,
+    vocabulary: Vocabulary,
+    limits: Limits,
+    *,
+    precisions: tuple[str, ...] = ("fp32", "int8"),
+) -> ModelFiles:
+    """Write a network for every system that runs here, in place of what another run left in the directory.
+
+    The last of the precisions is the default of our bundle.
+    """
     shutil.rmtree(directory, ignore_errors=True)
     files = ModelFiles(directory.resolve())
     files.bundle_path.parent.mkdir(parents=True)
@@ -85,7 +95,7 @@ def write_model(directory: Path, network: Network, vocabulary: Vocabulary, limit
         source_language="en",
         target_language="de",
         limits=limits,
-        precisions=("fp32", "int8"),
+        precisions=precisions,
         provenance=Provenance(exporter_version=exporter_version(), checkpoint="compared", checkpoint_sha256="0" * 64),
     )
     write_bundle(files.bundle_path, network, vocabulary, description)

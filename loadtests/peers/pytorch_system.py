@@ -15,11 +15,12 @@ from service.decoding.scoring import score
 
 
 class System:
-    """One process-wide thread pool, as PyTorch has it; streams and int8 are not for it."""
+    """One process-wide thread pool, as PyTorch has it; streams and int8 are not for it, a GPU is for Transformers."""
 
     def __init__(self, files: ModelFiles, settings: SystemSettings) -> None:
         """Load the network."""
-        self._model = self._load(network_of(files))
+        precision = torch.float16 if settings.precision == "fp16" else torch.float32
+        self._model = self._load(network_of(files)).to(settings.device, precision)
         self._num_threads = settings.num_threads
 
     def translate(self, sources: Sequence[TokenIds], search: SearchOptions, *, batch_size: int) -> list[Output]:

@@ -24,7 +24,17 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from loadtests.flags import parsed_by
 from loadtests.peers import systems
-from loadtests.peers.systems import ModelFiles, Output, Peer, Precision, SearchOptions, System, TokenIds
+from loadtests.peers.systems import (
+    GPU_PRECISIONS,
+    Device,
+    Output,
+    Peer,
+    Precision,
+    SearchOptions,
+    System,
+    TokenIds,
+    add_gpu,
+)
 from service.api import messages, status
 from service.bundle import Bundle
 from service.datatypes import Hypothesis, SegmentResult, StageTimings, TranslationResult
@@ -86,9 +96,10 @@ class BatchingSettings(systems.SystemSettings):
         values: dict[str, Any] = {field: json.loads(value) for field, value in match.groupdict().items()}
         return cls(**values)
 
-    def of(self, peer: Peer) -> "BatchingSettings":
-        """Return the same for a system."""
-        return replace(self, peer=peer, precision=PRECISIONS[peer])
+    def of(self, peer: Peer, gpu: Device | None = None) -> "BatchingSettings":
+        """Return the same for a system, perhaps in a comparison on a GPU."""
+        precision = GPU_PRECISIONS[gpu] if gpu else PRECISIONS[peer]
+        return replace(self, peer=peer, precision=precision, device=gpu or "cpu")
 
 
 Answer = tuple[Output, StageTimings]
@@ -272,7 +283,7 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     add = parser.add_argument
     add("--system", choices=tuple(PRECISIONS), required=True, help="what translates")
     add("--model", choices=("base", "shipped"), default="shipped", help="which weights (shipped)")
-    add("--files", type=Path, metavar="DIR", help="the model as `load` has prepared it; default: prepare it now")
+    add_gpu(parser)
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     add("--port", type=int, default=50061, metavar="N", help="0: any that is free (50061)")
     usual = BatchingSettings()
@@ -284,12 +295,11 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if arguments.files is not None:
-        files = ModelFiles(arguments.files.resolve())
-    else:
+    files = arguments.files
+    if files is None:
         models = import_module("loadtests.peers.models")  # needs PyTorch, which a server else does without
         files = models.prepare_model(arguments.output / "models" / arguments.model, arguments.model, ends=True)
-    settings: BatchingSettings = arguments.settings.of(arguments.system)
+    settings: BatchingSettings = arguments.settings.of(arguments.system, arguments.gpu)
     system = systems.open_system(files, settings)
     for _ in range(1 + settings.num_streams):  # full batches, so that the first callers wait for no memory
         system.translate([_WARM_UP_SOURCE] * settings.batch_size, _WARM_UP, batch_size=settings.batch_size)

@@ -3,6 +3,7 @@
 Imports no library of any system.
 """
 
+import argparse
 import functools
 import importlib
 import multiprocessing
@@ -20,7 +21,10 @@ from service.bundle import Bundle, open_bundle
 
 TokenIds = tuple[int, ...]
 Peer = Literal["dragoman", "ctranslate2", "transformers", "pytorch"]
-Precision = Literal["int8", "fp32"]
+Precision = Literal["int8", "fp16", "fp32"]
+Device = Literal["cpu", "cuda"]
+GPU_PRECISIONS: Final[dict[Device, Precision]] = {"cuda": "fp16", "cpu": "fp32"}
+"""Of a comparison on a GPU, and of one with the CPU in its place, where not every system has half precision."""
 _ISA_VARIABLE: Final = "CT2_FORCE_CPU_ISA"
 _PAUSE_S: Final = 0.3  # before another system's turn: OpenMP keeps threads of the last one spinning for 0.2 s
 
@@ -79,6 +83,7 @@ class SystemSettings:
 
     peer: Peer
     precision: Precision
+    device: Device = "cpu"
     num_streams: int = 1  # batches decoded at the same time; with one stream all threads work on one batch
     num_threads: int = 1  # of each stream
     batch_size: int = 16  # most segments of a batch
@@ -149,6 +154,14 @@ class System(Protocol):
 
     def translate(self, sources: Sequence[TokenIds], search: SearchOptions, *, batch_size: int) -> list[Output]:
         """Return the best hypothesis of each source, in order, at most so many segments decoded together."""
+
+
+def add_gpu(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of a comparison on a GPU."""
+    what = "compare in half precision on a GPU, as a GPU is used; cpu: the same in fp32, the CPU in its place"
+    parser.add_argument("--gpu", choices=tuple(GPU_PRECISIONS), help=what)
+    what = "the one model that is compared, as `prepare` has written it; default: it is written now"
+    parser.add_argument("--files", type=lambda text: ModelFiles(Path(text).resolve()), metavar="DIR", help=what)
 
 
 def open_system(files: ModelFiles, settings: SystemSettings) -> System:

@@ -43,7 +43,7 @@ class System(pytorch_system.System):
 
     def _search(self, sources: Sequence[TokenIds], search: SearchOptions) -> list[Output]:
         config = self._model.config
-        ids, mask = pytorch_system.padded(sources, config.pad_token_id)
+        ids, mask = (part.to(self._model.device) for part in pytorch_system.padded(sources, config.pad_token_id))
         generated = self._model.generate(
             input_ids=ids,
             attention_mask=mask.long(),

@@ -37,7 +37,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
 def run_bench(files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Compares on two cores, with a test set whose translations are its sentences, and writes into the same folder."""
     monkeypatch.setattr(FakeWorkers, "asked", [], raising=False)
-    for name, fake in {"prepare_model": lambda *_: files, "Workers": FakeWorkers, "num_cores": lambda: 2}.items():
+    for name, fake in {"prepare_model": lambda *_, **__: files, "Workers": FakeWorkers, "num_cores": lambda: 2}.items():
         monkeypatch.setattr(bench, name, fake)
     write_test_set(tmp_path / "data", zip(SENTENCES, SENTENCES, strict=True))
     return lambda *flags: main(["bench", f"--data={tmp_path / 'data'}", f"--output={tmp_path / 'out'}", *flags])
@@ -98,6 +98,28 @@ def test_setups_are_tried_where_they_matter(
 
     layouts = {(settings.num_streams, settings.num_threads) for settings in found}
     assert (layouts, {settings.batch_size for settings in found}, {settings.isa for settings in found}) == expected
+
+
+def test_on_a_gpu_half_precision_is_compared_at_more_sources_and_with_a_second_batch_in_flight(
+    run_bench: Callable[..., int], files: ModelFiles, tmp_path: Path
+) -> None:
+    assert run_bench("--models=base", "--gpu=cuda", "--repetitions=1") == 0
+    cases = json.loads((tmp_path / "out" / report.BENCH_NAME).read_text())["cases"]
+
+    assert [case["sources_per_call"] for case in cases] == [1, 8, 32, 64, 128, 512]
+    pairs = {(pair["ours"]["name"], pair["theirs"]["name"]) for case in cases for pair in case["pairs"]}
+    assert pairs == {("dragoman-fp16", "ctranslate2-fp16"), ("dragoman-fp16", "transformers-fp16")}
+    assert {trial["device"] for case in cases for trial in case["trials"]} == {"cuda"}
+    tried = [
+        {(trial["num_streams"], trial["batch_size"]) for trial in case["trials"] if trial["peer"] == "dragoman"}
+        for case in cases
+    ]
+    assert tried[0] == {(1, 1)}
+    assert tried[4] == {(1, 128), (2, 64)}
+    assert tried[5] == {(streams, size) for streams in (1, 2) for size in (64, 128, 256)}
+    assert run_bench("--models=base", "--gpu=cpu", "--mode=short", f"--files={files.directory}") == 0
+    cases = json.loads((tmp_path / "out" / report.BENCH_NAME).read_text())["cases"]
+    assert {trial["precision"] for case in cases for trial in case["trials"]} == {"fp32"}
 
 
 def test_repetitions_alternate_and_are_kept_with_a_table_that_can_be_printed_again_and_pictures(

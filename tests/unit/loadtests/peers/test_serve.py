@@ -5,6 +5,7 @@ import random
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -127,6 +128,9 @@ async def test_only_a_batch_that_is_not_full_waits(max_wait_ms: float, num_sourc
 def test_a_name_says_all_that_is_tried_and_what_is_none_is_refused_with_an_example() -> None:
     for name in ("2x1,b32,w0", "1x2,b8,w5", "4x4,b64,w2.5"):
         settings = BatchingSettings.parse(name).of("transformers")
+        assert BatchingSettings.parse(name).of("transformers", "cuda") == replace(
+            settings, precision="fp16", device="cuda"
+        )
         assert (settings.name, settings.setup) == (name, f"fp32@{name.partition(',w')[0]}")
     for name in ("", "2x1", "0x1,b32,w0", "2x1,b0,w5", "2x1,b32,w-1", "2x1,b32,w5,c"):
         with pytest.raises(ValueError, match="such as 2x1,b32,w5"):
