@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 
-import grpc
 from dragoman.v1 import translation_pb2 as pb
 
 from service.api.callers import Caller, Callers, Permission, parse_callers, peer_name
+from service.api.calls import CallContext
 from service.api.rate_limits import Charge, RateLimiter
 from service.api.settings import AccessSettings
 from service.api.shared_quota import SharedQuota
@@ -75,7 +75,7 @@ class Access:
             settings.jwt_admin_scope: Permission.ADMIN,
         }
 
-    async def admit(self, method: str, context: grpc.aio.ServicerContext) -> str:
+    async def admit(self, method: str, context: CallContext) -> str:
         """Return the name of the caller of `/package.Service/Method`, and count the call against its limit.
 
         Raises:
@@ -90,7 +90,7 @@ class Access:
         await self._confirmed(self._limiter.take_request(caller))
         return caller.name
 
-    def check_known(self, context: grpc.aio.ServicerContext) -> None:
+    def check_known(self, context: CallContext) -> None:
         """Raise UnauthenticatedError unless the caller is one that the server serves, whatever its permissions."""
         self._identify(credentials(context))
 
@@ -144,7 +144,7 @@ class Access:
         return _unlisted(f"jwt:{name}", allowed)
 
 
-def credentials(context: grpc.aio.ServicerContext) -> Credentials:
+def credentials(context: CallContext) -> Credentials:
     """Return what a call shows."""
     shown: Mapping[str, Iterable[bytes]] = context.auth_context()
     names = (*shown.get("x509_common_name", ()), *shown.get("x509_subject_alternative_name", ()))

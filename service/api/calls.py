@@ -1,8 +1,9 @@
-"""One call, or one request of a stream of them; the methods get it in place of gRPC's context."""
+"""One call, or one request of a stream of them; the methods get it in place of the context of gRPC or HTTP."""
 
 import uuid
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import structlog
@@ -19,11 +20,40 @@ REQUEST_ID_KEY = "x-request-id"
 _DEADLINE_SLACK_S = 0.05  # the caller's clock may cancel this much before ours says that the deadline passed
 
 
+class MessageSource(Protocol):
+    """Where the messages of a call come from."""
+
+    async def read(self) -> Any:
+        """Return the next message, raw."""
+
+
+class CallContext(MessageSource, Protocol):
+    """What a call knows of the connection it came by; gRPC's own context of a call is one."""
+
+    def peer(self) -> str:
+        """Return the address of the client, as gRPC writes it: `ipv4:10.0.0.7:54321`."""
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]]:
+        """Return the headers of the request, their names in lower case."""
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """Return what TLS has verified, by gRPC's names."""
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the caller's deadline; None if there is none."""
+
+    async def send_initial_metadata(self, metadata: tuple[()], /) -> None:
+        """Begin the response of a stream."""
+
+    async def write(self, raw_response: bytes, /) -> None:
+        """Send a message of a stream; returns once the transport has taken it."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Call:
     """What is known of a call, for the methods, its log line and metrics; filled in as it goes."""
 
-    grpc_context: grpc.aio.ServicerContext
+    context: CallContext
     path: str
     """`/package.Service/Method`."""
     request_id: str
@@ -51,7 +81,7 @@ class Call:
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the caller's deadline; None if there is none."""
-        remaining_s: float | None = self.grpc_context.time_remaining()
+        remaining_s: float | None = self.context.time_remaining()
         return remaining_s
 
     def request_context(self, *, deadline_s: float, priority: Priority) -> RequestContext:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from service.api.calls import MessageSource
 from service.api.rate_limits import Places
 from service.api.settings import GrpcSettings
 from service.api.streams import undisturbed, wait_for_first_message
@@ -81,7 +82,7 @@ class Receiver:
         """Calls whose message is awaited."""
         return self._unread.num_taken
 
-    async def receive(self, context: grpc.aio.ServicerContext, caller: str) -> bytes:
+    async def receive(self, context: MessageSource, caller: str) -> bytes:
         """Return the message of a call.
 
         Raises:
@@ -109,7 +110,7 @@ class Receiver:
             raise InvalidFieldError("request", "no message", "one")
         return bytes(raw_message)
 
-    async def before_rejection(self, context: grpc.aio.ServicerContext) -> None:
+    async def before_rejection(self, context: MessageSource) -> None:
         """Take the message of a stream that is about to be rejected, unless many are being taken."""
         num_own = sum(other.caller == _REJECTED for other in self._reading)
         if len(self._reading) < self._num_reads and num_own < self._num_caller_reads:

@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from service.api.access import Access
 from service.api.interceptors import RequestInterceptor
 from service.api.open_services import HEALTH_NAME, Health, OpenServicesInterceptor
+from service.api.pipeline import RequestPipeline
 from service.api.rate_limits import ConcurrencyLimiter
 from service.api.receiving import Bounds
 from service.api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
@@ -93,8 +94,7 @@ class GrpcServer:
         self._limiter = ConcurrencyLimiter(max_concurrent=settings.max_concurrent_requests, clock=clock)
         bounds = Bounds(settings, metrics)
         self._health = Health(("", *SERVICE_NAMES), bounds)
-        interceptor = RequestInterceptor(
-            SERVICE_NAMES,
+        self.pipeline = RequestPipeline(
             limited_service=_TRANSLATION_SERVICE,
             limiter=self._limiter,
             bounds=bounds,
@@ -104,6 +104,8 @@ class GrpcServer:
             logs=logs,
             clock=clock,
         )
+        """What every request passes, those that come over HTTP included."""
+        interceptor = RequestInterceptor(SERVICE_NAMES, self.pipeline)
         interceptors = (interceptor, OpenServicesInterceptor(access, bounds))
         self._server = Server(interceptors, _options(settings))
         self._unseen = UnseenCalls(lambda: interceptor.num_calls, metrics)

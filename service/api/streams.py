@@ -69,7 +69,7 @@ class ResponseStream:
     def __init__(self, call: Call, idle_timeout_s: float) -> None:
         """A message that is not taken within the timeout ends the call, as does a request that does not come."""
         self.call = call
-        self._context = call.grpc_context
+        self._context = call.context
         self._has_sent = False
         self._idle_timeout_s = idle_timeout_s
 

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from service.api.access import Access
 from service.api.interceptors import RequestInterceptor
+from service.api.pipeline import RequestPipeline
 from service.api.rate_limits import ConcurrencyLimiter
 from service.api.receiving import Bounds
 from service.api.settings import AccessSettings, GrpcSettings
@@ -75,13 +76,15 @@ class Around:
         self.metrics = Metrics(CollectorRegistry())
         self._interceptor = RequestInterceptor(
             (SERVICE,),
-            limited_service=SERVICE,
-            limiter=self.limiter,
-            bounds=Bounds(settings or GrpcSettings(), self.metrics),
-            metrics=self.metrics,
-            access=Access(AccessSettings(), self.metrics),
-            tracing=Tracing(),
-            clock=self.clock,
+            RequestPipeline(
+                limited_service=SERVICE,
+                limiter=self.limiter,
+                bounds=Bounds(settings or GrpcSettings(), self.metrics),
+                metrics=self.metrics,
+                access=Access(AccessSettings(), self.metrics),
+                tracing=Tracing(),
+                clock=self.clock,
+            ),
         )
         self._handler = grpc.unary_unary_rpc_method_handler(
             method, pb.TranslateRequest.FromString, pb.TranslateResponse.SerializeToString

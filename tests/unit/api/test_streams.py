@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -38,7 +38,7 @@ class Caller:
 
 def stream_of(caller: Caller) -> RequestStream:
     call = Call(
-        grpc_context=caller,
+        context=cast("Any", caller),
         path="/s/TranslateStream",
         request_id="r",
         caller="",
