@@ -21,7 +21,7 @@ COMMANDS = {
     "upgrade": "give a bundle of an earlier version of the format what the present one has",
     "shortlist": "give a bundle a shortlist: which target tokens are likely for a source",
     "verify": "prove that a bundle computes what its checkpoint does",
-    "evaluate": "translate a test set with a bundle and score it",
+    "evaluate": "score the translations of a bundle, a running server or a file, alone or against another system's",
 }
 """Name of each sub-command, which is also its module in `export.commands`, and what `--help` says of it."""
 

@@ -192,7 +192,9 @@ def test_scores_of_one_bundle_go_into_the_next(
     assert "tokens/s" in capsys.readouterr().out
     assert len((tmp_path / "hypotheses.txt").read_text(encoding="utf-8").splitlines()) == 3
     scores = load_manifest(tmp_path / "second").scores
-    assert [(score.metric, score.precision) for score in scores] == [("BLEU", "int8"), ("chrF", "int8")]
+    assert [(score.metric, score.precision) for score in scores] == [
+        (metric, "int8") for metric in ("BLEU", "chrF", "TER")
+    ]
     assert scores[0].data.endswith("test.tsv.gz, first 3 lines")
 
 

@@ -1,0 +1,86 @@
+"""`python -m export evaluate` on a server, on its bundle, and on a file."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from export.__main__ import main
+from tests.integration.running_server import RunningServer
+
+SOURCES = ("A man sleeps.", "Two dogs are playing. It rains.", "Nobody knew why.")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Some pairs; the references are made up."""
+    path = tmp_path / "test.tsv"
+    path.write_text("".join(f"{source}\tein Mann schläft .\n" for source in SOURCES), encoding="utf-8")
+    return path
+
+
+async def test_a_server_is_scored_as_its_bundle_is(
+    server: RunningServer, tiny_model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = f"127.0.0.1:{server.port}"
+    texts = [tmp_path / "bundle.txt", tmp_path / "server.txt"]
+    bundle = ["--bundle", str(tiny_model / "tiny" / "1"), "--output", str(texts[0])]
+    service = ["--target", target, "--batch-size", "2", "--callers", "2", "--output", str(texts[1])]
+
+    assert main(["evaluate", "--data", str(data), "--beam", "2", *bundle]) == 0
+    from_bundle = capsys.readouterr().out.splitlines()
+    assert await asyncio.to_thread(main, ["evaluate", "--data", str(data), "--beam", "2", *service]) == 0
+    from_server = capsys.readouterr().out.splitlines()
+
+    assert texts[0].read_bytes() == texts[1].read_bytes()
+    assert [line.split()[0] for line in from_bundle[:4]] == ["BLEU", "chrF", "TER", "length"]
+    assert from_server[:4] == from_bundle[:4]
+    assert "2 calls of 2 texts at a time, tiny/1, beam 2" in from_server[4]
+
+
+async def test_warnings_of_the_server_are_counted(
+    server: RunningServer, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = data.parent / "long.tsv"
+    long.write_text("A man sleeps on and on, and sleeps. " * 40 + "\tein Mann .\n", encoding="utf-8")
+    target = f"127.0.0.1:{server.port}"
+
+    assert await asyncio.to_thread(main, ["evaluate", "--data", str(long), "--target", target, "--callers", "1"]) == 0
+
+    assert "warnings " in capsys.readouterr().out
+
+
+async def test_what_the_server_refuses_is_told(
+    server: RunningServer, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    languages = ["--source-language", "fr", "--target-language", "de"]
+    command = ["evaluate", "--data", str(data), "--target", f"127.0.0.1:{server.port}", *languages]
+
+    assert await asyncio.to_thread(main, command) == 1
+
+    assert "fr to de is not served here; available: en to de" in capsys.readouterr().err
+
+
+def test_two_systems_are_compared_by_paired_bootstrap(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    better, worse = tmp_path / "better.txt", tmp_path / "worse.txt"
+    better.write_text("ein Mann schläft .\n" * 3, encoding="utf-8")
+    worse.write_text("ein Mann sang .\n" * 3, encoding="utf-8")
+
+    assert main(["evaluate", "--data", str(data), "--translations", str(better), "--against", str(worse)]) == 0
+
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("BLEU 100.00 ")
+    assert out[3] == "length ratio 1.000: 12 words, 12 in the references"
+    assert out[4].startswith("BLEU 100.00 ± 0.00 against ")
+    assert out[-1].startswith("TER 0.00 ± 0.00 against 25.00 ± 0.00: -25.00, p = 0.0")
+
+
+def test_a_file_of_another_length_is_refused(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text("ein Mann\n", encoding="utf-8")
+
+    assert main(["evaluate", "--data", str(data), "--translations", str(short)]) == 1
+
+    assert "has 1 lines; there are 3 sources" in capsys.readouterr().err
