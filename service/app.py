@@ -34,6 +34,7 @@ from service.models.serving import SERVING_NAME, ServingSettings
 from service.models.watcher import LOADING, Watcher
 from service.runtime.__main__ import load_network
 from service.runtime.encoder import model_limits
+from service.telemetry.gpus import observe_gpus
 from service.telemetry.logs import LogStream
 from service.telemetry.metrics import Metrics, observe_process
 from service.telemetry.tracing import Tracing, TracingSettings
@@ -234,6 +235,7 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
     asyncio.get_running_loop().set_default_executor(pool)
     metrics = Metrics(CollectorRegistry())
     observe_process(metrics.registry)
+    observe_gpus(metrics)
     log_stream.count_lost(metrics.lost_log_lines.inc)
     stopping = threading.Event()
     app = App(settings, metrics=metrics, load=onnx_loader(settings, metrics, stopping=stopping))

@@ -13,6 +13,8 @@ _BUSY: Final = (
     f"{rate(of('mt_step_duration_seconds_sum'), 'instance')} + {rate(of('mt_encode_duration_seconds_sum'), 'instance')}"
 )
 
+_OF_GPU: Final = "GPU {{gpu}} of {{instance}}"
+
 _NOW: Final = Row(
     title="Now",
     panels=(
@@ -219,9 +221,43 @@ _PROCESS: Final = Row(
     ),
 )
 
+_GPU: Final = Row(
+    title="GPUs",
+    panels=(
+        TimeSeries(
+            title="Memory of a GPU",
+            description="Taken by whatever process, and all there is; empty without GPUs.",
+            queries=(
+                Query(expr=of("mt_gpu_memory_used_bytes"), legend=f"taken, {_OF_GPU}"),
+                Query(expr=of("mt_gpu_memory_bytes"), legend=f"all, {_OF_GPU}"),
+            ),
+            unit="bytes",
+        ),
+        TimeSeries(
+            title="Busy share of a GPU",
+            description="Of the last moments in which it ran anything; it says nothing of how well it was filled.",
+            queries=(Query(expr=of("mt_gpu_busy_share"), legend=_OF_GPU),),
+            unit="percentunit",
+            most=1.0,
+        ),
+        TimeSeries(
+            title="Clock of a GPU",
+            description="Of its multiprocessors; it falls with heat and with limits of power.",
+            queries=(Query(expr=of("mt_gpu_clock_hertz"), legend=_OF_GPU),),
+            unit="hertz",
+        ),
+        TimeSeries(
+            title="Power of a GPU",
+            description="What it takes.",
+            queries=(Query(expr=of("mt_gpu_power_watts"), legend=_OF_GPU),),
+            unit="watt",
+        ),
+    ),
+)
+
 DASHBOARD: Final = Dashboard(
     name="capacity",
     title="Capacity",
-    description="Backlog, forecast, offered and answered load, and the resources of a replica.",
-    rows=(_NOW, _BACKLOG, _OFFERED, _PROCESS),
+    description="Backlog, forecast, offered and answered load, the resources of a replica, and its GPUs.",
+    rows=(_NOW, _BACKLOG, _OFFERED, _PROCESS, _GPU),
 )

@@ -121,7 +121,7 @@ def stages(device: Device, *, mode: str, output: Path, data: Path | None) -> lis
 
     batches, sentences = ("1,4", 20) if is_short else ("1,8,32,64,128", 1000)
     cases = ["--cases=*-1", "--repetitions=1"] if is_short else ["--repetitions=3"]
-    seconds = 20 if is_short else 300
+    seconds = 90 if is_short else 300
     served = output / "models" / "shipped" / "served"
     soak = ["--model-dir", str(served), f"--duration={seconds}", "--output", str(output / "soak")]
     load = ["--mode=short", "--repetitions=1", "--against=ctranslate2", f"--output={output / 'load'}", *sets]

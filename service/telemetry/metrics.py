@@ -251,6 +251,18 @@ class Metrics:
         shown=("ended", "no_step", "load_timeout"),
     )
 
+    gpu_memory_bytes = _gauge("mt_gpu_memory_bytes", "Memory of a GPU.", ("gpu",))
+    gpu_memory_used_bytes = _gauge(
+        "mt_gpu_memory_used_bytes", "Memory of a GPU that is taken, by whatever process.", ("gpu",)
+    )
+    gpu_busy_share = _gauge(
+        "mt_gpu_busy_share", "Share of the last moments in which a GPU ran anything, by whatever process.", ("gpu",)
+    )
+    gpu_clock_hertz = _gauge(
+        "mt_gpu_clock_hertz", "Clock of the multiprocessors of a GPU; it falls with heat and limits of power.", ("gpu",)
+    )
+    gpu_power_watts = _gauge("mt_gpu_power_watts", "Power that a GPU takes.", ("gpu",))
+
     certificate_expiry_seconds = _gauge(
         "mt_certificate_expiry_timestamp_seconds",
         "Unix time at which the first certificate of a file in use expires: server, client_ca.",
