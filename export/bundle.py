@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 from pydantic import ValidationError
 
-from export.corpus.vocabulary import UNK_ID, Vocabulary
+from export.corpus.vocabulary import Vocabulary
 from export.errors import ExportError
 from export.graph.int8_weights import describe_weights
 from export.graph.network import ARITHMETICS, FLOAT_TYPES, Network, write_graphs, write_int8_weights
@@ -170,7 +170,12 @@ def _manifest(
     directory: Path, network: Network, files: dict[str, GraphFiles], description: BundleDescription
 ) -> Manifest:
     config = network.config
-    special_ids = SpecialIds(pad=config.pad_id, bos=config.bos_id, eos=config.eos_id, unk=UNK_ID)
+    special_ids = SpecialIds(
+        pad=config.pad_id,
+        bos=config.start_id,
+        eos=config.eos_id,
+        unk=config.unk_id,
+    )
     try:
         return Manifest(
             schema_version=SCHEMA_VERSION,

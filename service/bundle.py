@@ -37,13 +37,28 @@ SCHEMA_VERSION: Final = 4
 2: graphs may share a file of weights, a precision may have an attention graph, and has its own description of tensors.
 3: a precision may say where its int8 weights lie in that file; there may be a shortlist.
 4: sources may have a SentencePiece model of their own, tokens may have other ids than SentencePiece's, sources and
-   targets may begin with fixed tokens, and decoding may begin with padding or EOS.
+   targets may begin with fixed tokens, decoding may begin with padding or EOS, and the network may differ from that of
+   the paper.
 """
 
 _READABLE_VERSIONS: Final = (1, 2, 3, SCHEMA_VERSION)
 
 FloatType = Literal["float32", "float16"]
 """Element type of states, keys and values, and of the ancestor mask. Scores are always float32."""
+
+Activation = Literal["relu", "gelu", "swish", "swiglu"]
+"""Of feed-forward blocks; GELU by the error function."""
+
+NormKind = Literal["layer", "rms"]
+
+Positions = Literal["sinusoidal", "learned", "rotary", "none"]
+"""How a token's place is told."""
+
+SinusoidLayout = Literal["interleaved", "halves", "fairseq"]
+"""Order and wavelengths of sinusoids; `export.model.layers.sinusoidal_positions` says how they differ."""
+
+TiedEmbeddings = Literal["all", "decoder", "none"]
+"""Which of the tables of source, target and projection are one: all, the latter two, or none."""
 
 MANIFEST_NAME = "manifest.json"
 """The only file without a checksum."""
@@ -65,7 +80,7 @@ LanguageTag = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$", 
 """A BCP-47 tag, such as `en` or `zh-Hant`."""
 
 _EMBEDDING: Final = "embedding"
-"""Path of the embedding, and of the projection to the vocabulary."""
+"""Path of the target's embedding, which may be the source's and the projection to the vocabulary as well."""
 
 _MIN_AGE_NS: Final = 10**9
 """Changes within a tick of the file system's clock have the same times: a younger file may change unnoticed."""
@@ -98,25 +113,81 @@ class _Section(BaseModel):
 
 
 class Architecture(_Section):
-    """The shape of the network."""
+    """The network but for its weights; the defaults are those of the paper, and of bundles before version 4."""
 
     vocabulary_size: _Size
-    """V, entries of the vocabulary shared by source and target."""
+    """V, entries of the target's vocabulary."""
     d_model: _Size
     """Width of the residual stream."""
     num_heads: _Size
-    """H; divides `d_model`."""
+    """H, of queries."""
     ffn_size: _Size
     """Width of the hidden layer of the feed-forward blocks."""
     num_encoder_layers: _NumLayers
     num_decoder_layers: _NumLayers
     norm: Literal["pre", "post"]
-    """Layer normalisation before each sublayer or after each residual sum."""
+    """Normalisation before each sublayer or after each residual sum."""
+    activation: Activation = "relu"
+    norm_kind: NormKind = "layer"
+    """Layer normalisation, or RMS normalisation, which has no bias."""
+    norm_epsilon: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 1e-5
+    embedding_norm: bool = False
+    """Whether what enters each stack is normalised."""
+    final_norm: bool | None = None
+    """Whether what leaves each stack is; None: with norm `pre`."""
+    head_dim: _Size | None = None
+    """D; None: `d_model` over `num_heads`."""
+    num_kv_heads: _Size | None = None
+    """Heads of keys and values: query head h takes number h modulo this; None: `num_heads`."""
+    positions: Positions = "sinusoidal"
+    sinusoid_layout: SinusoidLayout = "interleaved"
+    position_offset: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Position of the first token, where positions are added to embeddings."""
+    max_positions: _Size | None = None
+    """Tokens for which learned tables have a position."""
+    scale_embeddings: bool = True
+    """Whether embeddings are multiplied by sqrt(d_model)."""
+    tied_embeddings: TiedEmbeddings = "all"
+    projection_bias: bool = False
+    """Whether the projection to the vocabulary has a bias."""
+    source_vocabulary_size: _Size | None = None
+    """Entries of the source's vocabulary; None: `vocabulary_size`."""
+
+    @property
+    def head_size(self) -> int:
+        """D, width of one head."""
+        return self.head_dim or self.d_model // self.num_heads
+
+    @property
+    def num_key_heads(self) -> int:
+        """Heads of keys and values, in the caches."""
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def key_size(self) -> int:
+        """Width of the keys of a token, and of its values, over all their heads."""
+        return self.num_key_heads * self.head_size
+
+    @property
+    def num_source_tokens(self) -> int:
+        """Entries of the source's vocabulary."""
+        return self.source_vocabulary_size or self.vocabulary_size
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether what leaves each stack is normalised."""
+        return self.norm == "pre" if self.final_norm is None else self.final_norm
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
-        if self.d_model % self.num_heads:
+    def _agrees_with_itself(self) -> Self:
+        if self.head_dim is None and self.d_model % self.num_heads:
             raise ValueError(f"d_model {self.d_model} is no multiple of num_heads {self.num_heads}")
+        if self.num_heads % self.num_key_heads:
+            raise ValueError(f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}")
+        if (self.max_positions is not None) != (self.positions == "learned"):
+            raise ValueError(f"max_positions {self.max_positions} with positions {self.positions}")
+        if self.tied_embeddings == "all" and self.num_source_tokens != self.vocabulary_size:
+            raise ValueError(f"source_vocabulary_size {self.source_vocabulary_size} with one table for all")
         return self
 
 
@@ -225,16 +296,15 @@ class ActivationScale(_Section):
 class NetworkWeights(_Section):
     """Where the arrays of an encoder or a decoder lie whose products are all int8, and how it rounds what enters each.
 
-    With the architecture it is all that is needed without the graph. Fixed by the format are the epsilon of layer
-    normalisation, 1e-5, and the factor of embeddings, sqrt(d_model).
+    With the architecture it is all that is needed without the graph.
     """
 
     tensors: Annotated[dict[_TensorName, StoredTensor], Field(max_length=8192)]
     """Those of `encoder_arrays` or `decoder_arrays`, by name."""
     activations: Annotated[dict[_TensorName, ActivationScale | None], Field(max_length=2048)]
     """By each product of `encoder_products` or `decoder_products`. None: each row has a scale of its own, by which its
-    largest magnitude becomes the largest integer, around a zero point of 128; in `feed_forward.outer`, whose input is
-    rectified, its largest value becomes 255 and the zero point is 0."""
+    largest magnitude becomes the largest integer, around a zero point of 128; in `feed_forward.outer` behind a
+    ReLU its largest value becomes 255 and the zero point is 0."""
 
     def check(self, path: Path, part: Literal["encoder", "decoder"], manifest: "Manifest", weights: str) -> None:
         """Raise BundleError, which names file and part, unless they fit a manifest and its file of weights."""
@@ -382,16 +452,27 @@ class Manifest(_Section):
         return tensors
 
     @model_validator(mode="after")
+    def _fits_the_architecture(self) -> Self:
+        shape, limits = self.architecture, self.limits
+        if max(self.special_ids.model_dump().values()) >= shape.vocabulary_size:
+            raise ValueError("a special id is outside the vocabulary")
+        for prefix, size in (
+            (self.tokenization.source_prefix, shape.num_source_tokens),
+            (self.tokenization.target_prefix, shape.vocabulary_size),
+        ):
+            if max(prefix, default=0) >= size:
+                raise ValueError("a token of a prefix is outside the vocabulary")
+        longest = max(limits.max_source_tokens, limits.max_target_tokens)
+        if shape.max_positions is not None and longest > shape.max_positions:
+            raise ValueError(f"sequences of {longest} tokens, with {shape.max_positions} learned positions")
+        return self
+
+    @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
         if self.default_precision not in self.precisions:
             raise ValueError(f"default_precision {self.default_precision!r} is none of {sorted(self.precisions)}")
         if unlisted := self.named_files() - self.files.keys():
             raise ValueError(f"no checksum of {sorted(unlisted)}")
-        if max(self.special_ids.model_dump().values()) >= self.architecture.vocabulary_size:
-            raise ValueError("a special id is outside the vocabulary")
-        prefix = (*self.tokenization.source_prefix, *self.tokenization.target_prefix)
-        if max(prefix, default=0) >= self.architecture.vocabulary_size:
-            raise ValueError("a token of a prefix is outside the vocabulary")
         if self.tensors.keys() != self.precisions.keys():
             raise ValueError(f"tensors are those of {sorted(self.tensors)}, precisions {sorted(self.precisions)}")
         for name, tensors in self.tensors.items():
@@ -489,7 +570,8 @@ def graph_tensors(num_decoder_layers: int, float_type: FloatType) -> Tensors:
     """Return names and element types of the inputs and outputs of the graphs of a precision.
 
     Keys, values, pools and the ancestor mask are of `float_type`; scores and attention weights are float32. Shapes,
-    with B segments, K rows each, S source and T target tokens, L slots, C candidates, H heads of size D:
+    with B segments, K rows each, S source and T target tokens, L slots, C candidates, H heads of size D (keys and
+    values, and so pools, may have fewer; see `Architecture.num_kv_heads`):
 
         encoder    source_ids [B, S], source_lengths [B] -> cross_key.i and cross_value.i [B, H, S, D]
         decoder    token_ids [B, K], positions [B, 1], slots [B, K, 2] (segment and slot each row writes to),
@@ -529,87 +611,111 @@ def attention_tensors(num_decoder_layers: int, float_type: FloatType) -> GraphTe
 def encoder_products(architecture: Architecture) -> dict[str, tuple[int, int]]:
     """Return the products of an encoder with weights: path to inputs and outputs.
 
-    Query, key and value of self-attention are one; so are, at the end, keys and values of the cross-attention of all
-    decoder layers: key and value of each layer in turn.
+    Query, key and value of self-attention are one; so are inner projection and gate of SwiGLU and, at the end, keys and
+    values of the cross-attention of all decoder layers: key and value of each layer in turn.
     """
-    width, hidden = architecture.d_model, architecture.ffn_size
-    parts = {
-        "self_attention.query.fused": (width, 3 * width),
-        "self_attention.output": (width, width),
-        "feed_forward.inner": (width, hidden),
-        "feed_forward.outer": (hidden, width),
-    }
-    layers = range(architecture.num_encoder_layers)
-    products = {f"encoder.layers.{layer}.{part}": sizes for layer in layers for part, sizes in parts.items()}
-    return {
-        **products,
-        "decoder.layers.0.cross_attention.key.fused": (width, 2 * architecture.num_decoder_layers * width),
-    }
+    products = _layer_products(architecture, "encoder", architecture.num_encoder_layers)
+    num_outputs = 2 * architecture.num_decoder_layers * architecture.key_size
+    return {**products, "decoder.layers.0.cross_attention.key.fused": (architecture.d_model, num_outputs)}
 
 
 def decoder_products(architecture: Architecture) -> dict[str, tuple[int, int]]:
     """Return the products of a decoder step with weights: path to inputs and outputs.
 
-    Query, key and value of self-attention are one; the projection to the vocabulary has the path of the embedding.
+    Query, key and value of self-attention are one. The projection to the vocabulary has the path of the embedding if
+    both are one table, and else `projection`.
     """
+    products = _layer_products(architecture, "decoder", architecture.num_decoder_layers)
+    return {**products, _projection(architecture): (architecture.d_model, architecture.vocabulary_size)}
+
+
+def _projection(architecture: Architecture) -> str:
+    return "projection" if architecture.tied_embeddings == "none" else _EMBEDDING
+
+
+def _layer_products(architecture: Architecture, stack: str, num_layers: int) -> dict[str, tuple[int, int]]:
     width, hidden = architecture.d_model, architecture.ffn_size
+    mixed = architecture.num_heads * architecture.head_size
+    inner, outputs = (".fused", 2 * hidden) if architecture.activation == "swiglu" else ("", hidden)
+    cross = {"cross_attention.query": (width, mixed), "cross_attention.output": (mixed, width)}
     parts = {
-        "self_attention.query.fused": (width, 3 * width),
-        "self_attention.output": (width, width),
-        "cross_attention.query": (width, width),
-        "cross_attention.output": (width, width),
-        "feed_forward.inner": (width, hidden),
+        "self_attention.query.fused": (width, mixed + 2 * architecture.key_size),
+        "self_attention.output": (mixed, width),
+        **(cross if stack == "decoder" else {}),
+        f"feed_forward.inner{inner}": (width, outputs),
         "feed_forward.outer": (hidden, width),
     }
-    layers = range(architecture.num_decoder_layers)
-    products = {f"decoder.layers.{layer}.{part}": sizes for layer in layers for part, sizes in parts.items()}
-    return {**products, _EMBEDDING: (width, architecture.vocabulary_size)}
+    return {f"{stack}.layers.{layer}.{part}": sizes for layer in range(num_layers) for part, sizes in parts.items()}
 
 
 def encoder_arrays(architecture: Architecture, limits: Limits) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return the arrays of an encoder whose products are all int8: name to element type and shape.
 
-    They are stored as those of `decoder_arrays` are; `position_encodings` is [S, d_model].
+    They are stored as those of `decoder_arrays` are; `position_encodings` is [S, d_model]. A table of the source's own
+    is `encoder.embedding.weight.int8` and `.factors`.
     """
     kinds = ("self_attention_norm", "feed_forward_norm")
     norms = _norms(architecture, "encoder", architecture.num_encoder_layers, kinds)
-    return _arrays(architecture, encoder_products(architecture), norms, limits.max_source_tokens)
+    table = _EMBEDDING if architecture.tied_embeddings == "all" else f"encoder.{_EMBEDDING}"
+    return _arrays(
+        architecture,
+        encoder_products(architecture),
+        norms,
+        limits.max_source_tokens,
+        {table: architecture.num_source_tokens},
+    )
 
 
 def decoder_arrays(architecture: Architecture, limits: Limits) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return the arrays of a decoder step whose products are all int8: name to element type and shape.
 
     Every product but the projection has `<path>.weight.int8` [inputs, outputs], `<path>.weight.factors` [outputs],
-    by which sums of integers are multiplied, and `<path>.bias` [outputs]. The embedding, which is the projection too,
-    is stored as rows: `embedding.weight.int8` [V, d_model] and `embedding.weight.factors` [V, 1].
-    `position_encodings` is [T, d_model]. Norms have `weight` and `bias`; there is a last one in pre-norm only.
+    by which sums of integers are multiplied, and `<path>.bias` [outputs]. The embedding, which may be the projection
+    too, is stored as rows: `embedding.weight.int8` [V, d_model] and `embedding.weight.factors` [V, 1]; so is
+    `projection.weight` of its own, and `projection.bias` is [V]. `position_encodings`, if any are added, is
+    [T, d_model]; of learned ones there are all of `max_positions`. Norms have `weight` and, unless they are RMS norms,
+    `bias`.
     """
     kinds = ("self_attention_norm", "cross_attention_norm", "feed_forward_norm")
     norms = _norms(architecture, "decoder", architecture.num_decoder_layers, kinds)
-    return _arrays(architecture, decoder_products(architecture), norms, limits.max_target_tokens)
+    tables = dict.fromkeys((_EMBEDDING, _projection(architecture)), architecture.vocabulary_size)
+    arrays = _arrays(architecture, decoder_products(architecture), norms, limits.max_target_tokens, tables)
+    if architecture.projection_bias:
+        arrays["projection.bias"] = ("float32", (architecture.vocabulary_size,))
+    return arrays
 
 
 def _norms(architecture: Architecture, stack: str, num_layers: int, kinds: Sequence[str]) -> list[str]:
-    """Return the paths of the normalisations of a stack of layers."""
+    """Return the paths of the normalisations of a stack."""
     norms = [f"{stack}.layers.{layer}.{kind}" for layer in range(num_layers) for kind in kinds]
-    return [*norms, f"{stack}.norm"] if architecture.norm == "pre" else norms
+    around = (("norm", architecture.has_final_norm), ("embedding_norm", architecture.embedding_norm))
+    return [*norms, *(f"{stack}.{name}" for name, is_there in around if is_there)]
 
 
 def _arrays(
-    architecture: Architecture, products: Mapping[str, tuple[int, int]], norms: Sequence[str], num_positions: int
+    architecture: Architecture,
+    products: Mapping[str, tuple[int, int]],
+    norms: Sequence[str],
+    num_positions: int,
+    tables: Mapping[str, int],
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
-    width, vocabulary_size = architecture.d_model, architecture.vocabulary_size
-    arrays: dict[str, tuple[str, tuple[int, ...]]] = {
-        "position_encodings": ("float32", (num_positions, width)),
-        f"{_EMBEDDING}.weight.int8": ("int8", (vocabulary_size, width)),
-        f"{_EMBEDDING}.weight.factors": ("float32", (vocabulary_size, 1)),
-    }
+    """Return all arrays but a bias of the logits; `tables` are those of embeddings and projection, path to rows."""
+    width = architecture.d_model
+    arrays: dict[str, tuple[str, tuple[int, ...]]] = {}
+    if architecture.positions in ("sinusoidal", "learned"):
+        arrays["position_encodings"] = ("float32", (architecture.max_positions or num_positions, width))
+    if architecture.positions == "rotary":
+        arrays["rotary_positions"] = ("float32", (num_positions, architecture.head_size))
+    for path, num_rows in tables.items():
+        arrays[f"{path}.weight.int8"] = ("int8", (num_rows, width))
+        arrays[f"{path}.weight.factors"] = ("float32", (num_rows, 1))
     for path, (inputs, outputs) in products.items():
-        if path != _EMBEDDING:
+        if path not in tables:
             arrays[f"{path}.weight.int8"] = ("int8", (inputs, outputs))
             arrays.update(dict.fromkeys((f"{path}.weight.factors", f"{path}.bias"), ("float32", (outputs,))))
+    parts = ("weight", "bias") if architecture.norm_kind == "layer" else ("weight",)
     for path in norms:
-        arrays.update(dict.fromkeys((f"{path}.weight", f"{path}.bias"), ("float32", (width,))))
+        arrays.update(dict.fromkeys((f"{path}.{part}" for part in parts), ("float32", (width,))))
     return arrays
 
 

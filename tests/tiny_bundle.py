@@ -1,8 +1,9 @@
 """A real bundle with a tiny network of random weights, for tests that need graphs and a tokenizer but no sense."""
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -50,12 +51,15 @@ def build_tiny_bundle(
     norm: Literal["pre", "post"] = "pre",
     seed: int = 1,
     is_calibrated: bool = False,
+    calibration: Sequence[tuple[list[int], list[int]]] = (),
     kept: frozenset[ProductKind] = frozenset(),
+    **variant: Any,
 ) -> Bundle:
     """Write a bundle into a directory, which must not exist, and return it opened.
 
     Translations are nonsense, differ from text to text, and end by themselves. A calibrated one has measured scales of
-    int8 activations, others have scales by row. Products of the kinds kept are in floats in int8, too.
+    int8 activations, on some sentences and on `calibration`; others have scales by row. Products of the kinds kept are
+    in floats in int8, too. A variant is what differs from the usual `ModelConfig`.
     """
     vocabulary = tiny_vocabulary()
     description = BundleDescription(
@@ -69,8 +73,9 @@ def build_tiny_bundle(
         licence="CC0-1.0",
         attribution="nobody: random weights",
     )
-    model = tiny_model(len(vocabulary), norm=norm, seed=seed)
-    ranges = measure_ranges(model, _calibration_pairs(vocabulary)) if is_calibrated else {}
+    model = tiny_model(len(vocabulary), norm=norm, seed=seed, **variant)
+    pairs = [*_calibration_pairs(vocabulary), *calibration]
+    ranges = measure_ranges(model, pairs) if is_calibrated else {}
     write_bundle(directory, Network.of(model, ranges, kept=kept), vocabulary, description)
     return open_bundle(directory)
 
@@ -87,17 +92,12 @@ def tiny_vocabulary() -> Vocabulary:
     return train_vocabulary(iter(SENTENCES), VocabularyConfig(size=_VOCABULARY_SIZE))
 
 
-def tiny_model(vocabulary_size: int, *, norm: Literal["pre", "post"] = "pre", seed: int = 1) -> Transformer:
-    """Return a network with weights drawn from a seed, in evaluation mode."""
-    config = ModelConfig(
-        vocabulary_size=vocabulary_size,
-        d_model=32,
-        num_heads=2,
-        ffn_size=64,
-        num_encoder_layers=2,
-        num_decoder_layers=2,
-        norm=norm,
-    )
+def tiny_model(
+    vocabulary_size: int, *, norm: Literal["pre", "post"] = "pre", seed: int = 1, **variant: Any
+) -> Transformer:
+    """Return a network with weights drawn from a seed, in evaluation mode; a variant differs from the usual fields."""
+    usual = {"d_model": 32, "num_heads": 2, "ffn_size": 64, "num_encoder_layers": 2, "num_decoder_layers": 2}
+    config = ModelConfig(**{"vocabulary_size": vocabulary_size, "norm": norm, **usual, **variant})
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         model = Transformer(config)
@@ -110,11 +110,16 @@ def tiny_model(vocabulary_size: int, *, norm: Literal["pre", "post"] = "pre", se
 
 def _end_by_itself(model: Transformer) -> None:
     """Change the last normalisation so that random weights say different things and come to an end."""
-    is_pre_norm = model.config.norm == "pre"
-    last = model.get_submodule("decoder.norm" if is_pre_norm else "decoder.layers.1.feed_forward_norm")
-    assert isinstance(last, nn.LayerNorm)
+    config = model.config
+    path = (
+        "decoder.norm" if config.has_final_norm else f"decoder.layers.{config.num_decoder_layers - 1}.feed_forward_norm"
+    )
+    last = model.get_submodule(path)
+    assert isinstance(last, nn.LayerNorm | nn.RMSNorm)
     # Without random signs the shared embedding would make every token the likeliest successor of itself.
     last.weight.copy_(_LOGIT_SCALE * torch.sign(torch.randn_like(last.weight)))
-    eos = model.embedding.weight[EOS_ID]
+    table = model.embedding.weight if model.projection.weight is None else model.projection.weight
+    eos = table[EOS_ID]
     eos[_SLOW_DIMENSION] = -_EOS_SLOPE * last.weight[_SLOW_DIMENSION].sign()  # the later, the likelier
-    last.bias.copy_(_EOS_LOGIT * eos / eos.square().sum())
+    if isinstance(last, nn.LayerNorm):
+        last.bias.copy_(_EOS_LOGIT * eos / eos.square().sum())

@@ -76,10 +76,10 @@ def _in_words(value: Any) -> str:
 
 def _parsing(hint: Any) -> dict[str, Any]:
     """Return the arguments of `add_argument` that parse a type: bool, Literal, or a plain type, maybe optional."""
+    if isinstance(hint, types.UnionType):
+        hint = next(choice for choice in typing.get_args(hint) if choice is not types.NoneType)
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
     if typing.get_origin(hint) is typing.Literal:
         return {"choices": typing.get_args(hint)}
-    if isinstance(hint, types.UnionType):
-        hint = next(choice for choice in typing.get_args(hint) if choice is not types.NoneType)
     return {"type": hint, "metavar": hint.__name__.upper()}

@@ -24,8 +24,8 @@ from export.training.report import Report
 from export.training.run_folder import RunFolder
 from export.training.text import PlainText, TrainingText, encode_text, read_text
 
-_SPECIAL_IDS = frozenset({"pad_id", "bos_id", "eos_id"})
-"""Model fields without a flag: they are the same in every vocabulary made here."""
+_VOCABULARY_FIELDS = frozenset({"pad_id", "bos_id", "eos_id", "unk_id", "decoder_start_id", "source_vocabulary_size"})
+"""Model fields without a flag: every vocabulary made here has the same ids and is that of source and target."""
 
 _FLAGS = {"num_encoder_layers": "encoder-layers", "num_decoder_layers": "decoder-layers", "num_heads": "heads"}
 """Model fields whose flag is not named like the field."""
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ModelConfig,
         title="the network (with --resume, only --dropout may change)",
         presets=PRESETS,
-        leave_out=_SPECIAL_IDS,
+        leave_out=_VOCABULARY_FIELDS,
         flags=_FLAGS,
     )
     add_flags(
@@ -144,7 +144,7 @@ def _resumed_config(args: argparse.Namespace, folder: RunFolder) -> RunConfig:
     except (KeyError, TypeError) as error:
         raise RunFolderError(f"cannot use the settings of {folder.path}: {error}") from error
     model, training = given(args, ModelConfig), given(args, TrainingConfig)
-    _check_unchanged({**fields["model"], **fields["training"]}, {**model, **training})
+    _check_unchanged({**stored.model.to_dict(), **stored.training.to_dict()}, {**model, **training})
     data: dict[str, Any] = {name: files for name in ("train", "dev") if (files := _files(args, name))}
     if args.max_malformed is not None:
         data["max_malformed"] = args.max_malformed

@@ -11,9 +11,12 @@ from service.bundle import FloatType
 
 FloatArray = NDArray[np.float32]
 
+PROJECTION_BIAS = "projection.bias"
+"""Name of the bias of the logits, in the checkpoint and in the graphs."""
+
 
 class Arithmetic(Protocol):
-    """Products with weights, and the embedding table that serves for lookup and projection alike.
+    """Products with weights, and tables of embeddings, which may serve for lookup and projection alike.
 
     Weights are given as PyTorch stores them, [outputs, inputs]; a name is stored once in a graph.
     """
@@ -44,8 +47,18 @@ class Arithmetic(Protocol):
     ) -> ir.Value:
         """Return the rows [..., d_model] of table [V, d_model] for token ids [...], times a factor."""
 
-    def project(self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray) -> ir.Value:
-        """Return float32 logits [..., V]: states [..., d_model] times the transposed table that `lookup` reads."""
+    def project(
+        self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray, bias: FloatArray | None = None
+    ) -> ir.Value:
+        """Return float32 logits [..., V]: states [..., d_model] times a transposed table, which `lookup` may read, too.
+
+        Args:
+            graph: where nodes and weights go.
+            states: [..., d_model].
+            name: of the table in the graph.
+            table: [V, d_model].
+            bias: [V], added; stored as `PROJECTION_BIAS`.
+        """
 
 
 class Float32:
@@ -73,11 +86,14 @@ class Float32:
     ) -> ir.Value:
         """Gather rows of the float table."""
         rows = graph.op("Gather", self._stored(graph, name, table), token_ids)
-        return graph.op("Mul", rows, graph.scalar(factor, self._float_type))
+        return rows if factor == 1 else graph.op("Mul", rows, graph.scalar(factor, self._float_type))
 
-    def project(self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray) -> ir.Value:
+    def project(
+        self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray, bias: FloatArray | None = None
+    ) -> ir.Value:
         """Multiply by the table; ONNX Runtime transposes it once, when it loads the graph."""
-        return graph.op("MatMul", states, graph.op("Transpose", self._stored(graph, name, table), perm=[1, 0]))
+        logits = graph.op("MatMul", states, graph.op("Transpose", self._stored(graph, name, table), perm=[1, 0]))
+        return logits if bias is None else graph.op("Add", logits, self._stored(graph, PROJECTION_BIAS, bias))
 
     def _stored(self, graph: GraphBuilder, name: str, array: FloatArray) -> ir.Value:
         return graph.constant(name, array.astype(self._float_type))
@@ -88,6 +104,8 @@ class Float16(Float32):
 
     _float_type = "float16"
 
-    def project(self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray) -> ir.Value:
+    def project(
+        self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray, bias: FloatArray | None = None
+    ) -> ir.Value:
         """Multiply by the table and give what comes out as float32."""
-        return graph.op("Cast", super().project(graph, states, name, table), to=ir.DataType.FLOAT)
+        return graph.op("Cast", super().project(graph, states, name, table, bias), to=ir.DataType.FLOAT)

@@ -6,12 +6,12 @@ weights of the last layer is left out, the projection to the vocabulary above al
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
 from export.graph.arithmetic import Arithmetic, FloatArray
-from export.graph.blocks import AttendCross, AttendSelf, NetworkWriter
+from export.graph.blocks import AttendCross, AttendSelf, NetworkWriter, PickRows
 from export.graph.write import GraphBuilder
 from export.model.config import ModelConfig
 from service.bundle import FloatType, attention_tensors
@@ -34,18 +34,31 @@ def build_attention(
     What comes after a target's own tokens, or after a source's, has no influence on its weights.
     """
     graph = GraphBuilder("attention")
-    writer = _AttentionWriter(graph=graph, config=config, weights=weights, arithmetic=arithmetic, float_type=float_type)
+    writer = _AttentionWriter(
+        graph=graph,
+        config=config,
+        weights=weights,
+        arithmetic=arithmetic,
+        float_type=float_type,
+        max_tokens=max_target_tokens,
+    )
     inputs = _declare_inputs(graph, config, float_type)
     token_ids = inputs["token_ids"]
     attend_self = writer.attend_self(writer.causal_mask(token_ids))
     source_mask = writer.source_mask(inputs["source_lengths"], inputs["cross_key.0"])
-    states = writer.embed(token_ids, writer.positions(token_ids, max_target_tokens))
+    pick = writer.first_rows(token_ids)
+    states, rotary = writer.embed(token_ids, "decoder", pick), writer.rotary(pick)
     *whole_layers, last = range(config.num_decoder_layers)
     for index in whole_layers:
-        attend_cross = writer.attend_cross(inputs, source_mask, index)
-        states = writer.layer(states, f"decoder.layers.{index}", attend_self=attend_self, attend_cross=attend_cross)
+        states = writer.layer(
+            states,
+            f"decoder.layers.{index}",
+            attend_self=attend_self,
+            attend_cross=writer.attend_cross(inputs, source_mask, index),
+            rotary=rotary,
+        )
     with graph.scope(f"decoder.layers.{last}") as path:  # ends with its weights, which are not applied to anything
-        states = writer.self_attention(states, path, attend_self)
+        states = writer.self_attention(states, path, attend_self, rotary)
         writer.last_weights(states, f"{path}.cross_attention", inputs, source_mask, last)
     return graph.build()
 
@@ -55,10 +68,14 @@ class _AttentionWriter(NetworkWriter):
 
     __slots__ = ()
 
-    def positions(self, token_ids: ir.Value, max_target_tokens: int) -> ir.Value:
-        """Return the position encodings [T, d_model]."""
-        graph, table = self.graph, self.position_table(max_target_tokens)
-        return graph.op("Slice", table, graph.shape(0), graph.op("Shape", token_ids, start=1), graph.shape(0))
+    def first_rows(self, token_ids: ir.Value) -> PickRows:
+        """Pick the rows [T, ...] of the target's positions."""
+
+        def pick(make_table: Callable[[], ir.Value]) -> ir.Value:
+            graph, table = self.graph, make_table()
+            return graph.op("Slice", table, graph.shape(0), graph.op("Shape", token_ids, start=1), graph.shape(0))
+
+        return pick
 
     def causal_mask(self, token_ids: ir.Value) -> ir.Value:
         """Return [T, T] of the states' type, which hides from each position those behind it."""
@@ -79,11 +96,13 @@ class _AttentionWriter(NetworkWriter):
 
     def attend_self(self, causal_mask: ir.Value) -> AttendSelf:
         """Attend to the positions up to the own."""
-        return lambda query, key, value: self.graph.op(
-            "Attention",
-            *(query, key, value, causal_mask),
-            q_num_heads=self.config.num_heads,
-            kv_num_heads=self.config.num_heads,
+        return lambda query, key, value: self.ungrouped(
+            self.graph.op(
+                "Attention",
+                *(self.grouped(query), key, value, self.grouped_mask(causal_mask)),
+                q_num_heads=self.config.num_key_heads,
+                kv_num_heads=self.config.num_key_heads,
+            )
         )
 
     def attend_cross(self, inputs: Mapping[str, ir.Value], source_mask: ir.Value, index: int) -> AttendCross:
@@ -92,9 +111,10 @@ class _AttentionWriter(NetworkWriter):
         def attend(query: ir.Value) -> ir.Value:
             graph = self.graph
             weights = self._weights(query, inputs[f"cross_key.{index}"], source_mask, index)
-            heads = graph.op("MatMul", self._as_states(weights), inputs[f"cross_value.{index}"])  # [B, H, T, D]
+            values = self._per_head(inputs[f"cross_value.{index}"])
+            heads = graph.op("MatMul", self._as_states(weights), values)  # [B, H, T, D]
             per_token = graph.op("Transpose", heads, perm=[0, 2, 1, 3])
-            return graph.op("Reshape", per_token, graph.shape(0, 0, self.config.d_model))
+            return graph.op("Reshape", per_token, graph.shape(0, 0, self.config.num_heads * self.config.head_size))
 
         return attend
 
@@ -113,10 +133,14 @@ class _AttentionWriter(NetworkWriter):
         scaled = graph.op("Mul", query, self.scalar(1 / math.sqrt(config.head_size)))
         heads = graph.op("Reshape", scaled, graph.shape(0, 0, config.num_heads, config.head_size))
         heads = graph.op("Transpose", heads, perm=[0, 2, 1, 3])  # [B, T, H, D] -> [B, H, T, D]
-        scores = graph.op("MatMul", heads, graph.op("Transpose", cross_key, perm=[0, 1, 3, 2]))
+        scores = graph.op("MatMul", heads, graph.op("Transpose", self._per_head(cross_key), perm=[0, 1, 3, 2]))
         weights = graph.op("Softmax", graph.op("Add", self._as_float32(scores), source_mask), axis=-1)
         graph.output(weights, f"cross_attention.{index}", "float32", ["B", config.num_heads, "T", "S"])
         return weights
+
+    def _per_head(self, shared: ir.Value) -> ir.Value:
+        """Return keys or values [B, H, S, D] for each head of queries, which may share them."""
+        return shared if self.num_groups == 1 else self.graph.op("Concat", *[shared] * self.num_groups, axis=1)
 
     def _as_states(self, weights: ir.Value) -> ir.Value:
         """Return float32 values as the states' type."""
@@ -129,6 +153,6 @@ class _AttentionWriter(NetworkWriter):
 
 def _declare_inputs(graph: GraphBuilder, config: ModelConfig, float_type: FloatType) -> dict[str, ir.Value]:
     shapes: dict[str, list[int | str]] = {"token_ids": ["B", "T"], "source_lengths": ["B"]}
-    cross: list[int | str] = ["B", config.num_heads, "S", config.head_size]
+    cross: list[int | str] = ["B", config.num_key_heads, "S", config.head_size]
     dtypes = attention_tensors(config.num_decoder_layers, float_type).inputs
     return {name: graph.input(name, dtype, shapes.get(name, cross)) for name, dtype in dtypes.items()}

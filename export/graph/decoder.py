@@ -6,7 +6,8 @@ concatenated, and rows that share a beginning share its slots. The order of slot
 positions are in the embeddings.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
@@ -18,6 +19,9 @@ from service.bundle import FloatType, graph_tensors, layer_names
 
 _MAX_CHUNK = 64
 """Tokens of the vocabulary whose maximum is taken before the best are looked for."""
+
+_MIN_CHUNK = 8
+"""Smaller chunks are hardly fewer than tokens: then the vocabulary is padded."""
 
 _KINDS = ("self_key_pool", "self_value_pool", "cross_key", "cross_value")
 
@@ -32,17 +36,28 @@ def build_decoder(
 ) -> ir.Model:
     """Return the graph of one decoder step; its tensors are described by `service.bundle.graph_tensors`."""
     graph = GraphBuilder("decoder")
-    writer = _DecoderWriter(graph=graph, config=config, weights=weights, arithmetic=arithmetic, float_type=float_type)
+    writer = _DecoderWriter(
+        graph=graph,
+        config=config,
+        weights=weights,
+        arithmetic=arithmetic,
+        float_type=float_type,
+        max_tokens=max_target_tokens,
+    )
     inputs = _declare_inputs(graph, config, float_type)
     inputs["num_rows"] = graph.op("Shape", inputs["token_ids"], start=1, end=2)  # K, as int64 [1]
-    table = writer.position_table(max_target_tokens)
-    states = writer.embed(inputs["token_ids"], graph.op("Gather", table, inputs["positions"]))  # [B, 1, d] per segment
+
+    def pick(make_table: Callable[[], ir.Value]) -> ir.Value:
+        return graph.op("Gather", make_table(), inputs["positions"])  # [B, 1, ...] per segment
+
+    states, rotary = writer.embed(inputs["token_ids"], "decoder", pick), writer.rotary(pick)
     for index in range(config.num_decoder_layers):
         states = writer.layer(
             states,
             f"decoder.layers.{index}",
             attend_self=writer.attend_self(inputs, index),
             attend_cross=writer.attend_cross(inputs, index),
+            rotary=rotary,
         )
     logits = writer.project(writer.final_norm(states, "decoder"))
     _write_candidates(graph, logits, inputs["num_candidates"], vocabulary_size=config.vocabulary_size)
@@ -62,11 +77,11 @@ class _DecoderWriter(NetworkWriter):
             values = self._write_slots(inputs[f"self_value_pool.{index}"], inputs["slots"], value, index)
             attended = self.graph.op(
                 "Attention",
-                *(self._paired(query, inputs), keys, values, inputs["ancestor_mask"]),
-                q_num_heads=self.config.num_heads,
-                kv_num_heads=self.config.num_heads,
+                *(self.grouped(self._paired(query, inputs)), keys, values, self.grouped_mask(inputs["ancestor_mask"])),
+                q_num_heads=self.config.num_key_heads,
+                kv_num_heads=self.config.num_key_heads,
             )
-            return self._unpaired(attended, inputs)
+            return self._unpaired(self.ungrouped(attended), inputs)
 
         return attend
 
@@ -78,26 +93,26 @@ class _DecoderWriter(NetworkWriter):
         def attend(query: ir.Value) -> ir.Value:
             attended = self.graph.op(
                 "MultiHeadAttention",
-                *(self._paired(query, inputs), keys, values, None, inputs["source_lengths"]),
+                *(self.grouped(self._paired(query, inputs)), keys, values, None, inputs["source_lengths"]),
                 domain=MICROSOFT,
-                num_heads=self.config.num_heads,
+                num_heads=self.config.num_key_heads,
             )
-            return self._unpaired(attended, inputs)
+            return self._unpaired(self.ungrouped(attended), inputs)
 
         return attend
 
     def _write_slots(self, pool: ir.Value, slots: ir.Value, rows: ir.Value, index: int) -> ir.Value:
-        """Put rows [B, K, d_model] into their slots; without a copy if input and output are bound to one buffer."""
+        """Put rows [B, K, H * D] into their slots; without a copy if input and output are bound to one buffer."""
         written = self.graph.op("ScatterND", pool, slots, rows)
         kind = str(pool.name).partition(".")[0]
-        self.graph.output(written, f"{kind}.written.{index}", self.float_type, ["B", "L", self.config.d_model])
+        self.graph.output(written, f"{kind}.written.{index}", self.float_type, pool_shape(self.config))
         return written
 
     # ONNX Runtime's CPU kernels sum in another order when attention has a single query. For a translation not to
     # depend, even in its last bit, on how many rows the neighbours of a segment have, a lone row is given a twin.
 
     def _paired(self, query: ir.Value, inputs: Mapping[str, ir.Value]) -> ir.Value:
-        """Return query rows [B, Q, d_model], Q at least 2, of [B, K, d_model]."""
+        """Return query rows [B, Q, H * D], Q at least 2, of [B, K, H * D]."""
         return self.graph.op("Gather", query, inputs["query_rows"], axis=1)
 
     def _unpaired(self, attended: ir.Value, inputs: Mapping[str, ir.Value]) -> ir.Value:
@@ -116,26 +131,34 @@ def _declare_inputs(graph: GraphBuilder, config: ModelConfig, float_type: FloatT
         "source_lengths": ["B"],
         "num_candidates": [1],
     }
-    pool: list[int | str] = ["B", "L", config.d_model]
-    cross: list[int | str] = ["B", config.num_heads, "S", config.head_size]
+    cross: list[int | str] = ["B", config.num_key_heads, "S", config.head_size]
     for name in layer_names(_KINDS, config.num_decoder_layers):
-        shapes[name] = pool if name.startswith("self") else cross
+        shapes[name] = pool_shape(config) if name.startswith("self") else cross
     dtypes = graph_tensors(config.num_decoder_layers, float_type).decoder.inputs
     return {name: graph.input(name, dtypes[name], shape) for name, shape in shapes.items()}
+
+
+def pool_shape(config: ModelConfig) -> list[int | str]:
+    """Return the shape of the pools of a layer's keys and values, as graphs declare it."""
+    return ["B", "L", config.num_key_heads * config.head_size]
 
 
 def _write_candidates(graph: GraphBuilder, logits: ir.Value, num_candidates: ir.Value, *, vocabulary_size: int) -> None:
     """Declare the outputs: the best C tokens of every row, found in two stages.
 
     The best C tokens lie in the C chunks of the vocabulary whose best tokens are best, and to find the maxima of chunks
-    is several times faster than to keep the best C of all tokens while passing over them.
+    is several times faster than to keep the best C of all tokens while passing over them. What pads the vocabulary to
+    whole chunks has a probability of zero, so that all tokens come before it.
     """
     log_probs = graph.op("LogSoftmax", logits, axis=-1)
     with graph.scope("candidates"):
-        chunk_size = _chunk_size(vocabulary_size)
+        chunk_size, padding = _chunks(vocabulary_size)
+        if padding:
+            ends = graph.shape(0, 0, 0, 0, 0, padding)
+            log_probs = graph.op("Pad", log_probs, ends, graph.scalar(-math.inf))
         size = graph.scalar(chunk_size, "int64")
         chunks = graph.op("Reshape", log_probs, graph.shape(0, 0, -1, chunk_size))  # [B, K, V] -> [B, K, chunks, size]
-        num_chunks = graph.shape(vocabulary_size // chunk_size)
+        num_chunks = graph.shape((vocabulary_size + padding) // chunk_size)
         maxima = graph.op("ReduceMax", chunks, graph.shape(-1), keepdims=0)
         _, best = graph.largest(maxima, graph.op("Min", num_candidates, num_chunks))  # [B, K, min(C, chunks)]
         picked = graph.op("GatherND", chunks, graph.op("Unsqueeze", best, graph.shape(-1)), batch_dims=2)
@@ -146,6 +169,10 @@ def _write_candidates(graph: GraphBuilder, logits: ir.Value, num_candidates: ir.
     graph.output(token_ids, "candidate_ids", "int64", ["B", "K", "C"])
 
 
-def _chunk_size(vocabulary_size: int) -> int:
-    """Return the largest divisor of a vocabulary's size that is at most `_MAX_CHUNK`; 1 if it is a prime."""
-    return max(size for size in range(1, _MAX_CHUNK + 1) if vocabulary_size % size == 0)
+def _chunks(vocabulary_size: int) -> tuple[int, int]:
+    """Return the size of chunks, and how many tokens must be added to a vocabulary for all to be whole.
+
+    None are if the vocabulary's size has a divisor that makes good chunks.
+    """
+    size = max(size for size in range(1, _MAX_CHUNK + 1) if vocabulary_size % size == 0)
+    return (size, 0) if size >= _MIN_CHUNK else (_MAX_CHUNK, -vocabulary_size % _MAX_CHUNK)

@@ -7,7 +7,7 @@ from enum import StrEnum
 import onnx_ir as ir
 
 from export.graph.arithmetic import Arithmetic, FloatArray
-from export.graph.blocks import EMBEDDING
+from export.graph.blocks import EMBEDDING, PROJECTION, SOURCE_EMBEDDING
 from export.graph.write import GraphBuilder
 
 
@@ -15,7 +15,7 @@ class ProductKind(StrEnum):
     """Products with weights that go together; the kinds overlap."""
 
     VOCABULARY = "vocabulary"
-    """The projection to the vocabulary, and with it the table of embeddings, which is the same array."""
+    """The projection to the vocabulary, and with it the tables of embeddings, which may be the same array."""
     FEED_FORWARD = "feed-forward"
     """Both products of every feed-forward block."""
     FEED_FORWARD_OUTER = "feed-forward-outer"
@@ -28,15 +28,15 @@ class ProductKind(StrEnum):
     """All products of the decoder graph, the projection to the vocabulary included."""
 
 
-_TABLE = re.escape(EMBEDDING)
+_TABLES = "|".join(map(re.escape, (EMBEDDING, PROJECTION)))
 
 _NAMES = {
-    ProductKind.VOCABULARY: _TABLE,
+    ProductKind.VOCABULARY: rf"{_TABLES}|{re.escape(SOURCE_EMBEDDING)}",
     ProductKind.FEED_FORWARD: r".*\.feed_forward\.",
     ProductKind.FEED_FORWARD_OUTER: r".*\.feed_forward\.outer",
     ProductKind.ATTENTION: r".*_attention\.",
     ProductKind.ENCODER: r"encoder\.|.*\.cross_attention\.key",
-    ProductKind.DECODER: rf"decoder\.(?!.*\.cross_attention\.key)|{_TABLE}",
+    ProductKind.DECODER: rf"decoder\.(?!.*\.cross_attention\.key)|{_TABLES}",
 }
 """What the name that `Arithmetic` is given begins with."""
 
@@ -69,9 +69,11 @@ class Mixed:
         """Gather rows of the one table that the projection reads, too."""
         return self._of(name).lookup(graph, token_ids, name, table, factor=factor)
 
-    def project(self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray) -> ir.Value:
+    def project(
+        self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray, bias: FloatArray | None = None
+    ) -> ir.Value:
         """Multiply by the table as its arithmetic does."""
-        return self._of(name).project(graph, states, name, table)
+        return self._of(name).project(graph, states, name, table, bias)
 
     def _of(self, name: str) -> Arithmetic:
         return self._kept if any(pattern.match(name) for pattern in self._names) else self._others

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from export.graph.arithmetic import FloatArray
-from export.graph.blocks import EMBEDDING
+from export.graph.arithmetic import PROJECTION_BIAS, FloatArray
+from export.graph.blocks import projection_table
 from export.graph.write import MICROSOFT, GraphBuilder
 from export.model.transformer import Transformer
 
@@ -86,15 +86,19 @@ class Int8:
         """Gather integer rows and their factors."""
         integers, factors = _stored_table(graph, name, table)
         rows = graph.op("Cast", graph.op("Gather", integers, token_ids), to=ir.DataType.FLOAT)  # [..., d_model]
-        scales = graph.op("Gather", graph.op("Mul", factors, graph.scalar(factor)), token_ids)  # [..., 1]
+        scaled = factors if factor == 1 else graph.op("Mul", factors, graph.scalar(factor))
+        scales = graph.op("Gather", scaled, token_ids)  # [..., 1]
         return graph.op("Mul", rows, scales)
 
-    def project(self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray) -> ir.Value:
+    def project(
+        self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray, bias: FloatArray | None = None
+    ) -> ir.Value:
         """Multiply by the integer table; ONNX Runtime transposes it once, when it loads the graph."""
         integers, factors = _stored_table(graph, name, table)
         product = _Product(
             integers=graph.op("Transpose", integers, perm=[1, 0]),
             factors=graph.op("Squeeze", factors, graph.shape(1)),
+            bias=None if bias is None else graph.constant(PROJECTION_BIAS, bias),
             num_inputs=table.shape[1],
         )
         return self._multiply(graph, states, name, product)
@@ -184,7 +188,7 @@ def measure_ranges(model: Transformer, pairs: Sequence[tuple[list[int], list[int
 
     Returns:
         By the path of the projection, such as `encoder.layers.0.self_attention.query`; the projection to the
-        vocabulary under the path of the embedding.
+        vocabulary under the path of its table.
     """
     ranges: dict[str, float] = {}
 
@@ -199,8 +203,8 @@ def measure_ranges(model: Transformer, pairs: Sequence[tuple[list[int], list[int
     try:
         for source, target in tqdm(pairs, desc="calibrating", unit="sentence", leave=False):
             memory = model.encode(torch.tensor([source]), None)
-            inputs = torch.tensor([[model.config.bos_id, *target[:-1]]])
-            note(EMBEDDING.removesuffix(".weight"), model.decode_states(inputs, memory, None))
+            inputs = torch.tensor([[model.config.start_id, *target[:-1]]])
+            note(projection_table(model.config).removesuffix(".weight"), model.decode_states(inputs, memory, None))
     finally:
         for hook in hooks:
             hook.remove()

@@ -101,7 +101,7 @@ def check_quality(
 def score_at_once(model: Transformer, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[FloatArray]:
     """Yield the log-probabilities [B, V] of every step of given translations, computed without a cache."""
     source_ids, mask = _padded_sources(model, pairs)
-    inputs = torch.from_numpy(_inputs(pairs, bos_id=model.config.bos_id))
+    inputs = torch.from_numpy(_inputs(pairs, start_id=model.config.start_id))
     logits = model.decode(inputs, model.encode(source_ids, mask), mask)
     for log_probs in torch.log_softmax(logits.float(), dim=-1).unbind(dim=1):
         yield log_probs.numpy()
@@ -112,7 +112,7 @@ def score_cached(model: Transformer, pairs: Sequence[tuple[list[int], list[int]]
     """Yield the same, computed step by step with PyTorch's cache."""
     source_ids, mask = _padded_sources(model, pairs)
     cache = model.start(model.encode(source_ids, mask), mask)
-    for position, token_ids in enumerate(_inputs(pairs, bos_id=model.config.bos_id).T):
+    for position, token_ids in enumerate(_inputs(pairs, start_id=model.config.start_id).T):
         yield model.step(torch.from_numpy(token_ids), position, cache).numpy()
 
 
@@ -122,7 +122,7 @@ def score_exported(graph: StepModel, pairs: Sequence[tuple[list[int], list[int]]
     batch = graph.new_batch()
     batch.start(graph.encode([source for source, _ in pairs]))
     parents = np.zeros((len(pairs), 1), dtype=np.int64)
-    for token_ids in _inputs(pairs, bos_id=graph.limits.vocabulary.bos_id).T:
+    for token_ids in _inputs(pairs, start_id=graph.limits.vocabulary.bos_id).T:
         output = batch.step(token_ids[:, None], parents, num_candidates=size)
         log_probs = np.empty((len(pairs), size), dtype=np.float32)
         np.put_along_axis(log_probs, output.token_ids[:, 0], output.log_probs[:, 0], axis=1)
@@ -134,11 +134,11 @@ def _largest_difference(expected: Sequence[FloatArray], found: Iterator[FloatArr
 
 
 def _inputs(
-    pairs: Sequence[tuple[list[int], list[int]]], *, bos_id: int
+    pairs: Sequence[tuple[list[int], list[int]]], *, start_id: int
 ) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Return what the decoder is fed, [B, T]: BOS and each target without EOS; short ones repeat their last token."""
+    """Return what the decoder is fed, [B, T]: start and target without EOS; short rows repeat their last token."""
     longest = max(len(target) for _, target in pairs)
-    rows = [[bos_id, *target[:-1]] for _, target in pairs]
+    rows = [[start_id, *target[:-1]] for _, target in pairs]
     return np.array([row + row[-1:] * (longest - len(row)) for row in rows], dtype=np.int64)
 
 

@@ -91,9 +91,11 @@ class GraphBuilder:
             self._shared[name] = make()
         return self._shared[name]
 
-    def split(self, value: ir.Value, parts: int) -> Sequence[ir.Value]:
-        """Cut a value into equal parts along its last axis."""
-        return self._several("Split", [value], {"axis": -1, "num_outputs": parts}, parts)
+    def split(self, value: ir.Value, *sizes: int) -> Sequence[ir.Value]:
+        """Cut a value into parts of the given sizes along its last axis."""
+        if len(set(sizes)) == 1:
+            return self._several("Split", [value], {"axis": -1, "num_outputs": len(sizes)}, len(sizes))
+        return self._several("Split", [value, self.shape(*sizes)], {"axis": -1}, len(sizes))
 
     def largest(self, value: ir.Value, count: ir.Value) -> Sequence[ir.Value]:
         """Return the `count` [1] largest elements of the last axis, descending, and their indices."""

@@ -4,7 +4,7 @@ These are the weights the bundle computes with: halves as they are, integers tim
 quantizing them again gives the same numbers, so the network that comes back is served as the bundle is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 
 from export.errors import ImportFormatError
 from export.graph.arithmetic import FloatArray
-from export.graph.blocks import EMBEDDING
+from export.graph.blocks import EMBEDDING, PROJECTION, SOURCE_EMBEDDING
 from export.graph.int8_weights import int8_scales
 from export.graph.network import Network
 from export.model.config import ModelConfig
 from service.bundle import Bundle
 
-_SELF_ATTENTION = ("query", "key", "value")
 _FUSED = ".fused."
 _QUANTIZED = "int8"
+_TABLES = frozenset({EMBEDDING, SOURCE_EMBEDDING, PROJECTION})
+"""Matrices that graphs store as rows of tokens, not transposed as those of other products."""
 
 
 def read_network(bundle: Bundle, precision: str | None = None) -> Network:
@@ -36,11 +37,22 @@ def read_network(bundle: Bundle, precision: str | None = None) -> Network:
         ImportFormatError: if a graph lacks a weight or has one that does not fit.
     """
     shape, ids = bundle.manifest.architecture, bundle.manifest.special_ids
-    config = ModelConfig(**shape.model_dump(), pad_id=ids.pad, bos_id=ids.bos, eos_id=ids.eos)
+    config = ModelConfig(
+        **shape.model_dump(),
+        pad_id=ids.pad,
+        bos_id=ids.bos,
+        eos_id=ids.eos,
+        unk_id=ids.unk,
+    )
     weights: dict[str, FloatArray] = {}
-    for path in bundle.graph_paths(precision or bundle.manifest.default_precision):
-        for name, array in _floats(_stored(ir.load(path))).items():
+    paths = bundle.graph_paths(precision or bundle.manifest.default_precision)
+    for stack, path in zip(("encoder", "decoder"), paths, strict=True):
+        stored = _stored(ir.load(path))
+        for name, array in _floats(stored).items():
             weights.update(_parts(name, array, config))
+        if config.positions == "learned":  # of rows before that of the first token, which nobody reads, none are stored
+            unused = np.zeros((config.position_offset, config.d_model), np.float32)
+            weights[f"{stack}.positions.weight"] = np.concatenate([unused, stored["position_encodings"]])
     return Network(config=config, weights=weights, ranges=read_ranges(bundle))
 
 
@@ -70,10 +82,10 @@ def _floats(stored: Mapping[str, NDArray[Any]]) -> dict[str, FloatArray]:
             factors = stored.get(f"{weight}.factors")
             if factors is None:
                 raise ImportFormatError(f"{name} has no {weight}.factors beside it")
-            rows = array if weight == EMBEDDING else array.T
+            rows = array if weight in _TABLES else array.T
             floats[weight] = rows.astype(np.float32) * factors.reshape(-1, 1).astype(np.float32)
         elif kind in ("weight", "bias"):
-            is_transposed = array.ndim == 2 and name != EMBEDDING
+            is_transposed = array.ndim == 2 and name not in _TABLES
             floats[name] = np.ascontiguousarray(array.T if is_transposed else array, dtype=np.float32)
     return floats
 
@@ -84,11 +96,19 @@ def _parts(name: str, array: FloatArray, config: ModelConfig) -> Mapping[str, Fl
         return {name: array}
     first, _, kind = name.partition(_FUSED)
     path, _, projection = first.rpartition(".")
+    key_size = config.num_key_heads * config.head_size
     if projection == "query":
-        names = [f"{path}.{part}.{kind}" for part in _SELF_ATTENTION]
+        sizes = {f"{path}.query": config.num_heads * config.head_size, **_sized(path, ("key", "value"), key_size)}
+    elif projection == "inner":
+        sizes = _sized(path, ("inner", "gate"), config.ffn_size)
     else:
         layers = (f"decoder.layers.{layer}.cross_attention" for layer in range(config.num_decoder_layers))
-        names = [f"{layer}.{part}.{kind}" for layer in layers for part in ("key", "value")]
-    if len(array) != len(names) * config.d_model:
-        raise ImportFormatError(f"{name} has {len(array)} rows: expected {len(names)} times {config.d_model}")
-    return dict(zip(names, np.split(array, len(names)), strict=True))
+        sizes = {part: size for layer in layers for part, size in _sized(layer, ("key", "value"), key_size).items()}
+    if len(array) != sum(sizes.values()):
+        raise ImportFormatError(f"{name} has {len(array)} rows: expected {sum(sizes.values())}")
+    parts = np.split(array, np.cumsum(list(sizes.values()))[:-1])
+    return {f"{part}.{kind}": rows for part, rows in zip(sizes, parts, strict=True)}
+
+
+def _sized(path: str, parts: Sequence[str], size: int) -> dict[str, int]:
+    return {f"{path}.{part}": size for part in parts}

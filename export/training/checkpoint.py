@@ -150,4 +150,5 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
 
 def _shape(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model's settings but dropout, which may change when a run is resumed."""
-    return {name: value for name, value in content["model_config"].items() if name != "dropout"}
+    config = ModelConfig.from_dict(content["model_config"])  # a checkpoint of an earlier version has fewer fields
+    return {name: value for name, value in config.to_dict().items() if name != "dropout"}

@@ -84,7 +84,7 @@ def translate_greedily(
 def decode_greedily(model: Transformer, source_ids: Tensor, source_mask: Tensor | None) -> list[list[int]]:
     """Return the greedy target of each source [B, S] without EOS, at most S + 50 tokens."""
     cache = model.start(model.encode(source_ids, source_mask), source_mask)
-    newest = torch.full_like(source_ids[:, 0], model.config.bos_id)
+    newest = torch.full_like(source_ids[:, 0], model.config.start_id)
     is_done = torch.zeros_like(newest, dtype=torch.bool)
     targets = []
     for position in range(source_ids.size(1) + EXTRA_TARGET_TOKENS):

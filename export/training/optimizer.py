@@ -51,11 +51,11 @@ class ScheduledOptimizer:
     """One or two PyTorch optimizers that share a schedule and step together."""
 
     def __init__(self, model: Transformer, config: TrainingConfig) -> None:
-        """Divide the parameters: with Muon it takes every matrix but the embedding, Adam the rest."""
+        """Divide the parameters: with Muon it takes every matrix of a layer, Adam the rest."""
         self._config = config
         self._d_model = model.config.d_model
         self._parameters = list(model.parameters())
-        hidden = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embedding" not in name]
+        hidden = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and ".layers." in name]
         self._muon = _muon(hidden) if config.optimizer == "muon" else None
         taken = {id(weight) for weight in hidden} if self._muon else set()
         rest = [weight for weight in self._parameters if id(weight) not in taken]

@@ -20,7 +20,15 @@ from service.decoding.beam_state import BeamState, Continuations
 from service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
 from service.errors import ConfigError
 from service.runtime.encoder import EncodingModel
-from service.runtime.native_library import NativeNetwork, NetworkArrays, SearchStep, Unsuitable, load_library, pointer
+from service.runtime.native_library import (
+    NativeNetwork,
+    NetworkArrays,
+    SearchStep,
+    Unsuitable,
+    check_architecture,
+    load_library,
+    pointer,
+)
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.session import GraphName, Sessions, num_low_latency_threads, open_sessions, place
 from service.runtime.settings import RuntimeSettings
@@ -311,8 +319,7 @@ def _open_network(bundle: Bundle, settings: RuntimeSettings) -> NativeNetwork:
     if not usable:
         raise Unsuitable("the CPU has neither AVX-512 VNNI nor AVX-VNNI")
     architecture = bundle.manifest.architecture
-    if architecture.d_model // architecture.num_heads % 8:
-        raise Unsuitable(f"d_model {architecture.d_model} over {architecture.num_heads} heads is no multiple of 8")
+    check_architecture(architecture)
     content = read_file(bundle.directory / str(bundle.manifest.precisions[precision].weights), max_bytes=MAX_FILE_BYTES)
     return NativeNetwork(
         library,

@@ -3,7 +3,7 @@
 import ctypes
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
 from itertools import chain
 from typing import Any
@@ -51,8 +51,15 @@ _ENCODED_TOKENS = 256
 _POSITION_BLOCK = 16
 """Positions whose keys lie together in the library's layout."""
 
-_EPSILON = 1e-5
-"""Added to the variance by the norms of all models that the exporter writes."""
+_COMPUTED: Mapping[str, Collection[object]] = {
+    "activation": ("relu",),
+    "norm_kind": ("layer",),
+    "embedding_norm": (False,),
+    "positions": ("sinusoidal", "learned"),
+    "tied_embeddings": ("all",),
+    "projection_bias": (False,),
+}
+"""Fields of an architecture, and the values of each with which the library computes; those left out do not matter."""
 
 _HANDLE, _ARRAY = c_void_p, c_void_p
 
@@ -145,6 +152,22 @@ class Unsuitable(Exception):  # noqa: N818 - a reason to use the other engine, n
     """Says why the native engine cannot be used."""
 
 
+def check_architecture(architecture: Architecture) -> None:
+    """Raise Unsuitable, which names the first field, unless the library computes such a network."""
+    heads, kv_heads = architecture.num_heads, architecture.num_key_heads
+    if architecture.head_size % 8:
+        raise Unsuitable(f"heads of size {architecture.head_size}, which is no multiple of 8")
+    if heads * architecture.head_size != architecture.d_model:
+        raise Unsuitable(f"{heads} heads of size {architecture.head_size} beside a d_model of {architecture.d_model}")
+    if kv_heads != heads:
+        raise Unsuitable(f"{kv_heads} heads of keys and values for {heads} of queries")
+    for name, choices in _COMPUTED.items():
+        if (value := getattr(architecture, name)) not in choices:
+            raise Unsuitable(f"the library has no {name} {value!r}")
+    if architecture.has_final_norm != (architecture.norm == "pre"):
+        raise Unsuitable(f"the library has no norm {architecture.norm!r} with final_norm {architecture.final_norm}")
+
+
 def load_library() -> Library:
     """Load the library; Unsuitable if it is not installed or cannot be loaded here."""
     path = os.environ.get(_LIBRARY_VARIABLE)
@@ -198,8 +221,8 @@ class NativeNetwork:
             is_pre_norm=architecture.norm == "pre",
             num_encoder_layers=encoder_layers,
             max_source_positions=len(encoder[0]["position_encodings"]) if encoder else 0,
-            embedding_factor=architecture.d_model**0.5,
-            epsilon=_EPSILON,
+            embedding_factor=architecture.d_model**0.5 if architecture.scale_embeddings else 1.0,
+            epsilon=architecture.norm_epsilon,
         )
         self.library, self.architecture = library, architecture
         self.instruction_set = instruction_set or library.instruction_sets[0]

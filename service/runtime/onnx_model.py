@@ -39,17 +39,17 @@ class OnnxStepBatch:
         """Start without segments; `is_alone` says before a step whether no other batch of the model has any."""
         manifest = sessions.bundle.manifest
         shape = manifest.architecture
-        num_layers, d_model, num_heads = shape.num_decoder_layers, shape.d_model, shape.num_heads
+        num_layers = shape.num_decoder_layers
         self._sessions = sessions
         self._slots = SlotTable()
         self._pools = SegmentBuffers(
             layer_names(("self_key_pool", "self_value_pool"), num_layers),
-            lambda length: (length, d_model),
+            lambda length: (length, shape.key_size),
             sessions.float_type,
         )
         self._cross = SegmentBuffers(
             layer_names(("cross_key", "cross_value"), num_layers),
-            lambda length: (num_heads, length, d_model // num_heads),
+            lambda length: (shape.num_key_heads, length, shape.head_size),
             sessions.float_type,
         )
         self._source_lengths = np.zeros(0, dtype=np.int32)

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,31 @@ def test_a_bundle_that_does_not_describe_its_weights_falls_back_to_the_graph(
 
     (record,) = [record for record in caplog.records if record.message == "decoder engine chosen"]
     assert "does not describe int8 weights" in vars(record)["reason"]
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(
+    ("variant", "reason"),
+    [
+        ({"activation": "swiglu"}, "no activation 'swiglu'"),
+        ({"norm_kind": "rms"}, "no norm_kind 'rms'"),
+        ({"num_kv_heads": 1}, "1 heads of keys and values for 2 of queries"),
+        ({"head_dim": 8}, "2 heads of size 8 beside a d_model of 32"),
+        ({"head_dim": 12}, "heads of size 12, which is no multiple of 8"),
+        ({"positions": "rotary"}, "no positions 'rotary'"),
+        ({"norm": "pre", "final_norm": False}, "no norm 'pre' with final_norm False"),
+    ],
+)
+def test_an_architecture_that_the_library_does_not_compute_falls_back_to_the_graph(
+    tmp_path: Path, variant: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("int8",), **variant)
+
+    with caplog.at_level(logging.INFO):
+        assert isinstance(open_step_model(bundle, _CPU), OnnxStepModel)
+
+    (record,) = [record for record in caplog.records if record.message == "decoder engine chosen"]
+    assert reason in vars(record)["reason"]
 
 
 def test_a_precision_in_floats_is_decoded_by_the_graph(bundle: Bundle) -> None:

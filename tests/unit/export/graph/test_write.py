@@ -16,7 +16,7 @@ def _write_sum(path: Path) -> onnx.ModelProto:
         assert where == "outer.inner"
         total = graph.op("Add", given, graph.constant("weight", np.array([1, 2], dtype=np.float32)))
         total = graph.op("Add", total, graph.constant("weight", np.array([1, 2], dtype=np.float32)))
-    left, right = graph.split(total, 2)
+    left, right = graph.split(total, 3, 3)
     graph.output(graph.op("Sub", right, left), "difference", "float32", ["N", 1])
     save_model(graph.build(), path)
     return onnx.load(path)

@@ -1,5 +1,8 @@
+import math
+
 import pytest
 import torch
+from torch import nn
 
 from export.model.config import PRESETS
 from export.model.layers import (
@@ -7,9 +10,11 @@ from export.model.layers import (
     EncoderLayer,
     FeedForward,
     MultiHeadAttention,
+    rotary_positions,
     scaled_dot_product_attention,
     sinusoidal_positions,
 )
+from service.bundle import Activation
 
 NUMBERS = 1_000_000
 FOUR_SIGMA = 4 * (0.1 * 0.9 / NUMBERS) ** 0.5
@@ -115,6 +120,66 @@ def test_positions_are_those_of_section_3_5_of_the_paper() -> None:
 
     assert first.tolist() == [0.0, 1.0, 0.0, 1.0]
     assert second.tolist() == pytest.approx([0.841, 0.540, 0.010, 1.000], abs=5e-4)
+
+
+def test_marian_has_the_sinusoids_of_the_paper_with_all_sines_first() -> None:
+    paper, halves = sinusoidal_positions(9, 8), sinusoidal_positions(9, 8, layout="halves")
+
+    assert torch.equal(halves, torch.cat((paper[:, 0::2], paper[:, 1::2]), dim=1))
+
+
+def test_sinusoids_may_begin_at_a_later_position() -> None:
+    whole, later = sinusoidal_positions(9, 8), sinusoidal_positions(7, 8, offset=2)
+
+    assert torch.equal(later, whole[2:])
+
+
+def test_the_longest_wavelength_of_fairseq_is_ten_thousand_times_the_shortest() -> None:
+    (row,) = sinusoidal_positions(1, 6, offset=3, layout="fairseq").tolist()
+
+    angles = [3.0, 3.0 / 100, 3.0 / 10000]
+    assert row == pytest.approx([*map(math.sin, angles), *map(math.cos, angles)], abs=1e-6)
+
+
+def test_rotated_queries_and_keys_depend_on_how_far_apart_they_are_only() -> None:
+    attention, rotary = MultiHeadAttention(8, 1), rotary_positions(12, 8)
+    states = torch.randn(1, 3, 8)
+
+    near, far = (
+        attention(states, attention.project(states, places), is_causal=True, rotary=places)
+        for places in (rotary[:3], rotary[9:])
+    )
+
+    torch.testing.assert_close(near, far)
+    assert not torch.allclose(near, attention(states, attention.project(states), is_causal=True))
+
+
+def test_query_heads_take_the_keys_and_values_of_their_number_modulo_those_of_keys() -> None:
+    grouped, whole, states = MultiHeadAttention(16, 4, num_kv_heads=2), MultiHeadAttention(16, 4), torch.randn(2, 5, 16)
+    weights = grouped.state_dict()
+    for name in ("key.weight", "key.bias", "value.weight", "value.bias"):
+        weights[name] = torch.cat((weights[name], weights[name]))
+    whole.load_state_dict(weights)
+
+    found, expected = (block(states, block.project(states)) for block in (grouped, whole))
+
+    assert grouped.project(states)[0].shape == (2, 2, 5, 4)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(("activation", "applied"), [("gelu", nn.GELU()), ("swish", nn.SiLU())])
+def test_other_activations_take_the_place_of_the_maximum(activation: Activation, applied: nn.Module) -> None:
+    block, states = FeedForward(4, 6, activation), torch.randn(3, 4)
+
+    torch.testing.assert_close(block(states), block.outer(applied(block.inner(states))))
+
+
+def test_swiglu_multiplies_by_swish_of_a_third_projection() -> None:
+    block, states = FeedForward(4, 6, "swiglu"), torch.randn(3, 4)
+
+    assert block.gate is not None
+    gate = block.gate(states)
+    torch.testing.assert_close(block(states), block.outer(gate * torch.sigmoid(gate) * block.inner(states)))
 
 
 def test_the_feed_forward_block_is_equation_2_of_the_paper() -> None:

@@ -1,9 +1,11 @@
+import dataclasses
 import math
 
 import pytest
 import torch
+from torch.nn import functional
 
-from export.model.config import PRESETS
+from export.model.config import PRESETS, ModelConfig
 from export.model.layers import sinusoidal_positions
 from export.model.transformer import Transformer
 from tests.unit.export.model.tiny_models import mask_of, random_ids, tiny_config, tiny_model
@@ -85,6 +87,49 @@ def test_sequences_may_be_longer_than_the_positions_prepared() -> None:
 
     torch.autograd.backward(memory.sum())  # training goes on with positions that an evaluation added
     assert memory.shape == (1, 1500, 16)
+
+
+def test_embeddings_may_enter_unscaled_with_positions_from_two_on_and_normalised() -> None:
+    config = dataclasses.replace(tiny_config(), scale_embeddings=False, position_offset=2, embedding_norm=True)
+    model, entered = Transformer(config).eval(), []
+    model.encoder.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
+
+    model.encode(torch.tensor([[7, 8]]), None)
+
+    summed = model.embedding.weight[[7, 8]] + sinusoidal_positions(4, 16)[2:]
+    torch.testing.assert_close(entered[0][0], functional.layer_norm(summed, (16,)))
+
+
+def test_learned_tables_have_rows_before_that_of_the_first_token() -> None:
+    config = dataclasses.replace(tiny_config(), positions="learned", max_positions=5, position_offset=2)
+    model, entered = Transformer(config).eval(), []
+    model.encoder.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
+
+    model.encode(torch.tensor([[7]]), None)
+
+    table = model.get_parameter("encoder.positions.weight")
+    assert table.shape == (7, 16)
+    torch.testing.assert_close(entered[0][0], model.embedding.weight[[7]] * 4 + table[2:3])
+
+
+def test_separate_tables_and_the_bias_of_logits_are_used() -> None:
+    fields = {"tied_embeddings": "none", "projection_bias": True, "source_vocabulary_size": 50}
+    model = Transformer(ModelConfig(**{**tiny_config().to_dict(), **fields})).eval()
+    with torch.no_grad():
+        model.get_parameter("projection.bias").uniform_()
+
+    tables = {name: tuple(weight.shape) for name, weight in model.named_parameters() if weight.size(0) in (40, 50)}
+    states = torch.randn(3, 16)
+
+    assert tables == {
+        "embedding.weight": (40, 16),
+        "encoder.embedding.weight": (50, 16),
+        "projection.weight": (40, 16),
+        "projection.bias": (40,),
+    }
+    expected = states @ model.get_parameter("projection.weight").T + model.get_parameter("projection.bias")
+    torch.testing.assert_close(model.project(states), expected)
+    assert model.encode(torch.tensor([[49]]), None).shape == (1, 1, 16)
 
 
 def test_the_residual_stream_begins_with_unit_variance() -> None:
