@@ -137,16 +137,20 @@ _SMALL_WEIGHTS_BYTES = 16 << 20
 _read_cpu_info = partial(Path("/proc/cpuinfo").read_text, encoding="ascii", errors="replace")
 
 
-def cuda_fault(device_index: int) -> str | None:
-    """Try the GPU of an index; return why it cannot be used, None if it can."""
-    if _PROVIDERS["cuda"] not in onnxruntime.get_available_providers():
-        return "this ONNX Runtime has no CUDA provider"
-    onnxruntime.preload_dlls()  # of the CUDA packages installed beside it
+def cuda_fault(device_index: int, library: Any = onnxruntime) -> str | None:
+    """Try the GPU of an index; return why it cannot be used and what to do, None if it can."""
+    if not _has_cuda(library):
+        return "this ONNX Runtime has no CUDA provider; dragoman[gpu] in place of dragoman[serve] installs one that has"
+    library.preload_dlls()  # of the CUDA packages installed beside it
     try:
-        onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1, dtype=np.float32), "cuda", device_index)
+        library.OrtValue.ortvalue_from_numpy(np.zeros(1, dtype=np.float32), "cuda", device_index)
     except Exception as error:  # noqa: BLE001 (its exception classes have no common base)
-        return f"GPU {device_index} does not work: {error}"
+        return f"GPU {device_index} does not work: {error}; nvidia-smi must show it, in a container that was given GPUs"
     return None
+
+
+def _has_cuda(library: Any) -> bool:
+    return _PROVIDERS["cuda"] in library.get_available_providers()
 
 
 def providers(device: Device, settings: RuntimeSettings) -> list[tuple[str, dict[str, Any]]]:
@@ -237,7 +241,12 @@ def open_sessions(
     manifest = bundle.manifest
     placement = place(bundle, settings, find_cuda_fault=find_cuda_fault)
     chosen = {"device": placement.device, "precision": placement.precision, "reason": placement.reason}
-    log.info("device chosen", extra={"model": f"{manifest.name}/{manifest.version}", **chosen})
+    is_surprise = settings.device == "auto" and placement.device == "cpu" and _has_cuda(onnxruntime)
+    log.log(
+        logging.WARNING if is_surprise else logging.INFO,
+        "device chosen",
+        extra={"model": f"{manifest.name}/{manifest.version}", **chosen},
+    )
     encoder_path, decoder_path = bundle.graph_paths(placement.precision)
     files, tensors = manifest.precisions[placement.precision], manifest.tensors[placement.precision]
     open_graph = partial(_open, settings=settings, device=placement.device, weights=files.weights)

@@ -53,6 +53,7 @@ def test_a_signal_before_the_server_is_ready_ends_it_too(tiny_model: Path) -> No
         ([], {"DRAGOMAN_GRPC__PROT": "1"}, "'grpc.prot' is '1': expected a known setting, such as grpc.port"),
         (["--config", "missing.toml"], {}, "'config' is 'missing.toml': expected a readable file"),
         (["--models", "missing"], {}, "'models.directory' is 'missing'"),
+        ([], {"DRAGOMAN_RUNTIME__DEVICE": "cuda"}, "dragoman: setting 'runtime.device' is 'cuda': expected "),
     ],
 )
 def test_a_wrong_setting_is_one_line_and_exit_code_2(

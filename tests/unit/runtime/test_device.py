@@ -95,6 +95,34 @@ def test_this_onnx_runtime_says_why_it_has_no_gpu() -> None:
         pytest.fail("no machine has that many")
 
 
+class FakeLibrary:
+    """ONNX Runtime with CUDA, and a GPU 0 that works."""
+
+    def __init__(self) -> None:
+        self.OrtValue = self
+        self.has_found_libraries = False
+
+    def get_available_providers(self) -> list[str]:
+        return [_CUDA, _CPU]
+
+    def preload_dlls(self) -> None:
+        self.has_found_libraries = True
+
+    def ortvalue_from_numpy(self, _: object, device: str, index: int) -> None:
+        assert device == "cuda"
+        assert self.has_found_libraries
+        if index:
+            raise RuntimeError("CUDA failure 100: no CUDA-capable device is detected")
+
+
+def test_a_gpu_that_does_not_work_is_told_with_what_to_look_at() -> None:
+    assert cuda_fault(0, FakeLibrary()) is None
+    assert cuda_fault(1, FakeLibrary()) == (
+        "GPU 1 does not work: CUDA failure 100: no CUDA-capable device is detected; "
+        "nvidia-smi must show it, in a container that was given GPUs"
+    )
+
+
 def test_the_cpu_needs_no_options() -> None:
     assert providers("cpu", RuntimeSettings(device_index=1, use_tf32=True)) == [(_CPU, {})]
 

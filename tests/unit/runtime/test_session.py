@@ -1,7 +1,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -115,6 +115,23 @@ def test_what_was_chosen_is_told_and_logged(bundle: Bundle, caplog: pytest.LogCa
     (record,) = [record for record in caplog.records if record.message == "device chosen"]
     told = (vars(record)[name] for name in ("model", "device", "precision", "reason"))
     assert tuple(told) == ("tiny/1", "cpu", "fp32", "GPU 0 is on fire")
+
+
+@pytest.mark.parametrize(("device", "level"), [("auto", "WARNING"), ("cpu", "INFO")])
+def test_a_gpu_that_is_left_out_by_an_onnx_runtime_made_for_one_is_a_warning(
+    device: Literal["auto", "cpu"],
+    level: str,
+    bundle: Bundle,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: providers)
+
+    with caplog.at_level("INFO", logger="service.runtime.session"):
+        open_sessions(bundle, RuntimeSettings(device=device), find_cuda_fault=lambda index: f"GPU {index} is on fire")
+
+    assert [record.levelname for record in caplog.records if record.message == "device chosen"] == [level]
 
 
 def test_the_weights_of_a_model_are_those_of_its_files(bundle: Bundle) -> None:
