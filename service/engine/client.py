@@ -25,6 +25,7 @@ from service.engine.batching import Batch, BatchBudget, Core, fair_share, select
 from service.engine.forecast import DeadlineMargin, Forecast, LengthEstimate, Prediction, RequestCost
 from service.engine.protocol import BatchCommand, BatchStepOutput, Clock, NewSegment, WaitingSource
 from service.engine.queue import AdmissionQueue, PendingSegment
+from service.engine.result_cache import ResultCache
 from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, DragomanError, DrainingError, EngineError, OverloadedError
 from service.requests import RequestContext
@@ -66,6 +67,7 @@ class EngineClient:
             max_rows=settings.max_batch_rows,
         )
         self._queue = AdmissionQueue(settings)
+        self._results = ResultCache(settings.max_cached_bytes)
         self._forecast = Forecast(settings, num_batches=num_batches)
         self._margin, self._lengths = DeadlineMargin(), LengthEstimate()
         self._overloaded_at_s = self._looked_at_s = -math.inf
@@ -168,10 +170,14 @@ class EngineClient:
         with self._lock:
             now_s = self._clock()
             self._lengths.learn(num_characters, segments)
-            cost = self._forecast.request_cost(segments)
+            answers = [self._found(segment) for segment in segments]
+            wanted = [segment for segment, answer in zip(segments, answers, strict=True) if answer is None]
+            if not wanted and not self._is_draining:
+                return [answer for answer in answers if answer is not None]
+            cost = self._forecast.request_cost(wanted or segments)
             prediction = self._check_admission(cost, context, now_s=now_s)  # before anything is made: it costs little
             group = []
-            for segment, work in zip(segments, cost.works, strict=True):
+            for segment, work in zip(wanted, cost.works, strict=True):
                 segment_id = next(self._ids)
                 pending = PendingSegment(
                     segment_id=segment_id, segment=segment, context=context, work=work, admitted_at_s=now_s
@@ -186,7 +192,20 @@ class EngineClient:
         if has_room:
             self._wake()
         _SWITCH_INTERVAL.note_admission(now_s)
-        return group
+        pendings = iter(group)
+        return [answer or next(pendings) for answer in answers]
+
+    def _found(self, segment: Segment) -> Future[SegmentResult] | None:
+        """Return the answer to a segment that was decoded before and is still known."""
+        if not self._settings.max_cached_bytes:
+            return None
+        result = self._results.get(segment)
+        self._metrics.result_cache_lookups.labels("hit" if result else "miss").inc()
+        if result is None:
+            return None
+        future = Future[SegmentResult]()
+        future.set_result(result)
+        return future
 
     def sizes(self) -> EngineSizes:
         """Return how much waits and runs now."""
@@ -197,6 +216,7 @@ class EngineClient:
             queue_work_tokens=queue.work,
             batch_live_segments=sum(load.num_segments for load in loads),
             batch_live_rows=sum(load.live_rows for load in loads),
+            result_cache_bytes=self._results.num_bytes,
         )
 
     def drain(self, timeout_s: float) -> bool:
@@ -481,6 +501,8 @@ class EngineClient:
                     hypotheses=ended.hypotheses, num_steps=ended.num_steps, timings=timings, guard=ended.guard
                 )
                 self._count(pending, result)  # before the answer, so that it is in the figures by then
+                with self._lock:
+                    self._results.put(pending.segment, result)
                 pending.answer(result)
         finally:
             pending.answer(EngineError("decoding failed"))  # unless it is answered

@@ -93,6 +93,7 @@ class EngineSizes:
     queue_work_tokens: int
     batch_live_segments: int
     batch_live_rows: int
+    result_cache_bytes: int
 
 
 _counter = partial(Row, Counter)
@@ -171,6 +172,15 @@ class Metrics:
     )
     batch_live_segments = _gauge("mt_batch_live_segments", "Segments in the batches of all decoding threads.")
     batch_live_rows = _gauge("mt_batch_live_rows", "Beams of the segments in the batches of all decoding threads.")
+    result_cache_bytes = _gauge(
+        "mt_result_cache_bytes", "Estimated memory of the results kept for sentences that come again."
+    )
+    result_cache_lookups = _counter(
+        "mt_result_cache_lookups",
+        "Segments looked for among the results kept: hit or miss; none if scheduling.max_cached_bytes is 0.",
+        ("outcome",),
+        shown=("hit", "miss"),
+    )
     batch_failures = _counter(
         "mt_batch_failures",
         "Batches that failed with all of their segments: an error in the network or in the server, or the end of the"

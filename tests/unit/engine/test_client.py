@@ -3,6 +3,7 @@ import math
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -401,6 +402,57 @@ async def test_cancelling_an_asyncio_task_frees_the_place(bench: Bench) -> None:
 
     assert waiting.cancelled()
     assert bench.metric("mt_queue_segments") == 0
+
+
+def test_a_segment_that_comes_again_is_answered_without_decoding(benches: list[Bench]) -> None:
+    benches.append(bench := Bench(ToyModel(), max_cached_bytes=10_000))
+    bench.client.start()
+    bench.model.open()
+    first = bench.submit().result(TIMEOUT_S)
+    num_steps = len(bench.model.step_sizes)
+
+    again, other = bench.client.submit([make_segment(7, 8), make_segment(7, 9)])
+
+    assert again.done()
+    assert again.result(TIMEOUT_S) == replace(first, timings=StageTimings())
+    assert other.result(TIMEOUT_S).hypotheses
+    assert bench.client.drain(TIMEOUT_S)
+    assert set(bench.model.step_sizes[num_steps:]) == {1}
+    lookups = [bench.metric("mt_result_cache_lookups_total", outcome=outcome) for outcome in ("hit", "miss")]
+    assert lookups == [1, 2]
+    assert 0 < bench.metric("mt_result_cache_bytes") <= 10_000
+
+
+def test_nothing_is_kept_unless_asked_for(benches: list[Bench]) -> None:
+    benches.append(bench := Bench(ToyModel()))
+    bench.client.start()
+    bench.model.open()
+    bench.submit().result(TIMEOUT_S)
+    num_steps = len(bench.model.step_sizes)
+
+    assert bench.submit().result(TIMEOUT_S).hypotheses
+
+    assert len(bench.model.step_sizes) == 2 * num_steps
+    assert bench.metric("mt_result_cache_bytes") == 0
+
+
+def test_known_segments_are_answered_while_the_queue_is_full_and_not_once_it_drains(benches: list[Bench]) -> None:
+    benches.append(bench := Bench(ToyModel(), max_cached_bytes=10_000, max_batch_segments=1, max_queue_segments=1))
+    bench.client.start()
+    bench.model.let_pass()
+    known = bench.submit(max_target_tokens=1).result(TIMEOUT_S)
+    bench.model.wait_for_step()
+    bench.submit(max_target_tokens=2)
+    bench.model.wait_for_step()
+    bench.client.submit([make_segment(9)])
+    with pytest.raises(OverloadedError):
+        bench.client.submit([make_segment(9, 9)])
+
+    assert bench.submit(max_target_tokens=1).result(TIMEOUT_S).hypotheses == known.hypotheses
+
+    assert not bench.client.drain(0)
+    with pytest.raises(DrainingError):
+        bench.submit(max_target_tokens=1)
 
 
 def test_a_deadline_may_pass_in_the_queue(bench: Bench) -> None:
