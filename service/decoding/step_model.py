@@ -54,8 +54,8 @@ class EncodedSource:
     source_ids: tuple[int, ...]
     """EOS last."""
 
-    cross: NDArray[Any]
-    """What the decoder attends to, in whatever layout the network uses; not to be changed."""
+    cross: Any
+    """What the decoder attends to, in whatever form the network uses: most often an array; not to be changed."""
 
 
 class StepBatch(Protocol):

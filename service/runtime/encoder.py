@@ -3,13 +3,15 @@
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.bundle import Manifest, layer_names
 from service.decoding.step_model import EncodedSource, IntArray, ModelLimits, VocabularySpec
+from service.runtime.device import DeviceMemory, DeviceSource
 from service.runtime.session import Sessions
 
 _RUN_TOKENS = 10
@@ -32,13 +34,17 @@ class Encoder:
         manifest = sessions.bundle.manifest
         self._session = sessions.opened("encoder")
         self._pad_id = manifest.special_ids.pad
-        self._outputs = layer_names(("cross_key", "cross_value"), manifest.architecture.num_decoder_layers)
+        shape = manifest.architecture
+        self._outputs = layer_names(("cross_key", "cross_value"), shape.num_decoder_layers)
+        self._head_shape = shape.num_key_heads, shape.head_size
+        self._memory = sessions.device_memory
 
     def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
         """Return the encoded sources, in order.
 
         `cross` of each is one contiguous array [2 * L, H, S, D] of its own S tokens: key and value of each of the L
-        decoder layers in turn. It does not depend, bit for bit, on the other sources.
+        decoder layers in turn; on a device it is a `DeviceSource`. On the CPU it does not depend, bit for bit, on the
+        other sources.
         """
         lengths = np.array([len(ids) for ids in source_ids], dtype=np.int32)
         encoded: dict[int, EncodedSource] = {}
@@ -46,15 +52,36 @@ class Encoder:
             padded = np.full((len(group), int(lengths[group].max())), self._pad_id, dtype=np.int64)
             for row, index in zip(padded, group, strict=True):
                 row[: lengths[index]] = source_ids[index]
-            outputs = self._session.run(self._outputs, {"source_ids": padded, "source_lengths": lengths[group]})
-            num_heads, _, head_size = outputs[0].shape[1:]
-            for place, index in enumerate(group):
-                length = lengths[index]
-                cross = np.empty((len(outputs), num_heads, length, head_size), dtype=outputs[0].dtype)
-                for layer, values in enumerate(outputs):
-                    cross[layer] = values[place, :, :length]
+            run = partial(self._run_on_device, self._memory) if self._memory else self._run
+            for index, cross in zip(group, run(padded, lengths[group]), strict=True):
                 encoded[index] = EncodedSource(source_ids=tuple(source_ids[index]), cross=cross)
         return [encoded[index] for index in range(len(source_ids))]
+
+    def _run(self, source_ids: IntArray, lengths: NDArray[np.int32]) -> Iterator[NDArray[Any]]:
+        """Yield keys and values of each of a group of padded sources [B, S]."""
+        outputs = self._session.run(self._outputs, {"source_ids": source_ids, "source_lengths": lengths})
+        num_heads, _, head_size = outputs[0].shape[1:]
+        for place, length in enumerate(lengths):
+            cross = np.empty((len(outputs), num_heads, length, head_size), dtype=outputs[0].dtype)
+            for layer, values in enumerate(outputs):
+                cross[layer] = values[place, :, :length]
+            yield cross
+
+    def _run_on_device(
+        self, memory: DeviceMemory, source_ids: IntArray, lengths: NDArray[np.int32]
+    ) -> Iterator[DeviceSource]:
+        """Yield the same on a device, where they stay."""
+        num_sources, num_positions = source_ids.shape
+        num_heads, head_size = self._head_shape
+        group = memory.zeros((len(self._outputs), num_sources, num_heads, num_positions, head_size))
+        inputs = {
+            "source_ids": memory.upload(source_ids, "encode"),
+            "source_lengths": memory.upload(lengths, "encode"),
+        }
+        outputs = {name: group.part(group.shape[1:], index=(index,)) for index, name in enumerate(self._outputs)}
+        memory.bind(self._session, inputs, outputs).run()
+        for index in range(num_sources):
+            yield DeviceSource(group=group, index=index)
 
 
 def group_by_length(lengths: NDArray[np.int32]) -> Iterator[IntArray]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from service.bundle import Bundle, layer_names
 from service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
+from service.runtime.device_batch import DeviceStepBatch
 from service.runtime.encoder import EncodingModel
 from service.runtime.kv_pool import SegmentBuffers, SlotTable, fitting_length, round_up
 from service.runtime.session import Sessions, open_sessions
@@ -23,13 +24,15 @@ class OnnxStepModel(EncodingModel):
         """Open the graphs of a bundle; raises as `open_sessions`."""
         super().__init__(open_sessions(bundle, settings))
 
-    def new_batch(self) -> "OnnxStepBatch":
+    def new_batch(self) -> "OnnxStepBatch | DeviceStepBatch":
         """Return an empty running batch."""
+        if memory := self._sessions.device_memory:
+            return self._counted(DeviceStepBatch(self._sessions, memory))
         return self._counted(OnnxStepBatch(self._sessions, is_alone=self._has_one_running))
 
 
 class OnnxStepBatch:
-    """The caches and bindings of one running batch; one thread at a time may use it.
+    """The caches and bindings of one running batch on the CPU; one thread at a time may use it.
 
     Results of a segment do not depend, bit for bit, on the other segments, provided that dead rows copy token and
     parent of a live row of their segment.
@@ -56,9 +59,9 @@ class OnnxStepBatch:
         self._positions = np.zeros(0, dtype=np.int64)
         self._has_new_segments = False
         self._is_alone = is_alone
-        self._binding = StepBinding(sessions, sessions.opened("decoder"))
+        self._binding = StepBinding(sessions.opened("decoder"), sessions.float_type)
         low_latency = sessions.low_latency_decoder
-        self._low_latency_binding = StepBinding(sessions, low_latency) if low_latency else None
+        self._low_latency_binding = StepBinding(low_latency, sessions.float_type) if low_latency else None
 
     @property
     def num_segments(self) -> int:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from service.bundle import MAX_FILE_BYTES, Bundle, FloatType, GraphTensors, layer_names, read_file
 from service.decoding.step_model import FloatArray
 from service.errors import BundleError, ConfigError
+from service.runtime.device import DeviceArray, DeviceMemory
 from service.runtime.settings import Device, Placement, RuntimeSettings, choose_placement
 from service.threads import num_cores
 
@@ -96,6 +97,7 @@ class CrossAttention:
     """Computes the cross-attention weights of given targets."""
 
     def __init__(self, session: onnxruntime.InferenceSession, *, num_layers: int, bos_id: int) -> None:
+        """Use an attention graph of so many decoder layers."""
         self._session = session
         self._outputs = layer_names(("cross_attention",), num_layers)
         self._inputs = layer_names(("cross_key", "cross_value"), num_layers)[:-1]
@@ -113,6 +115,29 @@ class CrossAttention:
             **cross_inputs,
         }
         return np.concatenate(self._session.run(self._outputs, inputs))
+
+    def weights_on_device(
+        self,
+        memory: DeviceMemory,
+        target_ids: Sequence[int],
+        cross: Mapping[str, DeviceArray],
+        *,
+        num_heads: int,
+        source_length: int,
+    ) -> FloatArray:
+        """Return the same from keys and values on a device, which may have padding behind the source."""
+        num_positions = cross["cross_key.0"].shape[2]
+        small: dict[str, NDArray[Any]] = {
+            "token_ids": np.array([[self._bos_id, *target_ids[:-1]]], dtype=np.int64),
+            "source_lengths": np.array([source_length], dtype=np.int32),
+        }
+        inputs = {name: memory.upload(values, "attention") for name, values in small.items()}
+        inputs |= {name: cross[name] for name in self._inputs}
+        shape = (1, num_heads, len(target_ids), num_positions)
+        outputs = {name: memory.empty(shape, np.float32) for name in self._outputs}
+        memory.bind(self._session, inputs, outputs).run()
+        weights = [memory.download(array, "attention") for array in outputs.values()]
+        return np.concatenate(weights)[..., :source_length]
 
 
 log = logging.getLogger(__name__)
@@ -188,11 +213,8 @@ class Sessions:
     attention: CrossAttention | None
     """None if the bundle has no attention graph."""
 
-    to_device: Callable[[NDArray[Any]], onnxruntime.OrtValue]
-    """Makes a value that a session can be bound to of an array."""
-
-    shares_memory: bool
-    """True if such a value is the array's own memory, not a copy on another device."""
+    device_memory: DeviceMemory | None
+    """Where keys and values are kept; None: in arrays of the host, on the CPU."""
 
     placement: Placement
 
@@ -254,29 +276,36 @@ def open_sessions(
     decoder = open_graph(decoder_path, tensors.decoder) if "decoder" in graphs else None
     weights_bytes = bundle.weights_bytes(placement.precision)
     num_threads = num_low_latency_threads(settings, placement, weights_bytes=weights_bytes, num_cores=num_cores())
-    low_latency_decoder = attention = None
+    low_latency_decoder = attention = device_memory = None
     if decoder and num_threads > settings.num_intra_op_threads:
         low_latency_decoder = open_graph(decoder_path, tensors.decoder, num_low_latency_threads=num_threads)
     if files.attention and tensors.attention:
         session = open_graph(bundle.attention_path(placement.precision), tensors.attention)
         num_layers = manifest.architecture.num_decoder_layers
         attention = CrossAttention(session, num_layers=num_layers, bos_id=manifest.special_ids.bos)
+    if placement.device == "cuda":
+        open_small = partial(open_small_graph, settings=settings, device=placement.device)
+        device_memory = DeviceMemory(
+            placement.device, settings.device_index, float_type=tensors.float_type, open_graph=open_small
+        )
     return Sessions(
         bundle=bundle,
         encoder=encoder,
         decoder=decoder,
         low_latency_decoder=low_latency_decoder,
         attention=attention,
-        to_device=partial(
-            onnxruntime.OrtValue.ortvalue_from_numpy,
-            device_type=placement.device,
-            device_id=settings.device_index if placement.device == "cuda" else 0,
-        ),
-        shares_memory=placement.device == "cpu",
+        device_memory=device_memory,
         placement=placement,
         float_type=tensors.float_type,
         weights_bytes=weights_bytes,
     )
+
+
+def open_small_graph(content: bytes, *, settings: RuntimeSettings, device: Device) -> onnxruntime.InferenceSession:
+    """Return a session of a graph that is not in a bundle; ConfigError if the device does not work."""
+    session = onnxruntime.InferenceSession(content, session_options(settings), providers(device, settings))
+    _keep_on(device, session)
+    return session
 
 
 def num_low_latency_threads(
@@ -337,11 +366,16 @@ def _open(
     _check_external_files(path, weights)
     options = session_options(settings, num_low_latency_threads=num_low_latency_threads)
     session = _load(path, options, providers(device, settings), weights=weights)
-    session.disable_fallback()  # a failing run must fail, not continue on another device
-    check_device(device, session.get_providers())
+    _keep_on(device, session)
     _check_tensors(path, "inputs", session.get_inputs(), tensors.inputs)
     _check_tensors(path, "outputs", session.get_outputs(), tensors.outputs)
     return session
+
+
+def _keep_on(device: Device, session: onnxruntime.InferenceSession) -> None:
+    """Raise ConfigError if a session is on another device; a run that fails must fail, not continue on another."""
+    session.disable_fallback()
+    check_device(device, session.get_providers())
 
 
 def _load(

@@ -41,8 +41,9 @@ class RuntimeSettings(BaseModel):
     """Precision of the graphs, such as int8. Unset: on the CPU the bundle's default, on a GPU fp16 or else fp32."""
 
     gpu_memory_limit_bytes: int | None = Field(default=None, ge=1)
-    """GPU memory that each graph of a model may allocate at most: encoder, decoder, and the attention graph if the
-    bundle has one; memory of CUDA itself comes on top. Unset: all there is; cuda only."""
+    """GPU memory that each graph of a model may allocate at most: encoder, decoder, the attention graph if the bundle
+    has one, and the graph that allocates keys and values; memory of CUDA itself comes on top. Unset: all there is; cuda
+    only."""
 
     memory_limit_bytes: int | None = Field(default=None, ge=256 << 20)
     """Memory that the decoding process of a model may allocate at most (RLIMIT_DATA of Linux): a graph that asks for

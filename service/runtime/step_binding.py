@@ -2,30 +2,27 @@
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from service.bundle import FloatType
 from service.decoding.step_model import BoolArray, IntArray, StepOutput
-from service.runtime.session import Sessions
+from service.runtime.cache_graphs import HIDDEN
 
-_MASK = (-3e4, 0.0)
-"""Added to the attention score of a slot that a row does not see, and of one that it sees: weights become exactly 0,
-where -inf could give NaN. Half precision reaches to -65,504."""
+_MASK = (HIDDEN, 0.0)
+"""Added to the attention score of a slot that a row does not see, and of one that it sees."""
 
-_MIN_QUERIES = 2
+MIN_QUERIES = 2
 """A single row attends together with a copy of itself; `export.graph.decoder` says why."""
 
-_MAX_SHAPES = 64
+MAX_SHAPES = 64
 """Shapes of steps whose inputs and outputs stay bound for the next step of the same shape."""
 
-_RESULTS = {"log_probs": np.float32, "candidate_ids": np.int64}
+RESULTS: Final[Mapping[str, Any]] = {"log_probs": np.float32, "candidate_ids": np.int64}
 """Outputs that the search reads, and their element types."""
-
-_CHANGING = ("token_ids", "positions", "slots", "ancestor_mask")
-"""Inputs that differ from step to step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,22 +65,19 @@ class _Bound:
 
 
 class StepBinding:
-    """Runs the decoder steps of one batch; shapes stay bound as long as the buffers are not moved.
+    """Runs the decoder steps of one batch on the CPU; shapes stay bound as long as the buffers are not moved.
 
-    On the CPU, ONNX Runtime reads and writes the numpy arrays themselves. On another device it works on copies, which
-    `release` copies back.
+    ONNX Runtime reads and writes the numpy arrays themselves.
     """
 
-    def __init__(self, sessions: Sessions, decoder: onnxruntime.InferenceSession) -> None:
-        """Bind nothing yet; `sessions` give device and float type of the decoder to run."""
-        self._sessions = sessions
+    def __init__(self, decoder: onnxruntime.InferenceSession, float_type: FloatType) -> None:
+        """Bind nothing yet; `float_type` is that of the decoder to run."""
         self._decoder = decoder
-        self._mask = np.array(_MASK, dtype=sessions.float_type)
+        self._mask = np.array(_MASK, dtype=float_type)
         self._layout: Hashable = None
         self._known: dict[StepShape, _Bound] = {}
         self._shape: StepShape | None = None
         self._bound: _Bound | None = None
-        self._pool_names: tuple[str, ...] = ()
 
     def fits(self, shape: StepShape) -> bool:
         """Say whether the current binding is for this shape."""
@@ -107,16 +101,12 @@ class StepBinding:
             cross: `cross_key.i` and `cross_value.i`, each [B, H, S, D].
             source_lengths: [B]
         """
-        if layout != self._layout or len(self._known) >= _MAX_SHAPES:
+        if layout != self._layout or len(self._known) >= MAX_SHAPES:
             self._known.clear()
         if shape not in self._known:
             self._known[shape] = self._bind(shape, pools=pools, cross=cross)
         self._layout, self._shape, self._bound = layout, shape, self._known[shape]
-        self._pool_names = tuple(pools)
-        lengths = self._bound.tensors["source_lengths"]
-        lengths.array[:] = source_lengths
-        if not self._sessions.shares_memory:
-            lengths.value.update_inplace(lengths.array)
+        self._bound.tensors["source_lengths"].array[:] = source_lengths
 
     def run(self, token_ids: IntArray, positions: IntArray, slots: IntArray, visible: BoolArray) -> StepOutput:
         """Take one step, after `fit`; the next one may overwrite what is returned.
@@ -137,30 +127,20 @@ class StepBinding:
         mask = tensors["ancestor_mask"].array[:, 0]
         seen = np.broadcast_to(visible.view(np.uint8), mask.shape)  # the copy of a single row sees the same slots
         self._mask.take(seen, out=mask, mode="clip")
-        if not self._sessions.shares_memory:
-            for name in _CHANGING:
-                tensors[name].value.update_inplace(tensors[name].array)
         self._decoder.run_with_iobinding(bound.binding)
-        if not self._sessions.shares_memory:
-            for name in _RESULTS:
-                tensors[name].array[:] = tensors[name].value.numpy()
         return StepOutput(log_probs=tensors["log_probs"].array, token_ids=tensors["candidate_ids"].array)
 
     def release(self) -> None:
-        """Copy the pools back to their arrays, which may be changed until the next `fit`."""
-        if self._bound is not None and not self._sessions.shares_memory:
-            for name in self._pool_names:
-                self._bound.tensors[name].array[:] = self._bound.tensors[name].value.numpy()
-            self._known.clear()  # copies, which do not follow changes of the arrays
+        """Let go of the buffers, which may be changed until the next `fit`."""
         self._bound = None
 
     def _bind(
         self, shape: StepShape, *, pools: Mapping[str, NDArray[Any]], cross: Mapping[str, NDArray[Any]]
     ) -> _Bound:
-        results = {name: np.zeros(shape.outputs, dtype=dtype) for name, dtype in _RESULTS.items()}
+        results = {name: np.zeros(shape.outputs, dtype=dtype) for name, dtype in RESULTS.items()}
         inputs = {**_own_inputs(shape, self._mask.dtype), **cross, **pools}
         tensors = {
-            name: _BoundTensor(array=array, value=self._sessions.to_device(array))
+            name: _BoundTensor(array=array, value=onnxruntime.OrtValue.ortvalue_from_numpy(array))
             for name, array in {**inputs, **results}.items()
         }
         binding = self._decoder.io_binding()
@@ -176,7 +156,7 @@ class StepBinding:
 
 def _own_inputs(shape: StepShape, mask_type: np.dtype[Any]) -> dict[str, NDArray[Any]]:
     """Return arrays for the inputs that differ from step to step, and the inputs that depend on the shape alone."""
-    num_queries = max(shape.num_rows, _MIN_QUERIES)
+    num_queries = max(shape.num_rows, MIN_QUERIES)
     slots = np.zeros((shape.num_segments, shape.num_rows, 2), dtype=np.int64)
     slots[:, :, 0] = np.arange(shape.num_segments)[:, None]
     return {

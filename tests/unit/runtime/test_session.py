@@ -111,7 +111,7 @@ def test_what_was_chosen_is_told_and_logged(bundle: Bundle, caplog: pytest.LogCa
         sessions = open_sessions(bundle, RuntimeSettings(), find_cuda_fault=lambda index: f"GPU {index} is on fire")
 
     assert sessions.placement == Placement(device="cpu", precision="fp32", reason="GPU 0 is on fire")
-    assert sessions.shares_memory
+    assert sessions.device_memory is None
     (record,) = [record for record in caplog.records if record.message == "device chosen"]
     told = (vars(record)[name] for name in ("model", "device", "precision", "reason"))
     assert tuple(told) == ("tiny/1", "cpu", "fp32", "GPU 0 is on fire")

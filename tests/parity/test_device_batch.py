@@ -1,0 +1,229 @@
+"""A batch on a device does as one on the CPU, and its keys and values never leave the device."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from service.bundle import Bundle
+from service.datatypes import Hypothesis, SearchConfig, Segment
+from service.decoding.running_batch import RunningBatch
+from service.decoding.step_model import StepBatch, StepModel
+from service.engine.core import CoreBatch
+from service.engine.protocol import BatchCommand, NewSegment
+from service.runtime.device import DeviceArray
+from service.runtime.device_batch import bucket_of_segments
+from service.runtime.kv_pool import LENGTH_BUCKET
+from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.settings import RuntimeSettings
+from tests.device_stand_in import StandInMemory, StandInModel
+from tests.tiny_bundle import build_tiny_bundle
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return build_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny", precisions=("fp32", "fp16"))
+
+
+@pytest.fixture(scope="module")
+def grouped_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Return one whose query heads share keys and values, of another size."""
+    directory = tmp_path_factory.mktemp("bundle") / "grouped"
+    return build_tiny_bundle(directory, precisions=("fp32",), num_kv_heads=1, head_dim=24, positions="rotary")
+
+
+@pytest.fixture
+def model(bundle: Bundle) -> StandInModel:
+    return StandInModel(bundle)
+
+
+def _segments(count: int, seed: int) -> list[Segment]:
+    """Return segments that differ in length, beams and limits."""
+    rng = np.random.default_rng(seed)
+    return [
+        Segment(
+            source_ids=(*rng.integers(4, 320, rng.integers(0, 40)).tolist(), 2),
+            search=SearchConfig(beam_size=int(rng.integers(1, 6)), max_target_tokens=int(rng.integers(3, 50))),
+        )
+        for _ in range(count)
+    ]
+
+
+def _decode(model: StepModel, segments: list[Segment], *, batch_size: int) -> list[tuple[Hypothesis, ...]]:
+    """Return all hypotheses of each segment; a new one takes the place of each that ends, and some are dropped."""
+    batch, waiting = RunningBatch(model), list(range(len(segments)))[::-1]
+    running: dict[int, int] = {}
+    found: dict[int, tuple[Hypothesis, ...]] = {}
+    while waiting or running:
+        while waiting and len(running) < batch_size:
+            index = waiting.pop()
+            (segment_id,) = batch.start([segments[index]])
+            if index % 5 == 4:
+                batch.drop([segment_id])  # before its first step
+                found[index] = ()
+            else:
+                running[segment_id] = index
+        for ended in batch.step().ended:
+            found[running.pop(ended.segment_id)] = tuple(ended.hypotheses)
+    return [found[index] for index in range(len(segments))]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_every_hypothesis_is_that_of_the_cpu(bundle: Bundle, precision: str) -> None:
+    segments = _segments(24, seed=4)
+    on_cpu = OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision=precision))
+
+    found = _decode(StandInModel(bundle, precision=precision), segments, batch_size=7)
+
+    assert found == _decode(on_cpu, segments, batch_size=7)
+    assert len({hypotheses for hypotheses in found if hypotheses}) > 15
+
+
+def test_query_heads_may_share_keys_and_values(grouped_bundle: Bundle) -> None:
+    segments = _segments(12, seed=6)
+    on_cpu = OnnxStepModel(grouped_bundle, RuntimeSettings(device="cpu"))
+
+    assert _decode(StandInModel(grouped_bundle), segments, batch_size=5) == _decode(on_cpu, segments, batch_size=5)
+
+
+def test_no_key_and_no_value_is_copied_between_host_and_device(bundle: Bundle, model: StandInModel) -> None:
+    _decode(model, _segments(24, seed=5), batch_size=7)
+
+    copied = {(copy.operation, copy.is_up, copy.dtype.name) for copy in model.memory.log}
+    assert copied == {
+        *((operation, True, "int64") for operation in ("encode", "join", "move", "resize")),  # token ids and indices
+        ("encode", True, "int32"),  # lengths
+        ("step", True, "int32"),  # the update
+        ("step", True, "int64"),  # what does not change from step to step
+        ("step", False, "float32"),  # log-probabilities
+        ("step", False, "int64"),  # candidates
+    }
+    architecture = bundle.manifest.architecture
+    part_bytes = 2 * architecture.num_decoder_layers * LENGTH_BUCKET * architecture.d_model * 4
+    moved = [copy.num_bytes for copy in model.memory.log if copy.operation in {"join", "move", "resize"}]
+    assert max(moved) < part_bytes / 10
+
+
+def _step(batch: StepBatch, *, num_rows: int = 2) -> None:
+    shape = (batch.num_segments, num_rows)
+    batch.step(np.full(shape, 5), np.zeros(shape, dtype=np.int64), num_candidates=4)
+
+
+def _pools(memory: StandInMemory) -> Iterator[tuple[int, int, int]]:
+    """Yield segments, slots and address of each binding of a decoder."""
+    for (num_segments, num_slots, _), address in memory.bound_pools:
+        yield num_segments, num_slots, address
+
+
+def test_within_a_bucket_nothing_is_bound_anew_and_no_address_changes(model: StandInModel) -> None:
+    batch = model.new_batch()
+    batch.start(model.encode([[5, 2], [6, 7, 2], [8, 2], [9, 2], [10, 2]]))
+    for _ in range(3):
+        _step(batch)
+        batch.drop(range(batch.num_segments - 1, 0, -1))  # one leaves, the others change places
+        _step(batch)
+        batch.start(model.encode([[11, 12, 2]]))
+
+    assert [num_segments for num_segments, _, _ in _pools(model.memory)] == [8, 4]
+    assert len({address for _, _, address in _pools(model.memory)}) == 1
+
+
+def test_growth_binds_a_longer_pool_and_coming_back_to_fewer_segments_the_same_memory(model: StandInModel) -> None:
+    batch = model.new_batch()
+    batch.start(model.encode([[5, 2], [6, 2]]))
+    for _ in range(LENGTH_BUCKET + 1):
+        _step(batch, num_rows=1)
+    batch.start(model.encode([[5, 2]] * 7))
+    _step(batch, num_rows=1)
+    batch.drop([0, 1])
+    _step(batch, num_rows=1)
+
+    pools = list(_pools(model.memory))
+
+    assert [pool[:2] for pool in pools] == [(2, 32), (2, 64), (16, 64), (2, 64)]
+    assert len({address for *_, address in pools}) == 3
+    assert pools[2][2] == pools[3][2]
+
+
+def test_the_bytes_of_a_step_are_a_small_array_up_and_candidates_down(model: StandInModel) -> None:
+    batch = model.new_batch()
+    batch.start(model.encode([[5, 2]] * 8))
+    _step(batch, num_rows=4)
+    before = len(model.memory.log)
+
+    _step(batch, num_rows=4)
+
+    copies = [(copy.is_up, copy.num_bytes) for copy in model.memory.log[before:]]
+    num_integers = 2 + 4 + 4 + 4 + 8  # length, position, tokens, parents, slots in the mask and in the pool
+    assert copies == [(True, 8 * num_integers * 4), (False, 8 * 4 * 4 * 4), (False, 8 * 4 * 4 * 8)]
+
+
+def test_what_a_segment_left_behind_reaches_no_other(bundle: Bundle) -> None:
+    alone, model = StandInModel(bundle).new_batch(), StandInModel(bundle)
+    batch = model.new_batch()
+    batch.start(model.encode([[5, 2], [6, 2]]))
+    _step(batch)
+    pools = batch._pools.array  # type: ignore[union-attr]
+    model.memory.write(pools, _infinities(model.memory, pools.shape), {0: 0, 1: 1}, axis=2, operation="move")
+    batch.drop([])
+    (source,) = model.encode([[7, 8, 2]])
+    batch.start([source])
+    alone.start(StandInModel(bundle).encode([[7, 8, 2]]))
+
+    for _ in range(3):
+        tokens, parents = np.array([[5, 6]]), np.array([[0, 1]])
+        own = batch.step(tokens, parents, num_candidates=4)
+        expected = alone.step(tokens, parents, num_candidates=4)
+
+        assert own.log_probs.tobytes() == expected.log_probs.tobytes()
+
+
+def _infinities(memory: StandInMemory, shape: tuple[int, ...]) -> DeviceArray:
+    return memory.upload(np.full(shape, np.inf, dtype=memory.float_type), "move")
+
+
+def test_attention_is_that_of_the_cpu_before_and_after_the_first_step(grouped_bundle: Bundle) -> None:
+    sources = [[5, 6, 7, 2], [8, 2], [9] * 40 + [2]]
+    model = StandInModel(grouped_bundle)
+    on_cpu = OnnxStepModel(grouped_bundle, RuntimeSettings(device="cpu"))
+    batches = [one.new_batch() for one in (model, on_cpu)]
+    for batch, one in zip(batches, (model, on_cpu), strict=True):
+        batch.start(one.encode(sources))
+
+    for _ in range(2):
+        for segment, source in enumerate(sources):
+            found, expected = (batch.cross_attention(segment, [10, 11, 2]) for batch in batches)
+            assert found.shape == (2, 2, 3, len(source))
+            np.testing.assert_allclose(found, expected, atol=1e-6)
+        for batch in batches:
+            _step(batch)
+
+
+@pytest.mark.parametrize(
+    ("count", "bucket"), [(1, 1), (2, 2), (3, 4), (5, 8), (8, 8), (9, 16), (16, 16), (17, 24), (33, 40)]
+)
+def test_segments_come_in_buckets(count: int, bucket: int) -> None:
+    assert bucket_of_segments(count) == bucket
+
+
+def _new(segments: list[Segment]) -> tuple[NewSegment, ...]:
+    return tuple(
+        NewSegment(segment_id=index, segment=segment, deadline_s=float("inf")) for index, segment in enumerate(segments)
+    )
+
+
+@pytest.mark.parametrize("num_arrays", range(4))
+def test_a_device_without_memory_left_ends_the_batch_and_not_the_engine(model: StandInModel, num_arrays: int) -> None:
+    segments = [Segment(source_ids=(5, 6, 2), search=SearchConfig(beam_size=2, max_target_tokens=50))] * 5
+    core = CoreBatch(model, clock=lambda: 0.0)
+    core.run_step(BatchCommand(new_segments=_new(segments)[:2]))
+    model.memory.num_arrays_left = num_arrays  # output of the encoder, and room for more segments in both caches
+
+    output = core.run_step(BatchCommand(new_segments=_new(segments)[2:]))
+    model.memory.num_arrays_left = None
+    after = core.run_step(BatchCommand(new_segments=() if num_arrays == 3 else _new(segments)))
+
+    assert ("Failed to allocate memory" in output.fault) is (num_arrays < 3)
+    assert sorted(output.lost_ids) == ([] if num_arrays == 3 else [0, 1, 2, 3, 4])
+    assert not after.fault
+    assert core.num_segments == 5
