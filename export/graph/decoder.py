@@ -60,7 +60,7 @@ def build_decoder(
             rotary=rotary,
         )
     logits = writer.project(writer.final_norm(states, "decoder"))
-    _write_candidates(graph, logits, inputs["num_candidates"], vocabulary_size=config.vocabulary_size)
+    write_candidates(graph, logits, inputs["num_candidates"], vocabulary_size=config.vocabulary_size)
     return graph.build()
 
 
@@ -143,7 +143,7 @@ def pool_shape(config: ModelConfig) -> list[int | str]:
     return ["B", "L", config.num_key_heads * config.head_size]
 
 
-def _write_candidates(graph: GraphBuilder, logits: ir.Value, num_candidates: ir.Value, *, vocabulary_size: int) -> None:
+def write_candidates(graph: GraphBuilder, logits: ir.Value, num_candidates: ir.Value, *, vocabulary_size: int) -> None:
     """Declare the outputs: the best C tokens of every row, found in two stages.
 
     The best C tokens lie in the C chunks of the vocabulary whose best tokens are best, and to find the maxima of chunks

@@ -27,6 +27,9 @@ _FLOAT_TOLERANCE = 2e-5
 _INT8_TOLERANCE = 0.04
 """Mean difference of log-probabilities after 8-bit rounding in some 20 products, as a share of their spread."""
 
+_HALF_TOLERANCE = 0.01
+"""The same after rounding to 16-bit floats between operators."""
+
 _SAME_SCORE = 1e-3
 """Sums of some twenty log-probabilities."""
 
@@ -132,28 +135,26 @@ def reference(variant: dict[str, Any]) -> Transformer:
 
 @pytest.fixture
 def bundle(variant: dict[str, Any], tmp_path: Path) -> Bundle:
-    return build_tiny_bundle(tmp_path / "tiny", is_calibrated=True, calibration=_PAIRS, **variant)
+    precisions = ("fp32", "fp16", "int8")
+    return build_tiny_bundle(
+        tmp_path / "tiny", precisions=precisions, is_calibrated=True, calibration=_PAIRS, **variant
+    )
 
 
-def _graphs(bundle: Bundle, precision: str) -> StepModel:
+def _graphs(bundle: Bundle, precision: str) -> OnnxStepModel:
     return OnnxStepModel(bundle, RuntimeSettings(precision=precision))
 
 
 def test_all_ways_to_compute_a_variant_agree(reference: Transformer, bundle: Bundle) -> None:
     at_once = list(score_at_once(reference, _PAIRS))
 
-    cached, exported, int8 = (
-        list(found)
-        for found in (
-            score_cached(reference, _PAIRS),
-            score_exported(_graphs(bundle, "fp32"), _PAIRS),
-            score_exported(_graphs(bundle, "int8"), _PAIRS),
-        )
-    )
+    cached = list(score_cached(reference, _PAIRS))
+    fp32, fp16, int8 = (list(score_exported(_graphs(bundle, name), _PAIRS)) for name in ("fp32", "fp16", "int8"))
 
     np.testing.assert_allclose(cached, at_once, atol=_FLOAT_TOLERANCE, rtol=0)
-    np.testing.assert_allclose(exported, at_once, atol=_FLOAT_TOLERANCE, rtol=0)
-    assert np.abs(np.array(int8) - at_once).mean() < _INT8_TOLERANCE * np.std(at_once)
+    np.testing.assert_allclose(fp32, at_once, atol=_FLOAT_TOLERANCE, rtol=0)
+    for found, tolerance in ((fp16, _HALF_TOLERANCE), (int8, _INT8_TOLERANCE)):
+        assert np.abs(np.array(found) - at_once).mean() < tolerance * np.std(at_once)
 
 
 def test_beams_of_the_graph_are_those_of_pytorch(reference: Transformer, bundle: Bundle) -> None:
@@ -183,6 +184,23 @@ def test_a_network_read_from_its_bundle_is_the_same(reference: Transformer, bund
 
     found, expected = (list(score_at_once(model, _PAIRS)) for model in (again, reference))
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("num_kv_heads", "share"), [(4, 1), (2, 2), (1, 4)])
+def test_caches_are_smaller_by_the_heads_of_keys_that_are_shared(tmp_path: Path, num_kv_heads: int, share: int) -> None:
+    bundle = build_tiny_bundle(tmp_path / "tiny", precisions=("fp32",), num_heads=4, num_kv_heads=num_kv_heads)
+    model = _graphs(bundle, "fp32")
+    batch = model.new_batch()
+
+    encoded = model.encode([[5, 6, 7, 2]])
+    batch.start(encoded)
+    batch.step(np.array([[1]]), np.array([[0]]), num_candidates=1)
+
+    layers, keys_and_values, source_tokens, d_model, bytes_each = 2, 2, 4, 32, 4
+    assert encoded[0].cross.nbytes == layers * keys_and_values * source_tokens * d_model * bytes_each // share
+    segments, slots, source_room = 8, 32, 8  # rooms of a batch with a single short segment
+    rooms = segments * (slots + source_room)
+    assert model.cache_bytes == layers * keys_and_values * rooms * d_model * bytes_each // share
 
 
 class _TorchModel:
