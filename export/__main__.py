@@ -16,7 +16,7 @@ COMMANDS = {
     "train": "learn a model from parallel text",
     "average": "average the weights of the last checkpoints of a run",
     "plot": "draw the curves of a run again from its log",
-    "import": "make a checkpoint of a bundle, to train it further or to measure it",
+    "import": "read a model of another system, or a bundle, as what the other commands take",
     "bundle": "make a model bundle of a checkpoint",
     "upgrade": "give a bundle of an earlier version of the format what the present one has",
     "shortlist": "give a bundle a shortlist: which target tokens are likely for a source",

@@ -17,6 +17,7 @@ from export.errors import ExportError
 from export.graph.int8_weights import describe_weights
 from export.graph.network import ARITHMETICS, FLOAT_TYPES, Network, write_graphs, write_int8_weights
 from export.graph.write import WeightsFile
+from export.importers.portable import TokenizerDescription, TokenizerFiles
 from service.bundle import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
@@ -31,6 +32,7 @@ from service.bundle import (
     open_bundle,
 )
 from service.runtime.shortlist import Shortlist, open_shortlist
+from service.text.tokenizer import open_tokenizer
 
 _TOKENIZER_NAME = "tokenizer.model"
 _SHORTLIST_NAME = "shortlist.bin"
@@ -58,24 +60,28 @@ class BundleDescription:
     attribution: str = ""
 
 
-def write_bundle(output: Path, network: Network, vocabulary: Vocabulary, description: BundleDescription) -> Manifest:
+def write_bundle(
+    output: Path, network: Network, vocabulary: Vocabulary | TokenizerFiles, description: BundleDescription
+) -> Manifest:
     """Write a bundle into a new directory, which appears whole or not at all.
 
     Raises:
+        BundleError: if the tokenizer of another system does not fit the network.
         BundleWriteError: if the directory exists, or the description or the vocabulary does not fit.
     """
     if unknown := set(description.precisions) - set(ARITHMETICS):
         raise BundleWriteError(f"no such precision: {', '.join(sorted(unknown))}; known: {', '.join(ARITHMETICS)}")
-    if len(vocabulary) != network.config.vocabulary_size:
+    if isinstance(vocabulary, Vocabulary) and len(vocabulary) != network.config.vocabulary_size:
         sizes = f"{len(vocabulary)} pieces, the model {network.config.vocabulary_size}"
         raise BundleWriteError(f"the vocabulary has {sizes}")
     with _new_directory(output) as directory:
-        (directory / _TOKENIZER_NAME).write_bytes(vocabulary.model)
+        tokenizer = vocabulary if isinstance(vocabulary, TokenizerFiles) else _of_one_model(vocabulary)
+        tokenizer.write(directory)
         files = {
             precision: write_graphs(directory, network, precision, description.limits)
             for precision in description.precisions
         }
-        manifest = _manifest(directory, network, files, description)
+        manifest = _manifest(directory, network, files, tokenizer.description, description)
         _write_manifest(directory, manifest)
     return manifest
 
@@ -154,6 +160,7 @@ def _write_manifest(directory: Path, manifest: Manifest) -> None:
     bundle = open_bundle(directory)
     for precision in manifest.precisions:
         bundle.int8_weights(precision)
+    open_tokenizer(bundle)
     if manifest.shortlist is not None:
         open_shortlist(bundle)
 
@@ -167,7 +174,11 @@ def exporter_version() -> str:
 
 
 def _manifest(
-    directory: Path, network: Network, files: dict[str, GraphFiles], description: BundleDescription
+    directory: Path,
+    network: Network,
+    files: dict[str, GraphFiles],
+    tokenizer: TokenizerDescription,
+    description: BundleDescription,
 ) -> Manifest:
     config = network.config
     special_ids = SpecialIds(
@@ -188,7 +199,8 @@ def _manifest(
             limits=description.limits,
             precisions=files,
             default_precision=description.precisions[-1],
-            tokenizer=_TOKENIZER_NAME,
+            tokenizer=tokenizer.model,
+            tokenization=tokenizer.tokenization,
             tensors={name: graph_tensors(config.num_decoder_layers, FLOAT_TYPES[name]) for name in files},
             files={path.name: file_entry(path) for path in sorted(directory.iterdir())},
             scores=description.scores,
@@ -198,6 +210,12 @@ def _manifest(
         )
     except ValidationError as error:
         raise BundleWriteError(f"the manifest would not be valid: {error}") from error
+
+
+def _of_one_model(vocabulary: Vocabulary) -> TokenizerFiles:
+    """Return the files of a vocabulary with SentencePiece's own ids."""
+    files = {_TOKENIZER_NAME: vocabulary.model}
+    return TokenizerFiles(description=TokenizerDescription(model=_TOKENIZER_NAME), files=files)
 
 
 @contextmanager

@@ -16,9 +16,10 @@ from export.errors import CorpusError, RunFolderError, SettingError
 from export.graph.mixed import ProductKind
 from export.graph.network import ARITHMETICS, Network, TrainedModel
 from export.graph.quantize import measure_ranges
-from export.training.checkpoint import load_checkpoint, load_model
+from export.training.checkpoint import load_checkpoint
 from export.training.config import DataConfig, TrainingConfig
 from service.bundle import Limits, Provenance, Score, file_entry
+from service.text.tokenizer import SentencePieceTokenizer
 
 _KIND_HELP: Mapping[ProductKind, str] = {
     ProductKind.VOCABULARY: "the projection to it and the embeddings",
@@ -78,15 +79,15 @@ def run(args: argparse.Namespace) -> int:
     """Write the bundle and say what is in it."""
     trained = TrainedModel.find(args.checkpoint)
     settings = _run_settings(trained)
-    max_tokens = settings.get("training", {}).get("max_tokens", TrainingConfig().max_tokens)
+    longest = _longest(trained, settings)
     description = BundleDescription(
         name=args.name,
         version=args.version,
         source_language=args.source_language,
         target_language=args.target_language,
         limits=Limits(
-            max_source_tokens=args.max_source_tokens or max_tokens,
-            max_target_tokens=args.max_target_tokens or max_tokens,
+            max_source_tokens=args.max_source_tokens or longest.max_source_tokens,
+            max_target_tokens=args.max_target_tokens or longest.max_target_tokens,
         ),
         precisions=tuple(args.precisions.split(",")),
         provenance=_provenance(trained, settings),
@@ -97,15 +98,16 @@ def run(args: argparse.Namespace) -> int:
     kept = _kept(args.keep_fp32, description.precisions)
     is_fixed = _wants_fixed_scales(args, description.precisions)
     text = _calibration_text(args, settings) if is_fixed else None
-    vocabulary = Vocabulary.load(trained.run.vocabulary)
-    model = load_model(trained.checkpoint)
+    portable = trained.portable
+    vocabulary = Vocabulary.load(trained.run.vocabulary) if portable is None else portable.tokenizer_files
+    model = trained.load()
     ranges: Mapping[str, float] = {}
     if text is not None:
-        pairs = _calibration_pairs(text, args.calibration_sentences, vocabulary, description.limits)
+        pairs = _calibration_pairs(text, args.calibration_sentences, trained.open_tokenizer(), description.limits)
         ranges = measure_ranges(model, pairs)
         print(f"int8 activations: fixed scales, measured on {len(pairs)} sentences of {text}")
     elif is_fixed:
-        ranges = _imported_ranges(trained.checkpoint)
+        ranges = _imported_ranges(trained)
     manifest = write_bundle(args.output, Network.of(model, ranges, kept=kept), vocabulary, description)
     print(f"{args.output}: {manifest.name}/{manifest.version} from {trained.checkpoint}")
     place = args.output.resolve()
@@ -189,9 +191,9 @@ def _calibration_text(args: argparse.Namespace, settings: Mapping[str, Any]) -> 
     return None
 
 
-def _imported_ranges(checkpoint: Path) -> Mapping[str, float]:
+def _imported_ranges(trained: TrainedModel) -> Mapping[str, float]:
     """Return the ranges that came with the weights of an imported bundle, saying so; none, and a warning, else."""
-    ranges: Mapping[str, float] = load_checkpoint(checkpoint).get("ranges", {})
+    ranges: Mapping[str, float] = {} if trained.portable else load_checkpoint(trained.checkpoint).get("ranges", {})
     if ranges:
         print("int8 activations: fixed scales, those of the bundle that was imported")
     else:
@@ -204,15 +206,13 @@ def _imported_ranges(checkpoint: Path) -> Mapping[str, float]:
 
 
 def _calibration_pairs(
-    text: _CalibrationText, count: int, vocabulary: Vocabulary, limits: Limits
+    text: _CalibrationText, count: int, tokenizer: SentencePieceTokenizer, limits: Limits
 ) -> list[tuple[list[int], list[int]]]:
     """Return token ids of sources and targets, EOS last, that the model takes; CorpusError if there are none."""
     chosen = read_spread(text.files, count=count, max_malformed=text.max_malformed)
-    sources = vocabulary.encode([pair.source for pair in chosen])
-    targets = vocabulary.encode([pair.target for pair in chosen])
     pairs = [
         (source, target)
-        for source, target in zip(sources, targets, strict=True)
+        for source, target in (tokenizer.encode_pair(pair.source, pair.target) for pair in chosen)
         if len(source) <= limits.max_source_tokens and len(target) <= limits.max_target_tokens
     ]
     if not pairs:
@@ -222,8 +222,17 @@ def _calibration_pairs(
 
 
 def _run_settings(trained: TrainedModel) -> Mapping[str, Any]:
-    """Return what the run folder's config.json says; nothing if a checkpoint lies elsewhere."""
-    return trained.run.read_settings() if (trained.run.path / "config.json").is_file() else {}
+    """Return what the run folder's config.json says; nothing if a checkpoint lies elsewhere, or was imported."""
+    has_settings = trained.portable is None and (trained.run.path / "config.json").is_file()
+    return trained.run.read_settings() if has_settings else {}
+
+
+def _longest(trained: TrainedModel, settings: Mapping[str, Any]) -> Limits:
+    """Return what an imported model is for, or else the longest that a run learned from."""
+    if trained.portable is not None:
+        return trained.portable.limits
+    max_tokens = settings.get("training", {}).get("max_tokens", TrainingConfig().max_tokens)
+    return Limits(max_source_tokens=max_tokens, max_target_tokens=max_tokens)
 
 
 def _provenance(trained: TrainedModel, settings: Mapping[str, Any]) -> Provenance:
@@ -232,7 +241,7 @@ def _provenance(trained: TrainedModel, settings: Mapping[str, Any]) -> Provenanc
         exporter_version=exporter_version(),
         checkpoint=trained.checkpoint.name,
         checkpoint_sha256=file_entry(trained.checkpoint).sha256,
-        training_step=load_checkpoint(trained.checkpoint).get("step"),
+        training_step=None if trained.portable else load_checkpoint(trained.checkpoint).get("step"),
         training_data=tuple(f"{Path(path).parent.name}/{Path(path).name}" for path in files),
     )
 

@@ -1,32 +1,74 @@
-"""`python -m export import`: a run folder with the weights and the vocabulary of a bundle."""
+"""`python -m export import`: a model of another system, or one of our bundles, as what `export bundle` reads."""
 
 import argparse
 from pathlib import Path
 
 import torch
 
+from export.errors import ImportFormatError, SettingError
 from export.importers.bundle import read_network
+from export.importers.huggingface import read_huggingface
+from export.importers.portable import write_portable
 from export.training.checkpoint import save_checkpoint, write_atomically
 from export.training.run_folder import RunFolder
-from service.bundle import open_bundle
+from service.bundle import Tokenization, open_bundle
+
+_FORMATS = {
+    "bundle": "a bundle of our own: a run folder, to train it further or to measure it",
+    "huggingface": "a directory of Hugging Face transformers: Marian (OPUS-MT), M2M-100, NLLB, mBART-50",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument("--bundle", type=Path, required=True, metavar="DIR", help="bundle to read")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="run folder to make")
-    parser.add_argument("--precision", help="whose graphs to read (the bundle's default)")
+    parser.add_argument("path", type=Path, metavar="PATH", help="directory to read")
+    formats = "; ".join(f"{name}: {meaning}" for name, meaning in _FORMATS.items())
+    parser.add_argument("--from", dest="format", choices=_FORMATS, required=True, help=formats)
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory to make")
+    parser.add_argument("--precision", help="of a bundle: whose graphs to read (its default)")
+    for side in ("source", "target"):
+        parser.add_argument(
+            f"--{side}-tag",
+            metavar="TAG",
+            help=f"{side} language, as a model of many languages spells it: de, deu_Latn, de_DE, >>deu<<",
+        )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write `imported.pt`, with the measured ranges of int8 activations if there are any, and the vocabulary.
+    """Write what was read, in the portable format or as a run folder, and say what it is.
 
     Raises:
-        BundleError: if the bundle is damaged or lacks the precision.
-        ImportFormatError: if a graph does not hold the weights of such a network.
-        RunFolderError: if the folder holds checkpoints already.
+        BundleError: if a bundle is damaged or lacks the precision.
+        ImportFormatError: naming what is missing, unknown, or cannot be served.
+        RunFolderError: if the directory exists or, for a bundle, holds checkpoints already.
+        SettingError: if a flag is for another format.
     """
-    bundle = open_bundle(args.bundle)
+    if args.format == "bundle":
+        _refuse(args, "source_tag", "target_tag")
+        return _import_bundle(args)
+    _refuse(args, "precision")
+    imported = read_huggingface(args.path, source_tag=args.source_tag, target_tag=args.target_tag)
+    written = write_portable(args.output, imported.config, imported.limits, imported.weights, imported.tokenizer)
+    num_parameters = sum(tensor.numel() for tensor in imported.weights.values())
+    print(f"{args.output}: {num_parameters:,} parameters of {args.path}")
+    for name, value in written.config.to_dict().items():
+        print(f"  {name:24} {value}")
+    return 0
+
+
+def _refuse(args: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        if (value := getattr(args, name)) is not None:
+            raise SettingError(f"--{name.replace('_', '-')}", value, f"nothing with --from {args.format}")
+
+
+def _import_bundle(args: argparse.Namespace) -> int:
+    """Write `imported.pt`, with the measured ranges of int8 activations if there are any, and the vocabulary."""
+    bundle = open_bundle(args.path)
+    if bundle.manifest.tokenization != Tokenization():
+        raise ImportFormatError(
+            f"{args.path} has the tokenizer of another system: import that system's own files again"
+        )
     network = read_network(bundle, args.precision)
     folder = RunFolder(args.output)
     folder.create()

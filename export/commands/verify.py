@@ -13,7 +13,6 @@ from export.graph.network import FLOAT_TYPES, Network, TrainedModel, write_graph
 from export.graph.translation import TextModel
 from export.graph.verify import Check, check_batching, check_quality, check_steps
 from export.model.transformer import Transformer
-from export.training.checkpoint import load_model
 from service.bundle import Bundle, file_entry, graph_tensors, open_bundle
 from service.decoding.step_model import StepModel
 from service.errors import BundleError
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     bundle = open_bundle(args.bundle)
     trained = TrainedModel.find(args.checkpoint)
     _check_origin(bundle, trained)
-    model = load_model(trained.checkpoint)
+    model = trained.load()
     pairs = read_pairs(args.data, args.limit)
     with tempfile.TemporaryDirectory() as temporary:
         tokenizer = open_tokenizer(bundle)
@@ -91,18 +90,8 @@ class _Verification:
     def _encode(self, pair: Pair) -> tuple[list[int], list[int]]:
         exact = self.models[_EXACT]
         limits = (exact.max_source_tokens, exact.max_target_tokens)
-        tokenizer = exact.tokenizer
-        source, target = (
-            [*token_ids[: limit - 1], tokenizer.eos_id]
-            for token_ids, limit in zip(
-                (
-                    [*tokenizer.source_prefix, *tokenizer.encode(pair.source)],
-                    [*tokenizer.target_prefix, *tokenizer.encode_target(pair.target)],
-                ),
-                limits,
-                strict=True,
-            )
-        )
+        ids = exact.tokenizer.encode_pair(pair.source, pair.target)
+        source, target = ([*side[:-1][: limit - 1], side[-1]] for side, limit in zip(ids, limits, strict=True))
         return source, target
 
 

@@ -13,10 +13,13 @@ from export.graph.int8_weights import describe_weights
 from export.graph.mixed import Mixed, ProductKind
 from export.graph.quantize import Int8
 from export.graph.write import WeightsFile, save_model
+from export.importers.portable import WEIGHTS_NAME, PortableModel
 from export.model.config import ModelConfig
 from export.model.transformer import Transformer
+from export.training.checkpoint import load_model
 from export.training.run_folder import RunFolder
 from service.bundle import Architecture, FloatType, GraphFiles, Int8Weights, Limits
+from service.text.tokenizer import SentencePieceTokenizer
 
 _AVERAGE_NAME = "average.pt"
 """What `python -m export average` writes into a run folder."""
@@ -24,11 +27,13 @@ _AVERAGE_NAME = "average.pt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
-    """The files that training leaves behind."""
+    """The files that training or an import leaves behind."""
 
     checkpoint: Path
     run: RunFolder
-    """Holds the vocabulary, if nothing else."""
+    """Holds the vocabulary, if nothing else; unused by an import."""
+    portable: PortableModel | None = None
+    """What was imported from another system; None: the model was trained here, or imported from a bundle."""
 
     @classmethod
     def find(cls, path: Path) -> "TrainedModel":
@@ -37,9 +42,12 @@ class TrainedModel:
         Of a folder the average is taken, or else the checkpoint with the lowest dev loss, or else what was imported.
 
         Raises:
+            ImportFormatError: if a model in the portable format is not what it should be.
             RunFolderError: if there is no checkpoint, or no vocabulary beside or above it.
         """
         run = RunFolder(path)
+        if PortableModel.is_at(path):
+            return cls(checkpoint=path / WEIGHTS_NAME, run=run, portable=PortableModel.open(path))
         candidates = [path / _AVERAGE_NAME, run.best, run.imported] if path.is_dir() else [path]
         checkpoint = next((candidate for candidate in candidates if candidate.is_file()), None)
         if checkpoint is None:
@@ -49,6 +57,14 @@ class TrainedModel:
         if not holders:
             raise RunFolderError(f"no vocabulary at {' or '.join(str(folder.vocabulary) for folder in folders)}")
         return cls(checkpoint=checkpoint, run=holders[0])
+
+    def load(self) -> Transformer:
+        """Return the network in evaluation mode; RunFolderError or ImportFormatError if that fails."""
+        return load_model(self.checkpoint) if self.portable is None else self.portable.load()
+
+    def open_tokenizer(self) -> SentencePieceTokenizer:
+        """Return the tokenizer; BundleError if its files are none."""
+        return SentencePieceTokenizer(self.run.vocabulary) if self.portable is None else self.portable.open_tokenizer()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         ModelState,
         Precision,
         Priority,
-        ProtectedKind,
         TextFormat,
         WarningKind,
     )
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from dragoman.models import Model, ModelVersion
-    from dragoman.requests import DecodingOptions, ProtectionOptions, SamplingOptions, Term, TranslationRequest
+    from dragoman.requests import DecodingOptions, SamplingOptions, TranslationRequest
     from dragoman.results import Hypothesis, StreamAnswer, TranslatedSentence, Translation, TranslationResult
 
     __version__: str
@@ -84,15 +83,12 @@ __all__ = [
     "PermissionDeniedError",
     "Precision",
     "Priority",
-    "ProtectedKind",
-    "ProtectionOptions",
     "RateLimitedError",
     "RetrySettings",
     "SamplingOptions",
     "ServerError",
     "StartingError",
     "StreamAnswer",
-    "Term",
     "TextFormat",
     "TlsOptions",
     "TranslatedSentence",

@@ -139,6 +139,11 @@ class SentencePieceTokenizer:
         """Return the token ids of a target, without prefix, BOS and EOS; empty if nothing visible is in it."""
         return self._target.encode(text)
 
+    def encode_pair(self, source: str, target: str) -> tuple[list[int], list[int]]:
+        """Return all token ids of a source and a target: prefix, text, EOS."""
+        ids = [*self.source_prefix, *self.encode(source)], [*self.target_prefix, *self.encode_target(target)]
+        return [*ids[0], self.eos_id], [*ids[1], self.eos_id]
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of a target; special tokens and prefix are skipped, bytes that are no UTF-8 become U+FFFD."""
         return self._target.decode([i for i in self._target.checked(token_ids) if i not in self._without_text])
@@ -184,7 +189,7 @@ def open_tokenizer(bundle: Bundle) -> SentencePieceTokenizer:
     )
     for what, found, expected in (
         ("vocabulary size", tokenizer.vocabulary_size, manifest.architecture.vocabulary_size),
-        ("vocabulary size of sources", tokenizer.source_vocabulary_size, manifest.architecture.vocabulary_size),
+        ("vocabulary size of sources", tokenizer.source_vocabulary_size, manifest.architecture.num_source_tokens),
         ("id of padding", tokenizer.pad_id, special_ids.pad),
         ("id of BOS", tokenizer.bos_id, special_ids.bos),
         ("id of EOS", tokenizer.eos_id, special_ids.eos),

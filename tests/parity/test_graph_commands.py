@@ -202,7 +202,7 @@ def test_a_bundle_is_imported_and_made_again_with_measured_scales(run_folder: Pa
     made, again, measured = tmp_path / "made", tmp_path / "again", tmp_path / "measured"
     _bundle(run_folder, made, "--precisions", "fp32,int8")
 
-    imported = main(["import", "--bundle", str(made), "--precision", "fp32", "--output", str(again)])
+    imported = main(["import", str(made), "--from", "bundle", "--precision", "fp32", "--output", str(again)])
 
     limits = ("--max-source-tokens", "60", "--max-target-tokens", "60")
     bundled = _bundle(again, measured, "--precisions", "fp32,int8", "--calibration", str(data), *limits)
@@ -319,7 +319,7 @@ def test_an_imported_bundle_keeps_its_scales(
     made, again, same = tmp_path / "made", tmp_path / "again", tmp_path / "same"
     _bundle(run_folder, made, "--precisions", "int8", "--calibration", str(data))
 
-    imported = main(["import", "--bundle", str(made), "--output", str(again)])
+    imported = main(["import", str(made), "--from", "bundle", "--output", str(again)])
 
     bundled = _bundle(again, same, "--precisions", "int8", "--max-source-tokens", "60", "--max-target-tokens", "60")
     told = capsys.readouterr()

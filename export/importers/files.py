@@ -1,0 +1,129 @@
+"""Reads the files of other systems without running anything that they contain.
+
+A file is read only if it is a regular one within its directory, and its content is bounded by its own size: weights
+come from safetensors, or from PyTorch's pickles with nothing but tensors and plain values. Every key of a configuration
+must be asked for, or be known to change nothing.
+"""
+
+import json
+import pickle
+import zipfile
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from export.errors import ImportFormatError
+from service.bundle import MAX_FILE_BYTES, open_file, read_file
+
+_MAX_PLAIN_BYTES: Final = 256 << 20
+"""Of a file that is read whole: configurations, vocabularies, SentencePiece models."""
+
+_T = TypeVar("_T")
+
+_FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def read_plain(path: Path) -> bytes:
+    """Return the content of a file; ImportFormatError if it is missing, too large, no file, or elsewhere."""
+    try:
+        return read_file(path, max_bytes=_MAX_PLAIN_BYTES)
+    except OSError as error:
+        raise ImportFormatError(f"cannot read {path}: {error.strerror}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; ImportFormatError if there is none, or a key stands twice."""
+
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) != len(pairs):
+            raise ValueError("a key that stands twice in an object")
+        return fields
+
+    try:
+        fields = json.loads(read_plain(path), object_pairs_hook=distinct)
+    except (ValueError, RecursionError) as error:
+        raise ImportFormatError(f"{path} holds no JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ImportFormatError(f"{path} holds {type(fields).__name__}: expected an object")
+    return fields
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the float tensors of a file of safetensors, or of a PyTorch checkpoint in which there is nothing else.
+
+    Raises:
+        ImportFormatError: if it cannot be read, is none, or holds what is no float tensor.
+    """
+    try:
+        open_file(path, max_bytes=MAX_FILE_BYTES).close()
+        content = load_file(path) if path.suffix == ".safetensors" else _unpickle(path)
+    except OSError as error:
+        raise ImportFormatError(f"cannot read {path}: {error.strerror or error}") from error
+    except (SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise ImportFormatError(f"cannot read {path}: {error}") from error
+    if not isinstance(content, dict):
+        raise ImportFormatError(f"{path} holds {type(content).__name__}: expected tensors by name")
+    for name, tensor in content.items():
+        if not isinstance(tensor, Tensor) or tensor.dtype not in _FLOATS:
+            found = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise ImportFormatError(f"{path}: {name} is {found}: expected a tensor of floats")
+    return {str(name): tensor.float() for name, tensor in content.items()}
+
+
+def _unpickle(path: Path) -> Any:
+    if not zipfile.is_zipfile(path):
+        raise ImportFormatError(f"cannot read {path}: no checkpoint, or one in the format before PyTorch 1.6")
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+class ForeignConfig:
+    """The configuration of another system, of which no key may be left over."""
+
+    def __init__(self, path: Path, fields: dict[str, Any]) -> None:
+        self.path = path
+        self._left = dict(fields)
+
+    @classmethod
+    def read(cls, path: Path, *, is_optional: bool = False) -> "ForeignConfig":
+        """Read a JSON file; one that is optional and missing has no keys."""
+        return cls(path, {} if is_optional and not path.exists() else read_json(path))
+
+    def take(self, key: str, kind: type[_T], default: _T | None = None) -> _T:
+        """Return a value, or the default if it is absent or null; ImportFormatError if it is of another type."""
+        value = self._left.pop(key, None)
+        if value is None:
+            value = default
+        if isinstance(value, bool) != (kind is bool) or not isinstance(value, kind):
+            raise self._error(key, value, f"a value of type {kind.__name__}")
+        return value
+
+    def take_optional(self, key: str, kind: type[_T]) -> _T | None:
+        """Return a value; None if it is absent or null."""
+        return self.take(key, kind) if self._left.get(key) is not None else self._left.pop(key, None)
+
+    def require(self, key: str, *allowed: object) -> None:
+        """Refuse a value, if there is one, that is none of those allowed; null is."""
+        value = self._left.pop(key, None)
+        if value is not None and value not in allowed:
+            raise self._error(key, value, " or ".join(map(repr, allowed)))
+
+    def ignore(self, keys: Iterable[str]) -> None:
+        """Leave out keys that change nothing of what a model computes."""
+        for key in keys:
+            self._left.pop(key, None)
+
+    def finish(self, known: Collection[str] = ()) -> None:
+        """Raise ImportFormatError, naming the first key that nobody asked for."""
+        self.ignore(known)
+        for key, value in self._left.items():
+            raise self._error(key, value, "an option that this importer knows")
+
+    def _error(self, key: str, value: object, expected: str) -> ImportFormatError:
+        told = repr(value)
+        return ImportFormatError(f"{self.path}: {key} is {told[:200]}: expected {expected}")

@@ -1,0 +1,245 @@
+"""Reads the tokenizers of Hugging Face transformers that rest on SentencePiece: which pieces have which ids."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from sentencepiece import SentencePieceProcessor
+
+from export.errors import ImportFormatError
+from export.importers.files import ForeignConfig, read_json, read_plain
+from export.importers.portable import TokenizerDescription, TokenizerFiles
+
+Pieces = tuple[str | None, ...]
+"""The spelling of each token by its id; None: no text has it."""
+
+_PIECES_NAME, _SOURCE_PIECES_NAME = "pieces.json", "source_pieces.json"
+
+_HARMLESS: Final = (
+    *("tokenizer_class", "name_or_path", "special_tokens_map_file", "tokenizer_file", "backend", "is_local"),
+    *(
+        "local_files_only",
+        "model_max_length",
+        "src_lang",
+        "tgt_lang",
+        "source_lang",
+        "target_lang",
+        "target_vocab_file",
+    ),
+    *("clean_up_tokenization_spaces", "return_tensors", "padding_side", "truncation_side", "processor_class"),
+    *("num_madeup_words", "additional_special_tokens", "extra_special_tokens", "unk_id", "vocab", "model_type"),
+)
+"""Keys of `tokenizer_config.json` that do not change the ids of a text."""
+
+_SPECIAL: Final = {
+    "bos_token": "<s>",
+    "cls_token": "<s>",
+    "eos_token": "</s>",
+    "sep_token": "</s>",
+    "unk_token": "<unk>",
+    "pad_token": "<pad>",
+    "mask_token": "<mask>",
+}
+"""Special tokens as all of these models spell them."""
+
+_LANGUAGES: Final = {
+    "m2m100": (
+        "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu "
+        "hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt "
+        "ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu"
+    ),
+    "wmt21": "en ha is ja cs ru zh de",
+}
+"""Languages of M2M-100 in the order of their ids, which its files do not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """The text side of a model."""
+
+    model: bytes
+    """SentencePiece model of targets."""
+    source_model: bytes | None = None
+    """That of sources, if it is another."""
+    pieces: Pieces
+    source_pieces: Pieces | None = None
+    """Those of sources, if their vocabulary is another."""
+    source_prefix: tuple[int, ...] = field(default=())
+    target_prefix: tuple[int, ...] = field(default=())
+
+    def files(self) -> TokenizerFiles:
+        """Return the files of the tokenizer."""
+        contents = {"target.spm": self.model, _PIECES_NAME: _dumped(self.pieces)}
+        if self.source_model is not None:
+            contents["source.spm"] = self.source_model
+        if self.source_pieces is not None:
+            contents[_SOURCE_PIECES_NAME] = _dumped(self.source_pieces)
+        description = TokenizerDescription(
+            model="target.spm",
+            source_model=None if self.source_model is None else "source.spm",
+            pieces=_PIECES_NAME,
+            source_pieces=None if self.source_pieces is None else _SOURCE_PIECES_NAME,
+            source_prefix=self.source_prefix,
+            target_prefix=self.target_prefix,
+        )
+        return TokenizerFiles(description=description, files=contents)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRequest:
+    """What a reader of a tokenizer must know."""
+
+    directory: Path
+    settings: ForeignConfig
+    """`tokenizer_config.json`."""
+    vocabulary_size: int
+    source_vocabulary_size: int
+    source_tag: str | None
+    target_tag: str | None
+
+    def finish(self) -> None:
+        """Refuse what is left of the settings; ImportFormatError names it."""
+        for key, spelling in _SPECIAL.items():
+            if _content(self.settings.take_optional(key, object)) not in (None, spelling):
+                raise ImportFormatError(f"{self.settings.path}: {key} is not {spelling!r}, its name in these models")
+        self.settings.require("sp_model_kwargs", {})
+        self.settings.require("add_bos_token", False)
+        self.settings.require("add_prefix_space", True)
+        self.settings.finish(_HARMLESS)
+
+
+def read_marian(request: TextRequest) -> Text:
+    """Read `source.spm`, `target.spm` and `vocab.json`, or two vocabularies.
+
+    A model with tags of target languages, such as `>>deu<<`, needs one of them.
+    """
+    directory, settings = request.directory, request.settings
+    is_separate = settings.take("separate_vocabs", bool, default=False)
+    settings.ignore(["added_tokens_decoder"])  # special tokens, by the ids that vocab.json has
+    source = _by_id(directory / "vocab.json", request.source_vocabulary_size)
+    target = _by_id(directory / "target_vocab.json", request.vocabulary_size) if is_separate else source
+    tags = {piece: i for i, piece in enumerate(source) if piece and piece.startswith(">>") and piece.endswith("<<")}
+    if request.source_tag is not None:
+        raise ImportFormatError(f"{directory}: a model of this kind has no tags of source languages")
+    if tags and request.target_tag is None:
+        known = ", ".join(sorted(tags)[:8])
+        raise ImportFormatError(f"{directory} translates into many languages: give one of {known}, ... as target tag")
+    prefix = () if request.target_tag is None else (_find_tag(tags, request.target_tag, directory),)
+    request.finish()
+    models = [read_plain(directory / f"{side}.spm") for side in ("source", "target")]
+    return Text(
+        model=models[1],
+        source_model=None if models[0] == models[1] else models[0],
+        pieces=target,
+        source_pieces=source if is_separate else None,
+        source_prefix=prefix,
+    )
+
+
+def read_m2m100(request: TextRequest) -> Text:
+    """Read `sentencepiece.bpe.model` and `vocab.json`; tags of languages follow the pieces."""
+    directory, settings = request.directory, request.settings
+    languages = settings.take("language_codes", str, default="m2m100")
+    if languages not in _LANGUAGES:
+        raise ImportFormatError(f"{settings.path}: language_codes is {languages!r}: expected {', '.join(_LANGUAGES)}")
+    settings.ignore(["added_tokens_decoder"])
+    pieces = list(_by_id(directory / "vocab.json", request.vocabulary_size))
+    first = 1 + max(token_id for token_id, piece in enumerate(pieces) if piece is not None)
+    tags = [f"__{language}__" for language in _LANGUAGES[languages].split()]
+    if first + len(tags) > len(pieces):
+        raise ImportFormatError(f"{directory}: no room for the tags of {len(tags)} languages from id {first} on")
+    pieces[first : first + len(tags)] = tags
+    request.finish()
+    return _tagged(request, tuple(pieces), {tag: first + index for index, tag in enumerate(tags)}, spelled="__{}__")
+
+
+def read_fairseq(request: TextRequest) -> Text:
+    """Read `sentencepiece.bpe.model`, whose pieces have ids one above its own, with the special tokens of fairseq.
+
+    Tags of languages are the added tokens of `tokenizer.json`, `tokenizer_config.json` or `added_tokens.json`.
+    """
+    directory, settings = request.directory, request.settings
+    settings.require("legacy_behaviour", False)  # else sources end with the tag of their language, not with </s>
+    added = _added_tokens(directory, settings)
+    own = _own_pieces(read_plain(directory / "sentencepiece.bpe.model"), directory)
+    if own[:3] != ["<unk>", "<s>", "</s>"]:
+        raise ImportFormatError(f"{directory}: sentencepiece.bpe.model begins with {own[:3]}: not a model of fairseq")
+    pieces: list[str | None] = ["<s>", "<pad>", "</s>", "<unk>", *own[3:]]
+    if len(pieces) > request.vocabulary_size:
+        raise ImportFormatError(f"{directory}: {len(pieces)} pieces, more than {request.vocabulary_size} embeddings")
+    pieces += [None] * (request.vocabulary_size - len(pieces))
+    for piece, token_id in added.items():
+        if token_id >= len(pieces) or pieces[token_id] not in (None, piece):
+            raise ImportFormatError(f"{directory}: token {piece!r} is added as {token_id}, which is taken or too large")
+        pieces[token_id] = piece
+    request.finish()
+    return _tagged(request, tuple(pieces), added, spelled="{}")
+
+
+def _tagged(request: TextRequest, pieces: Pieces, tags: Mapping[str, int], *, spelled: str) -> Text:
+    """Return the text side of a model of many languages, whose tags have ids, with one SentencePiece model."""
+    ids = []
+    for side, tag in (("source", request.source_tag), ("target", request.target_tag)):
+        if tag is None:
+            raise ImportFormatError(f"{request.directory} has many languages: give the tag of the {side} language")
+        ids.append(_find_tag(tags, tag if tag in tags else spelled.format(tag), request.directory))
+    model = read_plain(request.directory / "sentencepiece.bpe.model")
+    return Text(model=model, pieces=pieces, source_prefix=(ids[0],), target_prefix=(ids[1],))
+
+
+def _find_tag(tags: Mapping[str, int], tag: str, directory: Path) -> int:
+    if tag not in tags:
+        known = ", ".join(sorted(tags)[:8]) or "none"
+        raise ImportFormatError(f"{directory} has no tag {tag!r}: it has {known}{', ...' if len(tags) > 8 else ''}")
+    return tags[tag]
+
+
+def _by_id(path: Path, size: int) -> Pieces:
+    """Return the pieces of a JSON object from piece to id."""
+    pieces: list[str | None] = [None] * size
+    for piece, token_id in read_json(path).items():
+        if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < size:
+            raise ImportFormatError(f"{path}: the id of {piece!r} is {token_id!r}: expected 0 to {size - 1}")
+        if pieces[token_id] is not None:
+            raise ImportFormatError(f"{path}: {piece!r} and {pieces[token_id]!r} have the same id {token_id}")
+        pieces[token_id] = piece
+    return tuple(pieces)
+
+
+def _added_tokens(directory: Path, settings: ForeignConfig) -> dict[str, int]:
+    """Return added tokens, by their spelling, from wherever they are told; all places must agree."""
+    places: list[Sequence[tuple[Any, Any]]] = []
+    decoder = settings.take("added_tokens_decoder", dict, default={})
+    places.append([(_content(token), int(token_id)) for token_id, token in decoder.items() if str(token_id).isdigit()])
+    if (directory / "tokenizer.json").exists():
+        tokens = read_json(directory / "tokenizer.json").get("added_tokens") or []
+        places.append([(token.get("content"), token.get("id")) for token in tokens if isinstance(token, dict)])
+    if (directory / "added_tokens.json").exists():
+        places.append(list(read_json(directory / "added_tokens.json").items()))
+    added: dict[str, int] = {}
+    for piece, token_id in (pair for place in places for pair in place):
+        if not isinstance(piece, str) or not isinstance(token_id, int) or token_id < 0:
+            raise ImportFormatError(f"{directory}: an added token is {piece!r} with id {token_id!r}")
+        if added.setdefault(piece, token_id) != token_id:
+            raise ImportFormatError(f"{directory}: token {piece!r} is added as {added[piece]} and as {token_id}")
+    return added
+
+
+def _own_pieces(model: bytes, directory: Path) -> list[str]:
+    processor = SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(model)
+    except RuntimeError as error:
+        raise ImportFormatError(f"{directory}: sentencepiece.bpe.model is no SentencePiece model") from error
+    return [str(processor.IdToPiece(token_id)) for token_id in range(processor.GetPieceSize())]
+
+
+def _content(token: object) -> object:
+    """Return the spelling of a token that may be described by an object."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _dumped(pieces: Pieces) -> bytes:
+    return (json.dumps(pieces, ensure_ascii=False) + "\n").encode()

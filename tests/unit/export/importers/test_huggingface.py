@@ -1,0 +1,225 @@
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from export.errors import ImportFormatError
+from export.importers.huggingface import read_huggingface
+from tests.foreign_models import change, save_m2m100, save_marian, save_mbart50, save_nllb
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("saved") / "marian"
+    save_marian(directory)
+    return directory
+
+
+@pytest.fixture
+def marian(saved: Path, tmp_path: Path) -> Path:
+    shutil.copytree(saved, tmp_path / "marian")
+    return tmp_path / "marian"
+
+
+def _rewrite(directory: Path, alter: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    alter(tensors)
+    save_file(tensors, directory / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"rope_theta": 10000.0}, "config.json: rope_theta is 10000.0: expected an option that this importer knows"),
+        ({"activation_function": "gelu_new"}, "activation_function is 'gelu_new': expected relu, gelu, swish"),
+        ({"decoder_attention_heads": 4}, "decoder_attention_heads is 4: expected 2"),
+        ({"decoder_ffn_dim": 32}, "decoder_ffn_dim is 32: expected 24"),
+        ({"normalize_before": True}, "normalize_before is True: expected False"),
+        ({"normalize_embedding": True}, "normalize_embedding is True"),
+        ({"add_final_layer_norm": True}, "add_final_layer_norm is True"),
+        ({"static_position_embeddings": False}, "static_position_embeddings is False: expected True"),
+        ({"layer_norm_eps": 1e-6}, "layer_norm_eps is 1e-06: expected 1e-05"),
+        ({"bad_words_ids": [[3]]}, r"bad_words_ids is \[\[3\]\]: expected \[\[8"),
+        ({"forced_bos_token_id": 5}, "forced_bos_token_id is 5"),
+        ({"suppress_tokens": [5]}, r"suppress_tokens is \[5\]"),
+        ({"no_repeat_ngram_size": 3}, "no_repeat_ngram_size is 3"),
+        ({"d_model": "16"}, "d_model is '16': expected a value of type int"),
+        ({"encoder_layers": True}, "encoder_layers is True: expected a value of type int"),
+        ({"eos_token_id": 2}, "eos_token_id is 2, which is not </s>"),
+        ({"decoder_vocab_size": 7}, "decoder_vocab_size is 7"),
+        ({"is_encoder_decoder": False}, "is_encoder_decoder is False"),
+        ({"vocab_size": 1 << 40}, "vocabulary_size is 1099511627776"),
+        ({"model_type": "t5"}, "type t5 cannot be served: its attention has a relative position bias"),
+        ({"model_type": "bart"}, "byte-level BPE"),
+        ({"model_type": "gpt2"}, "model_type is 'gpt2': expected marian, m2m_100, mbart"),
+    ],
+)
+def test_an_option_that_would_change_a_result_is_refused_by_name(
+    marian: Path, fields: dict[str, Any], told: str
+) -> None:
+    change(marian / "config.json", **fields)
+
+    with pytest.raises(ImportFormatError, match=told):
+        read_huggingface(marian)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"sp_model_kwargs": {"enable_sampling": True}}, "sp_model_kwargs is {'enable_sampling': True}"),
+        ({"tokenizer_class": "T5Tokenizer"}, "tokenizer_class is 'T5Tokenizer': expected MarianTokenizer"),
+        ({"do_lower_case": True}, "tokenizer_config.json: do_lower_case is True"),
+        ({"unk_token": "[UNK]"}, "unk_token is not '<unk>'"),
+    ],
+)
+def test_an_option_of_the_tokenizer_that_would_change_ids_is_refused_by_name(
+    marian: Path, fields: dict[str, Any], told: str
+) -> None:
+    change(marian / "tokenizer_config.json", **fields)
+
+    with pytest.raises(ImportFormatError, match=told):
+        read_huggingface(marian)
+
+
+def test_rules_of_generation_are_read_like_those_of_the_model(marian: Path) -> None:
+    change(marian / "generation_config.json", watermarking_config={"seed": 1})
+
+    with pytest.raises(ImportFormatError, match=r"generation_config.json: watermarking_config is \{'seed': 1\}"):
+        read_huggingface(marian)
+
+
+def test_keys_of_old_configurations_that_say_what_is_so_anyway_are_no_error(marian: Path) -> None:
+    old = {"normalize_before": False, "static_position_embeddings": True, "num_hidden_layers": 2, "num_beams": 6}
+    change(marian / "config.json", **old, id2label={"0": "LABEL_0"}, bad_words_ids=[[82]], gradient_checkpointing=False)
+
+    assert read_huggingface(marian).config.activation == "swish"
+
+
+def test_older_checkpoints_are_read_without_running_them(marian: Path) -> None:
+    expected = read_huggingface(marian).weights
+    tensors = load_file(marian / "model.safetensors")
+    stored = {**tensors, "lm_head.weight": tensors["model.shared.weight"]}
+    torch.save(stored, marian / "pytorch_model.bin")
+    (marian / "model.safetensors").unlink()
+
+    found = read_huggingface(marian).weights
+
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+class _Malicious:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return os.mkdir, (str(self._path),)
+
+
+def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(marian: Path, tmp_path: Path) -> None:
+    (marian / "model.safetensors").unlink()
+    torch.save({"model.shared.weight": _Malicious(tmp_path / "done")}, marian / "pytorch_model.bin")
+
+    with pytest.raises(ImportFormatError, match=r"cannot read .*pytorch_model.bin"):
+        read_huggingface(marian)
+    (marian / "pytorch_model.bin").write_bytes(pickle.dumps(_Malicious(tmp_path / "done")))
+    with pytest.raises(ImportFormatError, match=r"no checkpoint, or one in the format before PyTorch 1.6"):
+        read_huggingface(marian)
+
+    assert not (tmp_path / "done").exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "source.spm", "vocab.json", "model.safetensors"])
+def test_a_link_out_of_the_directory_is_not_followed(marian: Path, tmp_path: Path, name: str) -> None:
+    (marian / name).rename(tmp_path / name)
+    (marian / name).symlink_to(tmp_path / name)
+
+    with pytest.raises(ImportFormatError, match=f"cannot read .*{name}: a link that leads out of its directory"):
+        read_huggingface(marian)
+
+
+def test_weights_in_many_files_are_found_by_their_index(marian: Path) -> None:
+    expected = read_huggingface(marian).weights
+    tensors = load_file(marian / "model.safetensors")
+    parts = {"a.safetensors": sorted(tensors)[::2], "b.safetensors": sorted(tensors)[1::2]}
+    for file, names in parts.items():
+        save_file({name: tensors[name] for name in names}, marian / file)
+    index = {"weight_map": {name: file for file, names in parts.items() for name in names}}
+    (marian / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    (marian / "model.safetensors").unlink()
+
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in read_huggingface(marian).weights.items())
+
+    change(marian / "model.safetensors.index.json", weight_map={"model.shared.weight": "../a.safetensors"})
+    with pytest.raises(ImportFormatError, match=r"'\.\./a\.safetensors' is no name of a file beside it"):
+        read_huggingface(marian)
+
+
+@pytest.mark.parametrize(
+    ("alter", "told"),
+    [
+        (lambda tensors: tensors.pop("model.encoder.layers.1.fc1.bias"), "no tensor model.encoder.layers.1.fc1.bias"),
+        (lambda tensors: tensors.update(adapter=torch.ones(2)), "nothing is known of tensor adapter"),
+        (lambda tensors: tensors.update({"lm_head.weight": torch.ones(83, 16)}), "lm_head.weight is not model.shared"),
+        (
+            lambda tensors: tensors.update({"model.encoder.embed_positions.weight": torch.ones(64, 16)}),
+            "embed_positions.weight holds other positions",
+        ),
+        (
+            lambda tensors: tensors.update(final_logits_bias=torch.zeros(83, dtype=torch.int64)),
+            "final_logits_bias is torch.int64: expected a tensor of floats",
+        ),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(
+    marian: Path, alter: Callable[[dict[str, torch.Tensor]], object], told: str
+) -> None:
+    _rewrite(marian, alter)
+
+    with pytest.raises(ImportFormatError, match=told):
+        read_huggingface(marian)
+
+
+def test_ids_outside_the_vocabulary_are_refused(marian: Path) -> None:
+    change(marian / "vocab.json", extra=83)
+
+    with pytest.raises(ImportFormatError, match="the id of 'extra' is 83: expected 0 to 82"):
+        read_huggingface(marian)
+
+
+def test_a_model_into_many_languages_needs_one_of_its_tags(tmp_path: Path) -> None:
+    save_marian(tmp_path / "theirs", tags=(">>deu<<", ">>fra<<"))
+
+    with pytest.raises(ImportFormatError, match="many languages: give one of >>deu<<, >>fra<<"):
+        read_huggingface(tmp_path / "theirs")
+    with pytest.raises(ImportFormatError, match="has no tag '>>ita<<': it has >>deu<<, >>fra<<"):
+        read_huggingface(tmp_path / "theirs", target_tag=">>ita<<")
+    described = read_huggingface(tmp_path / "theirs", target_tag=">>fra<<").tokenizer.description
+
+    vocabulary = json.loads((tmp_path / "theirs" / "vocab.json").read_text(encoding="utf-8"))
+    assert described.source_prefix == (vocabulary[">>fra<<"],)
+
+
+@pytest.mark.parametrize("save", [save_m2m100, save_nllb, save_mbart50])
+def test_a_model_of_many_languages_needs_the_tags_of_both_sides(tmp_path: Path, save: Callable[..., Any]) -> None:
+    save(tmp_path / "theirs")
+
+    with pytest.raises(ImportFormatError, match="has many languages: give the tag of the source language"):
+        read_huggingface(tmp_path / "theirs")
+    with pytest.raises(ImportFormatError, match=r"has no tag '.*qq.*': it has"):
+        read_huggingface(tmp_path / "theirs", source_tag="qq", target_tag="de")
+
+
+def test_a_source_that_ends_with_its_language_is_refused(tmp_path: Path) -> None:
+    save_nllb(tmp_path / "theirs")
+    change(tmp_path / "theirs" / "tokenizer_config.json", legacy_behaviour=True)
+
+    with pytest.raises(ImportFormatError, match="legacy_behaviour is True: expected False"):
+        read_huggingface(tmp_path / "theirs", source_tag="eng_Latn", target_tag="deu_Latn")
