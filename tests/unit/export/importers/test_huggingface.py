@@ -55,7 +55,7 @@ def _rewrite(directory: Path, alter: Callable[[dict[str, torch.Tensor]], object]
         ({"eos_token_id": 2}, "eos_token_id is 2, which is not </s>"),
         ({"decoder_vocab_size": 7}, "decoder_vocab_size is 7"),
         ({"is_encoder_decoder": False}, "is_encoder_decoder is False"),
-        ({"vocab_size": 1 << 40}, "vocabulary_size is 1099511627776"),
+        ({"vocab_size": 1 << 40, "decoder_vocab_size": None}, "vocabulary_size is 1099511627776"),
         ({"model_type": "t5"}, "type t5 cannot be served: its attention has a relative position bias"),
         ({"model_type": "bart"}, "byte-level BPE"),
         ({"model_type": "gpt2"}, "model_type is 'gpt2': expected marian, m2m_100, mbart"),
