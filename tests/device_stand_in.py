@@ -1,4 +1,7 @@
-"""A device in the place of a GPU: ONNX Runtime on the CPU, whose arrays the host reaches only as it would a GPU's."""
+"""A device in the place of a GPU: ONNX Runtime on the CPU, whose arrays the host reaches only as it would a GPU's.
+
+Where there is a GPU, tests with the mark `gpu` put it in the place of the stand-in.
+"""
 
 import ctypes
 from collections.abc import Mapping
@@ -8,14 +11,23 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+import pytest
 from numpy.typing import DTypeLike, NDArray
 
 from service.bundle import Bundle, FloatType
 from service.runtime.device import BoundGraph, DeviceArray, DeviceMemory, Operation
 from service.runtime.encoder import EncodingModel
 from service.runtime.onnx_model import OnnxStepModel
-from service.runtime.session import open_sessions, open_small_graph
-from service.runtime.settings import RuntimeSettings
+from service.runtime.session import cuda_fault, open_sessions, open_small_graph
+from service.runtime.settings import Device, RuntimeSettings
+
+_FAULT = cuda_fault(0)
+
+DEVICES = (
+    "cpu",
+    pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(_FAULT is not None, reason=str(_FAULT))]),
+)
+"""Parameters of a test: the stand-in, and a GPU if there is one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +50,9 @@ class Copy:
 class StandInMemory(DeviceMemory):
     """Remembers every copy and every binding of a decoder's pools, and fails as a device does whose memory is full."""
 
-    def __init__(self, float_type: FloatType) -> None:
-        open_graph = partial(open_small_graph, settings=RuntimeSettings(), device="cpu")
-        super().__init__("cpu", 0, float_type=float_type, open_graph=open_graph)
+    def __init__(self, float_type: FloatType, device: Device = "cpu") -> None:
+        open_graph = partial(open_small_graph, settings=RuntimeSettings(), device=device)
+        super().__init__(device, 0, float_type=float_type, open_graph=open_graph)
         self.log: list[Copy] = []
         self.bound_pools: list[tuple[tuple[int, ...], int]] = []
         """Shape and address of the pool of each binding of a decoder."""
@@ -88,11 +100,11 @@ def read(array: DeviceArray) -> NDArray[Any]:
 
 
 class StandInModel(OnnxStepModel):
-    """A network on the stand-in."""
+    """A network on the stand-in, or on a GPU whose copies are remembered, too."""
 
-    def __init__(self, bundle: Bundle, *, precision: str = "fp32") -> None:
-        sessions = open_sessions(bundle, RuntimeSettings(device="cpu", precision=precision))
-        self.memory = StandInMemory(sessions.float_type)
+    def __init__(self, bundle: Bundle, *, precision: str = "fp32", device: Device = "cpu") -> None:
+        sessions = open_sessions(bundle, RuntimeSettings(device=device, precision=precision))
+        self.memory = StandInMemory(sessions.float_type, device)
         EncodingModel.__init__(self, replace(sessions, device_memory=self.memory))
 
 

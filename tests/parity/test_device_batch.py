@@ -3,21 +3,27 @@
 from collections.abc import Iterator
 
 import numpy as np
+import onnxruntime
 import pytest
 
-from service.bundle import Bundle
+from service.bundle import Bundle, FloatType
 from service.datatypes import Hypothesis, SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import StepBatch, StepModel
 from service.engine.core import CoreBatch
 from service.engine.protocol import BatchCommand, NewSegment
+from service.runtime.cache_graphs import advance_graph, write_graph, zeros_graph
 from service.runtime.device import DeviceArray
 from service.runtime.device_batch import bucket_of_segments
 from service.runtime.kv_pool import LENGTH_BUCKET
 from service.runtime.onnx_model import OnnxStepModel
-from service.runtime.settings import RuntimeSettings
-from tests.device_stand_in import StandInMemory, StandInModel
+from service.runtime.session import providers
+from service.runtime.settings import Device, RuntimeSettings
+from tests.device_stand_in import DEVICES, StandInMemory, StandInModel
 from tests.tiny_bundle import build_tiny_bundle
+
+_TOLERANCE = 2e-5
+"""Log-probabilities and weights from sums in another order."""
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +38,9 @@ def grouped_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return build_tiny_bundle(directory, precisions=("fp32",), num_kv_heads=1, head_dim=24, positions="rotary")
 
 
-@pytest.fixture
-def model(bundle: Bundle) -> StandInModel:
-    return StandInModel(bundle)
+@pytest.fixture(params=DEVICES)
+def model(request: pytest.FixtureRequest, bundle: Bundle) -> StandInModel:
+    return StandInModel(bundle, device=request.param)
 
 
 def _segments(count: int, seed: int) -> list[Segment]:
@@ -77,6 +83,33 @@ def test_every_hypothesis_is_that_of_the_cpu(bundle: Bundle, precision: str) -> 
 
     assert found == _decode(on_cpu, segments, batch_size=7)
     assert len({hypotheses for hypotheses in found if hypotheses}) > 15
+
+
+@pytest.mark.parametrize(("precision", "least_equal"), [("fp32", 0.98), ("fp16", 0.9)])
+@pytest.mark.parametrize("device", DEVICES[1:])
+def test_best_hypotheses_on_a_gpu_are_those_of_the_cpu(
+    bundle: Bundle, device: Device, precision: str, least_equal: float
+) -> None:
+    segments = _segments(100, seed=8)
+    on_cpu = OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision="fp32"))
+
+    found, expected = (
+        _decode(model, segments, batch_size=30)
+        for model in (StandInModel(bundle, precision=precision, device=device), on_cpu)
+    )
+
+    best = [[one[0].token_ids if one else () for one in hypotheses] for hypotheses in (found, expected)]
+    assert np.mean([one == other for one, other in zip(*best, strict=True)]) >= least_equal
+
+
+@pytest.mark.parametrize("float_type", ["float32", "float16"])
+@pytest.mark.parametrize("device", DEVICES[1:])
+def test_a_gpu_runs_every_node_that_changes_caches_itself(device: Device, float_type: FloatType) -> None:
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")  # or else the session is not opened
+
+    for make in (zeros_graph, write_graph, advance_graph):
+        onnxruntime.InferenceSession(make(float_type), options, providers=providers(device, RuntimeSettings())[:1])
 
 
 def test_query_heads_may_share_keys_and_values(grouped_bundle: Bundle) -> None:
@@ -158,9 +191,9 @@ def test_the_bytes_of_a_step_are_a_small_array_up_and_candidates_down(model: Sta
     assert copies == [(True, 8 * num_integers * 4), (False, 8 * 4 * 4 * 4), (False, 8 * 4 * 4 * 8)]
 
 
-def test_what_a_segment_left_behind_reaches_no_other(bundle: Bundle) -> None:
-    alone, model = StandInModel(bundle).new_batch(), StandInModel(bundle)
-    batch = model.new_batch()
+def test_what_a_segment_left_behind_reaches_no_other(bundle: Bundle, model: StandInModel) -> None:
+    others = StandInModel(bundle)
+    batch, alone = model.new_batch(), others.new_batch()
     batch.start(model.encode([[5, 2], [6, 2]]))
     _step(batch)
     pools = batch._pools.array  # type: ignore[union-attr]
@@ -168,23 +201,24 @@ def test_what_a_segment_left_behind_reaches_no_other(bundle: Bundle) -> None:
     batch.drop([])
     (source,) = model.encode([[7, 8, 2]])
     batch.start([source])
-    alone.start(StandInModel(bundle).encode([[7, 8, 2]]))
+    alone.start(others.encode([[7, 8, 2]]))
 
     for _ in range(3):
         tokens, parents = np.array([[5, 6]]), np.array([[0, 1]])
         own = batch.step(tokens, parents, num_candidates=4)
         expected = alone.step(tokens, parents, num_candidates=4)
 
-        assert own.log_probs.tobytes() == expected.log_probs.tobytes()
+        np.testing.assert_allclose(own.log_probs, expected.log_probs, atol=_TOLERANCE)
 
 
 def _infinities(memory: StandInMemory, shape: tuple[int, ...]) -> DeviceArray:
     return memory.upload(np.full(shape, np.inf, dtype=memory.float_type), "move")
 
 
-def test_attention_is_that_of_the_cpu_before_and_after_the_first_step(grouped_bundle: Bundle) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_attention_is_that_of_the_cpu_before_and_after_the_first_step(grouped_bundle: Bundle, device: Device) -> None:
     sources = [[5, 6, 7, 2], [8, 2], [9] * 40 + [2]]
-    model = StandInModel(grouped_bundle)
+    model = StandInModel(grouped_bundle, device=device)
     on_cpu = OnnxStepModel(grouped_bundle, RuntimeSettings(device="cpu"))
     batches = [one.new_batch() for one in (model, on_cpu)]
     for batch, one in zip(batches, (model, on_cpu), strict=True):
@@ -194,7 +228,7 @@ def test_attention_is_that_of_the_cpu_before_and_after_the_first_step(grouped_bu
         for segment, source in enumerate(sources):
             found, expected = (batch.cross_attention(segment, [10, 11, 2]) for batch in batches)
             assert found.shape == (2, 2, 3, len(source))
-            np.testing.assert_allclose(found, expected, atol=1e-6)
+            np.testing.assert_allclose(found, expected, atol=_TOLERANCE)
         for batch in batches:
             _step(batch)
 

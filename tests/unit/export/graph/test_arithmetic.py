@@ -9,8 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from export.graph.arithmetic import Float16
-from export.graph.network import ARITHMETICS, FLOAT_TYPES
+from export.graph.network import ARITHMETICS, FLOAT_TYPES, Network, write_graphs
 from export.graph.write import GraphBuilder, save_model
+from service.bundle import Limits
+from tests.tiny_bundle import tiny_model
 
 _TABLE = np.random.default_rng(1).standard_normal((6, 4)).astype(np.float32)
 
@@ -32,6 +34,25 @@ def _run(
 def test_every_precision_says_which_floats_it_multiplies() -> None:
     assert FLOAT_TYPES.keys() == ARITHMETICS.keys()
     assert FLOAT_TYPES["fp16"] == "float16"
+
+
+@pytest.mark.parametrize("norm_kind", ["layer", "rms"])
+def test_norms_and_softmax_over_the_vocabulary_of_halves_are_computed_in_float32(
+    tmp_path: Path, norm_kind: str
+) -> None:
+    network = Network.of(tiny_model(40, norm_kind=norm_kind))
+    files = write_graphs(tmp_path, network, "fp16", Limits(max_source_tokens=8, max_target_tokens=8))
+
+    nodes = [node for name in (files.encoder, files.decoder) for node in ir.load(tmp_path / name).graph]
+
+    norms = [node for node in nodes if node.op_type in {"LayerNormalization", "RMSNormalization"}]
+    (softmax,) = [node for node in nodes if node.op_type == "LogSoftmax"]
+    (entered,) = [node for node in nodes if softmax.inputs[0] in node.outputs]
+    assert len(norms) == 12
+    assert all(
+        "stash_type" not in node.attributes for node in norms
+    )  # the type of mean and variance: by default float32
+    assert (entered.op_type, entered.attributes["to"].value) == ("Cast", ir.DataType.FLOAT)
 
 
 def test_logits_of_halves_are_float32(tmp_path: Path) -> None:
