@@ -25,6 +25,7 @@ from service.bundle import Bundle
 from service.config import Settings, settings_of_model
 from service.engine.client import EngineClient
 from service.engine.core import EngineCore
+from service.engine.group import EngineGroup, open_others
 from service.engine.process import LoadLimits, ProcessCore
 from service.engine.protocol import LoadCommand, Loaded
 from service.models.lifecycle import ModelLoader
@@ -73,19 +74,35 @@ def onnx_loader(
     def load(bundle: Bundle, serving: ServingSettings) -> ModelParts:
         own = settings_of_model(settings, serving, origin=bundle.directory.parent / SERVING_NAME)
         tokenizer = open_tokenizer(bundle)
-        core, loaded = _engine_core(bundle, own, metrics, clock, limits)
-        client = EngineClient(core, model_limits(bundle.manifest), own.scheduling.on(loaded.device), metrics, clock)
+        cores, loaded = _engine_cores(bundle, own, metrics, clock, limits)
+        scheduling = own.scheduling.on(loaded.device, num_engines=len(cores))
+        clients = [EngineClient(core, model_limits(bundle.manifest), scheduling, metrics, clock) for core in cores]
+        processes = [core for core in cores if isinstance(core, ProcessCore)]
         return ModelParts(
             tokenizer=tokenizer,
-            engine=client,
+            engine=clients[0] if len(clients) == 1 else EngineGroup(clients, clock),
             precision=loaded.precision,
             device=loaded.device,
             weights_bytes=loaded.weights_bytes,
-            cache_bytes=lambda: client.cache_bytes,
-            process_bytes=(lambda: core.process.resident_bytes) if isinstance(core, ProcessCore) else None,
+            cache_bytes=lambda: sum(client.cache_bytes for client in clients),
+            process_bytes=(lambda: sum(core.process.resident_bytes for core in processes)) if processes else None,
         )
 
     return load
+
+
+def _engine_cores(
+    bundle: Bundle, settings: Settings, metrics: Metrics, clock: Callable[[], float], limits: LoadLimits
+) -> tuple[list[ProcessCore | EngineCore], Loaded]:
+    """Load the network of a bundle for each engine; all others as the first, on the devices that follow."""
+    open_core = partial(_engine_core, bundle, metrics=metrics, clock=clock, limits=limits)
+    first, loaded = open_core(settings)
+    runtime, placement = settings.runtime, {"device": loaded.device, "precision": loaded.precision}
+    others = [
+        settings.model_copy(update={"runtime": runtime.model_copy(update={**placement, "device_index": index})})
+        for index in range(runtime.device_index + 1, runtime.device_index + runtime.num_engines)
+    ]
+    return open_others(first, [partial(lambda own: open_core(own)[0], own) for own in others]), loaded
 
 
 def _engine_core(

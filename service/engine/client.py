@@ -73,6 +73,10 @@ class EngineClient:
         self._overloaded_at_s = self._looked_at_s = -math.inf
         self._ids = count()
         self._num_unanswered = 0
+        self.unanswered_work = 0
+        """Work tokens that all admitted segments without an answer are expected to need; any thread may read it."""
+        self.abandoned_at_s = -math.inf
+        """When a batch was last lost with its connection to the core; any thread may read it."""
         self._row_padding, self._source_padding = map(metrics.step_padding_share.labels, ("rows", "sources"))
         self._is_draining = self._is_started = False
         self._stopping = threading.Event()
@@ -187,6 +191,7 @@ class EngineClient:
             group[-1].prediction = prediction
             self._queue.add(group)
             self._num_unanswered += len(group)
+            self.unanswered_work += cost.work
             most = self._max_segments()
             has_room = any(len(batch.running) < most for batch in self._batches)
         if has_room:
@@ -355,7 +360,7 @@ class EngineClient:
 
     def _abandon(self, batch: Batch, fault: str) -> None:
         """Fail all segments of a batch, and go on with an empty one."""
-        self.cache_bytes = 0  # until the core reports
+        self.cache_bytes, self.abandoned_at_s = 0, self._clock()  # until the core reports
         self._fail(batch, list(batch.running), fault)
         batch.disconnect()
         self._wake()  # for the segments that wait
@@ -540,6 +545,7 @@ class EngineClient:
                     batch.dropped_ids.append(pending.segment_id)
                     must_tell = True
             self._num_unanswered -= 1
+            self.unanswered_work -= pending.work
             if not self._num_unanswered:
                 self._all_answered.notify_all()
             self._record_end(pending, was_waiting=was_waiting)

@@ -41,8 +41,8 @@ class SchedulingSettings(BaseModel):
     beam from widening the step of many others."""
 
     num_decoding_threads: int | None = Field(default=None, ge=1)
-    """Threads of a model that decode, each with a batch of its own; unset: one for each core of the process on the CPU,
-    one on a GPU."""
+    """Threads of an engine that decode, each with a batch of its own; unset: one on a GPU; on the CPU one for each core
+    of the process, which all engines of the model share."""
 
     decoding_niceness: int = Field(default=15, ge=0, le=19)
     """How much lower the priority of decoding threads is than that of the thread that answers calls, in steps of
@@ -57,8 +57,9 @@ class SchedulingSettings(BaseModel):
     killed and started again, and the segments in its batches get an error. Nothing is done with `runtime.isolation`
     `none`."""
 
-    def on(self, device: str) -> Self:
-        """Return the settings for a model that runs on a device, `cpu` or `cuda`: what was unset is decided."""
+    def on(self, device: str, *, num_engines: int = 1) -> Self:
+        """Return the settings for each engine of a model on `cpu` or `cuda`: what was unset is decided."""
         if self.num_decoding_threads is not None:
             return self
-        return self.model_copy(update={"num_decoding_threads": num_cores() if device == "cpu" else 1})
+        num_threads = max(1, num_cores() // num_engines) if device == "cpu" else 1
+        return self.model_copy(update={"num_decoding_threads": num_threads})

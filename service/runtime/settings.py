@@ -35,7 +35,12 @@ class RuntimeSettings(BaseModel):
     shortlist (`export shortlist` adds one); the load of others fails with the reason."""
 
     device_index: int = Field(default=0, ge=0)
-    """Index of the GPU, counted from 0; cuda only."""
+    """Index of the GPU, counted from 0; of several, the first; cuda only."""
+
+    num_engines: int = Field(default=1, ge=1, le=64)
+    """Engines of each version of a model, each with a decoding process, a queue and batches of its own. Each has a GPU
+    to itself, of consecutive indices, and all must work; on the CPU they share the cores. A request goes as a whole to
+    the engine that has the least work left."""
 
     precision: str | None = None
     """Precision of the graphs, such as int8. Unset: on the CPU the bundle's default, on a GPU fp16 or else fp32."""

@@ -228,6 +228,24 @@ def test_a_stopped_process_is_killed_and_started_again_though_it_never_goes_on(t
         assert server.sample("mt_batch_live_segments") == 0
 
 
+def test_of_several_engines_one_that_is_killed_costs_its_own_calls_only(tiny_model: Path) -> None:
+    with ready_server(tiny_model, DRAGOMAN_RUNTIME__NUM_ENGINES="2") as server:
+        children = server.children()
+        assert len(children) == 2
+        calls = [server.held_call()]
+        calls.append(server.call("A man."))
+        wait_for_sample(server.ports, "mt_batch_live_segments 2.0")
+
+        os.kill(children[0], signal.SIGKILL)
+        wait_for_sample(server.ports, "mt_batch_live_segments 1.0")
+        server.go_on()
+
+        assert sorted(map(code_name, calls)) == ["INTERNAL", "OK"]
+        assert {code_name(server.call("A man.")) for _ in range(4)} == {"OK"}
+        assert is_gone(children[0])
+        assert not is_gone(children[1])
+
+
 def test_a_process_that_is_killed_while_idle_fails_no_call(server: Server) -> None:
     for number in (1, 2):
         os.kill(server.child(), signal.SIGKILL)

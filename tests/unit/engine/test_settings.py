@@ -11,6 +11,9 @@ def test_unless_told_every_core_decodes_and_one_thread_serves_a_gpu() -> None:
     assert unset.num_decoding_threads is None
     assert unset.on("cpu").num_decoding_threads == num_cores()
     assert unset.on("cuda").num_decoding_threads == 1
+    assert unset.on("cuda", num_engines=4).num_decoding_threads == 1
+    assert unset.on("cpu", num_engines=num_cores()).num_decoding_threads == 1
+    assert unset.on("cpu", num_engines=2 * num_cores()).num_decoding_threads == 1
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
