@@ -5,7 +5,7 @@ import dataclasses
 import random
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ _VOCABULARY_FIELDS = frozenset({"pad_id", "bos_id", "eos_id", "unk_id", "decoder
 _FLAGS = {"num_encoder_layers": "encoder-layers", "num_decoder_layers": "decoder-layers", "num_heads": "heads"}
 """Model fields whose flag is not named like the field."""
 
-_ONLY_NEW = ("preset", "initialize_from", "vocabulary", "normalization")
+_ONLY_NEW = ("preset", "initialize_from", "vocabulary", "normalization", "subwords")
 """Flags that mean nothing to a run that is resumed."""
 
 _FIXED = (*(name for name in ModelConfig.__slots__ if name != "dropout"), "optimizer")
@@ -89,6 +89,9 @@ def _add_text_flags(parser: argparse.ArgumentParser) -> None:
         "--normalization",
         metavar="RULE",
         help=f"SentencePiece rule a learned vocabulary applies to text. Default: {_NORMALIZATION}.",
+    )
+    parser.add_argument(
+        "--subwords", choices=("unigram", "bpe"), help="Kind of a learned vocabulary. Default: unigram."
     )
 
 
@@ -173,7 +176,9 @@ def _prepare_text(
         write_atomically(folder.vocabulary, vocabulary.model)
     ranks.wait()
     vocabulary = Vocabulary.load(folder.vocabulary)
-    return encode_text(text, vocabulary, max_tokens=config.training.max_tokens, report=report)
+    training = config.training
+    is_sampled = training.subword_sampling > 0
+    return encode_text(text, vocabulary, max_tokens=training.max_tokens, is_sampled=is_sampled, report=report)
 
 
 def _make_vocabulary(args: argparse.Namespace, text: PlainText, size: int, report: Report) -> Vocabulary:
@@ -181,7 +186,10 @@ def _make_vocabulary(args: argparse.Namespace, text: PlainText, size: int, repor
         return Vocabulary.load(args.vocabulary)
     report.tell(f"learning a vocabulary of {size} pieces")
     sentences = (side for pair in text.train for side in (pair.source, pair.target))
-    return train_vocabulary(sentences, VocabularyConfig(size=size, normalization=args.normalization or _NORMALIZATION))
+    model_type: Literal["unigram", "bpe"] = args.subwords or "unigram"
+    normalization = args.normalization or _NORMALIZATION
+    config = VocabularyConfig(size=size, normalization=normalization, model_type=model_type)
+    return train_vocabulary(sentences, config)
 
 
 def _make_trainer(

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import sentencepiece
 
@@ -23,6 +24,10 @@ class VocabularyConfig:
 
     normalization: str = "nmt_nfkc"
     """SentencePiece rule that is stored in the model and applied to all text before it is split into pieces."""
+
+    model_type: Literal["unigram", "bpe"] = "unigram"
+    """Pieces of a unigram language model (Kudo 2018, arXiv:1804.10959), or merges of the most frequent pairs (Sennrich
+    et al. 2016, arXiv:1508.07909)."""
 
     character_coverage: float = 0.9999
     """Share of the characters seen that get a piece; the rarer rest is spelled in bytes."""
@@ -64,13 +69,30 @@ class Vocabulary:
         """Return the token ids of each text, EOS last, using all cores."""
         return self._processor.encode(list(texts), add_eos=True, num_threads=os.cpu_count() or 1)  # type: ignore[no-any-return]
 
+    def encode_sampled(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
+        """Return token ids of each text as `encode` does, of pieces that are chosen at random, the same for a seed.
+
+        With a unigram vocabulary a segmentation is drawn with its probability to the power of `alpha`, so that less is
+        more random (Kudo 2018, arXiv:1804.10959); with BPE each merge is left out with probability `alpha` (Provilkov
+        et al. 2020, arXiv:1910.13267).
+        """
+        sentencepiece.set_random_generator_seed(seed)
+        return self._processor.encode(  # type: ignore[no-any-return]
+            list(texts),
+            add_eos=True,
+            enable_sampling=True,
+            alpha=alpha,
+            nbest_size=-1,
+            num_threads=1,  # with several, which of them takes a text would decide its pieces
+        )
+
     def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each list of ids; special ids have none."""
         return self._processor.decode([list(ids) for ids in token_ids])  # type: ignore[no-any-return]
 
 
 def train_vocabulary(sentences: Iterator[str], config: VocabularyConfig) -> Vocabulary:
-    """Learn a joint unigram vocabulary with byte fallback (Kudo 2018, arXiv:1804.10959).
+    """Learn a joint vocabulary with byte fallback.
 
     Raises:
         CorpusError: if the text is too little for the wanted size.
@@ -80,7 +102,7 @@ def train_vocabulary(sentences: Iterator[str], config: VocabularyConfig) -> Voca
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=sentences,
             model_writer=model,
-            model_type="unigram",
+            model_type=config.model_type,
             vocab_size=config.size,
             normalization_rule_name=config.normalization,
             character_coverage=config.character_coverage,

@@ -17,9 +17,9 @@ _AT_LEAST_1 = (
 
 _RANGES: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...]], ...] = (
     ("at least 1", lambda value: value >= 1, _AT_LEAST_1),
-    ("at least 0", lambda value: value >= 0, ("bleu_sentences", "cooldown_steps", "clip_norm")),
+    ("at least 0", lambda value: value >= 0, ("bleu_sentences", "cooldown_steps", "clip_norm", "r_drop")),
     ("above 0", lambda value: value > 0, ("lr_factor", "muon_lr", "max_minutes")),
-    ("at least 0 and below 1", lambda value: 0 <= value < 1, ("concatenate", "label_smoothing")),
+    ("at least 0 and below 1", lambda value: 0 <= value < 1, ("concatenate", "label_smoothing", "subword_sampling")),
     ("from 0 to 2147483647", lambda value: 0 <= value < 1 << 31, ("seed",)),
     ("adam or muon", lambda value: value in ("adam", "muon"), ("optimizer",)),
 )
@@ -48,8 +48,16 @@ class TrainingConfig:
     concatenate: float = 0.0
     """Share of an epoch's examples that are two or three random pairs joined by a space, from 0 to below 1."""
 
+    subword_sampling: float = 0.0
+    """Draw the pieces of each text at random in every epoch, from 0 to below 1; 0: no. With a unigram vocabulary it is
+    the exponent of a segmentation's probability, such as 0.2; with BPE the share of merges left out, such as 0.1."""
+
     label_smoothing: float = 0.1
     """Probability taken from the right token and spread over the vocabulary, from 0 to below 1."""
+
+    r_drop: float = 0.0
+    """Weight of the divergence between two passes with different dropout (R-Drop, Liang et al. 2021, arXiv:2106.14448),
+    such as 5; a step then takes twice the time. 0: one pass."""
 
     optimizer: Literal["adam", "muon"] = "adam"
     """Optimizer of the projection matrices, fixed when a run begins; everything else is always Adam's."""

@@ -55,7 +55,7 @@ class Trainer:
         self._folder = folder
         self._ranks = ranks
         self._optimizer = ScheduledOptimizer(model, config)
-        self._loss = BatchLoss(model, label_smoothing=config.label_smoothing)
+        self._loss = BatchLoss(model, label_smoothing=config.label_smoothing, r_drop=config.r_drop)
         self._batch_loss = torch.compile(self._loss, dynamic=True) if config.compile else self._loss
         self._batching = BatchingConfig(
             batch_tokens=config.batch_tokens,
@@ -93,7 +93,7 @@ class Trainer:
 
     def _skip_epoch_if_cut_otherwise(self, old: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         new = self._batches_key()
-        changed = {name: (old.get(name), value) for name, value in new.items() if old.get(name) != value}
+        changed = {name: (old.get(name), new.get(name)) for name in {**new, **old} if old.get(name) != new.get(name)}
         if not changed or not self.progress.epoch_step:
             return {}
         self.progress.epoch += 1
@@ -183,7 +183,12 @@ class Trainer:
         return math.ceil(len(self._epoch) / (self._ranks.count * self._config.accumulation))
 
     def _plan_epoch(self) -> Epoch:
-        return Epoch(self._text.train, self._batching, self.progress.epoch)
+        config, corpus = self._config, self._text.train
+        if alpha := config.subword_sampling:
+            corpus = self._text.sampled(
+                alpha=alpha, max_tokens=config.max_tokens, seed=config.seed, epoch=self.progress.epoch
+            )
+        return Epoch(corpus, self._batching, self.progress.epoch)
 
     def _after_step(self) -> None:
         step, config = self.progress.step, self._config
@@ -278,8 +283,10 @@ class Trainer:
 
     def _batches_key(self) -> dict[str, Any]:
         """Return what decides which batches an epoch has and how many make a step."""
+        sampling = {"subword_sampling": self._config.subword_sampling} if self._config.subword_sampling else {}
         return {
             **asdict(self._batching),
+            **sampling,
             "accumulation": self._config.accumulation,
             "ranks": self._ranks.count,
             "pairs": len(self._text.train),

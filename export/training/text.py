@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from export.corpus.batches import EncodedCorpus, TokenLists
 from export.corpus.reader import Corpus, Pair, ParallelFiles, read_corpus
 from export.corpus.vocabulary import Vocabulary
@@ -69,6 +71,27 @@ class TrainingText:
     train: EncodedCorpus
     dev: DevSet
     vocabulary: Vocabulary
+    train_pairs: tuple[Pair, ...] = ()
+    """The pairs of `train`, in order; empty if they are not sampled."""
+
+    def sampled(self, *, alpha: float, max_tokens: int, seed: int, epoch: int) -> EncodedCorpus:
+        """Return `train` with pieces drawn at random, the same for a seed and an epoch; see `encode_sampled`.
+
+        A pair that is longer than `max_tokens` on a side that way keeps its usual pieces.
+        """
+        seeds = np.random.default_rng((seed, epoch)).integers(1 << 31, size=2)
+        texts = [pair.source for pair in self.train_pairs], [pair.target for pair in self.train_pairs]
+        sides = [
+            self.vocabulary.encode_sampled(text, alpha=alpha, seed=int(side_seed))
+            for text, side_seed in zip(texts, seeds, strict=True)
+        ]
+        usual = (self.train.sources, self.train.targets)
+        for index, pair in enumerate(zip(*sides, strict=True)):
+            if max(map(len, pair)) > max_tokens:
+                for side, lists in zip(sides, usual, strict=True):
+                    side[index] = lists[index].tolist()
+        sources, targets = map(TokenLists, sides)
+        return EncodedCorpus(sources=sources, targets=targets)
 
 
 def read_text(data: DataConfig, report: Report) -> PlainText:
@@ -79,14 +102,21 @@ def read_text(data: DataConfig, report: Report) -> PlainText:
     return PlainText(train=train.pairs, dev=dev.pairs)
 
 
-def encode_text(text: PlainText, vocabulary: Vocabulary, *, max_tokens: int, report: Report) -> TrainingText:
+def encode_text(
+    text: PlainText, vocabulary: Vocabulary, *, max_tokens: int, is_sampled: bool, report: Report
+) -> TrainingText:
     """Encode both corpora without the pairs that have more tokens on a side; CorpusError if that is all of them."""
     train, dev = (
         _encode(name, pairs, vocabulary, max_tokens, report)
         for name, pairs in (("train", text.train), ("dev", text.dev))
     )
     references = tuple(pair.target for pair in dev.pairs)
-    return TrainingText(train=train.corpus, dev=DevSet(corpus=dev.corpus, references=references), vocabulary=vocabulary)
+    return TrainingText(
+        train=train.corpus,
+        dev=DevSet(corpus=dev.corpus, references=references),
+        vocabulary=vocabulary,
+        train_pairs=train.pairs if is_sampled else (),
+    )
 
 
 def _read(name: str, files: Sequence[ParallelFiles], max_malformed: float, report: Report) -> Corpus:

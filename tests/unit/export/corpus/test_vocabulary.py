@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -26,6 +27,29 @@ def test_encoded_text_ends_with_eos_and_decodes_to_itself() -> None:
     assert token_ids[-1] == EOS_ID
     assert UNK_ID not in token_ids
     assert vocabulary.decode([token_ids]) == ["red house Ωß 😀 42"]
+
+
+@pytest.mark.parametrize(("model_type", "alpha"), [("unigram", 0.01), ("bpe", 0.3)])
+def test_sampled_pieces_spell_the_same_text_and_depend_on_the_seed_alone(
+    model_type: Literal["unigram", "bpe"], alpha: float
+) -> None:
+    vocabulary, texts = tiny_vocabulary(model_type=model_type), [source for source, _ in make_pairs(30)]
+
+    first, again, other = (vocabulary.encode_sampled(texts, alpha=alpha, seed=seed) for seed in (1, 1, 2))
+
+    assert first == again
+    assert first != other
+    assert first != vocabulary.encode(texts)
+    assert vocabulary.decode(first) == texts
+    assert {ids[-1] for ids in first} == {EOS_ID}
+
+
+def test_bpe_merges_what_is_frequent() -> None:
+    sentences = ["low low low low low lower lower newest newest newest newest newest newest widest widest widest"] * 9
+    vocabulary = train_vocabulary(iter(sentences), VocabularyConfig(size=290, model_type="bpe"))
+
+    assert len(vocabulary.encode(["low"])[0]) == len(vocabulary.encode(["newest"])[0]) == 2
+    assert len(vocabulary.encode(["wol"])[0]) > 3
 
 
 def test_digits_are_pieces_of_their_own() -> None:

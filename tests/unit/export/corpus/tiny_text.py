@@ -2,6 +2,7 @@
 
 import functools
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -37,6 +38,6 @@ def write_tsv(path: Path, count: int, *, seed: int = 0) -> Path:
 
 
 @functools.cache
-def tiny_vocabulary(normalization: str = "nmt_nfkc") -> Vocabulary:
+def tiny_vocabulary(normalization: str = "nmt_nfkc", model_type: Literal["unigram", "bpe"] = "unigram") -> Vocabulary:
     sentences = (side for pair in make_pairs(200) for side in pair)
-    return train_vocabulary(sentences, VocabularyConfig(size=320, normalization=normalization))
+    return train_vocabulary(sentences, VocabularyConfig(size=320, normalization=normalization, model_type=model_type))

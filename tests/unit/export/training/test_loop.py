@@ -39,9 +39,14 @@ def resume(path: Path, **settings: Any) -> Trainer:
     return trainer
 
 
-@pytest.mark.parametrize(("optimizer", "norm"), [("adam", "post"), ("muon", "pre")])
-def test_a_resumed_run_has_the_weights_of_one_that_was_never_stopped(tmp_path: Path, optimizer: str, norm: str) -> None:
-    settings = {**HARD, "optimizer": optimizer}
+@pytest.mark.parametrize(
+    ("optimizer", "norm", "more"),
+    [("adam", "post", {}), ("muon", "pre", {}), ("adam", "pre", {"subword_sampling": 0.2, "r_drop": 5.0})],
+)
+def test_a_resumed_run_has_the_weights_of_one_that_was_never_stopped(
+    tmp_path: Path, optimizer: str, norm: str, more: dict[str, float]
+) -> None:
+    settings = {**HARD, "optimizer": optimizer, **more}
     make_trainer(tmp_path / "whole", model=make_model(norm=norm), **settings).run()
 
     make_trainer(tmp_path / "parts", model=make_model(norm=norm), **{**settings, "max_steps": 7}).run()
@@ -142,6 +147,16 @@ def test_batches_cut_otherwise_skip_the_rest_of_the_epoch_and_say_why(tmp_path: 
 
     assert changed == {"batch_tokens": (128, 64)}
     assert (trainer.progress.step, trainer.progress.epoch, trainer.progress.epoch_step) == (3, 1, 0)
+
+
+@pytest.mark.parametrize(("before", "now"), [(0.2, 0.0), (0.0, 0.2)])
+def test_pieces_drawn_otherwise_skip_the_rest_of_the_epoch(tmp_path: Path, before: float, now: float) -> None:
+    make_trainer(tmp_path, max_steps=3, subword_sampling=before).run()
+    trainer = make_trainer(tmp_path, subword_sampling=now)
+
+    changed = trainer.resume(list_checkpoints(tmp_path / "checkpoints")[-1])
+
+    assert changed == {"subword_sampling": (before or None, now or None)}
 
 
 def test_nothing_is_skipped_between_epochs_or_with_the_same_batches(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from export.corpus.batches import Batch, make_batch
-from export.training.loss import BatchLoss, smoothed_cross_entropy
-from tests.unit.export.model.tiny_models import random_ids, tiny_model
+from export.model.transformer import Transformer
+from export.training.loss import BatchLoss, smoothed_cross_entropy, symmetric_divergence
+from tests.unit.export.model.tiny_models import random_ids, tiny_config, tiny_model
 
 ROUNDING = 1e-5
 """float32 sums in another order."""
@@ -45,6 +46,39 @@ def test_the_loss_is_not_smoothed_outside_training() -> None:
 
     plain = BatchLoss(loss.model, label_smoothing=0.0).eval()(batch)
     assert torch.equal(evaluated, plain)
+
+
+def test_the_divergence_of_two_passes_is_added_by_hand() -> None:
+    logits, others = torch.randn(3, 5, generator=torch.Generator().manual_seed(1)), torch.zeros(3, 5)
+    p, q = torch.softmax(logits.double(), -1), torch.softmax(others.double(), -1)
+
+    divergence = symmetric_divergence(logits, others)
+
+    by_hand = ((p * (p / q).log()).sum() + (q * (q / p).log()).sum()) / 4
+    assert float(divergence) == pytest.approx(float(by_hand), rel=ROUNDING)
+    assert float(symmetric_divergence(logits, logits)) == 0
+
+
+def test_two_passes_are_made_in_training_only_and_differ_by_dropout() -> None:
+    model, batch = Transformer(tiny_config(dropout=0.3)), make_random_batch(3)
+    plain, both = (BatchLoss(model, label_smoothing=0.1, r_drop=weight) for weight in (0.0, 5.0))
+
+    assert torch.equal(both.eval()(batch), plain.eval()(batch))
+    torch.manual_seed(1)
+    loss = both.train()(batch)
+    torch.manual_seed(1)
+    first, second = plain.train()(batch), plain(batch)
+
+    assert loss.item() > (first + second).item() / 2
+    loss.backward()
+
+
+def test_without_dropout_the_two_passes_are_one() -> None:
+    model, batch = Transformer(tiny_config(dropout=0.0)), make_random_batch(3)
+
+    losses = [BatchLoss(model, label_smoothing=0.1, r_drop=weight).train()(batch) for weight in (0.0, 5.0)]
+
+    assert losses[1].item() == pytest.approx(losses[0].item(), rel=ROUNDING)
 
 
 def test_padding_adds_nothing_to_the_loss() -> None:

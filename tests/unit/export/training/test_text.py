@@ -1,9 +1,11 @@
 import pytest
 
+from export.corpus.batches import EncodedCorpus
 from export.corpus.reader import Pair
 from export.errors import CorpusError
 from export.training.text import encode_pairs
 from tests.unit.export.corpus.tiny_text import tiny_vocabulary
+from tests.unit.export.training.tiny_run import make_text
 
 
 def make_pair(source: str, target: str, line: int) -> Pair:
@@ -35,3 +37,27 @@ def test_the_corpus_holds_the_token_ids_of_both_sides() -> None:
 def test_text_of_which_nothing_is_left_is_refused() -> None:
     with pytest.raises(CorpusError, match="every pair has more than 1 tokens"):
         encode_pairs(PAIRS, tiny_vocabulary(), max_tokens=1, report=lambda _: None)
+
+
+def test_sampled_pieces_change_with_the_epoch_and_spell_the_same_text() -> None:
+    text = make_text()
+
+    first, again, next_epoch = (text.sampled(alpha=0.01, max_tokens=99, seed=1, epoch=epoch) for epoch in (1, 1, 2))
+
+    assert all_ids(first) == all_ids(again) != all_ids(next_epoch)
+    assert text.vocabulary.decode(all_ids(first)) == text.vocabulary.decode(all_ids(text.train))
+
+
+def test_a_pair_that_is_too_long_in_other_pieces_keeps_its_own() -> None:
+    text = make_text()
+
+    sampled = text.sampled(alpha=0.01, max_tokens=14, seed=1, epoch=1)
+
+    usual = [lengths <= 14 for lengths in (sampled.sources.lengths, sampled.targets.lengths)]
+    for index, fits in enumerate(usual[0] & usual[1]):
+        assert fits or sampled.sources[index].tolist() == text.train.sources[index].tolist()
+    assert all_ids(sampled) != all_ids(text.train)
+
+
+def all_ids(corpus: EncodedCorpus) -> list[list[int]]:
+    return [side[index].tolist() for side in (corpus.sources, corpus.targets) for index in range(len(corpus))]

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from export.corpus.batches import EncodedCorpus, TokenLists
+from export.corpus.reader import Pair
 from export.model.transformer import Transformer
 from export.training.config import TrainingConfig
 from export.training.evaluation import DevSet
@@ -24,10 +25,12 @@ def encode(pairs: list[tuple[str, str]]) -> EncodedCorpus:
 
 def make_text(train: list[tuple[str, str]] | None = None) -> TrainingText:
     dev = make_pairs(12, seed=1)
+    pairs = make_pairs(120) if train is None else train
     return TrainingText(
-        train=encode(make_pairs(120) if train is None else train),
+        train=encode(pairs),
         dev=DevSet(corpus=encode(dev), references=tuple(target for _, target in dev)),
         vocabulary=tiny_vocabulary(),
+        train_pairs=tuple(Pair(source=source, target=target, location="") for source, target in pairs),
     )
 
 
