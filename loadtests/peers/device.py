@@ -13,11 +13,10 @@ from loadtests.flags import within
 from loadtests.machine import num_cores
 from loadtests.peers import work
 from loadtests.peers.models import prepare_model
+from loadtests.peers.shares import started_batch
 from loadtests.peers.systems import GPU_PRECISIONS, Device, ModelFiles, Output, SystemSettings, add_gpu, open_system
 from loadtests.report import figures_line
 from service.bundle import Architecture
-from service.datatypes import SearchConfig, Segment
-from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import StepModel
 from service.runtime.native import open_step_model
 from service.runtime.settings import RuntimeSettings
@@ -54,10 +53,9 @@ def _files(model: str, arguments: argparse.Namespace) -> ModelFiles:
 def _run_parity(model: str, arguments: argparse.Namespace) -> int:
     """Translate the first test set on both, some sentences also alone, and print; return the exit code."""
     files, gpu = _files(model, arguments), arguments.gpu
-    name, texts, references = work.sentence_sets(arguments.data, size=arguments.sentences)[-1]
+    name, texts, references = work.sentence_sets(arguments.data, size=arguments.sentences)[0]
     bundle = files.open()
-    sources, decode = work.encode(bundle, texts), open_tokenizer(bundle).decode
-    search = work.USUAL
+    sources, decode, search = work.encode(bundle, texts), open_tokenizer(bundle).decode, work.USUAL
     exact = open_system(files, SystemSettings(peer="dragoman", precision="fp32", num_threads=num_cores()))
     expected = exact.translate(sources, search, batch_size=_BATCH_SIZE)
     tested = open_system(files, SystemSettings(peer="dragoman", precision="fp16", device=gpu, num_threads=num_cores()))
@@ -135,15 +133,10 @@ def step_bytes(
 
 
 def step_time_s(model: StepModel, num_segments: int) -> float:
-    """Return the median time of a step of so many segments, without the first ones; the batch has run before."""
-    decoding, vocabulary = RunningBatch(model), model.limits.vocabulary
-    search = SearchConfig(min_target_tokens=_NUM_STEPS, max_target_tokens=_NUM_STEPS)
-    sources = work.random_sources(num_segments, vocabulary_size=vocabulary.size, eos_id=vocabulary.eos_id)
-    for _ in range(2):
-        times_s = list[float]()
-        decoding.start([Segment(source_ids=source_ids, search=search) for source_ids in sources])
-        while decoding.num_segments:
-            began_s = time.perf_counter()
-            decoding.step()
-            times_s.append(time.perf_counter() - began_s)
+    """Return the median time of a step of so many segments, without the first ones."""
+    batch, times_s = started_batch(model, num_segments, num_steps=_NUM_STEPS), list[float]()
+    while batch.num_segments:
+        began_s = time.perf_counter()
+        batch.step()
+        times_s.append(time.perf_counter() - began_s)
     return median(times_s[_NUM_WARM_UP_STEPS:])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from loadtests.flags import parsed_by, within
 from loadtests.peers.systems import GPU_PRECISIONS, Device
@@ -43,8 +43,7 @@ time is left waits for the next call. Figures are told and never judged: a stage
 exit codes: 0 every stage asked for is done, 1 one failed or is left, 2 called wrongly"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class Stage(NamedTuple):
     """Commands, arguments of `python` each, that are run one after the other until one fails."""
 
     name: str
@@ -109,52 +108,30 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def stages(device: Device, *, mode: str, output: Path, data: Path | None) -> list[Stage]:
     """Return all stages, in order; the short ones are of the model that ships and take some minutes on two cores."""
-    is_short, sets = mode == "short", ["--data", str(data)] if data else []
-    model = "shipped" if is_short else "base"
-    models = dict.fromkeys((model, "shipped"))
+    is_short, sets = mode == "short", [f"--data={data}"] if data else []
+    model, batches, sentences, soak_s = ("shipped", "1,4", 20, 90) if is_short else ("base", "1,8,32,64,128", 1000, 300)
+    lone = ["--cases=*-1", "--repetitions=1"] if is_short else ["--repetitions=3"]
 
-    def peers(command: str, *flags: object) -> str:
-        return shlex.join(["-m", "loadtests", "peers", *command.split(), f"--gpu={device}", *map(str, flags)])
+    def peers(command: str, *flags: str) -> str:
+        return shlex.join(["-m", "loadtests", "peers", *command.split(), f"--gpu={device}", *flags])
 
     def files(name: str) -> str:
         return f"--files={output / 'models' / name}"
 
-    batches, sentences = ("1,4", 20) if is_short else ("1,8,32,64,128", 1000)
-    cases = ["--cases=*-1", "--repetitions=1"] if is_short else ["--repetitions=3"]
-    seconds = 90 if is_short else 300
+    prepare = [peers(f"prepare --model={name}", f"--output={output}") for name in dict.fromkeys((model, "shipped"))]
+    bench = [f"--models={model}", f"--mode={mode}", files(model), f"--output={output / 'bench'}", *lone, *sets]
+    load = [f"--model={model}", files(model), "--mode=short", "--repetitions=1", f"--output={output / 'load'}", *sets]
+    load += ["--settings=1x1,b64,w2"] if device == "cuda" else []
     served = output / "models" / "shipped" / "served"
-    soak = ["--model-dir", str(served), f"--duration={seconds}", "--output", str(output / "soak")]
-    load = ["--mode=short", "--repetitions=1", "--against=ctranslate2", f"--output={output / 'load'}", *sets]
-    load += [] if device == "cpu" else ["--settings=1x1,b64,w2"]
+    soak = [f"--model-dir={served}", f"--duration={soak_s}", f"--output={output / 'soak'}"]
     return [
-        Stage(
-            name="prepare",
-            commands=tuple(peers(f"prepare --model {name}", f"--output={output}", *sets) for name in models),
-            most_s=240,
-        ),
-        Stage(name="tests", commands=("-m pytest -m gpu -q -rs",), most_s=120),
-        Stage(
-            name="parity",
-            commands=(peers("parity", files("shipped"), f"--sentences={sentences}", *sets),),
-            most_s=120,
-        ),
-        Stage(name="floor", commands=(peers("floor", files(model), f"--batch-sizes={batches}"),), most_s=120),
-        Stage(
-            name="bench",
-            commands=(
-                peers(
-                    f"bench --models {model} --mode {mode}", files(model), f"--output={output / 'bench'}", *cases, *sets
-                ),
-            ),
-            most_s=180,
-        ),
-        Stage(name="load", commands=(peers(f"load --model {model}", files(model), *load),), most_s=240),
-        Stage(
-            name="soak",
-            commands=(shlex.join(["-m", "loadtests", "stress", "soak", *soak]),),
-            most_s=seconds + 120,
-            least_s=seconds + 20,
-        ),
+        Stage("prepare", tuple(prepare), 240),
+        Stage("tests", ("-m pytest -m gpu -q -rs tests/parity tests/unit/runtime",), 120),
+        Stage("parity", (peers("parity", files("shipped"), f"--sentences={sentences}", *sets),), 120),
+        Stage("floor", (peers("floor", files(model), f"--batch-sizes={batches}"),), 120),
+        Stage("bench", (peers("bench", *bench),), 180),
+        Stage("load", (peers("load", *load),), 240),
+        Stage("soak", (shlex.join(["-m", "loadtests", "stress", "soak", *soak]),), soak_s + 120, least_s=soak_s + 20),
     ]
 
 
@@ -206,7 +183,8 @@ def run_stages(
 
 def _perform(stage: Stage, limit_s: float, environment: Mapping[str, str], clock: Callable[[], float]) -> Done:
     """Run the commands of a stage in a group of processes that ends as a whole."""
-    began_s, output, exit_code = clock(), "", 0
+    began_s, output = clock(), ""
+    exit_code: int | None = 0
     for command in stage.commands:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and modules
             [sys.executable, *shlex.split(command)],

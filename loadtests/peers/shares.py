@@ -28,6 +28,7 @@ from loadtests.report import figures_line
 from loadtests.target import ServerProcess
 from service.datatypes import SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
+from service.decoding.step_model import StepModel
 from service.runtime.native import open_step_model
 from service.runtime.native_library import Library
 from service.runtime.settings import RuntimeSettings
@@ -65,10 +66,7 @@ def _run_overhead(arguments: argparse.Namespace) -> int:
 
 
 def measure_share(files: ModelFiles, batch_size: int, engine: Literal["native", "onnxruntime"]) -> float:
-    """Return the share, from 0 to 1, of the steps of a full batch that is not spent inside a run of the decoder.
-
-    The engine has decoded such a batch before, as one that serves has: its buffers have their memory.
-    """
+    """Return the share, from 0 to 1, of the steps of a full batch that is not spent inside a run of the decoder."""
     runs_s = list[float]()
 
     def timed(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,15 +90,7 @@ def measure_share(files: ModelFiles, batch_size: int, engine: Literal["native", 
     settings = RuntimeSettings(device="cpu", precision="int8", engine=engine, num_low_latency_threads=1)
     with patch.object(Library, "function", function):
         model = open_step_model(files.open(), settings)
-        decoding = RunningBatch(model)
-    search = SearchConfig(min_target_tokens=_NUM_STEPS, max_target_tokens=_NUM_STEPS)
-    vocabulary = model.limits.vocabulary
-    sources = work.random_sources(batch_size, vocabulary_size=vocabulary.size, eos_id=vocabulary.eos_id)
-    segments = [Segment(source_ids=source_ids, search=search) for source_ids in sources]
-    decoding.start(segments)
-    while decoding.num_segments:
-        decoding.step()
-    decoding.start(segments)
+        decoding = started_batch(model, batch_size, num_steps=_NUM_STEPS)
     for _ in range(_NUM_WARM_UP_STEPS):
         decoding.step()
     runs_s.clear()
@@ -109,6 +99,22 @@ def measure_share(files: ModelFiles, batch_size: int, engine: Literal["native", 
         while decoding.num_segments:
             decoding.step()
         return 1 - sum(runs_s) / (time.perf_counter() - began_s)
+
+
+def started_batch(model: StepModel, num_segments: int, *, num_steps: int) -> RunningBatch:
+    """Return a batch of random sources that will take so many steps.
+
+    It has decoded them before, as one that serves has: its buffers have their memory.
+    """
+    batch, vocabulary = RunningBatch(model), model.limits.vocabulary
+    search = SearchConfig(min_target_tokens=num_steps, max_target_tokens=num_steps)
+    sources = work.random_sources(num_segments, vocabulary_size=vocabulary.size, eos_id=vocabulary.eos_id)
+    segments = [Segment(source_ids=source_ids, search=search) for source_ids in sources]
+    batch.start(segments)
+    while batch.num_segments:
+        batch.step()
+    batch.start(segments)
+    return batch
 
 
 def _run_server(arguments: argparse.Namespace) -> int:

@@ -36,21 +36,21 @@ def run(tmp_path: Path) -> Runs:
 def test_what_is_done_is_not_run_again_unless_it_is_named_or_its_commands_changed(run: Runs, tmp_path: Path) -> None:
     counted = tmp_path / "counted"
     program = _COUNT.format(path=str(counted))
-    stage = Stage(name="count", commands=(_python(program), _python("print('second')")), most_s=60)
+    stage = Stage("count", (_python(program), _python("print('second')")), 60)
 
     for more in ({}, {}, {"again": ["count"]}):
         done = run(stage, **more)["count"]
         assert done is not None
         assert (done.state, done.output) == ("done", "second\n")
     assert counted.read_text() == ".."
-    run(Stage(name="count", commands=(_python(f"{program}; 'changed'"),), most_s=60))
+    run(Stage("count", (_python(f"{program}; 'changed'"),), 60))
     assert counted.read_text() == "..."
 
 
 def test_a_stage_that_fails_stops_no_other_and_is_run_again(run: Runs, tmp_path: Path) -> None:
     program = _COUNT.format(path=str(tmp_path / "counted"))
-    failing = Stage(name="bad", commands=(_python(f"{program}; print('why'); exit(3)"), _python("1 / 0")), most_s=60)
-    good = Stage(name="good", commands=(_python("print('well')"),), most_s=60)
+    failing = Stage("bad", (_python(f"{program}; print('why'); exit(3)"), _python("1 / 0")), 60)
+    good = Stage("good", (_python("print('well')"),), 60)
 
     for _ in range(2):
         found = run(failing, good)
@@ -63,7 +63,7 @@ def test_a_stage_that_fails_stops_no_other_and_is_run_again(run: Runs, tmp_path:
 
 
 def test_a_stage_without_a_test_is_done(run: Runs) -> None:
-    done = run(Stage(name="tests", commands=(_python("print('no tests ran'); exit(5)"),), most_s=60))["tests"]
+    done = run(Stage("tests", (_python("print('no tests ran'); exit(5)"),), 60))["tests"]
 
     assert done is not None
     assert done.is_done
@@ -73,7 +73,7 @@ def test_a_stage_that_takes_too_long_is_ended_with_all_it_started_and_told(run: 
     child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
     program = f"import os; r, w = os.pipe(); os.dup2(r, 0); {child}"
 
-    done = run(Stage(name="endless", commands=(_python(program),), most_s=1.0))["endless"]
+    done = run(Stage("endless", (_python(program),), 1.0))["endless"]
 
     assert done is not None
     assert done.state == "ended, it took too long"
@@ -83,7 +83,7 @@ def test_a_stage_that_takes_too_long_is_ended_with_all_it_started_and_told(run: 
 def test_a_stage_that_needs_more_time_than_is_left_waits_for_the_next_call(
     run: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stage = Stage(name="soak", commands=(_python("1 / 0"),), most_s=400, least_s=320)
+    stage = Stage("soak", (_python("1 / 0"),), 400, least_s=320)
 
     assert run(stage, budget_s=300) == {"soak": None}
     assert capsys.readouterr().out == "soak: left for the next call, as it needs 320 s\n"
@@ -153,7 +153,7 @@ def test_without_a_gpu_the_kit_says_what_to_do_and_runs_nothing(
 def test_the_kit_exits_with_1_while_a_stage_it_was_asked_for_is_not_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stages = [Stage(name=name, commands=(_python(f"exit({code})"),), most_s=60) for name, code in _CODES.items()]
+    stages = [Stage(name, (_python(f"exit({code})"),), 60) for name, code in _CODES.items()]
     monkeypatch.setattr(gpu, "stages", lambda *_, **__: stages)
     flags = ["gpu", "--gpu=cpu", f"--output={tmp_path}"]
 
