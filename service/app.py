@@ -7,16 +7,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry
+from starlette.routing import Route
 
 from service.api.access import Access
 from service.api.rest.application import make_app
 from service.api.rest.monitoring import monitoring_routes
 from service.api.rest.server import HttpServer
+from service.api.rest.translation import TranslationApi
 from service.api.server import GrpcServer
 from service.api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
 from service.api.settings import is_loopback
@@ -56,6 +58,8 @@ class Ports:
 
     grpc_port: int
     http_port: int
+    metrics_port: int
+    """Of metrics and probes; that of HTTP unless the settings have another."""
 
 
 def onnx_loader(
@@ -136,6 +140,19 @@ def start_tracing(
     return OtlpTracing(settings, clock=clock, count=count)
 
 
+def http_servers(
+    settings: Settings, tls: TlsIdentityFiles | None, api: TranslationApi, monitoring: list[Route]
+) -> list[HttpServer]:
+    """Bind the HTTP port, and that of metrics and probes if they have their own; ConfigError if one is not free."""
+    http = settings.http
+    routes = api.routes() if http.serves_api(settings.tls) else []
+    encryption = tls.context if tls and routes else None
+    if http.metrics_port is None:
+        return [HttpServer(http, make_app([*monitoring, *routes]), tls=encryption)]
+    apart = HttpServer(http.of_monitoring(), make_app(monitoring), setting="http.metrics_port")
+    return [HttpServer(http, make_app(routes), tls=encryption), apart] if routes else [apart]
+
+
 class App:
     """One server: `start`, `load`, `drain`, `stop`, in this order; `stop` may follow any of them."""
 
@@ -171,28 +188,36 @@ class App:
             clock=clock,
             count=lambda outcome, num_spans: metrics.trace_spans.labels(outcome).inc(num_spans),
         )
+        translation = TranslationServicer(translator, settings.grpc, clock)
+        models = ModelServicer(self._models, settings.limits)
+        self._tls = TlsIdentityFiles(settings.tls, metrics) if settings.tls.is_on else None
         self._grpc = GrpcServer(
             settings.grpc,
-            translation=TranslationServicer(translator, settings.grpc, clock),
-            models=ModelServicer(self._models, settings.limits),
+            translation=translation,
+            models=models,
             admin=ModelAdminServicer(self._models, settings.limits),
             metrics=metrics,
             access=access,
-            tls=TlsIdentityFiles(settings.tls, metrics) if settings.tls.is_on else None,
+            tls=self._tls,
             tracing=self._tracing,
             logs=settings.logs,
             clock=clock,
         )
-        self._http: HttpServer | None = None
+        self._api = TranslationApi(self._grpc.pipeline, translation=translation, models=models, settings=settings.grpc)
+        self._http: list[HttpServer] = []
         self._is_ready = False
 
     async def start(self) -> Ports:
         """Listen (ConfigError if that fails): probes are answered, translation is rejected until `load` is done."""
-        monitoring = monitoring_routes(self._metrics.registry, lambda: self._is_ready)
-        self._http = HttpServer(self._settings.http, make_app(monitoring))
-        self._http.start()
-        ports = Ports(grpc_port=await self._grpc.start(), http_port=self._http.port)
-        log.info("listening", extra={"grpc_port": ports.grpc_port, "http_port": ports.http_port})
+        self._http = http_servers(self._settings, self._tls, self._api, self._monitoring())
+        for server in self._http:
+            server.start()
+        ports = Ports(
+            grpc_port=await self._grpc.start(),
+            http_port=self._http[0].port,
+            metrics_port=self._http[-1].port,
+        )
+        log.info("listening", extra=asdict(ports))
         if self._settings.logs.include_texts:
             log.warning("texts of callers are written into the log", extra={"setting": "logs.include_texts"})
         return ports
@@ -226,10 +251,12 @@ class App:
         self._watcher.end()
         await asyncio.to_thread(self._models.stop)  # before the port: gRPC would cancel the callers without a reason
         await self._grpc.stop()
-        if self._http is not None:
-            await self._http.stop(_HTTP_GRACE_S)
+        await asyncio.gather(*(server.stop(_HTTP_GRACE_S) for server in self._http))
         await asyncio.to_thread(self._tracing.stop, min(self._settings.grpc.drain_timeout_s, _MAX_FLUSH_S))
         log.info("stopped")
+
+    def _monitoring(self) -> list[Route]:
+        return monitoring_routes(self._metrics.registry, lambda: self._is_ready)
 
     def _set_ready(self, is_ready: bool) -> None:
         self._is_ready = is_ready

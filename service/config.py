@@ -80,7 +80,7 @@ def load_settings(
         entries[name] = entry
     settings = _validated(entries)
     _check_agreement(settings)
-    check_bind_policy(settings.grpc, settings.tls, settings.access)
+    check_bind_policy(settings.grpc, settings.http, settings.tls, settings.access)
     return settings
 
 

@@ -202,6 +202,9 @@ class WarningKind(enum.Enum):
     LENGTH_RATIO = "length_ratio"
     """See `DefectKind`; these three are given even if decoding again cured it."""
 
+    PLACEHOLDER_LOST = "placeholder_lost"
+    """A protected span did not come back by itself."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationWarning:

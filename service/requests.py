@@ -33,6 +33,71 @@ class LongSentencePolicy(enum.Enum):
     """The request is refused."""
 
 
+class TextFormat(enum.Enum):
+    """What texts are written in."""
+
+    PLAIN = "plain"
+    """Every character is text, but for protected spans."""
+
+    HTML = "html"
+    XML = "xml"
+
+
+class ProtectedKind(enum.Enum):
+    """What is recognised as something that must come back unchanged; the grammar is in `service.text.protection`."""
+
+    BRACES = "braces"
+    """`{name}`, `{{x}}`, `{0,number}`, `{% tag %}`."""
+
+    PRINTF = "printf"
+    """`%s`, `%1$d`, `%(n)d`."""
+
+    TEMPLATE = "template"
+    """`${v}`, `%{v}`, `#{v}`, `$(v)`, `$t(key)`."""
+
+    URL = "url"
+    EMAIL = "email"
+    PATH = "path"
+    """Of files: `/usr/bin/env`, `~/notes`, `src/main.py`, `C:\\Windows`."""
+
+    CODE = "code"
+    """In backticks, within a line."""
+
+    TAG = "tag"
+    """`<ph id="1"/>`, `<b>`, `</b>`, in plain texts; those that mark text follow it."""
+
+    COLON = "colon"
+    """`:name`; only if asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtectionOptions:
+    """What a caller wants protected."""
+
+    is_enabled: bool = True
+    """False: no kind; patterns and terms hold all the same."""
+
+    enabled_kinds: frozenset[ProtectedKind] = frozenset()
+    """Besides those that are protected by default."""
+
+    disabled_kinds: frozenset[ProtectedKind] = frozenset()
+    patterns: tuple[str, ...] = ()
+    """More of them: literal but for `*`, 1 to 100 characters up to the next of the pattern, without white space."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A word or phrase with a fixed translation."""
+
+    source: str
+    target: str = ""
+    """Empty: the same as in the text."""
+
+    is_case_sensitive: bool = False
+    is_part_of_word: bool = False
+    """Whether it may be a part of a word."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
     """How a caller wants tokens drawn at random; None means the default."""
@@ -74,6 +139,11 @@ class TranslationOptions:
     """Split each text into sentences that are decoded separately."""
 
     long_sentences: LongSentencePolicy = LongSentencePolicy.SPLIT
+    format: TextFormat = TextFormat.PLAIN
+    protection: ProtectionOptions = field(default_factory=ProtectionOptions)
+    terms: tuple[Term, ...] = ()
+    """Their translations are fixed."""
+
     return_scores: bool = False
     """Report the log-probability of each token."""
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ModelState,
         Precision,
         Priority,
+        ProtectedKind,
         TextFormat,
         WarningKind,
     )
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from dragoman.models import Model, ModelVersion
-    from dragoman.requests import DecodingOptions, SamplingOptions, TranslationRequest
+    from dragoman.requests import DecodingOptions, ProtectionOptions, SamplingOptions, Term, TranslationRequest
     from dragoman.results import Hypothesis, StreamAnswer, TranslatedSentence, Translation, TranslationResult
 
     __version__: str
@@ -83,12 +84,15 @@ __all__ = [
     "PermissionDeniedError",
     "Precision",
     "Priority",
+    "ProtectedKind",
+    "ProtectionOptions",
     "RateLimitedError",
     "RetrySettings",
     "SamplingOptions",
     "ServerError",
     "StartingError",
     "StreamAnswer",
+    "Term",
     "TextFormat",
     "TlsOptions",
     "TranslatedSentence",

@@ -24,6 +24,36 @@ class Priority(WireEnum):
     """No one waits; starts when interactive requests leave room."""
 
 
+class ProtectedKind(WireEnum):
+    """What is recognised as something that must come back unchanged."""
+
+    UNSPECIFIED = 0
+    """Never valid in a request."""
+
+    BRACES = 1
+    """`{name}`, `{0,number}`, `{{x}}`, `{% tag %}`."""
+
+    PRINTF = 2
+    """`%s`, `%1$d`, `%(n)d`."""
+
+    TEMPLATE = 3
+    """`${v}`, `%{v}`, `#{v}`, `$(v)`, `$t(key)`."""
+
+    URL = 4
+    EMAIL = 5
+    PATH = 6
+    """Of files: `/usr/bin/env`, `~/notes`, `src/main.py`."""
+
+    CODE = 7
+    """In backticks, within a line."""
+
+    TAG = 8
+    """In plain texts: `<ph id="1"/>`, `<b>`, `</b>`."""
+
+    COLON = 9
+    """`:name`; only if asked for."""
+
+
 class TextFormat(WireEnum):
     """What texts are written in."""
 
@@ -74,7 +104,7 @@ class WarningKind(WireEnum):
     """The translation was absurdly short or long for its source."""
 
     PLACEHOLDER_LOST = 6
-    """A placeholder or tag of the source is not in the translation exactly as often."""
+    """A protected span or term did not come back by itself exactly once; the message says what was done."""
 
 
 class ModelState(WireEnum):

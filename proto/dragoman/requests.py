@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Required, TypedDict
 
-from dragoman.enums import AttentionDetail, LongSentencePolicy, Priority, TextFormat
+from dragoman.enums import AttentionDetail, LongSentencePolicy, Priority, ProtectedKind, TextFormat
 from dragoman.v1 import translation_pb2 as pb
 
 
@@ -28,6 +28,40 @@ class SamplingOptions:
 
     seed: int | None = None
     """Start of the random generator, 0 to 2**63 - 1; None: a new one for each request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtectionOptions:
+    """What in a text must come back unchanged."""
+
+    enabled: bool | None = None
+    """Look for the kinds of spans that are protected by default, all but `COLON`; default True."""
+
+    enabled_kinds: tuple[ProtectedKind, ...] = ()
+    """Kinds to protect besides those."""
+
+    disabled_kinds: tuple[ProtectedKind, ...] = ()
+    """Kinds not to protect."""
+
+    patterns: tuple[str, ...] = ()
+    """More that must come back unchanged: at most 16, literal but for `*`, such as `[[*]]`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A word or phrase with a fixed translation."""
+
+    source: str
+    """What stands in the text, 1 to 200 characters."""
+
+    target: str = ""
+    """What stands in the translation, up to 200 characters; empty: the same as in the text."""
+
+    is_case_sensitive: bool = False
+    """Whether upper and lower case must be as in `source`."""
+
+    is_part_of_word: bool = False
+    """Whether it may be a part of a word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +129,12 @@ class DecodingOptions:
     early_stopping: bool | None = None
     """End the search of a sentence once `beam_size` hypotheses have finished; default False: once none that lives can
     be better. Has no effect with `sampling`."""
+
+    protection: ProtectionOptions | None = None
+    """What must come back unchanged; None: placeholders, addresses, paths, code and tags."""
+
+    terms: tuple[Term, ...] = ()
+    """Words and phrases with fixed translations, at most 128."""
 
 
 class RequestSettings(TypedDict, total=False):
@@ -177,10 +217,14 @@ def _options_message(options: DecodingOptions) -> pb.DecodingOptions:
     if options.sampling is not None:
         _check_type("options.sampling", options.sampling, SamplingOptions)
         fields["sampling"] = pb.SamplingOptions(**_present(options.sampling))
+    if options.protection is not None:
+        _check_type("options.protection", options.protection, ProtectionOptions)
+        fields["protection"] = pb.ProtectionOptions(**_present(options.protection))
+    fields["terms"] = [pb.Term(**_present(term)) for term in options.terms]
     return pb.DecodingOptions(**fields)
 
 
-def _present(options: DecodingOptions | SamplingOptions) -> dict[str, Any]:
+def _present(options: DecodingOptions | SamplingOptions | ProtectionOptions | Term) -> dict[str, Any]:
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     return {name: value for name, value in values.items() if value is not None}
 

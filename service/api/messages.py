@@ -5,7 +5,7 @@ Ranges that a setting or a model decides are checked by `service.translate.optio
 """
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -19,8 +19,11 @@ from service.errors import InvalidFieldError, UnsupportedFieldError
 from service.models.model import ModelState, ModelStatus
 from service.translate.options import (
     ATTENTION_FIELDS,
+    MAX_KINDS,
+    MAX_PATTERNS,
     MAX_SUPPRESSED_TOKENS,
     MAX_TARGET_TOKENS,
+    MAX_TERMS,
     MAX_TEXTS,
     TranslationLimits,
 )
@@ -49,6 +52,7 @@ def _members(wire: EnumTypeWrapper, *, unspecified: _Member) -> dict[int, _Membe
 _PRIORITIES = _members(pb.Priority, unspecified=datatypes.Priority.INTERACTIVE)
 _LONG_SENTENCE_POLICIES = _members(pb.LongSentencePolicy, unspecified=requests.LongSentencePolicy.SPLIT)
 _ATTENTION_DETAILS = _members(pb.AttentionDetail, unspecified=requests.AttentionDetail.NONE)
+_PROTECTED_KINDS = {number: kind for kind, number in _numbers(pb.ProtectedKind, requests.ProtectedKind).items()}
 _FORMATS: Mapping[int, bool] = {
     pb.TEXT_FORMAT_UNSPECIFIED: False,
     pb.TEXT_FORMAT_PLAIN: False,
@@ -143,6 +147,8 @@ def _from_options(message: pb.DecodingOptions) -> requests.TranslationOptions:
         long_sentences=_known(
             "options.long_sentences", message.long_sentences, pb.LongSentencePolicy, _LONG_SENTENCE_POLICIES
         ),
+        protection=_from_protection(message.protection) if message.HasField("protection") else _NO_OPTIONS.protection,
+        terms=tuple(_from_terms(message.terms)),
         return_scores=message.return_scores,
         return_tokens=message.return_tokens,
         return_alignment=message.return_alignment,
@@ -150,6 +156,34 @@ def _from_options(message: pb.DecodingOptions) -> requests.TranslationOptions:
             "options.return_attention", message.return_attention, pb.AttentionDetail, _ATTENTION_DETAILS
         ),
     )
+
+
+def _from_protection(message: pb.ProtectionOptions) -> requests.ProtectionOptions:
+    _check_number("options.protection.patterns", len(message.patterns), MAX_PATTERNS)
+    return requests.ProtectionOptions(
+        is_enabled=message.enabled if message.HasField("enabled") else True,
+        enabled_kinds=_from_kinds("options.protection.enabled_kinds", message.enabled_kinds),
+        disabled_kinds=_from_kinds("options.protection.disabled_kinds", message.disabled_kinds),
+        patterns=tuple(message.patterns),
+    )
+
+
+def _from_kinds(field: str, numbers: Sequence[int]) -> frozenset[requests.ProtectedKind]:
+    _check_number(field, len(numbers), MAX_KINDS)
+    return frozenset(
+        _known(f"{field}[{index}]", number, pb.ProtectedKind, _PROTECTED_KINDS) for index, number in enumerate(numbers)
+    )
+
+
+def _from_terms(terms: Sequence[pb.Term]) -> Iterator[requests.Term]:
+    _check_number("options.terms", len(terms), MAX_TERMS)
+    for term in terms:
+        yield requests.Term(
+            source=term.source,
+            target=term.target,
+            is_case_sensitive=term.is_case_sensitive,
+            is_part_of_word=term.is_part_of_word,
+        )
 
 
 def _from_sampling(message: pb.SamplingOptions) -> requests.SamplingOptions:

@@ -50,7 +50,7 @@ class TranslationServicer(pb_grpc.TranslationServiceServicer):
         allowed_s = self._settings.allowed_stream_s(stream.call.time_remaining())
         context = _context(request, stream.call, deadline_s=self._clock() + allowed_s)
         sentences = self._translator.translate_document(document, context)
-        async with _ended_after(allowed_s), contextlib.aclosing(sentences):
+        async with ended_after(allowed_s), contextlib.aclosing(sentences):
             index = 0
             async for sentence in sentences:
                 response = messages.to_translated_sentence(sentence, index=index, request_id=request.request_id)
@@ -61,7 +61,7 @@ class TranslationServicer(pb_grpc.TranslationServiceServicer):
         """Answer requests as they come."""
         allowed_s = self._settings.allowed_stream_s(call.time_remaining())
         translate = partial(self._translated, deadline_s=self._clock() + allowed_s)
-        async with _ended_after(allowed_s):
+        async with ended_after(allowed_s):
             await requests.answer_all(translate, max_unanswered=self._settings.max_stream_requests)
 
     async def _translated(self, request: pb.TranslateRequest, call: Call, *, deadline_s: float) -> pb.TranslateResponse:
@@ -123,7 +123,7 @@ def _context(
 
 
 @contextlib.asynccontextmanager
-async def _ended_after(allowed_s: float) -> AsyncIterator[None]:
+async def ended_after(allowed_s: float) -> AsyncIterator[None]:
     """End a call in its time even if its caller neither reads nor sends; what is in the queue ends by its deadline."""
     try:
         async with asyncio.timeout(allowed_s + _GRACE_S):

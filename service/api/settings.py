@@ -129,16 +129,28 @@ class GrpcSettings(BaseModel):
 
 
 class HttpSettings(BaseModel):
-    """Where metrics and probes are served."""
+    """Where metrics and probes are served, and the API as JSON; calls have the limits of `grpc`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     host: str = "127.0.0.1"
-    """Address to listen on; `0.0.0.0` for all IPv4 interfaces, `::` for IPv6. Open to every client that can
-    connect, in plain text: it accepts no commands, and shows load and models, never texts, keys or callers."""
+    """Address to listen on; `0.0.0.0` for all IPv4 interfaces, `::` for IPv6. Metrics and probes are open to every
+    client that can connect, in plain text: they accept no commands, and show load and models, never texts, keys or
+    callers."""
 
     port: int = Field(default=9464, ge=0, le=65535)
-    """TCP port of `/metrics`, `/healthz` and `/readyz`; 0 takes a free one."""
+    """TCP port; 0 takes a free one."""
+
+    api: bool | None = None
+    """Whether `/v1/translate` and the like are answered; unset: only where `host` is loopback and `tls` is off. Beyond
+    loopback only under the conditions of `grpc.host`, and encrypted like gRPC."""
+
+    metrics_host: str | None = None
+    """Address of `metrics_port`; unset: `host`."""
+
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """TCP port of `/metrics`, `/healthz` and `/readyz`, which are then not on `port`; unset: `port`. It has no TLS:
+    with `tls` and `api`, it must be set."""
 
     max_connections: int = Field(default=256, ge=1, le=1_000_000)
     """Connections at a time; for one more, the oldest of the host that has most is closed, an idle one first."""
@@ -149,6 +161,22 @@ class HttpSettings(BaseModel):
 
     keep_alive_s: float = Field(default=60.0, ge=0, le=86400)
     """A connection without requests for this long is closed, but not before `request_timeout_s` after an answer."""
+
+    @model_validator(mode="after")
+    def _host_has_a_port(self) -> Self:
+        if self.metrics_host is not None and self.metrics_port is None:
+            raise ValueError("metrics_host only with metrics_port")
+        return self
+
+    def serves_api(self, tls: "TlsSettings") -> bool:
+        """Return whether the API is answered, and so `port` encrypted if `tls` is on."""
+        return is_loopback(self.host) and not tls.is_on if self.api is None else self.api
+
+    def of_monitoring(self) -> "HttpSettings":
+        """Return the settings of the port that has metrics and probes."""
+        if self.metrics_port is None:
+            return self
+        return self.model_copy(update={"host": self.metrics_host or self.host, "port": self.metrics_port})
 
 
 class TlsSettings(BaseModel):
@@ -222,12 +250,12 @@ class AccessSettings(BaseModel):
     """Scope of a token whose bearer may load and unload models."""
 
     allow_unauthenticated: bool = False
-    """Whether `grpc.host` may be another than loopback while callers need no credentials. They may translate; models
-    cannot be managed over gRPC then."""
+    """Whether `grpc.host`, and `http.host` with the API, may be another than loopback while callers need no
+    credentials. They may translate; models cannot be managed over gRPC then."""
 
     allow_plaintext_keys: bool = False
-    """Whether `grpc.host` may be another than loopback with API keys or tokens but without TLS, as behind a proxy that
-    encrypts."""
+    """Whether `grpc.host`, and `http.host` with the API, may be another than loopback with API keys or tokens but
+    without TLS, as behind a proxy that encrypts."""
 
     @property
     def takes_secrets(self) -> bool:
@@ -273,7 +301,7 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def check_bind_policy(grpc: GrpcSettings, tls: TlsSettings, access: AccessSettings) -> None:
+def check_bind_policy(grpc: GrpcSettings, http: HttpSettings, tls: TlsSettings, access: AccessSettings) -> None:
     """Reject settings that serve unknown callers, or take keys in plain text, beyond this machine without saying so.
 
     Raises:
@@ -286,20 +314,31 @@ def check_bind_policy(grpc: GrpcSettings, tls: TlsSettings, access: AccessSettin
             True,
             "false where access.callers_file, access.jwks or tls.client_ca_file is set",
         )
-    if is_loopback(grpc.host):
+    _check_host("grpc.host", grpc.host, tls, access)
+    if not http.serves_api(tls):
         return
-    if not asks_who_calls and not access.allow_unauthenticated:
+    _check_host("http.host", http.host, tls, access)
+    if tls.is_on and http.metrics_port is None:
         raise ConfigError(
-            "grpc.host",
-            grpc.host,
+            "http.metrics_port", None, "a port for metrics and probes, which have no TLS, beside the API, which has"
+        )
+
+
+def _check_host(setting: str, host: str, tls: TlsSettings, access: AccessSettings) -> None:
+    if is_loopback(host):
+        return
+    if not (access.takes_secrets or tls.client_ca_file is not None or access.allow_unauthenticated):
+        raise ConfigError(
+            setting,
+            host,
             "a loopback address while callers need no credentials: set access.callers_file (API keys), access.jwks "
             "(tokens) or tls.client_ca_file (client certificates), or access.allow_unauthenticated = true to serve "
             "every caller",
         )
     if access.takes_secrets and tls.certificate_file is None and not access.allow_plaintext_keys:
         raise ConfigError(
-            "grpc.host",
-            grpc.host,
+            setting,
+            host,
             "a loopback address while API keys or tokens would be sent in plain text: set tls.certificate_file and "
             "tls.private_key_file, or access.allow_plaintext_keys = true if something in front of the server encrypts",
         )

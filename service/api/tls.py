@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -138,6 +139,9 @@ class TlsIdentity:
     configuration: grpc.ServerCertificateConfiguration
     """The same as gRPC takes it."""
 
+    context: ssl.SSLContext
+    """The same as asyncio takes it."""
+
     expiries_s: Mapping[str, float]
     """Unix time at which the first certificate of a file expires: `server`, and `client_ca` if there is one."""
 
@@ -158,6 +162,10 @@ class TlsIdentityFiles:
         return grpc.dynamic_ssl_server_credentials(
             self._shown, self._changed, require_client_authentication=self._settings.client_ca_file is not None
         )
+
+    def context(self) -> ssl.SSLContext:
+        """Return what encrypts the next connection over HTTP."""
+        return self._files.value.context
 
     async def watch(self) -> None:
         """Look for changes; never returns."""
@@ -195,7 +203,21 @@ def read_identity(contents: Mapping[str, bytes], settings: TlsSettings, *, now_s
     configuration = grpc.ssl_server_certificate_configuration(
         [(contents[_KEY], contents[_CERTIFICATE])], root_certificates=contents.get(_CLIENT_CA)
     )
-    return TlsIdentity(configuration=configuration, expiries_s=expiries_s)
+    return TlsIdentity(configuration=configuration, context=_context(contents, settings), expiries_s=expiries_s)
+
+
+def _context(contents: Mapping[str, bytes], settings: TlsSettings) -> ssl.SSLContext:
+    """Read the files once more: OpenSSL takes a private key from nothing else."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(str(settings.certificate_file), settings.private_key_file)
+        if _CLIENT_CA in contents:
+            context.load_verify_locations(cadata=contents[_CLIENT_CA].decode("ascii"))
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ValueError) as error:  # such as a file that is being replaced
+        raise ConfigError(_CERTIFICATE, str(settings.certificate_file), f"files that go together ({error})") from error
+    return context
 
 
 def _paths(settings: TlsSettings) -> dict[str, Path]:

@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -87,7 +88,7 @@ class ServerProcess:
         """Return its ports once it takes calls; raises as `wait_for`."""
         record = self.wait_for("listening", timeout_s=timeout_s)
         self.wait_for("ready", timeout_s=timeout_s)
-        return Ports(grpc_port=record["grpc_port"], http_port=record["http_port"])
+        return Ports(**{port.name: record[port.name] for port in fields(Ports)})
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""

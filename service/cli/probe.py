@@ -36,8 +36,10 @@ class OwnServer:
 
     grpc_address: str
     http_address: str
+    """Of metrics and probes."""
+
     has_tls: bool
-    """Of its gRPC port; the HTTP port has none."""
+    """Of its gRPC port; metrics and probes have none."""
 
 
 def add_parser(commands: Any) -> None:
@@ -96,9 +98,13 @@ def own_server(environment: Mapping[str, str]) -> OwnServer:
     def address(section: str, default_port: int) -> str:
         return f"{_reachable(setting(section, 'host', '127.0.0.1'))}:{setting(section, 'port', default_port)}"
 
+    http_address, metrics_port = address("http", 9464), setting("http", "metrics_port", "")
+    if metrics_port:
+        metrics_host = setting("http", "metrics_host", setting("http", "host", "127.0.0.1"))
+        http_address = f"{_reachable(metrics_host)}:{metrics_port}"
     return OwnServer(
         grpc_address=address("grpc", 50051),
-        http_address=address("http", 9464),
+        http_address=http_address,
         has_tls=bool(setting("tls", "certificate_file", "")),
     )
 

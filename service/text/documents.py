@@ -1,11 +1,14 @@
 """Texts in parts that are decoded as segments, and documents in pieces that are translated one after the other."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from service.datatypes import Segment, Span, StageTimings, TextHypothesis, TranslatedSentence, Translation
 from service.text.alignment import shifted
+from service.text.blocks import Block
+from service.text.segmentation import join
 
 MAX_COPIED_CHARACTERS = 65_536
 """What one piece of a document copies at most on either side of its sentence."""
@@ -20,6 +23,21 @@ class TextPart:
     sentence_index: int
     """Parts of one sentence follow each other and share it."""
 
+    block: Block | None = None
+    """What the model sees of it, if that is not what stands in the text."""
+
+    def shifted(self, by: int) -> "TextPart":
+        """Return the same part of a text that has `by` more characters in front."""
+        return replace(self, span=self.span.shifted(by), block=self.block.shifted(by) if self.block else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedText:
+    """A term where there is nothing else to translate, and its translation."""
+
+    span: Span
+    target: str
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextPlan:
@@ -27,6 +45,15 @@ class TextPlan:
 
     text: str
     parts: tuple[TextPart, ...]
+    """In order; one with a block may hold others, such as the text of an attribute."""
+
+    fixed: tuple[FixedText, ...] = ()
+    """What is neither decoded nor copied."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the model sees the text as it is."""
+        return not self.fixed and all(part.block is None for part in self.parts)
 
     @property
     def spans(self) -> list[Span]:
@@ -60,24 +87,29 @@ class DocumentPiece:
         return [part.segment for part in self.plan.parts] if self.plan else []
 
 
-def document_pieces(text: str, sentences: Iterable[Sequence[TextPart]], *, separator: str) -> Iterator[DocumentPiece]:
+def document_pieces(
+    text: str, sentences: Iterable[Sequence[TextPart]], *, separator: str, fixed: deque[FixedText] | None = None
+) -> Iterator[DocumentPiece]:
     """Yield a document in pieces, at least one, each as soon as it is known whether it is the last.
 
-    Reads `sentences`, the parts of each, as far as needed; sets `separator` between two that touch.
+    Reads `sentences`, the parts of each, as far as needed; sets `separator` between two that touch. `fixed` holds what
+    has a translation of its own ahead of the sentence read last.
     """
+    fixed = deque() if fixed is None else fixed
     last: DocumentPiece | None = None
     copied_to = 0
     for parts in sentences:
         if last:
             yield last
-        start, end = parts[0].span.start, parts[-1].span.end
-        chunks = _chunks(text, copied_to, start)
+        start, end = parts[0].span.start, max(part.span.end for part in parts)
+        chunks = _chunks(text, copied_to, start, fixed)
         yield from (DocumentPiece(before=chunk) for chunk in chunks[:-1])
         before = chunks[-1] or (separator if last else "")
-        own = tuple(replace(part, span=part.span.shifted(-start), sentence_index=0) for part in parts)
+        first = parts[0].sentence_index
+        own = tuple(replace(part.shifted(-start), sentence_index=part.sentence_index - first) for part in parts)
         last = DocumentPiece(before=before, plan=TextPlan(text=text[start:end], parts=own), start=start)
         copied_to = end
-    *chunks, after = _chunks(text, copied_to, len(text))
+    *chunks, after = _chunks(text, copied_to, len(text), fixed)
     if last:
         yield last if chunks else replace(last, after=after)
     yield from (DocumentPiece(before=chunk) for chunk in chunks)
@@ -85,11 +117,16 @@ def document_pieces(text: str, sentences: Iterable[Sequence[TextPart]], *, separ
         yield DocumentPiece(before=after)
 
 
-def _chunks(text: str, start: int, end: int) -> list[str]:
-    """Return a range of a text in pieces of at most `MAX_COPIED_CHARACTERS`; one if it is empty."""
+def _chunks(text: str, start: int, end: int, fixed: deque[FixedText]) -> list[str]:
+    """Return a range of a text in pieces of at most `MAX_COPIED_CHARACTERS`; one if it is empty. Uses up `fixed`."""
+    piece = text[start:end]
+    own = []
+    while fixed and fixed[0].span.end <= end:
+        own.append(fixed.popleft())
+    if own:
+        piece = join(piece, [one.span.shifted(-start) for one in own], [one.target for one in own]).text
     return [
-        text[begin : min(begin + MAX_COPIED_CHARACTERS, end)]
-        for begin in range(start, max(end, start + 1), MAX_COPIED_CHARACTERS)
+        piece[begin : begin + MAX_COPIED_CHARACTERS] for begin in range(0, max(len(piece), 1), MAX_COPIED_CHARACTERS)
     ]
 
 
@@ -116,7 +153,7 @@ class TranslatedDocument:
                 replace(one, alignment=tuple(shifted(one.alignment, source_by=piece.start, target_by=0)))
                 for one in translation.hypotheses
             )
-            (own,) = translation.sentences
+            own = translation.sentences[0]  # others are inside it, such as the text of an attribute
             target = own.target.shifted(self._num_characters + len(piece.before))
             place = replace(own, source=own.source.shifted(piece.start), target=target)
         self._num_characters += len(text)

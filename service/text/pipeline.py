@@ -1,6 +1,8 @@
 """The text side of one request: split and tokenize before the queue, detokenize and join after it."""
 
 import heapq
+import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -28,11 +30,26 @@ from service.datatypes import (
 from service.errors import EngineError, InvalidFieldError
 from service.requests import AttentionDetail, LongSentencePolicy, TranslationRequest
 from service.text.alignment import Offset, Weights, align, alignment_layer, head_average, shifted
-from service.text.documents import DocumentPiece, TextPart, TextPlan, document_pieces
+from service.text.blocks import Block, plain_block
+from service.text.documents import DocumentPiece, FixedText, TextPart, TextPlan, document_pieces
+from service.text.protection import compile_protection
+from service.text.restoration import Assembled, Assembler, Item, Restored, forced_prefix, restore
 from service.text.segmentation import Joined, iterate_sentences, join, separator_between, split_overlong, trim
 
 EXTRA_TARGET_TOKENS = 50
 """What a target may have more than its source if the caller sets no limit, as in section 6.1 of Vaswani et al. 2017."""
+
+MAX_RESTORED_TOKENS = 8192
+"""Source tokens times hypotheses of a request whose attention says where protected spans and tags belong: it is in
+memory until the answer is made. Words of what is beyond are taken to be in the order of the source."""
+
+_CUT_TOKENS = 16
+"""What a part of a sentence may grow by when it is cut in front of a stand-in instead of within it."""
+
+_MAX_SHOWN_CHARACTERS = 80
+
+_EncodedPart = tuple[Span, list[int], Block | None]
+"""Where a part of a sentence is, what the model gets of it, and how that came from the text if it is not the same."""
 
 WARNING_KINDS: Mapping[DefectKind, WarningKind] = {kind: WarningKind[kind.name] for kind in DefectKind}
 """Every defect is worth a warning, cured or not."""
@@ -153,7 +170,13 @@ class TextPipeline:
     """The text side of one request: before the queue and after it."""
 
     def __init__(
-        self, request: TranslationRequest, *, model: TextModel, search: SearchConfig, budget: TextBudget | None = None
+        self,
+        request: TranslationRequest,
+        *,
+        model: TextModel,
+        search: SearchConfig,
+        budget: TextBudget | None = None,
+        has_attention: bool = False,
     ) -> None:
         num_characters = sum(map(len, request.texts))
         self.cost_characters = num_characters * (search.num_hypotheses if request.options.wants_attention else 1)
@@ -166,6 +189,9 @@ class TextPipeline:
         self._budget = budget
         self._tokenizer = model.tokenizer
         self._separator = separator_between(request.source_language, request.target_language)
+        self._protection = compile_protection(request.options.protection, request.options.terms)
+        self._num_alignable_tokens: float = MAX_RESTORED_TOKENS if has_attention else 0
+        self._fixed: deque[FixedText] = deque()
 
     def plan(self) -> list[TextPlan]:
         """Split and tokenize all texts.
@@ -173,10 +199,13 @@ class TextPipeline:
         Raises:
             InvalidFieldError: naming a text that the model cannot take or the prefix that leaves no room.
         """
-        return [
-            TextPlan(text=text, parts=tuple(chain.from_iterable(self._sentences(text, index, f"texts[{index}]"))))
-            for index, text in enumerate(self._request.texts)
-        ]
+        return [self._plan(text, index) for index, text in enumerate(self._request.texts)]
+
+    def _plan(self, text: str, index: int) -> TextPlan:
+        parts = tuple(chain.from_iterable(self._sentences(text, index, f"texts[{index}]")))
+        fixed = tuple(self._fixed)
+        self._fixed.clear()
+        return TextPlan(text=text, parts=parts, fixed=fixed)
 
     def pieces(self) -> Iterator[DocumentPiece]:
         """Yield the only text piece by piece, split and tokenized as far as it is asked for.
@@ -187,7 +216,9 @@ class TextPipeline:
             InvalidFieldError: naming `text`, if the model cannot take a sentence, or the prefix that leaves no room.
         """
         (text,) = self._request.texts
-        return document_pieces(text, self._sentences(text, 0, "text"), separator=self._separator)
+        if self._num_alignable_tokens:
+            self._num_alignable_tokens = math.inf  # few sentences are in memory at a time
+        return document_pieces(text, self._sentences(text, 0, "text"), separator=self._separator, fixed=self._fixed)
 
     def assemble_piece(self, piece: DocumentPiece, results: Sequence[SegmentResult]) -> Translation | None:
         """Detokenize and join the sentence of a piece; spans are those in its own text. None if it has none."""
@@ -198,32 +229,103 @@ class TextPipeline:
         remaining = iter(results)
         return tuple(self._translation(plan, list(islice(remaining, len(plan.parts)))) for plan in plans)
 
+    def second_searches(self, plans: Sequence[TextPlan], results: Sequence[SegmentResult]) -> dict[int, Segment]:
+        """Return segments that must hold what the best hypotheses lost, by the index of the result to be replaced.
+
+        Their prefixes are the first translations up to the last protected span that is missing, with all of them at
+        their places: the search goes on from there.
+        """
+        parts = chain.from_iterable(plan.parts for plan in plans)
+        pairs = enumerate(zip(parts, results, strict=True))
+        return {index: second for index, pair in pairs if (second := self._second_search(*pair)) is not None}
+
+    def with_second_results(
+        self, plans: Sequence[TextPlan], results: Sequence[SegmentResult], second: Mapping[int, SegmentResult]
+    ) -> list[SegmentResult]:
+        """Return the results, of each segment that was searched twice the one that holds more protected spans."""
+        parts = list(chain.from_iterable(plan.parts for plan in plans))
+        chosen = list(results)
+        for index, result in second.items():
+            if self._num_repairs(parts[index], result) < self._num_repairs(parts[index], results[index]):
+                chosen[index] = result
+        return chosen
+
+    def _second_search(self, part: TextPart, result: SegmentResult) -> Segment | None:
+        search, tags = part.segment.search, self._tokenizer.target_prefix
+        if part.block is None or not part.block.has_stand_ins or search.target_prefix != tags:
+            return None
+        best = result.hypotheses[0]
+        prefix = forced_prefix(part.block, self._target(best.token_ids), self._links(part.block.text, best))
+        token_ids = (*tags, *self._tokenizer.encode_target(prefix)) if prefix else ()
+        if not token_ids or len(token_ids) >= search.max_target_tokens or self._tokenizer.unk_id in token_ids:
+            return None
+        return replace(part.segment, search=replace(search, target_prefix=token_ids))
+
+    def _num_repairs(self, part: TextPart, result: SegmentResult) -> tuple[int, bool]:
+        best = result.hypotheses[0]
+        return len(self._restored(part, best).repairs), not best.is_finished
+
     def _sentences(self, text: str, text_index: int, field: str) -> Iterator[list[TextPart]]:
         """Yield the parts of each sentence in which the tokenizer sees anything; `field` names the text in errors."""
-        spans = (
-            iterate_sentences(text, language=self._request.source_language)
-            if self._options.split_sentences
-            else iter(trim(text))
-        )
-        encoded = (self._encoded(text, span, field) for span in spans)
-        visible = filter(None, ([(span, ids) for span, ids in parts if ids] for parts in encoded))
-        num_segments = 0
-        for sentence_index, parts in enumerate(visible):
-            sentence = [
-                TextPart(
-                    span=span,
-                    segment=self._segment(ids, text_index, num_segments + index),
-                    sentence_index=sentence_index,
-                )
-                for index, (span, ids) in enumerate(parts)
-            ]
+        num_segments = num_sentences = 0
+        for sentences in self._encoded_sentences(text, field):
+            group: list[TextPart] = []
+            for encoded in sentences:
+                group += [
+                    TextPart(
+                        span=span,
+                        segment=self._segment(ids, text_index, num_segments + index, block),
+                        sentence_index=num_sentences,
+                        block=block,
+                    )
+                    for index, (span, ids, block) in enumerate(encoded)
+                ]
+                num_segments += len(encoded)
+                num_sentences += 1
             if self._budget:
-                self._budget.add([part.segment for part in sentence])
-            yield sentence
-            num_segments += len(parts)
+                self._budget.add([part.segment for part in group])
+            yield group
 
-    def _encoded(self, text: str, sentence: Span, field: str) -> list[tuple[Span, list[int]]]:
-        """Return the parts of a sentence that fit the model, nearly always one, with their token ids."""
+    def _encoded_sentences(self, text: str, field: str) -> Iterator[list[list[_EncodedPart]]]:
+        """Yield each sentence with those inside it, as parts that fit the model; none is empty."""
+        spans = self._protection.find(text)
+        if not spans:
+            for span in self._spans(text):
+                parts: list[_EncodedPart] = [(own, ids, None) for own, ids in self._encoded(text, span, field) if ids]
+                if parts:
+                    yield [parts]
+            return
+        block = plain_block(text, spans)
+        for span in self._spans(block.text):
+            if own_parts := self._encoded_block(block, block.without_cut_pieces(span), field):
+                yield [own_parts]
+
+    def _encoded_block(self, block: Block, span: Span, field: str) -> list[_EncodedPart]:
+        """Return the parts of a sentence of a block; none if there is nothing in it but protected spans."""
+        sentence = block.part(span)
+        if sentence.has_stand_ins and not sentence.has_words:
+            fixed = ((piece.source, piece.target) for piece in sentence.pieces)
+            self._fixed += [FixedText(span=source, target=target) for source, target in fixed if target is not None]
+            return []
+        parts: list[_EncodedPart] = []
+        for own, ids in self._encoded(block.text, span, field, num_reserved=_CUT_TOKENS * sentence.has_stand_ins):
+            whole = block.without_cut_pieces(own)
+            part = block.part(whole)
+            token_ids = ids if whole == own else self._tokenizer.encode(part.text)
+            if token_ids:
+                parts.append((part.source, token_ids, part))
+        return parts
+
+    def _spans(self, text: str) -> Iterator[Span]:
+        if self._options.split_sentences:
+            return iterate_sentences(text, language=self._request.source_language)
+        return iter(trim(text))
+
+    def _encoded(self, text: str, sentence: Span, field: str, *, num_reserved: int = 0) -> list[tuple[Span, list[int]]]:
+        """Return the parts of a sentence that fit the model, nearly always one, with their token ids.
+
+        Those of a sentence that is split have room for `num_reserved` tokens more.
+        """
         added = len(self._tokenizer.source_prefix) + 1  # and EOS
         limit = self._model.max_source_tokens - added
 
@@ -238,13 +340,14 @@ class TextPipeline:
         if self._options.long_sentences is LongSentencePolicy.REFUSE:
             value = f"{len(token_ids) + added} source tokens long in the sentence at character {sentence.start}"
             raise InvalidFieldError(field, value, f"at most {limit + added} unless options.long_sentences is SPLIT")
+        room = limit - num_reserved if limit > num_reserved else limit
         try:
-            parts = split_overlong(text, sentence, fits=lambda part: len(self._tokenizer.encode(part)) <= limit)
+            parts = split_overlong(text, sentence, fits=lambda part: len(self._tokenizer.encode(part)) <= room)
         except ValueError as error:
             raise InvalidFieldError(field, str(error), f"within {limit} source tokens") from error
         return [(part, encode(part)) for part in parts]
 
-    def _segment(self, token_ids: list[int], text_index: int, segment_index: int) -> Segment:
+    def _segment(self, token_ids: list[int], text_index: int, segment_index: int, block: Block | None) -> Segment:
         source_ids = (*self._tokenizer.source_prefix, *token_ids, self._tokenizer.eos_id)
         field, prefix = self._prefix(text_index) if segment_index == 0 else ("", ())
         tags = self._tokenizer.target_prefix
@@ -263,7 +366,12 @@ class TextPipeline:
         if search.sampling:
             seed = segment_seed(search.sampling.seed, text_index=text_index, segment_index=segment_index)
             search = replace(search, sampling=replace(search.sampling, seed=seed))
-        return Segment(source_ids=source_ids, search=search, wants_attention=self._options.wants_attention)
+        wants_attention = self._options.wants_attention
+        if block is not None and block.needs_alignment and not wants_attention:
+            num_tokens = len(source_ids) * search.num_hypotheses
+            wants_attention = num_tokens <= self._num_alignable_tokens
+            self._num_alignable_tokens -= num_tokens * wants_attention
+        return Segment(source_ids=source_ids, search=search, wants_attention=wants_attention)
 
     def _prefix(self, text_index: int) -> tuple[str, tuple[int, ...]]:
         """Return the name of the field that says what a translation begins with, and its token ids."""
@@ -278,23 +386,56 @@ class TextPipeline:
 
     def _translation(self, plan: TextPlan, results: Sequence[SegmentResult]) -> Translation:
         if not plan.parts:
-            return Translation(hypotheses=(TextHypothesis(text=plan.text, score=0.0),), sentences=())
+            text = plan.text if plan.is_plain else self._joined(plan, [[]])[0].text
+            return Translation(hypotheses=(TextHypothesis(text=text, score=0.0),), sentences=())
         rows = [result.hypotheses for result in results]
         chosen = [
             [row[index] for row, index in zip(rows, indices, strict=True)]
             for indices in best_combinations(rows, count=self.search.num_hypotheses)
         ]
-        decode = cache(self._target)  # most combinations share most of their hypotheses
-        joined = [
-            join(plan.text, plan.spans, [decode(one.token_ids) for one in hypotheses], separator=self._separator)
-            for hypotheses in chosen
-        ]
+        joined = self._joined(plan, chosen)
         sentences = tuple(_alignments(plan, chosen[0], joined[0].spans))
+        warnings = [*self._warnings(plan, sentences, results), *self._lost(plan, chosen[0])]
         return Translation(
             hypotheses=tuple(self._text_hypothesis(plan, *pair) for pair in zip(joined, chosen, strict=True)),
             sentences=sentences,
-            warnings=tuple(self._warnings(plan, sentences, results)),
+            warnings=tuple(sorted(warnings, key=lambda warning: warning.sentence_index)),
         )
+
+    def _joined(self, plan: TextPlan, chosen: Sequence[Sequence[Hypothesis]]) -> Sequence[Joined]:
+        """Put the text together with each of some combinations of hypotheses."""
+        if plan.is_plain:
+            decode = cache(self._target)  # most combinations share most of their hypotheses
+            return [
+                join(plan.text, plan.spans, [decode(one.token_ids) for one in hypotheses], separator=self._separator)
+                for hypotheses in chosen
+            ]
+        fixed = [(one.span, one.target) for one in plan.fixed]
+        assembler = Assembler(plan.text, fixed, separator=self._separator)
+        return [
+            assembler.assemble(
+                plan.spans,
+                [self._restored(part, one).items for part, one in zip(plan.parts, hypotheses, strict=True)],
+            )
+            for hypotheses in chosen
+        ]
+
+    def _restored(self, part: TextPart, hypothesis: Hypothesis) -> Restored:
+        target = self._target(hypothesis.token_ids)
+        if part.block is None:
+            return Restored(items=(Item(text=target),), repairs=())
+        return restore(part.block, target, self._links(part.block.text, hypothesis))
+
+    def _lost(self, plan: TextPlan, hypotheses: Sequence[Hypothesis]) -> Iterator[TranslationWarning]:
+        """Yield a warning for each protected span of the best translation that did not come back by itself."""
+        for part, hypothesis in zip(plan.parts, hypotheses, strict=True):
+            if part.block is None or not part.block.has_stand_ins:
+                continue
+            for repair in self._restored(part, hypothesis).repairs:
+                source = repair.piece.source
+                message = f"{plan.text[source.start : source.end][:_MAX_SHOWN_CHARACTERS]!r} {repair.action}"
+                kind = WarningKind.PLACEHOLDER_LOST
+                yield TranslationWarning(kind=kind, message=message, sentence_index=part.sentence_index)
 
     def _target(self, token_ids: tuple[int, ...]) -> str:
         return self._tokenizer.decode(token_ids).strip()  # the white space around it is the source's
@@ -309,25 +450,36 @@ class TextPipeline:
             score=sum(hypothesis.score for hypothesis in hypotheses),
             tokens=tuple(self._tokenizer.pieces(token_ids)) if options.return_tokens else (),
             token_log_probs=tuple(log_probs) if options.return_scores else (),
-            alignment=tuple(self._links(plan, joined, hypotheses)) if options.return_alignment else (),
+            alignment=tuple(self._text_links(plan, joined, hypotheses)) if options.return_alignment else (),
             attention=tuple(map(self._attention, plan.parts, hypotheses)) if has_attention else (),
         )
 
-    def _links(self, plan: TextPlan, joined: Joined, hypotheses: Sequence[Hypothesis]) -> Iterator[AlignmentLink]:
-        num_forced, num_added = len(self._tokenizer.target_prefix), len(self._tokenizer.source_prefix)
+    def _text_links(self, plan: TextPlan, joined: Joined, hypotheses: Sequence[Hypothesis]) -> Iterator[AlignmentLink]:
+        for hypothesis in hypotheses:
+            _attention_of(hypothesis)
+        if isinstance(joined, Assembled):
+            yield from joined.links
+            return
         for part, target_span, hypothesis in zip(plan.parts, joined.spans, hypotheses, strict=True):
-            source = plan.text[part.span.start : part.span.end]
-            words = hypothesis.token_ids[num_forced : -1 if hypothesis.is_finished else None]
-            target, target_offsets = self._tokenizer.decode_with_offsets(words)
-            links = align(
-                head_average(_attention_of(hypothesis))[num_forced:, num_added:],
-                source=source,
-                source_offsets=self._tokenizer.offsets(source),
-                target=target,
-                target_offsets=target_offsets,
-            )
-            stripped = len(target) - len(target.lstrip())  # as in `_target`
-            yield from shifted(links, source_by=part.span.start, target_by=target_span.start - stripped)
+            links = self._links(plan.text[part.span.start : part.span.end], hypothesis) or ()
+            yield from shifted(links, source_by=part.span.start, target_by=target_span.start)
+
+    def _links(self, source: str, hypothesis: Hypothesis) -> list[AlignmentLink] | None:
+        """Return which piece of a hypothesis as `_target` decodes it comes from which of its source; None: unknown."""
+        if hypothesis.attention is None:
+            return None
+        num_forced, num_added = len(self._tokenizer.target_prefix), len(self._tokenizer.source_prefix)
+        words = hypothesis.token_ids[num_forced : -1 if hypothesis.is_finished else None]
+        target, target_offsets = self._tokenizer.decode_with_offsets(words)
+        links = align(
+            head_average(hypothesis.attention)[num_forced:, num_added:],
+            source=source,
+            source_offsets=self._tokenizer.offsets(source),
+            target=target,
+            target_offsets=target_offsets,
+        )
+        stripped = len(target) - len(target.lstrip())  # as in `_target`
+        return list(shifted(links, source_by=0, target_by=-stripped))
 
     def _attention(self, part: TextPart, hypothesis: Hypothesis) -> CrossAttention:
         attention = _attention_of(hypothesis)

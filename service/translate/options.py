@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.datatypes import SamplingConfig, SearchConfig, Segment
 from service.engine.forecast import most_work
 from service.errors import InvalidFieldError, UnsupportedFieldError
-from service.requests import AttentionDetail, SamplingOptions, TranslationOptions, TranslationRequest
+from service.requests import AttentionDetail, SamplingOptions, Term, TranslationOptions, TranslationRequest
 from service.text.pipeline import TextModel
 
 MAX_BEAM_SIZE = 16
@@ -31,6 +31,11 @@ MIN_TEMPERATURE = 0.01
 MAX_TEMPERATURE = 10.0
 MAX_TOP_K = 1000
 MAX_SEED = 2**63 - 1
+MAX_KINDS = 16
+MAX_PATTERNS = 16
+MAX_PATTERN_CHARACTERS = 64
+MAX_TERMS = 128
+MAX_TERM_CHARACTERS = 200
 
 MAX_ALIGNED_TOKENS = 8192
 """Source tokens times hypotheses of a request with an alignment: all layers and heads of all of them are in memory
@@ -130,6 +135,8 @@ def check_request(
         raise InvalidFieldError("target_prefixes", f"{len(prefixes)} prefixes", f"none or {len(request.texts)}")
     for field, prefix in {"options.target_prefix": request.options.target_prefix, **prefixes}.items():
         _check_length(field, prefix, MAX_PREFIX_CHARACTERS)
+    _check_patterns(request.options.protection.patterns)
+    _check_terms(request.options.terms)
     return search_config(request.options, defaults, draw_seed=draw_seed)
 
 
@@ -318,6 +325,27 @@ def _chosen(choice: _Choice | None, default: _Choice) -> _Choice:
 def _check_range(option: str, value: float, low: float, high: float, *, note: str = "") -> None:
     if not low <= value <= high:  # not a number is in no range
         raise InvalidFieldError(f"options.{option}", value, f"{low:g} to {high:g}{note}")
+
+
+def _check_patterns(patterns: Sequence[str]) -> None:
+    for index, pattern in enumerate(patterns):
+        field = f"options.protection.patterns[{index}]"
+        _check_length(field, pattern, MAX_PATTERN_CHARACTERS, at_least=2)
+        if pattern.startswith("*") or "**" in pattern or any(map(str.isspace, pattern)):
+            raise InvalidFieldError(field, repr(pattern), "without white space, and `*` neither first nor doubled")
+
+
+def _check_terms(terms: Sequence[Term]) -> None:
+    sources = set[str]()
+    for index, term in enumerate(terms):
+        field = f"options.terms[{index}]"
+        _check_length(f"{field}.source", term.source, MAX_TERM_CHARACTERS, at_least=1)
+        _check_length(f"{field}.target", term.target, MAX_TERM_CHARACTERS)
+        if term.source != term.source.strip():
+            raise InvalidFieldError(f"{field}.source", repr(term.source), "without white space at its ends")
+        if term.source in sources:
+            raise InvalidFieldError(f"{field}.source", repr(term.source), "in no other term")
+        sources.add(term.source)
 
 
 def _check_texts(texts: Sequence[str], limits: TranslationLimits) -> None:

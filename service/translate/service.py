@@ -20,10 +20,11 @@ from service.datatypes import (
     TranslationResult,
     TranslationWarning,
 )
+from service.errors import RetryableError
 from service.requests import RequestContext, TranslationRequest
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import trace_segments
-from service.text.documents import TranslatedDocument
+from service.text.documents import TextPlan, TranslatedDocument
 from service.text.pipeline import TextModel, TextPipeline
 from service.translate.document_window import DocumentWindow, Futures, ended, results_of, segment_cost
 from service.translate.options import (
@@ -188,6 +189,7 @@ class Translator:
         segments = [part.segment for plan in plans for part in plan.parts]
         submitted_s = self._clock()
         results = await _answers(await self._submit(model, segments, context, num_characters))
+        results = await self._searched_twice(model, pipeline, plans, results, context)
         trace_segments(context.trace, submitted_s=submitted_s, segments=segments, results=results)
         assemble = partial(pipeline.assemble, plans, results)
         translations, began_s, join_s = await self._timed(assemble, in_thread)
@@ -233,6 +235,8 @@ class Translator:
         try:
             while in_work := await window.next_finished():
                 results = results_of(in_work.answers)
+                if in_work.piece.plan:
+                    results = await self._searched_twice(model, pipeline, [in_work.piece.plan], results, context)
                 assemble = partial(pipeline.assemble_piece, in_work.piece, results)
                 is_long = sum(map(segment_cost, in_work.segments)) > _INLINE_TOKENS
                 translation, _, assembly_s = await self._timed(assemble, run if is_long else None)
@@ -262,7 +266,26 @@ class Translator:
         model = self._models.resolve(request.model, request.source_language, request.target_language)
         name = context.access_record.model = f"{model.name}/{model.version}"
         search = fit_to_model(search, request.options, model, name=name, has_attention=model.has_attention)
-        return model, TextPipeline(request, model=model, search=search, budget=budget)
+        pipeline = TextPipeline(request, model=model, search=search, budget=budget, has_attention=model.has_attention)
+        return model, pipeline
+
+    async def _searched_twice(
+        self,
+        model: ServingModel,
+        pipeline: TextPipeline,
+        plans: Sequence[TextPlan],
+        results: list[SegmentResult],
+        context: RequestContext,
+    ) -> list[SegmentResult]:
+        """Search once more for translations that lost a protected span; the first ones stay if there is no room."""
+        if all(plan.is_plain for plan in plans):
+            return results
+        second = pipeline.second_searches(plans, results)
+        try:
+            answers = await _answers(await self._submit(model, list(second.values()), context))
+        except RetryableError:
+            return results
+        return pipeline.with_second_results(plans, results, dict(zip(second, answers, strict=True)))
 
     async def _submit(
         self, model: ServingModel, segments: Sequence[Segment], context: RequestContext, num_characters: int = 0

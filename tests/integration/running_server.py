@@ -107,6 +107,12 @@ class RunningServer:
         return self._ports.grpc_port
 
     @property
+    def ports(self) -> Ports:
+        """All of them."""
+        assert self._ports
+        return self._ports
+
+    @property
     def channel(self) -> Any:
         """The connection."""
         return self._channel
@@ -139,7 +145,9 @@ class RunningServer:
 
     def _get(self, path: str) -> tuple[int, str]:
         assert self._ports
-        with contextlib.closing(HTTPConnection("127.0.0.1", self._ports.http_port, timeout=PATIENCE_S)) as connection:
+        with contextlib.closing(
+            HTTPConnection("127.0.0.1", self._ports.metrics_port, timeout=PATIENCE_S)
+        ) as connection:
             connection.request("GET", path)
             response = connection.getresponse()
             return response.status, response.read().decode()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from dragoman.client import TranslationClient
-from dragoman.requests import DecodingOptions
+from dragoman.requests import DecodingOptions, Term
 from dragoman.results import Translation
 
 from service.bundle import open_bundle
@@ -106,6 +106,27 @@ def test_a_word_that_must_not_occur_is_replaced(client: TranslationClient) -> No
 
     assert "▁Auto" in free.hypotheses[0].tokens
     assert "Auto" not in without.text
+
+
+@pytest.mark.parametrize("is_document", [False, True])
+def test_tags_placeholders_and_addresses_come_back(client: TranslationClient, is_document: bool) -> None:
+    text = "<b>Hello</b> {name}, you have 3 new messages at https://example.com/x?y=1!"
+
+    if is_document:
+        sentences = client.translate_document(text, source_language="en", target_language="de")
+        target = "".join(sentence.text for sentence in sentences)
+    else:
+        target = translate(client, text)[0].text
+
+    assert target.startswith("<b>Hallo</b> {name}, ")
+    assert target.count("https://example.com/x?y=1") == 1
+    assert "Nachrichten" in target
+
+
+def test_terms_have_the_translation_that_the_caller_wants(client: TranslationClient) -> None:
+    options = DecodingOptions(terms=(Term(source="tea", target="Früchtetee"), Term(source="Tom Smith")))
+
+    assert translate(client, "Tom Smith likes tea.", options=options)[0].text == "Tom Smith mag Früchtetee."
 
 
 def test_a_wider_beam_gives_more_hypotheses_best_first(client: TranslationClient) -> None:

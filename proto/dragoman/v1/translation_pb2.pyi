@@ -19,6 +19,19 @@ class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRIORITY_INTERACTIVE: _ClassVar[Priority]
     PRIORITY_BULK: _ClassVar[Priority]
 
+class ProtectedKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PROTECTED_KIND_UNSPECIFIED: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_BRACES: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_PRINTF: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_TEMPLATE: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_URL: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_EMAIL: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_PATH: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_CODE: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_TAG: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_COLON: _ClassVar[ProtectedKind]
+
 class AttentionDetail(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ATTENTION_DETAIL_UNSPECIFIED: _ClassVar[AttentionDetail]
@@ -65,6 +78,16 @@ class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 PRIORITY_UNSPECIFIED: Priority
 PRIORITY_INTERACTIVE: Priority
 PRIORITY_BULK: Priority
+PROTECTED_KIND_UNSPECIFIED: ProtectedKind
+PROTECTED_KIND_BRACES: ProtectedKind
+PROTECTED_KIND_PRINTF: ProtectedKind
+PROTECTED_KIND_TEMPLATE: ProtectedKind
+PROTECTED_KIND_URL: ProtectedKind
+PROTECTED_KIND_EMAIL: ProtectedKind
+PROTECTED_KIND_PATH: ProtectedKind
+PROTECTED_KIND_CODE: ProtectedKind
+PROTECTED_KIND_TAG: ProtectedKind
+PROTECTED_KIND_COLON: ProtectedKind
 ATTENTION_DETAIL_UNSPECIFIED: AttentionDetail
 ATTENTION_DETAIL_NONE: AttentionDetail
 ATTENTION_DETAIL_AVERAGED: AttentionDetail
@@ -113,7 +136,7 @@ class TranslateRequest(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., model: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., request_id: _Optional[str] = ..., target_prefixes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DecodingOptions(_message.Message):
-    __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "min_target_tokens", "max_target_tokens", "no_repeat_ngram_size", "repetition_penalty", "coverage_penalty", "repetition_guard", "sampling", "target_prefix", "split_sentences", "long_sentences", "format", "return_scores", "return_tokens", "return_alignment", "suppressed_tokens", "return_attention", "early_stopping")
+    __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "min_target_tokens", "max_target_tokens", "no_repeat_ngram_size", "repetition_penalty", "coverage_penalty", "repetition_guard", "sampling", "target_prefix", "split_sentences", "long_sentences", "format", "return_scores", "return_tokens", "return_alignment", "suppressed_tokens", "return_attention", "early_stopping", "protection", "terms")
     BEAM_SIZE_FIELD_NUMBER: _ClassVar[int]
     NUM_HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +157,8 @@ class DecodingOptions(_message.Message):
     SUPPRESSED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RETURN_ATTENTION_FIELD_NUMBER: _ClassVar[int]
     EARLY_STOPPING_FIELD_NUMBER: _ClassVar[int]
+    PROTECTION_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
     beam_size: int
     num_hypotheses: int
     length_penalty: float
@@ -154,7 +179,33 @@ class DecodingOptions(_message.Message):
     suppressed_tokens: _containers.RepeatedScalarFieldContainer[str]
     return_attention: AttentionDetail
     early_stopping: bool
-    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., min_target_tokens: _Optional[int] = ..., max_target_tokens: _Optional[int] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., repetition_guard: _Optional[bool] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., target_prefix: _Optional[str] = ..., split_sentences: _Optional[bool] = ..., long_sentences: _Optional[_Union[LongSentencePolicy, str]] = ..., format: _Optional[_Union[TextFormat, str]] = ..., return_scores: _Optional[bool] = ..., return_tokens: _Optional[bool] = ..., return_alignment: _Optional[bool] = ..., suppressed_tokens: _Optional[_Iterable[str]] = ..., return_attention: _Optional[_Union[AttentionDetail, str]] = ..., early_stopping: _Optional[bool] = ...) -> None: ...
+    protection: ProtectionOptions
+    terms: _containers.RepeatedCompositeFieldContainer[Term]
+    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., min_target_tokens: _Optional[int] = ..., max_target_tokens: _Optional[int] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., repetition_guard: _Optional[bool] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., target_prefix: _Optional[str] = ..., split_sentences: _Optional[bool] = ..., long_sentences: _Optional[_Union[LongSentencePolicy, str]] = ..., format: _Optional[_Union[TextFormat, str]] = ..., return_scores: _Optional[bool] = ..., return_tokens: _Optional[bool] = ..., return_alignment: _Optional[bool] = ..., suppressed_tokens: _Optional[_Iterable[str]] = ..., return_attention: _Optional[_Union[AttentionDetail, str]] = ..., early_stopping: _Optional[bool] = ..., protection: _Optional[_Union[ProtectionOptions, _Mapping]] = ..., terms: _Optional[_Iterable[_Union[Term, _Mapping]]] = ...) -> None: ...
+
+class ProtectionOptions(_message.Message):
+    __slots__ = ("enabled", "enabled_kinds", "disabled_kinds", "patterns")
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    ENABLED_KINDS_FIELD_NUMBER: _ClassVar[int]
+    DISABLED_KINDS_FIELD_NUMBER: _ClassVar[int]
+    PATTERNS_FIELD_NUMBER: _ClassVar[int]
+    enabled: bool
+    enabled_kinds: _containers.RepeatedScalarFieldContainer[ProtectedKind]
+    disabled_kinds: _containers.RepeatedScalarFieldContainer[ProtectedKind]
+    patterns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, enabled: _Optional[bool] = ..., enabled_kinds: _Optional[_Iterable[_Union[ProtectedKind, str]]] = ..., disabled_kinds: _Optional[_Iterable[_Union[ProtectedKind, str]]] = ..., patterns: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Term(_message.Message):
+    __slots__ = ("source", "target", "is_case_sensitive", "is_part_of_word")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    IS_CASE_SENSITIVE_FIELD_NUMBER: _ClassVar[int]
+    IS_PART_OF_WORD_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    target: str
+    is_case_sensitive: bool
+    is_part_of_word: bool
+    def __init__(self, source: _Optional[str] = ..., target: _Optional[str] = ..., is_case_sensitive: _Optional[bool] = ..., is_part_of_word: _Optional[bool] = ...) -> None: ...
 
 class SamplingOptions(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "seed")

@@ -1,1 +1,1 @@
-"""HTTP beside gRPC: the port with metrics and probes, in the server's event loop."""
+"""HTTP beside gRPC, in the server's event loop: the contract as JSON, metrics and probes."""

@@ -1,12 +1,15 @@
 """The ASGI application of an HTTP port."""
 
 from collections.abc import Iterable
+from http import HTTPStatus
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
+
+from service.api.rest.problems import plain_problem
 
 
 def make_app(routes: Iterable[Route]) -> Starlette:
@@ -22,4 +25,4 @@ async def _refused(_request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {})
     if "Allow" in headers:
         headers["Allow"] = ", ".join(sorted(headers["Allow"].split(", ")))
-    return PlainTextResponse(f"{error.detail}\n", error.status_code, headers)
+    return plain_problem(HTTPStatus(error.status_code), error.detail, headers=headers).response()

@@ -67,6 +67,7 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
             h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+            reset_contextvars=True,  # or a request would log what the one before it has bound
             timeout_keep_alive=round(settings.keep_alive_s) + 1,  # never before ours
         )
         self._config.load()

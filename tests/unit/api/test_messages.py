@@ -70,11 +70,27 @@ def test_every_option_arrives() -> None:
         return_tokens=True,
         return_alignment=True,
         return_attention=requests.AttentionDetail.ALL_HEADS,
+        format=requests.TextFormat.PLAIN,
+        protection=requests.ProtectionOptions(
+            is_enabled=False,
+            enabled_kinds=frozenset({requests.ProtectedKind.COLON}),
+            disabled_kinds=frozenset({requests.ProtectedKind.PATH}),
+            patterns=("[[*]]",),
+        ),
+        terms=(requests.Term(source="a", target="b", is_case_sensitive=True, is_part_of_word=True),),
     )
 
     fields = dataclasses.asdict(wanted)
-    assert all(fields[field.name] != field.default for field in dataclasses.fields(wanted))
+    assert all(fields[field.name] != field.default or field.name == "format" for field in dataclasses.fields(wanted))
     fields |= {
+        "format": pb.TEXT_FORMAT_PLAIN,
+        "protection": pb.ProtectionOptions(
+            enabled=False,
+            enabled_kinds=[pb.PROTECTED_KIND_COLON],
+            disabled_kinds=[pb.PROTECTED_KIND_PATH],
+            patterns=["[[*]]"],
+        ),
+        "terms": [pb.Term(source="a", target="b", is_case_sensitive=True, is_part_of_word=True)],
         "long_sentences": pb.LONG_SENTENCE_POLICY_REFUSE,
         "return_attention": pb.ATTENTION_DETAIL_ALL_HEADS,
     }
@@ -157,6 +173,8 @@ def test_drawing_with_all_defaults_is_not_absent() -> None:
         ("options.format", {"options": {"format": 99}}),
         ("options.long_sentences", {"options": {"long_sentences": -1}}),
         ("options.return_attention", {"options": {"return_attention": 4}}),
+        ("options.protection.enabled_kinds[0]", {"options": {"protection": {"enabled_kinds": [99]}}}),
+        ("options.protection.disabled_kinds[1]", {"options": {"protection": {"disabled_kinds": [1, 0]}}}),
     ],
 )
 def test_an_unknown_enum_number_is_the_callers_mistake(field: str, fields: dict[str, Any]) -> None:

@@ -142,6 +142,7 @@ def test_this_machines_server_is_found_by_its_settings(tmp_path: Path) -> None:
     assert own_server(
         {"DRAGOMAN_CONFIG": str(settings), "DRAGOMAN_GRPC__PORT": "6000", "DRAGOMAN_HTTP__HOST": "::"}
     ) == OwnServer(grpc_address="127.0.0.1:6000", http_address="[::1]:9464", has_tls=True)
+    assert own_server({"DRAGOMAN_HTTP__HOST": "::", "DRAGOMAN_HTTP__METRICS_PORT": "9465"}).http_address == "[::1]:9465"
 
 
 def test_this_machines_server_with_tls_is_asked_by_its_http_port(

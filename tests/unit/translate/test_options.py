@@ -9,7 +9,14 @@ from pydantic import ValidationError
 
 from service.datatypes import SamplingConfig, SearchConfig, Segment
 from service.errors import InvalidFieldError
-from service.requests import AttentionDetail, SamplingOptions, TranslationOptions, TranslationRequest
+from service.requests import (
+    AttentionDetail,
+    ProtectionOptions,
+    SamplingOptions,
+    Term,
+    TranslationOptions,
+    TranslationRequest,
+)
 from service.translate.options import (
     TextBudget,
     TranslationDefaults,
@@ -394,3 +401,29 @@ def test_without_attention_nothing_is_limited_by_it() -> None:
 def test_an_operator_cannot_allow_more_texts_than_the_interface_promises() -> None:
     with pytest.raises(ValidationError, match="max_texts"):
         TranslationLimits(max_texts=129)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"protection": ProtectionOptions(patterns=("ok", "x"))}, "options.protection.patterns[1]"),
+        ({"protection": ProtectionOptions(patterns=("x" * 65,))}, "options.protection.patterns[0]"),
+        ({"protection": ProtectionOptions(patterns=("*a",))}, "options.protection.patterns[0]"),
+        ({"protection": ProtectionOptions(patterns=("a**",))}, "options.protection.patterns[0]"),
+        ({"protection": ProtectionOptions(patterns=("a b",))}, "options.protection.patterns[0]"),
+        ({"terms": (Term(source=""),)}, "options.terms[0].source"),
+        ({"terms": (Term(source="x" * 201),)}, "options.terms[0].source"),
+        ({"terms": (Term(source="x", target="y" * 201),)}, "options.terms[0].target"),
+        ({"terms": (Term(source=" x"),)}, "options.terms[0].source"),
+        ({"terms": (Term(source="x"), Term(source="x", target="y"))}, "options.terms[1].source"),
+    ],
+)
+def test_patterns_and_terms_that_cannot_be_are_rejected(options: dict[str, Any], field: str) -> None:
+    request = TranslationRequest(
+        texts=("a",), source_language="en", target_language="de", options=TranslationOptions(**options)
+    )
+
+    with pytest.raises(InvalidFieldError) as caught:
+        _check(request)
+
+    assert caught.value.field == field

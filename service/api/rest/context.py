@@ -1,0 +1,159 @@
+"""A request over HTTP as the pipeline of all requests sees it: the same that gRPC's context tells of a call."""
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping
+from email.message import Message as Headers
+from http import HTTPStatus
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from service.api.settings import GrpcSettings
+from service.errors import InvalidFieldError
+
+TIMEOUT_HEADER = "x-request-timeout"
+"""Seconds that the caller allows, as a decimal number."""
+
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_EVENT_STREAM_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+
+
+class HttpContext:
+    """Of one request; reads its body once the pipeline asks for it, and no more than may be."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, settings: GrpcSettings) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._settings = settings
+        self._headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
+        self._deadline_s: float | None = None
+        self._is_read = asyncio.Event()
+        self._is_answered = False
+        if scope["method"] != "POST":
+            self._is_read.set()
+        self.http_status: HTTPStatus | None = None
+        """Of a refusal that HTTP has its own status for."""
+        self.has_begun = False
+        """Whether a stream of events has begun."""
+        self.is_left = False
+        """Whether the client has gone before it had its answer."""
+        self.response_headers: list[tuple[bytes, bytes]] = []
+        """Of a response that is a stream; to be set before it begins."""
+
+    @property
+    def path_parameters(self) -> Mapping[str, str]:
+        """Return the variable parts of the path."""
+        parameters: Mapping[str, str] = self._scope["path_params"]
+        return parameters
+
+    def peer(self) -> str:
+        """Return the address of the client, as gRPC writes it."""
+        peer: str = self._scope["state"]["peer"]
+        return peer
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]]:
+        """Return the headers, their names in lower case."""
+        return self._headers
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """Return the names in the client's certificate, by gRPC's names."""
+        certificate = self._scope["state"]["connection"].transport.get_extra_info("peercert") or {}
+        common = (value for part in certificate.get("subject", ()) for key, value in part if key == "commonName")
+        alternative = (value for _, value in certificate.get("subjectAltName", ()))
+        return {
+            "x509_common_name": [name.encode() for name in common],
+            "x509_subject_alternative_name": [name.encode() for name in alternative],
+        }
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the caller's deadline; None if there is none."""
+        return None if self._deadline_s is None else self._deadline_s - asyncio.get_running_loop().time()
+
+    def check_headers(self) -> None:
+        """Take the deadline.
+
+        Raises:
+            InvalidFieldError: if it is none, or the headers are too large.
+        """
+        num_bytes = sum(len(name) + len(value) + 32 for name, value in self._headers)
+        if num_bytes > self._settings.max_metadata_bytes:
+            self.http_status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            raise InvalidFieldError(
+                "headers", f"{num_bytes} bytes", f"at most {self._settings.max_metadata_bytes} bytes"
+            )
+        timeouts = [value for name, value in self._headers if name == TIMEOUT_HEADER]
+        if timeouts:
+            self._deadline_s = asyncio.get_running_loop().time() + _seconds(timeouts)
+
+    async def read(self) -> bytes:
+        """Return the body.
+
+        Raises:
+            InvalidFieldError: if it is no JSON, or too large; see also `check_headers`.
+            asyncio.CancelledError: if the client leaves before its end.
+        """
+        self.check_headers()
+        self._check_content_type()
+        limit = self._settings.max_message_bytes
+        declared = next((value for name, value in self._headers if name == "content-length"), "0")
+        chunks, num_bytes = [], 0
+        while True:
+            if max(num_bytes, int(declared)) > limit:
+                self.http_status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+                raise InvalidFieldError("request", f"more than {limit} bytes", f"at most {limit} bytes")
+            event = await self._receive()
+            if event["type"] != "http.request":
+                self.is_left = True
+                raise asyncio.CancelledError
+            chunks.append(event.get("body", b""))
+            num_bytes += len(chunks[-1])
+            if not event.get("more_body", False):
+                self._is_read.set()
+                return b"".join(chunks)
+
+    async def cancel_when_client_leaves(self, task: "asyncio.Task[None] | None") -> None:
+        """Cancel what answers a client that has gone; before the end of its request `read` notices that."""
+        await self._is_read.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if not self._is_answered:
+            self.is_left = True
+            if task:
+                task.cancel()
+
+    async def send_initial_metadata(self, _metadata: tuple[()], /) -> None:
+        """Begin a stream of events, which the client may read as slowly as one of gRPC."""
+        self.has_begun = True
+        self._scope["state"]["connection"].write_timeout_s = self._settings.stream_idle_timeout_s
+        headers = [*_EVENT_STREAM_HEADERS, *self.response_headers]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def write(self, raw_response: bytes, /) -> None:
+        """Send an event; returns once the connection has taken it."""
+        await self._send({"type": "http.response.body", "body": raw_response, "more_body": True})
+
+    async def end(self, last: bytes) -> None:
+        """Send the last event."""
+        self._is_answered = True
+        await self._send({"type": "http.response.body", "body": last, "more_body": False})
+
+    async def respond(self, response: Response) -> None:
+        """Send a whole response; uvicorn drops what has not been read of the request."""
+        response.headers["cache-control"] = "no-store"
+        self._is_answered = True
+        await response(self._scope, self._receive, self._send)
+
+    def _check_content_type(self) -> None:
+        parsed = Headers()
+        parsed["content-type"] = next((value for name, value in self._headers if name == "content-type"), "")
+        if parsed.get_content_type() != "application/json" or parsed.get_content_charset("utf-8") != "utf-8":
+            self.http_status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+            raise InvalidFieldError("content-type", repr(parsed["content-type"][:64]), "application/json in UTF-8")
+
+
+def _seconds(values: list[str]) -> float:
+    if len(values) > 1 or not _SECONDS.fullmatch(values[0]) or not float(values[0]):
+        raise InvalidFieldError(TIMEOUT_HEADER, repr(values[0][:64]), "one number of seconds above 0, such as 2.5")
+    return float(values[0])

@@ -1,0 +1,159 @@
+"""Messages of the contract as JSON and back (the JSON mapping of protobuf), strict, with errors that name the field."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+from google.protobuf.message import Message
+
+from service.errors import InvalidFieldError
+
+_Message = TypeVar("_Message", bound=Message)
+_Result = TypeVar("_Result")
+
+_MAX_QUICK_BYTES = 16 * 1024
+"""Of what is converted at once; what is larger is converted in another thread, as calls wait for the event loop."""
+
+_MAX_SHOWN_CHARACTERS = 64
+_MAX_SEARCHED_ITEMS = 1000  # of a list, for the one that is wrong
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+_EXPECTED: Mapping[int, str] = {
+    FieldDescriptor.CPPTYPE_BOOL: "true or false",
+    FieldDescriptor.CPPTYPE_DOUBLE: "a number",
+    FieldDescriptor.CPPTYPE_FLOAT: "a number",
+    FieldDescriptor.CPPTYPE_INT32: "an integer of 32 bits",
+    FieldDescriptor.CPPTYPE_INT64: "an integer of 64 bits",
+    FieldDescriptor.CPPTYPE_MESSAGE: "an object",
+    FieldDescriptor.CPPTYPE_STRING: "a string of Unicode characters",
+}
+
+
+async def parsed_json(raw_request: bytes, kind: type[_Message]) -> _Message:
+    """Return the message that the body of a request stands for.
+
+    Raises:
+        InvalidFieldError: names the field that the contract does not have, that is there twice or is of another type;
+            `request` if the body is no JSON object.
+    """
+    return await _converted(lambda: _message(raw_request, kind), len(raw_request))
+
+
+async def serialized_json(message: Message) -> bytes:
+    """Return a message as JSON in one line of UTF-8, with the fields that have their default value."""
+    return await _converted(lambda: to_json(as_dict(message)), message.ByteSize())
+
+
+def as_dict(message: Message) -> dict[str, Any]:
+    """Return what stands for a message in JSON."""
+    return MessageToDict(message, always_print_fields_with_no_presence=True)
+
+
+def to_json(value: object) -> bytes:
+    """Return JSON in one line of UTF-8."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+async def _converted(convert: Callable[[], _Result], num_bytes: int) -> _Result:
+    return convert() if num_bytes <= _MAX_QUICK_BYTES else await asyncio.to_thread(convert)
+
+
+def _message(raw_request: bytes, kind: type[_Message]) -> _Message:
+    try:
+        content = json.loads(raw_request.decode(), object_pairs_hook=_without_repeats, parse_constant=_no_constant)
+    except RecursionError:
+        raise InvalidFieldError("request", "nested too deeply", "a JSON object of the contract's depth") from None
+    except ValueError as error:  # no UTF-8, no JSON, or a number of thousands of digits
+        raise InvalidFieldError("request", f"no JSON in UTF-8 ({error})", "one JSON object") from None
+    message = kind()
+    _fill(message, content, path="request", prefix="")
+    return message
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            raise InvalidFieldError(_name(name), "there more than once", "there once")
+        members[name] = value
+    return members
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _fill(message: Message, content: Any, *, path: str, prefix: str) -> None:
+    """Set the fields of a message."""
+    if not isinstance(content, dict):
+        raise InvalidFieldError(path, _kind_of(content), "an object")
+    known = message.DESCRIPTOR.fields
+    fields = {name: field for field in known for name in (field.name, field.json_name)}
+    taken = set()
+    for name, value in content.items():
+        field = fields.get(name)
+        if field is None:
+            names = ", ".join(one.json_name for one in known)
+            raise InvalidFieldError(f"{prefix}{_name(name)}", "no field of the contract", f"one of {names}")
+        field_path = f"{prefix}{field.name}"
+        if field.number in taken:
+            raise InvalidFieldError(field_path, "there under both of its names", "there once")
+        taken.add(field.number)
+        if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE and not field.is_repeated and value is not None:
+            part = getattr(message, field.name)
+            part.SetInParent()
+            _fill(part, value, path=field_path, prefix=f"{field_path}.")
+        else:
+            _set(message, field, value, path=field_path)
+
+
+def _set(message: Message, field: Any, value: Any, *, path: str) -> None:
+    if _is_set(message, field, value):
+        return
+    expected = _expected(field)
+    if field.is_repeated and isinstance(value, list):
+        for index, item in enumerate(value[:_MAX_SEARCHED_ITEMS]):
+            if not _is_set(type(message)(), field, [item]):
+                raise InvalidFieldError(f"{path}[{index}]", _kind_of(item), expected)
+    raise InvalidFieldError(path, _kind_of(value), f"a list, each item {expected}" if field.is_repeated else expected)
+
+
+def _is_set(message: Message, field: Any, value: Any) -> bool:
+    """Set a field if its value is of its type; return whether it is."""
+    try:
+        ParseDict({field.name: value}, message)
+    except (ParseError, RecursionError):
+        return False
+    return True
+
+
+def _expected(field: Any) -> str:
+    if field.enum_type is not None:
+        return f"one of {', '.join(value.name for value in field.enum_type.values)}"
+    return _EXPECTED.get(field.cpp_type, "of the contract's type")
+
+
+def _name(name: str) -> str:
+    """Return a name that the caller gave to a field; names are logged, so that of a text is not repeated."""
+    return name if _NAME.fullmatch(name) else "request"
+
+
+def _kind_of(value: object) -> str:
+    """Return a few words for a value of JSON."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, str):
+        return f"the string {_shown(value)}"
+    return "null" if value is None else _shown(json.dumps(value))
+
+
+def _shown(text: str) -> str:
+    """Return a text of the caller, shortened, without what cannot be printed."""
+    shown = text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
+    return shown if shown.isprintable() else ascii(shown)

@@ -1,0 +1,188 @@
+"""The contract over HTTP: JSON in and out, documents as events; every request passes the pipeline that gRPC's pass.
+
+Starlette routes and nothing more: messages are defined by the contract, and models of pydantic, as FastAPI wants them,
+would define them a second time.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from http import HTTPStatus
+
+from dragoman.v1 import translation_pb2 as pb
+from google.protobuf.message import Message
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.api import status
+from service.api.calls import REQUEST_ID_KEY, Call
+from service.api.pipeline import RequestPipeline, as_status
+from service.api.rest.context import HttpContext
+from service.api.rest.json_mapping import as_dict, parsed_json, serialized_json, to_json
+from service.api.rest.problems import Problem, problem
+from service.api.servicer import ModelServicer, TranslationServicer, ended_after
+from service.api.settings import GrpcSettings
+from service.api.streams import ResponseStream
+
+_SERVICES = pb.DESCRIPTOR.services_by_name
+_TRANSLATION = _SERVICES["TranslationService"].full_name
+_MODELS = _SERVICES["ModelService"].full_name
+
+Outcome = bytes | status.Answer | None
+"""A response, an error, or None if a stream has sent all there is to send."""
+
+
+class TranslationApi:
+    """Answers the routes of the API."""
+
+    def __init__(
+        self,
+        pipeline: RequestPipeline,
+        *,
+        translation: TranslationServicer,
+        models: ModelServicer,
+        settings: GrpcSettings,
+    ) -> None:
+        """`settings` has what is allowed to a call, whichever way it comes."""
+        self._pipeline = pipeline
+        self._translation = translation
+        self._models = models
+        self._settings = settings
+
+    def routes(self) -> list[Route]:
+        """Return what to add to the application."""
+        posted = {"/v1/translate": self._translate, "/v1/translate/document": self._stream_document}
+        read = {
+            "/v1/models": self._list_models,
+            "/v1/models/{model:path}": self._get_model,
+            "/v1/languages": self._list_languages,
+        }
+        return [
+            *(Route(path, self._endpoint(answer), methods=["POST"]) for path, answer in posted.items()),
+            *(Route(path, self._endpoint(answer), methods=["GET"]) for path, answer in read.items()),
+        ]
+
+    def _endpoint(self, answer: Callable[[HttpContext], Awaitable[None]]) -> ASGIApp:
+        return _Endpoint(answer, self._settings)
+
+    async def _translate(self, context: HttpContext) -> None:
+        call = self._pipeline.start(f"/{_TRANSLATION}/Translate", context)
+
+        async def respond(raw_request: bytes) -> bytes:
+            request = await parsed_json(raw_request, pb.TranslateRequest)
+            call.agree_on_id(request)
+            async with ended_after(self._settings.allowed_s(call.time_remaining())):
+                return await serialized_json(await self._translation.Translate(request, call))
+
+        await _send(await self._pipeline.answer(call, respond, as_status), call, context)
+
+    async def _stream_document(self, context: HttpContext) -> None:
+        call = self._pipeline.start(f"/{_TRANSLATION}/TranslateDocument", context)
+
+        async def respond(raw_request: bytes) -> None:
+            request = await parsed_json(raw_request, pb.TranslateDocumentRequest)
+            call.agree_on_id(request)
+            context.response_headers.append((REQUEST_ID_KEY.encode(), call.request_id.encode()))
+            await self._translation.TranslateDocument(request, EventStream(call, self._settings.stream_idle_timeout_s))
+
+        with ExitStack() as places:
+            await _send(await self._pipeline.answer(call, respond, as_status, streams=places), call, context)
+
+    async def _list_models(self, context: HttpContext) -> None:
+        await self._answer_reading(context, "ListModels", self._listed)
+
+    async def _get_model(self, context: HttpContext) -> None:
+        async def described(call: Call) -> dict[str, object]:
+            return as_dict(
+                await self._models.GetModel(pb.GetModelRequest(model=context.path_parameters["model"]), call)
+            )
+
+        await self._answer_reading(context, "GetModel", described)
+
+    async def _list_languages(self, context: HttpContext) -> None:
+        async def listed(call: Call) -> dict[str, object]:
+            return language_pairs(await self._models.ListModels(pb.ListModelsRequest(), call))
+
+        await self._answer_reading(context, "ListModels", listed)
+
+    async def _listed(self, call: Call) -> dict[str, object]:
+        return as_dict(await self._models.ListModels(pb.ListModelsRequest(), call))
+
+    async def _answer_reading(
+        self, context: HttpContext, method: str, answer: Callable[[Call], Awaitable[dict[str, object]]]
+    ) -> None:
+        """Answer a request without a body."""
+        call = self._pipeline.start(f"/{_MODELS}/{method}", context)
+
+        async def respond(_no_body: bytes) -> bytes:
+            context.check_headers()
+            return to_json(await answer(call))
+
+        await _send(await self._pipeline.answer(call, respond, as_status, raw_request=b""), call, context)
+
+
+class EventStream(ResponseStream):
+    """Sends the messages of a call as server-sent events (WHATWG HTML, section 9.2)."""
+
+    async def write(self, response: Message) -> None:
+        """Send a sentence."""
+        await self.write_raw(event("sentence", await serialized_json(response)))
+
+
+class _Endpoint:
+    """The ASGI application of one route, whose work is cancelled when its client leaves."""
+
+    def __init__(self, answer: Callable[[HttpContext], Awaitable[None]], settings: GrpcSettings) -> None:
+        self._answer = answer
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = HttpContext(scope, receive, send, self._settings)
+        watching = asyncio.create_task(context.cancel_when_client_leaves(asyncio.current_task()))
+        try:
+            await self._answer(context)
+        except asyncio.CancelledError:
+            if not context.is_left:
+                raise
+        finally:
+            watching.cancel()
+
+
+def event(kind: str, data: bytes) -> bytes:
+    """Return a server-sent event; the data is one line."""
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
+
+
+def language_pairs(listed: pb.ListModelsResponse) -> dict[str, object]:
+    """Return which languages are translated into which by models that are ready, both in the order of their tags."""
+    targets: dict[str, set[str]] = {}
+    for model in listed.models:
+        for version in model.versions:
+            if version.state == pb.MODEL_STATE_READY:
+                for pair in version.language_pairs:
+                    targets.setdefault(pair.source_language, set()).add(pair.target_language)
+    return {
+        "languages": [
+            {"sourceLanguage": source, "targetLanguages": sorted(targets[source])} for source in sorted(targets)
+        ]
+    }
+
+
+async def _send(outcome: Outcome, call: Call, context: HttpContext) -> None:
+    if not context.has_begun:
+        response = (
+            _problem(outcome, call, context).response()
+            if isinstance(outcome, status.Answer)
+            else Response(outcome, HTTPStatus.OK, media_type="application/json")
+        )
+        response.headers[REQUEST_ID_KEY] = call.request_id
+        await context.respond(response)
+    elif isinstance(outcome, status.Answer):
+        await context.end(event("error", to_json(_problem(outcome, call, context).members)))
+    else:
+        await context.end(event("end", b"{}"))
+
+
+def _problem(answer: status.Answer, call: Call, context: HttpContext) -> Problem:
+    return problem(answer, request_id=call.request_id, http_status=context.http_status)

@@ -1,0 +1,277 @@
+"""Texts as the model sees them: without markup, with stand-ins for protected spans, and what each piece stands for.
+
+A block is text whose sentences belong together, such as a paragraph. Its pieces say where it differs from the message:
+
+    message   Hello <b>{name}</b>, fish &amp; chips
+    block     Hello 2013, fish & chips
+    pieces          opening <b> at 6, 2013 stands for {name}, closing </b> at 10, & is spelled &amp;
+
+Years are the stand-ins: a model copies them, in any script and at any place in a sentence, more surely than anything
+else that was tried (docs/guides/protected-text.md has the figures).
+"""
+
+import enum
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, count
+
+from service.datatypes import Span
+from service.requests import ProtectedKind
+from service.text.protection import ProtectedSpan, is_placeholder_tag, tag_name
+
+_YEARS = (2013, 1947, 1985, 1962, 2006, 1978, 1991, 2019, 1954, 1936, 2002, 1969)
+"""Those that differ in several digits come first; the others of two centuries, then longer numbers follow."""
+
+_NUMBER = re.compile(r"\d+")
+
+
+class Role(enum.Enum):
+    """What a piece of a block is."""
+
+    STAND_IN = enum.auto()
+    """Stands for a protected span, which must be in the translation once."""
+
+    OPENING = enum.auto()
+    """A tag that marks the text up to its partner; empty in the block, as the next two."""
+
+    CLOSING = enum.auto()
+    POINT = enum.auto()
+    """A tag or comment without partner: it has a place, but no text."""
+
+    SPELLING = enum.auto()
+    """One character that the message spells differently, such as `&amp;` or a line break with its indentation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A range of a block and what it stands for in the message."""
+
+    start: int
+    end: int
+    source: Span
+    role: Role
+    partner: int = -1
+    """Of a tag: the index of its partner among the pieces of the block; -1: it is elsewhere, or there is none."""
+
+    target: str | None = None
+    """What stands in the translation; None: what stands in the message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Text as the model sees it, and how it came from the message; or a part of such a text."""
+
+    text: str
+    start: int
+    """Where its first character is in the message, if no piece stands before it."""
+
+    source: Span
+    """Where it is in the message, with the pieces at its edges."""
+
+    pieces: tuple[Piece, ...]
+    """In order, apart from each other."""
+
+    is_markup: bool = False
+    """Whether characters of markup must be escaped in its translation."""
+
+    def part(self, span: Span) -> "Block":
+        """Return a range of the text with the pieces inside it.
+
+        A tag at its edge is outside, unless its partner is inside.
+        """
+        first = bisect_left(self.pieces, span.start, key=lambda piece: piece.end)
+        last = bisect_right(self.pieces, span.end, key=lambda piece: piece.start)
+        while first < last and not self._is_inside(self.pieces[first], span):
+            first += 1
+        while first < last and not self._is_inside(self.pieces[last - 1], span):
+            last -= 1
+        pieces = tuple(
+            replace(
+                piece,
+                start=piece.start - span.start,
+                end=piece.end - span.start,
+                partner=piece.partner - first if first <= piece.partner < last else -1,
+            )
+            for piece in self.pieces[first:last]
+        )
+        start, end = self._position(span.start, after=True), self._position(span.end, after=False)
+        source = Span(start=start, end=max(start, end))
+        if pieces:
+            source = Span(start=min(start, pieces[0].source.start), end=max(end, pieces[-1].source.end))
+        return replace(self, text=self.text[span.start : span.end], start=start, source=source, pieces=pieces)
+
+    def source_of(self, span: Span) -> Span:
+        """Return where a range of the text is in the message, without the tags at its edges."""
+        start = self._position(span.start, after=True)
+        return Span(start=start, end=max(start, self._position(span.end, after=False)))
+
+    def shifted(self, by: int) -> "Block":
+        """Return the same block in a message that has `by` more characters in front."""
+        pieces = tuple(replace(piece, source=piece.source.shifted(by)) for piece in self.pieces)
+        return replace(self, start=self.start + by, source=self.source.shifted(by), pieces=pieces)
+
+    def without_cut_pieces(self, span: Span) -> Span:
+        """Return a range of the text whose edges are no longer inside a stand-in."""
+        return Span(start=self._out_of_piece(span.start), end=self._out_of_piece(span.end))
+
+    @property
+    def has_stand_ins(self) -> bool:
+        """Whether anything in it is protected."""
+        return any(piece.role is Role.STAND_IN for piece in self.pieces)
+
+    @property
+    def needs_alignment(self) -> bool:
+        """Whether it takes an alignment to put everything back in its place."""
+        return any(piece.role is not Role.SPELLING for piece in self.pieces)
+
+    @property
+    def has_words(self) -> bool:
+        """Whether there is a letter besides the stand-ins."""
+        begin = 0
+        for piece in self.pieces:
+            if piece.role is Role.STAND_IN:
+                if any(map(str.isalpha, self.text[begin : piece.start])):
+                    return True
+                begin = piece.end
+        return any(map(str.isalpha, self.text[begin:]))
+
+    def _position(self, index: int, *, after: bool) -> int:
+        """Return where a place in the text is in the message: behind the tags that stand there, or before them."""
+        pieces = self.pieces
+        number = (
+            bisect_right(pieces, index, key=lambda piece: piece.end)
+            if after
+            else bisect_left(pieces, index, key=lambda piece: piece.start)
+        )
+        if number == 0:
+            return self.start + index
+        last = pieces[number - 1]
+        return last.source.end + max(0, index - last.end)
+
+    def _out_of_piece(self, index: int) -> int:
+        number = bisect_left(self.pieces, index, key=lambda piece: piece.start)
+        if not number or self.pieces[number - 1].end <= index:
+            return index
+        piece = self.pieces[number - 1]
+        return piece.start if self.text[index : piece.end].strip() else piece.end
+
+    def _is_inside(self, piece: Piece, span: Span) -> bool:
+        if piece.start < piece.end:
+            return span.start <= piece.start and piece.end <= span.end
+        if span.start < piece.start < span.end:
+            return True
+        return piece.partner >= 0 and span.start < self.pieces[piece.partner].start < span.end
+
+
+def plain_block(text: str, spans: Sequence[ProtectedSpan]) -> Block:
+    """Return a plain text with stand-ins for its protected spans, and its tags taken out."""
+    builder = BlockBuilder(start=0, numbers=stand_in_numbers(text))
+    position = 0
+    for one in spans:
+        builder.add_text(text[position : one.span.start])
+        tag = text[one.span.start : one.span.end]
+        if one.kind is not ProtectedKind.TAG or is_placeholder_tag(tag):
+            builder.add_stand_in(one.span, target=one.target)
+        elif tag.startswith("</"):
+            builder.close_tag(tag_name(tag), one.span)
+        elif tag.endswith("/>"):
+            builder.add_point(one.span)
+        else:
+            builder.open_tag(tag_name(tag), one.span)
+        position = one.span.end
+    builder.add_text(text[position:])
+    return builder.build(Span(start=0, end=len(text)))
+
+
+class BlockBuilder:
+    """Puts a block together from left to right."""
+
+    def __init__(self, *, start: int, numbers: Iterator[str], is_markup: bool = False) -> None:
+        """Begin at a place of the message; `numbers` are the stand-ins to take."""
+        self._start = start
+        self._numbers = numbers
+        self._is_markup = is_markup
+        self._texts: list[str] = []
+        self._length = 0
+        self._pieces: list[Piece] = []
+        self._open: list[tuple[str, int]] = []
+
+    def add_text(self, text: str) -> None:
+        """Add text that stands in the message as it is."""
+        if text[:1].isalnum():
+            self._part_from_stand_in()
+        self._append(text)
+
+    def add_spelling(self, text: str, source: Span) -> None:
+        """Add a character that the message spells differently."""
+        if text.isalnum():
+            self._part_from_stand_in()
+        self._add(text, source, Role.SPELLING)
+
+    def add_stand_in(self, source: Span, *, target: str | None = None) -> None:
+        """Add a stand-in, apart from letters and digits beside it."""
+        is_joined = bool(self._texts) and self._texts[-1][-1].isalnum()
+        self._add(" " * is_joined + next(self._numbers), source, Role.STAND_IN, target=target)
+
+    def add_point(self, source: Span) -> None:
+        """Add what has a place, but no text."""
+        self._add("", source, Role.POINT)
+
+    def open_tag(self, name: str, source: Span) -> None:
+        """Add a tag that marks what follows."""
+        self._open.append((name, len(self._pieces)))
+        self._add("", source, Role.POINT)  # until it is closed
+
+    def close_tag(self, name: str, source: Span) -> None:
+        """Add the end of a tag; those opened since, and one that was never opened, have no partner."""
+        index = next((place for place in range(len(self._open) - 1, -1, -1) if self._open[place][0] == name), None)
+        self._add("", source, Role.POINT)
+        if index is None:
+            return
+        first, last = self._open[index][1], len(self._pieces) - 1
+        del self._open[index:]
+        self._pieces[first] = replace(self._pieces[first], role=Role.OPENING, partner=last)
+        self._pieces[last] = replace(self._pieces[last], role=Role.CLOSING, partner=first)
+
+    def widen_last(self, end: int) -> None:
+        """Let the last piece stand for what follows it in the message, too."""
+        last = self._pieces[-1]
+        self._pieces[-1] = replace(last, source=Span(start=last.source.start, end=end))
+
+    def build(self, source: Span) -> Block:
+        """Return the block, which is at `source` in the message."""
+        text = "".join(self._texts)
+        return Block(text=text, start=self._start, source=source, pieces=tuple(self._pieces), is_markup=self._is_markup)
+
+    def _part_from_stand_in(self) -> None:
+        """Add a space to a stand-in if nothing but tags follows it so far; they come behind the space."""
+        for index in range(len(self._pieces) - 1, -1, -1):
+            piece = self._pieces[index]
+            if piece.end < self._length or piece.role is Role.SPELLING:
+                return
+            if piece.role is Role.STAND_IN:
+                self._pieces[index] = replace(piece, end=piece.end + 1)
+                tags = self._pieces[index + 1 :]
+                self._pieces[index + 1 :] = [replace(tag, start=tag.end + 1, end=tag.end + 1) for tag in tags]
+                self._append(" ")
+                return
+
+    def _append(self, text: str) -> None:
+        if text:
+            self._texts.append(text)
+            self._length += len(text)
+
+    def _add(self, text: str, source: Span, role: Role, *, target: str | None = None) -> None:
+        end = self._length + len(text)
+        self._pieces.append(Piece(start=self._length, end=end, source=source, role=role, target=target))
+        self._append(text)
+
+
+def stand_in_numbers(text: str) -> Iterator[str]:
+    """Yield numbers that are not in a text: years first."""
+    taken = set(_NUMBER.findall(text))
+    others: Iterable[int] = chain(range(2029, 1899, -1), count(100_003, 7))
+    numbers = chain(_YEARS, (year for year in others if year not in _YEARS))
+    return (str(number) for number in numbers if str(number) not in taken)

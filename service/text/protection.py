@@ -1,0 +1,194 @@
+"""The grammar of protected spans: what in a text must come back unchanged, and the terms with fixed translations.
+
+Every kind is one regular expression whose repetitions are bounded, and nearly all possessive: from one start a match
+looks at a bounded number of characters and hardly ever goes back, so the time is linear in the text, whatever it holds.
+Kinds are alternatives of one expression; the first that matches at a place wins, and spans do not overlap. A caller's
+own patterns are no regular expressions: they are literal but for `*`.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from service.datatypes import Span
+from service.requests import ProtectedKind, ProtectionOptions, Term
+
+_URL_CHARACTER = r"[^\s<>\"`\\^|\x00-\x20\u3000-\u303f\uff00-\uffef]"
+_TAG_ATTRIBUTE = r"\s{1,32}+[\w:@.-]{1,64}+\s{0,8}+=\s{0,8}+(?:\"[^\"<>]{0,1000}+\"|'[^'<>]{0,1000}+')"
+_GRAMMAR: dict[ProtectedKind, str] = {
+    ProtectedKind.CODE: r"``[^`\n]{1,500}+``|`[^`\n]{1,500}+`",
+    ProtectedKind.TAG: rf"</?[A-Za-z][\w:.-]{{0,63}}+(?:{_TAG_ATTRIBUTE}){{0,32}}+\s{{0,32}}+/?>",
+    ProtectedKind.URL: (
+        rf"(?<!\w)(?:(?:https?|ftps?|sftp|ssh|file|git|wss?)://|www\.(?=\w)|(?:mailto|tel|data):(?=\w)){_URL_CHARACTER}{{1,2000}}+"
+    ),
+    ProtectedKind.TEMPLATE: r"[$%#]\{[^{}\n]{1,200}+\}|\$t\([^()\n]{1,200}+\)|\$\([^()\s]{1,100}+\)",
+    ProtectedKind.BRACES: (
+        r"\{\{\{?[^{}\n]{1,200}+\}\}\}?|\{%[^{}%\n]{1,200}+%\}"
+        r"|\{ ?[\w.$@\[\]-]{0,100}+ ?(?:[,:!|][^{}\n]{1,100}+)?\}"
+    ),
+    ProtectedKind.PRINTF: (
+        r"(?<![\d%])%(?:(?:\d{1,2}\$|\(\w{1,64}+\))[-+#0]{0,3}+\d{0,4}(?:\.\d{1,3})?(?:hh?|ll?|[zjtL])?[diouxXeEfFgGcsaA@]"
+        r"|[-+#0]{0,3}+\d{0,4}(?:\.\d{1,3})?(?:hh?|ll?|[zjtL])?[diouxXeEfFgGcsaA@](?![A-Za-z0-9]))"
+    ),
+    ProtectedKind.EMAIL: (
+        r"(?<![\w.%+-])[A-Za-z0-9._%+-]{1,64}+@[A-Za-z0-9][A-Za-z0-9-]{0,62}+(?:\.[A-Za-z0-9-]{1,63}+){1,8}+"
+    ),
+    ProtectedKind.PATH: (
+        r"(?<![\w.~:/\\-])(?:[A-Za-z]:\\|\\\\(?=\w))[^\s\"<>|:*?`]{1,1000}+"
+        r"|(?<![\w./~:\\@-])(?:~|\.{1,2})?(?:/[\w.@+%-]{1,255}+){1,32}+/?"
+        r"|(?<![\w./~:\\@-])\w[\w.@+%-]{0,254}+(?:/[\w.@+%-]{1,255}+){1,32}+"
+    ),
+    ProtectedKind.COLON: r"(?<![\w:]):[A-Za-z_]\w{0,63}+(?![\w:])",
+}
+"""In order of precedence at one place. What a path or an address ends with is decided by `_trimmed`."""
+
+DEFAULT_KINDS = frozenset(ProtectedKind) - {ProtectedKind.COLON}
+"""What is protected unless the request says otherwise."""
+
+_TRIGGER = re.compile(r"[{%$@/\\`<#]|www\.|mailto:|tel:|data:")
+"""One of these is in every span of the default kinds: text without them is looked at once."""
+
+_TRAILING = frozenset(".,;:!?'\"*_~…")
+_CLOSERS = {")": "(", "]": "[", "}": "{"}
+_FILE_NAME = re.compile(r"[\w@+%-][\w.@+%-]*\.[A-Za-z0-9]{1,5}", re.ASCII)
+_PLACEHOLDER_TAGS = frozenset({"ph", "x", "bx", "ex", "it", "bpt", "ept", "ut"})
+"""Empty elements of XLIFF and TMX that stand for something a sentence says."""
+
+_TAG_NAME = re.compile(r"</?([\w:.-]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtectedSpan:
+    """Something that a translation must hold as it stands, or as a term says."""
+
+    span: Span
+    kind: ProtectedKind | None
+    """None: a pattern of the caller, or a term."""
+
+    target: str | None = None
+    """What stands in the translation; None: the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What to look for in a text: kinds, patterns and terms, compiled once."""
+
+    expression: re.Pattern[str] | None
+    terms: "TermMatcher | None"
+    needs_trigger: bool
+    """Whether a text without any trigger has no span."""
+
+    def find(self, text: str) -> list[ProtectedSpan]:
+        """Return the protected spans of a text in order, without overlaps; terms only where nothing else is."""
+        spans = [] if self.needs_trigger and not _TRIGGER.search(text) else list(self._literals(text))
+        return self.terms.add_to(spans, text) if self.terms else spans
+
+    def _literals(self, text: str) -> Iterator[ProtectedSpan]:
+        if self.expression is None:
+            return
+        position = 0
+        while match := self.expression.search(text, position):
+            kind = ProtectedKind[match.lastgroup] if match.lastgroup and match.lastgroup != "PATTERN" else None
+            end = _trimmed(kind, text, match.start(), match.end())
+            if end > match.start():
+                yield ProtectedSpan(span=Span(start=match.start(), end=end), kind=kind)
+            position = max(end, match.start() + 1) if end > match.start() else match.end()
+
+
+@lru_cache(maxsize=64)
+def compile_protection(options: ProtectionOptions, terms: tuple[Term, ...]) -> Protection:
+    """Return what finds the spans that a request wants protected; all is checked already."""
+    kinds = (DEFAULT_KINDS | options.enabled_kinds) - options.disabled_kinds if options.is_enabled else frozenset()
+    alternatives = [f"(?P<{kind.name}>{pattern})" for kind, pattern in _GRAMMAR.items() if kind in kinds]
+    if options.patterns:
+        alternatives.insert(0, f"(?P<PATTERN>{'|'.join(map(_pattern_expression, options.patterns))})")
+    return Protection(
+        expression=re.compile("|".join(alternatives)) if alternatives else None,
+        terms=TermMatcher(terms) if terms else None,
+        needs_trigger=not options.patterns and ProtectedKind.COLON not in kinds,
+    )
+
+
+def is_placeholder_tag(tag: str) -> bool:
+    """Whether a tag stands for something itself (`<ph id="1"/>`), instead of marking what is around it."""
+    match = _TAG_NAME.match(tag)
+    return match is not None and match[1].lower() in _PLACEHOLDER_TAGS
+
+
+def tag_name(tag: str) -> str:
+    """Return the name in a tag."""
+    match = _TAG_NAME.match(tag)
+    return match[1] if match else ""
+
+
+class TermMatcher:
+    """Finds the terms of a request, the longest first where several begin at one place."""
+
+    def __init__(self, terms: Sequence[Term]) -> None:
+        """Take terms with distinct sources."""
+        ordered = sorted(enumerate(terms), key=lambda pair: -len(pair[1].source))
+        self._terms = terms
+        self._expression = re.compile("|".join(f"(?P<t{index}>{_term_expression(term)})" for index, term in ordered))
+
+    def add_to(self, spans: Sequence[ProtectedSpan], text: str) -> list[ProtectedSpan]:
+        """Return the spans and the terms between them, in order."""
+        found: list[ProtectedSpan] = []
+        begin = 0
+        for end, span in [*((one.span.start, one) for one in spans), (len(text), None)]:
+            for match in self._expression.finditer(text, begin, end):
+                term = self._terms[int((match.lastgroup or "t0")[1:])]
+                target = term.target or match[0]
+                found.append(ProtectedSpan(span=Span(start=match.start(), end=match.end()), kind=None, target=target))
+            if span is not None:
+                found.append(span)
+                begin = span.span.end
+        return found
+
+
+def _term_expression(term: Term) -> str:
+    literal = re.escape(term.source) if term.is_case_sensitive else f"(?i:{re.escape(term.source)})"
+    if term.is_part_of_word:
+        return literal
+    before = r"(?<!\w)" if term.source[0].isalnum() else ""
+    return before + literal + (r"(?!\w)" if term.source[-1].isalnum() else "")
+
+
+def _pattern_expression(pattern: str) -> str:
+    """Return a caller's pattern as an expression: `*` is 1 to 100 characters up to what follows it, within a line."""
+    parts = pattern.split("*")
+    expression = re.escape(parts[0])
+    for part in parts[1:]:
+        end = re.escape(part[0]) if part else r"\W"
+        stop = rf"\s{end}" if part else r"\s\W"
+        expression += rf"[^{stop}]{{1,100}}+{re.escape(part)}"
+    return expression
+
+
+def _trimmed(kind: ProtectedKind | None, text: str, start: int, end: int) -> int:
+    """Return where a span really ends: sentences go on behind addresses and paths. `start`: it is none."""
+    if kind not in {ProtectedKind.URL, ProtectedKind.EMAIL, ProtectedKind.PATH}:
+        return end
+    balance = {
+        opener: text.count(opener, start, end) - text.count(closer, start, end) for closer, opener in _CLOSERS.items()
+    }
+    while end > start:
+        last = text[end - 1]
+        if last in _CLOSERS and balance[_CLOSERS[last]] < 0:
+            balance[_CLOSERS[last]] += 1
+        elif last not in _TRAILING:
+            break
+        end -= 1
+    if kind is ProtectedKind.PATH and not _is_path(text[start:end]):
+        return start
+    return end
+
+
+def _is_path(text: str) -> bool:
+    """Whether what looks like a path is one: `/usr/bin`, `~/x`, `src/main.py`; not `and/or`, `/s` or `1/2`."""
+    if "\\" in text or text.startswith(("~", ".")):
+        return len(text) > 2
+    names = text.strip("/").split("/")
+    is_absolute = text.startswith("/")
+    has_file_name = _FILE_NAME.fullmatch(names[-1]) is not None and not names[-1].replace(".", "").isdigit()
+    return has_file_name or (is_absolute and len(names) > 1 and any(any(map(str.isalpha, name)) for name in names))

@@ -1,0 +1,155 @@
+import asyncio
+import random
+import re
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from service.datatypes import Segment, Translation, WarningKind
+from service.requests import ProtectionOptions, RequestContext, Term, TranslationOptions
+from service.requests import TranslationRequest as Request
+from service.telemetry.metrics import Metrics
+from service.text.protection import compile_protection
+from service.translate.service import Translator
+from tests.unit.text.text_fakes import TOKENIZER, FakeModel, FakeQueue, make_hypothesis, source_text
+
+_LITERALS = ["{name}", "{{x}}", "%s", "%1$d", "${v}", "$t(k)", "https://a.b/c?d=1", "me@x.org", "/usr/bin/x", "`a b`"]
+_TAGS = ['<ph id="1"/>', "<b>", "</b>", "<i>", "</i>", "<br/>", '<a href="x">', "</a>"]
+_WORDS = ["Hello", "you", "3", "2013", "new. ", "é", "x", "don't", "No!", "(", ")", ",", "&", "<", "{", "%", "1.", ":"]
+_MIXTURES = st.lists(st.sampled_from([*_LITERALS, *_TAGS, *_WORDS, " ", " ", "\n"]), max_size=25).map("".join)
+_OPTIONS = TranslationOptions()
+
+
+def translate(model: FakeModel, text: str, **options: Any) -> Translation:
+    translator = Translator(model, metrics=Metrics(CollectorRegistry()))
+    request = Request(texts=(text,), source_language="en", target_language="de", options=TranslationOptions(**options))
+    return asyncio.run(translator.translate(request, RequestContext())).translations[0]
+
+
+def literals(text: str, **options: Any) -> list[str]:
+    found = compile_protection(ProtectionOptions(**options), ()).find(text)
+    return sorted(text[one.span.start : one.span.end] for one in found)
+
+
+def garbled(segment: Segment) -> Any:
+    """Translate words in another order, some twice, some never."""
+    source = source_text(segment)
+    chance = random.Random(source)  # noqa: S311
+    words = source.split()
+    chance.shuffle(words)
+    kept = [word for word in words if chance.random() < 0.7] or ["nothing"]
+    kept += [word for word in words if chance.random() < 0.1]
+    return (make_hypothesis(" ".join(kept)),)
+
+
+@given(_MIXTURES, st.integers(8, 60), st.booleans())
+def test_texts_translated_into_themselves_come_back(text: str, max_source_tokens: int, has_attention: bool) -> None:
+    model = FakeModel(max_source_tokens=max_source_tokens, has_attention=has_attention)
+
+    translation = translate(model, text)
+
+    lost = [warning for warning in translation.warnings if warning.kind is WarningKind.PLACEHOLDER_LOST]
+    assert not lost
+    if has_attention:
+        assert translation.hypotheses[0].text == text
+
+
+@given(_MIXTURES, st.integers(8, 60), st.booleans())
+def test_whatever_the_model_says_no_span_is_lost(text: str, max_source_tokens: int, has_attention: bool) -> None:
+    model = FakeModel(FakeQueue(garbled), max_source_tokens=max_source_tokens, has_attention=has_attention)
+
+    target = translate(model, text).hypotheses[0].text
+
+    spans = literals(text)
+    for literal in set(spans):
+        assert target.count(literal) >= spans.count(literal)
+
+
+@given(st.permutations([*_LITERALS[:9], "One", "two.", "Three", "four!"]), st.integers(1, 13), st.booleans())
+def test_each_span_comes_back_exactly_once(pieces: list[str], num_pieces: int, has_attention: bool) -> None:
+    text = " ".join(pieces[:num_pieces])
+
+    target = translate(FakeModel(FakeQueue(garbled), has_attention=has_attention), text).hypotheses[0].text
+
+    assert {literal: target.count(literal) for literal in literals(text)} == dict.fromkeys(literals(text), 1)
+
+
+@given(st.lists(st.sampled_from(["<b>", "</b>", "<i>", "</i>", "one ", "two, ", "three", "{x} "]), max_size=20))
+def test_tags_that_are_nested_stay_nested(pieces: list[str]) -> None:
+    text = "".join(_closed(pieces))
+
+    target = translate(FakeModel(FakeQueue(garbled)), text).hypotheses[0].text
+
+    open_tags: list[str] = []
+    for closing, name in re.findall(r"<(/?)(\w)>", target):
+        assert not closing or open_tags.pop() == name
+        if not closing:
+            open_tags.append(name)
+    assert not open_tags
+
+
+@given(_MIXTURES)
+def test_a_text_without_spans_takes_the_same_way_with_and_without_protection(text: str) -> None:
+    plain = FakeModel(FakeQueue(garbled)), FakeModel(FakeQueue(garbled))
+
+    if not literals(text):
+        first = translate(plain[0], text)
+        assert first == translate(plain[1], text, protection=ProtectionOptions(is_enabled=False))
+        assert plain[0].engine.segments == plain[1].engine.segments
+
+
+def test_a_term_is_translated_as_the_caller_says() -> None:
+    terms = Term(source="Settings", target="Einstellungen"), Term(source="Dragoman")
+
+    def shout(text: str) -> Any:
+        queue = FakeQueue(lambda segment: (make_hypothesis(source_text(segment).upper()),))
+        return translate(FakeModel(queue), text, terms=terms).hypotheses[0].text
+
+    assert shout("Settings") == "Einstellungen"
+    assert shout("Open settings of Dragoman. Settings: dragoman\nx") == (
+        "OPEN Einstellungen OF Dragoman. Einstellungen: dragoman\nX"
+    )
+
+
+def forgetful(segment: Segment) -> Any:
+    """Translate without what is protected, unless a prefix holds it."""
+    prefix = TOKENIZER.decode(segment.search.target_prefix)
+    return (make_hypothesis(prefix + ", gehen wir!" if prefix else "Hallo, gehen wir!"),)
+
+
+def test_a_sentence_that_lost_a_span_is_searched_again_with_it() -> None:
+    queue = FakeQueue(forgetful)
+
+    translation = translate(FakeModel(queue), "Hello {name}, let us go!")
+
+    assert translation.hypotheses[0].text == "Hallo {name}, gehen wir!"
+    assert not translation.warnings
+    assert len(queue.segments) == 2
+
+
+def test_a_span_that_no_search_keeps_is_inserted_with_a_warning() -> None:
+    queue = FakeQueue(lambda segment: (make_hypothesis("Hallo, gehen wir!"),))
+
+    translation = translate(FakeModel(queue), "Hello {name}, let us go!")
+
+    assert translation.hypotheses[0].text.count("{name}") == 1
+    assert [(one.kind, one.message.partition(" was lost")[0]) for one in translation.warnings] == [
+        (WarningKind.PLACEHOLDER_LOST, "'{name}'")
+    ]
+
+
+def _closed(pieces: list[str]) -> list[str]:
+    """Return pieces with every tag closed in order."""
+    result: list[str] = []
+    stack: list[str] = []
+    for piece in pieces:
+        if piece in {"<b>", "<i>"}:
+            stack.append(piece.replace("<", "</"))
+        elif piece.startswith("</"):
+            if not stack or stack[-1] != piece:
+                continue
+            stack.pop()
+        result.append(piece)
+    return [*result, *reversed(stack)]

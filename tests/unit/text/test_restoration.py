@@ -1,0 +1,93 @@
+from collections.abc import Sequence
+
+import pytest
+
+from service.datatypes import AlignmentLink, Span
+from service.requests import ProtectionOptions
+from service.text.blocks import Block, plain_block
+from service.text.protection import compile_protection
+from service.text.restoration import Assembler, forced_prefix, restore
+
+
+def block_of(text: str) -> Block:
+    return plain_block(text, compile_protection(ProtectionOptions(), ()).find(text))
+
+
+def links_of(block: Block, target: str, pairs: Sequence[tuple[str, str]]) -> list[AlignmentLink]:
+    """Link words by what they are, each the first time that it occurs."""
+    links = []
+    for source, own in pairs:
+        start, place = block.text.index(source), target.index(own)
+        span, by = Span(start=start, end=start + len(source)), Span(start=place, end=place + len(own))
+        links.append(AlignmentLink(source=span, target=by, weight=0.5))
+    return sorted(links, key=lambda link: link.target.start)
+
+
+def restored(text: str, target: str, *pairs: tuple[str, str]) -> tuple[str, list[str]]:
+    block = block_of(text)
+    done = restore(block, target, links_of(block, target, pairs))
+    whole = Assembler(text, [], separator="").assemble([block.source], [done.items])
+    return whole.text, [repair.action.partition(",")[0] for repair in done.repairs]
+
+
+def test_a_stand_in_gives_way_to_its_span() -> None:
+    assert block_of("Hello {name}!").text == "Hello 2013!"
+    assert restored("Hello {name}!", "Hallo 2013!", ("Hello", "Hallo"), ("!", "!")) == ("Hallo {name}!", [])
+
+
+def test_a_lost_span_is_inserted_behind_what_stood_before_it() -> None:
+    text, actions = restored("Hello {name}, go!", "Geh, hallo!", ("Hello", "hallo"), ("go", "Geh"), ("!", "!"))
+
+    assert (text, actions) == ("Geh, hallo {name}!", ["was lost"])
+
+
+def test_a_span_that_came_twice_stays_once() -> None:
+    text, actions = restored("Hello {name}", "Hallo 2013 und 2013", ("Hello", "Hallo"), ("Hello", "und"))
+
+    assert (text, actions) == ("Hallo {name} und", ["came twice"])
+
+
+def test_a_tag_follows_its_words() -> None:
+    pairs = ("I", "ich"), ("see", "sehe"), ("it", "Es")
+
+    assert restored("I see <b>it</b>", "Es sehe ich", *pairs) == ("<b>Es</b> sehe ich", [])
+
+
+def test_neighbours_do_not_overlap_and_children_stay_inside() -> None:
+    pairs = ("a", "A"), ("b", "B"), ("c", "C"), ("d", "D")
+
+    text, _ = restored("<x><y>a b</y></x> <z>c d</z>", "D A C B", *pairs)
+
+    assert text in {"<z>D</z> <x><y>A C B</y></x>", "<z>D A C</z> <x><y>B</y></x>", "<x><y>A</y></x> <z>C</z>"} or (
+        text.index("<x>") < text.index("<y>") < text.index("</y>") < text.index("</x>")
+    )
+    assert text.index("</x>") < text.index("<z>") or text.index("</z>") < text.index("<x>")
+
+
+@pytest.mark.parametrize(
+    "text", ["{a}{b}", "x{a}y {b}1", "1{a}", "<b>a</b>b <i>{x}</i>", "a <img/> b", "<b> a </b> b."]
+)
+def test_a_text_translated_into_itself_comes_back(text: str) -> None:
+    block = block_of(text)
+    links = [
+        AlignmentLink(source=Span(start=i, end=i + 1), target=Span(start=i, end=i + 1), weight=1.0)
+        for i in range(len(block.text))
+        if not block.text[i].isspace()
+    ]
+    whole = Assembler(text, [], separator="").assemble([block.source], [restore(block, block.text, links).items])
+
+    assert whole.text == text
+
+
+def test_the_prefix_of_a_second_search_holds_what_was_lost() -> None:
+    block = block_of("Hello {name}, go {x}!")
+    target = "Hallo, geh 1947!"
+    links = links_of(block, target, [("Hello", "Hallo"), ("go", "geh"), ("!", "!")])
+
+    assert forced_prefix(block, target, links) == "Hallo 2013"
+    assert forced_prefix(block, "Hallo 2013, geh 1947!", None) is None
+    assert forced_prefix(block, "Hallo 2013 2013, geh!", None) is None
+
+
+def test_numbers_of_the_text_are_no_stand_ins() -> None:
+    assert block_of("In 2013, {name} came.").text == "In 2013, 1947 came."
