@@ -80,7 +80,7 @@ def add_commands(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     add = parser.add_argument
     add("--gpu", choices=tuple(GPU_PRECISIONS), default="cuda", help="cpu: the CPU takes its place (cuda)")
     add("--mode", choices=("full", "short"), default="full", help="short: the model that ships, few sentences (full)")
-    add("--minutes", type=within(0.1, 600), default=10.0, metavar="M", help="of this call, at most (10)")
+    add("--minutes", type=within(0.1, 600), default=9.5, metavar="M", help="of this call, at most (9.5)")
     add("--stages", type=parsed_by(some_of(*_NAMES)), metavar="S,S", help="only these, even if they are done (all)")
     add("--data", type=lambda text: Path(text).resolve(), metavar="DIR", help="holds test sets (built-in sentences)")
     add("--output", type=lambda text: Path(text).resolve(), default="build/gpu", metavar="DIR", help="(build/gpu)")
@@ -91,17 +91,23 @@ def _run(arguments: argparse.Namespace) -> int:
     device: Device = arguments.gpu
     if device == "cuda" and (fault := cuda_fault(0)):
         raise RuntimeError(f"{fault}; docs/operations/gpu.md says what is needed, and --gpu cpu runs all without it")
+    facts = {**circumstances("peers"), "device": describe_device(device)}
+    results, page = arguments.output / RESULTS_NAME, arguments.output / REPORT_NAME
+
+    def keep(found: Mapping[str, Done | None]) -> None:  # after each stage: this call may be ended before the last
+        write_json(results, {name: asdict(done) for name, done in found.items() if done})
+        page.write_text(report(facts, found, device), encoding="utf-8")
+
     found = run_stages(
         stages(device, mode=arguments.mode, output=arguments.output, data=arguments.data),
-        arguments.output / RESULTS_NAME,
+        {name: Done(**fields) for name, fields in json.loads(results.read_text()).items()} if results.exists() else {},
+        keep,
         budget_s=60 * arguments.minutes,
         again=arguments.stages,
         environment=environment(device),
     )
-    facts = {**circumstances("peers"), "device": describe_device(device)}
-    text = report(facts, found, device)
-    (arguments.output / REPORT_NAME).write_text(text, encoding="utf-8")
-    print(f"the report is {arguments.output / REPORT_NAME}")
+    keep(found)
+    print(f"the report is {page}")
     wanted = arguments.stages or found
     return 0 if all((done := found[name]) and done.is_done for name in wanted) else 1
 
@@ -148,27 +154,26 @@ def environment(device: Device) -> dict[str, str]:
 
 def run_stages(
     stages: Sequence[Stage],
-    results: Path,
+    before: Mapping[str, Done],
+    keep: Callable[[Mapping[str, Done | None]], None],
     *,
     budget_s: float,
     environment: Mapping[str, str],
     again: Sequence[str] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Done | None]:
-    """Run what is not done yet, or only the stages named, and keep what comes of each; return what is known of all.
+    """Run what was not done before by the same commands, or only the stages named; return what is known of all.
 
-    None stands for a stage that was never run to its end or its limit.
+    That is also kept after each stage. None stands for a stage that was never run to its end or its limit.
     """
     until_s = clock() + budget_s
-    kept = (
-        {name: Done(**fields) for name, fields in json.loads(results.read_text()).items()} if results.exists() else {}
-    )
-    known = {stage.name: kept.get(stage.name) for stage in stages}
+    known = dict[str, Done | None]()
     for stage in stages:
-        before = known[stage.name]
-        if before and tuple(before.commands) != stage.commands:
-            before = known[stage.name] = None
-        if (stage.name not in again) if again else (before is not None and before.is_done):
+        done = before.get(stage.name)
+        known[stage.name] = done if done and tuple(done.commands) == stage.commands else None
+    for stage in stages:
+        done = known[stage.name]
+        if (stage.name not in again) if again else (done is not None and done.is_done):
             continue
         left_s = until_s - clock()
         if left_s < stage.least_s:
@@ -177,7 +182,7 @@ def run_stages(
         print(f"{stage.name} ...", flush=True)
         done = known[stage.name] = _perform(stage, min(left_s, stage.most_s), environment, clock)
         print(f"{stage.name}: {done.state} after {done.elapsed_s:.0f} s", flush=True)
-        write_json(results, {name: asdict(one) for name, one in known.items() if one})
+        keep(known)
     return known
 
 

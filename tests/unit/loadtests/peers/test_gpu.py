@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -25,10 +25,17 @@ Runs = Callable[..., dict[str, Done | None]]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Runs:
+def run() -> Runs:
+    kept = dict[str, Done]()
+
+    def keep(found: Mapping[str, Done | None]) -> None:
+        kept.clear()
+        kept.update({name: done for name, done in found.items() if done})
+
     def run_stages(*stages: Stage, budget_s: float = 60.0, **more: object) -> dict[str, Done | None]:
-        path = tmp_path / "results.json"
-        return gpu.run_stages(stages, path, budget_s=budget_s, environment={"HOME": "."}, **more)  # type: ignore[arg-type]
+        found = gpu.run_stages(stages, kept, keep, budget_s=budget_s, environment={"HOME": "."}, **more)  # type: ignore[arg-type]
+        assert {name: done for name, done in found.items() if done} == kept
+        return found
 
     return run_stages
 
