@@ -125,7 +125,13 @@ def _engine_core(
         hosted = ProcessCore(command, name=name, module="service.runtime", metrics=metrics, limits=limits)
         return hosted, hosted.process.loaded
     model, loaded = load_network(command)
-    core = EngineCore(model, clock=clock, niceness=command.niceness, cache_bytes=lambda: model.cache_bytes)
+    core = EngineCore(
+        model,
+        clock=clock,
+        niceness=command.niceness,
+        cache_bytes=lambda: model.cache_bytes,
+        copied_bytes=lambda: model.copied_bytes,
+    )
     return core, loaded
 
 

@@ -252,6 +252,12 @@ _GPU: Final = Row(
             queries=(Query(expr=of("mt_gpu_power_watts"), legend=_OF_GPU),),
             unit="watt",
         ),
+        TimeSeries(
+            title="Copies of decoding",
+            description="Between the host and GPUs; keys and values stay there, so it is little.",
+            queries=(Query(expr=rate(of("mt_device_copy_bytes_total"), "direction"), legend="{{direction}}"),),
+            unit="Bps",
+        ),
     ),
 )
 

@@ -29,7 +29,7 @@ from service.engine.result_cache import ResultCache
 from service.engine.settings import SchedulingSettings
 from service.errors import DeadlineExceededError, DragomanError, DrainingError, EngineError, OverloadedError
 from service.requests import RequestContext
-from service.telemetry.metrics import EngineSizes, Metrics
+from service.telemetry.metrics import COPY_DIRECTIONS, EngineSizes, Metrics
 from service.threads import SwitchInterval, num_cores
 
 log = logging.getLogger(__name__)
@@ -77,6 +77,7 @@ class EngineClient:
         """Work tokens that all admitted segments without an answer are expected to need; any thread may read it."""
         self.abandoned_at_s = -math.inf
         """When a batch was last lost with its connection to the core; any thread may read it."""
+        self._copied_bytes = tuple(map(metrics.device_copy_bytes.labels, COPY_DIRECTIONS))
         self._row_padding, self._source_padding = map(metrics.step_padding_share.labels, ("rows", "sources"))
         self._is_draining = self._is_started = False
         self._stopping = threading.Event()
@@ -429,6 +430,8 @@ class EngineClient:
             return
         self.cache_bytes, batch.reported_at_s = report.cache_bytes, self._clock()
         self._metrics.decoding_process_cpu_seconds.inc(report.cpu_s)
+        for counter, num_bytes in zip(self._copied_bytes, report.copied_bytes, strict=True):
+            counter.inc(num_bytes)
         for output in report.outputs:
             self._take_output(batch, output)
         batch.leave_answered()

@@ -212,15 +212,26 @@ class EngineCore:
         clock: Clock = time.monotonic,
         cache_bytes: Callable[[], int] = lambda: 0,
         cpu_clock: Clock = lambda: 0.0,
+        copied_bytes: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
-        """Begin without batches; `cpu_clock` tells the CPU time of the process, if it is the core's own."""
+        """Begin without batches.
+
+        Args:
+            model: is stepped.
+            niceness: of the threads that step it.
+            clock: for deadlines and durations.
+            cache_bytes: tells what the caches of all batches take.
+            cpu_clock: tells the CPU time of the process, if it is the core's own.
+            copied_bytes: tells how many were copied to the memory of a GPU and from it.
+        """
         self.model, self.niceness, self.clock = model, niceness, clock
         self.encoded: dict[int, EncodedSource] = {}
         """What was encoded of segments that still wait in the server, by id."""
         self._cache_bytes = cache_bytes
         self._cpu_clock = cpu_clock
         self._lock = threading.Lock()
-        self._reported_cpu_s = 0.0
+        self._copied_bytes = copied_bytes
+        self._reported_cpu_s, self._reported_bytes = 0.0, (0, 0)
         self._threads: list[threading.Thread] = []
 
     def connect(self) -> "Connection[Any, Any]":
@@ -243,7 +254,9 @@ class EngineCore:
         with self._lock:
             before_s, self._reported_cpu_s = self._reported_cpu_s, self._cpu_clock()
             cpu_s = self._reported_cpu_s - before_s
-        return BatchReport(outputs=outputs, cache_bytes=self._cache_bytes(), cpu_s=cpu_s)
+            (up, down), self._reported_bytes = self._reported_bytes, self._copied_bytes()
+            copied = self._reported_bytes[0] - up, self._reported_bytes[1] - down
+        return BatchReport(outputs=outputs, cache_bytes=self._cache_bytes(), cpu_s=cpu_s, copied_bytes=copied)
 
     def kill(self, cause: str) -> bool:  # noqa: ARG002 - it is the same for all
         """Return False: nothing ends a thread."""

@@ -153,6 +153,9 @@ class BatchReport:
     cpu_s: float
     """CPU time of the decoding process since any of its batches reported; 0 without a process of its own."""
 
+    copied_bytes: tuple[int, int] = (0, 0)
+    """Bytes copied to the memory of a GPU and from it since then."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadCommand:

@@ -85,7 +85,11 @@ def _serve(control: "Connection[Any, Any]") -> None:
         return
     control.send(loaded)
     core = EngineCore(
-        model, niceness=command.niceness, cache_bytes=lambda: model.cache_bytes, cpu_clock=time.process_time
+        model,
+        niceness=command.niceness,
+        cache_bytes=lambda: model.cache_bytes,
+        cpu_clock=time.process_time,
+        copied_bytes=lambda: model.copied_bytes,
     )
     gc.freeze()
     while True:

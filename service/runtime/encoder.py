@@ -135,6 +135,12 @@ class EncodingModel:
         """Bytes that the KV caches of all batches take now, room for more segments included."""
         return sum(batch.cache_bytes for batch in self._living())
 
+    @property
+    def copied_bytes(self) -> tuple[int, int]:
+        """Bytes copied to the memory of a device, and from it; 0 if it works in that of the host."""
+        memory = self._sessions.device_memory
+        return (memory.copies.total("host_to_device"), memory.copies.total("device_to_host")) if memory else (0, 0)
+
     def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
         """Encode sources; see `Encoder`."""
         if self._encoder is None:

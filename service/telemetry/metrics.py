@@ -28,6 +28,9 @@ _LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 _COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _TOKEN_BUCKETS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _SHARE_BUCKETS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+COPY_DIRECTIONS = ("to_device", "to_host")
+"""Of copies between the host and a device."""
+
 _RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 
 # A time of creation beside each series would double their number and tell nothing.
@@ -261,6 +264,13 @@ class Metrics:
         shown=("ended", "no_step", "load_timeout"),
     )
 
+    device_copy_bytes = _counter(
+        "mt_device_copy_bytes",
+        "Bytes copied between the host and the memory of GPUs by decoding: ids and indices to_device, candidates and "
+        "attention weights to_host; keys and values stay there.",
+        ("direction",),
+        shown=COPY_DIRECTIONS,
+    )
     gpu_memory_bytes = _gauge("mt_gpu_memory_bytes", "Memory of a GPU.", ("gpu",))
     gpu_memory_used_bytes = _gauge(
         "mt_gpu_memory_used_bytes", "Memory of a GPU that is taken, by whatever process.", ("gpu",)

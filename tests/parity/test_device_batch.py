@@ -182,13 +182,14 @@ def test_the_bytes_of_a_step_are_a_small_array_up_and_candidates_down(model: Sta
     batch = model.new_batch()
     batch.start(model.encode([[5, 2]] * 8))
     _step(batch, num_rows=4)
-    before = len(model.memory.log)
+    before, (up, down) = len(model.memory.log), model.copied_bytes
 
     _step(batch, num_rows=4)
 
     copies = [(copy.is_up, copy.num_bytes) for copy in model.memory.log[before:]]
     num_integers = 2 + 4 + 4 + 4 + 8  # length, position, tokens, parents, slots in the mask and in the pool
     assert copies == [(True, 8 * num_integers * 4), (False, 8 * 4 * 4 * 4), (False, 8 * 4 * 4 * 8)]
+    assert model.copied_bytes == (up + 8 * num_integers * 4, down + 8 * 4 * 4 * 12)
 
 
 def test_what_a_segment_left_behind_reaches_no_other(bundle: Bundle, model: StandInModel) -> None:

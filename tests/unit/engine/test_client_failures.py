@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -114,7 +115,7 @@ class ScriptedCore:
         return command
 
     def tell(self, *outputs: BatchStepOutput) -> None:
-        self.connection.send(BatchReport(outputs=outputs, cache_bytes=0, cpu_s=0.5))
+        self.connection.send(BatchReport(outputs=outputs, cache_bytes=0, cpu_s=0.5, copied_bytes=(30, 4)))
 
 
 def test_a_segment_that_was_encoded_ahead_does_not_end_with_the_process() -> None:
@@ -265,7 +266,7 @@ def test_what_reports_say_of_the_core_is_known() -> None:
         assert bench.client.cache_bytes == CACHE_BYTES
 
 
-def test_the_cpu_time_of_a_process_is_counted() -> None:
+def test_cpu_time_and_copies_of_a_process_are_counted() -> None:
     core = ScriptedCore()
     with bench_of(core) as bench:
         future = bench.submit()
@@ -275,6 +276,8 @@ def test_the_cpu_time_of_a_process_is_counted() -> None:
         future.result(TIMEOUT_S)
 
         assert bench.metrics.registry.get_sample_value("mt_decoding_process_cpu_seconds_total") == 1.0
+        copied = partial(bench.metrics.registry.get_sample_value, "mt_device_copy_bytes_total")
+        assert [copied({"direction": direction}) for direction in ("to_device", "to_host")] == [60, 8]
 
 
 def test_many_wakes_are_one() -> None:

@@ -266,7 +266,10 @@ class Bench:
     """A batch in a thread, and the connection to it. Its clock stands still: it reports news only."""
 
     def __init__(self, model: StepModel, *, clock: ManualClock, cpu_clock: Clock) -> None:
-        self.core = EngineCore(model, clock=clock, cache_bytes=lambda: 42, cpu_clock=cpu_clock)
+        copied = zip(count(100, 10), count(7), strict=True)
+        self.core = EngineCore(
+            model, clock=clock, cache_bytes=lambda: 42, cpu_clock=cpu_clock, copied_bytes=lambda: next(copied)
+        )
         self.connection = self.core.connect()
 
     def tell(self, command: BatchCommand) -> None:
@@ -451,7 +454,7 @@ def test_a_batch_whose_steps_take_long_reports_each_of_them() -> None:
     assert [len(report.outputs) for report in reports] == [1] * 6
 
 
-def test_a_report_has_the_caches_and_the_cpu_time_since_the_last_one() -> None:
+def test_a_report_has_the_caches_and_cpu_time_and_copies_since_the_last_one() -> None:
     used_s = iter([2.0, 5.0])
     with bench_of(ENDLESS, cpu_clock=lambda: next(used_s)) as bench:
         reports = []
@@ -460,6 +463,7 @@ def test_a_report_has_the_caches_and_the_cpu_time_since_the_last_one() -> None:
             reports.append(bench.report())
 
     assert [(report.cache_bytes, report.cpu_s) for report in reports] == [(42, 2.0), (42, 3.0)]
+    assert [report.copied_bytes for report in reports] == [(100, 7), (10, 1)]
 
 
 def test_closing_the_connection_ends_a_batch_that_waits() -> None:

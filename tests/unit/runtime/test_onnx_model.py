@@ -42,6 +42,7 @@ def test_the_caches_of_all_batches_are_counted_with_their_room(
     one_position = 2 * architecture.num_decoder_layers * architecture.d_model * np.dtype(float_type).itemsize
     one_segment = one_position * (LENGTH_BUCKET + 8)  # slots, and source positions as rounded up
     assert model.cache_bytes == 2 * SEGMENT_BUCKET * one_segment
+    assert model.copied_bytes == (0, 0)
 
 
 def test_a_batch_that_is_gone_is_not_counted(bundle: Bundle) -> None:
