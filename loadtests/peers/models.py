@@ -53,7 +53,11 @@ def prepare_model(directory: Path, model: str, *, ends: bool = False, gpu: Devic
     its targets end by themselves, at different lengths, and not only at a limit.
     """
     if model == "base":
-        vocabulary, limits, network = made_up_vocabulary(BASE_VOCABULARY_SIZE), _LIMITS, _base_network(ends=ends)
+        vocabulary, limits, network = (
+            made_up_vocabulary(BASE_VOCABULARY_SIZE),
+            _LIMITS,
+            _base_network(ends=ends, is_calibrated=not gpu),
+        )
     else:
         bundle = open_bundle(_SHIPPED)
         precision = next(name for name in ("fp32", "fp16", "int8") if name in bundle.manifest.precisions)
@@ -62,13 +66,15 @@ def prepare_model(directory: Path, model: str, *, ends: bool = False, gpu: Devic
     return write_model(directory, network, vocabulary, limits, precisions=("fp16", "fp32") if gpu else ("fp32", "int8"))
 
 
-def _base_network(*, ends: bool) -> Network:
+def _base_network(*, ends: bool, is_calibrated: bool) -> Network:
     config = replace(PRESETS["base"], vocabulary_size=BASE_VOCABULARY_SIZE, norm="post")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
         model = Transformer(config).eval()
     if ends:
         end_by_itself(model)
+    if not is_calibrated:
+        return Network.of(model)
     generator, words = random.Random(_SEED), range(config.vocabulary_size)
     pairs = [(generator.choices(words, k=24), generator.choices(words, k=32)) for _ in range(_CALIBRATION_PAIRS)]
     return Network.of(model, measure_ranges(model, pairs))
