@@ -82,6 +82,9 @@ LanguageTag = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$", 
 _EMBEDDING: Final = "embedding"
 """Path of the target's embedding, which may be the source's and the projection to the vocabulary as well."""
 
+PROJECTION_BIAS: Final = "projection.bias"
+"""Name of the bias of the logits, in graphs as well as in checkpoints."""
+
 _MIN_AGE_NS: Final = 10**9
 """Changes within a tick of the file system's clock have the same times: a younger file may change unnoticed."""
 
@@ -626,10 +629,11 @@ def decoder_products(architecture: Architecture) -> dict[str, tuple[int, int]]:
     both are one table, and else `projection`.
     """
     products = _layer_products(architecture, "decoder", architecture.num_decoder_layers)
-    return {**products, _projection(architecture): (architecture.d_model, architecture.vocabulary_size)}
+    return {**products, projection_path(architecture): (architecture.d_model, architecture.vocabulary_size)}
 
 
-def _projection(architecture: Architecture) -> str:
+def projection_path(architecture: Architecture) -> str:
+    """Return the path of the projection to the vocabulary, which may be the embedding."""
     return "projection" if architecture.tied_embeddings == "none" else _EMBEDDING
 
 
@@ -678,10 +682,10 @@ def decoder_arrays(architecture: Architecture, limits: Limits) -> dict[str, tupl
     """
     kinds = ("self_attention_norm", "cross_attention_norm", "feed_forward_norm")
     norms = _norms(architecture, "decoder", architecture.num_decoder_layers, kinds)
-    tables = dict.fromkeys((_EMBEDDING, _projection(architecture)), architecture.vocabulary_size)
+    tables = dict.fromkeys((_EMBEDDING, projection_path(architecture)), architecture.vocabulary_size)
     arrays = _arrays(architecture, decoder_products(architecture), norms, limits.max_target_tokens, tables)
     if architecture.projection_bias:
-        arrays["projection.bias"] = ("float32", (architecture.vocabulary_size,))
+        arrays[PROJECTION_BIAS] = ("float32", (architecture.vocabulary_size,))
     return arrays
 
 

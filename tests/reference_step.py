@@ -1,5 +1,6 @@
 """The int8 decoder step in plain numpy, random decoders for it, and the C++ library's step, driven without a bundle."""
 
+import math
 import os
 import platform
 import shutil
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
-from service.bundle import ActivationScale, Architecture, Limits, decoder_arrays, decoder_products
+from service.bundle import ActivationScale, Architecture, Limits, decoder_arrays, decoder_products, projection_path
 from service.runtime.native_library import Library, NativeNetwork, Unsuitable, load_library
 
 MAX_POSITIONS: Final = 80
@@ -26,7 +27,7 @@ that follows."""
 _UNSURE_STEPS: Final = 2e-5
 """Distance from the middle, and the share of the value itself, within which sums in 32 bits may round otherwise."""
 
-_EPSILON: Final = 1e-5
+_erf = np.vectorize(math.erf)
 
 Array = NDArray[Any]
 
@@ -63,6 +64,7 @@ class Decoder:
         vocabulary_size: int = 70,
         is_pre_norm: bool = True,
         has_fixed_scales: bool = True,
+        **variant: Any,
     ) -> "Decoder":
         """Draw weights with which states and logits are of the order of 1; every fifth token is the one before."""
         architecture = Architecture(
@@ -73,6 +75,7 @@ class Decoder:
             num_encoder_layers=1,
             num_decoder_layers=num_layers,
             norm="pre" if is_pre_norm else "post",
+            **variant,
         )
         limits = Limits(max_source_tokens=MAX_POSITIONS, max_target_tokens=MAX_POSITIONS)
         tensors = {
@@ -82,7 +85,8 @@ class Decoder:
         for name in ("embedding.weight.int8", "embedding.weight.factors"):
             tensors[name][1::5] = tensors[name][0::5][: len(tensors[name][1::5])]
         activations = {
-            path: _activation(generator, path) if has_fixed_scales else None for path in decoder_products(architecture)
+            path: _activation(generator, path, architecture) if has_fixed_scales else None
+            for path in decoder_products(architecture)
         }
         return cls(architecture=architecture, tensors=tensors, activations=activations)
 
@@ -116,8 +120,9 @@ def _tensor(generator: Generator, name: str, dtype: str, shape: tuple[int, ...],
     return drawn.astype(np.float32)
 
 
-def _activation(generator: Generator, path: str) -> ActivationScale:
-    zero_point = int(generator.integers(0, 40)) if path.endswith("outer") else int(generator.integers(100, 156))
+def _activation(generator: Generator, path: str, architecture: Architecture) -> ActivationScale:
+    is_rectified = path.endswith("outer") and architecture.activation == "relu"
+    zero_point = int(generator.integers(0, 40)) if is_rectified else int(generator.integers(100, 156))
     return ActivationScale(scale=float(np.float32(generator.uniform(0.02, 0.05))), zero_point=zero_point)
 
 
@@ -170,8 +175,11 @@ class ReferenceBatch:
         shape, tensors = decoder.architecture, decoder.tensors
         is_pre = shape.norm == "pre"
         embedding = tensors["embedding.weight.int8"][token].astype(np.float64)
-        embedding *= tensors["embedding.weight.factors"][token] * np.sqrt(shape.d_model)
+        embedding *= tensors["embedding.weight.factors"][token] * np.sqrt(
+            shape.d_model if shape.scale_embeddings else 1
+        )
         x = embedding + tensors["position_encodings"][segment.position]
+        x = self._norm(x, "decoder.embedding_norm") if shape.embedding_norm else x
         for layer in range(shape.num_decoder_layers):
             path = f"decoder.layers.{layer}"
             for name, function in (
@@ -182,10 +190,11 @@ class ReferenceBatch:
                 entering = self._norm(x, f"{path}.{name}_norm") if is_pre else x
                 x = x + function(f"{path}.{name}", entering)
                 x = x if is_pre else self._norm(x, f"{path}.{name}_norm")
-        rounded = self._rounded(self._norm(x, "decoder.norm") if is_pre else x, "embedding", is_rectified=False)
-        factors = tensors["embedding.weight.factors"][:, 0].astype(np.float64)
-        logits: Array = (tensors["embedding.weight.int8"] @ rounded) * factors
-        return logits
+        path = projection_path(shape)
+        rounded = self._rounded(self._norm(x, "decoder.norm") if is_pre else x, path, is_rectified=False)
+        factors = tensors[f"{path}.weight.factors"][:, 0].astype(np.float64)
+        logits: Array = (tensors[f"{path}.weight.int8"] @ rounded) * factors
+        return logits + tensors.get("projection.bias", 0)
 
     def _attend_self(self, caches: list[Array], layer: int, path: str, x: Array) -> Array:
         query, *new = self._product(x, f"{path}.query.fused").reshape(3, *self._heads)
@@ -198,12 +207,20 @@ class ReferenceBatch:
         return self._product(_attend(query, *cross), f"{path}.output")
 
     def _feed_forward(self, path: str, x: Array) -> Array:
+        activation = self._decoder.architecture.activation
+        if activation == "swiglu":
+            linear, gate = np.split(self._product(x, f"{path}.inner.fused"), 2)
+            return self._product(linear * gate / (1 + np.exp(-gate)), f"{path}.outer")
         inner = self._product(x, f"{path}.inner")
-        return self._product(np.maximum(inner, 0), f"{path}.outer", is_rectified=True)
+        if activation == "relu":
+            return self._product(np.maximum(inner, 0), f"{path}.outer", is_rectified=True)
+        share = 1 / (1 + np.exp(-inner)) if activation == "swish" else (1 + _erf(inner / np.sqrt(2))) / 2
+        return self._product(inner * share, f"{path}.outer")
 
     def _norm(self, x: Array, path: str) -> Array:
-        weight, bias = (self._decoder.tensors[f"{path}.{part}"] for part in ("weight", "bias"))
-        normed: Array = (x - x.mean()) / np.sqrt(x.var() + _EPSILON) * weight + bias
+        weight, bias = self._decoder.tensors[f"{path}.weight"], self._decoder.tensors.get(f"{path}.bias", 0)
+        x = x - x.mean() if self._decoder.architecture.norm_kind == "layer" else x
+        normed: Array = x / np.sqrt(np.square(x).mean() + self._decoder.architecture.norm_epsilon) * weight + bias
         return normed
 
     def _product(self, x: Array, path: str, *, is_rectified: bool = False) -> Array:

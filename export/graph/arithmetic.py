@@ -7,12 +7,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from export.graph.write import GraphBuilder
-from service.bundle import FloatType
+from service.bundle import PROJECTION_BIAS, FloatType
 
 FloatArray = NDArray[np.float32]
-
-PROJECTION_BIAS = "projection.bias"
-"""Name of the bias of the logits, in the checkpoint and in the graphs."""
 
 
 class Arithmetic(Protocol):

@@ -13,11 +13,11 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from export.graph.arithmetic import PROJECTION_BIAS, Arithmetic, FloatArray
+from export.graph.arithmetic import Arithmetic, FloatArray
 from export.graph.write import GraphBuilder
 from export.model.config import ModelConfig
 from export.model.layers import rotary_positions, sinusoidal_positions
-from service.bundle import FloatType
+from service.bundle import PROJECTION_BIAS, FloatType
 
 _PARTS = ("weight", "bias")
 

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from export.graph.arithmetic import PROJECTION_BIAS, FloatArray
+from export.graph.arithmetic import FloatArray
 from export.graph.blocks import projection_table
 from export.graph.write import MICROSOFT, GraphBuilder
 from export.model.transformer import Transformer
+from service.bundle import PROJECTION_BIAS
 
 _WEIGHT_MAX = 127
 """Largest magnitude of a quantized weight; -128 is left out to keep the range symmetric."""

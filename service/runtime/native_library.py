@@ -3,7 +3,7 @@
 import ctypes
 import os
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
 from itertools import chain
 from typing import Any
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bundle import ActivationScale, Architecture
+from service.bundle import PROJECTION_BIAS, Activation, ActivationScale, Architecture, projection_path
 from service.decoding.step_model import EncodedSource
 from service.errors import EngineError
 
 _LIBRARY_VARIABLE = "DRAGOMAN_NATIVE_LIBRARY"
 """Environment variable that names another library than the installed one, such as a build with sanitizers."""
 
-_ABI = 5
+_ABI = 6
 """Of the library's functions, as they are declared here."""
 
 _PRODUCTS = (
@@ -31,13 +31,11 @@ _PRODUCTS = (
 )
 """Weight matrices of a layer, in the library's order."""
 
-_RECTIFIED = "feed_forward.outer"
-"""The product whose input is never negative."""
+_INNER, _OUTER = "feed_forward.inner", "feed_forward.outer"
+"""The product that SwiGLU has in one with its gate, and the one whose input is never negative behind a ReLU."""
 
 _NORMS = ("self_attention_norm", "cross_attention_norm", "feed_forward_norm")
 """Norms of a layer, in the library's order."""
-
-_EMBEDDING = "embedding"
 
 _MEMORY = "decoder.layers.0.cross_attention.key.fused"
 """The product that makes keys and values for all decoder layers of the encoder's output."""
@@ -51,15 +49,8 @@ _ENCODED_TOKENS = 256
 _POSITION_BLOCK = 16
 """Positions whose keys lie together in the library's layout."""
 
-_COMPUTED: Mapping[str, Collection[object]] = {
-    "activation": ("relu",),
-    "norm_kind": ("layer",),
-    "embedding_norm": (False,),
-    "positions": ("sinusoidal", "learned"),
-    "tied_embeddings": ("all",),
-    "projection_bias": (False,),
-}
-"""Fields of an architecture, and the values of each with which the library computes; those left out do not matter."""
+_ACTIVATIONS: Sequence[Activation] = ("relu", "gelu", "swish", "swiglu")
+"""In the library's order."""
 
 _HANDLE, _ARRAY = c_void_p, c_void_p
 
@@ -68,6 +59,7 @@ class _Shape(ctypes.Structure):
     _fields_ = (
         *((name, c_int32) for name in ("d_model", "num_heads", "ffn_size", "num_layers", "vocabulary_size")),
         *((name, c_int32) for name in ("max_positions", "is_pre_norm", "num_encoder_layers", "max_source_positions")),
+        *((name, c_int32) for name in ("source_vocabulary_size", "activation", "is_rms_norm", "has_embedding_norm")),
         ("embedding_factor", c_float),
         ("epsilon", c_float),
     )
@@ -92,7 +84,7 @@ _FUNCTIONS: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "dragoman_instruction_sets": (c_char_p, ()),
     "dragoman_model_new": (_HANDLE, (ctypes.POINTER(_Shape), c_char_p)),
     "dragoman_model_free": (None, (_HANDLE,)),
-    "dragoman_model_set_embedding": (c_int, (_HANDLE, _ARRAY, _ARRAY)),
+    "dragoman_model_set_embedding": (c_int, (_HANDLE, c_int, _ARRAY, _ARRAY)),
     "dragoman_model_set_positions": (c_int, (_HANDLE, c_int, _ARRAY)),
     "dragoman_model_set_product": (c_int, (_HANDLE, c_int, c_int, c_int, _ARRAY, _ARRAY, _ARRAY, c_float, c_int)),
     "dragoman_model_set_norm": (c_int, (_HANDLE, c_int, c_int, c_int, _ARRAY, _ARRAY)),
@@ -161,9 +153,8 @@ def check_architecture(architecture: Architecture) -> None:
         raise Unsuitable(f"{heads} heads of size {architecture.head_size} beside a d_model of {architecture.d_model}")
     if kv_heads != heads:
         raise Unsuitable(f"{kv_heads} heads of keys and values for {heads} of queries")
-    for name, choices in _COMPUTED.items():
-        if (value := getattr(architecture, name)) not in choices:
-            raise Unsuitable(f"the library has no {name} {value!r}")
+    if architecture.positions not in ("sinusoidal", "learned"):
+        raise Unsuitable(f"the library has no positions {architecture.positions!r}")
     if architecture.has_final_norm != (architecture.norm == "pre"):
         raise Unsuitable(f"the library has no norm {architecture.norm!r} with final_norm {architecture.final_norm}")
 
@@ -221,6 +212,10 @@ class NativeNetwork:
             is_pre_norm=architecture.norm == "pre",
             num_encoder_layers=encoder_layers,
             max_source_positions=len(encoder[0]["position_encodings"]) if encoder else 0,
+            source_vocabulary_size=0 if architecture.tied_embeddings == "all" else architecture.num_source_tokens,
+            activation=_ACTIVATIONS.index(architecture.activation),
+            is_rms_norm=architecture.norm_kind == "rms",
+            has_embedding_norm=architecture.embedding_norm,
             embedding_factor=architecture.d_model**0.5 if architecture.scale_embeddings else 1.0,
             epsilon=architecture.norm_epsilon,
         )
@@ -228,13 +223,13 @@ class NativeNetwork:
         self.instruction_set = instruction_set or library.instruction_sets[0]
         self.handle = library.new("model", ctypes.byref(shape), self.instruction_set.encode())
         weakref.finalize(self, library.function("model_free"), self.handle)
-        embedding = [pointer(tensors[f"{_EMBEDDING}.weight.{part}"]) for part in ("int8", "factors")]
-        library.call("model_set_embedding", self.handle, *embedding)
-        projection = (None, None, None, *_entering(activations, _EMBEDDING))
-        library.call("model_set_product", self.handle, 0, -1, 0, *projection)
+        self._set_embedding(0, tensors, "embedding.weight")
+        self._set_projection(tensors, activations)
         self._set_stack(0, architecture.num_decoder_layers, (tensors, activations))
         self.has_encoder = encoder is not None
         if encoder is not None:
+            if architecture.tied_embeddings != "all":
+                self._set_embedding(1, encoder[0], "encoder.embedding.weight")
             self._set_stack(1, encoder_layers, encoder)
             self._set_product(1, -1, 0, encoder, _MEMORY)
 
@@ -264,7 +259,12 @@ class NativeNetwork:
 
     def _set_stack(self, stack: int, num_layers: int, arrays: NetworkArrays) -> None:
         name, kinds = _STACKS[stack], enumerate(_PRODUCTS)
-        products = [(kind, path) for kind, path in kinds if stack == 0 or "cross_attention" not in path]
+        fused = ".fused" if self.architecture.activation == "swiglu" else ""
+        products = [
+            (kind, path + fused if path == _INNER else path)
+            for kind, path in kinds
+            if stack == 0 or "cross_attention" not in path
+        ]
         norms = [(kind, path) for kind, path in enumerate(_NORMS) if stack == 0 or "cross_attention" not in path]
         self.library.call("model_set_positions", self.handle, stack, pointer(arrays[0]["position_encodings"]))
         for layer in range(num_layers):
@@ -274,16 +274,38 @@ class NativeNetwork:
                 self._set_norm(stack, layer, kind, arrays, f"{name}.layers.{layer}.{path}")
         if self.architecture.norm == "pre":
             self._set_norm(stack, -1, 0, arrays, f"{name}.norm")
+        if self.architecture.embedding_norm:
+            self._set_norm(stack, -1, 1, arrays, f"{name}.embedding_norm")
+
+    def _set_embedding(self, stack: int, tensors: Mapping[str, NDArray[Any]], name: str) -> None:
+        pointers = [pointer(tensors[f"{name}.{part}"]) for part in ("int8", "factors")]
+        self.library.call("model_set_embedding", self.handle, stack, *pointers)
 
     def _set_product(self, stack: int, layer: int, kind: int, arrays: NetworkArrays, path: str) -> None:
         tensors, activations = arrays
         pointers = [pointer(tensors[f"{path}.{part}"]) for part in ("weight.int8", "weight.factors", "bias")]
-        self.library.call(
-            "model_set_product", self.handle, stack, layer, kind, *pointers, *_entering(activations, path)
-        )
+        rounding = self._rounding(activations, path)
+        self.library.call("model_set_product", self.handle, stack, layer, kind, *pointers, *rounding)
+
+    def _set_projection(
+        self, tensors: Mapping[str, NDArray[Any]], activations: Mapping[str, ActivationScale | None]
+    ) -> None:
+        path, has_bias = projection_path(self.architecture), self.architecture.projection_bias
+        is_tied = self.architecture.tied_embeddings != "none"  # then the library has the table already
+        table = [None if is_tied else pointer(tensors[f"{path}.weight.{part}"]) for part in ("int8", "factors")]
+        bias = pointer(tensors[PROJECTION_BIAS]) if has_bias else None
+        rounding = self._rounding(activations, path)
+        self.library.call("model_set_product", self.handle, 0, -1, 0, *table, bias, *rounding)
+
+    def _rounding(self, activations: Mapping[str, ActivationScale | None], path: str) -> tuple[float, int]:
+        """Return scale and zero point as the library takes them: 0 stands for a scale of each row."""
+        if (scale := activations[path]) is not None:
+            return scale.scale, scale.zero_point
+        return 0.0, 0 if path.endswith(_OUTER) and self.architecture.activation == "relu" else 128
 
     def _set_norm(self, stack: int, layer: int, kind: int, arrays: NetworkArrays, path: str) -> None:
-        pointers = [pointer(arrays[0][f"{path}.{part}"]) for part in ("weight", "bias")]
+        weight, bias = arrays[0][f"{path}.weight"], arrays[0].get(f"{path}.bias")
+        pointers = pointer(weight), None if bias is None else pointer(bias)
         self.library.call("model_set_norm", self.handle, stack, layer, kind, *pointers)
 
 
@@ -296,13 +318,6 @@ def _groups(source_ids: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[i
             begin, num_tokens = end, 0
         num_tokens += len(ids)
     yield source_ids[begin:]
-
-
-def _entering(activations: Mapping[str, ActivationScale | None], path: str) -> tuple[float, int]:
-    """Return scale and zero point as the library takes them: 0 stands for a scale of each row."""
-    if (scale := activations[path]) is not None:
-        return scale.scale, scale.zero_point
-    return 0.0, 0 if path.endswith(_RECTIFIED) else 128
 
 
 def pointer(array: NDArray[Any]) -> int:

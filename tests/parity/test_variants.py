@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,16 @@ import torch
 from export.graph.verify import score_at_once, score_cached, score_exported
 from export.importers.bundle import read_network
 from export.model.transformer import Transformer
-from service.bundle import Bundle
+from service.bundle import Architecture, Bundle
 from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import EncodedSource, FloatArray, IntArray, ModelLimits, StepModel, StepOutput
+from service.errors import ConfigError
+from service.runtime.native import NativeStepModel, open_step_model
+from service.runtime.native_library import Unsuitable, check_architecture
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from tests.fakes import make_segment
+from tests.reference_step import native_library
 from tests.tiny_bundle import build_tiny_bundle, tiny_model, tiny_vocabulary
 
 _FLOAT_TOLERANCE = 2e-5
@@ -29,6 +34,10 @@ _INT8_TOLERANCE = 0.04
 
 _HALF_TOLERANCE = 0.01
 """The same after rounding to 16-bit floats between operators."""
+
+_NATIVE_TOLERANCE = 0.02
+"""The same between two int8 engines: where sums in another order fall to the other side of a middle, all that follows
+differs by a rounding."""
 
 _SAME_SCORE = 1e-3
 """Sums of some twenty log-probabilities."""
@@ -93,6 +102,9 @@ _FAMILIES: Mapping[str, Mapping[str, Any]] = {
         "num_decoder_layers": 1,
     },
 }
+
+
+_NATIVE_FAMILIES = ("marian", "m2m100", "bart")
 
 
 def _pairwise() -> Iterator[dict[str, Any]]:
@@ -164,6 +176,36 @@ def test_beams_of_the_graph_are_those_of_pytorch(reference: Transformer, bundle:
 
     assert [ids for ids, _ in found] == [ids for ids, _ in expected]
     np.testing.assert_allclose([s for _, s in found], [s for _, s in expected], atol=_SAME_SCORE)
+
+
+def test_the_native_engine_computes_a_variant_or_says_what_it_lacks(
+    request: pytest.FixtureRequest, bundle: Bundle
+) -> None:
+    if isinstance(library := native_library(), str):
+        pytest.skip(library)
+    settings = RuntimeSettings(device="cpu", precision="int8", engine="native")
+    if lack := _lack(bundle.manifest.architecture):
+        assert request.node.callspec.id not in _NATIVE_FAMILIES
+        with pytest.raises(ConfigError, match=re.escape(lack)):
+            open_step_model(bundle, settings)
+        return
+    expected = np.array(list(score_exported(_graphs(bundle, "int8"), _PAIRS)))
+
+    model = open_step_model(bundle, settings)
+    found = np.array(list(score_exported(model, _PAIRS)))
+
+    assert isinstance(model, NativeStepModel)
+    assert model.network.has_encoder
+    assert np.abs(found - expected).mean() < _NATIVE_TOLERANCE * np.std(expected)
+
+
+def _lack(architecture: Architecture) -> str:
+    """Return what the library does not compute of a network."""
+    try:
+        check_architecture(architecture)
+    except Unsuitable as error:
+        return str(error)
+    return ""
 
 
 def test_the_attention_graph_says_what_pytorch_computes(reference: Transformer, bundle: Bundle) -> None:

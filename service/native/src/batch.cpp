@@ -229,7 +229,7 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
   pass.for_rows([&](int r) {
     const Row& row = rows_[size_t(r)];
     const int64_t position = segments_[size_t(row.segment)]->position;
-    pass.embed(r, token_ids[row.index], model.positions.get() + position * d);
+    pass.embed(r, kDecoder, token_ids[row.index], model.positions.get() + position * d);
     pass.enter(r, model.layers[0].norms[kSelfNorm], model.layers[0].products[kSelfIn].view());
   });
   for (int i = 0; i < num_layers; ++i) {
@@ -276,7 +276,7 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
     });
     pass.add_feed_forward(weights(kInner), weights(kOuter));
     const bool is_last = i + 1 == num_layers;
-    const Norm& next = is_last ? model.final_norm : model.layers[size_t(i) + 1].norms[kSelfNorm];
+    const Norm& next = is_last ? model.stack_norms[kDecoder][kFinalNorm] : model.layers[size_t(i) + 1].norms[kSelfNorm];
     const Weights& next_weights = is_last ? projection : model.layers[size_t(i) + 1].products[kSelfIn].view();
     pass.for_rows([&](int r) {
       pass.leave(r, layer.norms[kFeedForwardNorm]);

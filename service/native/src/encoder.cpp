@@ -27,7 +27,7 @@ void encode(Model& model, int num_sources, const int32_t* lengths, const int64_t
   }
   const int n = int(positions.size());
   for (int r = 0; r < n; ++r)
-    require(token_ids[r] >= 0 && token_ids[r] < model.shape.vocabulary_size, "a token id outside the vocabulary");
+    require(token_ids[r] >= 0 && token_ids[r] < model.num_tokens(kEncoder), "a token id outside the vocabulary");
 
   Crew crew(model, num_threads);
   thread_local Scratch memory;
@@ -38,7 +38,7 @@ void encode(Model& model, int num_sources, const int32_t* lengths, const int64_t
   std::fill_n(all_keys, num_keys, 0.0f);  // behind the end of a source: multiplied, but not seen
 
   pass.for_rows([&](int r) {
-    pass.embed(r, token_ids[r], model.source_positions.get() + int64_t(positions[size_t(r)]) * d);
+    pass.embed(r, kEncoder, token_ids[r], model.source_positions.get() + int64_t(positions[size_t(r)]) * d);
     pass.enter(r, model.encoder_layers[0].norms[kSelfNorm], model.encoder_layers[0].products[kSelfIn].view());
   });
   for (int i = 0; i < num_layers; ++i) {
@@ -62,7 +62,7 @@ void encode(Model& model, int num_sources, const int32_t* lengths, const int64_t
     });
     pass.add_feed_forward(weights(kInner), weights(kOuter));
     const bool is_last = i + 1 == num_layers;
-    const Norm& next = is_last ? model.encoder_norm : model.encoder_layers[size_t(i) + 1].norms[kSelfNorm];
+    const Norm& next = is_last ? model.stack_norms[kEncoder][kFinalNorm] : model.encoder_layers[size_t(i) + 1].norms[kSelfNorm];
     const Weights& next_weights = is_last ? model.memory.view() : model.encoder_layers[size_t(i) + 1].products[kSelfIn].view();
     pass.for_rows([&](int r) {
       pass.leave(r, layer.norms[kFeedForwardNorm]);

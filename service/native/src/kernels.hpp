@@ -29,6 +29,9 @@ struct Weights {
   bool has_row_scales() const { return scale == 0; }
 };
 
+// Of feed-forward blocks; SwiGLU is swish of a gate, which lies behind the other half of the columns, times that half.
+enum Activation { kRelu, kGelu, kSwish, kSwiglu, kNumActivations };
+
 // Activations rounded to bytes.
 struct Rounded {
   uint8_t* bytes;    // [rows][stride]
@@ -105,8 +108,10 @@ struct Kernels {
   void (*attend)(const Attention&);
   // states [rows][stride] = table[token] * factors[token] * factor + positions
   void (*embed)(const int8_t* table_row, float factor, const float* position, int d, float* out);
-  // normed = LayerNorm(x), which may be x itself
-  void (*norm)(const float* x, const float* scale, const float* bias, float epsilon, int d, float* normed);
+  // normed = LayerNorm(x), or RMSNorm(x) and a bias; it may be x itself
+  void (*norm)(const float* x, const float* scale, const float* bias, bool is_rms, float epsilon, int d, float* normed);
+  // x = activation(x), n columns of it; not of ReLU, which rounding applies
+  void (*activate)(float* x, int n, Activation activation);
   // rounds a row for a product; a row scale is written to *scale
   void (*round)(const float* x, int n, const Weights& weights, bool rectifies, uint8_t* out, float* scale);
   bool (*is_finite)(const float* x, int n);

@@ -46,7 +46,7 @@ const Kernels* usable(const std::string& name) {
 }  // namespace
 
 // Of the functions' meaning: raised with every change that callers must know.
-EXPORTED int dragoman_abi() { return 5; }
+EXPORTED int dragoman_abi() { return 6; }
 
 EXPORTED const char* dragoman_error() { return last_error.c_str(); }
 
@@ -75,8 +75,8 @@ EXPORTED Handle* dragoman_model_new(const Shape* shape, const char* instruction_
 }
 EXPORTED void dragoman_model_free(Handle* model) { delete model; }
 
-EXPORTED int dragoman_model_set_embedding(Handle* model, const int8_t* table, const float* factors) {
-  return guarded([&] { (*model)->set_embedding(table, factors); });
+EXPORTED int dragoman_model_set_embedding(Handle* model, int stack, const int8_t* table, const float* factors) {
+  return guarded([&] { (*model)->set_embedding(stack, table, factors); });
 }
 EXPORTED int dragoman_model_set_positions(Handle* model, int stack, const float* table) {
   return guarded([&] { (*model)->set_positions(stack, table); });

@@ -16,6 +16,8 @@ Model::Model(const Shape& given, const Kernels& chosen) : shape(given), kernels(
   require(shape.num_encoder_layers >= 0 && shape.num_encoder_layers <= 1024, "the encoder has more than 1024 layers");
   require(shape.num_encoder_layers == 0 || (shape.max_source_positions >= 1 && shape.max_source_positions <= kMost),
           "the longest source is not between 1 and 2^24");
+  require(shape.source_vocabulary_size >= 0 && shape.source_vocabulary_size <= kMost, "more than 2^24 source tokens");
+  require(shape.activation >= 0 && shape.activation < kNumActivations, "there is no such activation");
   require(int64_t(2) * shape.num_layers * d <= kMost, "keys and values of all layers exceed 2^24");
   layers.resize(size_t(shape.num_layers)), encoder_layers.resize(size_t(shape.num_encoder_layers));
 }
@@ -35,41 +37,44 @@ void Model::set_product(int stack, int layer, int kind, const int8_t* w, const f
     return memory.pack(w, outputs, 1, factors, bias, d, outputs, scale, zero_point, kernels.center);
   }
   if (layer == -1) {
-    require(embedding != nullptr, "the embedding comes before the projection, which uses its table");
-    return projection.pack(embedding.get(), 1, d, embedding_factors.get(), bias, d, shape.vocabulary_size, scale,
-                           zero_point, kernels.center);
+    require(w || embeddings[kDecoder], "the embedding comes before the projection, which uses its table");
+    return projection.pack(w ? w : embeddings[kDecoder].get(), 1, d, w ? factors : embedding_factors[kDecoder].get(), bias,
+                           d, shape.vocabulary_size, scale, zero_point, kernels.center);
   }
   require(kind >= 0 && kind < kNumProducts, "there is no such product");
   const int inputs = kind == kOuter ? shape.ffn_size : d;
-  const int outputs = kind == kSelfIn ? 3 * d : kind == kInner ? shape.ffn_size : d;
+  const int inner = shape.activation == kSwiglu ? 2 * shape.ffn_size : shape.ffn_size;
+  const int outputs = kind == kSelfIn ? 3 * d : kind == kInner ? inner : d;
   own[size_t(layer)].products[kind].pack(w, outputs, 1, factors, bias, inputs, outputs, scale, zero_point,
                                          kernels.center);
 }
 
 void Model::put_norm(Norm& norm, const float* scale, const float* bias) {
   require_finite(scale, d, "a weight of a norm is not finite");
-  require_finite(bias, d, "a bias of a norm is not finite");
+  if (bias) require_finite(bias, d, "a bias of a norm is not finite");
   for (auto [target, source] : {std::pair(&norm.scale, scale), std::pair(&norm.bias, bias)}) {
     *target = allocated<float>(size_t(rounded_up(d, kPanel)));
     std::memset(target->get(), 0, size_t(rounded_up(d, kPanel)) * sizeof(float));
-    std::memcpy(target->get(), source, size_t(d) * sizeof(float));
+    if (source) std::memcpy(target->get(), source, size_t(d) * sizeof(float));
   }
 }
 
 void Model::set_norm(int stack, int layer, int kind, const float* scale, const float* bias) {
   std::vector<Layer>& own = layers_of(stack, layer);
-  if (layer == -1) return put_norm(stack == kEncoder ? encoder_norm : final_norm, scale, bias);
-  require(kind >= 0 && kind < kNumNorms, "there is no such norm");
+  require(kind >= 0 && kind < (layer == -1 ? int(kNumStackNorms) : int(kNumNorms)), "there is no such norm");
+  if (layer == -1) return put_norm(stack_norms[stack][kind], scale, bias);
   put_norm(own[size_t(layer)].norms[kind], scale, bias);
 }
 
-void Model::set_embedding(const int8_t* table, const float* factors) {
-  const size_t num_rows = size_t(shape.vocabulary_size);
-  require_finite(factors, shape.vocabulary_size, "a factor of the embedding is not finite");
-  embedding = allocated<int8_t>(num_rows * size_t(d));
-  std::memcpy(embedding.get(), table, num_rows * size_t(d));
-  embedding_factors = allocated<float>(num_rows);
-  std::memcpy(embedding_factors.get(), factors, num_rows * sizeof(float));
+void Model::set_embedding(int stack, const int8_t* table, const float* factors) {
+  layers_of(stack, -1);
+  require(table_of(stack) == stack, "the source has no table of its own");
+  const size_t num_rows = size_t(num_tokens(stack));
+  require_finite(factors, int64_t(num_rows), "a factor of the embedding is not finite");
+  embeddings[stack] = allocated<int8_t>(num_rows * size_t(d));
+  std::memcpy(embeddings[stack].get(), table, num_rows * size_t(d));
+  embedding_factors[stack] = allocated<float>(num_rows);
+  std::memcpy(embedding_factors[stack].get(), factors, num_rows * sizeof(float));
 }
 
 void Model::set_positions(int stack, const float* table) {
@@ -81,16 +86,23 @@ void Model::set_positions(int stack, const float* table) {
   std::memcpy(own.get(), table, size * sizeof(float));
 }
 
+void Model::check_stack_norms(int stack) const {
+  require(!shape.is_pre_norm || stack_norms[stack][kFinalNorm].scale, "the final norm of a stack is missing");
+  require(!shape.has_embedding_norm || stack_norms[stack][kEmbeddingNorm].scale, "the norm of embeddings is missing");
+}
+
 void Model::check_complete() const {
-  require(embedding && positions && projection.is_set(), "the embedding, the positions or the projection is missing");
-  require(!shape.is_pre_norm || final_norm.scale, "the final norm is missing");
+  require(embeddings[kDecoder] && positions && projection.is_set(),
+          "the embedding, the positions or the projection is missing");
+  check_stack_norms(kDecoder);
   for (const Layer& layer : layers) {
     for (const PackedWeights& product : layer.products) require(product.is_set(), "a product is missing");
     for (const Norm& norm : layer.norms) require(norm.scale != nullptr, "a norm is missing");
   }
   if (encoder_layers.empty()) return;
-  require(source_positions && memory.is_set(), "the positions or the last product of the encoder are missing");
-  require(!shape.is_pre_norm || encoder_norm.scale, "the final norm of the encoder is missing");
+  require(source_positions && memory.is_set() && embeddings[table_of(kEncoder)],
+          "the positions, the embedding or the last product of the encoder are missing");
+  check_stack_norms(kEncoder);
   for (const Layer& layer : encoder_layers) {
     for (int kind : {kSelfIn, kSelfOut, kInner, kOuter})
       require(layer.products[kind].is_set(), "a product of the encoder is missing");

@@ -118,6 +118,7 @@ enum Stack { kDecoder, kEncoder };
 enum ProductKind { kSelfIn, kSelfOut, kCrossQuery, kCrossOut, kInner, kOuter, kNumProducts };
 // Of an encoder's layers those without cross-attention.
 enum NormKind { kSelfNorm, kCrossNorm, kFeedForwardNorm, kNumNorms };
+enum StackNormKind { kFinalNorm, kEmbeddingNorm, kNumStackNorms };
 
 struct Layer {
   PackedWeights products[kNumProducts];
@@ -128,6 +129,8 @@ struct Shape {
   int32_t d_model, num_heads, ffn_size, num_layers, vocabulary_size, max_positions, is_pre_norm;
   int32_t num_encoder_layers;  // 0: there is no encoder
   int32_t max_source_positions;
+  int32_t source_vocabulary_size;  // of a table of the source's own; 0: it is the target's
+  int32_t activation, is_rms_norm, has_embedding_norm;
   float embedding_factor, epsilon;
 };
 
@@ -135,21 +138,26 @@ struct Model {
   Model(const Shape& given, const Kernels& chosen);
 
   // Layer -1 is the projection to the vocabulary, or of the encoder that of its output to keys and values of all layers.
+  // The projection to the vocabulary is stored as rows [V][d]; null: it is the embedding.
   void set_product(int stack, int layer, int kind, const int8_t* w, const float* factors, const float* bias, float scale,
                    int zero_point);
-  void set_norm(int stack, int layer, int kind, const float* scale, const float* bias);  // layer -1 is the final one
-  void set_embedding(const int8_t* table, const float* factors);
+  // Layer -1 has the kinds of `StackNormKind`; the bias may be null.
+  void set_norm(int stack, int layer, int kind, const float* scale, const float* bias);
+  void set_embedding(int stack, const int8_t* table, const float* factors);
   void set_positions(int stack, const float* table);  // [max_positions or max_source_positions][d]
   void check_complete() const;
+  // The stack whose table embeds the tokens of a stack, and its rows.
+  int table_of(int stack) const { return stack == kEncoder && shape.source_vocabulary_size ? kEncoder : kDecoder; }
+  int num_tokens(int stack) const { return table_of(stack) == kEncoder ? shape.source_vocabulary_size : shape.vocabulary_size; }
 
   Shape shape;
   const Kernels& kernels;
   int d, head_size;
   std::vector<Layer> layers, encoder_layers;
-  Norm final_norm, encoder_norm;
+  Norm stack_norms[2][kNumStackNorms];  // by stack
   PackedWeights projection, memory;
-  Memory<int8_t> embedding;        // [V, d]
-  Memory<float> embedding_factors; // [V]
+  Memory<int8_t> embeddings[2];         // by stack: [V, d]
+  Memory<float> embedding_factors[2];   // [V]
   Memory<float> positions;         // [max_positions, d]
   Memory<float> source_positions;  // [max_source_positions, d]
 
@@ -159,6 +167,7 @@ struct Model {
 
  private:
   std::vector<Layer>& layers_of(int stack, int layer);
+  void check_stack_norms(int stack) const;
   void put_norm(Norm& norm, const float* scale, const float* bias);
 };
 

@@ -67,7 +67,8 @@ class Pass {
   Pass(Model& model, Crew& crew, Scratch& scratch, int n, int joined_columns, int64_t more_floats)
       : crew(crew), model_(model), kernels_(model.kernels), n_(n), d_(model.d), is_pre_(model.shape.is_pre_norm) {
     stride = rounded_up(d_, kPanel), joined_stride = rounded_up(joined_columns, kPanel);
-    const int64_t inner_stride = rounded_up(model.shape.ffn_size, kPanel);
+    activation_ = Activation(model.shape.activation);
+    const int64_t inner_stride = rounded_up((activation_ == kSwiglu ? 2 : 1) * model.shape.ffn_size, kPanel);
     const size_t floats = size_t(n * (3 * stride + joined_stride + inner_stride + 1) + more_floats);
     if (floats > scratch.floats_room) scratch.floats = allocated<float>(scratch.floats_room = floats + floats / 4);
     const size_t bytes = size_t(n * (stride + inner_stride));
@@ -87,11 +88,13 @@ class Pass {
     });
   }
 
-  void embed(int r, int64_t token, const float* position) {
+  void embed(int r, Stack stack, int64_t token, const float* position) {
+    const int table = model_.table_of(stack);
     float* state = states + r * stride;
     std::fill(state + d_ / 16 * 16, state + stride, 0.0f);
-    kernels_.embed(model_.embedding.get() + token * d_, model_.embedding_factors[token] * model_.shape.embedding_factor,
-                   position, d_, state);
+    kernels_.embed(model_.embeddings[table].get() + token * d_,
+                   model_.embedding_factors[table][token] * model_.shape.embedding_factor, position, d_, state);
+    if (model_.shape.has_embedding_norm) normalize(r, model_.stack_norms[stack][kEmbeddingNorm], state);
   }
   // Pre-norm: x += f(norm(x)); rounds what f takes.
   void enter(int r, const Norm& norm, const Weights& w) {
@@ -119,11 +122,15 @@ class Pass {
   void store_product(const Weights& w) {
     multiply({rounded, n_, &w, 0, 0, Output::kStore, joined, joined_stride, {}, nullptr});
   }
-  // max(0, x W1 + b1) W2 + b2, added to the states.
+  // max(0, x W1 + b1) W2 + b2, or another activation in place of the maximum, added to the states.
   void add_feed_forward(const Weights& into, const Weights& outer) {
-    if (outer.has_row_scales()) {
+    if (activation_ != kRelu || outer.has_row_scales()) {
       multiply({rounded, n_, &into, 0, 0, Output::kStore, inner_, rounded_inner_.stride, {}, nullptr});
-      for_rows([&](int r) { round(inner_ + r * rounded_inner_.stride, r, outer, rounded_inner_, true); });
+      for_rows([&](int r) {
+        float* row = inner_ + r * rounded_inner_.stride;
+        if (activation_ != kRelu) kernels_.activate(row, outer.inputs, activation_);
+        round(row, r, outer, rounded_inner_, activation_ == kRelu);
+      });
     } else {
       multiply({rounded, n_, &into, 0, 0, Output::kRound, nullptr, 0, rounded_inner_, &outer});
     }
@@ -146,7 +153,7 @@ class Pass {
 
  private:
   void normalize(int r, const Norm& norm, float* out) {
-    kernels_.norm(states + r * stride, norm.scale.get(), norm.bias.get(), model_.shape.epsilon, d_, out);
+    kernels_.norm(states + r * stride, norm.scale.get(), norm.bias.get(), model_.shape.is_rms_norm, model_.shape.epsilon, d_, out);
   }
   void round(const float* row, int r, const Weights& w, const Rounded& out, bool rectifies = false) {
     kernels_.round(row, w.inputs, w, rectifies, out.bytes + r * out.stride, out.scales + r);
@@ -167,6 +174,7 @@ class Pass {
   const Kernels& kernels_;
   int n_, d_;
   bool is_pre_;
+  Activation activation_;
   float *normed_, *inner_;
   Rounded rounded_inner_;
 };

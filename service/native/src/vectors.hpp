@@ -52,6 +52,7 @@ constexpr int kAttentionRows = 2, kValueVectors = 2;
 BINARY(+)
 BINARY(-)
 BINARY(*)
+BINARY(/)
 #undef BINARY
 INLINE f16 load(const float* p) { return {*(const f8u*)p, *(const f8u*)(p + 8)}; }
 INLINE void store(float* p, f16 v) { *(f8u*)p = v.lo, *(f8u*)(p + 8) = v.hi; }
@@ -132,4 +133,24 @@ INLINE f16 exponential(f16 x) {
   p = fma(p, r, splat(5.0000001201e-1f));
   p = fma(p, r * r, r + splat(1.0f));
   return zero_below(x, -87.f, p * power_of_two(n));
+}
+
+// x / (1 + e^-x).
+INLINE f16 swish(f16 x) {
+  const f16 e = exponential(splat(0) - absolute(x));  // the sigmoid is 1 / (1 + e) from 0 on, and e / (1 + e) below
+  return x * (zero_below(x, 0.0f, splat(1) - e) + e) / (e + splat(1));
+}
+
+// x times the normal distribution function: 1 - tail from 0 on, tail below, where the tail is half of erfc(|x| / sqrt(2))
+// by Abramowitz and Stegun 7.1.26, which is off by at most 1.5e-7.
+INLINE f16 gelu(f16 x) {
+  const f16 z = absolute(x) * splat(0.70710678118654752f);
+  const f16 t = splat(1) / fma(z, splat(0.3275911f), splat(1));
+  f16 p = splat(1.061405429f);
+  p = fma(p, t, splat(-1.453152027f));
+  p = fma(p, t, splat(1.421413741f));
+  p = fma(p, t, splat(-0.284496736f));
+  p = fma(p, t, splat(0.254829592f));
+  const f16 tail = p * t * exponential(splat(0) - z * z) * splat(0.5f);
+  return x * (zero_below(x, 0.0f, splat(1) - tail - tail) + tail);
 }

@@ -75,8 +75,6 @@ def test_a_bundle_that_does_not_describe_its_weights_falls_back_to_the_graph(
 @pytest.mark.parametrize(
     ("variant", "reason"),
     [
-        ({"activation": "swiglu"}, "no activation 'swiglu'"),
-        ({"norm_kind": "rms"}, "no norm_kind 'rms'"),
         ({"num_kv_heads": 1}, "1 heads of keys and values for 2 of queries"),
         ({"head_dim": 8}, "2 heads of size 8 beside a d_model of 32"),
         ({"head_dim": 12}, "heads of size 12, which is no multiple of 8"),

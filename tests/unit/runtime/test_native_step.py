@@ -29,6 +29,10 @@ SHAPES: list[dict[str, Any]] = [
     {"head_size": 64, "num_heads": 2, "ffn_size": 1100, "num_layers": 2, "vocabulary_size": 6001},
     {"head_size": 128, "num_heads": 1, "ffn_size": 15, "num_layers": 1, "vocabulary_size": 1025},
     {"head_size": 32, "num_heads": 4, "ffn_size": 130, "num_layers": 1, "vocabulary_size": 129},
+    {"activation": "gelu", "embedding_norm": True, "scale_embeddings": False, "projection_bias": True},
+    {"activation": "swish", "ffn_size": 65, "tied_embeddings": "decoder", "norm_epsilon": 0.01},
+    {"activation": "swiglu", "ffn_size": 43, "tied_embeddings": "none", "norm_kind": "rms"},
+    {"activation": "swiglu", "ffn_size": 16, "tied_embeddings": "none", "projection_bias": True},
 ]
 
 _SMALLEST: dict[str, Any] = {
@@ -79,16 +83,16 @@ def test_steps_are_those_of_the_reference(
 ) -> None:
     generator = np.random.default_rng(3)
     decoder = Decoder.drawn(generator, **shape, is_pre_norm=is_pre_norm, has_fixed_scales=has_fixed_scales)
-    expected = ReferenceBatch(decoder)
+    expected, vocabulary_size = ReferenceBatch(decoder), decoder.architecture.vocabulary_size
     with LibraryBatch(decoder.packed(library, instruction_set)) as batch:
         for source_length in (1, 17, 16):
             expected.add(cross := decoder.cross(generator, source_length))
             batch.add(cross)
 
         for num_rows, parents_of in ((1, 1), (3, 1), (3, 3), (2, 3)):
-            token_ids = generator.integers(shape["vocabulary_size"], size=(3, num_rows))
+            token_ids = generator.integers(vocabulary_size, size=(3, num_rows))
             parents = generator.integers(parents_of, size=(3, num_rows))
-            found = batch.step(token_ids, parents, shape["vocabulary_size"])
+            found = batch.step(token_ids, parents, vocabulary_size)
 
             check_candidates(found, *expected.step(token_ids, parents))
 
