@@ -1,11 +1,13 @@
 """A real bundle with a tiny network of random weights, for tests that need graphs and a tokenizer but no sense."""
 
 import functools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from sentencepiece import SentencePieceProcessor
 from torch import nn
 
 from export.bundle import BundleDescription, exporter_version, write_bundle
@@ -13,6 +15,7 @@ from export.corpus.vocabulary import EOS_ID, Vocabulary, VocabularyConfig, train
 from export.graph.mixed import ProductKind
 from export.graph.network import Network
 from export.graph.quantize import measure_ranges
+from export.importers.portable import TokenizerDescription, TokenizerFiles
 from export.model.config import ModelConfig
 from export.model.transformer import Transformer
 from service.bundle import Bundle, Limits, Provenance, open_bundle
@@ -76,8 +79,24 @@ def build_tiny_bundle(
     model = tiny_model(len(vocabulary), norm=norm, seed=seed, **variant)
     pairs = [*_calibration_pairs(vocabulary), *calibration]
     ranges = measure_ranges(model, pairs) if is_calibrated else {}
-    write_bundle(directory, Network.of(model, ranges, kept=kept), vocabulary, description)
+    write_bundle(directory, Network.of(model, ranges, kept=kept), _tokenizer(vocabulary, model.config), description)
     return open_bundle(directory)
+
+
+def _tokenizer(vocabulary: Vocabulary, config: ModelConfig) -> Vocabulary | TokenizerFiles:
+    """Return the vocabulary, spelled out if decoding begins otherwise or sources have more tokens than targets."""
+    if config.start_id == config.bos_id and config.source_vocabulary_size is None:
+        return vocabulary
+    processor = SentencePieceProcessor(model_proto=vocabulary.model)
+    pieces = [processor.IdToPiece(token_id) for token_id in range(len(vocabulary))]
+    more = [f"of sources {number}" for number in range(config.num_source_tokens - len(pieces))]
+    files = {"model": vocabulary.model, "pieces": _as_json(pieces), "source_pieces": _as_json(pieces + more)}
+    names = TokenizerDescription(model="model", pieces="pieces", source_pieces="source_pieces")
+    return TokenizerFiles(description=names, files=files)
+
+
+def _as_json(pieces: list[str]) -> bytes:
+    return json.dumps(pieces).encode()
 
 
 def _calibration_pairs(vocabulary: Vocabulary) -> list[tuple[list[int], list[int]]]:
