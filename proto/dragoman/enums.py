@@ -59,6 +59,10 @@ class TextFormat(WireEnum):
 
     PLAIN = 1
     HTML = 2
+    """A fragment or a page, with the mistakes that browsers forgive."""
+
+    XML = 3
+    """A document or the content of an element, well-formed."""
 
 
 class LongSentencePolicy(WireEnum):

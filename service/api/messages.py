@@ -15,7 +15,7 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 from service import datatypes, requests
 from service.bundle import Manifest
-from service.errors import InvalidFieldError, UnsupportedFieldError
+from service.errors import InvalidFieldError
 from service.models.model import ModelState, ModelStatus
 from service.translate.options import (
     ATTENTION_FIELDS,
@@ -27,9 +27,6 @@ from service.translate.options import (
     MAX_TEXTS,
     TranslationLimits,
 )
-
-UNSUPPORTED_FIELDS = ("options.format",)
-"""Paths of request fields that are rejected whatever the model, unless they ask for what the server does anyway."""
 
 _MAX_LANGUAGE_CHARACTERS = 35  # the longest tag that RFC 5646, section 4.4.1, asks programs to take
 _MAX_NAME_CHARACTERS = 128
@@ -53,12 +50,7 @@ _PRIORITIES = _members(pb.Priority, unspecified=datatypes.Priority.INTERACTIVE)
 _LONG_SENTENCE_POLICIES = _members(pb.LongSentencePolicy, unspecified=requests.LongSentencePolicy.SPLIT)
 _ATTENTION_DETAILS = _members(pb.AttentionDetail, unspecified=requests.AttentionDetail.NONE)
 _PROTECTED_KINDS = {number: kind for kind, number in _numbers(pb.ProtectedKind, requests.ProtectedKind).items()}
-_FORMATS: Mapping[int, bool] = {
-    pb.TEXT_FORMAT_UNSPECIFIED: False,
-    pb.TEXT_FORMAT_PLAIN: False,
-    pb.TEXT_FORMAT_HTML: True,
-}
-"""Whether a text has markup."""
+_FORMATS = _members(pb.TextFormat, unspecified=requests.TextFormat.PLAIN)
 
 WARNING_KINDS: Mapping[datatypes.WarningKind, Any] = _numbers(pb.WarningKind, datatypes.WarningKind)
 _MODEL_STATES: Mapping[ModelState, Any] = _numbers(pb.ModelState, ModelState)
@@ -84,7 +76,6 @@ def from_translate_request(message: pb.TranslateRequest) -> requests.Translation
 
     Raises:
         InvalidFieldError: if an enum number is unknown or a name too long.
-        UnsupportedFieldError: if a field asks for what the server does not implement yet.
     """
     _check_number("texts", len(message.texts), MAX_TEXTS)
     _check_number("target_prefixes", len(message.target_prefixes), MAX_TEXTS)
@@ -136,8 +127,6 @@ def check_request_id(request_id: str) -> None:
 
 
 def _from_options(message: pb.DecodingOptions) -> requests.TranslationOptions:
-    if _known("options.format", message.format, pb.TextFormat, _FORMATS):
-        raise UnsupportedFieldError("options.format")
     _check_number("options.suppressed_tokens", len(message.suppressed_tokens), MAX_SUPPRESSED_TOKENS)
     return requests.TranslationOptions(
         **_present(message, _OPTIONAL_OPTIONS),
@@ -147,6 +136,7 @@ def _from_options(message: pb.DecodingOptions) -> requests.TranslationOptions:
         long_sentences=_known(
             "options.long_sentences", message.long_sentences, pb.LongSentencePolicy, _LONG_SENTENCE_POLICIES
         ),
+        format=_known("options.format", message.format, pb.TextFormat, _FORMATS),
         protection=_from_protection(message.protection) if message.HasField("protection") else _NO_OPTIONS.protection,
         terms=tuple(_from_terms(message.terms)),
         return_scores=message.return_scores,
@@ -366,5 +356,5 @@ def _described_version(status: ModelStatus, manifest: Manifest, limits: Translat
             for score in manifest.scores
             if score.precision in {"", status.precision}
         ],
-        unsupported_fields=UNSUPPORTED_FIELDS + (() if manifest.has_attention(status.precision) else ATTENTION_FIELDS),
+        unsupported_fields=() if manifest.has_attention(status.precision) else ATTENTION_FIELDS,
     )

@@ -24,6 +24,9 @@ from service.text.protection import ProtectedSpan, is_placeholder_tag, tag_name
 _YEARS = (2013, 1947, 1985, 1962, 2006, 1978, 1991, 2019, 1954, 1936, 2002, 1969)
 """Those that differ in several digits come first; the others of two centuries, then longer numbers follow."""
 
+MAX_DEPTH = 256
+"""Of tags in each other; those further inside are kept, but not as pairs."""
+
 _NUMBER = re.compile(r"\d+")
 
 
@@ -73,8 +76,8 @@ class Block:
     pieces: tuple[Piece, ...]
     """In order, apart from each other."""
 
-    is_markup: bool = False
-    """Whether characters of markup must be escaped in its translation."""
+    escapes: str = ""
+    """Characters that are markup where it stands, and are escaped in its translation."""
 
     def part(self, span: Span) -> "Block":
         """Return a range of the text with the pieces inside it.
@@ -167,7 +170,7 @@ class Block:
 
 def plain_block(text: str, spans: Sequence[ProtectedSpan]) -> Block:
     """Return a plain text with stand-ins for its protected spans, and its tags taken out."""
-    builder = BlockBuilder(start=0, numbers=stand_in_numbers(text))
+    builder = BlockBuilder(start=0, numbers=stand_in_numbers(numbers_in(text)))
     position = 0
     for one in spans:
         builder.add_text(text[position : one.span.start])
@@ -188,15 +191,20 @@ def plain_block(text: str, spans: Sequence[ProtectedSpan]) -> Block:
 class BlockBuilder:
     """Puts a block together from left to right."""
 
-    def __init__(self, *, start: int, numbers: Iterator[str], is_markup: bool = False) -> None:
+    def __init__(self, *, start: int, numbers: Iterator[str], escapes: str = "") -> None:
         """Begin at a place of the message; `numbers` are the stand-ins to take."""
         self._start = start
         self._numbers = numbers
-        self._is_markup = is_markup
+        self._escapes = escapes
         self._texts: list[str] = []
         self._length = 0
         self._pieces: list[Piece] = []
         self._open: list[tuple[str, int]] = []
+
+    @property
+    def ends_in_space(self) -> bool:
+        """Whether the text is empty so far, or ends in white space."""
+        return not self._texts or self._texts[-1][-1].isspace()
 
     def add_text(self, text: str) -> None:
         """Add text that stands in the message as it is."""
@@ -221,7 +229,7 @@ class BlockBuilder:
 
     def open_tag(self, name: str, source: Span) -> None:
         """Add a tag that marks what follows."""
-        self._open.append((name, len(self._pieces)))
+        self._open.append((name, len(self._pieces) if len(self._open) < MAX_DEPTH else -1))
         self._add("", source, Role.POINT)  # until it is closed
 
     def close_tag(self, name: str, source: Span) -> None:
@@ -232,18 +240,39 @@ class BlockBuilder:
             return
         first, last = self._open[index][1], len(self._pieces) - 1
         del self._open[index:]
+        if first < 0:
+            return
         self._pieces[first] = replace(self._pieces[first], role=Role.OPENING, partner=last)
         self._pieces[last] = replace(self._pieces[last], role=Role.CLOSING, partner=first)
 
-    def widen_last(self, end: int) -> None:
-        """Let the last piece stand for what follows it in the message, too."""
-        last = self._pieces[-1]
-        self._pieces[-1] = replace(last, source=Span(start=last.source.start, end=end))
+    def add_space(self, source: Span) -> None:
+        """Add white space of the message as one space; where there is one already, to the piece before it."""
+        if not self.ends_in_space:
+            self._add(" ", source, Role.SPELLING)
+        elif self._pieces:
+            last = self._pieces[-1]
+            self._pieces[-1] = replace(last, source=Span(start=last.source.start, end=source.end))
+
+    def copy(self, block: Block, piece: Piece, position: int, index: int, moved: dict[int, int]) -> int:
+        """Add a piece of another block, and the text before it from a position on; return where it ends there.
+
+        Its index among the pieces is noted in `moved`.
+        """
+        self.add_text(block.text[position : piece.start])
+        moved[index] = len(self._pieces)
+        text = block.text[piece.start : piece.end]
+        if piece.role is Role.STAND_IN:
+            self.add_stand_in(piece.source, target=piece.target)
+        elif piece.role is Role.SPELLING:
+            self.add_spelling(text, piece.source)
+        else:
+            self._add("", piece.source, piece.role)
+        return piece.end
 
     def build(self, source: Span) -> Block:
         """Return the block, which is at `source` in the message."""
         text = "".join(self._texts)
-        return Block(text=text, start=self._start, source=source, pieces=tuple(self._pieces), is_markup=self._is_markup)
+        return Block(text=text, start=self._start, source=source, pieces=tuple(self._pieces), escapes=self._escapes)
 
     def _part_from_stand_in(self) -> None:
         """Add a space to a stand-in if nothing but tags follows it so far; they come behind the space."""
@@ -269,9 +298,47 @@ class BlockBuilder:
         self._append(text)
 
 
-def stand_in_numbers(text: str) -> Iterator[str]:
-    """Yield numbers that are not in a text: years first."""
-    taken = set(_NUMBER.findall(text))
+def with_stand_ins(block: Block, spans: Sequence[ProtectedSpan], taken: frozenset[str]) -> Block:
+    """Return a block with stand-ins for protected spans of its text, but for those that a tag parts.
+
+    None of them is among the numbers that are taken.
+    """
+    if not spans:
+        return block
+    builder = BlockBuilder(start=block.start, numbers=stand_in_numbers(taken), escapes=block.escapes)
+    moved: dict[int, int] = {}
+    pieces, index, position = block.pieces, 0, 0
+    for one in spans:
+        while index < len(pieces) and pieces[index].end <= one.span.start:
+            position = builder.copy(block, pieces[index], position, index, moved)
+            index += 1
+        last = index
+        while last < len(pieces) and pieces[last].start < one.span.end and pieces[last].role is Role.SPELLING:
+            last += 1
+        if last < len(pieces) and pieces[last].start < one.span.end:
+            continue
+        builder.add_text(block.text[position : one.span.start])
+        builder.add_stand_in(block.source_of(one.span), target=one.target)
+        index, position = last, one.span.end
+    for number in range(index, len(pieces)):
+        position = builder.copy(block, pieces[number], position, number, moved)
+    builder.add_text(block.text[position:])
+    built = builder.build(block.source)
+    old = {new: index for index, new in moved.items()}
+    own = (
+        replace(piece, partner=moved.get(pieces[old[new]].partner, -1)) if new in old else piece
+        for new, piece in enumerate(built.pieces)
+    )
+    return replace(built, pieces=tuple(own))
+
+
+def numbers_in(text: str) -> frozenset[str]:
+    """Return the numbers of a text."""
+    return frozenset(_NUMBER.findall(text))
+
+
+def stand_in_numbers(taken: frozenset[str]) -> Iterator[str]:
+    """Yield numbers that are not taken: years first."""
     others: Iterable[int] = chain(range(2029, 1899, -1), count(100_003, 7))
     numbers = chain(_YEARS, (year for year in others if year not in _YEARS))
     return (str(number) for number in numbers if str(number) not in taken)

@@ -107,7 +107,8 @@ def document_pieces(
         before = chunks[-1] or (separator if last else "")
         first = parts[0].sentence_index
         own = tuple(replace(part.shifted(-start), sentence_index=part.sentence_index - first) for part in parts)
-        last = DocumentPiece(before=before, plan=TextPlan(text=text[start:end], parts=own), start=start)
+        plan = TextPlan(text=text[start:end], parts=own, fixed=tuple(_taken(fixed, start, end)))
+        last = DocumentPiece(before=before, plan=plan, start=start)
         copied_to = end
     *chunks, after = _chunks(text, copied_to, len(text), fixed)
     if last:
@@ -120,14 +121,21 @@ def document_pieces(
 def _chunks(text: str, start: int, end: int, fixed: deque[FixedText]) -> list[str]:
     """Return a range of a text in pieces of at most `MAX_COPIED_CHARACTERS`; one if it is empty. Uses up `fixed`."""
     piece = text[start:end]
-    own = []
-    while fixed and fixed[0].span.end <= end:
-        own.append(fixed.popleft())
+    own = _taken(fixed, start, end)
     if own:
-        piece = join(piece, [one.span.shifted(-start) for one in own], [one.target for one in own]).text
+        piece = join(piece, [one.span for one in own], [one.target for one in own]).text
     return [
         piece[begin : begin + MAX_COPIED_CHARACTERS] for begin in range(0, max(len(piece), 1), MAX_COPIED_CHARACTERS)
     ]
+
+
+def _taken(fixed: deque[FixedText], start: int, end: int) -> list[FixedText]:
+    """Take what ends before a place of a text; its own places count from `start`."""
+    own = []
+    while fixed and fixed[0].span.end <= end:
+        one = fixed.popleft()
+        own.append(replace(one, span=one.span.shifted(-start)))
+    return own
 
 
 class TranslatedDocument:

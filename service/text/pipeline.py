@@ -28,10 +28,11 @@ from service.datatypes import (
     WarningKind,
 )
 from service.errors import EngineError, InvalidFieldError
-from service.requests import AttentionDetail, LongSentencePolicy, TranslationRequest
+from service.requests import AttentionDetail, LongSentencePolicy, ProtectedKind, TextFormat, TranslationRequest
 from service.text.alignment import Offset, Weights, align, alignment_layer, head_average, shifted
-from service.text.blocks import Block, plain_block
+from service.text.blocks import Block, numbers_in, plain_block, with_stand_ins
 from service.text.documents import DocumentPiece, FixedText, TextPart, TextPlan, document_pieces
+from service.text.markup import MarkupError, innermost_last, markup_blocks
 from service.text.protection import compile_protection
 from service.text.restoration import Assembled, Assembler, Item, Restored, forced_prefix, restore
 from service.text.segmentation import Joined, iterate_sentences, join, separator_between, split_overlong, trim
@@ -189,7 +190,10 @@ class TextPipeline:
         self._budget = budget
         self._tokenizer = model.tokenizer
         self._separator = separator_between(request.source_language, request.target_language)
-        self._protection = compile_protection(request.options.protection, request.options.terms)
+        protection = request.options.protection
+        if request.options.format is not TextFormat.PLAIN:
+            protection = replace(protection, disabled_kinds=protection.disabled_kinds | {ProtectedKind.TAG})
+        self._protection = compile_protection(protection, request.options.terms)
         self._num_alignable_tokens: float = MAX_RESTORED_TOKENS if has_attention else 0
         self._fixed: deque[FixedText] = deque()
 
@@ -288,6 +292,9 @@ class TextPipeline:
 
     def _encoded_sentences(self, text: str, field: str) -> Iterator[list[list[_EncodedPart]]]:
         """Yield each sentence with those inside it, as parts that fit the model; none is empty."""
+        if self._options.format is not TextFormat.PLAIN:
+            yield from self._encoded_markup(text, field)
+            return
         spans = self._protection.find(text)
         if not spans:
             for span in self._spans(text):
@@ -299,6 +306,34 @@ class TextPipeline:
         for span in self._spans(block.text):
             if own_parts := self._encoded_block(block, block.without_cut_pieces(span), field):
                 yield [own_parts]
+
+    def _encoded_markup(self, text: str, field: str) -> Iterator[list[list[_EncodedPart]]]:
+        """Yield the sentences of HTML or XML, as `_encoded_sentences`; in one are those of attributes in its tags."""
+        try:
+            blocks = markup_blocks(text, is_xml=self._options.format is TextFormat.XML)
+        except MarkupError as error:
+            raise InvalidFieldError(field, f"XML {error}", "well-formed XML") from error
+        taken = numbers_in(text)
+        for group in innermost_last(blocks):
+            sentences = []
+            for plain in group:
+                block = with_stand_ins(plain, self._protection.find(plain.text), taken)
+                encoded = (
+                    self._encoded_block(block, block.without_cut_pieces(one), field) for one in self._spans(block.text)
+                )
+                sentences += [parts for parts in encoded if parts]
+            in_order = sorted(self._fixed, key=lambda one: one.span.start)
+            self._fixed.clear()
+            self._fixed += in_order
+            sentences.sort(key=lambda parts: (parts[0][0].start, -parts[-1][0].end))
+            outer: list[list[_EncodedPart]] = []
+            for parts in sentences:
+                if outer and parts[0][0].start >= outer[0][-1][0].end:
+                    yield outer
+                    outer = []
+                outer.append(parts)
+            if outer:
+                yield outer
 
     def _encoded_block(self, block: Block, span: Span, field: str) -> list[_EncodedPart]:
         """Return the parts of a sentence of a block; none if there is nothing in it but protected spans."""

@@ -92,7 +92,7 @@ def restore(block: Block, target: str, links: Sequence[AlignmentLink] | None) ->
     `links` say which piece of `target` comes from which piece of the block's text, ordered by target; None: nobody
     knows, and words are taken to be in the order of the source.
     """
-    if links is None and not block.pieces and not block.is_markup:
+    if links is None and not block.pieces and not block.escapes:
         return Restored(items=(Item(text=target),), repairs=())
     cells, repairs = _cells(block, target, links if links is not None else _even_links(block.text, target))
     writer = _Writer(block, target)
@@ -470,8 +470,8 @@ class _Spellings:
 
     def __init__(self, block: Block) -> None:
         special = {_character(block.text[piece.start]) for piece in block.pieces if piece.role is Role.SPELLING}
-        self._is_markup = block.is_markup
-        self._special = special | ({"&", "<", ">"} if block.is_markup else set())
+        self._escapes = {char: html.escape(char) for char in block.escapes}
+        self._special = special | set(self._escapes)
         self._known: dict[str, Iterator[Span | None]] = {}
         if self._special:
             self._known = {char: iter(spans) for char, spans in self._occurrences(block).items()}
@@ -520,7 +520,7 @@ class _Spellings:
 
     def escaped(self, text: str) -> str:
         """Return a text as it is written in this markup."""
-        return html.escape(text, quote=False) if self._is_markup else text
+        return "".join(self._escapes.get(char, char) for char in text) if self._escapes else text
 
 
 _UNKNOWN = Span(start=-1, end=-1)

@@ -138,7 +138,7 @@ async def test_the_client_of_the_package_reads_a_document(server: RunningServer)
             "INVALID_ARGUMENT",
             "options.split_sentences",
         ),
-        (document("x", options=pb.DecodingOptions(format=pb.TEXT_FORMAT_HTML)), "UNIMPLEMENTED", "options.format"),
+        (document("<x", options=pb.DecodingOptions(format=pb.TEXT_FORMAT_XML)), "INVALID_ARGUMENT", "text"),
         (document("x", target_language="fr"), "NOT_FOUND", "target_language"),
         (
             document("word " * 40, options=pb.DecodingOptions(long_sentences=pb.LONG_SENTENCE_POLICY_REFUSE)),

@@ -124,10 +124,11 @@ async def test_a_model_that_is_not_there_cannot_be_described(server: RunningServ
     assert (error.code, error.fields) == ("NOT_FOUND", ["model"])
 
 
-async def test_a_format_that_is_not_implemented_is_rejected_by_name(server: RunningServer) -> None:
-    error = await refused(server, request("a", options=pb.DecodingOptions(format=pb.TEXT_FORMAT_HTML)))
+async def test_xml_that_is_none_is_the_callers_mistake(server: RunningServer) -> None:
+    error = await refused(server, request("a", "<a", options=pb.DecodingOptions(format=pb.TEXT_FORMAT_XML)))
 
-    assert (error.code, error.reason, error.fields) == ("UNIMPLEMENTED", "UNSUPPORTED_FIELD", ["options.format"])
+    assert (error.code, error.reason, error.fields) == ("INVALID_ARGUMENT", "INVALID_FIELD", ["texts[1]"])
+    assert "line 1" in error.message
 
 
 async def test_a_method_that_does_not_exist_is_unimplemented(server: RunningServer) -> None:

@@ -103,7 +103,7 @@ async def test_one_model_is_described(server: RunningServer) -> None:
     assert (version.precision, version.is_default) == (pb.PRECISION_FLOAT32, True)
     assert [(pair.source_language, pair.target_language) for pair in version.language_pairs] == [("en", "de")]
     assert (version.limits.max_texts, version.limits.max_text_characters) == (128, 10_000)
-    assert version.unsupported_fields == ["options.format"]
+    assert not version.unsupported_fields
 
 
 async def test_all_models_are_listed(server: RunningServer) -> None:

@@ -1,14 +1,17 @@
 import asyncio
 import random
 import re
+from itertools import product
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from lxml import etree
 from prometheus_client import CollectorRegistry
+from selectolax.lexbor import LexborHTMLParser
 
 from service.datatypes import Segment, Translation, WarningKind
-from service.requests import ProtectionOptions, RequestContext, Term, TranslationOptions
+from service.requests import ProtectionOptions, RequestContext, Term, TextFormat, TranslationOptions
 from service.requests import TranslationRequest as Request
 from service.telemetry.metrics import Metrics
 from service.text.protection import compile_protection
@@ -153,3 +156,112 @@ def _closed(pieces: list[str]) -> list[str]:
             stack.pop()
         result.append(piece)
     return [*result, *reversed(stack)]
+
+
+def _closed_html(text: str) -> list[str]:
+    """Return HTML whose inline tags are closed in order, and no `<` begins a tag by accident."""
+    pieces = re.findall(r"<script>a<b</script>|</?[a-z][^<>]*>|<!-- c -->|[^<]+|<", text)
+    result: list[str] = []
+    stack: list[str] = []
+    for piece in pieces:
+        if re.match(r"<(b|i|a)\b", piece):
+            stack.append(piece[1])
+        elif piece in {"</b>", "</i>", "</a>"}:
+            if not stack or stack.pop() != piece[2]:
+                break
+        elif re.match(r"</?(p|br|li|pre|td)\b", piece):
+            result += [f"</{name}>" for name in reversed(stack)]
+            stack.clear()
+        result.append(piece.replace("<", "") if piece == "<" else piece)
+    return [*result, *(f"</{name}>" for name in reversed(stack))]
+
+
+def tree(text: str) -> tuple[str, list[str]]:
+    """Return what a browser's parser makes of HTML, and the tags of its elements."""
+    parser = LexborHTMLParser(f"<body>{text}</body>")
+    return parser.html or "", [str(node.tag) for node in parser.css("*")]
+
+
+def _element(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """Return the source of elements around others."""
+    return st.tuples(st.sampled_from("abc"), st.lists(inner, max_size=4).map("".join)).map(
+        lambda pair: f"<{pair[0]}>{pair[1]}</{pair[0]}>"
+    )
+
+
+_HTML = st.lists(
+    st.sampled_from(
+        [
+            *(
+                "<p>",
+                "</p>",
+                "<b>",
+                "</b>",
+                "<i class=x>",
+                "</i>",
+                "<br>",
+                "<li>",
+                "<pre>",
+                "</pre>",
+                "<a href='u'>",
+                "</a>",
+            ),
+            *(
+                '<img alt="A dog." src=x>',
+                "<!-- c -->",
+                "<script>a<b</script>",
+                "<code>x</code>",
+                "<td title='T &amp; U'>",
+            ),
+            *(
+                "&amp;",
+                "&nbsp;",
+                "&copy;",
+                "&eacute;",
+                "&#60;",
+                "&",
+                "<",
+                ">",
+                '"',
+                "{x}",
+                "%s",
+                "http://a.b/?c=1&amp;d=2",
+            ),
+            *("Hello", "you. ", "Two", "é", "3", " ", " ", "\n  ", "x"),
+        ]
+    ),
+    max_size=25,
+).map("".join)
+
+
+@given(_HTML, st.integers(12, 60), st.booleans())
+def test_html_translated_into_itself_comes_back(text: str, max_source_tokens: int, has_attention: bool) -> None:
+    model = FakeModel(max_source_tokens=max_source_tokens, has_attention=has_attention)
+
+    target = translate(model, text, format=TextFormat.HTML).hypotheses[0].text
+
+    if has_attention:
+        assert target == text
+    else:
+        assert tree(target)[0] == tree(text)[0]
+
+
+@given(_HTML)
+def test_html_keeps_its_tags_whatever_the_model_says(text: str) -> None:
+    closed = "".join(_closed_html(text))
+
+    target = translate(FakeModel(FakeQueue(garbled)), closed, format=TextFormat.HTML).hypotheses[0].text
+
+    assert sorted(tree(target)[1]) == sorted(tree(closed)[1])
+
+
+@given(st.recursive(st.sampled_from(["Hello ", "you. ", "&amp;", "{x} ", "\n "]), _element, max_leaves=15))
+def test_xml_stays_well_formed(text: str) -> None:
+    echoed = translate(FakeModel(), text, format=TextFormat.XML).hypotheses[0].text
+    target = translate(FakeModel(FakeQueue(garbled)), text, format=TextFormat.XML).hypotheses[0].text
+
+    assert echoed == text
+    before, after = (etree.fromstring(f"<r>{one}</r>") for one in (text, target))
+    assert sorted(element.tag for element in before.iter()) == sorted(element.tag for element in after.iter())
+    for parent, child in product("abc", repeat=2):
+        assert len(after.findall(f".//{parent}/{child}")) == len(before.findall(f".//{parent}/{child}"))

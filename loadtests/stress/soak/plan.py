@@ -66,7 +66,7 @@ REFUSED_IN_STREAM: Final[Mapping[str, PlannedCall]] = {
     "beam and sampling": _bad(options={"beam_size": 2, "sampling": {}}),
     "no temperature": _bad(options={"sampling": {"temperature": 0.0}}),
     "not a number": _bad(options={"length_penalty": float("nan")}),
-    "markup": _bad("UNIMPLEMENTED", options={"format": pb.TEXT_FORMAT_HTML}),
+    "no XML": _bad(texts=["<a"], options={"format": pb.TEXT_FORMAT_XML}),
     "no texts": _bad(texts=[]),
     "too many texts": _bad(texts=SENTENCES[:1] * 129),
     "text too long": _bad(texts=["x" * 10_001]),

@@ -50,6 +50,7 @@ class TextFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TEXT_FORMAT_UNSPECIFIED: _ClassVar[TextFormat]
     TEXT_FORMAT_PLAIN: _ClassVar[TextFormat]
     TEXT_FORMAT_HTML: _ClassVar[TextFormat]
+    TEXT_FORMAT_XML: _ClassVar[TextFormat]
 
 class WarningKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -98,6 +99,7 @@ LONG_SENTENCE_POLICY_REFUSE: LongSentencePolicy
 TEXT_FORMAT_UNSPECIFIED: TextFormat
 TEXT_FORMAT_PLAIN: TextFormat
 TEXT_FORMAT_HTML: TextFormat
+TEXT_FORMAT_XML: TextFormat
 WARNING_KIND_UNSPECIFIED: WarningKind
 WARNING_KIND_TRUNCATED: WarningKind
 WARNING_KIND_SOURCE_SPLIT: WarningKind

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from service import datatypes, requests
 from service.api import messages
 from service.bundle import Limits, Manifest
-from service.errors import InvalidFieldError, RequestError, UnsupportedFieldError
+from service.errors import InvalidFieldError, RequestError
 from service.models.model import ModelState, ModelStatus
 from service.translate.options import TranslationLimits
 from tests.unit.text.text_fakes import make_manifest
@@ -70,7 +70,7 @@ def test_every_option_arrives() -> None:
         return_tokens=True,
         return_alignment=True,
         return_attention=requests.AttentionDetail.ALL_HEADS,
-        format=requests.TextFormat.PLAIN,
+        format=requests.TextFormat.XML,
         protection=requests.ProtectionOptions(
             is_enabled=False,
             enabled_kinds=frozenset({requests.ProtectedKind.COLON}),
@@ -81,9 +81,9 @@ def test_every_option_arrives() -> None:
     )
 
     fields = dataclasses.asdict(wanted)
-    assert all(fields[field.name] != field.default or field.name == "format" for field in dataclasses.fields(wanted))
+    assert all(fields[field.name] != field.default for field in dataclasses.fields(wanted))
     fields |= {
-        "format": pb.TEXT_FORMAT_PLAIN,
+        "format": pb.TEXT_FORMAT_XML,
         "protection": pb.ProtectionOptions(
             enabled=False,
             enabled_kinds=[pb.PROTECTED_KIND_COLON],
@@ -116,19 +116,11 @@ def test_a_request_is_interactive_unless_it_says_otherwise(priority: pb.Priority
     assert messages.from_priority(priority) is datatypes.Priority.INTERACTIVE
 
 
-UNSUPPORTED: dict[str, dict[str, Any]] = {"options.format": {"format": pb.TEXT_FORMAT_HTML}}
+@pytest.mark.parametrize("number", pb.TextFormat.values())
+def test_every_format_can_be_asked_for(number: pb.TextFormat) -> None:
+    name = pb.TextFormat.Name(number).removeprefix("TEXT_FORMAT_").replace("UNSPECIFIED", "PLAIN")
 
-
-@pytest.mark.parametrize("field", UNSUPPORTED)
-def test_an_option_that_is_not_implemented_is_rejected_by_name(field: str) -> None:
-    with pytest.raises(UnsupportedFieldError) as caught:
-        from_options(**UNSUPPORTED[field])
-
-    assert caught.value.field == field
-
-
-def test_the_list_that_callers_see_is_what_is_rejected() -> None:
-    assert set(UNSUPPORTED) == set(messages.UNSUPPORTED_FIELDS)
+    assert from_options(format=number).format is requests.TextFormat[name]
 
 
 @pytest.mark.parametrize(
@@ -326,7 +318,7 @@ def test_a_version_lists_what_it_cannot_do(has_attention: bool) -> None:
 
     unsupported = set(response.models[0].versions[0].unsupported_fields)
     needs_attention = {"options.coverage_penalty", "options.return_alignment", "options.return_attention"}
-    assert unsupported == {"options.format"} | (set() if has_attention else needs_attention)
+    assert unsupported == (set() if has_attention else needs_attention)
 
 
 def _status(manifest: Manifest) -> ModelStatus:
