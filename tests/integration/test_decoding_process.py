@@ -130,9 +130,20 @@ def parent_and_state(pid: int) -> tuple[int, str]:
 
 
 def decoding_processes(parent: int) -> list[int]:
-    """Children of a process that are no zombies."""
+    """Children of a process that are no zombies, and run a program of their own: one that is stopped between its fork
+    and that would stop its parent, too.
+    """
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    return [pid for pid in pids if (found := parent_and_state(pid))[0] == parent and found[1] != "Z"]
+    children = [pid for pid in pids if (found := parent_and_state(pid))[0] == parent and found[1] != "Z"]
+    return [pid for pid in children if command_line(pid) != command_line(parent)]
+
+
+def command_line(pid: int) -> bytes:
+    """The arguments of a process; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def is_gone(pid: int) -> bool:
