@@ -79,7 +79,7 @@ def save_marian(directory: Path, *, tags: Sequence[str] = (), seed: int = 3, **o
     with torch.no_grad():
         model.final_logits_bias.normal_()
         model.final_logits_bias[0, 0] = _EOS_LOGIT
-    model.generation_config.bad_words_ids = [[pad_id]]
+    model.generation_config.update(bad_words_ids=[[pad_id]], num_beams=6, renormalize_logits=True, max_length=64)
     model.save_pretrained(directory)
     settings = {
         "tokenizer_class": "MarianTokenizer",

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,12 @@ from export.errors import CorpusError, RunFolderError, SettingError
 from export.graph.mixed import ProductKind
 from export.graph.network import ARITHMETICS, Network, TrainedModel
 from export.graph.quantize import measure_ranges
+from export.graph.verify import agreement
 from export.training.checkpoint import load_checkpoint
 from export.training.config import DataConfig, TrainingConfig
-from service.bundle import Limits, Provenance, Score, file_entry
+from service.bundle import Limits, Provenance, Score, file_entry, open_bundle
+from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.settings import RuntimeSettings
 from service.text.tokenizer import SentencePieceTokenizer
 
 _KIND_HELP: Mapping[ProductKind, str] = {
@@ -29,6 +32,12 @@ _KIND_HELP: Mapping[ProductKind, str] = {
     ProductKind.ENCODER: "the whole graph",
     ProductKind.DECODER: "the whole graph",
 }
+
+
+_EXACT = "fp32"
+
+_AGREEMENT_SENTENCES = 100
+"""Of the calibration text, on which int8 is compared with fp32: a few seconds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,6 +111,7 @@ def run(args: argparse.Namespace) -> int:
     vocabulary = Vocabulary.load(trained.run.vocabulary) if portable is None else portable.tokenizer_files
     model = trained.load()
     ranges: Mapping[str, float] = {}
+    pairs: list[tuple[list[int], list[int]]] = []
     if text is not None:
         pairs = _calibration_pairs(text, args.calibration_sentences, trained.open_tokenizer(), description.limits)
         ranges = measure_ranges(model, pairs)
@@ -110,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
         ranges = _imported_ranges(trained)
     manifest = write_bundle(args.output, Network.of(model, ranges, kept=kept), vocabulary, description)
     print(f"{args.output}: {manifest.name}/{manifest.version} from {trained.checkpoint}")
+    if pairs and _EXACT in manifest.precisions:
+        _print_agreement(args.output, pairs[:_AGREEMENT_SENTENCES])
     place = args.output.resolve()
     if (place.parent.name, place.name) != (manifest.name, manifest.version):
         print(
@@ -121,6 +133,14 @@ def run(args: argparse.Namespace) -> int:
     for name, size in {**sizes, "all files": sum(sizes.values())}.items():
         print(f"  {name:24} {size:>12,} bytes")
     return 0
+
+
+def _print_agreement(directory: Path, pairs: Sequence[tuple[list[int], list[int]]]) -> None:
+    """Say how often int8 chooses what fp32 does, given what precedes it in a text."""
+    bundle = open_bundle(directory)
+    exact, int8 = (OnnxStepModel(bundle, RuntimeSettings(precision=precision)) for precision in (_EXACT, "int8"))
+    share, num_tokens = agreement(exact, int8, pairs)
+    print(f"int8 chooses the token that {_EXACT} does at {share:.2%} of {num_tokens:,} target tokens of that text")
 
 
 def _kept(text: str, precisions: tuple[str, ...]) -> frozenset[ProductKind]:

@@ -12,6 +12,7 @@ from export.corpus.reader import Pair
 from export.graph.network import FLOAT_TYPES, Network, TrainedModel, write_graphs
 from export.graph.translation import TextModel
 from export.graph.verify import Check, check_batching, check_quality, check_steps
+from export.importers.original import HuggingFaceOriginal, check_original
 from export.model.transformer import Transformer
 from service.bundle import Bundle, file_entry, graph_tensors, open_bundle
 from service.decoding.step_model import StepModel
@@ -32,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bundle", type=Path, required=True, metavar="DIR", help="the bundle to verify")
     parser.add_argument(
         "--checkpoint", type=Path, required=True, metavar="PATH", help="what it was made from: checkpoint or run folder"
+    )
+    parser.add_argument(
+        "--original",
+        type=Path,
+        metavar="DIR",
+        help="what was imported by `import --from huggingface`: compare with that library, too",
     )
     parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="TSV", help="source<TAB>reference lines")
     parser.add_argument("--limit", type=int, metavar="N", help="compare BLEU on the first N lines only")
@@ -55,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
             pairs=pairs,
             num_step_sentences=args.step_sentences,
             beam_size=args.beam,
+            original=args.original and HuggingFaceOriginal(args.original, tokenizer),
         )
         checks = list(_report(verification.checks()))
     failed = [check for check in checks if not check.holds]
@@ -73,12 +81,16 @@ class _Verification:
     pairs: Sequence[Pair]
     num_step_sentences: int
     beam_size: int
+    original: HuggingFaceOriginal | None
+    """None: the model was trained here."""
 
     def checks(self) -> Iterator[Check]:
         """Yield each check as soon as it is done."""
         exact = self.models[_EXACT]
         few = self.pairs[: self.num_step_sentences]
         yield from check_steps(self.model, exact.graph, [self._encode(pair) for pair in few])
+        if self.original is not None:
+            yield from check_original(self.original, exact, few, beam_size=self.beam_size)
         sources = [pair.source for pair in few]
         for precision, model in self.models.items():
             yield check_batching(model, sources, beam_size=self.beam_size, precision=precision)

@@ -11,7 +11,7 @@ from export.corpus.reader import Pair
 from export.graph.arithmetic import FloatArray
 from export.graph.translation import TextModel, translate_texts
 from export.model.transformer import Transformer
-from service.decoding.step_model import StepModel
+from service.decoding.step_model import StepModel, StepOutput
 
 LOG_PROB_TOLERANCE = 2e-4
 """Largest difference of a log-probability between two float32 implementations: sums of some hundred products are taken
@@ -119,14 +119,49 @@ def score_cached(model: Transformer, pairs: Sequence[tuple[list[int], list[int]]
 def score_exported(graph: StepModel, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[FloatArray]:
     """Yield the same, computed step by step by the graphs."""
     size = graph.limits.vocabulary.size
+    for output in _steps(graph, pairs, num_candidates=size):
+        log_probs = np.empty((len(pairs), size), dtype=np.float32)
+        np.put_along_axis(log_probs, output.token_ids[:, 0], output.log_probs[:, 0], axis=1)
+        yield log_probs
+
+
+def _steps(
+    graph: StepModel, pairs: Sequence[tuple[list[int], list[int]]], *, num_candidates: int
+) -> Iterator[StepOutput]:
     batch = graph.new_batch()
     batch.start(graph.encode([source for source, _ in pairs]))
     parents = np.zeros((len(pairs), 1), dtype=np.int64)
     for token_ids in _inputs(pairs, start_id=graph.limits.vocabulary.bos_id).T:
-        output = batch.step(token_ids[:, None], parents, num_candidates=size)
-        log_probs = np.empty((len(pairs), size), dtype=np.float32)
-        np.put_along_axis(log_probs, output.token_ids[:, 0], output.log_probs[:, 0], axis=1)
-        yield log_probs
+        yield batch.step(token_ids[:, None], parents, num_candidates=num_candidates)
+
+
+def agreement(
+    reference: StepModel, other: StepModel, pairs: Sequence[tuple[list[int], list[int]]]
+) -> tuple[float, int]:
+    """Return at which share of the tokens of given translations two models find the same next token, and their number.
+
+    Args:
+        reference: what is compared with, for instance the float32 graphs.
+        other: for instance the int8 graphs.
+        pairs: source and target token ids, EOS last; at least one.
+    """
+    num_equal, num_tokens = 0, 0
+    for start in range(0, len(pairs), _STEP_SENTENCES):
+        batch = pairs[start : start + _STEP_SENTENCES]
+        lengths = np.array([len(target) for _, target in batch])
+        steps = zip(_likeliest(reference, batch), _likeliest(other, batch), strict=True)
+        for position, (expected, found) in enumerate(steps):
+            num_equal += int((expected == found)[position < lengths].sum())
+        num_tokens += int(lengths.sum())
+    return num_equal / num_tokens, num_tokens
+
+
+def _likeliest(
+    graph: StepModel, pairs: Sequence[tuple[list[int], list[int]]]
+) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """Yield the likeliest token [B] at every step of given translations."""
+    for output in _steps(graph, pairs, num_candidates=1):
+        yield output.token_ids[:, 0, 0].copy()
 
 
 def _largest_difference(expected: Sequence[FloatArray], found: Iterator[FloatArray]) -> float:

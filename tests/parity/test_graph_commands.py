@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -198,7 +199,9 @@ def test_scores_of_one_bundle_go_into_the_next(
     assert scores[0].data.endswith("test.tsv.gz, first 3 lines")
 
 
-def test_a_bundle_is_imported_and_made_again_with_measured_scales(run_folder: Path, tmp_path: Path, data: Path) -> None:
+def test_a_bundle_is_imported_and_made_again_with_measured_scales(
+    run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made, again, measured = tmp_path / "made", tmp_path / "again", tmp_path / "measured"
     _bundle(run_folder, made, "--precisions", "fp32,int8")
 
@@ -207,6 +210,10 @@ def test_a_bundle_is_imported_and_made_again_with_measured_scales(run_folder: Pa
     limits = ("--max-source-tokens", "60", "--max-target-tokens", "60")
     bundled = _bundle(again, measured, "--precisions", "fp32,int8", "--calibration", str(data), *limits)
     assert (imported, bundled) == (0, 0)
+    agreement = r"int8 chooses the token that fp32 does at (\d+\.\d\d)% of (\d+) target tokens"
+    share, num_tokens = re.search(agreement, capsys.readouterr().out).groups()  # type: ignore[union-attr]
+    assert 90 < float(share) <= 100
+    assert int(num_tokens) == sum(len(ids) for ids in tiny_vocabulary().encode(SENTENCES[4:]))
     assert (made / "weights.fp32.bin").read_bytes() == (measured / "weights.fp32.bin").read_bytes()
     assert read_ranges(open_bundle(measured))
     assert _verify(measured, again, data) == 0

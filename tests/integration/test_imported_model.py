@@ -1,0 +1,86 @@
+"""A model of another system goes from its directory to a served translation by the commands of the guide."""
+
+import re
+from pathlib import Path
+
+import pytest
+from dragoman.v1 import translation_pb2 as pb
+
+from export.__main__ import main
+from export.importers.original import HuggingFaceOriginal
+from service.bundle import open_bundle
+from service.datatypes import SearchConfig
+from service.text.tokenizer import open_tokenizer
+from tests.foreign_models import SOURCES, save_m2m100, save_marian
+from tests.integration.running_server import running_server
+from tests.tiny_bundle import SENTENCES
+
+_LONGEST = 24
+
+
+@pytest.fixture(scope="module", params=["marian", "m2m100"])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The original in `theirs`, what was imported in `ours`, a bundle in `models/tiny/1`, text in `text.tsv`."""
+    path = tmp_path_factory.mktemp(request.param)
+    save, tags = {"marian": (save_marian, ()), "m2m100": (save_m2m100, ("en", "de"))}[request.param]
+    save(path / "theirs")
+    lines = [f"{source}\t{target}\n" for source, target in zip(SENTENCES[:4], SENTENCES[4:], strict=True)]
+    (path / "text.tsv").write_text("".join(lines), encoding="utf-8")
+    flags = [word for side, tag in zip(("source", "target"), tags, strict=False) for word in (f"--{side}-tag", tag)]
+    assert main(["import", str(path / "theirs"), "--from", "huggingface", "--output", str(path / "ours"), *flags]) == 0
+    named = ["--name", "tiny", "--version", "1", "--source-language", "en", "--target-language", "de"]
+    places = ["--checkpoint", str(path / "ours"), "--output", str(path / "models" / "tiny" / "1")]
+    text = ["--precisions", "int8,fp32", "--calibration", str(path / "text.tsv")]
+    assert main(["bundle", *places, *named, *text]) == 0
+    return path
+
+
+def _verify(directory: Path) -> int:
+    bundle, ours, theirs = directory / "models" / "tiny" / "1", directory / "ours", directory / "theirs"
+    compared = ["--checkpoint", str(ours), "--original", str(theirs), "--data", str(directory / "text.tsv")]
+    return main(["verify", "--bundle", str(bundle), *compared])
+
+
+def test_verify_proves_that_nothing_changed(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = _verify(directory)
+
+    told = capsys.readouterr().out
+    assert status == 0
+    for claim in ("token ids = original", "ONNX fp32 = original", "beam 4 = original"):
+        assert re.search(rf"^{claim} .* yes ", told, re.MULTILINE)
+
+
+def test_verify_finds_another_original(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save = save_marian if "marian" in directory.name else save_m2m100
+    save(tmp_path / "theirs", seed=4)
+    for name in ("ours", "models", "text.tsv"):
+        (tmp_path / name).symlink_to(directory / name)
+
+    status = _verify(tmp_path)
+
+    assert status == 1
+    assert "FAILED: ONNX fp32 = original" in capsys.readouterr().err
+
+
+async def test_a_served_answer_is_what_the_original_says(directory: Path) -> None:
+    tokenizer = open_tokenizer(open_bundle(directory / "models" / "tiny" / "1"))
+    original = HuggingFaceOriginal(directory / "theirs", tokenizer)
+    search = SearchConfig(beam_size=4, max_target_tokens=_LONGEST, min_target_tokens=4)
+    expected = [original.search(original.encode(text), search) for text in SOURCES]
+    options = pb.DecodingOptions(
+        beam_size=4,
+        max_target_tokens=_LONGEST,
+        min_target_tokens=4,
+        length_penalty=0.0,
+        repetition_guard=False,
+        split_sentences=False,
+        return_tokens=True,
+        return_alignment=True,
+    )
+
+    async with running_server(directory / "models") as server:
+        response = await server.translate(*SOURCES, options=options)
+
+    found = [translation.hypotheses[0] for translation in response.translations]
+    assert [list(each.tokens) for each in found] == [tokenizer.pieces(ids) for ids in expected]
+    assert [each.text for each in found] == [original.decode(ids[len(tokenizer.target_prefix) :]) for ids in expected]
