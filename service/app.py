@@ -81,7 +81,6 @@ def onnx_loader(
         cores, loaded = _engine_cores(bundle, own, metrics, clock, limits)
         scheduling = own.scheduling.on(loaded.device, num_engines=len(cores))
         clients = [EngineClient(core, model_limits(bundle.manifest), scheduling, metrics, clock) for core in cores]
-        processes = [core for core in cores if isinstance(core, ProcessCore)]
         return ModelParts(
             tokenizer=tokenizer,
             engine=clients[0] if len(clients) == 1 else EngineGroup(clients, clock),
@@ -89,7 +88,7 @@ def onnx_loader(
             device=loaded.device,
             weights_bytes=loaded.weights_bytes,
             cache_bytes=lambda: sum(client.cache_bytes for client in clients),
-            process_bytes=(lambda: sum(core.process.resident_bytes for core in processes)) if processes else None,
+            process_bytes=[core.resident_bytes for core in cores if isinstance(core, ProcessCore)],
         )
 
     return load

@@ -186,7 +186,7 @@ _PROCESS: Final = Row(
                 Query(expr=memory("instance"), legend="{{instance}}"),
                 Query(
                     expr=of_model("mt_decoding_process_resident_memory_bytes"),
-                    legend="{{model}}/{{version}} on {{instance}}",
+                    legend="{{model}}/{{version}}, engine {{engine}}, on {{instance}}",
                 ),
             ),
             unit="bytes",

@@ -229,6 +229,10 @@ class ProcessCore:
                 self._restart()
                 return self.process.connect()
 
+    def resident_bytes(self) -> int:
+        """Return the memory of the process that decodes now; 0 if it has ended."""
+        return self.process.resident_bytes
+
     def kill(self, cause: str) -> bool:
         """Kill the process, which is started again; return True, as it can be killed."""
         self.process.kill(cause)

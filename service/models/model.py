@@ -148,8 +148,8 @@ class ModelParts:
     cache_bytes: Callable[[], int]
     """Returns the bytes that the KV caches of its decoding threads take now; called by any thread."""
 
-    process_bytes: Callable[[], int] | None = None
-    """Returns the bytes of memory of the decoding process; None if the server decodes itself."""
+    process_bytes: Sequence[Callable[[], int]] = ()
+    """Each returns the bytes of memory of one engine's decoding process; none if the server decodes itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
@@ -230,10 +230,14 @@ class ModelMetrics:
         metrics.model_info.labels(*info).set(1)
         metrics.model_weights_bytes.labels(*key).set(parts.weights_bytes)
         metrics.kv_cache_bytes.labels(*key).set_function(parts.cache_bytes)
-        shown = [(metrics.model_info, info), (metrics.model_weights_bytes, key), (metrics.kv_cache_bytes, key)]
-        if parts.process_bytes is not None:
-            metrics.decoding_process_memory_bytes.labels(*key).set_function(parts.process_bytes)
-            shown.append((metrics.decoding_process_memory_bytes, key))
+        shown: list[tuple[Gauge, tuple[str, ...]]] = [
+            (metrics.model_info, info),
+            (metrics.model_weights_bytes, key),
+            (metrics.kv_cache_bytes, key),
+        ]
+        for engine, process_bytes in enumerate(parts.process_bytes):
+            metrics.decoding_process_memory_bytes.labels(*key, str(engine)).set_function(process_bytes)
+            shown.append((metrics.decoding_process_memory_bytes, (*key, str(engine))))
         self._shown[key] = shown
 
     def hide_parts(self, name: str, version: str) -> None:

@@ -246,8 +246,9 @@ class Metrics:
     model_swaps = _counter("mt_model_swaps", "Changes of the default version of a model.", ("model",))
     decoding_process_memory_bytes = _gauge(
         "mt_decoding_process_resident_memory_bytes",
-        "Resident memory of the process that decodes for a model, if it has one of its own.",
-        ("model", "version"),
+        "Resident memory of the process that decodes for an engine of a model, if it has one of its own; 0 if it has "
+        "ended.",
+        ("model", "version", "engine"),
     )
     decoding_process_cpu_seconds = _counter(
         "mt_decoding_process_cpu_seconds",

@@ -243,6 +243,7 @@ def test_of_several_engines_one_that_is_killed_costs_its_own_calls_only(tiny_mod
     with ready_server(tiny_model, DRAGOMAN_RUNTIME__NUM_ENGINES="2") as server:
         children = server.children()
         assert len(children) == 2
+        assert all(server.sample(f'{RESIDENT_BYTES}engine="{engine}"') > 1 << 20 for engine in range(2))
         calls = [server.held_call()]
         calls.append(server.call("A man."))
         wait_for_sample(server.ports, "mt_batch_live_segments 2.0")
