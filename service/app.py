@@ -100,10 +100,9 @@ def _engine_cores(
     """Load the network of a bundle for each engine; all others as the first, on the devices that follow."""
     open_core = partial(_engine_core, bundle, metrics=metrics, clock=clock, limits=limits)
     first, loaded = open_core(settings)
-    runtime, placement = settings.runtime, {"device": loaded.device, "precision": loaded.precision}
     others = [
-        settings.model_copy(update={"runtime": runtime.model_copy(update={**placement, "device_index": index})})
-        for index in range(runtime.device_index + 1, runtime.device_index + runtime.num_engines)
+        settings.model_copy(update={"runtime": runtime})
+        for runtime in settings.runtime.of_other_engines(loaded.device, loaded.precision)
     ]
     return open_others(first, [partial(lambda own: open_core(own)[0], own) for own in others]), loaded
 

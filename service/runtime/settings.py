@@ -1,10 +1,12 @@
 """The settings of the ONNX Runtime edge, and the device and precision that they, machine and bundle amount to."""
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from service.errors import ConfigError
 
@@ -14,14 +16,24 @@ _CUDA_PRECISIONS = ("fp16", "fp32")
 """Precisions that a GPU can run, best first; ONNX Runtime multiplies integers on the CPU only."""
 
 
+def _check_device(device: str) -> str:
+    """Refuse what is no device, in the words in which pydantic refuses a literal."""
+    if re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", device, re.ASCII) is None:
+        raise PydanticCustomError(
+            "device", "Input should be 'auto', 'cpu' or 'cuda', or 'cuda:N' for the GPU of index N"
+        )
+    return device
+
+
 class RuntimeSettings(BaseModel):
     """How networks are run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device that runs the network. `auto`: a GPU if this ONNX Runtime can use one and the bundle has a precision for
-    it, else the CPU; the log says which and why. `cuda` never falls back."""
+    device: Annotated[str, AfterValidator(_check_device)] = "auto"
+    """Device that runs the network. `auto`: the first GPU if this ONNX Runtime can use it and the bundle has a
+    precision for it, else the CPU; the log says which and why. `cuda`, or `cuda:N` for the GPU of index N, counted from
+    0, never falls back."""
 
     engine: Literal["auto", "onnxruntime", "native"] = "auto"
     """What encodes and takes the decoder steps. `native`: the C++ library of `dragoman-native`, for
@@ -33,9 +45,6 @@ class RuntimeSettings(BaseModel):
     """Choose each segment's target tokens among those that the bundle's shortlist calls likely for its source, not
     among all: faster, and a few translations differ. Only with the native engine, and with bundles that have a
     shortlist (`export shortlist` adds one); the load of others fails with the reason."""
-
-    device_index: int = Field(default=0, ge=0)
-    """Index of the GPU, counted from 0; of several, the first; cuda only."""
 
     num_engines: int = Field(default=1, ge=1, le=64)
     """Engines of each version of a model, each with a decoding process, a queue and batches of its own. Each has a GPU
@@ -74,6 +83,17 @@ class RuntimeSettings(BaseModel):
     takes memory for the decoder's weights a second time. Unset: one for each core of the process if the weights of the
     model exceed 16 MiB; smaller networks do not gain from it."""
 
+    @property
+    def device_index(self) -> int:
+        """Index of the GPU, the first one of several, if a GPU is used."""
+        return int(self.device.partition(":")[2] or 0)
+
+    def of_other_engines(self, device: str, precision: str) -> list[Self]:
+        """Return the settings of all engines but the first, which runs a precision on a device; GPUs follow its own."""
+        indices = range(self.device_index + 1, self.device_index + self.num_engines)
+        devices = [f"cuda:{index}" if device == "cuda" else device for index in indices]
+        return [self.model_copy(update={"device": other, "precision": precision}) for other in devices]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
@@ -105,7 +125,7 @@ def choose_placement(
         return Placement(device="cpu", precision=on_cpu, reason="asked for")
     wanted = precisions if settings.precision is None else (settings.precision,)
     runnable = [precision for precision in _CUDA_PRECISIONS if precision in wanted]
-    if settings.device == "cuda":
+    if settings.device != "auto":
         _check_cuda(settings, wanted, runnable, cuda_fault(settings.device_index))
         return Placement(device="cuda", precision=runnable[0], reason="asked for")
     if not runnable:
@@ -118,9 +138,9 @@ def choose_placement(
 def _check_cuda(settings: RuntimeSettings, wanted: Collection[str], runnable: Sequence[str], fault: str | None) -> None:
     """Raise ConfigError unless a GPU was found that can run one of the precisions wanted."""
     if fault is not None:
-        raise ConfigError("runtime.device", "cuda", f"a device that works here; available: cpu ({fault})")
+        raise ConfigError("runtime.device", settings.device, f"a device that works here; available: cpu ({fault})")
     if not runnable and settings.precision is not None:
         possible = " or ".join(_CUDA_PRECISIONS)
         raise ConfigError("runtime.precision", settings.precision, f"{possible} with runtime.device cuda")
     if not runnable:
-        raise ConfigError("runtime.device", "cuda", f"cpu, as the bundle has only {', '.join(sorted(wanted))}")
+        raise ConfigError("runtime.device", settings.device, f"cpu, as the bundle has only {', '.join(sorted(wanted))}")

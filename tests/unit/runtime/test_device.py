@@ -1,6 +1,7 @@
 from collections.abc import Callable
 
 import pytest
+from pydantic import ValidationError
 
 from service.errors import ConfigError
 from service.runtime.session import check_device, cuda_fault, providers
@@ -50,9 +51,9 @@ def test_a_gpu_takes_what_it_can_run_best(
 
 
 def test_auto_takes_the_cpu_and_the_default_of_the_bundle_where_no_gpu_works() -> None:
-    placement = _place("fp16 fp32 int8", RuntimeSettings(device_index=3), _fails)
+    placement = _place("fp16 fp32 int8", RuntimeSettings(), _fails)
 
-    assert placement == Placement(device="cpu", precision="int8", reason="GPU 3 does not work: out of order")
+    assert placement == Placement(device="cpu", precision="int8", reason="GPU 0 does not work: out of order")
 
 
 def test_auto_says_which_precision_kept_it_from_the_gpu() -> None:
@@ -74,6 +75,36 @@ def test_cuda_never_falls_back() -> None:
         _place("fp32", RuntimeSettings(device="cuda"), _fails)
 
     assert expected in str(caught.value)
+
+
+def test_a_gpu_is_named_by_its_index() -> None:
+    tried: list[int] = []
+
+    placement = _place("fp32", RuntimeSettings(device="cuda:3"), tried.append)
+
+    assert placement == Placement(device="cuda", precision="fp32", reason="asked for")
+    assert tried == [3]
+    with pytest.raises(ConfigError, match=r"'runtime.device' is 'cuda:3': expected a device that works here.*GPU 3"):
+        _place("fp32", RuntimeSettings(device="cuda:3"), _fails)
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen", "others"),
+    [("auto", "cuda", ["cuda:1", "cuda:2"]), ("cuda:2", "cuda", ["cuda:3", "cuda:4"]), ("auto", "cpu", ["cpu", "cpu"])],
+)
+def test_other_engines_have_the_gpus_that_follow(asked: str, chosen: str, others: list[str]) -> None:
+    settings = RuntimeSettings(device=asked, num_engines=3).of_other_engines(chosen, "fp16")
+
+    assert [one.device for one in settings] == others
+    assert {one.precision for one in settings} == {"fp16"}
+
+
+@pytest.mark.parametrize(
+    "device", ["cuda:", "cuda:-1", "cuda:1.0", "cuda:x", "cpu:0", "auto:1", "gpu", "CUDA", "cuda:1\n"]
+)
+def test_what_is_no_device_is_refused(device: str) -> None:
+    with pytest.raises(ValidationError, match="'auto', 'cpu' or 'cuda', or 'cuda:N'"):
+        RuntimeSettings(device=device)
 
 
 def test_a_precision_that_no_gpu_runs_is_refused_by_its_name() -> None:
@@ -124,11 +155,11 @@ def test_a_gpu_that_does_not_work_is_told_with_what_to_look_at() -> None:
 
 
 def test_the_cpu_needs_no_options() -> None:
-    assert providers("cpu", RuntimeSettings(device_index=1, use_tf32=True)) == [(_CPU, {})]
+    assert providers("cpu", RuntimeSettings(use_tf32=True)) == [(_CPU, {})]
 
 
 def test_a_gpu_gets_its_options_and_leaves_what_it_lacks_to_the_cpu() -> None:
-    settings = RuntimeSettings(device_index=2, gpu_memory_limit_bytes=1 << 30)
+    settings = RuntimeSettings(device="cuda:2", gpu_memory_limit_bytes=1 << 30)
 
     assert providers("cuda", settings) == [
         (_CUDA, {"device_id": 2, "use_tf32": 0, "gpu_mem_limit": 1 << 30}),
