@@ -28,8 +28,11 @@ from service.translate.options import (
     TranslationLimits,
 )
 
-_MAX_LANGUAGE_CHARACTERS = 35  # the longest tag that RFC 5646, section 4.4.1, asks programs to take
-_MAX_NAME_CHARACTERS = 128
+MAX_LANGUAGE_CHARACTERS = 35
+"""The longest tag that RFC 5646, section 4.4.1, asks programs to take."""
+
+MAX_NAME_CHARACTERS = 128
+"""Of a model, and of the id of a request."""
 
 _Member = TypeVar("_Member", bound=enum.Enum)
 _Meaning = TypeVar("_Meaning")
@@ -100,9 +103,9 @@ def _from_request(
     texts: tuple[str, ...],
     target_prefixes: tuple[str, ...],
 ) -> requests.TranslationRequest:
-    _check_length("source_language", message.source_language, at_least=1, at_most=_MAX_LANGUAGE_CHARACTERS)
-    _check_length("target_language", message.target_language, at_least=1, at_most=_MAX_LANGUAGE_CHARACTERS)
-    _check_length("model", message.model, at_least=0, at_most=_MAX_NAME_CHARACTERS)
+    _check_length("source_language", message.source_language, at_least=1, at_most=MAX_LANGUAGE_CHARACTERS)
+    _check_length("target_language", message.target_language, at_least=1, at_most=MAX_LANGUAGE_CHARACTERS)
+    _check_length("model", message.model, at_least=0, at_most=MAX_NAME_CHARACTERS)
     check_request_id(message.request_id)
     return requests.TranslationRequest(
         texts=texts,
@@ -121,9 +124,9 @@ def from_priority(number: int) -> datatypes.Priority:
 
 def check_request_id(request_id: str) -> None:
     """Reject an id that cannot be sent back in metadata."""
-    if len(request_id) > _MAX_NAME_CHARACTERS or not (request_id.isascii() and request_id.isprintable()):
-        limit = f"at most {_MAX_NAME_CHARACTERS} printable ASCII characters"
-        raise InvalidFieldError("request_id", repr(request_id[:_MAX_NAME_CHARACTERS]), limit)
+    if len(request_id) > MAX_NAME_CHARACTERS or not (request_id.isascii() and request_id.isprintable()):
+        limit = f"at most {MAX_NAME_CHARACTERS} printable ASCII characters"
+        raise InvalidFieldError("request_id", repr(request_id[:MAX_NAME_CHARACTERS]), limit)
 
 
 def _from_options(message: pb.DecodingOptions) -> requests.TranslationOptions:
@@ -307,7 +310,7 @@ def _to_duration(seconds: float) -> duration_pb2.Duration:
 
 def from_model_name(model: str) -> str:
     """Return the name of a model as a request has it; InvalidFieldError if it cannot be one."""
-    _check_length("model", model, at_least=1, at_most=_MAX_NAME_CHARACTERS)
+    _check_length("model", model, at_least=1, at_most=MAX_NAME_CHARACTERS)
     return model
 
 

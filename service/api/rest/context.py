@@ -15,7 +15,9 @@ from service.errors import InvalidFieldError
 TIMEOUT_HEADER = "x-request-timeout"
 """Seconds that the caller allows, as a decimal number."""
 
-_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+SECONDS_PATTERN = r"[0-9]{1,9}(\.[0-9]{1,9})?"
+"""What the value of that header looks like."""
+
 _EVENT_STREAM_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
 
 
@@ -154,6 +156,6 @@ class HttpContext:
 
 
 def _seconds(values: list[str]) -> float:
-    if len(values) > 1 or not _SECONDS.fullmatch(values[0]) or not float(values[0]):
+    if len(values) > 1 or not re.fullmatch(SECONDS_PATTERN, values[0]) or not float(values[0]):
         raise InvalidFieldError(TIMEOUT_HEADER, repr(values[0][:64]), "one number of seconds above 0, such as 2.5")
     return float(values[0])

@@ -19,6 +19,8 @@ _MAX_QUICK_BYTES = 16 * 1024
 """Of what is converted at once; what is larger is converted in another thread, as calls wait for the event loop."""
 
 _MAX_SHOWN_CHARACTERS = 64
+_INTEGER = re.compile("-?[0-9]{1,19}")
+_NUMBERS = {FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_INT32}
 _MAX_SEARCHED_ITEMS = 1000  # of a list, for the one that is wrong
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
@@ -123,12 +125,30 @@ def _set(message: Message, field: Any, value: Any, *, path: str) -> None:
 
 
 def _is_set(message: Message, field: Any, value: Any) -> bool:
-    """Set a field if its value is of its type; return whether it is."""
+    """Set a field if its value is of its type; return whether it is.
+
+    The mapping lets numbers be strings, and their parser more than that. Here only integers of 64 bits may be, which
+    JavaScript cannot write otherwise.
+    """
+    items = value if isinstance(value, list) else [value]
+    if field.cpp_type in _NUMBERS and any(isinstance(item, str) for item in items):
+        return False
+    if field.cpp_type == FieldDescriptor.CPPTYPE_INT64 and isinstance(value, str) and not _INTEGER.fullmatch(value):
+        return False
+    if field.enum_type is not None and not (value is None or _is_member(field.enum_type, value)):
+        return False
     try:
         ParseDict({field.name: value}, message)
     except (ParseError, RecursionError):
         return False
     return True
+
+
+def _is_member(kind: Any, value: object) -> bool:
+    """Return whether a value names a member of an enum, or is a number, known or not."""
+    if isinstance(value, str):
+        return value in kind.values_by_name
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _expected(field: Any) -> str:

@@ -11,6 +11,7 @@ from http import HTTPStatus
 
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import Message
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,6 +21,7 @@ from service.api.calls import REQUEST_ID_KEY, Call
 from service.api.pipeline import RequestPipeline, as_status
 from service.api.rest.context import HttpContext
 from service.api.rest.json_mapping import as_dict, parsed_json, serialized_json, to_json
+from service.api.rest.openapi import openapi_document
 from service.api.rest.problems import Problem, problem
 from service.api.servicer import ModelServicer, TranslationServicer, ended_after
 from service.api.settings import GrpcSettings
@@ -28,6 +30,8 @@ from service.api.streams import ResponseStream
 _SERVICES = pb.DESCRIPTOR.services_by_name
 _TRANSLATION = _SERVICES["TranslationService"].full_name
 _MODELS = _SERVICES["ModelService"].full_name
+
+_DESCRIPTION = to_json(openapi_document())
 
 Outcome = bytes | status.Answer | None
 """A response, an error, or None if a stream has sent all there is to send."""
@@ -61,6 +65,7 @@ class TranslationApi:
         return [
             *(Route(path, self._endpoint(answer), methods=["POST"]) for path, answer in posted.items()),
             *(Route(path, self._endpoint(answer), methods=["GET"]) for path, answer in read.items()),
+            Route("/openapi.json", _described, methods=["GET"]),
         ]
 
     def _endpoint(self, answer: Callable[[HttpContext], Awaitable[None]]) -> ASGIApp:
@@ -147,6 +152,10 @@ class _Endpoint:
                 raise
         finally:
             watching.cancel()
+
+
+async def _described(_request: Request) -> Response:
+    return Response(_DESCRIPTION, media_type="application/json")
 
 
 def event(kind: str, data: bytes) -> bytes:

@@ -1,0 +1,98 @@
+"""The OpenAPI document is true: requests made of it, and broken ones, get the answers that it describes."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tests.integration.running_server import RunningServer, running_server
+
+NUM_EXAMPLES = 50  # of each operation, valid and invalid alike
+TIMEOUT_S = 20.0
+
+NOT_CHECKED = {"positive_data_acceptance"}
+"""What is of the right shape may still be refused, as a language may have no model and options exclude each other."""
+
+
+def address(server: RunningServer) -> str:
+    return f"http://127.0.0.1:{server.ports.http_port}"
+
+
+def described(server: RunningServer) -> Any:
+    """Return the schema, with the languages that the server has: requests for others go no further."""
+    document = httpx.get(f"{address(server)}/openapi.json", trust_env=False).json()
+    for request in ("TranslateRequest", "TranslateDocumentRequest"):
+        properties = document["components"]["schemas"][request]["properties"]
+        properties.update(sourceLanguage={"const": "en"}, targetLanguage={"const": "de"}, model={"const": ""})
+    return schemathesis.openapi.from_dict(document)
+
+
+def check(server: RunningServer, mode: schemathesis.GenerationMode) -> set[tuple[str, int]]:
+    """Send what the document describes, or breaks; return the paths and the statuses of their answers."""
+    statuses: set[tuple[str, int]] = set()
+    for result in described(server).get_all_operations():
+        operation = result.ok()
+
+        @settings(
+            max_examples=NUM_EXAMPLES,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=[Phase.explicit, Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def send(case: schemathesis.Case[Any]) -> None:
+            response = case.call(base_url=address(server), timeout=TIMEOUT_S)
+            statuses.add((case.operation.path, response.status_code))
+            excluded: list[Any] = [one for one in schemathesis.checks.CHECKS.get_all() if one.__name__ in NOT_CHECKED]
+            case.validate_response(response, excluded_checks=excluded)
+
+        send()
+    return statuses
+
+
+@pytest.mark.slow
+async def test_valid_requests_get_described_answers(tiny_model: Path) -> None:
+    async with running_server(tiny_model) as server:
+        statuses = await asyncio.to_thread(check, server, schemathesis.GenerationMode.POSITIVE)
+
+    assert {(path, 200) for path in ("/v1/translate", "/v1/translate/document", "/v1/models")} <= statuses
+
+
+@pytest.mark.slow
+async def test_broken_requests_are_refused_as_described(tiny_model: Path) -> None:
+    async with running_server(tiny_model) as server:
+        statuses = await asyncio.to_thread(check, server, schemathesis.GenerationMode.NEGATIVE)
+
+    assert {("/v1/translate", 400), ("/v1/translate/document", 400)} <= statuses
+    assert max(code for _, code in statuses) < 500
+
+
+async def test_an_answer_with_everything_is_as_described(server: RunningServer) -> None:
+    options = {
+        "numHypotheses": 2,
+        "returnTokens": True,
+        "returnScores": True,
+        "returnAlignment": True,
+        "returnAttention": "ATTENTION_DETAIL_ALL_HEADS",
+        "maxTargetTokens": 2,
+        "sampling": {"seed": "9223372036854775807"},
+    }
+    body = {"texts": ["A man. Rain.", ""], "sourceLanguage": "en", "targetLanguage": "de", "options": options}
+    async with httpx.AsyncClient(base_url=address(server), timeout=TIMEOUT_S, trust_env=False) as http:
+        document, answer = (await http.get("/openapi.json")).json(), await http.post("/v1/translate", json=body)
+
+    assert answer.status_code == 200
+    assert answer.json()["translations"][0]["warnings"]
+    schema = {"$ref": "#/components/schemas/TranslateResponse", "components": document["components"]}
+    jsonschema.Draft202012Validator(schema).validate(answer.json())
+    for message in document["components"]["schemas"].values():  # nothing may be missing in the description, either
+        if message.get("additionalProperties") is None:
+            message["additionalProperties"] = False
+    jsonschema.Draft202012Validator(schema).validate(answer.json())
