@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from service.app import Ports
 from service.cli.demo import ServerProcess
 
 CHECKOUT = Path(__file__).parents[2]
@@ -31,6 +32,8 @@ def examples(language: str) -> list[tuple[str, str]]:
 
 PLAIN = [(name, code) for name, code in examples("python") if TARGET in code and "tls=" not in code]
 
+CURL = [(name, code) for name, code in examples("sh") if code.startswith("curl ") and "9464/v1" in code]
+
 
 def free_ports() -> list[int]:
     """Two ports; another program may take one before the server does, but none here asks for a port by number."""
@@ -41,9 +44,14 @@ def free_ports() -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def target() -> Iterator[str]:
+def ports() -> Iterator[Ports]:
     with ServerProcess() as server:
-        yield f"localhost:{server.wait_until_ready(timeout_s=60).grpc_port}"
+        yield server.wait_until_ready(timeout_s=60)
+
+
+@pytest.fixture
+def target(ports: Ports) -> str:
+    return f"localhost:{ports.grpc_port}"
 
 
 @pytest.mark.parametrize("code", [code for _, code in PLAIN], ids=[name for name, _ in PLAIN])
@@ -53,6 +61,18 @@ def test_an_example_in_python_prints_a_translation(target: str, code: str, capsy
     printed = capsys.readouterr().out
     assert printed
     assert "failed" not in printed
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize("code", [code for _, code in CURL], ids=[name for name, _ in CURL])
+def test_an_example_with_curl_is_answered(ports: Ports, code: str) -> None:
+    script = code.replace("localhost:9464", f"127.0.0.1:{ports.http_port}").replace(
+        "curl ", "curl --silent --show-error "
+    )
+
+    done = subprocess.run(["bash", "-ec", script], capture_output=True, text=True, timeout=60, check=True)
+
+    assert ("options.beam_size: is 99" if "99" in code else "modelVersion") in done.stdout
 
 
 def test_the_pages_show_each_way_to_call() -> None:
