@@ -154,6 +154,48 @@ async def test_a_body_that_is_too_large_is_refused_before_it_is_read(tiny_model:
     assert problem(declared)["violations"][0]["field"] == problem(endless)["violations"][0]["field"] == "request"
 
 
+@contextlib.asynccontextmanager
+async def raw_connection(server: RunningServer) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.ports.http_port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+HEAD = b"POST /v1/translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+
+
+async def test_a_body_that_does_not_come_is_given_up(tiny_model: Path) -> None:
+    async with (
+        running_server(tiny_model, grpc__message_timeout_s=0.1) as server,
+        raw_connection(server) as (
+            reader,
+            writer,
+        ),
+    ):
+        writer.write(HEAD)
+        answer = await asyncio.wait_for(reader.readuntil(b"}"), PATIENCE_S)
+
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"reason":"DEADLINE_EXCEEDED"' in answer
+    assert server.sample("mt_limit_refusals_total", limit="message_timeout_s") == 1
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_costs_nothing(server: RunningServer) -> None:
+    with capture_logs() as records:
+        async with raw_connection(server) as (_, writer):
+            writer.write(HEAD)
+            await writer.drain()
+            await server.until_sample(1, "mt_unread_calls")
+        await server.until_sample(1, "mt_requests_total", method="Translate", status="CANCELLED")
+
+    assert server.sample("mt_unread_calls") == server.sample("mt_received_bytes") == 0
+    assert [record["event"] for record in records] == ["request"]
+
+
 async def chunks(chunk: bytes, number: int) -> AsyncIterator[bytes]:
     for _ in range(number):
         yield chunk

@@ -45,6 +45,11 @@ class HttpContext:
         """Of a response that is a stream; to be set before it begins."""
 
     @property
+    def is_read(self) -> bool:
+        """Whether the whole request has come."""
+        return self._is_read.is_set()
+
+    @property
     def path_parameters(self) -> Mapping[str, str]:
         """Return the variable parts of the path."""
         parameters: Mapping[str, str] = self._scope["path_params"]

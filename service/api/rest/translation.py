@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from http import HTTPStatus
 
+import grpc
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import Message
 from starlette.requests import Request
@@ -194,4 +195,6 @@ async def _send(outcome: Outcome, call: Call, context: HttpContext) -> None:
 
 
 def _problem(answer: status.Answer, call: Call, context: HttpContext) -> Problem:
-    return problem(answer, request_id=call.request_id, http_status=context.http_status)
+    is_caller_late = answer.code is grpc.StatusCode.DEADLINE_EXCEEDED and not context.is_read
+    http_status = HTTPStatus.REQUEST_TIMEOUT if is_caller_late else context.http_status
+    return problem(answer, request_id=call.request_id, http_status=http_status)
