@@ -95,6 +95,7 @@ async def test_fields_with_their_default_value_are_there(http: httpx.AsyncClient
         ({"texts": ["A man.", None]}, "texts[1]"),
         ({"texts": ["\ud800"]}, "texts[0]"),
         ({"texts": []}, "texts"),
+        ({"options": {"protection": {"enabledKinds": ["CLOUD"]}}}, "options.protection.enabled_kinds[0]"),
         ({"sourceLanguage": 3}, "source_language"),
         ({"source_language": "en"}, "source_language"),
         ({"targetLanguage": None}, "target_language"),

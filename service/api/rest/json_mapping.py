@@ -105,12 +105,17 @@ def _fill(message: Message, content: Any, *, path: str, prefix: str) -> None:
         if field.number in taken:
             raise InvalidFieldError(field_path, "there under both of its names", "there once")
         taken.add(field.number)
-        if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE and not field.is_repeated and value is not None:
-            part = getattr(message, field.name)
+        part = getattr(message, field.name)
+        if field.cpp_type != FieldDescriptor.CPPTYPE_MESSAGE or value is None:
+            _set(message, field, value, path=field_path)
+        elif not field.is_repeated:
             part.SetInParent()
             _fill(part, value, path=field_path, prefix=f"{field_path}.")
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                _fill(part.add(), item, path=f"{field_path}[{index}]", prefix=f"{field_path}[{index}].")
         else:
-            _set(message, field, value, path=field_path)
+            raise InvalidFieldError(field_path, _kind_of(value), "a list of objects")
 
 
 def _set(message: Message, field: Any, value: Any, *, path: str) -> None:
@@ -130,12 +135,7 @@ def _is_set(message: Message, field: Any, value: Any) -> bool:
     The mapping lets numbers be strings, and their parser more than that. Here only integers of 64 bits may be, which
     JavaScript cannot write otherwise.
     """
-    items = value if isinstance(value, list) else [value]
-    if field.cpp_type in _NUMBERS and any(isinstance(item, str) for item in items):
-        return False
-    if field.cpp_type == FieldDescriptor.CPPTYPE_INT64 and isinstance(value, str) and not _INTEGER.fullmatch(value):
-        return False
-    if field.enum_type is not None and not (value is None or _is_member(field.enum_type, value)):
+    if not all(_may_be(field, item) for item in (value if isinstance(value, list) else [value])):
         return False
     try:
         ParseDict({field.name: value}, message)
@@ -144,11 +144,14 @@ def _is_set(message: Message, field: Any, value: Any) -> bool:
     return True
 
 
-def _is_member(kind: Any, value: object) -> bool:
-    """Return whether a value names a member of an enum, or is a number, known or not."""
-    if isinstance(value, str):
-        return value in kind.values_by_name
-    return isinstance(value, int) and not isinstance(value, bool)
+def _may_be(field: Any, value: object) -> bool:
+    """Return False for what the parser would take and the field may not have."""
+    if field.enum_type is not None:
+        is_number = isinstance(value, int) and not isinstance(value, bool)  # known or not
+        return value is None or is_number or (isinstance(value, str) and value in field.enum_type.values_by_name)
+    if isinstance(value, str) and field.cpp_type == FieldDescriptor.CPPTYPE_INT64:
+        return bool(_INTEGER.fullmatch(value))
+    return not (isinstance(value, str) and field.cpp_type in _NUMBERS)
 
 
 def _expected(field: Any) -> str:

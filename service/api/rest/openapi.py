@@ -229,7 +229,7 @@ def _property(schemas: dict[str, Any], field: Any, *, is_request: bool) -> dict[
     if not is_request or "anyOf" in item:
         return item
     if "enum" in item:
-        return {"enum": [*item["enum"], *(value.number for value in field.enum_type.values), None]}
+        return {"enum": [*item["enum"], None]}
     return {"anyOf": [item, {"type": "null"}]}  # which stands for absent
 
 
@@ -240,7 +240,9 @@ def _item(schemas: dict[str, Any], field: Any, *, is_request: bool) -> dict[str,
         _add_message(schemas, field.message_type, is_request=is_request)
         return {"$ref": f"#/components/schemas/{field.message_type.name}"}
     if field.enum_type is not None:
-        return {"enum": [value.name for value in field.enum_type.values]}
+        members = field.enum_type.values
+        numbers = [member.number for member in members] if is_request else []
+        return {"enum": [*(member.name for member in members), *numbers]}
     if field.cpp_type == FieldDescriptor.CPPTYPE_INT64:
         return _INT64
     return _SCALARS[field.cpp_type] | (_RANGES.get(field.json_name, {}) if is_request else {})
