@@ -3,6 +3,7 @@
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -14,16 +15,27 @@ from service.decoding.step_model import EncodedSource, IntArray, ModelLimits, Vo
 from service.runtime.device import DeviceMemory, DeviceSource
 from service.runtime.session import Sessions
 
-_RUN_TOKENS = 10
-"""What a run costs beside its tokens, in tokens: measured, 7 on the model that ships. The first run after a decoder
-step, which leaves little of the encoder's weights in the cache, costs some 40 more, however sources are grouped."""
 
-_MOST_APART = 16
-"""Sources whose lengths differ by so many tokens or more are never encoded in one run."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouping:
+    """What decides which sources are encoded in one run."""
 
-_ENCODER_TOKENS = 192
-"""Most tokens of one encoder run, padding counted; only a single segment may have more. Their states fit into the cache
-of a core: measured, twice as many take up to 1.5 times as long a token."""
+    run_tokens: int
+    """What a run costs beside its tokens, in tokens."""
+    most_apart: int
+    """Sources whose lengths differ by so many tokens or more are never encoded in one run."""
+    most_tokens: int
+    """Most tokens of one run, padding counted; only a single segment may have more."""
+
+
+ON_CPU = Grouping(run_tokens=10, most_apart=16, most_tokens=192)
+"""Measured: a run costs 7 tokens on the model that ships. The first run after a decoder step, which leaves little of
+the encoder's weights in the cache, costs some 40 more, however sources are grouped. The states of 192 tokens fit into
+the cache of a core: twice as many take up to 1.5 times as long a token."""
+
+ON_GPU = Grouping(run_tokens=1000, most_apart=4096, most_tokens=4096)
+"""Estimated, not measured: the launches of a run take half a millisecond or more, a token well below a microsecond, and
+so many tokens fill the processor."""
 
 
 class Encoder:
@@ -48,7 +60,7 @@ class Encoder:
         """
         lengths = np.array([len(ids) for ids in source_ids], dtype=np.int32)
         encoded: dict[int, EncodedSource] = {}
-        for group in group_by_length(lengths):
+        for group in group_by_length(lengths, ON_GPU if self._memory else ON_CPU):
             padded = np.full((len(group), int(lengths[group].max())), self._pad_id, dtype=np.int64)
             for row, index in zip(padded, group, strict=True):
                 row[: lengths[index]] = source_ids[index]
@@ -84,19 +96,19 @@ class Encoder:
             yield DeviceSource(group=group, index=index)
 
 
-def group_by_length(lengths: NDArray[np.int32]) -> Iterator[IntArray]:
+def group_by_length(lengths: NDArray[np.int32], grouping: Grouping = ON_CPU) -> Iterator[IntArray]:
     """Yield the indices of sources that are encoded together: those runs that cost least, padding counted."""
     order = np.argsort(lengths, kind="stable")
     ordered = lengths[order].tolist()
     costs, begins = [0], [0]  # of the first sources, as many as the index says: the least cost, and their last group
     for end, longest in enumerate(ordered, 1):
-        costs.append(costs[end - 1] + _RUN_TOKENS + longest)
+        costs.append(costs[end - 1] + grouping.run_tokens + longest)
         begins.append(end - 1)
         for begin in range(end - 2, -1, -1):
             num_tokens = (end - begin) * longest
-            if num_tokens > _ENCODER_TOKENS or longest - ordered[begin] >= _MOST_APART:
+            if num_tokens > grouping.most_tokens or longest - ordered[begin] >= grouping.most_apart:
                 break
-            cost = costs[begin] + _RUN_TOKENS + num_tokens
+            cost = costs[begin] + grouping.run_tokens + num_tokens
             if cost < costs[end]:
                 costs[end], begins[end] = cost, begin
     end = len(ordered)

@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.runtime.encoder import group_by_length
+from service.runtime.encoder import ON_GPU, group_by_length
 
 MOST_TOKENS, MOST_APART, RUN_TOKENS = 192, 16, 10
 
@@ -40,3 +40,11 @@ def test_no_other_way_to_cut_the_sources_in_order_of_length_costs_less(lengths: 
     ways = [[ordered[begin:end] for begin, end in pairwise(cut)] for cut in cuts]
 
     assert cost(groups_of(lengths)) == min(cost(groups) for groups in ways if all(map(is_allowed, groups)))
+
+
+def test_on_a_gpu_a_run_costs_more_than_padding_so_there_are_few() -> None:
+    lengths = np.array([5, 60, 8, 31, 12, 9] * 3, dtype=np.int32)
+    long = np.full(40, 500, dtype=np.int32)
+
+    assert len(list(group_by_length(lengths, ON_GPU))) == 1
+    assert [len(group) for group in group_by_length(long, ON_GPU)] == [8] * 5
