@@ -103,6 +103,7 @@ def _send_http2(ports: Ports, content: bytes) -> None:
 def _send_http(ports: Ports, content: bytes) -> None:
     answer = _send(ports.http_port, content)
     assert b"Traceback" not in answer
+    assert b"HTTP/1.1 500" not in answer
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes, *, length: int | None = None) -> bytes:
@@ -191,11 +192,19 @@ def _connections(draw: st.DrawFn) -> bytes:
     return content[:MAX_INPUT_BYTES]
 
 
+def _post(path: bytes, body: bytes) -> bytes:
+    head = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nX-Request-Timeout: 1\r\n" % path
+    return head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
 _HTTP_SEEDS: Final = (
     b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: application/openmetrics-text\r\nAccept-Encoding: gzip\r\n\r\n",
     b"GET /readyz?a=b HTTP/1.0\r\n\r\n",
     b"POST /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\nabc",
     b"HEAD /metrics HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n",
+    b"GET /v1/models/en-de HTTP/1.1\r\nHost: a\r\n\r\nGET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n",
+    _post(b"/v1/translate", b'{"texts":["A man."],"sourceLanguage":"en","targetLanguage":"de"}'),
+    _post(b"/v1/translate/document", b'{"text":"A man.","source_language":"en","targetLanguage":"de","options":{}}'),
 )
 _HTTP_TOKENS: Final = (
     *(b"\r\n", b"\n", b"\0", b" ", b":", b"/", b"%00", b"%", b"?", b"name[]=x&", b"..", b"HTTP/9.9", b"HTTP/", b"\xff"),
@@ -205,6 +214,12 @@ _HTTP_TOKENS: Final = (
         b"Accept: text/plain;version=0.0.4;escaping=x\r\n",
         b"\r\n\r\n",
         b"x: y\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"X-Request-Timeout: nan\r\n",
+        b'"',
+        b"[[",
+        b"NaN",
+        b"\\ud800",
     ),
 )
 
