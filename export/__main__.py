@@ -14,6 +14,7 @@ _DESCRIPTION = "Trains a model, plots its curves, makes a bundle of it, verifies
 
 COMMANDS = {
     "train": "learn a model from parallel text",
+    "ablate": "train variants of a model and say in a table what each change costs or gains",
     "average": "average the weights of the last checkpoints of a run",
     "plot": "draw the curves of a run again from its log",
     "import": "read a model of another system, or a bundle, as what the other commands take",

@@ -95,11 +95,16 @@ def _add_text_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def flag_of(field: str) -> str:
+    """Return the flag of a field of the model or of training."""
+    return f"--{_FLAGS.get(field, field.replace('_', '-'))}"
+
+
 def run(args: argparse.Namespace) -> int:
     """Train, in one process or as one of those that `torchrun` started."""
     keep_freed_memory()
     folder, ranks = RunFolder(args.output), Ranks()
-    config = _resumed_config(args, folder) if args.resume else _new_config(args)
+    config = _resumed_config(args, folder) if args.resume else new_config(args)
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
     _seed(config.training.seed + ranks.rank)
@@ -119,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _new_config(args: argparse.Namespace) -> RunConfig:
+def new_config(args: argparse.Namespace) -> RunConfig:
     """Return the preset with what the flags change."""
     preset = args.preset or "small"
     share = {} if args.max_malformed is None else {"max_malformed": args.max_malformed}

@@ -195,6 +195,16 @@ class RunConfig:
     training: TrainingConfig
     data: DataConfig
 
+    def __post_init__(self) -> None:
+        """Refuse text that is longer than learned positions.
+
+        Raises:
+            SettingError: naming the fields.
+        """
+        most = self.model.max_positions
+        if most is not None and self.training.max_tokens > most:
+            raise SettingError("max_tokens", self.training.max_tokens, f"at most max_positions={most}")
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values."""
         return {"model": self.model.to_dict(), "training": self.training.to_dict(), "data": self.data.to_dict()}

@@ -82,12 +82,16 @@ def translate_greedily(
 
 @torch.inference_mode()
 def decode_greedily(model: Transformer, source_ids: Tensor, source_mask: Tensor | None) -> list[list[int]]:
-    """Return the greedy target of each source [B, S] without EOS, at most S + 50 tokens."""
+    """Return the greedy target of each source [B, S] without EOS.
+
+    Each has at most S + 50 tokens, or as many as there are learned positions.
+    """
     cache = model.start(model.encode(source_ids, source_mask), source_mask)
     newest = torch.full_like(source_ids[:, 0], model.config.start_id)
     is_done = torch.zeros_like(newest, dtype=torch.bool)
     targets = []
-    for position in range(source_ids.size(1) + EXTRA_TARGET_TOKENS):
+    most = source_ids.size(1) + EXTRA_TARGET_TOKENS
+    for position in range(min(most, model.config.max_positions or most)):
         newest = model.step(newest, position, cache).argmax(dim=-1)
         targets.append(newest)
         is_done |= newest == model.config.eos_id
