@@ -4,7 +4,7 @@ Shapes come in buckets: of segments, slots and source positions. Within a bucket
 stay; segments that are not there are stepped like others, and what comes of them is not looked at.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,33 +65,29 @@ class DeviceBuffers:
             raise RuntimeError("buffers before there are segments")
         return self._array
 
-    def parts(self, count: int, *, first: int = 0) -> dict[str, DeviceArray]:
-        """Return those of `count` segments for each name [count, ...]; valid until `layout` changes."""
+    def parts(self, count: int) -> dict[str, DeviceArray]:
+        """Return those of the first `count` segments for each name [count, ...]; valid until `layout` changes."""
         shape = (count, *self._part_shape(self.length))
-        return {name: self.array.part(shape, index=(index, first)) for index, name in enumerate(self._names)}
+        return {name: self.array.part(shape, index=(index,)) for index, name in enumerate(self._names)}
 
-    def arrange(self, former: Sequence[int], *, num_segments: int, length: int) -> None:
-        """Give segment i the part that segment `former[i]` had, or zeros if it had none, and parts their length.
+    def arrange(self, former: Mapping[int, int], *, num_segments: int, length: int) -> None:
+        """Give each segment the part that its former index had, or zeros if it had none, and parts their length.
 
-        There is room for `num_segments`, of which those behind the given ones have arbitrary values.
+        There is room for `num_segments`; the parts of those that are not named have arbitrary values.
         """
-        wanted = dict(enumerate(former))
         if num_segments > self._capacity or length != self.length:
-            self._lay_out(
-                {index: before for index, before in wanted.items() if before != _NEW},
-                capacity=max(num_segments, self._capacity),
-                length=length,
-            )
+            kept = {index: before for index, before in former.items() if before != _NEW}
+            self._lay_out(kept, capacity=max(num_segments, self._capacity), length=length)
             return
         zero = self._capacity
-        if moved := {i: zero if before == _NEW else before for i, before in wanted.items() if i != before}:
+        if moved := {i: zero if before == _NEW else before for i, before in former.items() if i != before}:
             self._memory.write(self.array, self.array, moved, axis=self._axis, operation="move")
 
-    def place(self, group: DeviceArray, segments: dict[int, int]) -> None:
+    def place(self, group: DeviceArray, segments: Mapping[int, int]) -> None:
         """Copy parts of other arrays [N, B, ...], shorter or longer ones, to segments: each to the part it gets."""
         self._memory.write(self.array, group, segments, axis=self._axis, operation="join")
 
-    def _lay_out(self, kept: dict[int, int], *, capacity: int, length: int) -> None:
+    def _lay_out(self, kept: Mapping[int, int], *, capacity: int, length: int) -> None:
         array = self._memory.zeros((len(self._names), capacity + 1, *self._part_shape(length)))
         if kept:
             self._memory.write(array, self.array, kept, axis=self._axis, operation="resize")
@@ -188,10 +184,12 @@ class DeviceStepBatch:
 
     def _arrange(self, num_segments: int) -> None:
         """Put the caches of the segments where their new order wants them, and in those that join what was encoded."""
+        former = dict(enumerate(self._former))
+        self._pools.arrange(former, num_segments=num_segments, length=self._slots.num_slots)
+        present = {index: before for index, before in former.items() if before != _NEW}
         longest = round_up(int(self._source_lengths.max()), LENGTH_BUCKET)
-        self._pools.arrange(self._former, num_segments=num_segments, length=self._slots.num_slots)
         length = fitting_length(self._cross.length, longest)
-        self._cross.arrange(self._former, num_segments=num_segments, length=length)
+        self._cross.arrange(present, num_segments=num_segments, length=length)
         groups: dict[int, tuple[DeviceArray, dict[int, int]]] = {}
         for segment, source in enumerate(self._joining):
             if source is not None:
