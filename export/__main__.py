@@ -23,6 +23,7 @@ COMMANDS = {
     "shortlist": "give a bundle a shortlist: which target tokens are likely for a source",
     "verify": "prove that a bundle computes what its checkpoint does",
     "evaluate": "score the translations of a bundle, a running server or a file, alone or against another system's",
+    "spans": "plant placeholders and addresses in a test set and count those that come back",
 }
 """Name of each sub-command, which is also its module in `export.commands`, and what `--help` says of it."""
 

@@ -79,7 +79,7 @@ def translate_texts(model: TextModel, sources: Sequence[str], *, beam_size: int,
     pipeline = _pipeline(model, sources, beam_size)
     plans = pipeline.plan()
     segments = [part.segment for plan in plans for part in plan.parts]
-    results = _decoded(model.graph, segments, batch_size)
+    results = decode_segments(model.graph, segments, batch_size)
     translations = pipeline.assemble(plans, results)
     sentences = [sentence for translation in translations for sentence in translation.sentences]
     return TranslationRun(
@@ -107,7 +107,7 @@ def default_search(beam_size: int) -> SearchConfig:
     return SearchConfig(beam_size=beam_size, repetition_guard=True)
 
 
-def _decoded(graph: StepModel, segments: Sequence[Segment], batch_size: int) -> list[SegmentResult]:
+def decode_segments(graph: StepModel, segments: Sequence[Segment], batch_size: int) -> list[SegmentResult]:
     """Return one result for each segment, in order."""
     results = dict[int, SegmentResult]()
     order = sorted(range(len(segments)), key=lambda index: -len(segments[index].source_ids))

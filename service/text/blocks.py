@@ -27,7 +27,9 @@ _YEARS = (2013, 1947, 1985, 1962, 2006, 1978, 1991, 2019, 1954, 1936, 2002, 1969
 MAX_DEPTH = 256
 """Of tags in each other; those further inside are kept, but not as pairs."""
 
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"\d{4,}")
+_NUMBER_SIZES = (4, 6)
+"""Digits of years, and of the numbers that come after them."""
 
 
 class Role(enum.Enum):
@@ -123,6 +125,12 @@ class Block:
     def has_stand_ins(self) -> bool:
         """Whether anything in it is protected."""
         return any(piece.role is Role.STAND_IN for piece in self.pieces)
+
+    @property
+    def numbers(self) -> list[str]:
+        """What stands for each protected span."""
+        pieces = (piece for piece in self.pieces if piece.role is Role.STAND_IN)
+        return [self.text[piece.start : piece.end].strip() for piece in pieces]
 
     @property
     def needs_alignment(self) -> bool:
@@ -333,8 +341,13 @@ def with_stand_ins(block: Block, spans: Sequence[ProtectedSpan], taken: frozense
 
 
 def numbers_in(text: str) -> frozenset[str]:
-    """Return the numbers of a text."""
-    return frozenset(_NUMBER.findall(text))
+    """Return all runs of digits in a text that are as long as a stand-in, those within longer ones included."""
+    return frozenset(
+        run[place : place + size]
+        for run in _NUMBER.findall(text)
+        for size in _NUMBER_SIZES
+        for place in range(len(run) - size + 1)
+    )
 
 
 def stand_in_numbers(taken: frozenset[str]) -> Iterator[str]:

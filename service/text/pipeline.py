@@ -49,6 +49,9 @@ _CUT_TOKENS = 16
 
 _MAX_SHOWN_CHARACTERS = 80
 
+_MIN_NGRAM_SIZE, _MAX_NGRAM_SIZE = 3, 5
+"""Of the runs of tokens that a second search may not repeat, so that no stand-in comes twice."""
+
 _EncodedPart = tuple[Span, list[int], Block | None]
 """Where a part of a sentence is, what the model gets of it, and how that came from the text if it is not the same."""
 
@@ -260,9 +263,15 @@ class TextPipeline:
             return None
         best = result.hypotheses[0]
         prefix = forced_prefix(part.block, self._target(best.token_ids), self._links(part.block.text, best))
-        token_ids = (*tags, *self._tokenizer.encode_target(prefix)) if prefix else ()
-        if not token_ids or len(token_ids) >= search.max_target_tokens or self._tokenizer.unk_id in token_ids:
+        if prefix is None:
             return None
+        token_ids = (*tags, *self._tokenizer.encode_target(prefix)) if prefix else tags
+        if len(token_ids) >= search.max_target_tokens or self._tokenizer.unk_id in token_ids:
+            return None
+        numbers = (self._tokenizer.encode_target(number) for number in part.block.numbers)
+        size = min(*map(len, numbers), search.no_repeat_ngram_size or _MAX_NGRAM_SIZE)
+        if size >= _MIN_NGRAM_SIZE:  # else words would be forbidden, too
+            search = replace(search, no_repeat_ngram_size=size)
         return replace(part.segment, search=replace(search, target_prefix=token_ids))
 
     def _num_repairs(self, part: TextPart, result: SegmentResult) -> tuple[int, bool]:

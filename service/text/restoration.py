@@ -12,7 +12,7 @@ it where they were. So tags are always nested as they were, each of them once, w
 
 import html
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -77,6 +77,9 @@ class _Cell:
     is_removed: bool = False
     """Whether nothing is written of it: the span is elsewhere."""
 
+    is_missing: bool = False
+    """Whether it is in the source only: this is where it belongs."""
+
     place: int = -1
     """What its source counts as where tags are placed; -1: its start."""
 
@@ -105,29 +108,27 @@ def restore(block: Block, target: str, links: Sequence[AlignmentLink] | None) ->
 def forced_prefix(block: Block, target: str, links: Sequence[AlignmentLink] | None) -> str | None:
     """Return the start of a translation up to the last missing stand-in, with all of them at their places.
 
-    None if none is missing, or any came twice: another search would not do better.
+    Empty if none is missing but some came twice; None if there is nothing to repair.
     """
     cells, repairs = _cells(block, target, links if links is not None else _even_links(block.text, target))
-    missing = {id(repair.piece) for repair in repairs}
-    places = [index for index, cell in enumerate(cells) if cell.piece is not None and id(cell.piece) in missing]
-    if not places or any(cell.is_removed for cell in cells):
+    if not repairs:
         return None
+    places = [index for index, cell in enumerate(cells) if cell.is_missing]
     text, position = "", 0
-    for index in range(places[-1] + 1):
-        cell = cells[index]
+    for cell in cells[: places[-1] + 1] if places else ():
         text += target[position : cell.start]
-        if index in places and cell.piece is not None:
+        if cell.is_missing and cell.piece is not None:
             stand_in = block.text[cell.piece.start : cell.piece.end].strip()
             text = text.rstrip() + " " * bool(text.strip()) + stand_in
-        text += target[cell.start : cell.end]
+        text += "" if cell.is_removed else target[cell.start : cell.end]
         position = cell.end
     return text
 
 
-def _cells(block: Block, target: str, links: Iterable[AlignmentLink]) -> tuple[list[_Cell], list[Repair]]:
+def _cells(block: Block, target: str, links: Sequence[AlignmentLink]) -> tuple[list[_Cell], list[Repair]]:
     """Return the cells of a translation in order, one of them for each stand-in, and what had to be repaired."""
     pieces = [piece for piece in block.pieces if piece.role is Role.STAND_IN]
-    found, repeated = _find_stand_ins(block.text, pieces, target)
+    found, repeated = _find_stand_ins(block.text, pieces, target, links)
     cells = [_Cell(start=start, end=end, source=_span(piece), piece=piece) for piece, start, end in found]
     removed = [
         _Cell(start=start, end=end, source=_span(piece), piece=piece, is_removed=True) for piece, start, end in repeated
@@ -166,27 +167,41 @@ def _is_within_word(before: _Cell, cell: _Cell, target: str) -> bool:
 
 
 def _find_stand_ins(
-    text: str, pieces: Sequence[Piece], target: str
+    text: str, pieces: Sequence[Piece], target: str, links: Sequence[AlignmentLink]
 ) -> tuple[list[tuple[Piece, int, int]], list[tuple[Piece, int, int]]]:
-    """Return where stand-ins are in a translation: the first of each, and the others."""
+    """Return where stand-ins are in a translation: each once, best where it comes from itself, and all others."""
     if not pieces:
         return [], []
     by_number = {text[piece.start : piece.end].strip(): piece for piece in pieces}
-    first: dict[str, tuple[Piece, int, int]] = {}
-    others = []
-    for match in re.finditer(r"(?<!\d)[0-9]{4,}(?!\d)", target):
-        piece = by_number.get(match[0])
-        if piece is None:
-            continue
-        start, end = match.span()
-        own = text[piece.start : piece.end]
-        start -= own.startswith(" ") and target[:start].endswith(" ")
-        end += own.endswith(" ") and target[end:].startswith(" ")
-        if match[0] not in first:
-            first[match[0]] = piece, start, end
-        else:
-            others.append((piece, start - (start > 0 and target[start - 1] == " "), end))
-    return list(first.values()), others
+    number = "|".join(sorted(by_number, key=lambda one: -len(one)))  # models write two of them in a row, too
+    found: dict[str, list[tuple[Piece, int, int]]] = {}
+    for run in re.finditer(rf"(?<!\d)(?:{number})+(?!\d)", target):
+        for match in re.finditer(number, run[0]):
+            piece = by_number[match[0]]
+            start, end = run.start() + match.start(), run.start() + match.end()
+            own = text[piece.start : piece.end]
+            start -= own.startswith(" ") and target[:start].endswith(" ")
+            end += own.endswith(" ") and target[end:].startswith(" ")
+            found.setdefault(match[0], []).append((piece, start, end))
+    chosen, others = [], []
+    for places in found.values():
+        best = max(range(len(places)), key=lambda index: _comes_from_itself(places[index], links))
+        chosen.append(places.pop(best))
+        others += [(piece, start - (start > 0 and target[start - 1] == " "), end) for piece, start, end in places]
+    return chosen, others
+
+
+def _comes_from_itself(place: tuple[Piece, int, int], links: Sequence[AlignmentLink]) -> float:
+    """Return how surely what stands at a place of the translation comes from the stand-in that it is."""
+    piece, start, end = place
+    first = bisect_right(links, start, key=lambda link: link.target.end)
+    weight = 0.0
+    for link in links[first:]:
+        if link.target.start >= end:
+            break
+        if piece.start < link.source.end and link.source.start < piece.end:
+            weight = max(weight, link.weight)
+    return weight
 
 
 def _split_copies(
@@ -232,7 +247,7 @@ def _missing(cells: Sequence[_Cell], piece: Piece) -> tuple[int, _Cell]:
     """Return where a missing stand-in belongs: behind what stood before it, else before what stood behind it."""
     place = _anchor(cells, piece.start, 0, len(cells))
     position = cells[place - 1].end if place else 0
-    return place, _Cell(start=position, end=position, source=_span(piece), piece=piece)
+    return place, _Cell(start=position, end=position, source=_span(piece), piece=piece, is_missing=True)
 
 
 def _anchor(cells: Sequence[_Cell], position: int, low: int, high: int) -> int:
@@ -448,7 +463,7 @@ class _Writer:
         if cell.piece is None:
             self._write_text(cell.start, cell.end, source=source, weight=cell.weight)
         elif not cell.is_removed:
-            is_missing = cell.start == cell.end
+            is_missing = cell.is_missing or self._is_run_together(cell)
             before, after = self._target[: cell.start][-1:], self._target[cell.end : cell.end + 1]
             if is_missing and before and not (before.isspace() or before in _NO_SPACE_AFTER):
                 self.items.append(Item(text=" "))
@@ -458,6 +473,11 @@ class _Writer:
                 self.items.append(Item(text=self._spellings.escaped(cell.piece.target), source=source))
             if is_missing and after and not (after.isspace() or after in _NO_SPACE_BEFORE):
                 self.items.append(Item(text=" "))
+
+    def _is_run_together(self, cell: _Cell) -> bool:
+        """Whether a stand-in follows another directly, but not in the source."""
+        start = cell.piece.start if cell.piece else 0
+        return self._target[: cell.start][-1:].isdigit() and self._block.text[start - 1 : start].isspace()
 
     def _write_text(self, start: int, end: int, *, source: Span | None = None, weight: float = 1.0) -> None:
         """Write a range of the target, in the spelling of the source where it has one."""

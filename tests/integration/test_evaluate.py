@@ -84,3 +84,16 @@ def test_a_file_of_another_length_is_refused(data: Path, tmp_path: Path, capsys:
     assert main(["evaluate", "--data", str(data), "--translations", str(short)]) == 1
 
     assert "has 1 lines; there are 3 sources" in capsys.readouterr().err
+
+
+def test_planted_spans_are_counted(tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "test.tsv"
+    data.write_text("A man rides a bicycle to the garden.\tx\nThe train is here.\tx\nNo.\tx\n", encoding="utf-8")
+
+    assert main(["spans", "--bundle", str(tiny_model / "tiny" / "1"), "--data", str(data)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("2 sentences, ")
+    counts = [int(line.split()[-3]) for line in lines[1:5]]
+    assert sum(counts) == int(lines[0].split()[2])
+    assert counts[-1] == 0  # lost

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from dragoman.client import TranslationClient
+from dragoman.enums import TextFormat
 from dragoman.requests import DecodingOptions, Term
 from dragoman.results import Translation
 
@@ -121,6 +122,22 @@ def test_tags_placeholders_and_addresses_come_back(client: TranslationClient, is
     assert target.startswith("<b>Hallo</b> {name}, ")
     assert target.count("https://example.com/x?y=1") == 1
     assert "Nachrichten" in target
+
+
+@pytest.mark.parametrize("is_document", [False, True])
+def test_html_keeps_its_tags_around_their_words(client: TranslationClient, is_document: bool) -> None:
+    html = "<h1>Good morning!</h1>\n<p class=x>I have <b>two dogs</b>, <code>a&lt;b</code> &amp;\n  a cat.<br>Where is Tom?"
+    options = DecodingOptions(format=TextFormat.HTML)
+
+    if is_document:
+        sentences = client.translate_document(html, source_language="en", target_language="de", options=options)
+        target = "".join(sentence.text for sentence in sentences)
+    else:
+        target = translate(client, html, options=options)[0].text
+
+    assert target.startswith("<h1>Guten Morgen!</h1>\n<p class=x>Ich habe <b>zwei Hunde</b>")
+    assert target.count("<code>a&lt;b</code>") == 1
+    assert target.endswith("<br>Wo ist Tom?")
 
 
 def test_terms_have_the_translation_that_the_caller_wants(client: TranslationClient) -> None:

@@ -86,7 +86,13 @@ def test_the_prefix_of_a_second_search_holds_what_was_lost() -> None:
 
     assert forced_prefix(block, target, links) == "Hallo 2013"
     assert forced_prefix(block, "Hallo 2013, geh 1947!", None) is None
-    assert forced_prefix(block, "Hallo 2013 2013, geh!", None) is None
+    assert forced_prefix(block, "Hallo 2013 2013, geh 1947!", None) == ""
+
+
+def test_numbers_that_run_together_are_told_apart() -> None:
+    text, actions = restored("{a} {b} x", "20131947 X", ("x", "X"))
+
+    assert (text, actions) == ("{a} {b} X", [])
 
 
 def test_numbers_of_the_text_are_no_stand_ins() -> None:
