@@ -126,7 +126,8 @@ def test_tags_placeholders_and_addresses_come_back(client: TranslationClient, is
 
 @pytest.mark.parametrize("is_document", [False, True])
 def test_html_keeps_its_tags_around_their_words(client: TranslationClient, is_document: bool) -> None:
-    html = "<h1>Good morning!</h1>\n<p class=x>I have <b>two dogs</b>, <code>a&lt;b</code> &amp;\n  a cat.<br>Where is Tom?"
+    html = "<h1>Good morning!</h1>\n<p class=x>I have <b>two dogs</b>, <code>a&lt;b</code> &amp;\n  a cat."
+    html += "<br>Where is Tom?"
     options = DecodingOptions(format=TextFormat.HTML)
 
     if is_document:
