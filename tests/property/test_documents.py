@@ -3,12 +3,12 @@
 import asyncio
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from service.datatypes import TranslatedSentence, Translation
-from service.requests import RequestContext, SamplingOptions, TranslationOptions, TranslationRequest
+from service.requests import ProtectionOptions, RequestContext, SamplingOptions, TranslationOptions, TranslationRequest
 from service.telemetry.metrics import Metrics
 from service.text.segmentation import iterate_sentences
 from service.translate.options import TranslationLimits
@@ -54,6 +54,7 @@ def _text(request: TranslationRequest, queue: FakeQueue, *, longest: int) -> Tra
 
 @settings(max_examples=200, deadline=None)
 @given(_TEXTS, _PAIRS, _OPTIONS, st.integers(1, 5), st.integers(3, 40))
+@example("<A> {b}. C <d> e@f.org!", ("en", "de"), {}, 1, 40)
 def test_a_document_and_a_text_agree(
     text: str, pair: tuple[str, str], options: dict[str, Any], window: int, longest: int
 ) -> None:
@@ -73,8 +74,12 @@ def test_a_document_and_a_text_agree(
 
 @settings(max_examples=200, deadline=None)
 @given(_TEXTS, LANGUAGES, st.integers(1, 5))
+@example("<A>", "en", 1)
 def test_what_is_between_sentences_is_copied_verbatim(text: str, language: str, window: int) -> None:
-    request = _request(text, (language, language), {})
+    unprotected = {
+        "protection": ProtectionOptions(is_enabled=False)
+    }  # else a sentence that is nothing but a tag is none
+    request = _request(text, (language, language), unprotected)
 
     sentences = _document(request, FakeQueue(echo), window=window, longest=64)
 
