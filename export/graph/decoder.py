@@ -158,9 +158,10 @@ def write_candidates(graph: GraphBuilder, logits: ir.Value, num_candidates: ir.V
             log_probs = graph.op("Pad", log_probs, ends, graph.scalar(-math.inf))
         size = graph.scalar(chunk_size, "int64")
         chunks = graph.op("Reshape", log_probs, graph.shape(0, 0, -1, chunk_size))  # [B, K, V] -> [B, K, chunks, size]
-        num_chunks = graph.shape((vocabulary_size + padding) // chunk_size)
         maxima = graph.op("ReduceMax", chunks, graph.shape(-1), keepdims=0)
-        _, best = graph.largest(maxima, graph.op("Min", num_candidates, num_chunks))  # [B, K, min(C, chunks)]
+        # The number is read on the host, also by kernels of a GPU: Min would compute it there and copy it back.
+        first = graph.op("Slice", maxima, graph.shape(0), num_candidates, graph.shape(2))
+        _, best = graph.largest(maxima, graph.op("Shape", first, start=2))  # [B, K, min(C, chunks)]
         picked = graph.op("GatherND", chunks, graph.op("Unsqueeze", best, graph.shape(-1)), batch_dims=2)
         best_log_probs, places = graph.largest(graph.op("Reshape", picked, graph.shape(0, 0, -1)), num_candidates)
         chunk = graph.op("GatherElements", best, graph.op("Div", places, size), axis=-1)

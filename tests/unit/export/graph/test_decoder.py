@@ -47,3 +47,13 @@ def test_every_token_can_be_asked_for(tmp_path: Path) -> None:
 
     assert sorted(token_ids.flatten().tolist()) == list(range(1009))
     assert np.isfinite(log_probs).all()
+
+
+def test_the_number_of_candidates_enters_only_where_kernels_of_a_gpu_read_it_on_the_host() -> None:
+    graph = GraphBuilder("candidates")
+    logits, wanted = graph.input("logits", "float32", ["B", "K", 640]), graph.input("num_candidates", "int64", [1])
+    write_candidates(graph, logits, wanted, vocabulary_size=640)
+
+    uses = {(use.node.op_type, use.idx) for use in wanted.uses()}
+
+    assert uses == {("Slice", 2), ("TopK", 1)}  # else a copy of it would be waited for in every step
