@@ -150,8 +150,9 @@ def open_shortlist(bundle: Bundle) -> Shortlist:
         raise BundleError(str(path), found=error.strerror, expected="a readable file", what="access") from error
     except ValueError as error:
         raise BundleError(str(path), found=str(error), expected=expected, what="content") from error
-    vocabulary_size = bundle.manifest.architecture.vocabulary_size
-    if shortlist.vocabulary_size != vocabulary_size:
-        found = shortlist.vocabulary_size
-        raise BundleError(str(path), found=found, expected=vocabulary_size, what="vocabulary size")
+    shape = bundle.manifest.architecture
+    found = shortlist.vocabulary_size
+    for what, size in (("", shape.vocabulary_size), (" of sources", shape.num_source_tokens)):
+        if found != size:  # its lists are those of source tokens, and of as many target tokens
+            raise BundleError(str(path), found=found, expected=size, what=f"vocabulary size{what}")
     return shortlist

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,6 +128,14 @@ def test_a_bundle_may_have_a_shortlist(directory: Path) -> None:
     shortlist = open_shortlist(open_bundle(directory / "listed"))
 
     assert shortlist.scores([1])[2] == 0.5
+
+
+def test_a_shortlist_for_sources_with_a_larger_vocabulary_is_refused(tmp_path: Path) -> None:
+    variant: dict[str, Any] = {"tied_embeddings": "decoder", "source_vocabulary_size": 333}
+    build_tiny_bundle(tmp_path / "plain", precisions=("fp32",), **variant)
+
+    with pytest.raises(BundleError, match="vocabulary size of sources is 320, expected 333"):
+        add_shortlist(tmp_path / "plain", tmp_path / "listed", make_shortlist({}, size=320))
 
 
 def test_a_bundle_without_one_says_how_to_get_one(directory: Path) -> None:

@@ -62,3 +62,22 @@ def test_a_table_kept_in_floats_is_looked_up_in_floats(tmp_path: Path, kind: Pro
     for graph in graphs.values():
         assert "embedding.weight" in graph.initializers
         assert "embedding.weight.int8" not in graph.initializers
+
+
+@pytest.mark.parametrize(
+    ("kind", "tables"),
+    [
+        (ProductKind.VOCABULARY, {"embedding.weight", "encoder.embedding.weight", "projection.weight"}),
+        (ProductKind.ENCODER, {"encoder.embedding.weight"}),
+        (ProductKind.DECODER, {"embedding.weight", "projection.weight"}),
+    ],
+)
+def test_tables_of_their_own_are_kept_with_what_they_belong_to(
+    tmp_path: Path, kind: ProductKind, tables: set[str]
+) -> None:
+    network = Network.of(tiny_model(40, tied_embeddings="none"), kept=frozenset({kind}))
+
+    files = write_graphs(tmp_path, network, "int8", Limits(max_source_tokens=8, max_target_tokens=8))
+
+    stored = {name for file in (files.encoder, files.decoder) for name in ir.load(tmp_path / file).graph.initializers}
+    assert {name for name in stored if name.endswith(("embedding.weight", "projection.weight"))} == tables
