@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from service.api.access import Access
 from service.api.rest.application import make_app
+from service.api.rest.libretranslate import LibreTranslateApi
 from service.api.rest.monitoring import monitoring_routes
 from service.api.rest.server import HttpServer
 from service.api.rest.translation import TranslationApi
@@ -145,11 +146,11 @@ def start_tracing(
 
 
 def http_servers(
-    settings: Settings, tls: TlsIdentityFiles | None, api: TranslationApi, monitoring: list[Route]
+    settings: Settings, tls: TlsIdentityFiles | None, api: list[Route], monitoring: list[Route]
 ) -> list[HttpServer]:
     """Bind the HTTP port, and that of metrics and probes if they have their own; ConfigError if one is not free."""
     http = settings.http
-    routes = api.routes() if http.serves_api(settings.tls) else []
+    routes = api if http.serves_api(settings.tls) else []
     encryption = tls.context if tls and routes else None
     if http.metrics_port is None:
         return [HttpServer(http, make_app([*monitoring, *routes]), tls=encryption)]
@@ -207,7 +208,13 @@ class App:
             logs=settings.logs,
             clock=clock,
         )
-        self._api = TranslationApi(self._grpc.pipeline, translation=translation, models=models, settings=settings.grpc)
+        self._api = [
+            route
+            for api in (TranslationApi, LibreTranslateApi)
+            for route in api(
+                self._grpc.pipeline, translation=translation, models=models, settings=settings.grpc
+            ).routes()
+        ]
         self._http: list[HttpServer] = []
         self._is_ready = False
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from email.message import Message as Headers
 from http import HTTPStatus
 
@@ -18,17 +18,28 @@ TIMEOUT_HEADER = "x-request-timeout"
 SECONDS_PATTERN = r"[0-9]{1,9}(\.[0-9]{1,9})?"
 """What the value of that header looks like."""
 
+JSON_MEDIA_TYPE = "application/json"
+
 _EVENT_STREAM_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
 
 
 class HttpContext:
     """Of one request; reads its body once the pipeline asks for it, and no more than may be."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, settings: GrpcSettings) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        settings: GrpcSettings,
+        media_types: tuple[str, ...] = (JSON_MEDIA_TYPE,),
+    ) -> None:
+        """Take bodies of these media types, in UTF-8."""
         self._scope = scope
         self._receive = receive
         self._send = send
         self._settings = settings
+        self._media_types = media_types
         self._headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
         self._deadline_s: float | None = None
         self._is_read = asyncio.Event()
@@ -152,12 +163,54 @@ class HttpContext:
         self._is_answered = True
         await response(self._scope, self._receive, self._send)
 
-    def _check_content_type(self) -> None:
+    @property
+    def media_type(self) -> str:
+        """Return what the body is said to be, without parameters."""
+        return self._content_type.get_content_type()
+
+    def authorize(self, key: str) -> None:
+        """Take a key that the body has; one in the headers goes before it."""
+        if not any(name == "authorization" for name, _ in self._headers):
+            self._headers += (("authorization", f"Bearer {key}"),)
+
+    @property
+    def _content_type(self) -> Headers:
         parsed = Headers()
         parsed["content-type"] = next((value for name, value in self._headers if name == "content-type"), "")
-        if parsed.get_content_type() != "application/json" or parsed.get_content_charset("utf-8") != "utf-8":
+        return parsed
+
+    def _check_content_type(self) -> None:
+        if self.media_type not in self._media_types or self._content_type.get_content_charset("utf-8") != "utf-8":
             self.http_status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
-            raise InvalidFieldError("content-type", repr(parsed["content-type"][:64]), "application/json in UTF-8")
+            given = repr(self._content_type["content-type"][:64])
+            raise InvalidFieldError("content-type", given, f"{' or '.join(self._media_types)} in UTF-8")
+
+
+class Endpoint:
+    """The ASGI application of one route, whose work is cancelled when its client leaves."""
+
+    def __init__(
+        self,
+        answer: Callable[[HttpContext], Awaitable[None]],
+        settings: GrpcSettings,
+        media_types: tuple[str, ...] = (JSON_MEDIA_TYPE,),
+    ) -> None:
+        """`settings` has what is allowed to a call; bodies are of these media types."""
+        self._answer = answer
+        self._settings = settings
+        self._media_types = media_types
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        context = HttpContext(scope, receive, send, self._settings, self._media_types)
+        watching = asyncio.create_task(context.cancel_when_client_leaves(asyncio.current_task()))
+        try:
+            await self._answer(context)
+        except asyncio.CancelledError:
+            if not context.is_left:
+                raise
+        finally:
+            watching.cancel()
 
 
 def _seconds(values: list[str]) -> float:

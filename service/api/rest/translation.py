@@ -4,7 +4,6 @@ Starlette routes and nothing more: messages are defined by the contract, and mod
 would define them a second time.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from http import HTTPStatus
@@ -15,12 +14,12 @@ from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from service.api import status
 from service.api.calls import REQUEST_ID_KEY, Call
 from service.api.pipeline import RequestPipeline, as_status
-from service.api.rest.context import HttpContext
+from service.api.rest.context import Endpoint, HttpContext
 from service.api.rest.json_mapping import as_dict, parsed_json, serialized_json, to_json
 from service.api.rest.openapi import openapi_document
 from service.api.rest.problems import Problem, problem
@@ -29,8 +28,8 @@ from service.api.settings import GrpcSettings
 from service.api.streams import ResponseStream
 
 _SERVICES = pb.DESCRIPTOR.services_by_name
-_TRANSLATION = _SERVICES["TranslationService"].full_name
-_MODELS = _SERVICES["ModelService"].full_name
+TRANSLATION_SERVICE: str = _SERVICES["TranslationService"].full_name
+MODEL_SERVICE: str = _SERVICES["ModelService"].full_name
 
 _DESCRIPTION = to_json(openapi_document())
 
@@ -70,10 +69,10 @@ class TranslationApi:
         ]
 
     def _endpoint(self, answer: Callable[[HttpContext], Awaitable[None]]) -> ASGIApp:
-        return _Endpoint(answer, self._settings)
+        return Endpoint(answer, self._settings)
 
     async def _translate(self, context: HttpContext) -> None:
-        call = self._pipeline.start(f"/{_TRANSLATION}/Translate", context)
+        call = self._pipeline.start(f"/{TRANSLATION_SERVICE}/Translate", context)
 
         async def respond(raw_request: bytes) -> bytes:
             request = await parsed_json(raw_request, pb.TranslateRequest)
@@ -84,7 +83,7 @@ class TranslationApi:
         await _send(await self._pipeline.answer(call, respond, as_status), call, context)
 
     async def _stream_document(self, context: HttpContext) -> None:
-        call = self._pipeline.start(f"/{_TRANSLATION}/TranslateDocument", context)
+        call = self._pipeline.start(f"/{TRANSLATION_SERVICE}/TranslateDocument", context)
 
         async def respond(raw_request: bytes) -> None:
             request = await parsed_json(raw_request, pb.TranslateDocumentRequest)
@@ -108,7 +107,11 @@ class TranslationApi:
 
     async def _list_languages(self, context: HttpContext) -> None:
         async def listed(call: Call) -> dict[str, object]:
-            return language_pairs(await self._models.ListModels(pb.ListModelsRequest(), call))
+            pairs = language_pairs(await self._models.ListModels(pb.ListModelsRequest(), call))
+            languages = [
+                {"sourceLanguage": source, "targetLanguages": sorted(pairs[source])} for source in sorted(pairs)
+            ]
+            return {"languages": languages}
 
         await self._answer_reading(context, "ListModels", listed)
 
@@ -119,7 +122,7 @@ class TranslationApi:
         self, context: HttpContext, method: str, answer: Callable[[Call], Awaitable[dict[str, object]]]
     ) -> None:
         """Answer a request without a body."""
-        call = self._pipeline.start(f"/{_MODELS}/{method}", context)
+        call = self._pipeline.start(f"/{MODEL_SERVICE}/{method}", context)
 
         async def respond(_no_body: bytes) -> bytes:
             context.check_headers()
@@ -136,25 +139,6 @@ class EventStream(ResponseStream):
         await self.write_raw(event("sentence", await serialized_json(response)))
 
 
-class _Endpoint:
-    """The ASGI application of one route, whose work is cancelled when its client leaves."""
-
-    def __init__(self, answer: Callable[[HttpContext], Awaitable[None]], settings: GrpcSettings) -> None:
-        self._answer = answer
-        self._settings = settings
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        context = HttpContext(scope, receive, send, self._settings)
-        watching = asyncio.create_task(context.cancel_when_client_leaves(asyncio.current_task()))
-        try:
-            await self._answer(context)
-        except asyncio.CancelledError:
-            if not context.is_left:
-                raise
-        finally:
-            watching.cancel()
-
-
 async def _described(_request: Request) -> Response:
     return Response(_DESCRIPTION, media_type="application/json")
 
@@ -164,19 +148,15 @@ def event(kind: str, data: bytes) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
 
 
-def language_pairs(listed: pb.ListModelsResponse) -> dict[str, object]:
-    """Return which languages are translated into which by models that are ready, both in the order of their tags."""
+def language_pairs(listed: pb.ListModelsResponse) -> dict[str, set[str]]:
+    """Return into which languages models that are ready translate, by the language that they translate from."""
     targets: dict[str, set[str]] = {}
     for model in listed.models:
         for version in model.versions:
             if version.state == pb.MODEL_STATE_READY:
                 for pair in version.language_pairs:
                     targets.setdefault(pair.source_language, set()).add(pair.target_language)
-    return {
-        "languages": [
-            {"sourceLanguage": source, "targetLanguages": sorted(targets[source])} for source in sorted(targets)
-        ]
-    }
+    return targets
 
 
 async def _send(outcome: Outcome, call: Call, context: HttpContext) -> None:
