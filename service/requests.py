@@ -69,6 +69,9 @@ class ProtectedKind(enum.Enum):
     COLON = "colon"
     """`:name`; only if asked for."""
 
+    ICU = "icu"
+    """`{n, plural, one {# file} other {# files}}` and `select`: the texts inside are translated."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtectionOptions:

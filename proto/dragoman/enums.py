@@ -53,6 +53,9 @@ class ProtectedKind(WireEnum):
     COLON = 9
     """`:name`; only if asked for."""
 
+    ICU = 10
+    """`{n, plural, one {# file} other {# files}}` and `select`: the texts inside are translated."""
+
 
 class TextFormat(WireEnum):
     """What texts are written in."""

@@ -19,7 +19,13 @@ from itertools import chain, count
 
 from service.datatypes import Span
 from service.requests import ProtectedKind
-from service.text.protection import ProtectedSpan, is_placeholder_tag, tag_name
+from service.text.protection import (
+    ProtectedSpan,
+    Protection,
+    is_placeholder_tag,
+    tag_name,
+    with_number_signs,
+)
 
 _YEARS = (2013, 1947, 1985, 1962, 2006, 1978, 1991, 2019, 1954, 1936, 2002, 1969)
 """Those that differ in several digits come first; the others of two centuries, then longer numbers follow."""
@@ -28,6 +34,7 @@ MAX_DEPTH = 256
 """Of tags in each other; those further inside are kept, but not as pairs."""
 
 _NUMBER = re.compile(r"\d{4,}")
+_ICU_PLURAL = re.compile(r"\{\s*+\w++\s*+,\s*+(?:plural|selectordinal)\b")
 _NUMBER_SIZES = (4, 6)
 """Digits of years, and of the numbers that come after them."""
 
@@ -176,24 +183,9 @@ class Block:
         return piece.partner >= 0 and span.start < self.pieces[piece.partner].start < span.end
 
 
-def plain_block(text: str, spans: Sequence[ProtectedSpan]) -> Block:
-    """Return a plain text with stand-ins for its protected spans, and its tags taken out."""
-    builder = BlockBuilder(start=0, numbers=stand_in_numbers(numbers_in(text)))
-    position = 0
-    for one in spans:
-        builder.add_text(text[position : one.span.start])
-        tag = text[one.span.start : one.span.end]
-        if one.kind is not ProtectedKind.TAG or is_placeholder_tag(tag):
-            builder.add_stand_in(one.span, target=one.target)
-        elif tag.startswith("</"):
-            builder.close_tag(tag_name(tag), one.span)
-        elif tag.endswith("/>"):
-            builder.add_point(one.span)
-        else:
-            builder.open_tag(tag_name(tag), one.span)
-        position = one.span.end
-    builder.add_text(text[position:])
-    return builder.build(Span(start=0, end=len(text)))
+def plain_block(text: str) -> Block:
+    """Return a plain text as it is."""
+    return Block(text=text, start=0, source=Span(start=0, end=len(text)), pieces=())
 
 
 class BlockBuilder:
@@ -230,6 +222,17 @@ class BlockBuilder:
         """Add a stand-in, apart from letters and digits beside it."""
         is_joined = bool(self._texts) and self._texts[-1][-1].isalnum()
         self._add(" " * is_joined + next(self._numbers), source, Role.STAND_IN, target=target)
+
+    def add_span(self, one: ProtectedSpan, text: str, source: Span) -> None:
+        """Add a protected span; a tag that marks text is taken out."""
+        if one.kind is not ProtectedKind.TAG or is_placeholder_tag(text):
+            self.add_stand_in(source, target=one.target)
+        elif text.startswith("</"):
+            self.close_tag(tag_name(text), source)
+        elif text.endswith("/>"):
+            self.add_point(source)
+        else:
+            self.open_tag(tag_name(text), source)
 
     def add_point(self, source: Span) -> None:
         """Add what has a place, but no text."""
@@ -306,13 +309,28 @@ class BlockBuilder:
         self._append(text)
 
 
-def with_stand_ins(block: Block, spans: Sequence[ProtectedSpan], taken: frozenset[str]) -> Block:
-    """Return a block with stand-ins for protected spans of its text, but for those that a tag parts.
+def protected_blocks(
+    block: Block, protection: Protection, taken: frozenset[str], *, is_plural: bool = False
+) -> list[Block]:
+    """Return a block with stand-ins for what is protected in it, and the blocks that are inside of those.
 
-    None of them is among the numbers that are taken.
+    Tags in plain texts are taken out, and what a tag parts is not protected. No stand-in is among `taken`. In the
+    messages of a plural `#` stands for the number.
     """
-    if not spans:
-        return block
+    spans = protection.find(block.text)
+    if is_plural:
+        spans = with_number_signs(spans, block.text)
+    blocks = [_with_stand_ins(block, spans, taken)] if spans else [block]
+    for one in spans:
+        has_number = is_plural or _ICU_PLURAL.match(block.text, one.span.start) is not None
+        for message in one.messages:
+            escapes = "".join(dict.fromkeys(block.escapes + "{}" + "#" * has_number))
+            inner = replace(block.part(message), escapes=escapes)
+            blocks += protected_blocks(inner, protection, taken, is_plural=has_number)
+    return blocks
+
+
+def _with_stand_ins(block: Block, spans: Sequence[ProtectedSpan], taken: frozenset[str]) -> Block:
     builder = BlockBuilder(start=block.start, numbers=stand_in_numbers(taken), escapes=block.escapes)
     moved: dict[int, int] = {}
     pieces, index, position = block.pieces, 0, 0
@@ -323,10 +341,12 @@ def with_stand_ins(block: Block, spans: Sequence[ProtectedSpan], taken: frozense
         last = index
         while last < len(pieces) and pieces[last].start < one.span.end and pieces[last].role is Role.SPELLING:
             last += 1
-        if last < len(pieces) and pieces[last].start < one.span.end:
+        if last < len(pieces) and pieces[last].start < one.span.end and not one.messages:
             continue
+        while last < len(pieces) and pieces[last].start < one.span.end:
+            last += 1
         builder.add_text(block.text[position : one.span.start])
-        builder.add_stand_in(block.source_of(one.span), target=one.target)
+        builder.add_span(one, block.text[one.span.start : one.span.end], block.source_of(one.span))
         index, position = last, one.span.end
     for number in range(index, len(pieces)):
         position = builder.copy(block, pieces[number], position, number, moved)

@@ -30,7 +30,7 @@ from service.datatypes import (
 from service.errors import EngineError, InvalidFieldError
 from service.requests import AttentionDetail, LongSentencePolicy, ProtectedKind, TextFormat, TranslationRequest
 from service.text.alignment import Offset, Weights, align, alignment_layer, head_average, shifted
-from service.text.blocks import Block, numbers_in, plain_block, with_stand_ins
+from service.text.blocks import Block, numbers_in, plain_block, protected_blocks
 from service.text.documents import DocumentPiece, FixedText, TextPart, TextPlan, document_pieces
 from service.text.markup import MarkupError, innermost_last, markup_blocks
 from service.text.protection import compile_protection
@@ -300,51 +300,52 @@ class TextPipeline:
             yield group
 
     def _encoded_sentences(self, text: str, field: str) -> Iterator[list[list[_EncodedPart]]]:
-        """Yield each sentence with those inside it, as parts that fit the model; none is empty."""
-        if self._options.format is not TextFormat.PLAIN:
-            yield from self._encoded_markup(text, field)
-            return
-        spans = self._protection.find(text)
-        if not spans:
-            for span in self._spans(text):
-                parts: list[_EncodedPart] = [(own, ids, None) for own, ids in self._encoded(text, span, field) if ids]
-                if parts:
-                    yield [parts]
-            return
-        block = plain_block(text, spans)
-        for span in self._spans(block.text):
-            if own_parts := self._encoded_block(block, block.without_cut_pieces(span), field):
-                yield [own_parts]
-
-    def _encoded_markup(self, text: str, field: str) -> Iterator[list[list[_EncodedPart]]]:
-        """Yield the sentences of HTML or XML, as `_encoded_sentences`; in one are those of attributes in its tags."""
-        try:
-            blocks = markup_blocks(text, is_xml=self._options.format is TextFormat.XML)
-        except MarkupError as error:
-            raise InvalidFieldError(field, f"XML {error}", "well-formed XML") from error
+        """Yield each sentence with those inside it, such as those of attributes, as parts that fit the model."""
+        if self._options.format is TextFormat.PLAIN:
+            if not self._protection.find(text):
+                for span in self._spans(text):
+                    parts: list[_EncodedPart] = [
+                        (own, ids, None) for own, ids in self._encoded(text, span, field) if ids
+                    ]
+                    if parts:
+                        yield [parts]
+                return
+            blocks = [plain_block(text)]
+        else:
+            try:
+                blocks = markup_blocks(text, is_xml=self._options.format is TextFormat.XML)
+            except MarkupError as error:
+                raise InvalidFieldError(field, f"XML {error}", "well-formed XML") from error
         taken = numbers_in(text)
         for group in innermost_last(blocks):
-            sentences = []
-            for plain in group:
-                block = with_stand_ins(plain, self._protection.find(plain.text), taken)
-                encoded = (
-                    self._encoded_block(block, block.without_cut_pieces(one), field) for one in self._spans(block.text)
-                )
-                sentences += [parts for parts in encoded if parts]
-            in_order = sorted(self._fixed, key=lambda one: one.span.start)
-            self._fixed.clear()
-            self._fixed += in_order
-            sentences.sort(key=lambda parts: (parts[0][0].start, -parts[-1][0].end))
-            outer: list[list[_EncodedPart]] = []
-            for parts in sentences:
-                if outer and parts[0][0].start >= outer[0][-1][0].end:
-                    yield outer
-                    outer = []
-                outer.append(parts)
-            if outer:
-                yield outer
+            protected = chain.from_iterable(protected_blocks(block, self._protection, taken) for block in group)
+            yield from self._encoded_group(list(protected), field)
 
-    def _encoded_block(self, block: Block, span: Span, field: str) -> list[_EncodedPart]:
+    def _encoded_group(self, group: Sequence[Block], field: str) -> Iterator[list[list[_EncodedPart]]]:
+        """Yield the sentences of a block, each as it is needed, with those of the blocks inside it."""
+        outer, *others = group
+        waiting = deque(sorted(others, key=lambda block: block.source.start))
+
+        def inside(end: float) -> list[list[_EncodedPart]]:
+            found: list[list[_EncodedPart]] = []
+            while waiting and waiting[0].source.start < end:
+                found += self._encoded_block(waiting.popleft(), field)
+            if found and self._fixed:
+                self._fixed.extend(sorted([self._fixed.popleft() for _ in range(len(self._fixed))], key=_start))
+            return sorted(found, key=lambda parts: (parts[0][0].start, -parts[-1][0].end))
+
+        for parts in self._encoded_block(outer, field):
+            yield from _outermost(inside(parts[0][0].start))
+            yield [parts, *inside(parts[-1][0].end)]
+        yield from _outermost(inside(math.inf))
+
+    def _encoded_block(self, block: Block, field: str) -> Iterator[list[_EncodedPart]]:
+        """Yield the sentences of a block."""
+        for span in self._spans(block.text):
+            if parts := self._encoded_sentence(block, block.without_cut_pieces(span), field):
+                yield parts
+
+    def _encoded_sentence(self, block: Block, span: Span, field: str) -> list[_EncodedPart]:
         """Return the parts of a sentence of a block; none if there is nothing in it but protected spans."""
         sentence = block.part(span)
         if sentence.has_stand_ins and not sentence.has_words:
@@ -548,6 +549,22 @@ class TextPipeline:
                 max_source_tokens=self._model.max_source_tokens,
                 max_target_tokens=max(part.segment.search.max_target_tokens for part in parts),
             )
+
+
+def _outermost(sentences: Sequence[list[_EncodedPart]]) -> Iterator[list[list[_EncodedPart]]]:
+    """Yield sentences that are in no other, each with those inside it; they are ordered by their places."""
+    group: list[list[_EncodedPart]] = []
+    for parts in sentences:
+        if group and parts[0][0].start >= group[0][-1][0].end:
+            yield group
+            group = []
+        group.append(parts)
+    if group:
+        yield group
+
+
+def _start(one: FixedText) -> int:
+    return one.span.start
 
 
 def _attention_of(hypothesis: Hypothesis) -> Weights:

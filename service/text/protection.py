@@ -7,6 +7,7 @@ own patterns are no regular expressions: they are literal but for `*`.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +24,7 @@ _GRAMMAR: dict[ProtectedKind, str] = {
         rf"(?<!\w)(?:(?:https?|ftps?|sftp|ssh|file|git|wss?)://|www\.(?=\w)|(?:mailto|tel|data):(?=\w)){_URL_CHARACTER}{{1,2000}}+"
     ),
     ProtectedKind.TEMPLATE: r"[$%#]\{[^{}\n]{1,200}+\}|\$t\([^()\n]{1,200}+\)|\$\([^()\s]{1,100}+\)",
+    ProtectedKind.ICU: r"\{\s{0,8}+\w{1,64}+\s{0,8}+,\s{0,8}+(?:plural|selectordinal|select)\s{0,8}+,",
     ProtectedKind.BRACES: (
         r"\{\{\{?[^{}\n]{1,200}+\}\}\}?|\{%[^{}%\n]{1,200}+%\}"
         r"|\{ ?[\w.$@\[\]-]{0,100}+ ?(?:[,:!|][^{}\n]{1,100}+)?\}"
@@ -45,6 +47,14 @@ _GRAMMAR: dict[ProtectedKind, str] = {
 
 DEFAULT_KINDS = frozenset(ProtectedKind) - {ProtectedKind.COLON}
 """What is protected unless the request says otherwise."""
+
+_ICU_OFFSET = re.compile(r"\s{0,8}+offset:\d{1,9}+")
+_ICU_SELECTOR = re.compile(r"\s*+(?:=\d{1,9}+|[\w-]{1,64}+)\s{0,8}+\{")
+_ICU_END = re.compile(r"\s*+\}")
+_ICU_TOKEN = re.compile(r"''|'[{}#|][^']*+'?|[{}]")
+"""A brace, or something quoted that is passed over."""
+
+_MAX_ICU_DEPTH = 16
 
 _TRIGGER = re.compile(r"[{%$@/\\`<#]|www\.|mailto:|tel:|data:")
 """One of these is in every span of the default kinds: text without them is looked at once."""
@@ -69,6 +79,9 @@ class ProtectedSpan:
     target: str | None = None
     """What stands in the translation; None: the same."""
 
+    messages: tuple[Span, ...] = ()
+    """Texts inside it that are translated, as those of a plural."""
+
 
 @dataclass(frozen=True, slots=True)
 class Protection:
@@ -90,6 +103,12 @@ class Protection:
         position = 0
         while match := self.expression.search(text, position):
             kind = ProtectedKind[match.lastgroup] if match.lastgroup and match.lastgroup != "PATTERN" else None
+            if kind is ProtectedKind.ICU:
+                position = match.end()
+                if (argument := icu_argument(text, match.start(), match.end())) is not None:
+                    yield argument
+                    position = argument.span.end
+                continue
             end = _trimmed(kind, text, match.start(), match.end())
             if end > match.start():
                 yield ProtectedSpan(span=Span(start=match.start(), end=end), kind=kind)
@@ -120,6 +139,52 @@ def tag_name(tag: str) -> str:
     """Return the name in a tag."""
     match = _TAG_NAME.match(tag)
     return match[1] if match else ""
+
+
+def icu_argument(text: str, start: int, position: int) -> ProtectedSpan | None:
+    """Return a plural or select argument of ICU MessageFormat whose head ends at a position; None if it is none."""
+    messages: list[Span] = []
+    if match := _ICU_OFFSET.match(text, position):
+        position = match.end()
+    while match := _ICU_SELECTOR.match(text, position):
+        end = _icu_message_end(text, match.end())
+        if end is None:
+            return None
+        messages.append(Span(start=match.end(), end=end))
+        position = end + 1
+    closing = _ICU_END.match(text, position)
+    if closing is None or not messages:
+        return None
+    span = Span(start=start, end=closing.end())
+    return ProtectedSpan(span=span, kind=ProtectedKind.ICU, messages=tuple(messages))
+
+
+def with_number_signs(spans: Sequence[ProtectedSpan], text: str) -> list[ProtectedSpan]:
+    """Return the spans of a text and every `#` outside of them, in order."""
+    signs = [
+        ProtectedSpan(span=Span(start=match.start(), end=match.end()), kind=ProtectedKind.ICU)
+        for match in re.finditer("#", text)
+    ]
+    ends = [one.span.end for one in spans]
+    starts = [one.span.start for one in spans]
+    free = [sign for sign in signs if bisect_right(starts, sign.span.start) == bisect_right(ends, sign.span.start)]
+    return sorted((*spans, *free), key=lambda one: one.span.start)
+
+
+def _icu_message_end(text: str, position: int) -> int | None:
+    """Return where the brace is that ends a message; None if there is none, or others are nested too deeply."""
+    depth = 1
+    while match := _ICU_TOKEN.search(text, position):
+        position = match.end()
+        if match[0] == "{":
+            depth += 1
+            if depth > _MAX_ICU_DEPTH:
+                return None
+        elif match[0] == "}":
+            depth -= 1
+            if depth == 0:
+                return match.start()
+    return None
 
 
 class TermMatcher:

@@ -490,7 +490,9 @@ class _Spellings:
 
     def __init__(self, block: Block) -> None:
         special = {_character(block.text[piece.start]) for piece in block.pieces if piece.role is Role.SPELLING}
-        self._escapes = {char: html.escape(char) for char in block.escapes}
+        self._escapes = {
+            char: html.escape(char) if html.escape(char) != char else f"'{char}'" for char in block.escapes
+        }
         self._special = special | set(self._escapes)
         self._known: dict[str, Iterator[Span | None]] = {}
         if self._special:
@@ -555,9 +557,8 @@ def _is_safe(text: str, index: int) -> bool:
     if text[index] == "&":
         piece = text[index : index + _BARE_ENTITY_CHARACTERS]
         return html.unescape(piece) == piece
-    return text[index] != "<" or not (
-        text[index + 1 : index + 2].isalpha() or text[index + 1 : index + 2] in {"/", "!", "?"}
-    )
+    following = text[index + 1 : index + 2]
+    return text[index] != "<" or not ((following.isascii() and following.isalpha()) or following in {"/", "!", "?"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

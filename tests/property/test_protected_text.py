@@ -116,6 +116,46 @@ def test_a_term_is_translated_as_the_caller_says() -> None:
     )
 
 
+_MESSAGES = st.recursive(
+    st.sampled_from(["You have ", "# files", "{name} ", "it's. ", "'{quoted}' ", "No! ", "\n"]),
+    lambda inner: st.builds(
+        "{{{}, {} one {{{}}} other{{{}}} }}".format,
+        st.sampled_from(["n", "0"]),
+        st.sampled_from(["plural,", "select,", "plural, offset:1", "selectordinal,"]),
+        inner,
+        st.lists(inner, max_size=3).map("".join),
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.lists(_MESSAGES, max_size=4).map("".join), st.sampled_from([TextFormat.PLAIN, TextFormat.HTML]))
+def test_plurals_translated_into_themselves_come_back(text: str, text_format: TextFormat) -> None:
+    translation = translate(FakeModel(max_source_tokens=200), text, format=text_format)
+
+    assert translation.hypotheses[0].text == text
+    assert not translation.warnings
+
+
+def test_the_texts_of_a_plural_are_translated_and_its_skeleton_stays() -> None:
+    queue = FakeQueue(lambda segment: (make_hypothesis(source_text(segment).upper()),))
+    text = "You have {n, plural, =0 {none} one {# <b>file</b> in {box}} other {# go. {g, select, f {hers} other {x}}}}."
+
+    target = translate(FakeModel(queue), text).hypotheses[0].text
+
+    assert target == (
+        "YOU HAVE {n, plural, =0 {NONE} one {# <b>FILE</b> IN {box}} other {# GO. {g, select, f {HERS} other {X}}}}."
+    )
+
+
+def test_braces_that_a_model_makes_up_are_quoted() -> None:
+    queue = FakeQueue(lambda segment: (make_hypothesis("a } b # c"),))
+
+    target = translate(FakeModel(queue), "{n, plural, other {files}}").hypotheses[0].text
+
+    assert target == "{n, plural, other {a '}' b '#' c}}"
+
+
 def forgetful(segment: Segment) -> Any:
     """Translate without what is protected, unless a prefix holds it."""
     prefix = TOKENIZER.decode(segment.search.target_prefix)

@@ -31,6 +31,7 @@ class ProtectedKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PROTECTED_KIND_CODE: _ClassVar[ProtectedKind]
     PROTECTED_KIND_TAG: _ClassVar[ProtectedKind]
     PROTECTED_KIND_COLON: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_ICU: _ClassVar[ProtectedKind]
 
 class AttentionDetail(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -89,6 +90,7 @@ PROTECTED_KIND_PATH: ProtectedKind
 PROTECTED_KIND_CODE: ProtectedKind
 PROTECTED_KIND_TAG: ProtectedKind
 PROTECTED_KIND_COLON: ProtectedKind
+PROTECTED_KIND_ICU: ProtectedKind
 ATTENTION_DETAIL_UNSPECIFIED: AttentionDetail
 ATTENTION_DETAIL_NONE: AttentionDetail
 ATTENTION_DETAIL_AVERAGED: AttentionDetail

@@ -21,6 +21,8 @@ def found(text: str, *terms: Term, **options: object) -> list[str]:
         ("Write to a.b+c@x-y.org.", ["a.b+c@x-y.org"]),
         ("/usr/bin/env, ~/notes, ./a, src/main.py.", ["/usr/bin/env", "~/notes", "./a", "src/main.py"]),
         (r"In C:\Windows\a.txt now", [r"C:\Windows\a.txt"]),
+        ("{n, plural, one {# a} other {b {c}}} x", ["{n, plural, one {# a} other {b {c}}}"]),
+        ("{n, plural, one {a} x", ["{a}"]),
         ("Use `a b` or ``c d``.", ["`a b`", "``c d``"]),
         ('A <ph id="1"/> and <b>x</b>', ['<ph id="1"/>', "<b>", "</b>"]),
     ],

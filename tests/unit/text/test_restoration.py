@@ -4,13 +4,14 @@ import pytest
 
 from service.datatypes import AlignmentLink, Span
 from service.requests import ProtectionOptions
-from service.text.blocks import Block, plain_block
+from service.text.blocks import Block, numbers_in, plain_block, protected_blocks
 from service.text.protection import compile_protection
 from service.text.restoration import Assembler, forced_prefix, restore
 
 
 def block_of(text: str) -> Block:
-    return plain_block(text, compile_protection(ProtectionOptions(), ()).find(text))
+    protection = compile_protection(ProtectionOptions(), ())
+    return protected_blocks(plain_block(text), protection, numbers_in(text))[0]
 
 
 def links_of(block: Block, target: str, pairs: Sequence[tuple[str, str]]) -> list[AlignmentLink]:
