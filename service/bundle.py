@@ -457,8 +457,11 @@ class Manifest(_Section):
     @model_validator(mode="after")
     def _fits_the_architecture(self) -> Self:
         shape, limits = self.architecture, self.limits
-        if max(self.special_ids.model_dump().values()) >= shape.vocabulary_size:
+        ids = self.special_ids
+        if max(ids.pad, ids.bos, ids.eos, ids.unk) >= shape.vocabulary_size:
             raise ValueError("a special id is outside the vocabulary")
+        if max(ids.pad, ids.eos, ids.unk) >= shape.num_source_tokens:
+            raise ValueError("a special id is outside the vocabulary of sources")
         for prefix, size in (
             (self.tokenization.source_prefix, shape.num_source_tokens),
             (self.tokenization.target_prefix, shape.vocabulary_size),

@@ -36,7 +36,7 @@ _SHAPE = {
     "max_position_embeddings": 64,
     "init_std": 0.4,  # so that tokens differ in probability
 }
-_EOS_LOGIT = 3.0
+_EOS_LOGIT = 5.0
 """Head start of EOS, so that most targets end before the limit."""
 
 
@@ -63,18 +63,29 @@ def pieces(model: bytes) -> list[str]:
     return [processor.IdToPiece(token_id) for token_id in range(processor.GetPieceSize())]
 
 
-def save_marian(directory: Path, *, tags: Sequence[str] = (), seed: int = 3, **options: Any) -> Any:
-    """Save a model as OPUS-MT's are: one vocabulary for the two SentencePiece models, padding last."""
+def save_marian(
+    directory: Path, *, tags: Sequence[str] = (), is_separate: bool = False, seed: int = 3, **options: Any
+) -> Any:
+    """Save a model as OPUS-MT's are: one vocabulary for the two SentencePiece models, padding last; or two of them."""
     directory.mkdir(parents=True)
     sides = {"source.spm": trained(SENTENCES[:4], size=60), "target.spm": trained(SENTENCES[4:], size=70)}
     for name, content in sides.items():
         (directory / name).write_bytes(content)
-    words = dict.fromkeys(piece for model in sides.values() for piece in pieces(model)[3:])
-    vocabulary = ["</s>", "<unk>", *words, *tags, "<pad>"]
-    _write_json(directory / "vocab.json", {piece: token_id for token_id, piece in enumerate(vocabulary)})
-    pad_id = len(vocabulary) - 1
+    words = [pieces(model)[3:] for model in sides.values()]
+    if is_separate:
+        vocabularies = {
+            name: ["</s>", "<unk>", "<pad>", *side] for name, side in zip(("vocab", "target_vocab"), words, strict=True)
+        }
+        options = {"share_encoder_decoder_embeddings": False, **options}
+    else:
+        vocabularies = {"vocab": ["</s>", "<unk>", *dict.fromkeys(words[0] + words[1]), *tags, "<pad>"]}
+    for name, vocabulary in vocabularies.items():
+        _write_json(directory / f"{name}.json", {piece: token_id for token_id, piece in enumerate(vocabulary)})
+    pad_id = vocabularies["vocab"].index("<pad>")
+    sizes = [len(vocabulary) for vocabulary in vocabularies.values()]
     special = {"pad_token_id": pad_id, "decoder_start_token_id": pad_id, "eos_token_id": 0, "bos_token_id": None}
-    fields = {"activation_function": "swish", "scale_embedding": True, "vocab_size": len(vocabulary), **special}
+    fields = {"activation_function": "swish", "scale_embedding": True, **special}
+    options = {"vocab_size": sizes[0], "decoder_vocab_size": sizes[-1], **options}
     model = _random(MarianMTModel, MarianConfig(**{**_SHAPE, **fields, **options}), seed)
     with torch.no_grad():
         model.final_logits_bias.normal_()
@@ -85,7 +96,7 @@ def save_marian(directory: Path, *, tags: Sequence[str] = (), seed: int = 3, **o
         "tokenizer_class": "MarianTokenizer",
         "source_lang": "en",
         "target_lang": "de",
-        "separate_vocabs": False,
+        "separate_vocabs": is_separate,
     }
     _write_json(directory / "tokenizer_config.json", settings)
     return model

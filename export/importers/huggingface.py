@@ -163,6 +163,10 @@ def read_huggingface(directory: Path, *, source_tag: str | None = None, target_t
     check_sizes(ModelConfig(**config), settings.path)
     text = _read_text(directory, kind, config, (source_tag, target_tag))
     model = ModelConfig(**config, unk_id=_special(text, "<unk>", directory))
+    if model.pad_id != _special(text, "<pad>", directory):
+        raise ImportFormatError(
+            f"{settings.path}: pad_token_id is {model.pad_id}, which is not <pad> in the vocabulary"
+        )
     if model.eos_id != _special(text, "</s>", directory):
         raise ImportFormatError(f"{settings.path}: eos_token_id is {model.eos_id}, which is not </s> in the vocabulary")
     for options in (settings, generation):
@@ -252,7 +256,7 @@ def _special(text: Text, piece: str, directory: Path) -> int:
     if piece not in text.pieces:
         raise ImportFormatError(f"{directory}: the vocabulary has no {piece}")
     token_id = text.pieces.index(piece)
-    if text.source_pieces is not None and text.source_pieces.index(piece) != token_id:
+    if text.source_pieces is not None and text.source_pieces[token_id : token_id + 1] != (piece,):
         raise ImportFormatError(f"{directory}: {piece} has different ids in the two vocabularies")
     return token_id
 
@@ -262,7 +266,6 @@ def _check_generation(options: ForeignConfig, config: ModelConfig, text: Text) -
     for key, value in (
         ("pad_token_id", config.pad_id),
         ("eos_token_id", config.eos_id),
-        ("bos_token_id", config.bos_id),
         ("decoder_start_token_id", config.decoder_start_id),
         ("bad_words_ids", [[config.pad_id]]),  # which the service never takes either
         ("suppress_tokens", []),
@@ -274,6 +277,7 @@ def _check_generation(options: ForeignConfig, config: ModelConfig, text: Text) -
     if text.target_prefix:
         options.ignore(["forced_bos_token_id"])  # the tag of whatever language; ours is the one that was asked for
     options.require("forced_bos_token_id")
+    options.ignore(["bos_token_id"])  # decoding begins with decoder_start_token_id
 
 
 class _Weights:
@@ -339,7 +343,9 @@ class _Weights:
         else:
             both = {"encoder.embedding.weight": [source, shared], "embedding.weight": [target, shared]}
             names = {**both, "projection.weight": [projection]}
-        tables = {ours: self._one_of(theirs) for ours, theirs in names.items()}
+        # Where nothing is tied, that of a stack is used if it is stored, and the shared one means nothing beside it.
+        is_tied = config.tied_embeddings != "none"
+        tables = {ours: self._one_of(theirs, is_tied=is_tied) for ours, theirs in names.items()}
         for name in {name for theirs in names.values() for name in theirs}:
             self._left.pop(name, None)
         if config.projection_bias:
@@ -347,13 +353,14 @@ class _Weights:
             tables["projection.bias"] = bias.flatten()
         return tables
 
-    def _one_of(self, names: list[str]) -> Tensor:
+    def _one_of(self, names: list[str], *, is_tied: bool) -> Tensor:
+        """Return the first of these tensors that is stored; tied ones must be the same."""
         found = {name: self._left[name] for name in names if name in self._left}
         if not found:
             raise ImportFormatError(f"{self._directory}: there is no tensor {names[0]}")
         first, *others = found
         for other in others:
-            if not torch.equal(found[first], found[other]):
+            if is_tied and not torch.equal(found[first], found[other]):
                 raise ImportFormatError(f"{self._directory}: {other} is not {first}, though config.json ties them")
         return found[first]
 

@@ -30,6 +30,7 @@ _HARMLESS: Final = (
     ),
     *("clean_up_tokenization_spaces", "return_tensors", "padding_side", "truncation_side", "processor_class"),
     *("num_madeup_words", "additional_special_tokens", "extra_special_tokens", "unk_id", "vocab", "model_type"),
+    "language_codes",
 )
 """Keys of `tokenizer_config.json` that do not change the ids of a text."""
 

@@ -286,6 +286,10 @@ def test_an_unknown_field_is_named_with_its_value(directory: Path) -> None:
         (lambda fields: fields["special_ids"].update(unk=2), "two special tokens share an id"),
         (lambda fields: fields["special_ids"].update(unk=1), "two special tokens share an id"),
         (lambda fields: fields["special_ids"].update(unk=8), "outside the vocabulary"),
+        (
+            lambda fields: fields["architecture"].update(source_vocabulary_size=3, tied_embeddings="decoder"),
+            "outside the vocabulary of sources",
+        ),
         (lambda fields: fields.update(tokenization={"target_prefix": [8]}), "of a prefix is outside the vocabulary"),
         (lambda fields: fields.update(tokenization={"source_pieces": "s.json"}), "source_pieces without pieces"),
         (lambda fields: fields.update(tokenization={"pieces": "../p.json"}), r"tokenization\.pieces is '\.\./p\.json'"),
