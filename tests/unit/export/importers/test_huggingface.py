@@ -97,11 +97,25 @@ def test_rules_of_generation_are_read_like_those_of_the_model(marian: Path) -> N
 
 def test_keys_of_old_configurations_that_say_what_is_so_anyway_are_no_error(marian: Path) -> None:
     old = {
-        **{"_num_labels": 3, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "classif_dropout": 0.0},
-        **{"add_bias_logits": False, "add_final_layer_norm": False, "normalize_before": False},
-        **{"normalize_embedding": False, "static_position_embeddings": True, "extra_pos_embeddings": 83},
-        **{"bad_words_ids": [[82]], "bos_token_id": 0, "num_beams": 6, "max_length": 512, "num_hidden_layers": 2},
-        **{"gradient_checkpointing": False, "output_past": True, "torch_dtype": "float16", "_name_or_path": "x"},
+        "_num_labels": 3,
+        "id2label": {"0": "LABEL_0"},
+        "label2id": {"LABEL_0": 0},
+        "classif_dropout": 0.0,
+        "add_bias_logits": False,
+        "add_final_layer_norm": False,
+        "normalize_before": False,
+        "normalize_embedding": False,
+        "static_position_embeddings": True,
+        "extra_pos_embeddings": 83,
+        "bad_words_ids": [[82]],
+        "bos_token_id": 0,
+        "num_beams": 6,
+        "max_length": 512,
+        "num_hidden_layers": 2,
+        "gradient_checkpointing": False,
+        "output_past": True,
+        "torch_dtype": "float16",
+        "_name_or_path": "x",
     }
     change(marian / "config.json", **old)
     expected = read_huggingface(marian)
