@@ -88,7 +88,7 @@ def save_marian(
     options = {"vocab_size": sizes[0], "decoder_vocab_size": sizes[-1], **options}
     model = _random(MarianMTModel, MarianConfig(**{**_SHAPE, **fields, **options}), seed)
     with torch.no_grad():
-        model.final_logits_bias.normal_()
+        model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(seed))
         model.final_logits_bias[0, 0] = _EOS_LOGIT
     model.generation_config.update(bad_words_ids=[[pad_id]], num_beams=6, renormalize_logits=True, max_length=64)
     model.save_pretrained(directory)
