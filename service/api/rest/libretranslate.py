@@ -17,13 +17,12 @@ from starlette.routing import Route
 from service.api import status
 from service.api.callers import peer_name
 from service.api.calls import REQUEST_ID_KEY, Call
-from service.api.pipeline import RequestPipeline, as_status
+from service.api.pipeline import as_status
 from service.api.rest.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
 from service.api.rest.json_mapping import json_object, to_json
 from service.api.rest.problems import problem
-from service.api.rest.translation import MODEL_SERVICE, TRANSLATION_SERVICE, language_pairs
-from service.api.servicer import ModelServicer, TranslationServicer, ended_after
-from service.api.settings import GrpcSettings
+from service.api.rest.translation import MODEL_SERVICE, TRANSLATION_SERVICE, HttpApi, language_pairs
+from service.api.servicer import ended_after
 from service.errors import DragomanError, InvalidFieldError
 from service.translate.options import MAX_BEAM_SIZE, MAX_TEXTS
 
@@ -41,21 +40,8 @@ _STATUSES: Mapping[HTTPStatus, HTTPStatus] = {
 """What LibreTranslate sends in place of statuses below 500; 400 for all others."""
 
 
-class LibreTranslateApi:
+class LibreTranslateApi(HttpApi):
     """Answers the routes of LibreTranslate."""
-
-    def __init__(
-        self,
-        pipeline: RequestPipeline,
-        *,
-        translation: TranslationServicer,
-        models: ModelServicer,
-        settings: GrpcSettings,
-    ) -> None:
-        self._pipeline = pipeline
-        self._translation = translation
-        self._models = models
-        self._settings = settings
 
     def routes(self) -> list[Route]:
         """Return what to add to the application."""

@@ -106,6 +106,8 @@ class HttpServer:
         for number in count(1):
             try:
                 accepted, address = await loop.sock_accept(self._socket)
+            except ConnectionError:  # its client has gone already
+                continue
             except OSError as error:
                 log.warning("a connection cannot be accepted", extra={"reason": str(error)})
                 await asyncio.sleep(_ACCEPT_RETRY_S)

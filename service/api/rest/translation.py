@@ -37,8 +37,8 @@ Outcome = bytes | status.Answer | None
 """A response, an error, or None if a stream has sent all there is to send."""
 
 
-class TranslationApi:
-    """Answers the routes of the API."""
+class HttpApi:
+    """What an API over HTTP answers with: the pipeline and the methods of gRPC."""
 
     def __init__(
         self,
@@ -53,6 +53,10 @@ class TranslationApi:
         self._translation = translation
         self._models = models
         self._settings = settings
+
+
+class TranslationApi(HttpApi):
+    """Answers the routes of the contract."""
 
     def routes(self) -> list[Route]:
         """Return what to add to the application."""
