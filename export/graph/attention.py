@@ -34,14 +34,7 @@ def build_attention(
     What comes after a target's own tokens, or after a source's, has no influence on its weights.
     """
     graph = GraphBuilder("attention")
-    writer = _AttentionWriter(
-        graph=graph,
-        config=config,
-        weights=weights,
-        arithmetic=arithmetic,
-        float_type=float_type,
-        max_tokens=max_target_tokens,
-    )
+    writer = _AttentionWriter(graph, config, weights, arithmetic, float_type, max_target_tokens)
     inputs = _declare_inputs(graph, config, float_type)
     token_ids = inputs["token_ids"]
     attend_self = writer.attend_self(writer.causal_mask(token_ids))

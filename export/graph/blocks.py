@@ -47,7 +47,7 @@ def projection_table(config: ModelConfig) -> str:
     return PROJECTION if config.tied_embeddings == "none" else EMBEDDING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NetworkWriter:
     """Writes blocks of one network into one graph."""
 

@@ -36,14 +36,7 @@ def build_decoder(
 ) -> ir.Model:
     """Return the graph of one decoder step; its tensors are described by `service.bundle.graph_tensors`."""
     graph = GraphBuilder("decoder")
-    writer = _DecoderWriter(
-        graph=graph,
-        config=config,
-        weights=weights,
-        arithmetic=arithmetic,
-        float_type=float_type,
-        max_tokens=max_target_tokens,
-    )
+    writer = _DecoderWriter(graph, config, weights, arithmetic, float_type, max_target_tokens)
     inputs = _declare_inputs(graph, config, float_type)
     inputs["num_rows"] = graph.op("Shape", inputs["token_ids"], start=1, end=2)  # K, as int64 [1]
 

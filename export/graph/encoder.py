@@ -25,14 +25,7 @@ def build_encoder(
     Source positions at and beyond a segment's length have no influence on those before, bit for bit.
     """
     graph = GraphBuilder("encoder")
-    writer = _EncoderWriter(
-        graph=graph,
-        config=config,
-        weights=weights,
-        arithmetic=arithmetic,
-        float_type=float_type,
-        max_tokens=max_source_tokens,
-    )
+    writer = _EncoderWriter(graph, config, weights, arithmetic, float_type, max_source_tokens)
     dtypes = graph_tensors(config.num_decoder_layers, float_type).encoder.inputs
     source_ids = graph.input("source_ids", dtypes["source_ids"], ["B", "S"])
     source_lengths = graph.input("source_lengths", dtypes["source_lengths"], ["B"])
