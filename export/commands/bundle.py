@@ -43,7 +43,11 @@ _AGREEMENT_SENTENCES = 100
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
     parser.add_argument(
-        "--checkpoint", type=Path, required=True, metavar="PATH", help="checkpoint of a run, or the run's folder"
+        "--checkpoint",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="checkpoint of a run, the run's folder, or what `import` made",
     )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory to make; must not exist")
     parser.add_argument("--name", required=True, help="of the model, such as en-de")
@@ -75,8 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="products that int8 leaves in 32-bit floats, separated by commas: "
         f"{', '.join(f'{kind} ({_KIND_HELP[kind]})' for kind in ProductKind)} (none)",
     )
-    parser.add_argument("--max-source-tokens", type=int, metavar="N", help="EOS counted (longest the run learned from)")
-    parser.add_argument("--max-target-tokens", type=int, metavar="N", help="EOS counted (longest the run learned from)")
+    parser.add_argument("--max-source-tokens", type=int, metavar="N", help="EOS counted (longest it learned from)")
+    parser.add_argument("--max-target-tokens", type=int, metavar="N", help="EOS counted (longest it learned from)")
     parser.add_argument("--licence", default="NOASSERTION", metavar="SPDX", help="of the model (NOASSERTION)")
     parser.add_argument("--attribution", default="", metavar="TEXT", help="who must be named")
     parser.add_argument(

@@ -32,7 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
     parser.add_argument("--bundle", type=Path, required=True, metavar="DIR", help="the bundle to verify")
     parser.add_argument(
-        "--checkpoint", type=Path, required=True, metavar="PATH", help="what it was made from: checkpoint or run folder"
+        "--checkpoint",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="what it was made from: checkpoint, run folder or import",
     )
     parser.add_argument(
         "--original",
