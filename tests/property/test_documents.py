@@ -81,7 +81,7 @@ def test_what_is_between_sentences_is_copied_verbatim(text: str, language: str, 
     }  # else a sentence that is nothing but a tag is none
     request = _request(text, (language, language), unprotected)
 
-    sentences = _document(request, FakeQueue(echo), window=window, longest=64)
+    sentences = _document(request, FakeQueue(echo), window=window, longest=10_000)  # none is split
 
     assert "".join(sentence.text for sentence in sentences) == text
     places = [sentence.sentence.source for sentence in sentences if sentence.sentence]
