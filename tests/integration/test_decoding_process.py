@@ -226,7 +226,7 @@ def test_a_call_in_the_batch_of_a_killed_process_is_internal_and_the_next_one_is
 
 @pytest.mark.slow
 def test_a_stopped_process_is_killed_and_started_again_though_it_never_goes_on(tiny_model: Path) -> None:
-    with ready_server(tiny_model, DRAGOMAN_SCHEDULING__MAX_STEP_S="0.5") as server:
+    with ready_server(tiny_model, DRAGOMAN_SCHEDULING__MAX_STEP_S="3") as server:
         assert code_name(server.call("A man.")) == "OK"
         call, stopped = server.held_call(), server.child()
 
