@@ -400,7 +400,9 @@ class _Reader:
             if tag.name in _PREFORMATTED and not self.is_xml:
                 self._num_preformatted = max(0, self._num_preformatted + (-1 if tag.is_closing else 1))
         for _, value, quote in tag.attributes:
-            builder = BlockBuilder(start=value.start, numbers=stand_in_numbers(self._taken), escapes="&<>" + quote)
+            builder = BlockBuilder(
+                start=value.start, numbers=stand_in_numbers(self._taken), escapes=("&<" if self.is_xml else "&") + quote
+            )
             _add_text(builder, self.text, value, keeps_space=True)
             self._add_block(builder, value)
 

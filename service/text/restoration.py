@@ -14,7 +14,7 @@ import html
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from service.datatypes import AlignmentLink, Span
@@ -422,6 +422,8 @@ class _Writer:
         self._position = 0
         """How much of the target is written."""
         self._gap_start = 0
+        self._in_doubt: list[tuple[int, str]] = []
+        """Items that end in a character of markup which stands for itself in the source, and these."""
         self._tags: list[int] = []
         """Met since the last cell."""
 
@@ -437,6 +439,11 @@ class _Writer:
     def end(self) -> None:
         """Write what is left."""
         self._write_gap(len(self._target))
+        for index, char in self._in_doubt:  # what follows it is no text after all, but a tag
+            if any(item.raw is not None and item.source is None for item in self.items[index + 1 : index + 2]):
+                item = self.items[index]
+                text = item.text.removesuffix(self._spellings.escaped(char)) + char
+                self.items[index] = replace(item, text=text)
 
     def _write_gap(self, end: int) -> None:
         """Write what is between two cells: white space, each tag at the place in it where it was in the source."""
@@ -483,6 +490,8 @@ class _Writer:
         """Write a range of the target, in the spelling of the source where it has one."""
         for text, raw in self._spellings.spelled(self._target, start, end):
             self.items.append(Item(text=text, raw=raw, source=source, weight=weight))
+        if start < end and self._spellings.is_last_in_doubt:
+            self._in_doubt.append((len(self.items) - 1, self._target[end - 1]))
 
 
 class _Spellings:
@@ -495,6 +504,8 @@ class _Spellings:
         }
         self._special = special | set(self._escapes)
         self._known: dict[str, Iterator[Span | None]] = {}
+        self.is_last_in_doubt = False
+        """Whether the last character written stands for itself in the source, and was escaped for what follows it."""
         if self._special:
             self._known = {char: iter(spans) for char, spans in self._occurrences(block).items()}
 
@@ -522,6 +533,7 @@ class _Spellings:
                 yield target[start:end], None
             return
         plain: list[str] = []
+        self.is_last_in_doubt = False
         for index in range(start, end):
             char = target[index]
             if _character(char) not in self._special:
@@ -532,6 +544,7 @@ class _Spellings:
                 plain.append(char)
             elif raw is None or raw is _UNKNOWN:
                 plain.append(self.escaped(char))
+                self.is_last_in_doubt = raw is None and index == end - 1
             else:
                 if plain:
                     yield "".join(plain), None
