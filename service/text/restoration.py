@@ -27,6 +27,9 @@ _GAP_COST = 0.6
 _WORD = re.compile(r"\w+|[^\w\s]")
 _NO_SPACE_AFTER = frozenset("([{<\"'„“‚‘«»-/")
 _NO_SPACE_BEFORE = frozenset(")]}>\"'”’“»,.;:!?-/")
+_CONTEXT_CHARACTERS = 10
+"""What must follow a bare `<` as in the source: there it begins no tag, in a title for instance."""
+
 _BARE_ENTITY_CHARACTERS = 40
 """More than the longest name of a character reference has."""
 
@@ -503,15 +506,15 @@ class _Spellings:
             char: html.escape(char) if html.escape(char) != char else f"'{char}'" for char in block.escapes
         }
         self._special = special | set(self._escapes)
-        self._known: dict[str, Iterator[Span | None]] = {}
+        self._known: dict[str, Iterator[Span | str]] = {}
         self.is_last_in_doubt = False
         """Whether the last character written stands for itself in the source, and was escaped for what follows it."""
         if self._special:
             self._known = {char: iter(spans) for char, spans in self._occurrences(block).items()}
 
-    def _occurrences(self, block: Block) -> dict[str, list[Span | None]]:
-        """Return how each occurrence of a special character is spelled; None: as it is."""
-        known: dict[str, list[Span | None]] = {char: [] for char in self._special}
+    def _occurrences(self, block: Block) -> dict[str, list[Span | str]]:
+        """Return how each occurrence of a special character is spelled; if as it is, what follows it."""
+        known: dict[str, list[Span | str]] = {char: [] for char in self._special}
         position = 0
         for piece in block.pieces:
             self._note(known, block.text[position : piece.start])
@@ -521,10 +524,10 @@ class _Spellings:
         self._note(known, block.text[position:])
         return known
 
-    def _note(self, known: dict[str, list[Span | None]], text: str) -> None:
-        for char in map(_character, text):
+    def _note(self, known: dict[str, list[Span | str]], text: str) -> None:
+        for index, char in enumerate(map(_character, text)):
             if char in self._special:
-                known[char].append(None)
+                known[char].append(text[index + 1 : index + 1 + _CONTEXT_CHARACTERS])
 
     def spelled(self, target: str, start: int, end: int) -> Iterator[tuple[str, Span | None]]:
         """Yield a range of the target in pieces: text, or a range of the message instead."""
@@ -540,11 +543,11 @@ class _Spellings:
                 plain.append(char)
                 continue
             raw = next(self._known[_character(char)], _UNKNOWN)
-            if raw is None and _is_safe(target, index):
+            if isinstance(raw, str) and _is_safe(target, index, raw):
                 plain.append(char)
-            elif raw is None or raw is _UNKNOWN:
+            elif isinstance(raw, str) or raw is _UNKNOWN:
                 plain.append(self.escaped(char))
-                self.is_last_in_doubt = raw is None and index == end - 1
+                self.is_last_in_doubt = isinstance(raw, str) and index == end - 1
             else:
                 if plain:
                     yield "".join(plain), None
@@ -565,11 +568,13 @@ def _character(char: str) -> str:
     return " " if char.isspace() else char
 
 
-def _is_safe(text: str, index: int) -> bool:
-    """Whether a character of markup that stands for itself in the source can do so here."""
+def _is_safe(text: str, index: int, followed_by: str) -> bool:
+    """Whether a character of markup that stands for itself in the source, before other text, can do so here."""
     if text[index] == "&":
         piece = text[index : index + _BARE_ENTITY_CHARACTERS]
         return html.unescape(piece) == piece
+    if followed_by and text[index + 1 : index + 1 + len(followed_by)] == followed_by:
+        return True
     following = text[index + 1 : index + 2]
     return text[index] != "<" or not ((following.isascii() and following.isalpha()) or following in {"/", "!", "?"})
 
