@@ -517,17 +517,20 @@ class _Spellings:
         known: dict[str, list[Span | str]] = {char: [] for char in self._special}
         position = 0
         for piece in block.pieces:
-            self._note(known, block.text[position : piece.start])
+            self._note(known, block, position, piece.start)
             if piece.role is Role.SPELLING:
                 known[_character(block.text[piece.start])].append(piece.source)
             position = piece.end
-        self._note(known, block.text[position:])
+        self._note(known, block, position, len(block.text))
         return known
 
-    def _note(self, known: dict[str, list[Span | str]], text: str) -> None:
-        for index, char in enumerate(map(_character, text)):
-            if char in self._special:
-                known[char].append(text[index + 1 : index + 1 + _CONTEXT_CHARACTERS])
+    def _note(self, known: dict[str, list[Span | str]], block: Block, start: int, end: int) -> None:
+        for index in range(start, end):
+            char = _character(block.text[index])
+            if char == "&" and char in self._special:
+                known[char].append(_after_ampersand(block, index + 1))
+            elif char in self._special:
+                known[char].append(block.text[index + 1 : min(end, index + 1 + _CONTEXT_CHARACTERS)])
 
     def spelled(self, target: str, start: int, end: int) -> Iterator[tuple[str, Span | None]]:
         """Yield a range of the target in pieces: text, or a range of the message instead."""
@@ -568,11 +571,22 @@ def _character(char: str) -> str:
     return " " if char.isspace() else char
 
 
+def _after_ampersand(block: Block, start: int) -> str:
+    """Return what follows a `&` that stands for itself, stand-ins included; where a tag does, what follows none."""
+    end = start + _BARE_ENTITY_CHARACTERS
+    index = bisect_left(block.pieces, start, key=lambda piece: piece.start)
+    while index < len(block.pieces) and block.pieces[index].start < end:
+        if block.pieces[index].role is not Role.STAND_IN:
+            return "\0"
+        index += 1
+    return block.text[start:end]
+
+
 def _is_safe(text: str, index: int, followed_by: str) -> bool:
     """Whether a character of markup that stands for itself in the source, before other text, can do so here."""
     if text[index] == "&":
-        piece = text[index : index + _BARE_ENTITY_CHARACTERS]
-        return html.unescape(piece) == piece
+        piece = text[index : index + 1 + _BARE_ENTITY_CHARACTERS]
+        return piece[1:] == followed_by or html.unescape(piece) == piece
     if followed_by and text[index + 1 : index + 1 + len(followed_by)] == followed_by:
         return True
     following = text[index + 1 : index + 2]
