@@ -20,6 +20,7 @@ _MAX_PIECE_CHARACTERS: Final = 32  # more than any piece of a vocabulary has; a 
 _MAX_WARNING_CHARACTERS: Final = 1000
 _ROUNDING: Final = 1e-4
 _SURE_WORD: Final = "man"  # a text with this word has something to translate
+_MAY_BE_PROTECTED: Final = re.compile(r"[<{%$`@/\\]|www\.|mailto:")  # what is protected has one of these, and is copied
 
 
 def translate_faults(
@@ -137,7 +138,7 @@ def _text_faults(
         yield "the translation has a NUL that was not sent"
     if not sentences and is_complete and source != target:
         yield "a text without a sentence is not copied"
-    if not sentences and is_complete and _SURE_WORD in source:
+    if not sentences and is_complete and _SURE_WORD in source and not _MAY_BE_PROTECTED.search(source):
         yield "a text with a word in it was not translated"
     at_source = at_target = 0
     for sentence in sentences:
@@ -162,7 +163,8 @@ def _sentence_faults(source: str, target: str, sentence: pb.Sentence, options: p
         yield "a sentence without a letter or digit was translated"
     if sentence.num_source_tokens < 1 or num_tokens < 1:
         yield "a sentence has no tokens"
-    copied = len(source) if sentence.is_split else 0  # at most: the text between its parts
+    # At most: the text between its parts, and what is protected.
+    copied = len(source) if sentence.is_split or _MAY_BE_PROTECTED.search(source) else 0
     if len(target) - copied > _MAX_PIECE_CHARACTERS * num_tokens:
         yield f"{num_tokens} target tokens came to {len(target)} characters"
     limit = options.max_target_tokens if options.HasField("max_target_tokens") else math.inf
