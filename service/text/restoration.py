@@ -30,8 +30,8 @@ _NO_SPACE_BEFORE = frozenset(")]}>\"'”’“»,.;:!?-/")
 _CONTEXT_CHARACTERS = 10
 """What must follow a bare `<` as in the source: there it begins no tag, in a title for instance."""
 
-_BARE_ENTITY_CHARACTERS = 40
-"""More than the longest name of a character reference has."""
+_REFERENCE_RUN = re.compile(r"[A-Za-z0-9#;]{1,40}")
+"""What a character reference can be made of, and more than the longest has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -572,21 +572,26 @@ def _character(char: str) -> str:
 
 
 def _after_ampersand(block: Block, start: int) -> str:
-    """Return what follows a `&` that stands for itself, stand-ins included; where a tag does, what follows none."""
-    end = start + _BARE_ENTITY_CHARACTERS
+    """Return what might be read as a reference with a `&` that stands for itself; what is never written if tags do."""
+    run = _reference_run(block.text, start)
     index = bisect_left(block.pieces, start, key=lambda piece: piece.start)
-    while index < len(block.pieces) and block.pieces[index].start < end:
+    while index < len(block.pieces) and block.pieces[index].start < start + len(run):
         if block.pieces[index].role is not Role.STAND_IN:
             return "\0"
         index += 1
-    return block.text[start:end]
+    return run
+
+
+def _reference_run(text: str, start: int) -> str:
+    match = _REFERENCE_RUN.match(text, start)
+    return match[0] if match else ""
 
 
 def _is_safe(text: str, index: int, followed_by: str) -> bool:
     """Whether a character of markup that stands for itself in the source, before other text, can do so here."""
     if text[index] == "&":
-        piece = text[index : index + 1 + _BARE_ENTITY_CHARACTERS]
-        return piece[1:] == followed_by or html.unescape(piece) == piece
+        run = _reference_run(text, index + 1)
+        return run == followed_by or html.unescape(f"&{run}") == f"&{run}"
     if followed_by and text[index + 1 : index + 1 + len(followed_by)] == followed_by:
         return True
     following = text[index + 1 : index + 2]
