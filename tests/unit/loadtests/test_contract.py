@@ -66,7 +66,8 @@ def faults_with(changes: Mapping[str, Any]) -> str:
 
 def test_a_good_answer_has_no_fault() -> None:
     own_nul = {"best.text": "- Ein\0Mann.\n\tZwei.", "request.target_prefixes": lambda of: of.extend(["Ein\0", ""])}
-    assert faults_with({}) == faults_with(own_nul) == ""
+    drawn = {"best.text": "- Ein\0Mann.\n\tZwei.", "request.options.sampling": lambda of: of.SetInParent()}
+    assert faults_with({}) == faults_with(own_nul) == faults_with(drawn) == ""
 
 
 @pytest.mark.parametrize(
