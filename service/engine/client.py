@@ -509,8 +509,9 @@ class EngineClient:
                     hypotheses=ended.hypotheses, num_steps=ended.num_steps, timings=timings, guard=ended.guard
                 )
                 self._count(pending, result)  # before the answer, so that it is in the figures by then
-                with self._lock:
-                    self._results.put(pending.segment, result)
+                if self._settings.max_cached_bytes:
+                    with self._lock:
+                        self._results.put(pending.segment, result)
                 pending.answer(result)
         finally:
             pending.answer(EngineError("decoding failed"))  # unless it is answered

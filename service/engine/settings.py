@@ -26,8 +26,8 @@ class SchedulingSettings(BaseModel):
 
     max_cached_bytes: int = Field(default=0, ge=0, le=64 << 30)
     """Memory for the results of sentences that were decoded before, for each model version: the same sentence with the
-    same options gets the same answer without decoding. 0: off, since whoever may call can tell by the time of an answer
-    whether somebody had the same sentence translated."""
+    same options gets the same answer without decoding. 0: off, since a caller can tell by the time of an answer
+    whether another caller had the same sentence translated."""
 
     max_batch_segments: int = Field(default=32, ge=1)
     """Segments decoded together by one thread. On a CPU a network as large as Transformer-base gains nothing beyond 16,
