@@ -98,20 +98,22 @@ def run(args: argparse.Namespace) -> int:
     if args.output:
         lines = [" ".join(text.splitlines()) for text in done.texts]
         args.output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    metrics = _metrics()
+    measured = {name: metric.corpus_score(done.texts, [references]) for name, metric in metrics.items()}
     scores = [
         Score(
             metric=name,
-            value=round(value, 2),
+            value=round(float(measured[name].score), 2),
             data=_name(args.data, args.limit) + done.data_suffix,
-            signature=signature,
+            signature=str(metric.get_signature()),
             precision=done.precision,
             beam_size=args.beam,
         )
-        for name, value, signature in _measure(done.texts, references)
+        for name, metric in metrics.items()
     ]
     for score in scores:
         print(f"{score.metric} {score.value:.2f}  {score.signature}")
-    length = BLEU().corpus_score(done.texts, [references])
+    length: Any = measured["BLEU"]
     ratio = length.sys_len / max(length.ref_len, 1)
     print(f"length ratio {ratio:.3f}: {length.sys_len:,} words, {length.ref_len:,} in the references")
     for line in (*done.report, *_compared(done.texts, other, references)):
@@ -216,13 +218,6 @@ def _name(paths: list[Path], limit: int | None) -> str:
 
 def _metrics() -> dict[str, Metric]:
     return {"BLEU": BLEU(), "chrF": CHRF(), "TER": TER()}
-
-
-def _measure(translations: tuple[str, ...], references: list[str]) -> list[tuple[str, float, str]]:
-    """Return name, value and signature of each metric."""
-    metrics = _metrics()
-    measured = {name: metric.corpus_score(translations, [references]) for name, metric in metrics.items()}
-    return [(name, float(measured[name].score), str(metric.get_signature())) for name, metric in metrics.items()]
 
 
 def _compared(ours: tuple[str, ...], theirs: tuple[str, ...] | None, references: list[str]) -> list[str]:
