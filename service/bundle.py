@@ -37,8 +37,8 @@ SCHEMA_VERSION: Final = 4
 2: graphs may share a file of weights, a precision may have an attention graph, and has its own description of tensors.
 3: a precision may say where its int8 weights lie in that file; there may be a shortlist.
 4: sources may have a SentencePiece model of their own, tokens may have other ids than SentencePiece's, sources and
-   targets may begin with fixed tokens, decoding may begin with padding or EOS, and the network may differ from that of
-   the paper.
+   targets may begin with fixed tokens, sources may end with others than EOS or with none, decoding may begin with
+   padding or EOS, and the network may differ from that of the paper.
 """
 
 _READABLE_VERSIONS: Final = (1, 2, 3, SCHEMA_VERSION)
@@ -364,6 +364,8 @@ class Tokenization(_Section):
     """The same for sources, if their vocabulary is not that of targets."""
     source_prefix: _Prefix = ()
     """Tokens that every source begins with, such as the tag of a language."""
+    source_suffix: _Prefix | None = None
+    """Tokens that every source ends with; None: EOS. Models of OpenNMT-py have nothing there."""
     target_prefix: _Prefix = ()
     """Tokens that every target is made to begin with."""
 
@@ -464,6 +466,7 @@ class Manifest(_Section):
             raise ValueError("a special id is outside the vocabulary of sources")
         for prefix, size in (
             (self.tokenization.source_prefix, shape.num_source_tokens),
+            (self.tokenization.source_suffix or (), shape.num_source_tokens),
             (self.tokenization.target_prefix, shape.vocabulary_size),
         ):
             if max(prefix, default=0) >= size:

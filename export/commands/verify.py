@@ -107,7 +107,7 @@ class _Verification:
         exact = self.models[_EXACT]
         limits = (exact.max_source_tokens, exact.max_target_tokens)
         ids = exact.tokenizer.encode_pair(pair.source, pair.target)
-        source, target = ([*side[:-1][: limit - 1], side[-1]] for side, limit in zip(ids, limits, strict=True))
+        source, target = ([*side[:-1][: limit - 1], *side[-1:]] for side, limit in zip(ids, limits, strict=True))
         return source, target
 
 

@@ -104,10 +104,6 @@ class Tokenizer(Protocol):
     """Text to token ids and back."""
 
     @property
-    def eos_id(self) -> int:
-        """Ends every source."""
-
-    @property
     def unk_id(self) -> int:
         """Stands for what the vocabulary cannot spell."""
 
@@ -116,11 +112,15 @@ class Tokenizer(Protocol):
         """What every source begins with."""
 
     @property
+    def source_suffix(self) -> tuple[int, ...]:
+        """What every source ends with, nearly always EOS."""
+
+    @property
     def target_prefix(self) -> tuple[int, ...]:
         """What every target is made to begin with."""
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a source, without prefix and EOS."""
+        """Return the token ids of a source, without prefix and suffix."""
 
     def encode_target(self, text: str) -> list[int]:
         """Return the token ids of a target, without prefix and EOS."""
@@ -371,7 +371,7 @@ class TextPipeline:
 
         Those of a sentence that is split have room for `num_reserved` tokens more.
         """
-        added = len(self._tokenizer.source_prefix) + 1  # and EOS
+        added = len(self._tokenizer.source_prefix) + len(self._tokenizer.source_suffix)
         limit = self._model.max_source_tokens - added
 
         def encode(span: Span) -> list[int]:
@@ -393,7 +393,7 @@ class TextPipeline:
         return [(part, encode(part)) for part in parts]
 
     def _segment(self, token_ids: list[int], text_index: int, segment_index: int, block: Block | None) -> Segment:
-        source_ids = (*self._tokenizer.source_prefix, *token_ids, self._tokenizer.eos_id)
+        source_ids = (*self._tokenizer.source_prefix, *token_ids, *self._tokenizer.source_suffix)
         field, prefix = self._prefix(text_index) if segment_index == 0 else ("", ())
         tags = self._tokenizer.target_prefix
         prefix = (*tags, *prefix)

@@ -106,7 +106,7 @@ class SentencePieceTokenizer:
 
         def vocabulary(model: SentencePieceProcessor, pieces_name: str | None) -> _Vocabulary:
             pieces = None if pieces_name is None else _load_pieces(model_file.parent / pieces_name)
-            never = self._without_text.union(tokenization.source_prefix)
+            never = self._without_text.union(tokenization.source_prefix, tokenization.source_suffix or ())
             return _Vocabulary(model, pieces, unk_id=own.unk, never=never)
 
         self._target = self._source = vocabulary(processor, tokenization.pieces)
@@ -119,11 +119,14 @@ class SentencePieceTokenizer:
         self.bos_id: int = own.bos
         """What the decoder starts from."""
         self.eos_id: int = own.eos
-        """Ends every source and every finished target."""
+        """Ends every finished target, and sources unless `source_suffix` says otherwise."""
         self.unk_id: int = own.unk
         """Stands for what the vocabulary cannot spell; not met in texts where the model falls back to bytes."""
         self.source_prefix: tuple[int, ...] = tokenization.source_prefix
         """What every source begins with; `encode` leaves it out."""
+        suffix = tokenization.source_suffix
+        self.source_suffix: tuple[int, ...] = (own.eos,) if suffix is None else suffix
+        """What every source ends with; `encode` leaves it out."""
         self.target_prefix: tuple[int, ...] = tokenization.target_prefix
         """What every target is made to begin with; it has no text."""
         self.vocabulary_size: int = self._target.size
@@ -132,7 +135,7 @@ class SentencePieceTokenizer:
         """Token ids of sources are below this."""
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a source, without prefix and EOS; empty if nothing visible is in it."""
+        """Return the token ids of a source, without prefix and suffix; empty if nothing visible is in it."""
         return self._source.encode(text)
 
     def encode_target(self, text: str) -> list[int]:
@@ -140,9 +143,9 @@ class SentencePieceTokenizer:
         return self._target.encode(text)
 
     def encode_pair(self, source: str, target: str) -> tuple[list[int], list[int]]:
-        """Return all token ids of a source and a target: prefix, text, EOS."""
-        ids = [*self.source_prefix, *self.encode(source)], [*self.target_prefix, *self.encode_target(target)]
-        return [*ids[0], self.eos_id], [*ids[1], self.eos_id]
+        """Return all token ids of a source and a target: prefix, text, suffix or EOS."""
+        source_ids = [*self.source_prefix, *self.encode(source), *self.source_suffix]
+        return source_ids, [*self.target_prefix, *self.encode_target(target), self.eos_id]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of a target; special tokens and prefix are skipped, bytes that are no UTF-8 become U+FFFD."""

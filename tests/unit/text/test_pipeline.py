@@ -366,6 +366,16 @@ def test_tags_count_as_tokens_of_the_source() -> None:
         _pipeline("Five.", model=model, long_sentences=REFUSE).plan()
 
 
+def test_sources_end_with_what_the_model_learned_to_see_there() -> None:
+    class WithoutEos(CharacterTokenizer):
+        source_suffix = ()
+
+    model = FakeModel(tokenizer=WithoutEos(), max_source_tokens=4)
+
+    (part,) = _pipeline("One.", model=model).plan()[0].parts
+    assert part.segment.source_ids == tuple(TOKENIZER.encode("One."))
+
+
 def test_a_target_too_short_for_the_tag_of_its_language_is_rejected() -> None:
     model = FakeModel(tokenizer=_TaggedTokenizer())
 

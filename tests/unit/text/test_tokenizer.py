@@ -189,10 +189,18 @@ class _TwoModels:
         (directory / "pieces.json").write_text(json.dumps(self.pieces), encoding="utf-8")
 
     def open(
-        self, *, source_prefix: tuple[int, ...] = (), target_prefix: tuple[int, ...] = ()
+        self,
+        *,
+        source_prefix: tuple[int, ...] = (),
+        source_suffix: tuple[int, ...] | None = None,
+        target_prefix: tuple[int, ...] = (),
     ) -> SentencePieceTokenizer:
         tokenization = Tokenization(
-            source_model="source.spm", pieces="pieces.json", source_prefix=source_prefix, target_prefix=target_prefix
+            source_model="source.spm",
+            pieces="pieces.json",
+            source_prefix=source_prefix,
+            source_suffix=source_suffix,
+            target_prefix=target_prefix,
         )
         return SentencePieceTokenizer(self.file, tokenization, SpecialIds(pad=_PAD, bos=_PAD, eos=_EOS, unk=_UNK))
 
@@ -265,6 +273,18 @@ def test_no_text_becomes_a_special_token_or_the_tag_of_a_language(two_models: _T
 
     assert not {_PAD, _EOS, tag} & set(token_ids)
     assert tokenizer.token_id(">>de<<") is tokenizer.token_id("</s>") is tokenizer.token_id("") is None
+
+
+@pytest.mark.parametrize(("suffix", "end"), [(None, [_EOS]), ((), []), ((_EOS, _PAD), [_EOS, _PAD])])
+def test_sources_end_with_eos_unless_the_model_learned_otherwise(
+    two_models: _TwoModels, suffix: tuple[int, ...] | None, end: list[int]
+) -> None:
+    tokenizer = two_models.open(source_suffix=suffix)
+
+    source, target = tokenizer.encode_pair("quick fox", "Hund")
+
+    assert source == tokenizer.encode("quick fox") + end
+    assert target == [*tokenizer.encode_target("Hund"), _EOS]
 
 
 def test_the_prefix_of_targets_has_no_text(two_models: _TwoModels) -> None:

@@ -25,6 +25,7 @@ class CharacterTokenizer:
     eos_id = EOS
     unk_id = ord("☃") + FIRST_CHARACTER
     source_prefix: tuple[int, ...] = ()
+    source_suffix: tuple[int, ...] = (EOS,)
     target_prefix: tuple[int, ...] = ()
 
     def encode(self, text: str) -> list[int]:
