@@ -11,10 +11,13 @@ from service.bundle import Activation, NormKind, Positions, SinusoidLayout, Tied
 _SIZES = ("vocabulary_size", "d_model", "num_heads", "ffn_size", "num_encoder_layers", "num_decoder_layers")
 _OPTIONAL_SIZES = ("head_dim", "num_kv_heads", "max_positions", "source_vocabulary_size")
 
+DROPOUTS = ("dropout", "attention_dropout")
+"""Fields of training only: a run that is resumed may change them, and no bundle has them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Hyper-parameters that fix every tensor of a model and what is computed with it, and its dropout.
+    """Hyper-parameters that fix every tensor of a model and what is computed with it, and its dropouts.
 
     The defaults of what has one are the network of the paper; a bundle's `service.bundle.Architecture` says the same.
     """
@@ -39,6 +42,9 @@ class ModelConfig:
 
     dropout: float = 0.1
     """Probability of dropping an element of a sublayer's output or of the embedded input, from 0 to below 1."""
+
+    attention_dropout: float = 0.0
+    """Probability of dropping an attention weight, from 0 to below 1; the paper drops none."""
 
     norm: Literal["pre", "post"] = "post"
     """Layer normalisation after each residual sum (post, as in the paper) or before each sublayer (pre)."""
@@ -138,7 +144,7 @@ class ModelConfig:
             ("d_model", self.d_model, is_even, f"an even multiple of num_heads={heads}"),
             ("num_kv_heads", kv_heads, heads % kv_heads == 0, f"a divisor of num_heads={heads}"),
             ("head_dim", self.head_size, not is_rotary or self.head_size % 2 == 0, "even with rotary positions"),
-            ("dropout", self.dropout, 0 <= self.dropout < 1, "at least 0 and below 1"),
+            *((name, getattr(self, name), 0 <= getattr(self, name) < 1, "at least 0 and below 1") for name in DROPOUTS),
             ("norm_epsilon", self.norm_epsilon, 0 < self.norm_epsilon < 1, "above 0 and below 1"),
             ("position_offset", offset, 0 <= offset <= (1000 if is_added else 0), "0 to 1000, or 0 if none are added"),
             ("max_positions", self.max_positions, (self.max_positions is not None) == is_learned, "learned positions"),

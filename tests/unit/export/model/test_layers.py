@@ -98,6 +98,19 @@ def test_a_query_that_sees_one_key_gets_its_value() -> None:
     assert torch.equal(attended, VALUE)
 
 
+def test_attention_weights_are_dropped_in_training_only() -> None:
+    torch.manual_seed(1)
+    attention, states = MultiHeadAttention(8, 2, dropout=0.5), torch.randn(2, 5, 8)
+    seen = attention.project(states)
+
+    served = attention.eval()(states, seen)
+
+    assert torch.equal(served, attention(states, seen))
+    assert not torch.allclose(served, attention.train()(states, seen))
+    dropped = scaled_dot_product_attention(QUERY, KEY, torch.ones(3, 1), dropout=Dropout(0.5))
+    assert not torch.allclose(dropped, torch.ones(3, 1))  # weights that are dropped no longer add up to 1
+
+
 def test_a_causal_query_sees_no_later_position() -> None:
     attention, states = MultiHeadAttention(8, 2), torch.randn(1, 5, 8)
     changed = states.clone()
