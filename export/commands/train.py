@@ -14,7 +14,7 @@ from export.commands.flags import add_flags, given
 from export.corpus.reader import ParallelFiles
 from export.corpus.vocabulary import Vocabulary, VocabularyConfig, train_vocabulary
 from export.errors import CheckpointConflictError, RunFolderError, SettingError
-from export.model.config import PRESETS, ModelConfig
+from export.model.config import DROPOUTS, PRESETS, ModelConfig
 from export.model.transformer import Transformer
 from export.training.checkpoint import load_model, write_atomically
 from export.training.config import TRAINING_PRESETS, DataConfig, RunConfig, TrainingConfig
@@ -33,7 +33,7 @@ _FLAGS = {"num_encoder_layers": "encoder-layers", "num_decoder_layers": "decoder
 _ONLY_NEW = ("preset", "initialize_from", "vocabulary", "normalization", "subwords")
 """Flags that mean nothing to a run that is resumed."""
 
-_FIXED = (*(name for name in ModelConfig.__slots__ if name != "dropout"), "optimizer")
+_FIXED = (*(name for name in ModelConfig.__slots__ if name not in DROPOUTS), "optimizer")
 """Fields that a run keeps when it is resumed."""
 
 _NORMALIZATION = "nmt_nfkc"
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(
         parser,
         ModelConfig,
-        title="the network (with --resume, only --dropout may change)",
+        title="the network (with --resume, only dropouts may change)",
         presets=PRESETS,
         leave_out=_VOCABULARY_FIELDS,
         flags=_FLAGS,
@@ -127,10 +127,13 @@ def run(args: argparse.Namespace) -> int:
 def new_config(args: argparse.Namespace) -> RunConfig:
     """Return the preset with what the flags change."""
     preset = args.preset or "small"
+    training, changes = TRAINING_PRESETS[preset], given(args, TrainingConfig)
+    if training.max_steps and "max_steps" in changes:
+        changes = {"cooldown_steps": training.cooldown_steps * changes["max_steps"] // training.max_steps, **changes}
     share = {} if args.max_malformed is None else {"max_malformed": args.max_malformed}
     return RunConfig(
         model=dataclasses.replace(PRESETS[preset], **given(args, ModelConfig)),
-        training=dataclasses.replace(TRAINING_PRESETS[preset], **given(args, TrainingConfig)),
+        training=dataclasses.replace(training, **changes),
         data=DataConfig(train=_files(args, "train"), dev=_files(args, "dev"), **share),
     )
 

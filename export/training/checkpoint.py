@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from export.errors import RunFolderError
-from export.model.config import ModelConfig
+from export.model.config import DROPOUTS, ModelConfig
 from export.model.transformer import Transformer
 
 _NAME = re.compile(r"step-(\d{8})\.pt")
@@ -45,7 +45,10 @@ class Progress:
     """Lowest dev loss so far, nats a token."""
 
     evaluations_since_best: int = 0
-    """Evaluations since the one that gave it."""
+    """Evaluations since the one that gave it, as long as patience had not ended."""
+
+    patience_step: int | None = None
+    """Step at which patience ended, from which the rate cools down; None: it has not."""
 
 
 def random_state() -> dict[str, Any]:
@@ -149,6 +152,6 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def _shape(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the model's settings but dropout, which may change when a run is resumed."""
+    """Return the model's settings but dropouts, which may change when a run is resumed."""
     config = ModelConfig.from_dict(content["model_config"])  # a checkpoint of an earlier version has fewer fields
-    return {name: value for name, value in config.to_dict().items() if name != "dropout"}
+    return {name: value for name, value in config.to_dict().items() if name not in DROPOUTS}

@@ -34,10 +34,11 @@ class TrainingConfig:
     """Number that decides weights, dropout, batches and concatenations."""
 
     batch_tokens: int = 4096
-    """Most tokens on either side of a batch of one rank, padding counted; a longer pair is a batch of its own."""
+    """Most tokens on either side of a batch, padding counted; a longer pair is a batch of its own. The rows of a batch
+    are shared out among all ranks, so that more ranks learn the same, faster."""
 
     accumulation: int = 1
-    """Batches of each rank whose gradients are summed for one step."""
+    """Batches whose gradients are summed for one step."""
 
     max_tokens: int = 256
     """Pairs with more tokens than this on a side, EOS counted, are left out and reported."""
@@ -72,7 +73,8 @@ class TrainingConfig:
     """Muon's highest rate; over the steps it changes as the paper's does."""
 
     cooldown_steps: int = 0
-    """Last steps before `max_steps` over which the rate also falls linearly to 0."""
+    """Last steps before `max_steps`, or steps after the end of `patience`, in which the rate also falls linearly to 0.
+    A preset's shrinks with `max_steps`."""
 
     clip_norm: float = 1.0
     """Gradients of the mean loss with a larger norm are scaled down to it; 0: no clipping."""
@@ -87,7 +89,7 @@ class TrainingConfig:
     """Stop this invocation after so many minutes."""
 
     patience: int | None = None
-    """Stop after so many evaluations in a row without a better dev loss."""
+    """Stop after so many evaluations in a row without a better dev loss, and the cooldown that follows them."""
 
     eval_interval: int = 500
     """Steps between evaluations on the dev text."""
@@ -124,8 +126,10 @@ class TrainingConfig:
                 value = getattr(self, name)
                 if value is not None and not is_valid(value):
                     raise SettingError(name, value, expected)
-        if self.cooldown_steps and (self.max_steps is None or self.cooldown_steps > self.max_steps):
-            raise SettingError("cooldown_steps", self.cooldown_steps, "at most max_steps, which must be given")
+        if self.cooldown_steps and self.max_steps is None and self.patience is None:
+            raise SettingError("cooldown_steps", self.cooldown_steps, "0 without max_steps or patience")
+        if self.max_steps is not None and self.cooldown_steps > self.max_steps:
+            raise SettingError("cooldown_steps", self.cooldown_steps, f"at most max_steps={self.max_steps}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values."""
@@ -138,21 +142,35 @@ class TrainingConfig:
 
 
 TRAINING_PRESETS: Mapping[str, TrainingConfig] = {
-    "base": TrainingConfig(batch_tokens=25000),
-    "big": TrainingConfig(batch_tokens=25000),
+    # As in the paper, which averages the last checkpoints instead of a cooldown (sections 5.1 to 5.3 and 6.1).
+    "base": TrainingConfig(batch_tokens=25000, max_steps=100_000, checkpoint_interval=1500, eval_interval=1500),
+    "big": TrainingConfig(
+        batch_tokens=25000, max_steps=300_000, checkpoint_interval=1500, eval_interval=1500, keep_checkpoints=20
+    ),
     # What the shipped model was learned with: after 920,000 target tokens the dev loss was 2.97, where Adam (warm-up
     # 1000, factor 1) stood at 3.94.
-    "small": TrainingConfig(optimizer="muon", muon_lr=0.003, lr_factor=0.7, warmup_steps=500, batch_tokens=3072),
+    "small": TrainingConfig(
+        optimizer="muon",
+        muon_lr=0.003,
+        lr_factor=0.7,
+        warmup_steps=500,
+        batch_tokens=3072,
+        max_steps=30_000,
+        cooldown_steps=3_000,
+        patience=10,
+    ),
     "tiny": TrainingConfig(
         batch_tokens=1024,
         warmup_steps=100,
+        max_steps=2000,
+        patience=10,
         eval_interval=50,
         checkpoint_interval=50,
         bleu_sentences=20,
         log_interval=10,
     ),
 }
-"""Settings that go with the model presets of the same names."""
+"""Settings that go with the model presets of the same names; each ends by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,14 @@ from export.training.optimizer import ScheduledOptimizer
 from export.training.ranks import Ranks
 from export.training.report import Meter, draw_curves
 from export.training.run_folder import RunFolder
-from export.training.stopping import StopRequest, expected_last_step, reached_limit
+from export.training.stopping import (
+    StopRequest,
+    expected_last_step,
+    explanation,
+    last_step,
+    patience_step,
+    reached_limit,
+)
 from export.training.text import TrainingText
 
 _OTHER_RANK, _MAX_MINUTES = "signal of another rank", "max-minutes"
@@ -119,7 +126,7 @@ class Trainer:
         return reason
 
     def _train_step(self) -> None:
-        """Learn from the next batches of all ranks together, as if they were one."""
+        """Learn from the next batches, this rank from its rows of them, as if they were one."""
         self._meter.begin()
         loss, num_tokens = 0.0, 0
         for batch in self._next_batches():
@@ -130,17 +137,19 @@ class Trainer:
             num_tokens += len(batch.labels)
         self._ranks.sum_gradients(list(self._model.parameters()))
         loss, num_tokens = self._exchange(loss, num_tokens)
-        self._rate, self._norm = self._optimizer.step(self.progress.step + 1, num_tokens=num_tokens)
+        self._rate, self._norm = self._optimizer.step(
+            self.progress.step + 1, num_tokens=num_tokens, last_step=last_step(self._config, self.progress)
+        )
         self._meter.end(loss=loss, target_tokens=num_tokens)
         self._advance(num_tokens)
         self._meter.show(epoch=self.progress.epoch, last_step=self._expected_last_step())
 
     def _next_batches(self) -> list[Batch]:
-        """Return this rank's batches of the next step; all ranks get equally many, the last step wraps around."""
-        count = self._ranks.count * self._config.accumulation
-        first = self.progress.epoch_step * count + self._ranks.rank
-        indices = range(first, (self.progress.epoch_step + 1) * count, self._ranks.count)
-        return [self._epoch.batch(index % len(self._epoch)).to(self._ranks.device) for index in indices]
+        """Return this rank's rows of the batches of the next step; the last step of an epoch may have fewer batches."""
+        first = self.progress.epoch_step * self._config.accumulation
+        indices = range(first, min(first + self._config.accumulation, len(self._epoch)))
+        shares = (self._ranks.share(self._epoch.batch(index)) for index in indices)
+        return [share.to(self._ranks.device) for share in shares if share is not None]
 
     def _exchange(self, loss: float, num_tokens: int) -> tuple[float, int]:
         """Return loss and tokens summed over the ranks, and agree on whether to stop after this step."""
@@ -180,7 +189,7 @@ class Trainer:
         )
 
     def _steps_per_epoch(self) -> int:
-        return math.ceil(len(self._epoch) / (self._ranks.count * self._config.accumulation))
+        return math.ceil(len(self._epoch) / self._config.accumulation)
 
     def _plan_epoch(self) -> Epoch:
         config, corpus = self._config, self._text.train
@@ -219,14 +228,18 @@ class Trainer:
         """Measure on the main rank, tell all, and keep the model if it is the best so far."""
         evaluation: Evaluation = self._ranks.gather(self._measure() if self._ranks.is_main else None)[0]
         progress = self.progress
-        progress.evaluations_since_best += 1
-        if progress.best_loss is None or evaluation.loss < progress.best_loss:
+        is_best = progress.best_loss is None or evaluation.loss < progress.best_loss
+        if progress.patience_step is None:
+            progress.evaluations_since_best = 0 if is_best else progress.evaluations_since_best + 1
+        if is_best:
             progress.best_loss = evaluation.loss
-            progress.evaluations_since_best = 0
             if self._ranks.is_main:
                 save_checkpoint(self._folder.best, self._model_content())
+        progress.patience_step = patience_step(self._config, progress)
         if self._ranks.is_main:
             self._report(evaluation)
+        if progress.patience_step == progress.step and self._config.cooldown_steps:
+            self._meter.say(f"patience ended: the rate cools down for {self._config.cooldown_steps} steps")
 
     def _measure(self) -> Evaluation:
         self._loss.eval()
@@ -288,7 +301,6 @@ class Trainer:
             **asdict(self._batching),
             **sampling,
             "accumulation": self._config.accumulation,
-            "ranks": self._ranks.count,
             "pairs": len(self._text.train),
         }
 
@@ -300,7 +312,7 @@ class Trainer:
         self._save()
         if self._ranks.is_main:
             self._folder.append("stop", step=self.progress.step, reason=reason)
-        self._meter.say(f"stopped at step {self.progress.step}: {reason}")
+        self._meter.say(f"stopped at step {self.progress.step}: {explanation(reason, self._config, self.progress)}")
         self._meter.close()
 
     def _autocast(self) -> torch.autocast:

@@ -30,17 +30,22 @@ def cooldown_factor(step: int, *, max_steps: int | None, cooldown_steps: int) ->
     return min(1.0, max(0.0, (max_steps - step + 1) / (cooldown_steps + 1)))
 
 
-def learning_rate(step: int, config: TrainingConfig, *, d_model: int) -> float:
-    """Return Adam's rate of a step, counted from 1."""
+def learning_rate(step: int, config: TrainingConfig, *, d_model: int, last_step: int | None = None) -> float:
+    """Return Adam's rate of a step, counted from 1; the run ends at `last_step`, or at `max_steps` if that is None."""
     rate = config.lr_factor * inverse_sqrt_rate(step, d_model=d_model, warmup_steps=config.warmup_steps)
-    return rate * cooldown_factor(step, max_steps=config.max_steps, cooldown_steps=config.cooldown_steps)
+    return rate * _cooldown(step, config, last_step)
 
 
-def relative_rate(step: int, config: TrainingConfig) -> float:
+def relative_rate(step: int, config: TrainingConfig, *, last_step: int | None = None) -> float:
     """Return the rate of a step as a share of the schedule's highest, from 0 to 1; Muon's rate is multiplied by it."""
     peak = inverse_sqrt_rate(config.warmup_steps, d_model=1, warmup_steps=config.warmup_steps)
     rate = inverse_sqrt_rate(step, d_model=1, warmup_steps=config.warmup_steps) / peak
-    return rate * cooldown_factor(step, max_steps=config.max_steps, cooldown_steps=config.cooldown_steps)
+    return rate * _cooldown(step, config, last_step)
+
+
+def _cooldown(step: int, config: TrainingConfig, last_step: int | None) -> float:
+    end = config.max_steps if last_step is None else last_step
+    return cooldown_factor(step, max_steps=end, cooldown_steps=config.cooldown_steps)
 
 
 _ADAM_BETAS = (0.9, 0.98)
@@ -61,12 +66,13 @@ class ScheduledOptimizer:
         rest = [weight for weight in self._parameters if id(weight) not in taken]
         self._adam = torch.optim.Adam(rest, lr=0.0, betas=_ADAM_BETAS, eps=_ADAM_EPSILON, fused=True)
 
-    def step(self, step: int, *, num_tokens: float) -> tuple[float, float]:
+    def step(self, step: int, *, num_tokens: float, last_step: int | None = None) -> tuple[float, float]:
         """Apply the summed gradients and clear them.
 
         Args:
             step: counted from 1; decides the rate.
             num_tokens: target tokens the gradients were summed over; they are divided by it.
+            last_step: see `learning_rate`.
 
         Returns:
             Adam's rate, and the norm of the mean gradient before clipping.
@@ -74,14 +80,16 @@ class ScheduledOptimizer:
         Raises:
             DivergenceError: if the gradient is not finite; the weights stay as they are.
         """
-        rate = learning_rate(step, self._config, d_model=self._d_model)
+        rate = learning_rate(step, self._config, d_model=self._d_model, last_step=last_step)
         norm = self._scale(num_tokens)
         if not math.isfinite(norm):
             raise DivergenceError(step, norm)
         self._adam.param_groups[0]["lr"] = rate
         self._adam.step()
         if self._muon is not None:
-            self._muon.param_groups[0]["lr"] = self._config.muon_lr * relative_rate(step, self._config)
+            self._muon.param_groups[0]["lr"] = self._config.muon_lr * relative_rate(
+                step, self._config, last_step=last_step
+            )
             self._muon.step()  # type: ignore[no-untyped-call]
         for parameter in self._parameters:
             parameter.grad = None

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from export.corpus.batches import Batch
+
 
 class Ranks:
     """This process among its peers, and what they exchange."""
@@ -27,6 +29,24 @@ class Ranks:
     def is_main(self) -> bool:
         """True in the one process that writes files and talks."""
         return self.rank == 0
+
+    def share(self, batch: Batch) -> Batch | None:
+        """Return this rank's rows of a batch that all ranks have: every n-th of them; None if there are too few."""
+        if self.count == 1:
+            return batch
+        num_rows, length = batch.target_ids.shape
+        if num_rows <= self.rank:
+            return None
+        rows, columns = batch.label_positions // length, batch.label_positions % length
+        is_ours = rows % self.count == self.rank
+        mask = batch.source_mask
+        return Batch(
+            source_ids=batch.source_ids[self.rank :: self.count],
+            source_mask=None if mask is None else mask[self.rank :: self.count],
+            target_ids=batch.target_ids[self.rank :: self.count],
+            label_positions=(rows // self.count * length + columns)[is_ours],
+            labels=batch.labels[is_ours],
+        )
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Replace the tensor, on `device`, by its sum over all ranks, and return it."""

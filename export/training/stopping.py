@@ -15,15 +15,40 @@ def reached_limit(config: TrainingConfig, progress: Progress) -> str | None:
         return "max-steps"
     if config.max_epochs is not None and progress.epoch >= config.max_epochs:
         return "max-epochs"
-    if config.patience is not None and progress.evaluations_since_best >= config.patience:
+    ended = patience_step(config, progress)
+    if ended is not None and progress.step >= ended + config.cooldown_steps:
         return "patience"
     return None
+
+
+def patience_step(config: TrainingConfig, progress: Progress) -> int | None:
+    """Return the step at which patience ended; None: it has not, or the rate was cooling down already."""
+    if config.patience is None or progress.evaluations_since_best < config.patience:
+        return None
+    is_cooling = config.max_steps is not None and progress.step > config.max_steps - config.cooldown_steps
+    return progress.step if progress.patience_step is None and not is_cooling else progress.patience_step
+
+
+def last_step(config: TrainingConfig, progress: Progress) -> int | None:
+    """Return the step before which the rate cools down: of `max_steps`, or of patience that ended; None: of neither."""
+    ended = patience_step(config, progress)
+    steps = (config.max_steps, None if ended is None else ended + config.cooldown_steps)
+    return min((step for step in steps if step is not None), default=None)
+
+
+def explanation(reason: str, config: TrainingConfig, progress: Progress) -> str:
+    """Return in words why a run stopped, given what `reached_limit` returned or the name of a signal."""
+    if reason == "patience":
+        count = progress.evaluations_since_best
+        return f"--patience {config.patience}: {count} evaluations without a dev loss below {progress.best_loss:.4f}"
+    limits = {"max-steps": config.max_steps, "max-epochs": config.max_epochs, "max-minutes": config.max_minutes}
+    return f"--{reason} {limits[reason]}" if reason in limits else reason
 
 
 def expected_last_step(
     config: TrainingConfig, progress: Progress, *, steps_per_epoch: int, steps_per_s: float, spent_s: float
 ) -> int | None:
-    """Return the step at which `max_steps`, `max_epochs` or `max_minutes` will stop a run, whichever comes first.
+    """Return the step at which the first limit will stop a run; that of patience counts when it has ended.
 
     Args:
         config: with the limits.
@@ -35,9 +60,8 @@ def expected_last_step(
     Returns:
         The step, or None if there is no such limit.
     """
-    candidates = []
-    if config.max_steps is not None:
-        candidates.append(config.max_steps)
+    end = last_step(config, progress)
+    candidates = [] if end is None else [end]
     if config.max_epochs is not None:
         epochs_left = config.max_epochs - progress.epoch
         candidates.append(progress.step + max(0, epochs_left * steps_per_epoch - progress.epoch_step))

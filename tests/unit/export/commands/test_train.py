@@ -1,10 +1,12 @@
 """What `train` refuses before it reads any text."""
 
+import argparse
 from pathlib import Path
 
 import pytest
 
 from export.__main__ import main
+from export.commands.train import add_arguments, new_config
 from export.corpus.reader import ParallelFiles
 from export.model.config import PRESETS
 from export.training.config import TRAINING_PRESETS, DataConfig, RunConfig
@@ -87,6 +89,20 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.Cap
 
     assert main(["train", "--resume", "--output", str(tmp_path)]) == 1
     assert "cannot use the settings of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "cooldown"),
+    [([], 3000), (["--max-steps", "500"], 50), (["--max-steps", "500", "--cooldown-steps", "7"], 7)],
+)
+def test_the_cooldown_of_a_preset_shrinks_with_the_steps(flags: list[str], cooldown: int) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    text = ["--output", "run", "--train", "a.tsv", "--dev", "b.tsv"]
+
+    config = new_config(parser.parse_args([*text, "--preset", "small", *flags]))
+
+    assert config.training.cooldown_steps == cooldown
 
 
 def test_a_folder_that_is_no_run_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

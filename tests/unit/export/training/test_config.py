@@ -28,6 +28,7 @@ FILES = (ParallelFiles(source=Path("a.tsv")), ParallelFiles(source=Path("a.en"),
         ("seed", -1),
         ("optimizer", "sgd"),
         ("cooldown_steps", 5),
+        ("max_steps", -1),
     ],
 )
 def test_a_value_that_makes_no_run_is_refused_by_name(field: str, value: Any) -> None:
@@ -62,5 +63,6 @@ def test_the_settings_of_a_run_survive_json() -> None:
     assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-def test_every_model_preset_has_training_settings() -> None:
+def test_every_model_preset_has_training_settings_that_end() -> None:
     assert TRAINING_PRESETS.keys() == PRESETS.keys()
+    assert all(config.max_steps is not None for config in TRAINING_PRESETS.values())

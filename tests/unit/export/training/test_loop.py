@@ -82,6 +82,23 @@ def test_patience_stops_a_run_that_no_longer_gets_better(tmp_path: Path) -> None
     assert (reason, trainer.progress.step) == ("patience", 4)  # the first evaluation is always the best so far
 
 
+def test_the_rate_cools_down_when_patience_ends_even_if_the_run_was_interrupted(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"lr_factor": 1e-30, "warmup_steps": 1, "patience": 1, "cooldown_steps": 3}
+    settings |= {"eval_interval": 2, "log_interval": 1, "checkpoint_interval": 5}
+
+    make_trainer(tmp_path, **settings).run()
+    whole = [record["learning_rate"] for record in records(tmp_path, "step")]
+    checkpoint = tmp_path / "checkpoints" / "step-00000005.pt"
+    again = make_trainer(tmp_path / "again", **settings)
+    again.resume(checkpoint)
+
+    assert again.run() == "patience"
+    assert len(whole) == 7  # patience ends at step 4
+    falling = [rate * step**0.5 / whole[0] for step, rate in enumerate(whole, start=1)]
+    assert falling == pytest.approx([1, 1, 1, 1, 0.75, 0.5, 0.25])
+    assert [record["learning_rate"] for record in records(tmp_path / "again", "step")] == whole[5:]
+
+
 def test_epochs_end_a_run(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, max_epochs=2)
 

@@ -1,12 +1,13 @@
 import os
 import signal
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from export.training.checkpoint import Progress
 from export.training.config import TrainingConfig
-from export.training.stopping import StopRequest, expected_last_step, reached_limit
+from export.training.stopping import StopRequest, expected_last_step, explanation, last_step, reached_limit
 
 PROGRESS = Progress(step=70, epoch=2, epoch_step=10, evaluations_since_best=3)
 
@@ -45,6 +46,39 @@ def test_the_last_step_is_expected_where_the_first_limit_is(limits: dict[str, An
     expected = expected_last_step(config, PROGRESS, steps_per_epoch=30, steps_per_s=2.0, spent_s=30.0)
 
     assert expected == last_step
+
+
+@pytest.mark.parametrize(
+    ("settings", "patience_step", "ends_at"),
+    [
+        ({"patience": 3, "cooldown_steps": 20}, 60, 80),
+        ({"patience": 3, "cooldown_steps": 20}, None, 90),  # it ends now
+        ({"patience": 4, "cooldown_steps": 20}, 60, None),  # it ended, but more is asked for since
+        ({"patience": 3, "cooldown_steps": 20, "max_steps": 75}, None, 75),  # the rate is cooling down already
+        ({"patience": 3, "cooldown_steps": 20, "max_steps": 95}, None, 90),
+        ({"patience": 3, "cooldown_steps": 20, "max_steps": 78}, 60, 78),
+        ({"patience": 3}, None, 70),
+    ],
+)
+def test_a_cooldown_follows_the_end_of_patience(
+    settings: dict[str, Any], patience_step: int | None, ends_at: int | None
+) -> None:
+    config, progress = TrainingConfig(**settings), replace(PROGRESS, patience_step=patience_step)
+
+    assert last_step(config, progress) == ends_at
+    assert (reached_limit(config, progress) is None) == (ends_at != 70)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("max-steps", "--max-steps 70"),
+        ("patience", "--patience 3: 3 evaluations without a dev loss below 2.5000"),
+        ("SIGTERM", "SIGTERM"),
+    ],
+)
+def test_a_stop_is_explained(reason: str, told: str) -> None:
+    assert explanation(reason, TrainingConfig(max_steps=70, patience=3), replace(PROGRESS, best_loss=2.5)) == told
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
