@@ -1,28 +1,51 @@
 """`python -m export import`: a model of another system, or one of our bundles, as what `export bundle` reads."""
 
 import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import torch
 
 from export.errors import ImportFormatError, SettingError
 from export.importers.bundle import read_network
-from export.importers.huggingface import read_huggingface
+from export.importers.huggingface import ImportedModel, read_huggingface
 from export.importers.portable import write_portable
 from export.training.checkpoint import save_checkpoint, write_atomically
 from export.training.run_folder import RunFolder
 from service.bundle import Tokenization, open_bundle
 
-_FORMATS = {
-    "bundle": "a bundle of our own: a run folder, to train it further or to measure it",
-    "huggingface": "a directory of Hugging Face transformers: Marian (OPUS-MT), M2M-100, NLLB, mBART-50",
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Format:
+    meaning: str
+    flags: tuple[str, ...]
+    """Those of `_FLAGS` that it knows, arguments of `read`."""
+    read: Callable[..., ImportedModel] | None = None
+    """From a path to a model; None: a bundle of our own."""
+
+
+_TAGS: Final = ("source_tag", "target_tag")
+
+_FORMATS: Final[Mapping[str, _Format]] = {
+    "bundle": _Format(
+        meaning="a bundle of our own: a run folder, to train it further or to measure it", flags=("precision",)
+    ),
+    "huggingface": _Format(
+        meaning="a directory of Hugging Face transformers: Marian (OPUS-MT), M2M-100, NLLB, mBART-50",
+        flags=_TAGS,
+        read=read_huggingface,
+    ),
 }
+
+_FLAGS: Final = sorted({flag for each in _FORMATS.values() for flag in each.flags})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
     parser.add_argument("path", type=Path, metavar="PATH", help="directory to read")
-    formats = "; ".join(f"{name}: {meaning}" for name, meaning in _FORMATS.items())
+    formats = "; ".join(f"{name}: {each.meaning}" for name, each in _FORMATS.items())
     parser.add_argument("--from", dest="format", choices=_FORMATS, required=True, help=formats)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory to make")
     parser.add_argument("--precision", help="of a bundle: whose graphs to read (its default)")
@@ -43,23 +66,20 @@ def run(args: argparse.Namespace) -> int:
         RunFolderError: if the directory exists or, for a bundle, holds checkpoints already.
         SettingError: if a flag is for another format.
     """
-    if args.format == "bundle":
-        _refuse(args, "source_tag", "target_tag")
+    chosen = _FORMATS[args.format]
+    given = {flag: getattr(args, flag) for flag in _FLAGS}
+    for flag, value in given.items():
+        if value is not None and flag not in chosen.flags:
+            raise SettingError(f"--{flag.replace('_', '-')}", value, f"nothing with --from {args.format}")
+    if chosen.read is None:
         return _import_bundle(args)
-    _refuse(args, "precision")
-    imported = read_huggingface(args.path, source_tag=args.source_tag, target_tag=args.target_tag)
+    imported = chosen.read(args.path, **{flag: given[flag] for flag in chosen.flags})
     written = write_portable(args.output, imported.config, imported.limits, imported.weights, imported.tokenizer)
     num_parameters = sum(tensor.numel() for tensor in imported.weights.values())
     print(f"{args.output}: {num_parameters:,} parameters of {args.path}")
     for name, value in written.config.to_dict().items():
         print(f"  {name:24} {value}")
     return 0
-
-
-def _refuse(args: argparse.Namespace, *names: str) -> None:
-    for name in names:
-        if (value := getattr(args, name)) is not None:
-            raise SettingError(f"--{name.replace('_', '-')}", value, f"nothing with --from {args.format}")
 
 
 def _import_bundle(args: argparse.Namespace) -> int:
