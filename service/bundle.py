@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -115,7 +115,48 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Architecture(_Section):
+class DerivedSizes:
+    """What follows from an architecture's fields, here and in `export.model.config.ModelConfig`."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # else they would be fields before the others
+        vocabulary_size: int
+        d_model: int
+        num_heads: int
+        norm: Literal["pre", "post"]
+        final_norm: bool | None
+        head_dim: int | None
+        num_kv_heads: int | None
+        source_vocabulary_size: int | None
+
+    @property
+    def head_size(self) -> int:
+        """D, width of one head."""
+        return self.head_dim or self.d_model // self.num_heads
+
+    @property
+    def num_key_heads(self) -> int:
+        """Heads of keys and values, in the caches."""
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def key_size(self) -> int:
+        """Width of the keys of a token, and of its values, over all their heads."""
+        return self.num_key_heads * self.head_size
+
+    @property
+    def num_source_tokens(self) -> int:
+        """Entries of the source's vocabulary."""
+        return self.source_vocabulary_size or self.vocabulary_size
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether what leaves each stack is normalised."""
+        return self.norm == "pre" if self.final_norm is None else self.final_norm
+
+
+class Architecture(_Section, DerivedSizes):
     """The network but for its weights; the defaults are those of the paper, and of bundles before version 4."""
 
     vocabulary_size: _Size
@@ -155,31 +196,6 @@ class Architecture(_Section):
     """Whether the projection to the vocabulary has a bias."""
     source_vocabulary_size: _Size | None = None
     """Entries of the source's vocabulary; None: `vocabulary_size`."""
-
-    @property
-    def head_size(self) -> int:
-        """D, width of one head."""
-        return self.head_dim or self.d_model // self.num_heads
-
-    @property
-    def num_key_heads(self) -> int:
-        """Heads of keys and values, in the caches."""
-        return self.num_kv_heads or self.num_heads
-
-    @property
-    def key_size(self) -> int:
-        """Width of the keys of a token, and of its values, over all their heads."""
-        return self.num_key_heads * self.head_size
-
-    @property
-    def num_source_tokens(self) -> int:
-        """Entries of the source's vocabulary."""
-        return self.source_vocabulary_size or self.vocabulary_size
-
-    @property
-    def has_final_norm(self) -> bool:
-        """Whether what leaves each stack is normalised."""
-        return self.norm == "pre" if self.final_norm is None else self.final_norm
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:

@@ -149,7 +149,7 @@ class NetworkWriter:
     ) -> ir.Value:
         """Write the first part of a layer, its residual connection included."""
         config = self.config
-        query_size, key_size = config.num_heads * config.head_size, config.num_key_heads * config.head_size
+        query_size, key_size = config.num_heads * config.head_size, config.key_size
 
         def attended(entered: ir.Value, own: str) -> ir.Value:
             with self.graph.scope("self_attention"):
@@ -178,7 +178,7 @@ class NetworkWriter:
 
     def grouped(self, query: ir.Value) -> ir.Value:
         """Return query [B, T, H * D] as [B, T * G, H / G * D]: heads that share keys become queries of their own."""
-        size = self.config.num_key_heads * self.config.head_size
+        size = self.config.key_size
         return query if self.num_groups == 1 else self.graph.op("Reshape", query, self.graph.shape(0, -1, size))
 
     def ungrouped(self, attended: ir.Value) -> ir.Value:

@@ -133,7 +133,7 @@ def _declare_inputs(graph: GraphBuilder, config: ModelConfig, float_type: FloatT
 
 def pool_shape(config: ModelConfig) -> list[int | str]:
     """Return the shape of the pools of a layer's keys and values, as graphs declare it."""
-    return ["B", "L", config.num_key_heads * config.head_size]
+    return ["B", "L", config.key_size]
 
 
 def write_candidates(graph: GraphBuilder, logits: ir.Value, num_candidates: ir.Value, *, vocabulary_size: int) -> None:

@@ -96,7 +96,7 @@ def _parts(name: str, array: FloatArray, config: ModelConfig) -> Mapping[str, Fl
         return {name: array}
     first, _, kind = name.partition(_FUSED)
     path, _, projection = first.rpartition(".")
-    key_size = config.num_key_heads * config.head_size
+    key_size = config.key_size
     if projection == "query":
         sizes = {f"{path}.query": config.num_heads * config.head_size, **_sized(path, ("key", "value"), key_size)}
     elif projection == "inner":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from export.errors import SettingError
-from service.bundle import Activation, NormKind, Positions, SinusoidLayout, TiedEmbeddings
+from service.bundle import Activation, DerivedSizes, NormKind, Positions, SinusoidLayout, TiedEmbeddings
 
 _SIZES = ("vocabulary_size", "d_model", "num_heads", "ffn_size", "num_encoder_layers", "num_decoder_layers")
 _OPTIONAL_SIZES = ("head_dim", "num_kv_heads", "max_positions", "source_vocabulary_size")
@@ -16,7 +16,7 @@ DROPOUTS = ("dropout", "attention_dropout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(DerivedSizes):
     """Hyper-parameters that fix every tensor of a model and what is computed with it, and its dropouts.
 
     The defaults of what has one are the network of the paper; a bundle's `service.bundle.Architecture` says the same.
@@ -150,26 +150,6 @@ class ModelConfig:
             ("max_positions", self.max_positions, (self.max_positions is not None) == is_learned, "learned positions"),
             ("source_vocabulary_size", own_size, has_own_table, "that of the target, or a table of its own"),
         )
-
-    @property
-    def head_size(self) -> int:
-        """D, the width of one head."""
-        return self.head_dim or self.d_model // self.num_heads
-
-    @property
-    def num_key_heads(self) -> int:
-        """Heads of keys and values."""
-        return self.num_kv_heads or self.num_heads
-
-    @property
-    def num_source_tokens(self) -> int:
-        """Tokens of the source's vocabulary."""
-        return self.source_vocabulary_size or self.vocabulary_size
-
-    @property
-    def has_final_norm(self) -> bool:
-        """Whether what leaves a stack is normalised."""
-        return self.norm == "pre" if self.final_norm is None else self.final_norm
 
     @property
     def start_id(self) -> int:
