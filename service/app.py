@@ -31,6 +31,7 @@ from service.engine.core import EngineCore
 from service.engine.group import EngineGroup, open_others
 from service.engine.process import LoadLimits, ProcessCore
 from service.engine.protocol import LoadCommand, Loaded
+from service.models.glossaries import GlossaryRepository, glossaries_directory
 from service.models.lifecycle import ModelLoader
 from service.models.model import ModelParts, full_name
 from service.models.repository import ModelRepository, warm_up
@@ -178,8 +179,9 @@ class App:
         self._models = ModelRepository(
             settings.models, load, metrics, warm_up=partial(warm_up, defaults=settings.defaults)
         )
-        refresh = partial(self._models.refresh, waits=False)
-        self._watcher = Watcher(refresh, interval_s=settings.models.poll_interval_s)
+        directory = glossaries_directory(settings.models.glossaries_directory, settings.models.directory)
+        self._glossaries = GlossaryRepository(directory, metrics)
+        self._watcher = Watcher(self._refresh, interval_s=settings.models.poll_interval_s)
         translator = Translator(
             self._models,
             metrics=metrics,
@@ -187,6 +189,7 @@ class App:
             defaults=settings.defaults,
             clock=clock,
             quota=access,
+            glossaries=self._glossaries,
         )
         self._tracing = start_tracing(
             settings.tracing,
@@ -194,7 +197,7 @@ class App:
             count=lambda outcome, num_spans: metrics.trace_spans.labels(outcome).inc(num_spans),
         )
         translation = TranslationServicer(translator, settings.grpc, clock)
-        models = ModelServicer(self._models, settings.limits)
+        models = ModelServicer(self._models, settings.limits, self._glossaries)
         self._tls = TlsIdentityFiles(settings.tls, metrics) if settings.tls.is_on else None
         self._grpc = GrpcServer(
             settings.grpc,
@@ -238,6 +241,7 @@ class App:
 
         Raises as `ModelRepository.load_all`.
         """
+        await asyncio.to_thread(self._glossaries.refresh)
         await call_in_daemon(self._models.load_all, name=f"{LOADING}all")  # a signal must not wait for it
         await self._grpc.open()
         self._set_ready(True)
@@ -265,6 +269,11 @@ class App:
         await asyncio.gather(*(server.stop(_HTTP_GRACE_S) for server in self._http))
         await asyncio.to_thread(self._tracing.stop, min(self._settings.grpc.drain_timeout_s, _MAX_FLUSH_S))
         log.info("stopped")
+
+    def _refresh(self) -> None:
+        """Follow what has changed on the disk."""
+        self._glossaries.refresh()
+        self._models.refresh(waits=False)
 
     def _monitoring(self) -> list[Route]:
         return monitoring_routes(self._metrics.registry, lambda: self._is_ready)

@@ -73,6 +73,14 @@ class ModelNotFoundError(RequestError):
         super().__init__(field, f"{wanted} {fault}; available: {', '.join(available) or 'none'}")
 
 
+class GlossaryNotFoundError(RequestError):
+    """No such glossary."""
+
+    def __init__(self, field: str, wanted: str, available: tuple[str, ...]) -> None:
+        """Name what was requested, and all that exist."""
+        super().__init__(field, f"{wanted!r} is not served here; available: {', '.join(available) or 'none'}")
+
+
 class ModelStateError(DragomanError):
     """The state of the model does not allow the call."""
 

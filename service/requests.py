@@ -147,6 +147,9 @@ class TranslationOptions:
     terms: tuple[Term, ...] = ()
     """Their translations are fixed."""
 
+    glossary: str = ""
+    """Name of a glossary, whose terms hold where none of `terms` is; empty: none."""
+
     return_scores: bool = False
     """Report the log-probability of each token."""
 

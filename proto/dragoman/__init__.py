@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         UnavailableError,
         UnsupportedError,
     )
-    from dragoman.models import Model, ModelVersion
+    from dragoman.models import Glossary, Model, ModelVersion
     from dragoman.requests import DecodingOptions, ProtectionOptions, SamplingOptions, Term, TranslationRequest
     from dragoman.results import Hypothesis, StreamAnswer, TranslatedSentence, Translation, TranslationResult
 
@@ -70,6 +70,7 @@ __all__ = [
     "DrainingError",
     "EngineError",
     "ExhaustedError",
+    "Glossary",
     "Hypothesis",
     "InvalidFieldError",
     "InvalidRequestError",

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from dragoman.credentials import Metadata, checked_metadata
 from dragoman.feed import Feed
-from dragoman.models import Model
+from dragoman.models import Glossary, Model
 from dragoman.reachability import Reachability
 from dragoman.requests import (
     RequestSettings,
@@ -140,6 +140,10 @@ class Calls:
         """Get one model."""
         return self._unary(self._models.GetModel, pb.GetModelRequest(model=model), _model, settings)
 
+    def list_glossaries(self, settings: CallSettings) -> Call[tuple[Glossary, ...]]:
+        """List all glossaries."""
+        return self._unary(self._models.ListGlossaries, pb.ListGlossariesRequest(), _glossaries, settings)
+
     def load_model(self, model: str, settings: CallSettings) -> Call[Model]:
         """Load a version."""
         return self._unary(self._admin.LoadModel, pb.LoadModelRequest(model=model), _model, settings)
@@ -185,6 +189,10 @@ class Calls:
 
 def _models(response: pb.ListModelsResponse) -> tuple[Model, ...]:
     return tuple(map(Model.from_message, response.models))
+
+
+def _glossaries(message: pb.ListGlossariesResponse) -> tuple[Glossary, ...]:
+    return tuple(Glossary.from_message(glossary) for glossary in message.glossaries)
 
 
 def _model(response: pb.GetModelResponse | pb.LoadModelResponse | pb.SetModelLabelResponse) -> Model:

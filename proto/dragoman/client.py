@@ -13,7 +13,7 @@ from dragoman.calls import CallSettings
 from dragoman.connection import AsyncConnection, SyncConnection
 from dragoman.credentials import Metadata
 from dragoman.feed import AsyncRequestFeed, RequestFeed
-from dragoman.models import Model
+from dragoman.models import Glossary, Model
 from dragoman.requests import RequestSettings, TranslationRequest
 from dragoman.results import StreamAnswer, TranslatedSentence, TranslationResult
 
@@ -87,6 +87,10 @@ class TranslationClient(SyncConnection):
         """Return every model the server knows, sorted by name."""
         return answer(self._calls.list_models(CallSettings(timeout_s=timeout_s, metadata=metadata)))
 
+    def list_glossaries(self, *, timeout_s: float | None = None, metadata: Metadata = ()) -> tuple[Glossary, ...]:
+        """Return the glossaries that `DecodingOptions.glossary` may name, sorted by name."""
+        return answer(self._calls.list_glossaries(CallSettings(timeout_s=timeout_s, metadata=metadata)))
+
     def get_model(self, model: str, *, timeout_s: float | None = None, metadata: Metadata = ()) -> Model:
         """Return one model by `name`, or with one version only by `name/version` or `name@label`."""
         return answer(self._calls.get_model(model, CallSettings(timeout_s=timeout_s, metadata=metadata)))
@@ -139,6 +143,10 @@ class AsyncTranslationClient(AsyncConnection):
     async def list_models(self, *, timeout_s: float | None = None, metadata: Metadata = ()) -> tuple[Model, ...]:
         """See `TranslationClient.list_models`."""
         return await awaited_answer(self._calls.list_models(CallSettings(timeout_s=timeout_s, metadata=metadata)))
+
+    async def list_glossaries(self, *, timeout_s: float | None = None, metadata: Metadata = ()) -> tuple[Glossary, ...]:
+        """See `TranslationClient.list_glossaries`."""
+        return await awaited_answer(self._calls.list_glossaries(CallSettings(timeout_s=timeout_s, metadata=metadata)))
 
     async def get_model(self, model: str, *, timeout_s: float | None = None, metadata: Metadata = ()) -> Model:
         """See `TranslationClient.get_model`."""

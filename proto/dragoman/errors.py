@@ -7,7 +7,7 @@ DragomanError                   a call did not end with OK
 │   ├── InvalidFieldError       a field has a value that is never valid
 │   └── ModelStateError         the model is not in a state that allows it
 ├── UnsupportedError            the server does not implement a field or method: UNIMPLEMENTED
-├── ModelNotFoundError          no such model, version or language pair: NOT_FOUND
+├── ModelNotFoundError          no such model, version, language pair or glossary: NOT_FOUND
 ├── AccessError                 the credential is missing or not enough
 │   ├── UnauthenticatedError    no API key, or none that the server knows: UNAUTHENTICATED
 │   └── PermissionDeniedError   the API key does not allow the method: PERMISSION_DENIED
@@ -113,7 +113,7 @@ class UnsupportedError(DragomanError):
 
 
 class ModelNotFoundError(DragomanError):
-    """No such model, version or language pair; `field_violations` says what there is."""
+    """No such model, version, language pair or glossary; `field_violations` says what there is."""
 
 
 class AccessError(DragomanError):
@@ -212,6 +212,7 @@ REASON_CLASSES: Mapping[str, type[DragomanError]] = MappingProxyType(
         "MODEL_STATE": ModelStateError,
         "UNSUPPORTED_FIELD": UnsupportedError,
         "MODEL_NOT_FOUND": ModelNotFoundError,
+        "GLOSSARY_NOT_FOUND": ModelNotFoundError,
         "UNAUTHENTICATED": UnauthenticatedError,
         "PERMISSION_DENIED": PermissionDeniedError,
         "OVERLOADED": OverloadedError,

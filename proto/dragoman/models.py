@@ -27,6 +27,36 @@ class LanguagePair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GlossaryPair:
+    """A direction of translation of a glossary."""
+
+    source_language: str
+    target_language: str
+    num_terms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glossary:
+    """Terms with fixed translations that the server keeps."""
+
+    name: str
+    """What `DecodingOptions.glossary` calls it."""
+
+    pairs: tuple[GlossaryPair, ...]
+
+    @classmethod
+    def from_message(cls, message: pb.Glossary) -> Self:
+        """Read the wire message."""
+        pairs = tuple(
+            GlossaryPair(
+                source_language=pair.source_language, target_language=pair.target_language, num_terms=pair.num_terms
+            )
+            for pair in message.pairs
+        )
+        return cls(name=message.name, pairs=pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLimits:
     """What a request must respect."""
 

@@ -136,6 +136,9 @@ class DecodingOptions:
     terms: tuple[Term, ...] = ()
     """Words and phrases with fixed translations, at most 128."""
 
+    glossary: str | None = None
+    """Name of a glossary of the server, whose terms hold where none of `terms` is."""
+
 
 class RequestSettings(TypedDict, total=False):
     """What goes with the text in every request for a translation."""

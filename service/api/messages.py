@@ -16,6 +16,7 @@ from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from service import datatypes, requests
 from service.bundle import Manifest
 from service.errors import InvalidFieldError
+from service.models.glossaries import Glossary
 from service.models.model import ModelState, ModelStatus
 from service.translate.options import (
     ATTENTION_FIELDS,
@@ -130,6 +131,7 @@ def check_request_id(request_id: str) -> None:
 
 
 def _from_options(message: pb.DecodingOptions) -> requests.TranslationOptions:
+    _check_length("options.glossary", message.glossary, at_least=0, at_most=MAX_NAME_CHARACTERS)
     _check_number("options.suppressed_tokens", len(message.suppressed_tokens), MAX_SUPPRESSED_TOKENS)
     return requests.TranslationOptions(
         **_present(message, _OPTIONAL_OPTIONS),
@@ -142,6 +144,7 @@ def _from_options(message: pb.DecodingOptions) -> requests.TranslationOptions:
         format=_known("options.format", message.format, pb.TextFormat, _FORMATS),
         protection=_from_protection(message.protection) if message.HasField("protection") else _NO_OPTIONS.protection,
         terms=tuple(_from_terms(message.terms)),
+        glossary=message.glossary,
         return_scores=message.return_scores,
         return_tokens=message.return_tokens,
         return_alignment=message.return_alignment,
@@ -318,6 +321,22 @@ def to_list_models_response(statuses: Iterable[ModelStatus], limits: Translation
     """Return the models as the caller gets them; `statuses` holds the versions of each model side by side."""
     by_name = groupby(statuses, key=lambda status: status.name)
     return pb.ListModelsResponse(models=[to_model(versions, limits) for _, versions in by_name])
+
+
+def to_list_glossaries_response(glossaries: Iterable[Glossary]) -> pb.ListGlossariesResponse:
+    """Return the glossaries as the caller gets them."""
+    return pb.ListGlossariesResponse(
+        glossaries=[
+            pb.Glossary(
+                name=glossary.name,
+                pairs=[
+                    pb.GlossaryPair(source_language=source, target_language=target, num_terms=len(terms))
+                    for (source, target), terms in glossary.terms.items()
+                ],
+            )
+            for glossary in glossaries
+        ]
+    )
 
 
 def to_model(statuses: Iterable[ModelStatus], limits: TranslationLimits) -> pb.Model:

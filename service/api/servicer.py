@@ -15,6 +15,7 @@ from service.api.calls import Call
 from service.api.settings import GrpcSettings
 from service.api.streams import RequestStream, ResponseStream
 from service.errors import DeadlineExceededError
+from service.models.glossaries import GlossaryRepository
 from service.models.repository import ModelRepository
 from service.requests import RequestContext
 from service.threads import started_pool
@@ -73,7 +74,10 @@ class TranslationServicer(pb_grpc.TranslationServiceServicer):
 class ModelServicer(pb_grpc.ModelServiceServicer):
     """dragoman.v1.ModelService."""
 
-    def __init__(self, models: ModelRepository, limits: TranslationLimits) -> None:
+    def __init__(
+        self, models: ModelRepository, limits: TranslationLimits, glossaries: GlossaryRepository | None = None
+    ) -> None:
+        self.glossaries = glossaries or GlossaryRepository()
         self._models = models
         self._limits = limits
 
@@ -85,6 +89,10 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
         """Describe one model."""
         statuses = self._models.get_model(messages.from_model_name(request.model))
         return pb.GetModelResponse(model=messages.to_model(statuses, self._limits))
+
+    async def ListGlossaries(self, request: pb.ListGlossariesRequest, call: Call) -> pb.ListGlossariesResponse:
+        """List all glossaries."""
+        return messages.to_list_glossaries_response(self.glossaries.all())
 
 
 class ModelAdminServicer(pb_grpc.ModelAdminServiceServicer):

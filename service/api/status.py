@@ -48,6 +48,7 @@ TABLE: Mapping[type[errors.DragomanError], Row] = {
     errors.InvalidFieldError: Row(code=grpc.StatusCode.INVALID_ARGUMENT, reason="INVALID_FIELD"),
     errors.UnsupportedFieldError: Row(code=grpc.StatusCode.UNIMPLEMENTED, reason="UNSUPPORTED_FIELD"),
     errors.ModelNotFoundError: Row(code=grpc.StatusCode.NOT_FOUND, reason="MODEL_NOT_FOUND"),
+    errors.GlossaryNotFoundError: Row(code=grpc.StatusCode.NOT_FOUND, reason="GLOSSARY_NOT_FOUND"),
     errors.ModelStateError: Row(code=grpc.StatusCode.FAILED_PRECONDITION, reason="MODEL_STATE"),
     errors.UnauthenticatedError: Row(code=grpc.StatusCode.UNAUTHENTICATED, reason="UNAUTHENTICATED"),
     errors.PermissionDeniedError: Row(code=grpc.StatusCode.PERMISSION_DENIED, reason="PERMISSION_DENIED"),

@@ -28,6 +28,10 @@ class ModelSettings(BaseModel):
     """Holds the bundles as NAME/VERSION/; all of them are loaded, unless NAME/serving.toml says which. Default: the
     models that ship."""
 
+    glossaries_directory: Path | None = None
+    """Holds the named glossaries as NAME.tsv or NAME.tbx, read again when they change; unset: `glossaries` beside
+    `directory`, if there is one."""
+
     poll_interval_s: float = Field(default=5.0, ge=0, le=3600)
     """Interval in seconds at which the directory is checked for new and removed versions; 0: it is never checked."""
 

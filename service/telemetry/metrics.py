@@ -243,6 +243,9 @@ class Metrics:
     model_load_failures = _counter(
         "mt_model_load_failures", "Versions of a model that could not be loaded.", ("model",)
     )
+    glossary_failures = _counter(
+        "mt_glossary_failures", "New or changed glossaries that are invalid and ignored; the previous ones stay active."
+    )
     model_swaps = _counter("mt_model_swaps", "Changes of the default version of a model.", ("model",))
     decoding_process_memory_bytes = _gauge(
         "mt_decoding_process_resident_memory_bytes",

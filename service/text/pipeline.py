@@ -33,7 +33,7 @@ from service.text.alignment import Offset, Weights, align, alignment_layer, head
 from service.text.blocks import Block, numbers_in, plain_block, protected_blocks
 from service.text.documents import DocumentPiece, FixedText, TextPart, TextPlan, document_pieces
 from service.text.markup import MarkupError, innermost_last, markup_blocks
-from service.text.protection import compile_protection
+from service.text.protection import TermMatcher, compile_protection
 from service.text.restoration import Assembled, Assembler, Item, Restored, forced_prefix, restore
 from service.text.segmentation import Joined, iterate_sentences, join, separator_between, split_overlong, trim
 
@@ -181,6 +181,7 @@ class TextPipeline:
         search: SearchConfig,
         budget: TextBudget | None = None,
         has_attention: bool = False,
+        glossary: TermMatcher | None = None,
     ) -> None:
         num_characters = sum(map(len, request.texts))
         self.cost_characters = num_characters * (search.num_hypotheses if request.options.wants_attention else 1)
@@ -196,7 +197,7 @@ class TextPipeline:
         protection = request.options.protection
         if request.options.format is not TextFormat.PLAIN:
             protection = replace(protection, disabled_kinds=protection.disabled_kinds | {ProtectedKind.TAG})
-        self._protection = compile_protection(protection, request.options.terms)
+        self._protection = compile_protection(protection, request.options.terms, glossary)
         self._num_alignable_tokens: float = MAX_RESTORED_TOKENS if has_attention else 0
         self._fixed: deque[FixedText] = deque()
 

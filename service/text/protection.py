@@ -89,13 +89,17 @@ class Protection:
 
     expression: re.Pattern[str] | None
     terms: "TermMatcher | None"
+    glossary: "TermMatcher | None"
+    """Holds where none of the terms is."""
     needs_trigger: bool
     """Whether a text without any trigger has no span."""
 
     def find(self, text: str) -> list[ProtectedSpan]:
         """Return the protected spans of a text in order, without overlaps; terms only where nothing else is."""
         spans = [] if self.needs_trigger and not _TRIGGER.search(text) else list(self._literals(text))
-        return self.terms.add_to(spans, text) if self.terms else spans
+        for terms in (self.terms, self.glossary):
+            spans = terms.add_to(spans, text) if terms else spans
+        return spans
 
     def _literals(self, text: str) -> Iterator[ProtectedSpan]:
         if self.expression is None:
@@ -116,7 +120,9 @@ class Protection:
 
 
 @lru_cache(maxsize=64)
-def compile_protection(options: ProtectionOptions, terms: tuple[Term, ...]) -> Protection:
+def compile_protection(
+    options: ProtectionOptions, terms: tuple[Term, ...], glossary: "TermMatcher | None" = None
+) -> Protection:
     """Return what finds the spans that a request wants protected; all is checked already."""
     kinds = (DEFAULT_KINDS | options.enabled_kinds) - options.disabled_kinds if options.is_enabled else frozenset()
     alternatives = [f"(?P<{kind.name}>{pattern})" for kind, pattern in _GRAMMAR.items() if kind in kinds]
@@ -125,6 +131,7 @@ def compile_protection(options: ProtectionOptions, terms: tuple[Term, ...]) -> P
     return Protection(
         expression=re.compile("|".join(alternatives)) if alternatives else None,
         terms=TermMatcher(terms) if terms else None,
+        glossary=glossary,
         needs_trigger=not options.patterns and ProtectedKind.COLON not in kinds,
     )
 
@@ -188,35 +195,76 @@ def _icu_message_end(text: str, position: int) -> int | None:
 
 
 class TermMatcher:
-    """Finds the terms of a request, the longest first where several begin at one place."""
+    """Finds terms, the longest first where several begin at one place; as quick with thousands as with one.
+
+    At each character only the lengths are tried that terms with this first character have.
+    """
 
     def __init__(self, terms: Sequence[Term]) -> None:
-        """Take terms with distinct sources."""
-        ordered = sorted(enumerate(terms), key=lambda pair: -len(pair[1].source))
-        self._terms = terms
-        self._expression = re.compile("|".join(f"(?P<t{index}>{_term_expression(term)})" for index, term in ordered))
+        """Take terms with distinct sources; of those that differ in case only, the one spelled as the text holds."""
+        self._terms: dict[str, list[Term]] = {}
+        lengths: dict[tuple[str, bool], set[int]] = {}
+        for term in terms:
+            source = _folded(term.source)
+            self._terms.setdefault(source, []).append(term)
+            lengths.setdefault((source[0], _begins_word(term)), set()).add(len(source))
+        self._lengths = {start: sorted(found, reverse=True) for start, found in lengths.items()}
 
     def add_to(self, spans: Sequence[ProtectedSpan], text: str) -> list[ProtectedSpan]:
         """Return the spans and the terms between them, in order."""
+        folded = _folded(text)
         found: list[ProtectedSpan] = []
         begin = 0
         for end, span in [*((one.span.start, one) for one in spans), (len(text), None)]:
-            for match in self._expression.finditer(text, begin, end):
-                term = self._terms[int((match.lastgroup or "t0")[1:])]
-                target = term.target or match[0]
-                found.append(ProtectedSpan(span=Span(start=match.start(), end=match.end()), kind=None, target=target))
+            while begin < end:
+                match = self._match_at(begin, end, text, folded)
+                if match is not None:
+                    found.append(match)
+                begin = match.span.end if match else begin + 1
             if span is not None:
                 found.append(span)
                 begin = span.span.end
         return found
 
+    def _match_at(self, start: int, stop: int, text: str, folded: str) -> ProtectedSpan | None:
+        lengths = self._lengths.get((folded[start], False), [])
+        if not (start and _is_of_word(text[start - 1])) and (own := self._lengths.get((folded[start], True))):
+            lengths = sorted({*lengths, *own}, reverse=True) if lengths else own
+        for length in lengths:
+            end = start + length
+            candidates = self._terms.get(folded[start:end]) if end <= stop else None
+            if not candidates:
+                continue
+            is_within_word = (start and _is_of_word(text[start - 1]), end < stop and _is_of_word(text[end]))
+            source = text[start:end]
+            if fitting := [term for term in candidates if _fits(term, source, is_within_word)]:
+                term = next((term for term in fitting if term.source == source), fitting[0])
+                return ProtectedSpan(span=Span(start=start, end=end), kind=None, target=term.target or source)
+        return None
 
-def _term_expression(term: Term) -> str:
-    literal = re.escape(term.source) if term.is_case_sensitive else f"(?i:{re.escape(term.source)})"
-    if term.is_part_of_word:
-        return literal
-    before = r"(?<!\w)" if term.source[0].isalnum() else ""
-    return before + literal + (r"(?!\w)" if term.source[-1].isalnum() else "")
+
+def _folded(text: str) -> str:
+    """Return a text without regard to case, of the same length."""
+    folded = text.casefold()
+    if len(folded) == len(text):  # as no character becomes none, each has become one
+        return folded
+    return "".join(next((one for one in (part.casefold(), part.lower()) if len(one) == 1), part) for part in text)
+
+
+def _is_of_word(character: str) -> bool:
+    return character.isalnum() or character == "_"
+
+
+def _begins_word(term: Term) -> bool:
+    return not term.is_part_of_word and term.source[0].isalnum()
+
+
+def _fits(term: Term, source: str, is_within_word: tuple[bool | int, bool]) -> bool:
+    """Whether a term is meant by a part of a text that has its letters."""
+    if term.is_case_sensitive and term.source != source:
+        return False
+    ends_word = not term.is_part_of_word and term.source[-1].isalnum()
+    return not ((is_within_word[0] and _begins_word(term)) or (is_within_word[1] and ends_word))
 
 
 def _pattern_expression(pattern: str) -> str:

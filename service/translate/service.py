@@ -20,12 +20,13 @@ from service.datatypes import (
     TranslationResult,
     TranslationWarning,
 )
-from service.errors import RetryableError
+from service.errors import GlossaryNotFoundError, RetryableError
 from service.requests import RequestContext, TranslationRequest
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import trace_segments
 from service.text.documents import TextPlan, TranslatedDocument
 from service.text.pipeline import TextModel, TextPipeline
+from service.text.protection import TermMatcher
 from service.translate.document_window import DocumentWindow, Futures, ended, results_of, segment_cost
 from service.translate.options import (
     TextBudget,
@@ -137,6 +138,13 @@ class ModelSource(Protocol):
         """Return the model that answers; RequestError if there is none."""
 
 
+class GlossarySource(Protocol):
+    """Knows the named glossaries."""
+
+    def matcher(self, name: str, source_language: str, target_language: str) -> TermMatcher:
+        """Return what finds the terms of a language pair; RequestError if there is no such glossary or pair."""
+
+
 class Translator:
     """Translates requests and documents; it keeps nothing between them, so any number may be under way at once."""
 
@@ -151,8 +159,10 @@ class Translator:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw_seed: Callable[[], int] = new_seed,
         quota: Quota | None = None,
+        glossaries: GlossarySource | None = None,
     ) -> None:
         self._models = models
+        self._glossaries = glossaries
         self._metrics = metrics
         self._limits = limits or TranslationLimits()
         self._defaults = defaults or TranslationDefaults()
@@ -266,8 +276,21 @@ class Translator:
         model = self._models.resolve(request.model, request.source_language, request.target_language)
         name = context.access_record.model = f"{model.name}/{model.version}"
         search = fit_to_model(search, request.options, model, name=name, has_attention=model.has_attention)
-        pipeline = TextPipeline(request, model=model, search=search, budget=budget, has_attention=model.has_attention)
+        pipeline = TextPipeline(
+            request,
+            model=model,
+            search=search,
+            budget=budget,
+            has_attention=model.has_attention,
+            glossary=self._glossary(request) if request.options.glossary else None,
+        )
         return model, pipeline
+
+    def _glossary(self, request: TranslationRequest) -> TermMatcher:
+        name = request.options.glossary
+        if self._glossaries is None:
+            raise GlossaryNotFoundError("options.glossary", name, ())
+        return self._glossaries.matcher(name, request.source_language, request.target_language)
 
     async def _searched_twice(
         self,

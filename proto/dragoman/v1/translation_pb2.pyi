@@ -140,7 +140,7 @@ class TranslateRequest(_message.Message):
     def __init__(self, texts: _Optional[_Iterable[str]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., model: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., request_id: _Optional[str] = ..., target_prefixes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DecodingOptions(_message.Message):
-    __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "min_target_tokens", "max_target_tokens", "no_repeat_ngram_size", "repetition_penalty", "coverage_penalty", "repetition_guard", "sampling", "target_prefix", "split_sentences", "long_sentences", "format", "return_scores", "return_tokens", "return_alignment", "suppressed_tokens", "return_attention", "early_stopping", "protection", "terms")
+    __slots__ = ("beam_size", "num_hypotheses", "length_penalty", "min_target_tokens", "max_target_tokens", "no_repeat_ngram_size", "repetition_penalty", "coverage_penalty", "repetition_guard", "sampling", "target_prefix", "split_sentences", "long_sentences", "format", "return_scores", "return_tokens", "return_alignment", "suppressed_tokens", "return_attention", "early_stopping", "protection", "terms", "glossary")
     BEAM_SIZE_FIELD_NUMBER: _ClassVar[int]
     NUM_HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     LENGTH_PENALTY_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +163,7 @@ class DecodingOptions(_message.Message):
     EARLY_STOPPING_FIELD_NUMBER: _ClassVar[int]
     PROTECTION_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
+    GLOSSARY_FIELD_NUMBER: _ClassVar[int]
     beam_size: int
     num_hypotheses: int
     length_penalty: float
@@ -185,7 +186,8 @@ class DecodingOptions(_message.Message):
     early_stopping: bool
     protection: ProtectionOptions
     terms: _containers.RepeatedCompositeFieldContainer[Term]
-    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., min_target_tokens: _Optional[int] = ..., max_target_tokens: _Optional[int] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., repetition_guard: _Optional[bool] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., target_prefix: _Optional[str] = ..., split_sentences: _Optional[bool] = ..., long_sentences: _Optional[_Union[LongSentencePolicy, str]] = ..., format: _Optional[_Union[TextFormat, str]] = ..., return_scores: _Optional[bool] = ..., return_tokens: _Optional[bool] = ..., return_alignment: _Optional[bool] = ..., suppressed_tokens: _Optional[_Iterable[str]] = ..., return_attention: _Optional[_Union[AttentionDetail, str]] = ..., early_stopping: _Optional[bool] = ..., protection: _Optional[_Union[ProtectionOptions, _Mapping]] = ..., terms: _Optional[_Iterable[_Union[Term, _Mapping]]] = ...) -> None: ...
+    glossary: str
+    def __init__(self, beam_size: _Optional[int] = ..., num_hypotheses: _Optional[int] = ..., length_penalty: _Optional[float] = ..., min_target_tokens: _Optional[int] = ..., max_target_tokens: _Optional[int] = ..., no_repeat_ngram_size: _Optional[int] = ..., repetition_penalty: _Optional[float] = ..., coverage_penalty: _Optional[float] = ..., repetition_guard: _Optional[bool] = ..., sampling: _Optional[_Union[SamplingOptions, _Mapping]] = ..., target_prefix: _Optional[str] = ..., split_sentences: _Optional[bool] = ..., long_sentences: _Optional[_Union[LongSentencePolicy, str]] = ..., format: _Optional[_Union[TextFormat, str]] = ..., return_scores: _Optional[bool] = ..., return_tokens: _Optional[bool] = ..., return_alignment: _Optional[bool] = ..., suppressed_tokens: _Optional[_Iterable[str]] = ..., return_attention: _Optional[_Union[AttentionDetail, str]] = ..., early_stopping: _Optional[bool] = ..., protection: _Optional[_Union[ProtectionOptions, _Mapping]] = ..., terms: _Optional[_Iterable[_Union[Term, _Mapping]]] = ..., glossary: _Optional[str] = ...) -> None: ...
 
 class ProtectionOptions(_message.Message):
     __slots__ = ("enabled", "enabled_kinds", "disabled_kinds", "patterns")
@@ -402,6 +404,34 @@ class GetModelResponse(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     model: Model
     def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
+
+class ListGlossariesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListGlossariesResponse(_message.Message):
+    __slots__ = ("glossaries",)
+    GLOSSARIES_FIELD_NUMBER: _ClassVar[int]
+    glossaries: _containers.RepeatedCompositeFieldContainer[Glossary]
+    def __init__(self, glossaries: _Optional[_Iterable[_Union[Glossary, _Mapping]]] = ...) -> None: ...
+
+class Glossary(_message.Message):
+    __slots__ = ("name", "pairs")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    pairs: _containers.RepeatedCompositeFieldContainer[GlossaryPair]
+    def __init__(self, name: _Optional[str] = ..., pairs: _Optional[_Iterable[_Union[GlossaryPair, _Mapping]]] = ...) -> None: ...
+
+class GlossaryPair(_message.Message):
+    __slots__ = ("source_language", "target_language", "num_terms")
+    SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    NUM_TERMS_FIELD_NUMBER: _ClassVar[int]
+    source_language: str
+    target_language: str
+    num_terms: int
+    def __init__(self, source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., num_terms: _Optional[int] = ...) -> None: ...
 
 class Model(_message.Message):
     __slots__ = ("name", "versions")

@@ -220,6 +220,11 @@ class ModelServiceStub:
                 request_serializer=dragoman_dot_v1_dot_translation__pb2.GetModelRequest.SerializeToString,
                 response_deserializer=dragoman_dot_v1_dot_translation__pb2.GetModelResponse.FromString,
                 _registered_method=True)
+        self.ListGlossaries = channel.unary_unary(
+                '/dragoman.v1.ModelService/ListGlossaries',
+                request_serializer=dragoman_dot_v1_dot_translation__pb2.ListGlossariesRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_translation__pb2.ListGlossariesResponse.FromString,
+                _registered_method=True)
 
 
 class ModelServiceServicer:
@@ -240,6 +245,13 @@ class ModelServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListGlossaries(self, request, context):
+        """Lists the glossaries that `DecodingOptions.glossary` may name, sorted by name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ModelServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -252,6 +264,11 @@ def add_ModelServiceServicer_to_server(servicer, server):
                     servicer.GetModel,
                     request_deserializer=dragoman_dot_v1_dot_translation__pb2.GetModelRequest.FromString,
                     response_serializer=dragoman_dot_v1_dot_translation__pb2.GetModelResponse.SerializeToString,
+            ),
+            'ListGlossaries': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGlossaries,
+                    request_deserializer=dragoman_dot_v1_dot_translation__pb2.ListGlossariesRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_translation__pb2.ListGlossariesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -309,6 +326,33 @@ class ModelService:
             '/dragoman.v1.ModelService/GetModel',
             dragoman_dot_v1_dot_translation__pb2.GetModelRequest.SerializeToString,
             dragoman_dot_v1_dot_translation__pb2.GetModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGlossaries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.ModelService/ListGlossaries',
+            dragoman_dot_v1_dot_translation__pb2.ListGlossariesRequest.SerializeToString,
+            dragoman_dot_v1_dot_translation__pb2.ListGlossariesResponse.FromString,
             options,
             channel_credentials,
             insecure,

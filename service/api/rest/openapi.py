@@ -46,6 +46,7 @@ _RANGES: Mapping[str, dict[str, float]] = {
     "targetPrefix": {"maxLength": options.MAX_PREFIX_CHARACTERS},
     "requestId": {"maxLength": MAX_NAME_CHARACTERS},
     "model": {"maxLength": MAX_NAME_CHARACTERS},
+    "glossary": {"maxLength": MAX_NAME_CHARACTERS},
 }
 """Caps of fields of requests, by their names in JSON."""
 
@@ -141,7 +142,13 @@ def openapi_document() -> dict[str, Any]:
     schemas: dict[str, Any] = {"Problem": _PROBLEM, "Languages": _LANGUAGES}
     for request in (pb.TranslateRequest, pb.TranslateDocumentRequest):
         _add_message(schemas, request.DESCRIPTOR, is_request=True)
-    for response in (pb.TranslateResponse, pb.TranslatedSentence, pb.ListModelsResponse, pb.GetModelResponse):
+    for response in (
+        pb.TranslateResponse,
+        pb.TranslatedSentence,
+        pb.ListModelsResponse,
+        pb.GetModelResponse,
+        pb.ListGlossariesResponse,
+    ):
         _add_message(schemas, response.DESCRIPTOR, is_request=False)
     model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
     return {
@@ -172,6 +179,10 @@ def openapi_document() -> dict[str, Any]:
             "/v1/languages": {
                 "get": _reading("ListLanguages", "List which languages are translated into which")
                 | _answered(_json("Languages"), _READ_FAILURES)
+            },
+            "/v1/glossaries": {
+                "get": _reading("ListGlossaries", "List the glossaries that a request may name")
+                | _answered(_json("ListGlossariesResponse"), _READ_FAILURES)
             },
         },
         "components": {

@@ -65,6 +65,7 @@ class TranslationApi(HttpApi):
             "/v1/models": self._list_models,
             "/v1/models/{model:path}": self._get_model,
             "/v1/languages": self._list_languages,
+            "/v1/glossaries": self._list_glossaries,
         }
         return [
             *(Route(path, self._endpoint(answer), methods=["POST"]) for path, answer in posted.items()),
@@ -118,6 +119,12 @@ class TranslationApi(HttpApi):
             return {"languages": languages}
 
         await self._answer_reading(context, "ListModels", listed)
+
+    async def _list_glossaries(self, context: HttpContext) -> None:
+        async def listed(call: Call) -> dict[str, object]:
+            return as_dict(await self._models.ListGlossaries(pb.ListGlossariesRequest(), call))
+
+        await self._answer_reading(context, "ListGlossaries", listed)
 
     async def _listed(self, call: Call) -> dict[str, object]:
         return as_dict(await self._models.ListModels(pb.ListModelsRequest(), call))

@@ -78,6 +78,7 @@ def test_every_option_arrives() -> None:
             patterns=("[[*]]",),
         ),
         terms=(requests.Term(source="a", target="b", is_case_sensitive=True, is_part_of_word=True),),
+        glossary="it",
     )
 
     fields = dataclasses.asdict(wanted)
