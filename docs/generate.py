@@ -152,11 +152,15 @@ def _client_class(reason: str) -> str:
     return client_errors.REASON_CLASSES[reason].__name__
 
 
+_SERVICE = ("service", "dragoman.cli")
+"""Programs of `service_command`."""
+
+
 def commands_page() -> str:
     """Return the page of commands."""
     summaries = [(f"`dragoman {name}`", command.summary) for name, command in COMMANDS.items()]
     programs = [
-        *((service_command, (name,)) for name, command in COMMANDS.items() if command.program == "service"),
+        *((service_command, (name,)) for name, command in COMMANDS.items() if command.program in _SERVICE),
         *((export_command, (name,)) for name in EXPORT_COMMANDS),
         *((load_test, (verb,)) for verb in _LOAD_TESTS),
     ]

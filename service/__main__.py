@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 _COMMANDS = ("serve", "translate", "models", "demo", "keys", "probe")
-"""Each is a module of `service.cli`."""
+"""Each is a module of `service.cli`, but for the one that needs the client only."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,7 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     is_known = bool(words) and words[0] in _COMMANDS  # only it is imported: most others take ten times as long to load
     for name in words[:1] if is_known else _COMMANDS:
-        import_module(f"service.cli.{name}").add_parser(commands)
+        package = "dragoman" if name == "translate" else "service"
+        import_module(f"{package}.cli.{name}").add_parser(commands)
     parsed = parser.parse_args(words)
     exit_code: int = parsed.run(parsed)
     return exit_code

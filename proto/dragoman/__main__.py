@@ -35,7 +35,7 @@ class Command:
 
 COMMANDS: Mapping[str, Command] = {
     "serve": Command("run the server"),
-    "translate": Command("translate texts with a running server"),
+    "translate": Command("translate texts or files with a running server", "dragoman.cli", "files"),
     "models": Command("list the models of a running server, load, unload or label them"),
     "keys": Command("make an API key, check a file of callers"),
     "probe": Command("ask whether a server accepts calls, for health checks"),
@@ -61,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_told_missing(first, command, f"the package {command.program!r}"), file=sys.stderr)
         return 2
     try:
-        # The server's commands share one program, which wants to know which of them is meant.
-        handed_on = words if command.program == "service" else words[1:]
+        # Programs with several commands want to know which of them is meant.
+        handed_on = words if command.program in ("service", "dragoman.cli") else words[1:]
         status: int = import_module(f"{command.program}.__main__").main(handed_on)
     except ModuleNotFoundError as error:
         if _is_ours(error):

@@ -4,11 +4,10 @@ import argparse
 from typing import Any
 
 from dragoman.admin import ModelAdminClient
+from dragoman.cli.target import add_target_flags, call
 from dragoman.client import TranslationClient
 from dragoman.enums import ModelState, Precision
 from dragoman.models import Model, ModelVersion
-
-from service.cli.target import add_target_flags, call
 
 
 def add_parser(commands: Any) -> None:

@@ -58,15 +58,14 @@ def tls_options(arguments: argparse.Namespace, *, server_name: str | None = None
 def call(
     arguments: argparse.Namespace,
     connect: Callable[..., AbstractContextManager[Client]],
-    use: Callable[[Client], object],
+    use: Callable[[Client], int | None],
 ) -> int:
-    """Connect and let `use` call; a call that fails is one line on standard error and exit code 1."""
+    """Connect and let `use` call, which returns the exit code; a call that fails is one line and exit code 1."""
     try:
         key = None if arguments.api_key_file is None else arguments.api_key_file.read_text().strip()
         tls = tls_options(arguments)
         with connect(arguments.target, timeout_s=arguments.timeout, api_key=key, tls=tls) as client:
-            use(client)
+            return use(client) or 0
     except (DragomanError, ValueError, OSError) as error:
         print(f"dragoman: {error}", file=sys.stderr)
         return 1
-    return 0

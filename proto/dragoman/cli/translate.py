@@ -1,16 +1,18 @@
-"""`translate`: texts or one document, by a running server."""
+"""`translate`: texts, one document or files, by a running server."""
 
 import argparse
 import sys
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from dragoman.cli.target import add_target_flags, call
 from dragoman.client import TranslationClient
+from dragoman.files.formats import FORMATS, ReadOptions
+from dragoman.files.job import Outcome, Plan, planned, translate_file
 from dragoman.requests import DecodingOptions, RequestSettings, SamplingOptions
 from dragoman.results import Translation, TranslationWarning
-
-from service.cli.target import add_target_flags, call
 
 _BATCH_TEXTS = 64  # of standard input per call; a server takes 128 at most
 _DOCUMENT_TIMEOUT_S = 600.0
@@ -20,7 +22,7 @@ def add_parser(commands: Any) -> None:
     """Declare the command and its flags."""
     parser = commands.add_parser(
         "translate",
-        help="translate texts with a running server",
+        help="translate texts or files with a running server",
         description="Translates each argument, or else each line of standard input, and prints one line for each; "
         "with several hypotheses, one line for each of them, with its score before it. Input is UTF-8.",
     )
@@ -28,6 +30,17 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--document", metavar="FILE", help="translate one long text instead, from a file or standard input (-)"
     )
+    files = parser.add_argument_group(
+        "files", "Translates files and keeps what is no text in them; run again, it goes on where it was ended."
+    )
+    files.add_argument(
+        "--input", nargs="+", type=Path, metavar="FILE", help=f"files to translate: {', '.join(FORMATS)}"
+    )
+    files.add_argument("--output", type=Path, metavar="FILE|DIR", help="where the translation of --input goes")
+    files.add_argument(
+        "--retranslate", action="store_true", help="translate what a catalogue has translations for, too"
+    )
+    files.add_argument("--dry-run", action="store_true", help="only count what there is to translate")
     add_target_flags(parser)
     parser.add_argument("--source-language", default="en", metavar="TAG", help="BCP-47 tag (%(default)s)")
     parser.add_argument("--target-language", default="de", metavar="TAG", help="BCP-47 tag (%(default)s)")
@@ -56,6 +69,11 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Translate and print; return the exit code."""
     try:
+        if arguments.input or arguments.output:
+            plans = _plans(arguments)
+            if arguments.dry_run:
+                return _print_counts(plans)
+            return call(arguments, TranslationClient, lambda client: _translate_files(client, plans, arguments))
         use = _document_use(arguments) if arguments.document else _texts_use(arguments)
     except (OSError, ValueError) as error:
         print(f"dragoman: {error}", file=sys.stderr)
@@ -96,6 +114,47 @@ def _document_use(arguments: argparse.Namespace) -> Callable[[TranslationClient]
             print()
 
     return translate
+
+
+def _plans(arguments: argparse.Namespace) -> list[Plan]:
+    if arguments.texts or arguments.document or arguments.alignment or arguments.num_hypotheses is not None:
+        raise ValueError("--input takes no TEXT, --document, --alignment or --num-hypotheses")
+    if not (arguments.input and arguments.output):
+        raise ValueError("--input and --output go together")
+    options = ReadOptions(target_language=arguments.target_language, retranslates=arguments.retranslate)
+    return planned(arguments.input, arguments.output, options)
+
+
+def _print_counts(plans: Iterable[Plan]) -> int:
+    for plan in plans:
+        counts = f"{len(plan.content.segments)} segments, {plan.num_characters} characters"
+        print(f"{plan.source}: {counts}, {plan.content.num_kept} translated already")
+    return 0
+
+
+def _translate_files(client: TranslationClient, plans: Iterable[Plan], arguments: argparse.Namespace) -> int:
+    has_failed = False
+    for plan in plans:
+        with _progress_bar(plan) as progress:
+            outcome = translate_file(client, plan, _request(arguments), progress=progress, timeout_s=arguments.timeout)
+        _print_outcome(plan, outcome)
+        has_failed |= bool(outcome.failures)
+    return int(has_failed)
+
+
+def _progress_bar(plan: Plan) -> Any:
+    """A bar with the time that is left, where standard error is a terminal."""
+    bar = import_module("tqdm").tqdm
+    return bar(total=plan.num_characters, desc=plan.source.name, unit=" characters", unit_scale=True, disable=None)
+
+
+def _print_outcome(plan: Plan, outcome: Outcome) -> None:
+    for segment, warning in outcome.warnings:
+        print(f"dragoman: {plan.source}, {segment.place}: {warning}", file=sys.stderr)
+    for failure in outcome.failures:
+        print(f"dragoman: {plan.source}, {failure.segment.place}: not translated: {failure.reason}", file=sys.stderr)
+    num_segments = len(plan.content.segments)
+    print(f"{plan.output}: {num_segments - len(outcome.failures)} of {num_segments} segments translated")
 
 
 def _request(arguments: argparse.Namespace) -> RequestSettings:

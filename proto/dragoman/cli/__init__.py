@@ -1,0 +1,1 @@
+"""The commands that call a server and need nothing but the client."""
