@@ -16,7 +16,7 @@ COMMANDS = {
     "train": "learn a model from parallel text",
     "ablate": "train variants of a model and say in a table what each change costs or gains",
     "average": "average the weights of the last checkpoints of a run",
-    "plot": "draw the curves of a run again from its log",
+    "plot": "draw the curves and the schedule of a run, the attention and the positions of a model",
     "import": "read a model of another system, or a bundle, as what the other commands take",
     "bundle": "make a model bundle of a checkpoint",
     "upgrade": "give a bundle of an earlier version of the format what the present one has",

@@ -5,19 +5,24 @@ quantizing them again gives the same numbers, so the network that comes back is 
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import torch
 from numpy.typing import NDArray
 
 from export.errors import ImportFormatError
 from export.graph.arithmetic import FloatArray
 from export.graph.blocks import EMBEDDING, PROJECTION, SOURCE_EMBEDDING
 from export.graph.int8_weights import int8_scales
-from export.graph.network import Network
+from export.graph.network import Network, TrainedModel
+from export.importers.portable import load_weights
 from export.model.config import ModelConfig
-from service.bundle import Bundle
+from export.model.transformer import Transformer
+from service.bundle import MANIFEST_NAME, Bundle, open_bundle
+from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 
 _FUSED = ".fused."
 _QUANTIZED = "int8"
@@ -54,6 +59,23 @@ def read_network(bundle: Bundle, precision: str | None = None) -> Network:
             unused = np.zeros((config.position_offset, config.d_model), np.float32)
             weights[f"{stack}.positions.weight"] = np.concatenate([unused, stored["position_encodings"]])
     return Network(config=config, weights=weights, ranges=read_ranges(bundle))
+
+
+def open_model(path: Path) -> tuple[Transformer, SentencePieceTokenizer]:
+    """Return the network, in evaluation mode, and the tokenizer of a bundle, or of what `TrainedModel.find` takes.
+
+    Raises:
+        BundleError: if a bundle or a tokenizer is damaged.
+        ImportFormatError: if weights are not as this exporter or an importer makes them.
+        RunFolderError: if there is no model.
+    """
+    if not (path / MANIFEST_NAME).is_file():
+        trained = TrainedModel.find(path)
+        return trained.load(), trained.open_tokenizer()
+    bundle = open_bundle(path)
+    network = read_network(bundle)
+    weights = {name: torch.tensor(array) for name, array in network.weights.items()}
+    return load_weights(network.config, weights, path), open_tokenizer(bundle)
 
 
 def read_ranges(bundle: Bundle) -> dict[str, float]:

@@ -191,6 +191,21 @@ class Transformer(nn.Module):
         states, cache.self_attention = self.decoder(states, cache.cross_attention, cache.mask, past, rotary)
         return torch.log_softmax(self.project(states[:, 0]).float(), dim=-1)
 
+    def position_tables(self, length: int) -> dict[str, Tensor]:
+        """Return what tells the places of the first tokens, by name; nothing if the network is not told.
+
+        Sinusoids [length, d_model] and learned tables, which may be shorter, are added to embeddings; rotary positions
+        [length, D] are cosines and sines.
+        """
+        config = self.config
+        if config.positions == "none":
+            return {}
+        if config.positions != "learned":
+            return {config.positions: self._table(length)[:length]}
+        tables = {"learned, encoder": self.encoder.positions, "learned, decoder": self.decoder.positions}
+        first = config.position_offset
+        return {name: table.weight[first : first + length] for name, table in tables.items() if table is not None}
+
     def _empty_past(self, cache: DecoderCache) -> tuple[KeysValues, ...]:
         return tuple((key[:, :, :0], value[:, :, :0]) for key, value in cache.cross_attention)
 
