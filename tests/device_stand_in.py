@@ -4,7 +4,7 @@ Where there is a GPU, tests with the mark `gpu` put it in the place of the stand
 """
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,8 @@ import pytest
 from numpy.typing import DTypeLike, NDArray
 
 from service.bundle import Bundle, FloatType
-from service.runtime.device import BoundGraph, DeviceArray, DeviceMemory, Operation
+from service.runtime.cuda_graphs import GraphCaptures
+from service.runtime.device import BoundGraph, DeviceArray, DeviceMemory, HostArray, Operation, pinned_memory
 from service.runtime.encoder import EncodingModel
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.session import cuda_fault, open_sessions, open_small_graph
@@ -47,13 +48,23 @@ class Copy:
     num_bytes: int
 
 
+_HOST_MEMORY = onnxruntime.OrtMemoryInfo(
+    "Cpu", onnxruntime.OrtAllocatorType.ORT_DEVICE_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+)
+"""In the place of page-locked memory."""
+
+onnxruntime.create_and_register_allocator(_HOST_MEMORY, None)
+
+
 class StandInMemory(DeviceMemory):
     """Remembers every copy and every binding of a decoder's pools, and fails as a device does whose memory is full."""
 
     def __init__(self, float_type: FloatType, device: Device = "cpu") -> None:
-        open_graph = partial(open_small_graph, settings=RuntimeSettings(), device=device)
-        super().__init__(device, 0, float_type=float_type, open_graph=open_graph)
         self.log: list[Copy] = []
+        open_graph = partial(open_small_graph, settings=RuntimeSettings(), device=device)
+        pinned = pinned_memory(device, 0) if device == "cuda" else _HOST_MEMORY
+        super().__init__(device, 0, float_type=float_type, open_graph=open_graph, pinned=pinned)
+        self.log.clear()
         self.bound_pools: list[tuple[tuple[int, ...], int]] = []
         """Shape and address of the pool of each binding of a decoder."""
         self.num_arrays_left: int | None = None
@@ -76,11 +87,12 @@ class StandInMemory(DeviceMemory):
         self.log.append(Copy(operation=operation, is_up=True, dtype=values.dtype, num_bytes=values.nbytes))
         return to
 
-    def download(self, array: DeviceArray, operation: Operation) -> NDArray[Any]:
-        values = super().download(_unsealed(array), operation)
+    def download(self, array: DeviceArray, operation: Operation, *, to: HostArray | None = None) -> NDArray[Any]:
+        values = super().download(_unsealed(array), operation, to=to)
+        assert to is None or values is to.array
         assert (array.shape, array.dtype) == (values.shape, values.dtype)
         self.log.append(Copy(operation=operation, is_up=False, dtype=values.dtype, num_bytes=values.nbytes))
-        return values.copy()
+        return values.copy() if to is None else values
 
     def bind(
         self,
@@ -102,10 +114,79 @@ def read(array: DeviceArray) -> NDArray[Any]:
 class StandInModel(OnnxStepModel):
     """A network on the stand-in, or on a GPU whose copies are remembered, too."""
 
-    def __init__(self, bundle: Bundle, *, precision: str = "fp32", device: Device = "cpu") -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        precision: str = "fp32",
+        device: Device = "cpu",
+        capturing: Callable[[onnxruntime.InferenceSession], Any] | None = None,
+    ) -> None:
         sessions = open_sessions(bundle, RuntimeSettings(device=device, precision=precision))
         self.memory = StandInMemory(sessions.float_type, device)
-        EncodingModel.__init__(self, replace(sessions, device_memory=self.memory))
+        sessions = replace(sessions, device_memory=self.memory)
+        if capturing:
+            decoder = capturing(sessions.decoder)
+            sessions = replace(sessions, decoder=decoder, graph_captures=GraphCaptures(decoder))
+        EncodingModel.__init__(self, sessions)
+
+
+class _Bindings:
+    """A binding of ONNX Runtime that knows what is bound: for each name the shape and the address, or the sizes."""
+
+    def __init__(self, binding: Any) -> None:
+        self.binding = binding
+        self.bound: dict[str, tuple[Any, ...]] = {}
+
+    def bind_input(self, name: str, *where: Any) -> None:
+        self.bound[name] = where[-2:]
+        self.binding.bind_input(name, *where)
+
+    def bind_output(self, name: str, *where: Any) -> None:
+        self.bound[name] = where[-2:]
+        self.binding.bind_output(name, *where)
+
+    def bind_cpu_input(self, name: str, sizes: NDArray[Any]) -> None:
+        self.bound[name] = tuple(sizes.tolist())
+        self.binding.bind_cpu_input(name, sizes)
+
+
+class CapturingSession:
+    """A decoder that captures its runs as ONNX Runtime does on CUDA: by id, with what is bound then and no other."""
+
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+        self.session = session
+        self.graphs: dict[int, dict[str, tuple[Any, ...]]] = {}
+        """What was bound when each was captured."""
+        self.released: list[int] = []
+        self.num_replays = 0
+
+    def io_binding(self) -> _Bindings:
+        return _Bindings(self.session.io_binding())
+
+    def run_with_iobinding(self, bindings: _Bindings, options: onnxruntime.RunOptions) -> None:
+        graph_id = int(options.get_run_config_entry("gpu_graph_id"))
+        if graph_id == -1:
+            self.session.run_with_iobinding(bindings.binding)
+        elif graph_id in self.graphs:
+            self.num_replays += 1
+            assert self.graphs[graph_id] == bindings.bound
+            self.replay(graph_id, bindings)
+        else:
+            self.capture(graph_id, bindings)
+
+    def capture(self, graph_id: int, bindings: _Bindings) -> None:
+        assert graph_id not in self.released
+        for _ in range(3):
+            self.session.run_with_iobinding(bindings.binding)
+        self.graphs[graph_id] = dict(bindings.bound)
+
+    def replay(self, graph_id: int, bindings: _Bindings) -> None:
+        self.session.run_with_iobinding(bindings.binding)
+
+    def release_captured_graph(self, graph_id: int) -> None:
+        self.released.append(graph_id)
+        del self.graphs[graph_id]
 
 
 def _sealed(array: DeviceArray) -> DeviceArray:

@@ -1,5 +1,7 @@
 """Arrays in the memory of a device, changed by graphs that run there; every copy between it and the host is counted."""
 
+import ctypes
+import logging
 import math
 import threading
 from collections import Counter
@@ -13,7 +15,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from service.bundle import FloatType
 from service.runtime.cache_graphs import advance_graph, write_graph, zeros_graph
+from service.runtime.cuda_graphs import DEVICE_USE
 from service.runtime.settings import Device
+
+log = logging.getLogger(__name__)
 
 Operation = Literal["encode", "join", "move", "resize", "step", "attention"]
 """What bytes are copied for."""
@@ -72,6 +77,26 @@ class DeviceArray:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HostArray:
+    """An array of the host, for what goes up or comes down at every step."""
+
+    array: NDArray[Any]
+    pinned: onnxruntime.OrtValue | None
+    """Its memory, if a device can read and write that without another copy; must live as long as the array."""
+
+
+def pinned_memory(device: Device, index: int, library: Any = onnxruntime) -> Any:
+    """Return what ONNX Runtime allocates page-locked memory of the host by; None, and the log says so, if it cannot."""
+    try:
+        kind = library.OrtDeviceMemoryType.HOST_ACCESSIBLE
+        offered = [one.memory_info(kind) for one in library.get_ep_devices() if device in one.ep_name.lower()]
+        return next(info for info in offered if info is not None and info.device_id == index)
+    except (StopIteration, RuntimeError) as error:
+        log.info("what goes to the device and back is not page-locked", extra={"reason": str(error) or "not offered"})
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceSource:
     """The keys and values of one source in those of all that were encoded with it."""
 
@@ -88,8 +113,10 @@ class DeviceMemory:
     arrays are changed by graphs that run on the device.
     """
 
-    def __init__(self, device: Device, index: int, *, float_type: FloatType, open_graph: OpenGraph) -> None:
-        """Open the small graphs on a device; raises as `open_graph`."""
+    def __init__(
+        self, device: Device, index: int, *, float_type: FloatType, open_graph: OpenGraph, pinned: Any = None
+    ) -> None:
+        """Open the small graphs on a device; raises as `open_graph`. `pinned` is that of `pinned_memory`."""
         self.copies = CopyCounter()
         """Bytes that went up and down."""
         self.float_type = np.dtype(float_type)
@@ -97,34 +124,65 @@ class DeviceMemory:
         self._zeros, self._write, self._advance = (
             open_graph(make(float_type)) for make in (zeros_graph, write_graph, advance_graph)
         )
+        self._pinned = pinned
+        if pinned is not None:
+            self._check_pinned()
 
     def zeros(self, shape: Sequence[int]) -> DeviceArray:
         """Return a new array of the model's float type; the memory is that of a graph, whose limit holds for it."""
         binding = self._zeros.io_binding()
         binding.bind_cpu_input("shape", np.array(shape, dtype=np.int64))
         binding.bind_output("zeros", self._device, self._index)
-        self._zeros.run_with_iobinding(binding)
+        with DEVICE_USE:
+            self._zeros.run_with_iobinding(binding)
         (value,) = binding.get_outputs()
         return _whole(value, shape, self.float_type)
 
     def empty(self, shape: Sequence[int], dtype: DTypeLike) -> DeviceArray:
         """Return a new array of arbitrary values, for the small inputs and outputs of graphs."""
-        value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(tuple(shape), dtype, self._device, self._index)
+        with DEVICE_USE:
+            value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(tuple(shape), dtype, self._device, self._index)
         return _whole(value, shape, np.dtype(dtype))
+
+    def host_array(self, shape: Sequence[int], dtype: DTypeLike) -> HostArray:
+        """Return a new array of zeros on the host, in page-locked memory if there is any."""
+        if self._pinned is None:
+            return HostArray(array=np.zeros(shape, dtype), pinned=None)
+        with DEVICE_USE:
+            value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(tuple(shape), dtype, memory_info=self._pinned)
+        num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+        memory = (ctypes.c_byte * num_bytes).from_address(value.data_ptr())
+        array = np.ndarray(shape, dtype, buffer=memoryview(memory))
+        array[:] = 0
+        return HostArray(array=array, pinned=value)
+
+    def _check_pinned(self) -> None:
+        """Use ordinary memory if ONNX Runtime cannot copy to page-locked one."""
+        try:
+            self.download(self.upload(np.zeros(1), "step"), "step", to=self.host_array((1,), np.float64))
+        except Exception as error:  # noqa: BLE001 (its exception classes have no common base)
+            log.warning("what goes to the device and back is not page-locked", extra={"reason": str(error)})
+            self._pinned = None
+        self.copies = CopyCounter()
 
     def upload(self, values: NDArray[Any], operation: Operation, *, to: DeviceArray | None = None) -> DeviceArray:
         """Copy values to a new array, or to one of their shape and type that is there, no part of another."""
         if to is None:
             to = self.empty(values.shape, values.dtype)
-        to.owner.update_inplace(np.ascontiguousarray(values))
+        with DEVICE_USE:
+            to.owner.update_inplace(np.ascontiguousarray(values))
         self.copies.add(operation, "host_to_device", values.nbytes)
         return to
 
-    def download(self, array: DeviceArray, operation: Operation) -> NDArray[Any]:
-        """Copy an array that is no part of another to the host."""
+    def download(self, array: DeviceArray, operation: Operation, *, to: HostArray | None = None) -> NDArray[Any]:
+        """Copy an array that is no part of another to the host, by a `host_array` of its shape and type if given."""
         self.copies.add(operation, "device_to_host", array.num_bytes)
-        values: NDArray[Any] = array.owner.numpy()
-        return values
+        with DEVICE_USE:
+            if to is None or to.pinned is None:
+                values: NDArray[Any] = array.owner.numpy()
+                return values
+            to.pinned.update_inplace(array.owner)
+            return to.array
 
     def bind(
         self,
@@ -219,9 +277,10 @@ class BoundGraph:
         self.set_sizes("ends", [kept])
         self.set_sizes("pads", [0, 0, 1, num_slots - kept])
 
-    def run(self) -> None:
+    def run(self, options: onnxruntime.RunOptions | None = None) -> None:
         """Run the graph."""
-        self._session.run_with_iobinding(self._binding)
+        with DEVICE_USE:
+            self._session.run_with_iobinding(self._binding, options)
 
 
 def _whole(value: onnxruntime.OrtValue, shape: Sequence[int], dtype: np.dtype[Any]) -> DeviceArray:

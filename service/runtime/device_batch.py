@@ -4,9 +4,10 @@ Shapes come in buckets: of segments, slots and source positions. Within a bucket
 stay; segments that are not there are stepped like others, and what comes of them is not looked at.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import onnxruntime
@@ -14,13 +15,17 @@ from numpy.typing import NDArray
 
 from service.bundle import layer_names
 from service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
-from service.runtime.device import BoundGraph, DeviceArray, DeviceMemory, DeviceSource
+from service.runtime.cuda_graphs import GraphCaptures, StepGraph
+from service.runtime.device import BoundGraph, DeviceArray, DeviceMemory, DeviceSource, HostArray
 from service.runtime.kv_pool import LENGTH_BUCKET, SEGMENT_BUCKET, SlotTable, fitting_length, round_up
 from service.runtime.session import Sessions
 from service.runtime.step_binding import MAX_SHAPES, MIN_QUERIES, RESULTS, StepShape
 
 _NEW = -1
 """In the place of a segment's former index: it had none."""
+
+_KEPT_LENGTHS: Final = 4
+"""With CUDA graphs, which need the same addresses: lengths whose memory stays when a batch goes on with another."""
 
 _KINDS = (("self_key_pool", "self_value_pool"), ("cross_key", "cross_value"))
 
@@ -38,32 +43,54 @@ class DeviceBuffers:
     """
 
     def __init__(
-        self, memory: DeviceMemory, names: Sequence[str], part_shape: Callable[[int], tuple[int, ...]], *, axis: int
+        self,
+        memory: DeviceMemory,
+        names: Sequence[str],
+        part_shape: Callable[[int], tuple[int, ...]],
+        *,
+        axis: int,
+        num_kept: int = 1,
     ) -> None:
-        """Allocate nothing yet; `part_shape` is that of a part by length, which is its axis `axis`."""
+        """Allocate nothing yet.
+
+        Args:
+            memory: of the device.
+            names: one for each N.
+            part_shape: that of a part by length.
+            axis: of a part, which is its length.
+            num_kept: arrays that are kept, each with another length: who comes back to one finds the same addresses.
+        """
         self._memory = memory
         self._names = tuple(names)
         self._part_shape = part_shape
         self._axis = 2 + axis
         self._capacity = 0
-        self._array: DeviceArray | None = None
+        self._num_kept, self._num_layouts = num_kept, 0
+        self._kept: tuple[tuple[int, DeviceArray], ...] = ()  # layout and array, the current one last
         self.length = 0
         """Slots or source positions of each part."""
-        self.layout = 0
-        """A number that changes whenever the parts move to other memory or get another shape."""
+
+    @property
+    def layout(self) -> int:
+        """A number that stands for memory and shapes of the parts: when it comes back, so have they."""
+        return self._kept[-1][0] if self._kept else 0
+
+    @property
+    def layouts(self) -> frozenset[int]:
+        """Those that may come back."""
+        return frozenset(layout for layout, _ in self._kept)
 
     @property
     def num_bytes(self) -> int:
         """Memory allocated, room for more segments included; any thread may read it."""
-        array = self._array
-        return array.num_bytes if array else 0
+        return sum(array.num_bytes for _, array in self._kept)
 
     @property
     def array(self) -> DeviceArray:
         """All parts."""
-        if self._array is None:
+        if not self._kept:
             raise RuntimeError("buffers before there are segments")
-        return self._array
+        return self._kept[-1][1]
 
     def parts(self, count: int) -> dict[str, DeviceArray]:
         """Return those of the first `count` segments for each name [count, ...]; valid until `layout` changes."""
@@ -76,8 +103,7 @@ class DeviceBuffers:
         There is room for `num_segments`; the parts of those that are not named have arbitrary values.
         """
         if num_segments > self._capacity or length != self.length:
-            kept = {index: before for index, before in former.items() if before != _NEW}
-            self._lay_out(kept, capacity=max(num_segments, self._capacity), length=length)
+            self._lay_out(former, capacity=max(num_segments, self._capacity), length=length)
             return
         zero = self._capacity
         if moved := {i: zero if before == _NEW else before for i, before in former.items() if i != before}:
@@ -87,12 +113,20 @@ class DeviceBuffers:
         """Copy parts of other arrays [N, B, ...], shorter or longer ones, to segments: each to the part it gets."""
         self._memory.write(self.array, group, segments, axis=self._axis, operation="join")
 
-    def _lay_out(self, kept: Mapping[int, int], *, capacity: int, length: int) -> None:
-        array = self._memory.zeros((len(self._names), capacity + 1, *self._part_shape(length)))
-        if kept:
-            self._memory.write(array, self.array, kept, axis=self._axis, operation="resize")
-        self._array, self._capacity, self.length = array, capacity, length
-        self.layout += 1
+    def _lay_out(self, former: Mapping[int, int], *, capacity: int, length: int) -> None:
+        kept = self._kept if capacity == self._capacity else ()
+        layout, array = next(((one, other) for one, other in kept if other.shape[self._axis] == length), (0, None))
+        taken = {index: before for index, before in former.items() if before != _NEW}
+        if array is None:
+            array = self._memory.zeros((len(self._names), capacity + 1, *self._part_shape(length)))
+            self._num_layouts = layout = self._num_layouts + 1
+        else:  # what it held when it was left must not reach those that are new
+            taken = {index: self._capacity if before == _NEW else before for index, before in former.items()}
+        if taken:
+            self._memory.write(array, self.array, taken, axis=self._axis, operation="resize")
+        others = (one for one in kept if one[0] != layout)
+        self._kept = (*others, (layout, array))[-self._num_kept :]
+        self._capacity, self.length = capacity, length
 
 
 class DeviceStepBatch:
@@ -104,15 +138,15 @@ class DeviceStepBatch:
         pool_names, cross_names = (layer_names(kinds, shape.num_decoder_layers) for kinds in _KINDS)
         self._sessions, self._memory = sessions, memory
         self._slots = SlotTable()
-        self._pools = DeviceBuffers(memory, pool_names, lambda length: (length, shape.key_size), axis=0)
-        self._cross = DeviceBuffers(
-            memory, cross_names, lambda length: (shape.num_key_heads, length, shape.head_size), axis=1
-        )
+        captures = sessions.graph_captures
+        buffers = partial(DeviceBuffers, memory, num_kept=_KEPT_LENGTHS if captures else 1)
+        self._pools = buffers(pool_names, lambda length: (length, shape.key_size), axis=0)
+        self._cross = buffers(cross_names, lambda length: (shape.num_key_heads, length, shape.head_size), axis=1)
         self._source_lengths = np.zeros(0, dtype=np.int32)
         self._positions = np.zeros(0, dtype=np.int64)
         self._former: list[int] = []  # what index each segment had in the last step
         self._joining: list[DeviceSource | None] = []  # of each segment that has not been in a step
-        self._steps = _DeviceSteps(memory, sessions.opened("decoder"))
+        self._steps = _DeviceSteps(memory, sessions.opened("decoder"), captures)
 
     @property
     def num_segments(self) -> int:
@@ -207,33 +241,36 @@ class _BoundStep:
     update: "_Update"
     arrays: dict[str, DeviceArray]
     """What goes up, and the results, by name."""
+    on_host: dict[str, HostArray]
+    """Where the results come down to."""
     mask: DeviceArray
     """Of all rows, [B * Q, L]."""
     advance: BoundGraph
-    decode: BoundGraph
+    decode: BoundGraph | StepGraph
 
 
 class _DeviceSteps:
     """Takes decoder steps on a device: one small array goes up, candidates and their scores come down."""
 
-    def __init__(self, memory: DeviceMemory, decoder: onnxruntime.InferenceSession) -> None:
-        """Bind nothing yet."""
-        self._memory, self._decoder = memory, decoder
-        self._known: dict[StepShape, _BoundStep] = {}
-        self._layout: Hashable = None
+    def __init__(
+        self, memory: DeviceMemory, decoder: onnxruntime.InferenceSession, captures: GraphCaptures | None
+    ) -> None:
+        """Bind nothing yet; steps are captured if the session was opened for it."""
+        self._memory, self._decoder, self._captures = memory, decoder, captures
+        self._known: dict[tuple[int, int, StepShape], _BoundStep] = {}
         self._bound: _BoundStep | None = None
         self._mask: DeviceArray | None = None  # of the last step, which had so many queries for each segment
         self._num_queries = 0
 
     def fit(self, shape: StepShape, *, pools: DeviceBuffers, cross: DeviceBuffers) -> None:
         """Bind everything for steps of a shape, unless it is bound already."""
-        layout = (pools.layout, cross.layout)
-        if layout != self._layout or len(self._known) >= MAX_SHAPES:
-            self._known.clear()
-            self._layout = layout
-        if shape not in self._known:
-            self._known[shape] = self._bind(shape, pools, cross)
-        self._bound = self._known[shape]
+        key = pools.layout, cross.layout, shape
+        if key not in self._known:
+            lost = [one for one in self._known if not (one[0] in pools.layouts and one[1] in cross.layouts)]
+            for one in list(self._known) if len(self._known) >= MAX_SHAPES else lost:
+                del self._known[one]
+            self._known[key] = self._bind(shape, pools, cross)
+        self._bound = self._known[key]
 
     def run(
         self,
@@ -266,12 +303,14 @@ class _DeviceSteps:
         bound.advance.run()
         bound.decode.run()
         self._mask, self._num_queries = bound.mask, len(bound.update.queries)
-        log_probs, candidate_ids = (self._memory.download(bound.arrays[name], "step")[:count] for name in RESULTS)
+        log_probs, candidate_ids = (
+            self._memory.download(bound.arrays[name], "step", to=bound.on_host[name])[:count] for name in RESULTS
+        )
         return StepOutput(log_probs=log_probs, token_ids=candidate_ids)
 
     def _bind(self, shape: StepShape, pools: DeviceBuffers, cross: DeviceBuffers) -> _BoundStep:
         memory, (num_segments, num_rows, _) = self._memory, shape.outputs
-        update = _Update(num_segments, num_rows)
+        update = _Update(memory, num_segments, num_rows)
         num_queries = len(update.queries)
         made: dict[str, tuple[tuple[int, ...], Any]] = {
             "token_ids": ((num_segments, num_rows), np.int64),
@@ -297,13 +336,18 @@ class _DeviceSteps:
         inputs = {**small, **fixed, **pool_parts, **cross.parts(num_segments)}
         decode = memory.bind(self._decoder, inputs, {**results, **written})
         decode.set_sizes("num_candidates", [shape.num_candidates])
+
+        def read_log_probs() -> FloatArray:
+            return memory.download(results["log_probs"], "step")
+
         return _BoundStep(
             shape=shape,
             update=update,
             arrays={**results, **read},
+            on_host={name: memory.host_array(shape.outputs, dtype) for name, dtype in RESULTS.items()},
             mask=advanced["ancestor_mask"].part((num_segments * num_queries, shape.num_slots)),
             advance=memory.bind_advance(read, advanced, widths=update.widths),
-            decode=decode,
+            decode=self._captures.new_graph(decode, read_log_probs) if self._captures else decode,
         )
 
 
@@ -313,14 +357,15 @@ class _Update:
     A place without a segment has a source of one token, and nothing that it continues.
     """
 
-    def __init__(self, num_segments: int, num_rows: int) -> None:
+    def __init__(self, memory: DeviceMemory, num_segments: int, num_rows: int) -> None:
         """Leave all places without a segment."""
         self.queries = np.arange(max(num_rows, MIN_QUERIES)) % num_rows
         """[Q] the row of each query."""
         num_queries = len(self.queries)
         self.widths = (1, 1, num_rows, num_queries, num_queries, 2 * num_rows)
         """Of each of its parts."""
-        self.array = np.zeros((num_segments, sum(self.widths)), dtype=np.int32)
+        self._on_host = memory.host_array((num_segments, sum(self.widths)), np.int32)
+        self.array = self._on_host.array
         """[B, W]"""
         *self._parts, pairs = np.split(self.array, np.cumsum(self.widths)[:-1], axis=1)  # views
         self._pairs = pairs.reshape(num_segments, num_rows, 2)

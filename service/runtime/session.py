@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from service.bundle import MAX_FILE_BYTES, Bundle, FloatType, GraphTensors, layer_names, read_file
 from service.decoding.step_model import FloatArray
 from service.errors import BundleError, ConfigError
-from service.runtime.device import DeviceArray, DeviceMemory
+from service.runtime.cuda_graphs import GraphCaptures
+from service.runtime.device import DeviceArray, DeviceMemory, pinned_memory
 from service.runtime.settings import Device, Placement, RuntimeSettings, choose_placement
 from service.threads import num_cores
 
@@ -178,14 +179,16 @@ def _has_cuda(library: Any) -> bool:
     return _PROVIDERS["cuda"] in library.get_available_providers()
 
 
-def providers(device: Device, settings: RuntimeSettings) -> list[tuple[str, dict[str, Any]]]:
-    """Return ONNX Runtime's providers and their options, the one for the device first."""
+def providers(device: Device, settings: RuntimeSettings, *, captures: bool = False) -> list[tuple[str, dict[str, Any]]]:
+    """Return ONNX Runtime's providers and their options, the one for the device first; `captures` CUDA graphs."""
     cpu: tuple[str, dict[str, Any]] = (_PROVIDERS["cpu"], {})
     if device == "cpu":
         return [cpu]
     options = {"device_id": settings.device_index, "use_tf32": int(settings.use_tf32)}
     if settings.gpu_memory_limit_bytes is not None:
         options["gpu_mem_limit"] = settings.gpu_memory_limit_bytes
+    if captures:
+        options["enable_cuda_graph"] = 1
     return [(_PROVIDERS["cuda"], options), cpu]
 
 
@@ -212,6 +215,9 @@ class Sessions:
 
     attention: CrossAttention | None
     """None if the bundle has no attention graph."""
+
+    graph_captures: GraphCaptures | None
+    """Of the decoder, if its steps are captured as CUDA graphs."""
 
     device_memory: DeviceMemory | None
     """Where keys and values are kept; None: in arrays of the host, on the CPU."""
@@ -273,7 +279,11 @@ def open_sessions(
     files, tensors = manifest.precisions[placement.precision], manifest.tensors[placement.precision]
     open_graph = partial(_open, settings=settings, device=placement.device, weights=files.weights)
     encoder = open_graph(encoder_path, tensors.encoder) if "encoder" in graphs else None
-    decoder = open_graph(decoder_path, tensors.decoder) if "decoder" in graphs else None
+    decoder = graph_captures = None
+    if "decoder" in graphs:
+        open_decoder = partial(open_graph, decoder_path, tensors.decoder)
+        captures = settings.cuda_graphs and placement.device == "cuda"
+        decoder, graph_captures = open_capturing(open_decoder) if captures else (open_decoder(), None)
     weights_bytes = bundle.weights_bytes(placement.precision)
     num_threads = num_low_latency_threads(settings, placement, weights_bytes=weights_bytes, num_cores=num_cores())
     low_latency_decoder = attention = device_memory = None
@@ -286,7 +296,11 @@ def open_sessions(
     if placement.device == "cuda":
         open_small = partial(open_small_graph, settings=settings, device=placement.device)
         device_memory = DeviceMemory(
-            placement.device, settings.device_index, float_type=tensors.float_type, open_graph=open_small
+            placement.device,
+            settings.device_index,
+            float_type=tensors.float_type,
+            open_graph=open_small,
+            pinned=pinned_memory(placement.device, settings.device_index),
         )
     return Sessions(
         bundle=bundle,
@@ -294,11 +308,24 @@ def open_sessions(
         decoder=decoder,
         low_latency_decoder=low_latency_decoder,
         attention=attention,
+        graph_captures=graph_captures,
         device_memory=device_memory,
         placement=placement,
         float_type=tensors.float_type,
         weights_bytes=weights_bytes,
     )
+
+
+def open_capturing(
+    open_graph: Callable[..., onnxruntime.InferenceSession],
+) -> tuple[onnxruntime.InferenceSession, GraphCaptures | None]:
+    """Return a session that can capture its runs as CUDA graphs; or one that cannot, and the log says why."""
+    try:
+        session = open_graph(captures=True)
+    except BundleError as error:  # told for all that ONNX Runtime does not open; what is damaged is told once more
+        log.warning("CUDA graphs are off: steps are run as usual", extra={"reason": str(error)})
+        return open_graph(), None
+    return session, GraphCaptures(session)
 
 
 def open_small_graph(content: bytes, *, settings: RuntimeSettings, device: Device) -> onnxruntime.InferenceSession:
@@ -361,11 +388,12 @@ def _open(
     device: Device,
     weights: str | None,
     num_low_latency_threads: int | None = None,
+    captures: bool = False,
 ) -> onnxruntime.InferenceSession:
     """Return a session after checking its device, and that the graph is what the manifest says."""
     _check_external_files(path, weights)
     options = session_options(settings, num_low_latency_threads=num_low_latency_threads)
-    session = _load(path, options, providers(device, settings), weights=weights)
+    session = _load(path, options, providers(device, settings, captures=captures), weights=weights)
     _keep_on(device, session)
     _check_tensors(path, "inputs", session.get_inputs(), tensors.inputs)
     _check_tensors(path, "outputs", session.get_outputs(), tensors.outputs)

@@ -69,6 +69,12 @@ class RuntimeSettings(BaseModel):
     use_tf32: bool = False
     """Round the inputs of fp32 products to 10 bits of mantissa, which newer GPUs multiply faster; cuda only."""
 
+    cuda_graphs: bool = False
+    """Capture decoder steps as CUDA graphs, one for each size of step, so that a step is one launch; cuda only. Off, as
+    no GPU has measured it yet. Where ONNX Runtime cannot capture a step, or a captured one gives something else than
+    the same step run as usual, all are run as usual, with a warning in the log. Takes memory for caches of several
+    lengths."""
+
     isolation: Literal["process", "none"] = "process"
     """Where networks run. `process`: in a decoding process for each version of a model, so that decoding and calls do
     not compete for Python's interpreter lock, and a crash of the runtime costs the segments in its batches but not the

@@ -43,7 +43,7 @@ def model(request: pytest.FixtureRequest, bundle: Bundle) -> StandInModel:
     return StandInModel(bundle, device=request.param)
 
 
-def _segments(count: int, seed: int) -> list[Segment]:
+def random_segments(count: int, seed: int) -> list[Segment]:
     """Return segments that differ in length, beams and limits."""
     rng = np.random.default_rng(seed)
     return [
@@ -55,7 +55,7 @@ def _segments(count: int, seed: int) -> list[Segment]:
     ]
 
 
-def _decode(model: StepModel, segments: list[Segment], *, batch_size: int) -> list[tuple[Hypothesis, ...]]:
+def decode(model: StepModel, segments: list[Segment], *, batch_size: int) -> list[tuple[Hypothesis, ...]]:
     """Return all hypotheses of each segment; a new one takes the place of each that ends, and some are dropped."""
     batch, waiting = RunningBatch(model), list(range(len(segments)))[::-1]
     running: dict[int, int] = {}
@@ -76,12 +76,12 @@ def _decode(model: StepModel, segments: list[Segment], *, batch_size: int) -> li
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_every_hypothesis_is_that_of_the_cpu(bundle: Bundle, precision: str) -> None:
-    segments = _segments(24, seed=4)
+    segments = random_segments(24, seed=4)
     on_cpu = OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision=precision))
 
-    found = _decode(StandInModel(bundle, precision=precision), segments, batch_size=7)
+    found = decode(StandInModel(bundle, precision=precision), segments, batch_size=7)
 
-    assert found == _decode(on_cpu, segments, batch_size=7)
+    assert found == decode(on_cpu, segments, batch_size=7)
     assert len({hypotheses for hypotheses in found if hypotheses}) > 15
 
 
@@ -90,11 +90,11 @@ def test_every_hypothesis_is_that_of_the_cpu(bundle: Bundle, precision: str) -> 
 def test_best_hypotheses_on_a_gpu_are_those_of_the_cpu(
     bundle: Bundle, device: Device, precision: str, least_equal: float
 ) -> None:
-    segments = _segments(100, seed=8)
+    segments = random_segments(100, seed=8)
     on_cpu = OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision="fp32"))
 
     found, expected = (
-        _decode(model, segments, batch_size=30)
+        decode(model, segments, batch_size=30)
         for model in (StandInModel(bundle, precision=precision, device=device), on_cpu)
     )
 
@@ -113,14 +113,14 @@ def test_a_gpu_runs_every_node_that_changes_caches_itself(device: Device, float_
 
 
 def test_query_heads_may_share_keys_and_values(grouped_bundle: Bundle) -> None:
-    segments = _segments(12, seed=6)
+    segments = random_segments(12, seed=6)
     on_cpu = OnnxStepModel(grouped_bundle, RuntimeSettings(device="cpu"))
 
-    assert _decode(StandInModel(grouped_bundle), segments, batch_size=5) == _decode(on_cpu, segments, batch_size=5)
+    assert decode(StandInModel(grouped_bundle), segments, batch_size=5) == decode(on_cpu, segments, batch_size=5)
 
 
 def test_no_key_and_no_value_is_copied_between_host_and_device(bundle: Bundle, model: StandInModel) -> None:
-    _decode(model, _segments(24, seed=5), batch_size=7)
+    decode(model, random_segments(24, seed=5), batch_size=7)
 
     copied = {(copy.operation, copy.is_up, copy.dtype.name) for copy in model.memory.log}
     assert copied == {
@@ -137,7 +137,7 @@ def test_no_key_and_no_value_is_copied_between_host_and_device(bundle: Bundle, m
     assert max(moved) < part_bytes / 10
 
 
-def _step(batch: StepBatch, *, num_rows: int = 2) -> None:
+def take_step(batch: StepBatch, *, num_rows: int = 2) -> None:
     shape = (batch.num_segments, num_rows)
     batch.step(np.full(shape, 5), np.zeros(shape, dtype=np.int64), num_candidates=4)
 
@@ -152,9 +152,9 @@ def test_within_a_bucket_nothing_is_bound_anew_and_no_address_changes(model: Sta
     batch = model.new_batch()
     batch.start(model.encode([[5, 2], [6, 7, 2], [8, 2], [9, 2], [10, 2]]))
     for _ in range(3):
-        _step(batch)
+        take_step(batch)
         batch.drop(range(batch.num_segments - 1, 0, -1))  # one leaves, the others change places
-        _step(batch)
+        take_step(batch)
         batch.start(model.encode([[11, 12, 2]]))
 
     assert [num_segments for num_segments, _, _ in _pools(model.memory)] == [8, 4]
@@ -165,11 +165,11 @@ def test_growth_binds_a_longer_pool_and_coming_back_to_fewer_segments_the_same_m
     batch = model.new_batch()
     batch.start(model.encode([[5, 2], [6, 2]]))
     for _ in range(LENGTH_BUCKET + 1):
-        _step(batch, num_rows=1)
+        take_step(batch, num_rows=1)
     batch.start(model.encode([[5, 2]] * 7))
-    _step(batch, num_rows=1)
+    take_step(batch, num_rows=1)
     batch.drop([0, 1])
-    _step(batch, num_rows=1)
+    take_step(batch, num_rows=1)
 
     pools = list(_pools(model.memory))
 
@@ -181,10 +181,10 @@ def test_growth_binds_a_longer_pool_and_coming_back_to_fewer_segments_the_same_m
 def test_the_bytes_of_a_step_are_a_small_array_up_and_candidates_down(model: StandInModel) -> None:
     batch = model.new_batch()
     batch.start(model.encode([[5, 2]] * 8))
-    _step(batch, num_rows=4)
+    take_step(batch, num_rows=4)
     before, (up, down) = len(model.memory.log), model.copied_bytes
 
-    _step(batch, num_rows=4)
+    take_step(batch, num_rows=4)
 
     copies = [(copy.is_up, copy.num_bytes) for copy in model.memory.log[before:]]
     num_integers = 2 + 4 + 4 + 4 + 8  # length, position, tokens, parents, slots in the mask and in the pool
@@ -196,7 +196,7 @@ def test_what_a_segment_left_behind_reaches_no_other(bundle: Bundle, model: Stan
     others = StandInModel(bundle)
     batch, alone = model.new_batch(), others.new_batch()
     batch.start(model.encode([[5, 2], [6, 2]]))
-    _step(batch)
+    take_step(batch)
     pools = batch._pools.array  # type: ignore[union-attr]
     model.memory.write(pools, _infinities(model.memory, pools.shape), {0: 0, 1: 1}, axis=2, operation="move")
     batch.drop([])
@@ -231,7 +231,7 @@ def test_attention_is_that_of_the_cpu_before_and_after_the_first_step(grouped_bu
             assert found.shape == (2, 2, 3, len(source))
             np.testing.assert_allclose(found, expected, atol=_TOLERANCE)
         for batch in batches:
-            _step(batch)
+            take_step(batch)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Arrays on a device and the graphs that change them, on the stand-in."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from service.bundle import FloatType
 from service.runtime.cache_graphs import HIDDEN, advance_graph, write_graph, zeros_graph
-from service.runtime.device import CopyCounter, DeviceArray
+from service.runtime.device import CopyCounter, DeviceArray, HostArray, Operation, pinned_memory
 from tests.device_stand_in import StandInMemory, read
 
 FLOAT_TYPES: tuple[FloatType, ...] = ("float32", "float16")
@@ -155,3 +156,61 @@ def test_a_row_sees_what_the_one_that_it_continues_saw_and_its_own_slot(memory: 
     seen = [[np.flatnonzero(row == so).tolist() for row in segment] for segment in mask]
     assert seen == [[[1, 2], [0]], [[0], [1]]]
     assert set(np.unique(mask).tolist()) == {no, so}
+
+
+def test_page_locked_memory_is_filled_and_read_in_place(memory: StandInMemory) -> None:
+    up, down = (memory.host_array((2, 3), np.int64) for _ in range(2))
+    zeros = down.array.copy()
+    up.array[:] = np.arange(6).reshape(2, 3)
+    on_device = memory.upload(up.array, "step")
+
+    found = memory.download(on_device, "step", to=down)
+
+    assert not zeros.any()
+    assert found is down.array
+    assert found.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert down.pinned is not None
+    assert down.pinned.data_ptr() == found.ctypes.data
+
+
+class UncopyableMemory(StandInMemory):
+    def download(self, array: DeviceArray, operation: Operation, *, to: HostArray | None = None) -> NDArray[Any]:
+        if to is not None and to.pinned is not None:
+            raise RuntimeError("no data transfer registered")
+        return super().download(array, operation, to=to)
+
+
+def test_without_copies_to_page_locked_memory_ordinary_memory_is_used(caplog: pytest.LogCaptureFixture) -> None:
+    memory = UncopyableMemory("float32")
+
+    to = memory.host_array((2,), np.float32)
+
+    assert to.pinned is None
+    assert "no data transfer" in caplog.records[0].__dict__["reason"]
+    assert memory.copies.by_operation() == {}
+
+
+class FakeDevices:
+    """What ONNX Runtime knows of devices: two GPUs, of which the second offers memory of the host."""
+
+    class OrtDeviceMemoryType:
+        HOST_ACCESSIBLE = "host"
+
+    class Gpu:
+        ep_name = "CUDAExecutionProvider"
+
+        def __init__(self, offered: object) -> None:
+            self.memory_info = {"host": offered}.get
+
+    @classmethod
+    def get_ep_devices(cls) -> list[Gpu]:
+        return [cls.Gpu(None), cls.Gpu(SimpleNamespace(device_id=1))]
+
+
+def test_page_locked_memory_is_that_of_the_device(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    assert pinned_memory("cuda", 1, FakeDevices).device_id == 1
+    assert not caplog.records
+    assert pinned_memory("cuda", 0, FakeDevices) is None
+    assert [record.__dict__["reason"] for record in caplog.records] == ["not offered"]

@@ -1,0 +1,189 @@
+"""Steps that are captured as CUDA graphs give what the same steps give when they are run as usual."""
+
+import ctypes
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from service.bundle import Bundle
+from service.errors import BundleError
+from service.runtime.cuda_graphs import DeviceUse
+from service.runtime.kv_pool import LENGTH_BUCKET
+from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.session import open_capturing
+from service.runtime.settings import RuntimeSettings
+from tests.device_stand_in import CapturingSession, StandInModel
+from tests.parity.test_device_batch import decode, random_segments, take_step
+from tests.tiny_bundle import build_tiny_bundle
+
+_TIMEOUT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return build_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny", precisions=("fp32",))
+
+
+class FailingSession(CapturingSession):
+    """Cannot capture."""
+
+    def capture(self, graph_id: int, bindings: Any) -> None:
+        raise RuntimeError("CUDA failure 900: operation not permitted when stream is capturing")
+
+
+class ForgetfulSession(CapturingSession):
+    """Gives again what it gave when it captured, as a graph does that reads an input on the host."""
+
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+        super().__init__(session)
+        self.given: dict[int, bytes] = {}
+
+    def capture(self, graph_id: int, bindings: Any) -> None:
+        super().capture(graph_id, bindings)
+        self.given[graph_id] = ctypes.string_at(*_log_probs(bindings))
+
+    def replay(self, graph_id: int, bindings: Any) -> None:
+        super().replay(graph_id, bindings)
+        ctypes.memmove(_log_probs(bindings)[0], self.given[graph_id], len(self.given[graph_id]))
+
+
+def _log_probs(bindings: Any) -> tuple[int, int]:
+    """Return address and size."""
+    shape, address = bindings.bound["log_probs"]
+    return address, 4 * int(np.prod(shape))
+
+
+def test_every_hypothesis_is_that_of_the_cpu(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+    segments = random_segments(24, seed=4)
+    model = StandInModel(bundle, capturing=CapturingSession)
+    on_cpu = OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision="fp32"))
+
+    assert decode(model, segments, batch_size=7) == decode(on_cpu, segments, batch_size=7)
+    assert _decoder(model).num_replays > 50
+    assert not caplog.records
+
+
+def _decoder(model: StandInModel) -> CapturingSession:
+    decoder = model._sessions.decoder  # what the test put there
+    assert isinstance(decoder, CapturingSession)
+    return decoder
+
+
+def test_each_size_has_a_graph_of_its_own_and_finds_it_again_at_the_same_addresses(bundle: Bundle) -> None:
+    model = StandInModel(bundle, capturing=CapturingSession)
+    batch = model.new_batch()
+    batch.start(model.encode([[5, 2]] * 2))
+    for _ in range(LENGTH_BUCKET + 5):  # into the next bucket of slots
+        take_step(batch, num_rows=1)
+    batch.drop([0])
+    for _ in range(5):
+        take_step(batch, num_rows=1)
+    sizes = [(bound["token_ids"][0], bound["self_key_pool.0"][0][1]) for bound in _decoder(model).graphs.values()]
+    known, replays = dict(_decoder(model).graphs), _decoder(model).num_replays
+
+    batch.drop([])
+    batch.start(model.encode([[5, 2]] * 2))
+    for _ in range(LENGTH_BUCKET):
+        take_step(batch, num_rows=1)
+
+    assert sizes == [((2, 1), 32), ((2, 1), 64), ((1, 1), 64)]
+    assert _decoder(model).graphs == known
+    assert _decoder(model).num_replays == replays + LENGTH_BUCKET
+    del batch
+    assert sorted(_decoder(model).released) == sorted(known)
+
+
+def test_a_batch_that_gets_more_room_frees_the_graphs_of_the_memory_that_it_leaves(bundle: Bundle) -> None:
+    model = StandInModel(bundle, capturing=CapturingSession)
+    batch = model.new_batch()
+    for _ in range(2):
+        batch.start(model.encode([[5, 2]] * 2))
+        for _ in range(5):
+            take_step(batch, num_rows=1)
+
+    assert _decoder(model).released == [1]
+    assert list(_decoder(model).graphs) == [2]
+
+
+@pytest.mark.parametrize(
+    ("session", "reason"),
+    [(FailingSession, "cannot capture the step: CUDA failure 900"), (ForgetfulSession, "other log-probabilities")],
+)
+def test_a_capture_that_fails_or_is_wrong_is_told_and_changes_no_result(
+    bundle: Bundle, session: type[CapturingSession], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    segments = random_segments(12, seed=5)
+    model = StandInModel(bundle, capturing=session)
+    on_cpu = OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision="fp32"))
+
+    assert decode(model, segments, batch_size=5) == decode(on_cpu, segments, batch_size=5)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert reason in record.__dict__["reason"]
+    assert _decoder(model).num_replays == (session is ForgetfulSession)
+
+
+@pytest.mark.parametrize("is_possible", [True, False])
+def test_a_model_that_cannot_be_captured_is_opened_without(
+    is_possible: bool, caplog: pytest.LogCaptureFixture, bundle: Bundle
+) -> None:
+    opened: list[bool] = []
+    decoder = StandInModel(bundle)._sessions.opened("decoder")
+
+    def open_graph(*, captures: bool = False) -> onnxruntime.InferenceSession:
+        opened.append(captures)
+        if captures and not is_possible:
+            raise BundleError(str(Path("decoder.onnx")), found="nodes on the CPU", expected="", what="graph")
+        return decoder
+
+    session, found = open_capturing(open_graph)
+
+    assert session is decoder
+    assert (found is not None) is is_possible
+    assert opened == ([True] if is_possible else [True, False])
+    assert [record.getMessage() for record in caplog.records] == (
+        [] if is_possible else ["CUDA graphs are off: steps are run as usual"]
+    )
+
+
+def _in_thread(act: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_capture_waits_for_all_other_uses_and_they_for_it() -> None:
+    use, used, may_end, order = DeviceUse(), threading.Event(), threading.Event(), list[str]()
+    later = list[threading.Thread]()
+
+    def use_long() -> None:
+        with use:
+            used.set()
+            may_end.wait(_TIMEOUT_S)
+            order.append("used")
+
+    def capture() -> None:
+        with use.alone(), use:  # who is alone may use it, too
+            later.append(_in_thread(use_later))
+            order.append("captured")
+
+    def use_later() -> None:
+        with use:
+            order.append("used later")
+
+    first = _in_thread(use_long)
+    assert used.wait(_TIMEOUT_S)
+    with use:  # side by side
+        order.append("used beside")
+    second = _in_thread(capture)
+    may_end.set()
+    for thread in (first, second):
+        thread.join(_TIMEOUT_S)
+    later[0].join(_TIMEOUT_S)
+
+    assert order == ["used beside", "used", "captured", "used later"]
