@@ -10,9 +10,11 @@ import math
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from io import BufferedReader
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
@@ -23,6 +25,7 @@ from pydantic import (
     Field,
     ValidationError,
     ValidationInfo,
+    field_serializer,
     field_validator,
     model_validator,
 )
@@ -30,7 +33,7 @@ from pydantic_core import PydanticCustomError, from_json
 
 from service.errors import BundleError
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 """Version of the format, raised when an older service could not read a newer bundle.
 
 1: each precision has an encoder and a decoder with their weights inside; one description of tensors for all precisions.
@@ -39,9 +42,10 @@ SCHEMA_VERSION: Final = 4
 4: sources may have a SentencePiece model of their own, tokens may have other ids than SentencePiece's, sources and
    targets may begin with fixed tokens, sources may end with others than EOS or with none, decoding may begin with
    padding or EOS, and the network may differ from that of the paper.
+5: a model may be of many languages.
 """
 
-_READABLE_VERSIONS: Final = (1, 2, 3, SCHEMA_VERSION)
+_READABLE_VERSIONS: Final = (1, 2, 3, 4, SCHEMA_VERSION)
 
 FloatType = Literal["float32", "float16"]
 """Element type of states, keys and values, and of the ancestor mask. Scores are always float32."""
@@ -89,6 +93,8 @@ _MIN_AGE_NS: Final = 10**9
 """Changes within a tick of the file system's clock have the same times: a younger file may change unnoticed."""
 
 _MAX_PRECISIONS: Final = 16
+_MAX_LANGUAGES: Final = 1000
+_MAX_PAIRS: Final = 20_000
 _Size = Annotated[int, Field(ge=1, le=1 << 24)]
 _NumLayers = Annotated[int, Field(ge=1, le=256)]
 _NumTokens = Annotated[int, Field(ge=1, le=1 << 16)]
@@ -366,6 +372,66 @@ class Int8Weights(_Section):
             self.encoder.check(path, "encoder", manifest, weights)
 
 
+class TargetTokens(_Section):
+    """Tokens that tell a model which language to translate into."""
+
+    source_prefix: _Prefix = ()
+    """What sources begin with, behind the tokens of their own language."""
+    target_prefix: _Prefix = ()
+    """What targets are made to begin with."""
+
+
+class Languages(_Section):
+    """The languages of a model of many, and the tokens that tell it which."""
+
+    sources: Annotated[dict[LanguageTag, _Prefix], Field(min_length=1, max_length=_MAX_LANGUAGES)]
+    """Languages translated from, each with what its texts begin with."""
+    targets: Annotated[dict[LanguageTag, TargetTokens], Field(min_length=1, max_length=_MAX_LANGUAGES)]
+    """Languages translated into."""
+    pairs: Annotated[frozenset[tuple[LanguageTag, LanguageTag]], Field(max_length=_MAX_PAIRS)] | None = None
+    """Source and target of each direction; None: every source into every target but itself."""
+
+    def serves(self, source: str, target: str) -> bool:
+        """Return whether a language is translated into another; both as they are spelled here."""
+        if self.pairs is not None:
+            return (source, target) in self.pairs
+        return source in self.sources and target in self.targets and source != target
+
+    def find(self, source: str, target: str) -> tuple[str, str] | None:
+        """Return a language pair as it is spelled here, from lower case; None if there is no such pair."""
+        sources, targets = self._by_lower_case
+        if source not in sources or target not in targets:
+            return None
+        pair = sources[source], targets[target]
+        return pair if self.serves(*pair) else None
+
+    def targets_of(self, source: str) -> tuple[str, ...]:
+        """Return into what a language is translated, in the order of `targets`."""
+        return tuple(target for target in self.targets if self.serves(source, target))
+
+    def pairs_served(self) -> Iterator[tuple[str, str]]:
+        """Yield source and target of each direction."""
+        return ((source, target) for source in self.sources for target in self.targets_of(source))
+
+    @cached_property
+    def _by_lower_case(self) -> tuple[dict[str, str], dict[str, str]]:
+        return {tag.lower(): tag for tag in self.sources}, {tag.lower(): tag for tag in self.targets}
+
+    @field_serializer("pairs", when_used="json")
+    def _sorted(self, pairs: frozenset[tuple[str, str]] | None) -> list[tuple[str, str]] | None:
+        return None if pairs is None else sorted(pairs)
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        for tags in (self.sources, self.targets):
+            if len({tag.lower() for tag in tags}) < len(tags):
+                raise ValueError("two languages differ in upper and lower case only")
+        for source, target in self.pairs or ():
+            if source not in self.sources or target not in self.targets:
+                raise ValueError(f"the pair of {source} and {target} has a language that is not among those listed")
+        return self
+
+
 class Tokenization(_Section):
     """How text becomes token ids where it takes more than one SentencePiece model with its own ids."""
 
@@ -384,6 +450,24 @@ class Tokenization(_Section):
     """Tokens that every source ends with; None: EOS. Models of OpenNMT-py have nothing there."""
     target_prefix: _Prefix = ()
     """Tokens that every target is made to begin with."""
+    languages: Languages | None = None
+    """Of a model of many languages, which has no other prefixes; None: it has one pair."""
+
+    def prefixes(self, source: str, target: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return what sources and targets of a language pair begin with; KeyError if there is no such language."""
+        if self.languages is None:
+            return self.source_prefix, self.target_prefix
+        tokens = self.languages.targets[target]
+        return (*self.languages.sources[source], *tokens.source_prefix), tokens.target_prefix
+
+    def fixed_tokens(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the tokens that sources begin or end with, of any language pair, and those that targets begin with."""
+        of_sources = {*self.source_prefix, *(self.source_suffix or ())}
+        if self.languages is None:
+            return frozenset(of_sources), frozenset(self.target_prefix)
+        targets = self.languages.targets.values()
+        of_sources.update(*self.languages.sources.values(), *(tokens.source_prefix for tokens in targets))
+        return frozenset(of_sources), frozenset(chain(*(tokens.target_prefix for tokens in targets)))
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all files."""
@@ -393,6 +477,8 @@ class Tokenization(_Section):
     def _has_ids_of_targets(self) -> Self:
         if self.source_pieces is not None and self.pieces is None:
             raise ValueError("source_pieces without pieces: targets have no ids of the same kind")
+        if self.languages is not None and (self.source_prefix or self.target_prefix):
+            raise ValueError("prefixes beside those of languages")
         return self
 
 
@@ -427,10 +513,11 @@ class Provenance(_Section):
 class Manifest(_Section):
     """All of `manifest.json`."""
 
-    schema_version: Literal[1, 2, 3, 4]
+    schema_version: Literal[1, 2, 3, 4, 5]
     name: PlainName
     version: PlainName
     source_language: LanguageTag
+    """Of a model of many languages, this and the next are the pair that scores are of and that warms it up."""
     target_language: LanguageTag
     architecture: Architecture
     special_ids: SpecialIds
@@ -459,6 +546,14 @@ class Manifest(_Section):
         others = {self.tokenizer, *self.tokenization.names(), *([self.shortlist] if self.shortlist else ())}
         return frozenset(others.union(*(files.names() for files in self.precisions.values())))
 
+    def languages(self) -> Languages:
+        """Return from which languages it translates into which, whether it is of one pair or of many."""
+        if self.tokenization.languages is not None:
+            return self.tokenization.languages
+        source, target = self.source_language, self.target_language
+        pair = frozenset({(source, target)})
+        return Languages.model_construct(sources={source: ()}, targets={target: TargetTokens()}, pairs=pair)
+
     def has_attention(self, precision: str) -> bool:
         """Return whether a precision has an attention graph."""
         files = self.precisions.get(precision)
@@ -480,11 +575,8 @@ class Manifest(_Section):
             raise ValueError("a special id is outside the vocabulary")
         if max(ids.pad, ids.eos, ids.unk) >= shape.num_source_tokens:
             raise ValueError("a special id is outside the vocabulary of sources")
-        for prefix, size in (
-            (self.tokenization.source_prefix, shape.num_source_tokens),
-            (self.tokenization.source_suffix or (), shape.num_source_tokens),
-            (self.tokenization.target_prefix, shape.vocabulary_size),
-        ):
+        sizes = (shape.num_source_tokens, shape.vocabulary_size)
+        for prefix, size in zip(self.tokenization.fixed_tokens(), sizes, strict=True):
             if max(prefix, default=0) >= size:
                 raise ValueError("a token of a prefix is outside the vocabulary")
         longest = max(limits.max_source_tokens, limits.max_target_tokens)
@@ -494,6 +586,8 @@ class Manifest(_Section):
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
+        if not self.languages().serves(self.source_language, self.target_language):
+            raise ValueError(f"{self.source_language} to {self.target_language} is none of its pairs")
         if self.default_precision not in self.precisions:
             raise ValueError(f"default_precision {self.default_precision!r} is none of {sorted(self.precisions)}")
         if unlisted := self.named_files() - self.files.keys():

@@ -1,6 +1,9 @@
 """The error tree of the service; `service.api.status` maps each class to a gRPC status, and nothing else does."""
 
-from typing import Any
+from typing import Any, Final
+
+_MAX_LISTED: Final = 50
+"""Of what a message says that there is."""
 
 
 class DragomanError(Exception):
@@ -69,8 +72,10 @@ class ModelNotFoundError(RequestError):
     def __init__(
         self, field: str, wanted: str, available: tuple[str, ...], *, fault: str = "is not served here"
     ) -> None:
-        """Name what was requested, all that exists, and why it is not available."""
-        super().__init__(field, f"{wanted} {fault}; available: {', '.join(available) or 'none'}")
+        """Name what was requested, what exists, at most `_MAX_LISTED` of it, and why it is not available."""
+        listed = ", ".join(available[:_MAX_LISTED]) or "none"
+        more = f", ... ({len(available)} in all)" if len(available) > _MAX_LISTED else ""
+        super().__init__(field, f"{wanted} {fault}; available: {listed}{more}")
 
 
 class GlossaryNotFoundError(RequestError):

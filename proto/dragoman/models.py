@@ -1,5 +1,6 @@
 """What a server tells about its models."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -54,6 +55,33 @@ class Glossary:
             for pair in message.pairs
         )
         return cls(name=message.name, pairs=pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageGroup:
+    """Directions of translation: each source language into each target language, see `pairs`."""
+
+    source_languages: tuple[str, ...]
+    target_languages: tuple[str, ...]
+    is_default: bool
+    """Whether a request of one of these pairs that names no model gets this version."""
+
+    def pairs(self) -> Iterator[LanguagePair]:
+        """Yield each direction: no language into itself, unless the group has one of each."""
+        is_one = len(self.source_languages) == len(self.target_languages) == 1
+        for source in self.source_languages:
+            for target in self.target_languages:
+                if is_one or source != target:
+                    yield LanguagePair(source_language=source, target_language=target, is_default=self.is_default)
+
+    @classmethod
+    def from_message(cls, message: pb.LanguageGroup) -> Self:
+        """Read the wire message."""
+        return cls(
+            source_languages=tuple(message.source_languages),
+            target_languages=tuple(message.target_languages),
+            is_default=message.is_default,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +159,11 @@ class ModelVersion:
     """Whether a request that names the model without a version gets this one."""
 
     language_pairs: tuple[LanguagePair, ...]
+    """One by one; empty if there are more than 256."""
+
+    language_groups: tuple[LanguageGroup, ...]
+    """All pairs, in few groups; empty if the server is older than they are."""
+
     precision: Precision
     limits: ModelLimits
     evaluation_scores: tuple[EvaluationScore, ...]
@@ -149,6 +182,7 @@ class ModelVersion:
             state_message=message.state_message,
             is_default=message.is_default,
             language_pairs=tuple(map(LanguagePair.from_message, message.language_pairs)),
+            language_groups=tuple(map(LanguageGroup.from_message, message.language_groups)),
             precision=Precision(message.precision),
             limits=ModelLimits.from_message(message.limits),
             evaluation_scores=tuple(map(EvaluationScore.from_message, message.evaluation_scores)),

@@ -32,6 +32,9 @@ from service.translate.options import (
 MAX_LANGUAGE_CHARACTERS = 35
 """The longest tag that RFC 5646, section 4.4.1, asks programs to take."""
 
+MAX_LISTED_PAIRS = 256
+"""Of a version's language pairs, which are not told one by one if there are more."""
+
 MAX_NAME_CHARACTERS = 128
 """Of a model, and of the id of a request."""
 
@@ -361,8 +364,20 @@ def _to_version(status: ModelStatus, limits: TranslationLimits) -> pb.ModelVersi
 def _described_version(status: ModelStatus, manifest: Manifest, limits: TranslationLimits) -> pb.ModelVersion:
     """Return what the manifest of a version says; of scores those of the graphs that run, or of all precisions."""
     pair = {"source_language": manifest.source_language, "target_language": manifest.target_language}
+    groups = status.language_groups
+    are_listed = sum(group.num_pairs for group in groups) <= MAX_LISTED_PAIRS
     return pb.ModelVersion(
-        language_pairs=[pb.LanguagePair(**pair, is_default=status.is_pair_default)],
+        language_pairs=[
+            pb.LanguagePair(source_language=source, target_language=target, is_default=group.is_default)
+            for group in (groups if are_listed else ())
+            for source, target in group.pairs()
+        ],
+        language_groups=[
+            pb.LanguageGroup(
+                source_languages=group.sources, target_languages=group.targets, is_default=group.is_default
+            )
+            for group in groups
+        ],
         precision=_PRECISIONS.get(status.precision, pb.PRECISION_UNSPECIFIED),
         limits=pb.ModelLimits(
             max_source_tokens=manifest.limits.max_source_tokens,

@@ -7,7 +7,9 @@ from dragoman.admin import ModelAdminClient
 from dragoman.cli.target import add_target_flags, call
 from dragoman.client import TranslationClient
 from dragoman.enums import ModelState, Precision
-from dragoman.models import Model, ModelVersion
+from dragoman.models import LanguageGroup, Model, ModelVersion
+
+_MAX_LISTED_PAIRS = 8
 
 
 def add_parser(commands: Any) -> None:
@@ -75,9 +77,17 @@ def _print(*models: Model) -> None:
             print(_described(model, version))
 
 
+def _summary(group: LanguageGroup) -> str:
+    sides = [" ".join(side) for side in (group.source_languages, group.target_languages)]
+    return f"[{sides[0]}]" if sides[0] == sides[1] else f"[{sides[0]}]-[{sides[1]}]"
+
+
 def _described(model: Model, version: ModelVersion) -> str:
     pairs = [(f"{pair.source_language}-{pair.target_language}", pair.is_default) for pair in version.language_pairs]
-    default_of = ", ".join(name for name, is_default in pairs if is_default)
+    if len(version.language_pairs) > _MAX_LISTED_PAIRS or not pairs:
+        pairs = [(_summary(group), group.is_default) for group in version.language_groups]
+    is_all = len(pairs) > 1 and all(is_default for _, is_default in pairs)
+    default_of = "all" if is_all else ", ".join(name for name, is_default in pairs if is_default)
     facts = [
         f"{model.name}/{version.version}",
         *(f"@{label}" for label in version.labels),

@@ -126,6 +126,8 @@ class Lifecycle:
             tokenizer=parts.tokenizer,
             engine=parts.engine,
             precision=parts.precision,
+            source_language=manifest.source_language,
+            target_language=manifest.target_language,
         )
         try:
             self._warm_up(model)

@@ -2,9 +2,9 @@
 
 import enum
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 from prometheus_client import Gauge
 
@@ -128,11 +128,18 @@ class ModelEngine(SegmentQueue, Protocol):
         """Answer what is left with an error and end the threads."""
 
 
+class ModelTokenizer(Tokenizer, Protocol):
+    """The vocabulary of a model, with the prefixes of one of its language pairs."""
+
+    def for_pair(self, source_language: str, target_language: str) -> Self:
+        """Return the same with the prefixes of another pair."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParts:
     """What a loader makes of a bundle."""
 
-    tokenizer: Tokenizer
+    tokenizer: ModelTokenizer
     engine: ModelEngine
     """Neither warm nor started; the repository warms it up, starts it and stops it."""
 
@@ -159,9 +166,29 @@ class LoadedModel:
     name: str
     version: str
     manifest: Manifest
-    tokenizer: Tokenizer
+    tokenizer: ModelTokenizer
+    """For its language pair."""
+
     engine: ModelEngine
     precision: str
+    source_language: str
+    """Of the pair that it answers, as the manifest spells it."""
+
+    target_language: str
+    whole: "LoadedModel | None" = None
+    """The one for the pair that the manifest names first, which those for other pairs keep; None: it is that one."""
+
+    def for_pair(self, source_language: str, target_language: str) -> "LoadedModel":
+        """Return it for one of its pairs, spelled as the manifest does."""
+        if (source_language, target_language) == (self.source_language, self.target_language):
+            return self
+        return replace(
+            self,
+            tokenizer=self.tokenizer.for_pair(source_language, target_language),
+            source_language=source_language,
+            target_language=target_language,
+            whole=self,
+        )
 
     @property
     def full_name(self) -> str:
@@ -185,6 +212,30 @@ class LoadedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageGroup:
+    """Languages of a version, each of which it translates into each of others.
+
+    None into itself, unless there is one of each.
+    """
+
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    is_default: bool
+    """True if a request of these pairs that names no model gets this version."""
+
+    @property
+    def num_pairs(self) -> int:
+        """Number of directions."""
+        num_same = 0 if len(self.sources) == len(self.targets) == 1 else len({*self.sources} & {*self.targets})
+        return len(self.sources) * len(self.targets) - num_same
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """Yield source and target of each direction."""
+        is_one = len(self.sources) == len(self.targets) == 1
+        return ((s, t) for s in self.sources for t in self.targets if is_one or s != t)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
     """What callers are told about one version of a model."""
 
@@ -200,14 +251,19 @@ class ModelStatus:
     is_default: bool
     """True if a request that names the model without a version gets this one."""
 
-    is_pair_default: bool
-    """True if a request of its language pair that names no model gets this one."""
+    language_groups: tuple[LanguageGroup, ...]
+    """From which languages it translates into which; none without a manifest."""
 
     message: str = ""
     """Why it failed, if it did."""
 
     labels: tuple[str, ...] = ()
     """Its labels, sorted."""
+
+    @property
+    def is_pair_default(self) -> bool:
+        """True if a request of one of its language pairs that names no model gets this one."""
+        return any(group.is_default for group in self.language_groups)
 
 
 class ModelMetrics:

@@ -1,14 +1,15 @@
 """Which versions there are, which are wanted, and which of them answers a request: a registry as an immutable value."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Self
 
-from service.bundle import Manifest
+from service.bundle import Languages, Manifest
 from service.errors import DragomanError, DrainingError, ModelNotFoundError, ModelStateError, StartingError
 from service.models.model import (
+    LanguageGroup,
     LoadedModel,
     ModelReference,
     ModelState,
@@ -19,6 +20,11 @@ from service.models.model import (
     version_key,
 )
 from service.models.serving import LATEST, ServingSettings
+
+_NO_LANGUAGES = Languages.model_construct(sources={}, targets={}, pairs=None)
+
+_MAX_LISTED_PAIRS = 20
+"""Of an error about a pair; beyond, it names what the source is translated into, or the sources."""
 
 _MAX_RESOLVED = 256
 """Answers that a registry remembers: callers may spell a tag in many ways."""
@@ -117,11 +123,9 @@ class Entry:
         return full_name(self.name, self.version)
 
     @property
-    def pair(self) -> tuple[str, str]:
-        """Source and target language in lower case; empty without a manifest."""
-        if self.manifest is None:
-            return "", ""
-        return self.manifest.source_language.lower(), self.manifest.target_language.lower()
+    def languages(self) -> Languages:
+        """Its languages; those of a version without a manifest are none."""
+        return _NO_LANGUAGES if self.manifest is None else self.manifest.languages()
 
     @property
     def is_ready(self) -> bool:
@@ -148,6 +152,11 @@ class ModelRegistry:
         default_factory=dict, init=False, repr=False, compare=False
     )
     """What `resolve` has found, as it does not change as long as the registry."""
+
+    _language_groups: dict[str, tuple[LanguageGroup, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Likewise those of versions, by `name/version`."""
 
     def with_entries(self, *entries: Entry) -> Self:
         """Return it with entries added or replaced."""
@@ -193,12 +202,16 @@ class ModelRegistry:
         targets = language_lookup("target_language", target_language)
         if model:
             named = self._chosen(parse_reference(model))
-            return _model(_serving([named], sources, targets)[0])
-        serving = _serving([entry for entry in self.entries.values() if _has_served(entry)], sources, targets)
+            _, pair = _serving([named], sources, targets)
+            return _model(named, pair)
+        serving, pair = _serving(self._served(), sources, targets)
         entry = self._pair_default(serving)
         if entry is None:
             raise self._unavailable(serving)
-        return _model(entry)
+        return _model(entry, pair)
+
+    def _served(self) -> list[Entry]:
+        return [entry for entry in self.entries.values() if _has_served(entry)]
 
     def select(self, reference: ModelReference) -> list[Entry]:
         """Return the versions that a reference names, the latest first, in any state; ModelNotFoundError if none."""
@@ -221,7 +234,6 @@ class ModelRegistry:
         chosen = self.entries.values() if entries is None else entries
         latest_first = sorted(chosen, key=lambda entry: version_key(entry.version), reverse=True)
         for entry in sorted(latest_first, key=lambda entry: entry.name):
-            of_pair = [other for other in self.entries.values() if other.pair == entry.pair and _has_served(other)]
             yield ModelStatus(
                 name=entry.name,
                 version=entry.version,
@@ -229,10 +241,33 @@ class ModelRegistry:
                 manifest=entry.manifest,
                 precision=entry.precision,
                 is_default=entry.is_ready and entry.version == self.default_version(entry.name),
-                is_pair_default=entry.is_ready and self._pair_default(of_pair) is entry,
+                language_groups=self._groups(entry),
                 message=entry.message,
                 labels=self.policy(entry.name).labels_of(entry.version),
             )
+
+    def _groups(self, entry: Entry) -> tuple[LanguageGroup, ...]:
+        """Return the language pairs of a version, those of which it is the default apart from the others."""
+        groups = self._language_groups.get(entry.full_name)
+        if groups is None:
+            groups = self._language_groups[entry.full_name] = language_groups(entry.languages, self._defaults(entry))
+        return groups
+
+    def _defaults(self, entry: Entry) -> Callable[[str, str], bool]:
+        """Return what says of which of its language pairs a version is the default."""
+        others = [(other, other.languages) for other in self._served() if other is not entry]
+        others = [(other, languages) for other, languages in others if _overlap(languages, entry.languages)]
+        answers: dict[tuple[str, ...], bool] = {}  # by the others that serve a pair: few sets, however many pairs
+
+        def is_default(source: str, target: str) -> bool:
+            pair = source.lower(), target.lower()
+            rivals = [other for other, languages in others if languages.find(*pair)]
+            names = tuple(rival.full_name for rival in rivals)
+            if names not in answers:
+                answers[names] = entry.is_ready and self._pair_default([entry, *rivals]) is entry
+            return answers[names]
+
+        return is_default
 
     def check_label_known(self, name: str, label: str) -> None:
         """Do nothing if a model has a label, else ModelNotFoundError, which lists its labels."""
@@ -286,10 +321,41 @@ class ModelRegistry:
         return ModelStateError(entries[0].full_name, f"could not be loaded: {entries[0].message}")
 
 
-def _model(entry: Entry) -> LoadedModel:
+def language_groups(languages: Languages, is_default: Callable[[str, str], bool]) -> tuple[LanguageGroup, ...]:
+    """Return all pairs in few groups: sources with the same targets are one, be they translated into each other."""
+    into_itself: list[LanguageGroup] = []
+    merged: dict[tuple[bool, frozenset[str]], list[str]] = {}
+    for source in languages.sources:
+        targets: dict[bool, set[str]] = {}
+        for target in languages.targets_of(source):
+            if source == target:
+                into_itself.append(
+                    LanguageGroup(sources=(source,), targets=(source,), is_default=is_default(source, source))
+                )
+            else:
+                targets.setdefault(is_default(source, target), {source} & languages.targets.keys()).add(target)
+        for chosen, found in targets.items():
+            merged.setdefault((chosen, frozenset(found)), []).append(source)
+    between = []
+    for (chosen, those), sources in merged.items():
+        others = those.difference(sources) if len(sources) == 1 else those
+        in_order = tuple(target for target in languages.targets if target in others)
+        between.append(LanguageGroup(sources=tuple(sources), targets=in_order, is_default=chosen))
+    return (*between, *into_itself)
+
+
+def _overlap(languages: Languages, others: Languages) -> bool:
+    """Say whether two versions may have a pair in common."""
+    return any(
+        not {tag.lower() for tag in some}.isdisjoint(tag.lower() for tag in more)
+        for some, more in ((languages.sources, others.sources), (languages.targets, others.targets))
+    )
+
+
+def _model(entry: Entry, pair: tuple[str, str]) -> LoadedModel:
     if entry.model is None:
         raise AssertionError(f"{entry.full_name} is ready without a model")
-    return entry.model
+    return entry.model.for_pair(*(entry.languages.find(*pair) or pair))
 
 
 def _has_served(entry: Entry) -> bool:
@@ -297,12 +363,25 @@ def _has_served(entry: Entry) -> bool:
     return entry.state is not ModelState.FAILED
 
 
-def _serving(entries: Sequence[Entry], sources: Sequence[str], targets: Sequence[str]) -> list[Entry]:
-    """Return the entries that serve the closest pair; the source language counts before the target language."""
+def _serving(
+    entries: Sequence[Entry], sources: Sequence[str], targets: Sequence[str]
+) -> tuple[list[Entry], tuple[str, str]]:
+    """Return the entries that serve the closest pair, and that pair; the source language counts before the target."""
+    languages = [(entry, entry.languages) for entry in entries]
     for pair in product(sources, targets):
-        if serving := [entry for entry in entries if entry.pair == pair]:
-            return serving
-    available = tuple(sorted({f"{source} to {target}" for source, target in (entry.pair for entry in entries)}))
-    has_source = any(entry.pair[0] in sources for entry in entries)
-    field = "target_language" if has_source else "source_language"
-    raise ModelNotFoundError(field, f"{sources[0]} to {targets[0]}", available)
+        if serving := [entry for entry, of_entry in languages if of_entry.find(*pair)]:
+            return serving, pair
+    known = [of_entry for _, of_entry in languages]
+    spelled = {tag.lower(): tag for of_entry in known for tag in of_entry.sources}
+    from_here = [spelled[source] for source in sources if source in spelled]
+    field = "target_language" if from_here else "source_language"
+    raise ModelNotFoundError(field, f"{sources[0]} to {targets[0]}", _available_pairs(known, from_here))
+
+
+def _available_pairs(known: Sequence[Languages], sources: Sequence[str]) -> tuple[str, ...]:
+    """Return what there is for an error: all pairs if they are few, else those of some sources, else all sources."""
+    pairs = {pair for each in known for pair in islice(each.pairs_served(), _MAX_LISTED_PAIRS + 1)}
+    if len(pairs) > _MAX_LISTED_PAIRS:
+        own = {(source, target) for each in known for source in sources for target in each.targets_of(source)}
+        pairs = own or {(source, "...") for each in known for source in each.sources}
+    return tuple(sorted(f"{source} to {target}".lower() for source, target in pairs))

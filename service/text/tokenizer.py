@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Container, Sequence
+from copy import copy
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from pydantic import TypeAdapter, ValidationError
 from sentencepiece import SentencePieceProcessor
@@ -102,11 +103,13 @@ class SentencePieceTokenizer:
         """
         processor = _load(model_file)
         own = special_ids or _special_ids(model_file, processor)
-        self._without_text = frozenset((own.pad, own.bos, own.eos, *tokenization.target_prefix))
+        of_sources, of_targets = tokenization.fixed_tokens()
+        self._tokenization = tokenization
+        self._without_text = of_targets.union((own.pad, own.bos, own.eos))
 
         def vocabulary(model: SentencePieceProcessor, pieces_name: str | None) -> _Vocabulary:
             pieces = None if pieces_name is None else _load_pieces(model_file.parent / pieces_name)
-            never = self._without_text.union(tokenization.source_prefix, tokenization.source_suffix or ())
+            never = self._without_text | of_sources
             return _Vocabulary(model, pieces, unk_id=own.unk, never=never)
 
         self._target = self._source = vocabulary(processor, tokenization.pieces)
@@ -123,7 +126,7 @@ class SentencePieceTokenizer:
         self.unk_id: int = own.unk
         """Stands for what the vocabulary cannot spell; not met in texts where the model falls back to bytes."""
         self.source_prefix: tuple[int, ...] = tokenization.source_prefix
-        """What every source begins with; `encode` leaves it out."""
+        """What every source begins with; `encode` leaves it out. Of many languages: see `for_pair`."""
         suffix = tokenization.source_suffix
         self.source_suffix: tuple[int, ...] = (own.eos,) if suffix is None else suffix
         """What every source ends with; `encode` leaves it out."""
@@ -133,6 +136,12 @@ class SentencePieceTokenizer:
         """Token ids of targets are below this."""
         self.source_vocabulary_size: int = self._source.size
         """Token ids of sources are below this."""
+
+    def for_pair(self, source_language: str, target_language: str) -> Self:
+        """Return the same vocabulary with the prefixes of a language pair; KeyError if there is no such language."""
+        of_pair = copy(self)
+        of_pair.source_prefix, of_pair.target_prefix = self._tokenization.prefixes(source_language, target_language)
+        return of_pair
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a source, without prefix and suffix; empty if nothing visible is in it."""
@@ -183,7 +192,10 @@ class SentencePieceTokenizer:
 
 
 def open_tokenizer(bundle: Bundle) -> SentencePieceTokenizer:
-    """Return the tokenizer of a bundle; BundleError if it differs from the manifest in size or special ids."""
+    """Return the tokenizer of a bundle, for the language pair that its manifest names first.
+
+    BundleError if it differs from the manifest in size or special ids.
+    """
     manifest = bundle.manifest
     special_ids = manifest.special_ids
     has_own_ids = manifest.tokenization.pieces is not None
@@ -200,7 +212,7 @@ def open_tokenizer(bundle: Bundle) -> SentencePieceTokenizer:
     ):
         if found != expected:
             raise BundleError(str(bundle.tokenizer_path), found=found, expected=expected, what=what)
-    return tokenizer
+    return tokenizer.for_pair(manifest.source_language, manifest.target_language)
 
 
 def _special_ids(model_file: Path, processor: SentencePieceProcessor) -> SpecialIds:

@@ -14,6 +14,7 @@ from service.bundle import (
     Architecture,
     CheckedFile,
     Limits,
+    Manifest,
     Tokenization,
     attention_tensors,
     decoder_arrays,
@@ -253,9 +254,9 @@ def test_a_graph_in_the_format_of_onnx_runtime_is_refused(directory: Path, graph
 
 
 def test_another_schema_version_is_told_before_any_of_its_unknown_fields(directory: Path) -> None:
-    _write_manifest(directory, {"schema_version": 5, "novelty": True})
+    _write_manifest(directory, {"schema_version": 6, "novelty": True})
 
-    with pytest.raises(BundleError, match="schema_version is 5, expected 1 or 2 or 3 or 4"):
+    with pytest.raises(BundleError, match="schema_version is 6, expected 1 or 2 or 3 or 4 or 5"):
         open_bundle(directory)
 
 
@@ -381,6 +382,62 @@ def test_files_of_the_tokenizer_are_checked_like_every_file(directory: Path) -> 
 
     assert {*_FILES, *names.values()} == manifest.named_files()
     assert manifest.tokenization.source_prefix == (7,)
+
+
+_MANY: dict[str, Any] = {
+    "sources": {"en": [4], "de": [5], "zh-Hant": [6]},
+    "targets": {"en": {"target_prefix": [4]}, "de": {"source_prefix": [7], "target_prefix": [5]}, "fr": {}},
+}
+
+
+def test_a_bundle_of_many_languages_tells_its_pairs_and_their_prefixes(directory: Path) -> None:
+    _change(directory, lambda fields: fields.update(schema_version=5, tokenization={"languages": _MANY}))
+
+    manifest = open_bundle(directory).manifest
+
+    assert set(manifest.languages().pairs_served()) == {
+        *(("en", "de"), ("en", "fr"), ("de", "en"), ("de", "fr")),
+        *(("zh-Hant", "en"), ("zh-Hant", "de"), ("zh-Hant", "fr")),
+    }
+    assert manifest.languages().find("zh-hant", "de") == ("zh-Hant", "de")
+    assert manifest.languages().find("de", "de") is None
+    assert manifest.tokenization.prefixes("en", "de") == ((4, 7), (5,))
+    assert manifest.tokenization.prefixes("zh-Hant", "fr") == ((6,), ())
+    assert manifest.tokenization.fixed_tokens() == (frozenset({4, 5, 6, 7}), frozenset({4, 5}))
+    assert Manifest.model_validate_json(manifest.model_dump_json()) == manifest
+
+
+def test_pairs_may_be_told_one_by_one(directory: Path) -> None:
+    pairs = [["en", "de"], ["de", "en"], ["en", "en"]]
+    _change(directory, lambda fields: fields.update(tokenization={"languages": {**_MANY, "pairs": pairs}}))
+
+    manifest = open_bundle(directory).manifest
+
+    assert set(manifest.languages().pairs_served()) == {("en", "de"), ("de", "en"), ("en", "en")}
+    assert Manifest.model_validate_json(manifest.model_dump_json()) == manifest
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"source_language": "fr"}, "fr to de is none of its pairs"),
+        ({"tokenization": {"languages": _MANY, "source_prefix": [4]}}, "prefixes beside those of languages"),
+        ({"tokenization": {"languages": {**_MANY, "sources": {"en": [9999]}}}}, "a token of a prefix is outside"),
+        ({"tokenization": {"languages": {**_MANY, "sources": {"en": [], "EN": []}}}}, "languages.sources.EN.\\[key\\]"),
+        (
+            {"tokenization": {"languages": {**_MANY, "sources": {"en": [], "zh-hant": [], "zh-Hant": []}}}},
+            "two languages",
+        ),
+        ({"tokenization": {"languages": {**_MANY, "sources": {}}}}, "languages.sources is {}"),
+        ({"tokenization": {"languages": {**_MANY, "pairs": [["en", "it"]]}}}, "the pair of en and it has a language"),
+    ],
+)
+def test_languages_that_do_not_fit_are_told(directory: Path, fields: dict[str, Any], told: str) -> None:
+    changes = {"tokenization": {"languages": _MANY}, **fields}
+    _change(directory, lambda manifest: manifest.update(schema_version=5, **changes))
+
+    with pytest.raises(BundleError, match=told):
+        open_bundle(directory)
 
 
 def test_a_bundle_of_the_third_version_opens_and_has_one_tokenizer(directory: Path) -> None:

@@ -442,7 +442,7 @@ class Model(_message.Message):
     def __init__(self, name: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[ModelVersion, _Mapping]]] = ...) -> None: ...
 
 class ModelVersion(_message.Message):
-    __slots__ = ("version", "state", "state_message", "is_default", "language_pairs", "precision", "limits", "evaluation_scores", "unsupported_fields", "labels")
+    __slots__ = ("version", "state", "state_message", "is_default", "language_pairs", "precision", "limits", "evaluation_scores", "unsupported_fields", "labels", "language_groups")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STATE_MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -453,6 +453,7 @@ class ModelVersion(_message.Message):
     EVALUATION_SCORES_FIELD_NUMBER: _ClassVar[int]
     UNSUPPORTED_FIELDS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_GROUPS_FIELD_NUMBER: _ClassVar[int]
     version: str
     state: ModelState
     state_message: str
@@ -463,7 +464,8 @@ class ModelVersion(_message.Message):
     evaluation_scores: _containers.RepeatedCompositeFieldContainer[EvaluationScore]
     unsupported_fields: _containers.RepeatedScalarFieldContainer[str]
     labels: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[ModelState, str]] = ..., state_message: _Optional[str] = ..., is_default: _Optional[bool] = ..., language_pairs: _Optional[_Iterable[_Union[LanguagePair, _Mapping]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., evaluation_scores: _Optional[_Iterable[_Union[EvaluationScore, _Mapping]]] = ..., unsupported_fields: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
+    language_groups: _containers.RepeatedCompositeFieldContainer[LanguageGroup]
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[ModelState, str]] = ..., state_message: _Optional[str] = ..., is_default: _Optional[bool] = ..., language_pairs: _Optional[_Iterable[_Union[LanguagePair, _Mapping]]] = ..., precision: _Optional[_Union[Precision, str]] = ..., limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., evaluation_scores: _Optional[_Iterable[_Union[EvaluationScore, _Mapping]]] = ..., unsupported_fields: _Optional[_Iterable[str]] = ..., labels: _Optional[_Iterable[str]] = ..., language_groups: _Optional[_Iterable[_Union[LanguageGroup, _Mapping]]] = ...) -> None: ...
 
 class LanguagePair(_message.Message):
     __slots__ = ("source_language", "target_language", "is_default")
@@ -474,6 +476,16 @@ class LanguagePair(_message.Message):
     target_language: str
     is_default: bool
     def __init__(self, source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., is_default: _Optional[bool] = ...) -> None: ...
+
+class LanguageGroup(_message.Message):
+    __slots__ = ("source_languages", "target_languages", "is_default")
+    SOURCE_LANGUAGES_FIELD_NUMBER: _ClassVar[int]
+    TARGET_LANGUAGES_FIELD_NUMBER: _ClassVar[int]
+    IS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    source_languages: _containers.RepeatedScalarFieldContainer[str]
+    target_languages: _containers.RepeatedScalarFieldContainer[str]
+    is_default: bool
+    def __init__(self, source_languages: _Optional[_Iterable[str]] = ..., target_languages: _Optional[_Iterable[str]] = ..., is_default: _Optional[bool] = ...) -> None: ...
 
 class ModelLimits(_message.Message):
     __slots__ = ("max_source_tokens", "max_target_tokens", "max_texts", "max_text_characters", "max_document_characters")

@@ -165,8 +165,10 @@ def language_pairs(listed: pb.ListModelsResponse) -> dict[str, set[str]]:
     for model in listed.models:
         for version in model.versions:
             if version.state == pb.MODEL_STATE_READY:
-                for pair in version.language_pairs:
-                    targets.setdefault(pair.source_language, set()).add(pair.target_language)
+                for group in version.language_groups:
+                    for source in group.source_languages:
+                        others = set(group.target_languages).difference([source])
+                        targets.setdefault(source, set()).update(others or group.target_languages)
     return targets
 
 

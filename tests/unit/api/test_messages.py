@@ -13,7 +13,7 @@ from service import datatypes, requests
 from service.api import messages
 from service.bundle import Limits, Manifest
 from service.errors import InvalidFieldError, RequestError
-from service.models.model import ModelState, ModelStatus
+from service.models.model import LanguageGroup, ModelState, ModelStatus
 from service.translate.options import TranslationLimits
 from tests.unit.text.text_fakes import make_manifest
 
@@ -332,7 +332,7 @@ def _status(manifest: Manifest) -> ModelStatus:
         manifest=manifest.model_copy(update={"limits": limits, "scores": (), **languages}),
         precision="fp32",
         is_default=True,
-        is_pair_default=True,
+        language_groups=(LanguageGroup(sources=("en",), targets=("de",), is_default=True),),
     )
 
 

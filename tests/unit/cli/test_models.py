@@ -55,3 +55,16 @@ def test_the_defaults_are_marked_and_a_version_that_failed_has_no_limits(capsys:
         *("tiny/2  @stable  en-de  int8  ready  default of en-de", told),
         *("tiny/1  int8  ready", told),
     ]
+
+
+def test_the_languages_of_a_model_of_many_are_told_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    tags = [f"l{number}" for number in range(4)]
+    group = pb.LanguageGroup(source_languages=["en", *tags], target_languages=tags, is_default=True)
+    version = pb.ModelVersion(version="1", state=pb.MODEL_STATE_READY, is_default=True, language_groups=[group])
+    service = ScriptedService()
+    service.script.append(answers(pb.ListModelsResponse(models=[pb.Model(name="many", versions=[version])])))
+
+    with running(service) as target:
+        assert main(["models", "--target", target]) == 0
+
+    assert "many/1  [en l0 l1 l2 l3]-[l0 l1 l2 l3]  ready  default of [en" in capsys.readouterr().out

@@ -29,7 +29,7 @@ from tests.unit.models.model_fakes import (
     resolved,
     write_bundle,
 )
-from tests.unit.text.text_fakes import TOKENIZER
+from tests.unit.text.text_fakes import TOKENIZER, CharacterTokenizer
 
 
 def test_a_loaded_model_is_started_and_knows_its_limits(tmp_path: Path) -> None:
@@ -39,6 +39,7 @@ def test_a_loaded_model_is_started_and_knows_its_limits(tmp_path: Path) -> None:
     assert model.engine.calls == ["start"]
     assert (model.name, model.version, model.precision) == ("tiny", "1", "int8")
     assert (model.max_source_tokens, model.max_target_tokens) == (64, 100)
+    assert isinstance(model.tokenizer, CharacterTokenizer)
     assert model.tokenizer is TOKENIZER
 
 

@@ -1,7 +1,7 @@
 """Messages that fill every field that matters, and what the client makes of them."""
 
 from dragoman.enums import ModelState, Precision, WarningKind
-from dragoman.models import EvaluationScore, LanguagePair, Model, ModelLimits, ModelVersion
+from dragoman.models import EvaluationScore, LanguageGroup, LanguagePair, Model, ModelLimits, ModelVersion
 from dragoman.results import (
     AlignmentLink,
     CrossAttention,
@@ -136,6 +136,9 @@ MODEL_MESSAGE = pb.Model(
             ],
             unsupported_fields=["options.sampling"],
             labels=["canary", "stable"],
+            language_groups=[
+                pb.LanguageGroup(source_languages=["en"], target_languages=["de"], is_default=True),
+            ],
         )
     ],
 )
@@ -169,6 +172,7 @@ MODEL = Model(
             ),
             unsupported_fields=("options.sampling",),
             labels=("canary", "stable"),
+            language_groups=(LanguageGroup(source_languages=("en",), target_languages=("de",), is_default=True),),
         ),
     ),
 )

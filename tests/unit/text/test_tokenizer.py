@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-from service.bundle import Architecture, Bundle, Manifest, SpecialIds, Tokenization
+from service.bundle import Architecture, Bundle, Languages, Manifest, SpecialIds, TargetTokens, Tokenization
 from service.errors import BundleError
 from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 
@@ -151,6 +151,8 @@ def test_a_model_without_a_special_token_is_rejected(tokenizer_file_without_padd
 
 def _bundle(tokenizer_file: Path, *, vocabulary_size: int = 320, bos: int = 1) -> Bundle:
     manifest = Manifest.model_construct(
+        source_language="en",
+        target_language="de",
         tokenizer=tokenizer_file.name,
         tokenization=Tokenization(),
         architecture=Architecture.model_construct(vocabulary_size=vocabulary_size),
@@ -194,6 +196,7 @@ class _TwoModels:
         source_prefix: tuple[int, ...] = (),
         source_suffix: tuple[int, ...] | None = None,
         target_prefix: tuple[int, ...] = (),
+        languages: Languages | None = None,
     ) -> SentencePieceTokenizer:
         tokenization = Tokenization(
             source_model="source.spm",
@@ -201,6 +204,7 @@ class _TwoModels:
             source_prefix=source_prefix,
             source_suffix=source_suffix,
             target_prefix=target_prefix,
+            languages=languages,
         )
         return SentencePieceTokenizer(self.file, tokenization, SpecialIds(pad=_PAD, bos=_PAD, eos=_EOS, unk=_UNK))
 
@@ -285,6 +289,21 @@ def test_sources_end_with_eos_unless_the_model_learned_otherwise(
 
     assert source == tokenizer.encode("quick fox") + end
     assert target == [*tokenizer.encode_target("Hund"), _EOS]
+
+
+def test_each_pair_has_prefixes_of_its_own_and_no_text_spells_any(two_models: _TwoModels) -> None:
+    tag, begin = two_models.pieces.index(">>de<<"), two_models.open().encode("How")[-1]
+    languages = Languages(
+        sources={"en": (begin,), "fr": ()}, targets={"de": TargetTokens(target_prefix=(tag,)), "it": TargetTokens()}
+    )
+    tokenizer = two_models.open(languages=languages)
+
+    pair = tokenizer.for_pair("en", "de")
+
+    assert pair.encode_pair("How", "") == ([begin, *tokenizer.encode("How"), tokenizer.eos_id], [tag, tokenizer.eos_id])
+    assert tokenizer.for_pair("fr", "it").encode_pair("How", "")[1] == [tokenizer.eos_id]
+    assert begin not in tokenizer.encode("How")
+    assert tokenizer.for_pair("fr", "it").decode([tag, *tokenizer.encode_target("Hund")]) == "Hund"
 
 
 def test_the_prefix_of_targets_has_no_text(two_models: _TwoModels) -> None:

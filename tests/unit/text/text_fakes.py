@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from copy import copy
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,12 @@ class CharacterTokenizer:
     source_prefix: tuple[int, ...] = ()
     source_suffix: tuple[int, ...] = (EOS,)
     target_prefix: tuple[int, ...] = ()
+
+    def for_pair(self, source_language: str, target_language: str) -> Self:
+        of_pair = copy(self)
+        of_pair.source_prefix = tuple(self.encode(source_language))
+        of_pair.target_prefix = tuple(self.encode(target_language))
+        return of_pair
 
     def encode(self, text: str) -> list[int]:
         return [ord(char) + FIRST_CHARACTER for char in text]
