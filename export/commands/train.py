@@ -12,17 +12,18 @@ import torch
 
 from export.commands.flags import add_flags, given
 from export.corpus.reader import ParallelFiles
+from export.corpus.variation import vary_all
 from export.corpus.vocabulary import Vocabulary, VocabularyConfig, train_vocabulary
-from export.errors import CheckpointConflictError, RunFolderError, SettingError
+from export.errors import CheckpointConflictError, CorpusError, RunFolderError, SettingError
 from export.model.config import DROPOUTS, PRESETS, ModelConfig
 from export.model.transformer import Transformer
-from export.training.checkpoint import load_model, write_atomically
+from export.training.checkpoint import load_model, with_vocabulary, write_atomically
 from export.training.config import TRAINING_PRESETS, DataConfig, RunConfig, TrainingConfig
 from export.training.loop import Trainer
 from export.training.ranks import Ranks, keep_freed_memory
 from export.training.report import Report
 from export.training.run_folder import RunFolder
-from export.training.text import PlainText, TrainingText, encode_text, read_text
+from export.training.text import PlainText, TrainingText, encode_text, read_text, texts_of
 
 _VOCABULARY_FIELDS = frozenset({"pad_id", "bos_id", "eos_id", "unk_id", "decoder_start_id", "source_vocabulary_size"})
 """Model fields without a flag: every vocabulary made here has the same ids and is that of source and target."""
@@ -30,7 +31,7 @@ _VOCABULARY_FIELDS = frozenset({"pad_id", "bos_id", "eos_id", "unk_id", "decoder
 _FLAGS = {"num_encoder_layers": "encoder-layers", "num_decoder_layers": "decoder-layers", "num_heads": "heads"}
 """Model fields whose flag is not named like the field."""
 
-_ONLY_NEW = ("preset", "initialize_from", "vocabulary", "normalization", "subwords")
+_ONLY_NEW = ("preset", "initialize_from", "initialize_vocabulary", "vocabulary", "normalization", "subwords")
 """Flags that mean nothing to a run that is resumed."""
 
 _FIXED = (*(name for name in ModelConfig.__slots__ if name not in DROPOUTS), "optimizer")
@@ -67,6 +68,13 @@ def _add_text_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="Checkpoint whose weights the run begins with. Its architecture and, with --vocabulary, its vocabulary "
         "must be asked for. Default: random weights.",
+    )
+    parser.add_argument(
+        "--initialize-vocabulary",
+        type=Path,
+        metavar="FILE",
+        help="SentencePiece model of that checkpoint, if the run has another: a new piece begins as the mean of those "
+        "that spell it there.",
     )
     parser.add_argument("--preset", choices=PRESETS, help="Whose defaults all settings have. Default: small.")
     for name, purpose in (("train", "to learn from"), ("dev", "to measure on")):
@@ -114,7 +122,13 @@ def run(args: argparse.Namespace) -> int:
     text = _prepare_text(args, config, folder, ranks, report=report)
     model = dataclasses.replace(config.model, vocabulary_size=len(text.vocabulary))
     config = dataclasses.replace(config, model=model)
-    trainer = _make_trainer(config, text, folder, ranks, report=report, initial=args.initialize_from)
+    initial = None
+    if args.initialize_from:
+        initial = load_model(args.initialize_from)
+        if args.initialize_vocabulary:
+            old = Vocabulary.load(args.initialize_vocabulary)
+            initial = with_vocabulary(initial, old, text.vocabulary)
+    trainer = _make_trainer(config, text, folder, ranks, report=report, initial=initial)
     if args.resume:
         _tell_skip(trainer.resume(folder.last_checkpoint()), trainer, report)
     if ranks.is_main:
@@ -180,28 +194,33 @@ def _prepare_text(
     """Read and encode all text; a new run's vocabulary is made on the main rank."""
     text = read_text(config.data, report)
     if ranks.is_main and not args.resume:
-        vocabulary = _make_vocabulary(args, text, config.model.vocabulary_size, report)
+        vocabulary = _make_vocabulary(args, text, config, report)
         write_atomically(folder.vocabulary, vocabulary.model)
     ranks.wait()
     vocabulary = Vocabulary.load(folder.vocabulary)
     training = config.training
-    is_sampled = training.subword_sampling > 0
-    return encode_text(text, vocabulary, max_tokens=training.max_tokens, is_sampled=is_sampled, report=report)
+    if missing := [piece for piece in training.variation.reserved if piece not in vocabulary.reserved]:
+        raise CorpusError(f"the vocabulary has no pieces {' '.join(missing)}, which --placeholders and --tags need")
+    return encode_text(text, vocabulary, max_tokens=training.max_tokens, is_drawn=training.is_drawn, report=report)
 
 
-def _make_vocabulary(args: argparse.Namespace, text: PlainText, size: int, report: Report) -> Vocabulary:
+def _make_vocabulary(args: argparse.Namespace, text: PlainText, run: RunConfig, report: Report) -> Vocabulary:
     if args.vocabulary:
         return Vocabulary.load(args.vocabulary)
+    size, training = run.model.vocabulary_size, run.training
     report.tell(f"learning a vocabulary of {size} pieces")
-    sentences = (side for pair in text.train for side in (pair.source, pair.target))
+    first_epoch = vary_all(texts_of(text.train), training.variation, seed=training.seed, epoch=0)
+    sentences = (side for pair in first_epoch for side in pair)
     model_type: Literal["unigram", "bpe"] = args.subwords or "unigram"
     normalization = args.normalization or _NORMALIZATION
-    config = VocabularyConfig(size=size, normalization=normalization, model_type=model_type)
+    config = VocabularyConfig(
+        size=size, normalization=normalization, model_type=model_type, reserved=training.variation.reserved
+    )
     return train_vocabulary(sentences, config)
 
 
 def _make_trainer(
-    config: RunConfig, text: TrainingText, folder: RunFolder, ranks: Ranks, *, report: Report, initial: Path | None
+    config: RunConfig, text: TrainingText, folder: RunFolder, ranks: Ranks, *, report: Report, initial: Transformer | None
 ) -> Trainer:
     torch.manual_seed(config.training.seed)  # the same weights on every rank
     model = Transformer(config.model)
@@ -216,14 +235,8 @@ def _make_trainer(
     return Trainer(model, config.training, text, folder=folder, ranks=ranks)
 
 
-def _copy_weights(initial: Path, model: Transformer) -> None:
-    """Give a model the weights of a checkpoint.
-
-    Raises:
-        RunFolderError: if the checkpoint cannot be read.
-        CheckpointConflictError: if it has another architecture.
-    """
-    trained = load_model(initial)
+def _copy_weights(trained: Transformer, model: Transformer) -> None:
+    """Give a model the weights of another; CheckpointConflictError if that has another architecture."""
     stored, asked = trained.config.to_dict(), model.config.to_dict()
     conflicts = {name: (stored[name], asked[name]) for name in stored if name in _FIXED and stored[name] != asked[name]}
     if conflicts:

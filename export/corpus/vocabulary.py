@@ -5,9 +5,10 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from export.errors import CorpusError
 
@@ -31,6 +32,9 @@ class VocabularyConfig:
 
     character_coverage: float = 0.9999
     """Share of the characters seen that get a piece; the rarer rest is spelled in bytes."""
+
+    reserved: tuple[str, ...] = ()
+    """Pieces that are in the vocabulary whatever the text, and never in parts."""
 
 
 class Vocabulary:
@@ -86,6 +90,32 @@ class Vocabulary:
             num_threads=1,  # with several, which of them takes a text would decide its pieces
         )
 
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """Pieces that no text but their own spelling has, in order; see `VocabularyConfig.reserved`."""
+        model = self._parsed()
+        return tuple(piece.piece for piece in model.pieces if piece.type == piece.USER_DEFINED)
+
+    def spelled_by(self, other: "Vocabulary") -> list[list[int]]:
+        """Return the tokens of another vocabulary that spell each piece of this one; none if it is reserved.
+
+        A piece that the other has is spelled by itself.
+        """
+        model = other._parsed()
+        ids = {piece.piece: index for index, piece in enumerate(model.pieces)}
+        for name in ("add_dummy_prefix", "remove_extra_whitespaces"):
+            setattr(model.normalizer_spec, name, False)  # pieces within words must stay within words
+        plain = sentencepiece.SentencePieceProcessor()
+        plain.LoadFromSerializedProto(model.SerializeToString())
+        pieces, reserved = [piece.piece for piece in self._parsed().pieces], frozenset(self.reserved)
+        return [
+            [ids[piece]] if piece in ids else [] if piece in reserved else plain.encode(piece.replace("▁", " "))
+            for piece in pieces
+        ]
+
+    def _parsed(self) -> Any:
+        return sentencepiece_model_pb2.ModelProto.FromString(self.model)
+
     def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each list of ids; special ids have none."""
         return self._processor.decode([list(ids) for ids in token_ids])  # type: ignore[no-any-return]
@@ -107,6 +137,7 @@ def train_vocabulary(sentences: Iterator[str], config: VocabularyConfig) -> Voca
             normalization_rule_name=config.normalization,
             character_coverage=config.character_coverage,
             byte_fallback=True,
+            user_defined_symbols=list(config.reserved),
             split_digits=True,  # numbers are copied digit by digit
             pad_id=PAD_ID,
             bos_id=BOS_ID,

@@ -6,16 +6,20 @@ import random
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from export.errors import RunFolderError
+from export.corpus.vocabulary import Vocabulary
+from export.errors import CheckpointConflictError, RunFolderError
 from export.model.config import DROPOUTS, ModelConfig
 from export.model.transformer import Transformer
+
+_TABLES = frozenset({"embedding.weight", "encoder.embedding.weight", "projection.weight", "projection.bias"})
+"""Weights with a row for each piece of the vocabulary."""
 
 _NAME = re.compile(r"step-(\d{8})\.pt")
 BEST_NAME = "best.pt"
@@ -113,6 +117,31 @@ def load_model(path: Path) -> Transformer:
     model = Transformer(ModelConfig.from_dict(content["model_config"]))
     model.load_state_dict(content["model"])
     return model.eval()
+
+
+def with_vocabulary(model: Transformer, old: Vocabulary, new: Vocabulary) -> Transformer:
+    """Return a network with another vocabulary for source and target: its own weights, and new rows of its tables.
+
+    The row of a piece is the mean of those of the old pieces that spell it; the rows of reserved pieces are drawn at
+    random from torch's global generator, as in an untrained network.
+
+    Raises:
+        CheckpointConflictError: if the model is not of the old vocabulary on both sides.
+    """
+    sizes = {model.config.vocabulary_size, model.config.num_source_tokens}
+    if sizes != {len(old)}:
+        raise CheckpointConflictError({"vocabulary_size": (max(sizes), len(old))})
+    changed = Transformer(replace(model.config, vocabulary_size=len(new)))
+    state = changed.state_dict()
+    for name, weights in model.state_dict().items():
+        if name in _TABLES:
+            for row, spelling in zip(state[name], new.spelled_by(old), strict=True):
+                if spelling:
+                    row.copy_(weights[spelling].mean(dim=0))
+        else:
+            state[name] = weights
+    changed.load_state_dict(state)
+    return changed.eval()
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from export.corpus.reader import ParallelFiles
+from export.corpus.variation import VariationConfig
 from export.errors import SettingError
 from export.model.config import ModelConfig
 
@@ -15,11 +16,16 @@ _AT_LEAST_1 = (
     *("eval_interval", "checkpoint_interval", "keep_checkpoints", "log_interval", "threads"),
 )
 
+_SHARES = (
+    *("concatenate", "label_smoothing", "subword_sampling"),
+    *("placeholders", "tags", "capitals", "full_stops"),
+)
+
 _RANGES: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...]], ...] = (
     ("at least 1", lambda value: value >= 1, _AT_LEAST_1),
     ("at least 0", lambda value: value >= 0, ("bleu_sentences", "cooldown_steps", "clip_norm", "r_drop")),
     ("above 0", lambda value: value > 0, ("lr_factor", "muon_lr", "max_minutes")),
-    ("at least 0 and below 1", lambda value: 0 <= value < 1, ("concatenate", "label_smoothing", "subword_sampling")),
+    ("at least 0 and below 1", lambda value: 0 <= value < 1, _SHARES),
     ("from 0 to 2147483647", lambda value: 0 <= value < 1 << 31, ("seed",)),
     ("adam or muon", lambda value: value in ("adam", "muon"), ("optimizer",)),
 )
@@ -52,6 +58,22 @@ class TrainingConfig:
     subword_sampling: float = 0.0
     """Draw the pieces of each text at random in every epoch, from 0 to below 1; 0: no. With a unigram vocabulary it is
     the exponent of a segmentation's probability, such as 0.2; with BPE the share of merges left out, such as 0.1."""
+
+    placeholders: float = 0.0
+    """Share of the pairs in which names and numbers that both sides have are replaced by numbered placeholders such as
+    ⟦1⟧, pieces of the vocabulary that the model learns to copy, from 0 to below 1; above 0, code in backticks and
+    addresses are replaced in nine of ten pairs that have them."""
+
+    tags: float = 0.0
+    """Share of the pairs with a pair of tag pieces, such as ⟪1⟫ and ⟪/1⟫, around spans that translate each other, from
+    0 to below 1."""
+
+    capitals: float = 0.0
+    """Share of the pairs in capitals, or, half of them, with capitalised words in the source, from 0 to below 1."""
+
+    full_stops: float = 0.0
+    """Share of the pairs that lose the full stop, question or exclamation mark that ends both sides, from 0 to below
+    1."""
 
     label_smoothing: float = 0.1
     """Probability taken from the right token and spread over the vocabulary, from 0 to below 1."""
@@ -130,6 +152,17 @@ class TrainingConfig:
             raise SettingError("cooldown_steps", self.cooldown_steps, "0 without max_steps or patience")
         if self.max_steps is not None and self.cooldown_steps > self.max_steps:
             raise SettingError("cooldown_steps", self.cooldown_steps, f"at most max_steps={self.max_steps}")
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether each epoch has other text or pieces."""
+        return self.subword_sampling > 0 or self.variation.is_on
+
+    @property
+    def variation(self) -> VariationConfig:
+        """How pairs are varied in every epoch."""
+        names = VariationConfig.__slots__
+        return VariationConfig(**{name: getattr(self, name) for name in names})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values."""

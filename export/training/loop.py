@@ -193,9 +193,13 @@ class Trainer:
 
     def _plan_epoch(self) -> Epoch:
         config, corpus = self._config, self._text.train
-        if alpha := config.subword_sampling:
-            corpus = self._text.sampled(
-                alpha=alpha, max_tokens=config.max_tokens, seed=config.seed, epoch=self.progress.epoch
+        if config.is_drawn:
+            corpus = self._text.drawn(
+                alpha=config.subword_sampling,
+                max_tokens=config.max_tokens,
+                seed=config.seed,
+                epoch=self.progress.epoch,
+                variation=config.variation,
             )
         return Epoch(corpus, self._batching, self.progress.epoch)
 
@@ -296,10 +300,10 @@ class Trainer:
 
     def _batches_key(self) -> dict[str, Any]:
         """Return what decides which batches an epoch has and how many make a step."""
-        sampling = {"subword_sampling": self._config.subword_sampling} if self._config.subword_sampling else {}
+        drawn = {"subword_sampling": self._config.subword_sampling, **asdict(self._config.variation)}
         return {
             **asdict(self._batching),
-            **sampling,
+            **{name: share for name, share in drawn.items() if share},
             "accumulation": self._config.accumulation,
             "pairs": len(self._text.train),
         }

@@ -1,17 +1,20 @@
 """Reads and encodes the text of a run, telling of every line and pair that is left out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from export.corpus.batches import EncodedCorpus, TokenLists
 from export.corpus.reader import Corpus, Pair, ParallelFiles, read_corpus
+from export.corpus.variation import VariationConfig, vary_all
 from export.corpus.vocabulary import Vocabulary
 from export.errors import CorpusError
 from export.training.config import DataConfig
 from export.training.evaluation import DevSet
 from export.training.report import Report
+
+_AS_IT_IS = VariationConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +75,22 @@ class TrainingText:
     dev: DevSet
     vocabulary: Vocabulary
     train_pairs: tuple[Pair, ...] = ()
-    """The pairs of `train`, in order; empty if they are not sampled."""
+    """The pairs of `train`, in order; empty if every epoch has the same text and pieces."""
 
-    def sampled(self, *, alpha: float, max_tokens: int, seed: int, epoch: int) -> EncodedCorpus:
-        """Return `train` with pieces drawn at random, the same for a seed and an epoch; see `encode_sampled`.
+    def drawn(
+        self, *, alpha: float, max_tokens: int, seed: int, epoch: int, variation: VariationConfig = _AS_IT_IS
+    ) -> EncodedCorpus:
+        """Return `train` with text varied and pieces drawn at random, the same for a seed and an epoch.
 
-        A pair that is longer than `max_tokens` on a side that way keeps its usual pieces.
+        See `vary` and, unless `alpha` is 0, `encode_sampled`. A pair that is longer than `max_tokens` on a side that
+        way keeps its usual text and pieces.
         """
         seeds = np.random.default_rng((seed, epoch)).integers(1 << 31, size=2)
-        texts = [pair.source for pair in self.train_pairs], [pair.target for pair in self.train_pairs]
+        texts = zip(*vary_all(texts_of(self.train_pairs), variation, seed=seed, epoch=epoch), strict=True)
         sides = [
             self.vocabulary.encode_sampled(text, alpha=alpha, seed=int(side_seed))
+            if alpha
+            else self.vocabulary.encode(text)
             for text, side_seed in zip(texts, seeds, strict=True)
         ]
         usual = (self.train.sources, self.train.targets)
@@ -94,6 +102,11 @@ class TrainingText:
         return EncodedCorpus(sources=sources, targets=targets)
 
 
+def texts_of(pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:
+    """Yield source and target of each pair."""
+    return ((pair.source, pair.target) for pair in pairs)
+
+
 def read_text(data: DataConfig, report: Report) -> PlainText:
     """Read both corpora; CorpusError if one cannot be used."""
     train, dev = (
@@ -103,7 +116,7 @@ def read_text(data: DataConfig, report: Report) -> PlainText:
 
 
 def encode_text(
-    text: PlainText, vocabulary: Vocabulary, *, max_tokens: int, is_sampled: bool, report: Report
+    text: PlainText, vocabulary: Vocabulary, *, max_tokens: int, is_drawn: bool, report: Report
 ) -> TrainingText:
     """Encode both corpora without the pairs that have more tokens on a side; CorpusError if that is all of them."""
     train, dev = (
@@ -115,7 +128,7 @@ def encode_text(
         train=train.corpus,
         dev=DevSet(corpus=dev.corpus, references=references),
         vocabulary=vocabulary,
-        train_pairs=train.pairs if is_sampled else (),
+        train_pairs=train.pairs if is_drawn else (),
     )
 
 

@@ -42,7 +42,7 @@ def test_text_of_which_nothing_is_left_is_refused() -> None:
 def test_sampled_pieces_change_with_the_epoch_and_spell_the_same_text() -> None:
     text = make_text()
 
-    first, again, next_epoch = (text.sampled(alpha=0.01, max_tokens=99, seed=1, epoch=epoch) for epoch in (1, 1, 2))
+    first, again, next_epoch = (text.drawn(alpha=0.01, max_tokens=99, seed=1, epoch=epoch) for epoch in (1, 1, 2))
 
     assert all_ids(first) == all_ids(again) != all_ids(next_epoch)
     assert text.vocabulary.decode(all_ids(first)) == text.vocabulary.decode(all_ids(text.train))
@@ -51,7 +51,7 @@ def test_sampled_pieces_change_with_the_epoch_and_spell_the_same_text() -> None:
 def test_a_pair_that_is_too_long_in_other_pieces_keeps_its_own() -> None:
     text = make_text()
 
-    sampled = text.sampled(alpha=0.01, max_tokens=14, seed=1, epoch=1)
+    sampled = text.drawn(alpha=0.01, max_tokens=14, seed=1, epoch=1)
 
     usual = [lengths <= 14 for lengths in (sampled.sources.lengths, sampled.targets.lengths)]
     for index, fits in enumerate(usual[0] & usual[1]):

@@ -1,0 +1,217 @@
+"""Varies pairs of sentences, so that a model learns what parallel text seldom shows: to copy what stands for something.
+
+    pair       See `main.c` of Tom's "old" files.    Siehe `main.c` aus Toms „alten“ Dateien.
+    varied     See ⟦1⟧ of Tom's "⟪4⟫old⟪/4⟫" files   Siehe ⟦1⟧ aus Toms „⟪4⟫alten⟪/4⟫“ Dateien
+
+Both kinds of marks are pieces of the vocabulary that no other text uses. What is varied is drawn anew for each epoch.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from service.requests import ProtectedKind, ProtectionOptions
+from service.text.protection import compile_protection, is_placeholder_tag
+
+PLACEHOLDERS = tuple(f"⟦{number}⟧" for number in range(1, 17))
+"""Pieces that stand for a span which is the same on both sides."""
+
+TAGS = tuple((f"⟪{number}⟫", f"⟪/{number}⟫") for number in range(1, 9))
+"""Pairs of pieces around spans which translate each other."""
+
+RESERVED = (*PLACEHOLDERS, *(piece for pair in TAGS for piece in pair))
+"""All pieces that are taught this way."""
+
+_PROTECTED_SHARE = 0.9
+"""Of the pairs with code or addresses, those whose are replaced: a service that protects them hides all of them."""
+
+_CHOSEN_SHARE = 0.7
+"""Of the names and numbers of a pair, those that are replaced."""
+
+_PROTECTION = compile_protection(ProtectionOptions(), ())
+_WORD = re.compile(r"[^\W_]\w*(?:\.\w+)*")
+_MARK = re.compile(r"⟦\d+⟧")
+_QUOTED = re.compile(r"[\"“„»«]([^\"“”„»«]+)[\"“”«»]|\(([^()]+)\)")
+_FIRST_WORDS = frozenset(
+    "all am an also arm bald bin bring die fast gut hat her hey hier hinter in ich ist kind links man mit oder per plus rate so the war"
+    " warm warum was wer wild will".split()
+)
+"""Words that begin sentences in both languages and mean something else, or are no names."""
+
+_END = re.compile(r"(?<=[\w)\"'“”»⟧⟫])[.!?]$")
+_LITERAL = re.compile(r"`|://|@|\\")
+"""Where it stands something must keep its capitals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariationConfig:
+    """Shares of the pairs that are varied, each from 0 to below 1."""
+
+    placeholders: float = 0.0
+    """Have names and numbers that are the same on both sides replaced by `PLACEHOLDERS`. Above 0, code and addresses
+    are replaced in nine of ten pairs that have them."""
+
+    tags: float = 0.0
+    """Have a span between a pair of `TAGS`: something quoted, in parentheses or the same on both sides, or all."""
+
+    capitals: float = 0.0
+    """Are in capitals on both sides, or, half of them, have capitalised words in the source."""
+
+    full_stops: float = 0.0
+    """Lose the full stop, question or exclamation mark that ends both sides."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is varied."""
+        return any((self.placeholders, self.tags, self.capitals, self.full_stops))
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """Pieces that the vocabulary must have."""
+        return RESERVED if self.placeholders or self.tags else ()
+
+
+class _Aligned(NamedTuple):
+    """Ranges of source and target that translate each other."""
+
+    source: tuple[int, int]
+    target: tuple[int, int]
+
+
+def vary(source: str, target: str, config: VariationConfig, random: Random) -> tuple[str, str]:
+    """Return a pair as a model is to see it once; `random` is advanced by this call."""
+    if config.placeholders:
+        source, target = _with_placeholders(source, target, config.placeholders, random)
+    if random.random() < config.tags:
+        source, target = _with_tags(source, target, random)
+    kind = random.random()
+    if kind < config.capitals and not _LITERAL.search(source + target):
+        source, target = (source.upper(), target.upper()) if 2 * kind < config.capitals else (_title(source), target)
+    if random.random() < config.full_stops:
+        ends = _END.search(source), _END.search(target)
+        if ends[0] and ends[1] and ends[0][0] == ends[1][0]:
+            source, target = source[:-1], target[:-1]
+    return source, target
+
+
+def vary_all(
+    pairs: Iterable[tuple[str, str]], config: VariationConfig, *, seed: int, epoch: int
+) -> Iterator[tuple[str, str]]:
+    """Yield all pairs as `vary` does, the same for a seed and an epoch."""
+    random = Random(f"{seed} {epoch}")  # noqa: S311
+    return (vary(source, target, config, random) for source, target in pairs)
+
+
+def _title(text: str) -> str:
+    return " ".join(word[:1].upper() + word[1:] for word in text.split(" "))
+
+
+def _with_placeholders(source: str, target: str, share: float, random: Random) -> tuple[str, str]:
+    protected = _protected_copies(source, target)
+    chosen = protected if random.random() < _PROTECTED_SHARE else []
+    if random.random() < share:
+        words = [span for span in _copied_words(source, target) if not _overlaps(span, protected)]
+        chosen = chosen + [span for span in words if random.random() < _CHOSEN_SHARE]
+    chosen = sorted(chosen)[: len(PLACEHOLDERS)]
+    # a service counts from 1; the others are met, too, so that all of them are learned
+    numbers = (
+        range(len(chosen)) if random.random() < 1 / 2 else random.sample(range(len(PLACEHOLDERS)), len(chosen))
+    )
+    pieces = [PLACEHOLDERS[number] for number in numbers]
+    return (
+        _replaced(source, [span.source for span in chosen], pieces),
+        _replaced(target, [span.target for span in chosen], pieces),
+    )
+
+
+def _replaced(text: str, spans: Sequence[tuple[int, int]], pieces: Sequence[str]) -> str:
+    for (start, end), piece in sorted(zip(spans, pieces, strict=True), reverse=True):
+        text = text[:start] + piece + text[end:]
+    return text
+
+
+def _overlaps(span: _Aligned, others: Sequence[_Aligned]) -> bool:
+    return any(
+        span[side][0] < other[side][1] and other[side][0] < span[side][1] for other in others for side in (0, 1)
+    )
+
+
+def _protected_copies(source: str, target: str) -> list[_Aligned]:
+    """Return code, addresses and whatever else a service protects by default, where both sides have as many."""
+    found = [_protected(text) for text in (source, target)]
+    counts = [Counter(text[start:end] for start, end in spans) for text, spans in zip((source, target), found)]
+    spellings = [spelling for spelling, count in counts[0].items() if counts[1][spelling] == count]
+    return [
+        _Aligned(*places)
+        for spelling in spellings
+        for places in zip(
+            *([span for span in spans if text[slice(*span)] == spelling] for text, spans in zip((source, target), found))
+        )
+    ]
+
+
+def _protected(text: str) -> list[tuple[int, int]]:
+    return [
+        (one.span.start, one.span.end)
+        for one in _PROTECTION.find(text)
+        if one.kind is not ProtectedKind.TAG or is_placeholder_tag(text[one.span.start : one.span.end])
+    ]
+
+
+def _copied_words(source: str, target: str) -> list[_Aligned]:
+    """Return names, numbers and their like that each side has once; neighbours on both sides are one."""
+    sides = [{}, {}]  # type: list[dict[str, list[tuple[int, int]]]]
+    for text, words in zip((source, target), sides, strict=True):
+        for match in _WORD.finditer(text):
+            words.setdefault(match[0], []).append(match.span())
+    found = sorted(
+        _Aligned(places[0], sides[1][word][0])
+        for word, places in sides[0].items()
+        if len(places) == 1 == len(sides[1].get(word, ()))
+        and _is_name(word, is_first=places[0][0] == 0)
+        and not _is_joined(source, *places[0])
+    )
+    merged: list[_Aligned] = []
+    for span in found:
+        if merged and all(
+            text[before[1] : own[0]] == " " for text, before, own in zip((source, target), merged[-1], span, strict=True)
+        ):
+            before = merged.pop()
+            span = _Aligned((before.source[0], span.source[1]), (before.target[0], span.target[1]))
+        merged.append(span)
+    return merged
+
+
+def _is_joined(text: str, start: int, end: int) -> bool:
+    return text[max(0, start - 1) : start] == "-" or text[end : end + 1] == "-"
+
+
+def _is_name(word: str, *, is_first: bool) -> bool:
+    if any(map(str.isdigit, word)) or not word[1:].islower():
+        return any(map(str.isdigit, word)) or (any(map(str.isupper, word)) and len(word) > 1)
+    return word[0].isupper() and len(word) > 2 and not (is_first and word.lower() in _FIRST_WORDS)
+
+
+def _with_tags(source: str, target: str, random: Random) -> tuple[str, str]:
+    ends = [match.start() if (match := _END.search(text)) else len(text) for text in (source, target)]
+    candidates = [*_copied_words(source, target), *_marks(source, target), _Aligned((0, ends[0]), (0, ends[1]))]
+    quoted = [list(_QUOTED.finditer(text)) for text in (source, target)]
+    if len(quoted[0]) == len(quoted[1]):
+        candidates += [
+            _Aligned(left.span(left.lastindex or 0), right.span(right.lastindex or 0))
+            for left, right in zip(*quoted, strict=True)
+        ]
+    chosen = random.choice(candidates)
+    opening, closing = random.choice(TAGS)
+    return tuple(  # type: ignore[return-value]
+        text[:start] + opening + text[start:end] + closing + text[end:]
+        for text, (start, end) in zip((source, target), chosen, strict=True)
+    )
+
+
+def _marks(source: str, target: str) -> list[_Aligned]:
+    places = {match[0]: match.span() for match in _MARK.finditer(target)}
+    return [_Aligned(match.span(), places[match[0]]) for match in _MARK.finditer(source) if match[0] in places]
