@@ -220,7 +220,13 @@ def _make_vocabulary(args: argparse.Namespace, text: PlainText, run: RunConfig, 
 
 
 def _make_trainer(
-    config: RunConfig, text: TrainingText, folder: RunFolder, ranks: Ranks, *, report: Report, initial: Transformer | None
+    config: RunConfig,
+    text: TrainingText,
+    folder: RunFolder,
+    ranks: Ranks,
+    *,
+    report: Report,
+    initial: Transformer | None,
 ) -> Trainer:
     torch.manual_seed(config.training.seed)  # the same weights on every rank
     model = Transformer(config.model)

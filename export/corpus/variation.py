@@ -7,7 +7,6 @@ Both kinds of marks are pieces of the vocabulary that no other text uses. What i
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -36,8 +35,11 @@ _WORD = re.compile(r"[^\W_]\w*(?:\.\w+)*")
 _MARK = re.compile(r"⟦\d+⟧")
 _QUOTED = re.compile(r"[\"“„»«]([^\"“”„»«]+)[\"“”«»]|\(([^()]+)\)")
 _FIRST_WORDS = frozenset(
-    "all am an also arm bald bin bring die fast gut hat her hey hier hinter in ich ist kind links man mit oder per plus rate so the war"
-    " warm warum was wer wild will".split()
+    (
+        *("all", "am", "an", "also", "arm", "bald", "bin", "bring", "die", "fast", "gut", "hat", "her", "hey", "hier"),
+        *("hinter", "in", "ich", "ist", "kind", "links", "man", "mit", "oder", "per", "plus", "rate", "so", "the"),
+        *("war", "warm", "warum", "was", "wer", "wild", "will"),
+    )
 )
 """Words that begin sentences in both languages and mean something else, or are no names."""
 
@@ -74,11 +76,14 @@ class VariationConfig:
         return RESERVED if self.placeholders or self.tags else ()
 
 
+_Range = tuple[int, int]
+
+
 class _Aligned(NamedTuple):
     """Ranges of source and target that translate each other."""
 
-    source: tuple[int, int]
-    target: tuple[int, int]
+    source: _Range
+    target: _Range
 
 
 def vary(source: str, target: str, config: VariationConfig, random: Random) -> tuple[str, str]:
@@ -117,9 +122,7 @@ def _with_placeholders(source: str, target: str, share: float, random: Random) -
         chosen = chosen + [span for span in words if random.random() < _CHOSEN_SHARE]
     chosen = sorted(chosen)[: len(PLACEHOLDERS)]
     # a service counts from 1; the others are met, too, so that all of them are learned
-    numbers = (
-        range(len(chosen)) if random.random() < 1 / 2 else random.sample(range(len(PLACEHOLDERS)), len(chosen))
-    )
+    numbers = range(len(chosen)) if random.random() < 1 / 2 else random.sample(range(len(PLACEHOLDERS)), len(chosen))
     pieces = [PLACEHOLDERS[number] for number in numbers]
     return (
         _replaced(source, [span.source for span in chosen], pieces),
@@ -127,33 +130,35 @@ def _with_placeholders(source: str, target: str, share: float, random: Random) -
     )
 
 
-def _replaced(text: str, spans: Sequence[tuple[int, int]], pieces: Sequence[str]) -> str:
+def _replaced(text: str, spans: Sequence[_Range], pieces: Sequence[str]) -> str:
     for (start, end), piece in sorted(zip(spans, pieces, strict=True), reverse=True):
         text = text[:start] + piece + text[end:]
     return text
 
 
 def _overlaps(span: _Aligned, others: Sequence[_Aligned]) -> bool:
-    return any(
-        span[side][0] < other[side][1] and other[side][0] < span[side][1] for other in others for side in (0, 1)
-    )
+    return any(span[side][0] < other[side][1] and other[side][0] < span[side][1] for other in others for side in (0, 1))
 
 
 def _protected_copies(source: str, target: str) -> list[_Aligned]:
     """Return code, addresses and whatever else a service protects by default, where both sides have as many."""
-    found = [_protected(text) for text in (source, target)]
-    counts = [Counter(text[start:end] for start, end in spans) for text, spans in zip((source, target), found)]
-    spellings = [spelling for spelling, count in counts[0].items() if counts[1][spelling] == count]
+    sides = [_by_spelling(text, _protected(text)) for text in (source, target)]
     return [
         _Aligned(*places)
-        for spelling in spellings
-        for places in zip(
-            *([span for span in spans if text[slice(*span)] == spelling] for text, spans in zip((source, target), found))
-        )
+        for spelling, spans in sides[0].items()
+        if len(sides[1].get(spelling, ())) == len(spans)
+        for places in zip(spans, sides[1][spelling], strict=True)
     ]
 
 
-def _protected(text: str) -> list[tuple[int, int]]:
+def _by_spelling(text: str, spans: Iterable[_Range]) -> dict[str, list[_Range]]:
+    places: dict[str, list[_Range]] = {}
+    for start, end in spans:
+        places.setdefault(text[start:end], []).append((start, end))
+    return places
+
+
+def _protected(text: str) -> list[_Range]:
     return [
         (one.span.start, one.span.end)
         for one in _PROTECTION.find(text)
@@ -163,10 +168,7 @@ def _protected(text: str) -> list[tuple[int, int]]:
 
 def _copied_words(source: str, target: str) -> list[_Aligned]:
     """Return names, numbers and their like that each side has once; neighbours on both sides are one."""
-    sides = [{}, {}]  # type: list[dict[str, list[tuple[int, int]]]]
-    for text, words in zip((source, target), sides, strict=True):
-        for match in _WORD.finditer(text):
-            words.setdefault(match[0], []).append(match.span())
+    sides = [_by_spelling(text, (match.span() for match in _WORD.finditer(text))) for text in (source, target)]
     found = sorted(
         _Aligned(places[0], sides[1][word][0])
         for word, places in sides[0].items()
@@ -176,12 +178,15 @@ def _copied_words(source: str, target: str) -> list[_Aligned]:
     )
     merged: list[_Aligned] = []
     for span in found:
-        if merged and all(
-            text[before[1] : own[0]] == " " for text, before, own in zip((source, target), merged[-1], span, strict=True)
-        ):
+        between = [
+            text[before[1] : own[0]]
+            for text, before, own in zip((source, target), merged[-1] if merged else span, span, strict=True)
+        ]
+        if between == [" ", " "]:
             before = merged.pop()
-            span = _Aligned((before.source[0], span.source[1]), (before.target[0], span.target[1]))
-        merged.append(span)
+            merged.append(_Aligned((before.source[0], span.source[1]), (before.target[0], span.target[1])))
+        else:
+            merged.append(span)
     return merged
 
 
@@ -190,9 +195,14 @@ def _is_joined(text: str, start: int, end: int) -> bool:
 
 
 def _is_name(word: str, *, is_first: bool) -> bool:
-    if any(map(str.isdigit, word)) or not word[1:].islower():
-        return any(map(str.isdigit, word)) or (any(map(str.isupper, word)) and len(word) > 1)
-    return word[0].isupper() and len(word) > 2 and not (is_first and word.lower() in _FIRST_WORDS)
+    """Whether a word with a digit or a capital letter is one that texts copy, and not `I` or how a sentence begins."""
+    if any(map(str.isdigit, word)):
+        return True
+    if not any(map(str.isupper, word)) or len(word) == 1:
+        return False
+    if not word.istitle():
+        return True
+    return len(word) > 2 and not (is_first and word.lower() in _FIRST_WORDS)
 
 
 def _with_tags(source: str, target: str, random: Random) -> tuple[str, str]:

@@ -96,6 +96,10 @@ class Vocabulary:
         model = self._parsed()
         return tuple(piece.piece for piece in model.pieces if piece.type == piece.USER_DEFINED)
 
+    def piece(self, token_id: int) -> str:
+        """Return how a token is spelled, `▁` for a space."""
+        return str(self._processor.IdToPiece(token_id))
+
     def spelled_by(self, other: "Vocabulary") -> list[list[int]]:
         """Return the tokens of another vocabulary that spell each piece of this one; none if it is reserved.
 
@@ -107,14 +111,14 @@ class Vocabulary:
             setattr(model.normalizer_spec, name, False)  # pieces within words must stay within words
         plain = sentencepiece.SentencePieceProcessor()
         plain.LoadFromSerializedProto(model.SerializeToString())
-        pieces, reserved = [piece.piece for piece in self._parsed().pieces], frozenset(self.reserved)
+        reserved = frozenset(self.reserved)
         return [
             [ids[piece]] if piece in ids else [] if piece in reserved else plain.encode(piece.replace("▁", " "))
-            for piece in pieces
+            for piece in map(self.piece, range(len(self)))
         ]
 
     def _parsed(self) -> Any:
-        return sentencepiece_model_pb2.ModelProto.FromString(self.model)
+        return sentencepiece_model_pb2.ModelProto.FromString(self.model)  # type: ignore[attr-defined]
 
     def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each list of ids; special ids have none."""

@@ -11,6 +11,7 @@ from export.corpus.reader import ParallelFiles
 from export.model.config import PRESETS
 from export.training.config import TRAINING_PRESETS, DataConfig, RunConfig
 from export.training.run_folder import RunFolder
+from tests.unit.export.corpus.tiny_text import tiny_vocabulary, write_tsv
 
 
 def store_settings(path: Path) -> RunFolder:
@@ -108,6 +109,15 @@ def test_the_cooldown_of_a_preset_shrinks_with_the_steps(flags: list[str], coold
 def test_a_folder_that_is_no_run_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--resume", "--output", str(tmp_path)]) == 1
     assert "cannot read" in capsys.readouterr().err
+
+
+def test_placeholders_need_a_vocabulary_that_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, vocabulary = write_tsv(tmp_path / "a.tsv", 20), tmp_path / "v.model"
+    vocabulary.write_bytes(tiny_vocabulary().model)
+    flags = ["--train", str(text), "--dev", str(text), "--vocabulary", str(vocabulary), "--placeholders", "0.1"]
+
+    assert main(["train", "--preset", "tiny", "--output", str(tmp_path / "run"), *flags]) == 1
+    assert "the vocabulary has no pieces ⟦1⟧ ⟦2⟧" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,38 @@ def test_bpe_merges_what_is_frequent() -> None:
     assert len(vocabulary.encode(["wol"])[0]) > 3
 
 
+def test_reserved_pieces_are_whole_whatever_the_text_and_nothing_else_becomes_them() -> None:
+    sentences = (side for pair in make_pairs(200) for side in pair)
+    vocabulary = train_vocabulary(sentences, VocabularyConfig(size=320, reserved=("⟦1⟧", "⟦12⟧")))
+
+    drawn = [vocabulary.encode(["a ⟦12⟧-cat"])[0], *vocabulary.encode_sampled(["a ⟦12⟧-cat"] * 9, alpha=0.1, seed=1)]
+
+    assert vocabulary.reserved == ("⟦1⟧", "⟦12⟧")
+    assert {ids.count(vocabulary.encode(["⟦12⟧"])[0][-2]) for ids in drawn} == {1}
+    assert set(vocabulary.decode(drawn)) == {"a ⟦12⟧-cat"}
+    assert vocabulary.encode(["⟦12⟧"])[0][-2] not in vocabulary.encode(["⟦12 ⟧, ⟦2⟧ 12"])[0]
+    assert tiny_vocabulary().reserved == ()
+
+
+def test_a_piece_is_spelled_by_itself_or_by_the_pieces_of_another_vocabulary() -> None:
+    old = tiny_vocabulary()
+    sentences = ["red redder reddest house houses riverside treehouse birdhouse ⟦1⟧"] * 200
+    new = train_vocabulary(iter(sentences), VocabularyConfig(size=280, reserved=("⟦1⟧",)))
+
+    spelled = new.spelled_by(old)
+
+    assert len(spelled) == len(new)
+    for index, ids in enumerate(spelled):
+        piece = new.piece(index)
+        if piece == "⟦1⟧":
+            assert ids == []
+        else:
+            assert "".join(old.piece(token_id) for token_id in ids) == piece
+    assert [spelled[index] for index in (PAD_ID, BOS_ID, EOS_ID, UNK_ID)] == [[PAD_ID], [BOS_ID], [EOS_ID], [UNK_ID]]
+    assert any(len(ids) > 1 for ids in spelled)
+    assert old.spelled_by(old) == [[index] for index in range(len(old))]
+
+
 def test_digits_are_pieces_of_their_own() -> None:
     vocabulary = tiny_vocabulary()
 

@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from export.errors import RunFolderError
+from export.corpus.vocabulary import VocabularyConfig, train_vocabulary
+from export.errors import CheckpointConflictError, RunFolderError
+from export.model.transformer import Transformer
 from export.training.checkpoint import (
     average_checkpoints,
     checkpoint_path,
@@ -17,7 +20,9 @@ from export.training.checkpoint import (
     random_state,
     restore_random_state,
     save_checkpoint,
+    with_vocabulary,
 )
+from tests.unit.export.corpus.tiny_text import tiny_vocabulary
 from tests.unit.export.model.tiny_models import tiny_config, tiny_model
 
 ROUNDING = 1e-7
@@ -33,6 +38,34 @@ def save_model(path: Path, *, seed: int = 0, norm: str = "pre", dropout: float =
 
 def draw() -> tuple[float, float, float]:
     return random.gauss(), float(np.random.normal()), float(torch.randn(()))
+
+
+def test_another_vocabulary_keeps_all_weights_and_spells_new_pieces_by_old_ones() -> None:
+    old, sentences = tiny_vocabulary(), ["red redder reddest house houses riverside treehouse birdhouse"] * 200
+    new = train_vocabulary(iter(sentences), VocabularyConfig(size=280, reserved=("⟦1⟧",)))
+    torch.manual_seed(1)
+    config = replace(tiny_config(vocabulary_size=len(old)), tied_embeddings="none", projection_bias=True)
+    model = Transformer(config)
+
+    changed = with_vocabulary(model, old, new)
+
+    assert changed.config.vocabulary_size == 280
+    weights, before = changed.state_dict(), model.state_dict()
+    for name, tensor in before.items():
+        if len(tensor) != len(old):
+            assert torch.equal(weights[name], tensor)
+    for name in ("embedding.weight", "projection.weight", "projection.bias"):
+        for index, spelling in enumerate(new.spelled_by(old)):
+            if spelling:
+                assert torch.equal(weights[name][index], before[name][spelling].mean(dim=0))
+    assert weights["embedding.weight"].isfinite().all()
+
+
+def test_a_model_of_another_vocabulary_than_told_is_refused() -> None:
+    model = Transformer(tiny_config(vocabulary_size=300))
+
+    with pytest.raises(CheckpointConflictError, match="vocabulary_size is 300 there, 320 asked for"):
+        with_vocabulary(model, tiny_vocabulary(), tiny_vocabulary())
 
 
 def test_restored_generators_draw_the_same_again(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ import pytest
 
 from export.corpus.batches import EncodedCorpus
 from export.corpus.reader import Pair
+from export.corpus.variation import VariationConfig
 from export.errors import CorpusError
 from export.training.text import encode_pairs
 from tests.unit.export.corpus.tiny_text import tiny_vocabulary
@@ -57,6 +58,27 @@ def test_a_pair_that_is_too_long_in_other_pieces_keeps_its_own() -> None:
     for index, fits in enumerate(usual[0] & usual[1]):
         assert fits or sampled.sources[index].tolist() == text.train.sources[index].tolist()
     assert all_ids(sampled) != all_ids(text.train)
+
+
+def test_text_is_varied_anew_in_every_epoch_and_too_long_variants_are_not_used() -> None:
+    text, variation = make_text(), VariationConfig(capitals=0.5)
+
+    first, again, next_epoch = (
+        text.drawn(alpha=0, max_tokens=20, seed=1, epoch=epoch, variation=variation) for epoch in (1, 1, 2)
+    )
+
+    assert all_ids(first) == all_ids(again) != all_ids(next_epoch)
+    decoded = text.vocabulary.decode([first.sources[index].tolist() for index in range(len(first))])
+    originals = [pair.source for pair in text.train_pairs]
+    changed = [(new, old) for new, old in zip(decoded, originals, strict=True) if new != old]
+    assert {new.lower() == old for new, old in changed} == {True}
+    assert 10 < len(changed) < 60
+    assert max(first.sources.lengths.max(), text.train.sources.lengths.max()) > 20  # kept although too long
+    assert all(
+        first.sources[index].tolist() == text.train.sources[index].tolist()
+        for index in range(len(first))
+        if first.sources.lengths[index] > 20
+    )
 
 
 def all_ids(corpus: EncodedCorpus) -> list[list[int]]:
