@@ -10,8 +10,9 @@ import torch
 
 from export.errors import ImportFormatError, SettingError
 from export.importers.bundle import read_network
-from export.importers.huggingface import ImportedModel, read_huggingface
-from export.importers.portable import write_portable
+from export.importers.fairseq import read_fairseq
+from export.importers.huggingface import read_huggingface
+from export.importers.portable import ImportedModel, write_portable
 from export.training.checkpoint import save_checkpoint, write_atomically
 from export.training.run_folder import RunFolder
 from service.bundle import Tokenization, open_bundle
@@ -27,10 +28,16 @@ class _Format:
 
 
 _TAGS: Final = ("source_tag", "target_tag")
+_TEXT: Final = ("text", "source_spm", "target_spm")
 
 _FORMATS: Final[Mapping[str, _Format]] = {
     "bundle": _Format(
         meaning="a bundle of our own: a run folder, to train it further or to measure it", flags=("precision",)
+    ),
+    "fairseq": _Format(
+        meaning="a checkpoint of fairseq, or its directory, with dictionaries and SentencePiece models",
+        flags=_TEXT,
+        read=read_fairseq,
     ),
     "huggingface": _Format(
         meaning="a directory of Hugging Face transformers: Marian (OPUS-MT), M2M-100, NLLB, mBART-50",
@@ -44,12 +51,16 @@ _FLAGS: Final = sorted({flag for each in _FORMATS.values() for flag in each.flag
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument("path", type=Path, metavar="PATH", help="directory to read")
+    parser.add_argument("path", type=Path, metavar="PATH", help="what to read")
     formats = "; ".join(f"{name}: {each.meaning}" for name, each in _FORMATS.items())
     parser.add_argument("--from", dest="format", choices=_FORMATS, required=True, help=formats)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory to make")
     parser.add_argument("--precision", help="of a bundle: whose graphs to read (its default)")
+    text_help = "directory of vocabularies and SentencePiece models (that of PATH)"
+    parser.add_argument("--text", type=Path, metavar="DIR", help=text_help)
     for side in ("source", "target"):
+        spm_help = f"SentencePiece model of {side}s (the only one there)"
+        parser.add_argument(f"--{side}-spm", type=Path, metavar="FILE", help=spm_help)
         parser.add_argument(
             f"--{side}-tag",
             metavar="TAG",

@@ -7,8 +7,10 @@ must be asked for, or be known to change nothing.
 
 import json
 import pickle
+import re
 import zipfile
-from collections.abc import Collection, Iterable
+from argparse import Namespace
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -24,6 +26,9 @@ _MAX_PLAIN_BYTES: Final = 256 << 20
 """Of a file that is read whole: configurations, vocabularies, SentencePiece models."""
 
 _T = TypeVar("_T")
+
+_REFUSED_CLASS: Final = re.compile(r"GLOBAL ([\w.]+)")
+"""In the message of PyTorch about a class or function that it does not call."""
 
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -60,13 +65,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     Raises:
         ImportFormatError: if it cannot be read, is none, or holds what is no float tensor.
     """
-    try:
-        open_file(path, max_bytes=MAX_FILE_BYTES).close()
-        content = load_file(path) if path.suffix == ".safetensors" else _unpickle(path)
-    except OSError as error:
-        raise ImportFormatError(f"cannot read {path}: {error.strerror or error}") from error
-    except (SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise ImportFormatError(f"cannot read {path}: {error}") from error
+    content = _load(path, load_file if path.suffix == ".safetensors" else _unpickle)
+    return float_tensors(content, path)
+
+
+def float_tensors(content: object, path: Path) -> dict[str, Tensor]:
+    """Return tensors by name in float32; ImportFormatError names what is no tensor of floats, and the file."""
     if not isinstance(content, dict):
         raise ImportFormatError(f"{path} holds {type(content).__name__}: expected tensors by name")
     for name, tensor in content.items():
@@ -76,10 +80,47 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return {str(name): tensor.float() for name, tensor in content.items()}
 
 
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Return what a PyTorch checkpoint of a trainer holds by name: tensors, plain values, options (`fields_of`).
+
+    Of classes only `argparse.Namespace` is made, which runs nothing.
+
+    Raises:
+        ImportFormatError: if it cannot be read, is none, or holds objects of other classes.
+    """
+    with torch.serialization.safe_globals([Namespace]):
+        content = _load(path, _unpickle)
+    if not isinstance(content, dict):
+        raise ImportFormatError(f"{path} holds {type(content).__name__}: expected the parts of a checkpoint by name")
+    return content
+
+
+def fields_of(options: object) -> dict[str, Any] | None:
+    """Return options of a checkpoint, a dictionary or `argparse.Namespace`, by name; None if there are none."""
+    fields = vars(options) if isinstance(options, Namespace) else options
+    return {str(name): value for name, value in fields.items()} if isinstance(fields, dict) else None
+
+
+def _load(path: Path, load: Callable[[Path], Any]) -> Any:
+    try:
+        open_file(path, max_bytes=MAX_FILE_BYTES).close()
+        return load(path)
+    except OSError as error:
+        raise ImportFormatError(f"cannot read {path}: {error.strerror or error}") from error
+    except (SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise ImportFormatError(f"cannot read {path}: {error}") from error
+
+
 def _unpickle(path: Path) -> Any:
     if not zipfile.is_zipfile(path):
         raise ImportFormatError(f"cannot read {path}: no checkpoint, or one in the format before PyTorch 1.6")
-    return torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        # PyTorch's own words advise to run what the file contains.
+        refused = _REFUSED_CLASS.search(str(error))
+        found = f"it wants {refused[1]}, and nothing is run that a file names" if refused else "no checkpoint"
+        raise ImportFormatError(f"cannot read {path}: {found}") from error
 
 
 class ForeignConfig:
@@ -118,11 +159,12 @@ class ForeignConfig:
         for key in keys:
             self._left.pop(key, None)
 
-    def finish(self, known: Collection[str] = ()) -> None:
-        """Raise ImportFormatError, naming the first key that nobody asked for."""
+    def finish(self, known: Collection[str] = (), *, prefixes: tuple[str, ...] = ("",)) -> None:
+        """Raise ImportFormatError, naming the first key with one of these prefixes that nobody asked for."""
         self.ignore(known)
         for key, value in self._left.items():
-            raise self._error(key, value, "an option that this importer knows")
+            if key.startswith(prefixes):
+                raise self._error(key, value, "an option that this importer knows")
 
     def _error(self, key: str, value: object, expected: str) -> ImportFormatError:
         told = repr(value)

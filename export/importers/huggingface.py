@@ -8,19 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 
 from export.errors import ImportFormatError
+from export.importers.fairseq_weights import FairseqWeights
 from export.importers.files import ForeignConfig, read_json, read_tensors
 from export.importers.huggingface_text import Text, TextRequest, read_fairseq, read_m2m100, read_marian
-from export.importers.portable import TokenizerFiles, check_sizes
+from export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from export.model.config import ModelConfig
-from export.model.layers import sinusoidal_positions
 from service.bundle import Limits
-
-_MAX_TOKENS: Final = 512
-"""Longest sequences that a bundle takes unless asked for more: hardly a model was trained on longer ones."""
 
 _ACTIVATIONS: Final = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}
 
@@ -44,17 +40,6 @@ _SEARCH: Final = (
     *("_from_model_config", "transformers_version", "use_cache", "output_attentions", "output_hidden_states"),
 )
 """Defaults of the search, which callers of the service choose for themselves, and what else stands beside them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedModel:
-    """A model of another system in our terms."""
-
-    config: ModelConfig
-    limits: Limits
-    weights: Mapping[str, Tensor]
-    """By the names of `Transformer`."""
-    tokenizer: TokenizerFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,23 +104,6 @@ _REFUSED: Final = {
 }
 """Kinds that cannot be served, and why."""
 
-_ATTENTION: Final = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
-_LAYER: Final = {
-    **{f"self_attn.{theirs}": f"self_attention.{ours}" for theirs, ours in _ATTENTION.items()},
-    "self_attn_layer_norm": "self_attention_norm",
-    "fc1": "feed_forward.inner",
-    "fc2": "feed_forward.outer",
-    "final_layer_norm": "feed_forward_norm",
-}
-_CROSS: Final = {
-    **{f"encoder_attn.{theirs}": f"cross_attention.{ours}" for theirs, ours in _ATTENTION.items()},
-    "encoder_attn_layer_norm": "cross_attention_norm",
-}
-"""Parts of a layer, theirs to ours; those of the decoder only."""
-
-_SAME_POSITIONS: Final = 2e-3
-"""Largest difference of stored position encodings from computed ones: they may be stored in half precision."""
-
 
 def read_huggingface(directory: Path, *, source_tag: str | None = None, target_tag: str | None = None) -> ImportedModel:
     """Read a directory that `save_pretrained` wrote, or that was copied from the hub.
@@ -173,11 +141,11 @@ def read_huggingface(directory: Path, *, source_tag: str | None = None, target_t
         _check_generation(options, model, text)
     settings.finish((*_HARMLESS, *_SEARCH))
     generation.finish(_SEARCH)
-    most = min(max_positions, _MAX_TOKENS)
+    most = min(max_positions, MAX_TOKENS)
     return ImportedModel(
         config=model,
         limits=Limits(max_source_tokens=most, max_target_tokens=most),
-        weights=_Weights(directory).translated(model),
+        weights=FairseqWeights(_read_weights(directory), directory).translated(model),
         tokenizer=text.files(),
     )
 
@@ -280,103 +248,27 @@ def _check_generation(options: ForeignConfig, config: ModelConfig, text: Text) -
     options.ignore(["bos_token_id"])  # decoding begins with decoder_start_token_id
 
 
-class _Weights:
-    """The tensors of a directory, each to be used once."""
+def _read_weights(directory: Path) -> dict[str, Tensor]:
+    """Return the tensors of one file or, with an index, of many."""
+    weights: dict[str, Tensor] = {}
+    for path in _weight_files(directory):
+        tensors = read_tensors(path)
+        if twice := tensors.keys() & weights.keys():
+            raise ImportFormatError(f"{path}: tensor {min(twice)} is in another file as well")
+        weights.update(tensors)
+    return weights
 
-    def __init__(self, directory: Path) -> None:
-        """Read them from one file or, with an index, from many."""
-        self._directory = directory
-        self._left: dict[str, Tensor] = {}
-        for path in self._paths():
-            tensors = read_tensors(path)
-            if twice := tensors.keys() & self._left.keys():
-                raise ImportFormatError(f"{path}: tensor {min(twice)} is in another file as well")
-            self._left.update(tensors)
 
-    def _paths(self) -> Iterable[Path]:
-        for name in ("model.safetensors", "pytorch_model.bin"):
-            if (self._directory / name).exists():
-                return [self._directory / name]
-            index = self._directory / f"{name}.index.json"
-            if index.exists():
-                files = read_json(index).get("weight_map")
-                if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
-                    raise ImportFormatError(f"{index}: weight_map is no object of file names")
-                if elsewhere := [file for file in files.values() if Path(file).name != file]:
-                    raise ImportFormatError(f"{index}: {elsewhere[0]!r} is no name of a file beside it")
-                return [self._directory / file for file in sorted(set(files.values()))]
-        raise ImportFormatError(f"{self._directory} has neither model.safetensors nor pytorch_model.bin")
-
-    def translated(self, config: ModelConfig) -> dict[str, Tensor]:
-        """Return the weights by our names; ImportFormatError names a tensor that is missing, or left over."""
-        weights = self._tables(config)
-        for stack, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
-            parts = {**_LAYER, **(_CROSS if stack == "decoder" else {})}
-            paths = {
-                f"layers.{layer}.{theirs}": f"layers.{layer}.{ours}"
-                for layer in range(num_layers)
-                for theirs, ours in parts.items()
-            }
-            if config.has_final_norm:
-                paths["layer_norm"] = "norm"
-            if config.embedding_norm:
-                paths["layernorm_embedding"] = "embedding_norm"
-            for theirs, ours in paths.items():
-                for part in ("weight", "bias"):
-                    weights[f"{stack}.{ours}.{part}"] = self._take(f"model.{stack}.{theirs}.{part}")
-            if config.positions == "learned":
-                weights[f"{stack}.positions.weight"] = self._take(f"model.{stack}.embed_positions.weight")
-            else:
-                self._check_positions(stack, config)
-        if self._left:
-            raise ImportFormatError(f"{self._directory}: nothing is known of tensor {min(self._left)}")
-        return weights
-
-    def _tables(self, config: ModelConfig) -> dict[str, Tensor]:
-        """Return embeddings and projection, of which those that are one may be stored under any of their names."""
-        shared, projection = "model.shared.weight", "lm_head.weight"
-        source, target = (f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
-        if config.tied_embeddings == "all":
-            names = {"embedding.weight": [shared, target, source, projection]}
-        elif config.tied_embeddings == "decoder":
-            names = {"encoder.embedding.weight": [source], "embedding.weight": [target, projection]}
-        else:
-            both = {"encoder.embedding.weight": [source, shared], "embedding.weight": [target, shared]}
-            names = {**both, "projection.weight": [projection]}
-        # Where nothing is tied, that of a stack is used if it is stored, and the shared one means nothing beside it.
-        is_tied = config.tied_embeddings != "none"
-        tables = {ours: self._one_of(theirs, is_tied=is_tied) for ours, theirs in names.items()}
-        for name in {name for theirs in names.values() for name in theirs}:
-            self._left.pop(name, None)
-        if config.projection_bias:
-            bias = self._left.pop("final_logits_bias", torch.zeros(config.vocabulary_size))
-            tables["projection.bias"] = bias.flatten()
-        return tables
-
-    def _one_of(self, names: list[str], *, is_tied: bool) -> Tensor:
-        """Return the first of these tensors that is stored; tied ones must be the same."""
-        found = {name: self._left[name] for name in names if name in self._left}
-        if not found:
-            raise ImportFormatError(f"{self._directory}: there is no tensor {names[0]}")
-        first, *others = found
-        for other in others:
-            if is_tied and not torch.equal(found[first], found[other]):
-                raise ImportFormatError(f"{self._directory}: {other} is not {first}, though config.json ties them")
-        return found[first]
-
-    def _take(self, name: str) -> Tensor:
-        if name not in self._left:
-            raise ImportFormatError(f"{self._directory}: there is no tensor {name}")
-        return self._left.pop(name)
-
-    def _check_positions(self, stack: str, config: ModelConfig) -> None:
-        """Leave out stored sinusoids after a look at them; ImportFormatError if they are none."""
-        for name in (f"model.{stack}.embed_positions.weight", f"model.{stack}.embed_positions.weights"):
-            stored = self._left.pop(name, None)
-            if stored is None:
-                continue
-            offset, layout = config.position_offset, config.sinusoid_layout
-            used = stored[offset:]
-            expected = sinusoidal_positions(len(used), config.d_model, offset=offset, layout=layout)
-            if used.shape != expected.shape or not torch.allclose(used, expected, rtol=0, atol=_SAME_POSITIONS):
-                raise ImportFormatError(f"{self._directory}: {name} holds other positions than these models have")
+def _weight_files(directory: Path) -> Iterable[Path]:
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (directory / name).exists():
+            return [directory / name]
+        index = directory / f"{name}.index.json"
+        if index.exists():
+            files = read_json(index).get("weight_map")
+            if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
+                raise ImportFormatError(f"{index}: weight_map is no object of file names")
+            if elsewhere := [file for file in files.values() if Path(file).name != file]:
+                raise ImportFormatError(f"{index}: {elsewhere[0]!r} is no name of a file beside it")
+            return [directory / file for file in sorted(set(files.values()))]
+    raise ImportFormatError(f"{directory} has neither model.safetensors nor pytorch_model.bin")

@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -32,6 +32,9 @@ from service.text.tokenizer import SentencePieceTokenizer
 WEIGHTS_NAME = "model.safetensors"
 _CONFIG_NAME = "config.json"
 _TOKENIZER_NAME = "tokenizer.json"
+
+MAX_TOKENS: Final = 512
+"""Longest sequences that a bundle takes unless asked for more: hardly a model was trained on longer ones."""
 
 _MODEL_CONFIG: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
 
@@ -71,6 +74,17 @@ class TokenizerFiles:
         """Write the files that the description names."""
         for name, content in self.files.items():
             (directory / name).write_bytes(content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedModel:
+    """A model of another system in our terms."""
+
+    config: ModelConfig
+    limits: Limits
+    weights: Mapping[str, Tensor]
+    """By the names of `Transformer`."""
+    tokenizer: TokenizerFiles
 
 
 class _Config(BaseModel):
