@@ -14,6 +14,7 @@ _DESCRIPTION = "Trains a model, plots its curves, makes a bundle of it, verifies
 
 COMMANDS = {
     "train": "learn a model from parallel text",
+    "distill": "translate the text of a run with a teacher, for a smaller model to learn from",
     "ablate": "train variants of a model and say in a table what each change costs or gains",
     "average": "average the weights of the last checkpoints of a run",
     "plot": "draw the curves and the schedule of a run, the attention and the positions of a model",

@@ -14,19 +14,17 @@ from typing import Any
 
 import sacrebleu
 
-from export.bundle import BundleDescription, exporter_version, write_bundle
 from export.commands import train
 from export.commands.evaluate import read_pairs
 from export.corpus.reader import Pair
-from export.corpus.vocabulary import Vocabulary
+from export.ensemble import float_bundle
 from export.errors import DivergenceError, RunFolderError, SettingError
-from export.graph.network import Network, TrainedModel
+from export.graph.network import TrainedModel
 from export.graph.translation import TextModel, translate_texts
-from export.training.checkpoint import load_model, write_atomically
+from export.training.checkpoint import write_atomically
 from export.training.config import RunConfig
 from export.training.report import read_log
 from export.training.run_folder import RunFolder
-from service.bundle import Limits, Provenance, file_entry, open_bundle
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from service.text.tokenizer import open_tokenizer
@@ -186,30 +184,13 @@ def _flags(changes: Mapping[str, Any]) -> list[str]:
 def _measured(folder: RunFolder, pairs: Sequence[Pair], *, beam_size: int) -> Result:
     """Return what is told of a trained model: its best checkpoint, in the graphs and the search that serve."""
     trained = TrainedModel.find(folder.path)
-    model, settings = load_model(trained.checkpoint), RunConfig.from_dict(folder.read_settings())
-    longest = settings.training.max_tokens
-    description = BundleDescription(
-        name="ablation",
-        version=folder.path.name.replace("_", "-"),
-        source_language="und",
-        target_language="und",
-        limits=Limits(max_source_tokens=longest, max_target_tokens=longest),
-        precisions=("fp32",),
-        provenance=Provenance(
-            exporter_version=exporter_version(),
-            checkpoint=trained.checkpoint.name,
-            checkpoint_sha256=file_entry(trained.checkpoint).sha256,
-        ),
-    )
-    directory = folder.path / "bundle"
-    write_bundle(directory, Network.of(model), Vocabulary.load(folder.vocabulary), description)
-    bundle = open_bundle(directory)
+    bundle = float_bundle(trained, folder.path / "bundle")
     graph = OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision="fp32"))
     text_model = TextModel.of(graph, open_tokenizer(bundle), bundle.manifest)
     done = translate_texts(text_model, [pair.source for pair in pairs], beam_size=beam_size, batch_size=16)
     steps, evaluations = _of_log(folder, "step"), _of_log(folder, "evaluation")
     return Result(
-        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        num_parameters=sum(parameter.numel() for parameter in trained.load().parameters()),
         steps=max(record["step"] for record in evaluations),
         perplexity=math.exp(min(record["loss"] for record in evaluations)),
         bleu=float(sacrebleu.corpus_bleu(done.texts, [[pair.target for pair in pairs]]).score),

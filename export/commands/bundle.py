@@ -11,14 +11,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from export.bundle import BundleDescription, BundleWriteError, exporter_version, write_bundle
 from export.corpus.reader import ParallelFiles, read_spread
-from export.corpus.vocabulary import Vocabulary
 from export.errors import CorpusError, RunFolderError, SettingError
 from export.graph.mixed import ProductKind
 from export.graph.network import ARITHMETICS, Network, TrainedModel
 from export.graph.quantize import measure_ranges
 from export.graph.verify import agreement
 from export.training.checkpoint import load_checkpoint
-from export.training.config import DataConfig, TrainingConfig
+from export.training.config import DataConfig
 from service.bundle import Limits, Provenance, Score, file_entry, open_bundle
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
@@ -91,8 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the bundle and say what is in it."""
     trained = TrainedModel.find(args.checkpoint)
-    settings = _run_settings(trained)
-    longest = _longest(trained, settings)
+    settings, longest = trained.read_settings(), trained.limits
     description = BundleDescription(
         name=args.name,
         version=args.version,
@@ -111,8 +109,6 @@ def run(args: argparse.Namespace) -> int:
     kept = _kept(args.keep_fp32, description.precisions)
     is_fixed = _wants_fixed_scales(args, description.precisions)
     text = _calibration_text(args, settings) if is_fixed else None
-    portable = trained.portable
-    vocabulary = Vocabulary.load(trained.run.vocabulary) if portable is None else portable.tokenizer_files
     model = trained.load()
     ranges: Mapping[str, float] = {}
     pairs: list[tuple[list[int], list[int]]] = []
@@ -122,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"int8 activations: fixed scales, measured on {len(pairs)} sentences of {text}")
     elif is_fixed:
         ranges = _imported_ranges(trained)
-    manifest = write_bundle(args.output, Network.of(model, ranges, kept=kept), vocabulary, description)
+    manifest = write_bundle(args.output, Network.of(model, ranges, kept=kept), trained.read_vocabulary(), description)
     print(f"{args.output}: {manifest.name}/{manifest.version} from {trained.checkpoint}")
     if pairs and _EXACT in manifest.precisions:
         _print_agreement(args.output, pairs[:_AGREEMENT_SENTENCES])
@@ -243,20 +239,6 @@ def _calibration_pairs(
         most = f"{limits.max_source_tokens} source and {limits.max_target_tokens} target tokens"
         raise CorpusError(f"nothing to measure activations on: {len(chosen)} pairs of {text} have more than {most}")
     return pairs
-
-
-def _run_settings(trained: TrainedModel) -> Mapping[str, Any]:
-    """Return what the run folder's config.json says; nothing if a checkpoint lies elsewhere, or was imported."""
-    has_settings = trained.portable is None and (trained.run.path / "config.json").is_file()
-    return trained.run.read_settings() if has_settings else {}
-
-
-def _longest(trained: TrainedModel, settings: Mapping[str, Any]) -> Limits:
-    """Return what an imported model is for, or else the longest that a run learned from."""
-    if trained.portable is not None:
-        return trained.portable.limits
-    max_tokens = settings.get("training", {}).get("max_tokens", TrainingConfig().max_tokens)
-    return Limits(max_source_tokens=max_tokens, max_target_tokens=max_tokens)
 
 
 def _provenance(trained: TrainedModel, settings: Mapping[str, Any]) -> Provenance:

@@ -26,12 +26,11 @@ from sacrebleu.significance import PairedTest
 from tqdm import tqdm
 
 from export.corpus.reader import Pair, ParallelFiles, read_corpus
+from export.ensemble import open_text_model
 from export.errors import CorpusError, ExportError, SettingError
-from export.graph.translation import TextModel, translate_texts
-from service.bundle import Score, open_bundle
-from service.runtime.native import open_step_model
+from export.graph.translation import translate_texts
+from service.bundle import Score
 from service.runtime.settings import RuntimeSettings
-from service.text.tokenizer import open_tokenizer
 
 _NUM_RESAMPLES = 1000
 """Of the paired bootstrap (Koehn 2004, "Statistical significance tests for machine translation evaluation")."""
@@ -43,7 +42,13 @@ _TIMEOUT_S = 300.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
     system = parser.add_mutually_exclusive_group(required=True)
-    system.add_argument("--bundle", type=Path, metavar="DIR", help="the model that translates")
+    system.add_argument(
+        "--bundle",
+        type=Path,
+        nargs="+",
+        metavar="PATH",
+        help="the model that translates: bundle, checkpoint or run folder; several make an ensemble",
+    )
     system.add_argument("--target", metavar="HOST:PORT", help="the server that translates")
     system.add_argument("--translations", type=Path, metavar="FILE", help="translations to score, one a line")
     parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="TSV", help="source<TAB>reference lines")
@@ -139,18 +144,14 @@ def _read_lines(path: Path, num_wanted: int) -> tuple[str, ...]:
 
 
 def _by_bundle(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
-    bundle = open_bundle(args.bundle)
-    precision = args.precision or bundle.manifest.default_precision
-    settings = RuntimeSettings(precision=precision, num_intra_op_threads=args.threads, shortlist=args.shortlist)
-    graph = open_step_model(bundle, settings)
-    model = TextModel.of(graph, open_tokenizer(bundle), bundle.manifest)
-    done = translate_texts(model, [pair.source for pair in pairs], beam_size=args.beam, batch_size=args.batch_size)
+    settings = RuntimeSettings(precision=args.precision, num_intra_op_threads=args.threads, shortlist=args.shortlist)
+    sources = [pair.source for pair in pairs]
+    with open_text_model(args.bundle, settings) as (model, precision):
+        done = translate_texts(model, sources, beam_size=args.beam, batch_size=args.batch_size)
     how = f"with {args.threads} threads, {precision}, beam {args.beam}"
     report = [_speed(len(pairs), done.num_target_tokens, done.elapsed_s, how)]
     if done.num_split:
-        report.append(
-            f"{done.num_split} sentences were decoded in parts of at most {graph.limits.max_source_tokens} tokens"
-        )
+        report.append(f"{done.num_split} sentences were decoded in parts of at most {model.max_source_tokens} tokens")
     if done.num_truncated:
         report.append(f"{done.num_truncated} translations were cut off at the limit of target tokens")
     suffix = ", shortlist" if args.shortlist else ""

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from export.corpus.vocabulary import Vocabulary
 from export.errors import RunFolderError
 from export.graph.arithmetic import Arithmetic, Float16, Float32, FloatArray
 from export.graph.attention import build_attention
@@ -13,10 +15,11 @@ from export.graph.int8_weights import describe_weights
 from export.graph.mixed import Mixed, ProductKind
 from export.graph.quantize import Int8
 from export.graph.write import WeightsFile, save_model
-from export.importers.portable import WEIGHTS_NAME, PortableModel
+from export.importers.portable import WEIGHTS_NAME, PortableModel, TokenizerFiles
 from export.model.config import ModelConfig
 from export.model.transformer import Transformer
 from export.training.checkpoint import load_model
+from export.training.config import TrainingConfig
 from export.training.run_folder import RunFolder
 from service.bundle import Architecture, FloatType, GraphFiles, Int8Weights, Limits
 from service.text.tokenizer import SentencePieceTokenizer
@@ -61,6 +64,23 @@ class TrainedModel:
     def load(self) -> Transformer:
         """Return the network in evaluation mode; RunFolderError or ImportFormatError if that fails."""
         return load_model(self.checkpoint) if self.portable is None else self.portable.load()
+
+    def read_settings(self) -> Mapping[str, Any]:
+        """Return what the run folder's config.json says; nothing if a checkpoint lies elsewhere, or was imported."""
+        has_settings = self.portable is None and (self.run.path / "config.json").is_file()
+        return self.run.read_settings() if has_settings else {}
+
+    @property
+    def limits(self) -> Limits:
+        """What an imported model is for, or else the longest that a run learned from."""
+        if self.portable is not None:
+            return self.portable.limits
+        max_tokens = self.read_settings().get("training", {}).get("max_tokens", TrainingConfig().max_tokens)
+        return Limits(max_source_tokens=max_tokens, max_target_tokens=max_tokens)
+
+    def read_vocabulary(self) -> Vocabulary | TokenizerFiles:
+        """Return what a bundle needs of the tokenizer; CorpusError if a run's vocabulary is none."""
+        return Vocabulary.load(self.run.vocabulary) if self.portable is None else self.portable.tokenizer_files
 
     def open_tokenizer(self) -> SentencePieceTokenizer:
         """Return the tokenizer; BundleError if its files are none."""

@@ -66,20 +66,23 @@ class TextModel:
         return self.graph.limits.max_target_tokens
 
 
-def translate_texts(model: TextModel, sources: Sequence[str], *, beam_size: int, batch_size: int) -> TranslationRun:
-    """Translate each text as the service does that has its default settings; shows a progress bar.
+def translate_texts(
+    model: TextModel, sources: Sequence[str], *, beam_size: int, batch_size: int, shows_progress: bool = True
+) -> TranslationRun:
+    """Translate each text as the service does that has its default settings.
 
     Args:
         model: what translates.
         sources: texts of any number of sentences.
         beam_size: live hypotheses of each sentence.
         batch_size: sentences decoded together, those of similar length.
+        shows_progress: by a bar.
     """
     began_s = time.perf_counter()
     pipeline = _pipeline(model, sources, beam_size)
     plans = pipeline.plan()
     segments = [part.segment for plan in plans for part in plan.parts]
-    results = decode_segments(model.graph, segments, batch_size)
+    results = decode_segments(model.graph, segments, batch_size, shows_progress=shows_progress)
     translations = pipeline.assemble(plans, results)
     sentences = [sentence for translation in translations for sentence in translation.sentences]
     return TranslationRun(
@@ -107,12 +110,14 @@ def default_search(beam_size: int) -> SearchConfig:
     return SearchConfig(beam_size=beam_size, repetition_guard=True)
 
 
-def decode_segments(graph: StepModel, segments: Sequence[Segment], batch_size: int) -> list[SegmentResult]:
+def decode_segments(
+    graph: StepModel, segments: Sequence[Segment], batch_size: int, *, shows_progress: bool = True
+) -> list[SegmentResult]:
     """Return one result for each segment, in order."""
     results = dict[int, SegmentResult]()
     order = sorted(range(len(segments)), key=lambda index: -len(segments[index].source_ids))
     engine, running = RunningBatch(graph), dict[int, int]()
-    with tqdm(total=len(segments), unit="sentence", leave=False) as progress:
+    with tqdm(total=len(segments), unit="sentence", leave=False, disable=not shows_progress) as progress:
         while order or running:
             if order and engine.num_segments <= batch_size // 2:  # joining one by one would cost an encoder run each
                 joining, order = order[: batch_size - len(running)], order[batch_size - len(running) :]
