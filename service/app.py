@@ -31,6 +31,8 @@ from service.engine.core import EngineCore
 from service.engine.group import EngineGroup, open_others
 from service.engine.process import LoadLimits, ProcessCore
 from service.engine.protocol import LoadCommand, Loaded
+from service.engine.settings import SchedulingSettings
+from service.errors import ConfigError
 from service.models.glossaries import GlossaryRepository, glossaries_directory
 from service.models.lifecycle import ModelLoader
 from service.models.model import ModelParts, full_name
@@ -81,7 +83,12 @@ def onnx_loader(
         own = settings_of_model(settings, serving, origin=bundle.directory.parent / SERVING_NAME)
         tokenizer = open_tokenizer(bundle)
         cores, loaded = _engine_cores(bundle, own, metrics, clock, limits)
-        scheduling = own.scheduling.on(loaded.device, num_engines=len(cores))
+        try:
+            scheduling = scheduling_on(loaded, own, num_engines=len(cores))
+        except ConfigError:
+            for core in cores:
+                core.close(0.0)
+            raise
         clients = [EngineClient(core, model_limits(bundle.manifest), scheduling, metrics, clock) for core in cores]
         return ModelParts(
             tokenizer=tokenizer,
@@ -94,6 +101,24 @@ def onnx_loader(
         )
 
     return load
+
+
+def scheduling_on(loaded: Loaded, settings: Settings, *, num_engines: int) -> SchedulingSettings:
+    """Return the scheduling of each engine on the device of its network; ConfigError if its memory is too small."""
+    scheduling = settings.scheduling.on(loaded.device, num_engines=num_engines)
+    memory = loaded.cache_memory
+    if memory is None:
+        return scheduling
+    beam_size = settings.defaults.beam_size
+    within = scheduling.within(memory, beam_size=beam_size)
+    told = {
+        "available_bytes": memory.available_bytes,
+        "segment_bytes": memory.segment_bytes(beam_size),
+        "batches": within.num_decoding_threads,
+        "batch_segments": within.max_batch_segments,
+    }
+    log.info("memory of the GPU divided", extra=told)
+    return within
 
 
 def _engine_cores(

@@ -105,7 +105,7 @@ def settings_of_model(settings: Settings, serving: ServingSettings, *, origin: P
     for name, table in serving.overrides.items():
         section: BaseModel = getattr(settings, name)
         try:
-            sections[name] = type(section).model_validate({**section.model_dump(), **table})
+            sections[name] = type(section).model_validate({**section.model_dump(exclude_unset=True), **table})
         except ValidationError as error:
             raise _error_of_model(error.errors()[0], name, origin) from error
     merged = settings.model_copy(update=sections)

@@ -1,10 +1,18 @@
 """The settings of scheduling: how much may wait and how much is decoded together."""
 
-from typing import Self
+import sys
+from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.engine.protocol import CacheMemory
+from service.errors import ConfigError
 from service.threads import num_cores
+
+_BATCHES_ON_GPU: Final = 2
+
+_MOST_ON_GPU: Final = 128
+"""Segments of a batch, unless more are asked for: more make a step longer for all. Chosen, not measured."""
 
 
 class SchedulingSettings(BaseModel):
@@ -31,18 +39,21 @@ class SchedulingSettings(BaseModel):
 
     max_batch_segments: int = Field(default=32, ge=1)
     """Segments decoded together by one thread. On a CPU a network as large as Transformer-base gains nothing beyond 16,
-    a small one gains up to 64."""
+    a small one gains up to 64. On a GPU no more than its memory holds with the longest sources and targets and the
+    default beam; unless this is set, as many as that, and at most 128."""
 
     max_batch_padded_tokens: int = Field(default=4096, ge=1)
     """Segments of a batch times its longest source, in tokens; only a single segment may exceed it."""
 
     max_batch_rows: int = Field(default=128, ge=1)
     """Segments of a batch times its widest beam; only a single segment may exceed it. Keeps one request with a wide
-    beam from widening the step of many others."""
+    beam from widening the step of many others. On a GPU no more than its segments with the default beam; unless this is
+    set, as many as that."""
 
     num_decoding_threads: int | None = Field(default=None, ge=1)
-    """Threads of an engine that decode, each with a batch of its own; unset: one on a GPU; on the CPU one for each core
-    of the process, which all engines of the model share."""
+    """Threads of an engine that decode, each with a batch of its own; unset: two on a GPU, so that one batch is
+    ranked on the CPU while the other's step runs; on the CPU one for each core of the process, which all engines of the
+    model share."""
 
     decoding_niceness: int = Field(default=15, ge=0, le=19)
     """How much lower the priority of decoding threads is than that of the thread that answers calls, in steps of
@@ -61,5 +72,26 @@ class SchedulingSettings(BaseModel):
         """Return the settings for each engine of a model on `cpu` or `cuda`: what was unset is decided."""
         if self.num_decoding_threads is not None:
             return self
-        num_threads = max(1, num_cores() // num_engines) if device == "cpu" else 1
+        num_threads = max(1, num_cores() // num_engines) if device == "cpu" else _BATCHES_ON_GPU
         return self.model_copy(update={"num_decoding_threads": num_threads})
+
+    def within(self, memory: CacheMemory, *, beam_size: int) -> Self:
+        """Return the settings for batches that the memory of a device holds; those that are smaller are kept.
+
+        Raises:
+            ConfigError: if the memory does not hold one segment in each batch.
+        """
+        num_batches = self.num_decoding_threads or 1
+        possible = memory.max_segments(beam_size, num_batches=num_batches)
+        if not possible:
+            expected = (
+                f"at least {2 * num_batches * memory.segment_bytes(beam_size)} bytes beside weights and workspace"
+            )
+            raise ConfigError("runtime.gpu_memory_budget_bytes", memory.available_bytes, expected)
+        segments = min(possible, self.max_batch_segments if self._has("max_batch_segments") else _MOST_ON_GPU)
+        rows = min(segments * beam_size, self.max_batch_rows if self._has("max_batch_rows") else sys.maxsize)
+        return self.model_copy(update={"max_batch_segments": segments, "max_batch_rows": rows})
+
+    def _has(self, name: str) -> bool:
+        """Say whether somebody has set a field."""
+        return name in self.model_fields_set

@@ -23,9 +23,11 @@ from service.bundle import open_bundle
 from service.engine.core import EngineCore
 from service.engine.protocol import LoadCommand, Loaded, LoadFailed, format_digest
 from service.errors import DragomanError, EngineError
+from service.runtime.memory_budget import cache_memory
 from service.runtime.native import NativeStepModel, open_step_model
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
+from service.telemetry.gpus import free_memory_bytes
 
 _OTHER_FILES = "the installed service is not the one that the server was started from: restart the server"
 
@@ -33,9 +35,20 @@ _OTHER_FILES = "the installed service is not the one that the server was started
 def load_network(command: LoadCommand) -> tuple[OnnxStepModel | NativeStepModel, Loaded]:
     """Load the network of a bundle; raises as `open_bundle` and `open_step_model`."""
     bundle = open_bundle(command.directory, checked_files=command.checked_files)
-    model = open_step_model(bundle, RuntimeSettings.model_validate(command.settings))
-    device, precision = model.placement.device, model.placement.precision
-    return model, Loaded(device=device, precision=precision, weights_bytes=model.weights_bytes)
+    settings = RuntimeSettings.model_validate(command.settings)
+    model = open_step_model(bundle, settings)
+    device, precision, manifest = model.placement.device, model.placement.precision, bundle.manifest
+    memory = None
+    if device == "cuda":
+        memory = cache_memory(
+            manifest.architecture,
+            manifest.limits,
+            manifest.tensors[precision].float_type,
+            settings,
+            weights_bytes=model.weights_bytes,
+            free_bytes=free_memory_bytes(settings.device_index),
+        )
+    return model, Loaded(device=device, precision=precision, weights_bytes=model.weights_bytes, cache_memory=memory)
 
 
 class ConnectionHandler(QueueHandler):

@@ -24,7 +24,7 @@ from service.runtime.step_binding import MAX_SHAPES, MIN_QUERIES, RESULTS, StepS
 _NEW = -1
 """In the place of a segment's former index: it had none."""
 
-_KEPT_LENGTHS: Final = 4
+KEPT_LENGTHS: Final = 4
 """With CUDA graphs, which need the same addresses: lengths whose memory stays when a batch goes on with another."""
 
 _KINDS = (("self_key_pool", "self_value_pool"), ("cross_key", "cross_value"))
@@ -139,7 +139,7 @@ class DeviceStepBatch:
         self._sessions, self._memory = sessions, memory
         self._slots = SlotTable()
         captures = sessions.graph_captures
-        buffers = partial(DeviceBuffers, memory, num_kept=_KEPT_LENGTHS if captures else 1)
+        buffers = partial(DeviceBuffers, memory, num_kept=KEPT_LENGTHS if captures else 1)
         self._pools = buffers(pool_names, lambda length: (length, shape.key_size), axis=0)
         self._cross = buffers(cross_names, lambda length: (shape.num_key_heads, length, shape.head_size), axis=1)
         self._source_lengths = np.zeros(0, dtype=np.int32)

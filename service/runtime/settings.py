@@ -59,6 +59,11 @@ class RuntimeSettings(BaseModel):
     has one, and the graph that allocates keys and values; memory of CUDA itself comes on top. Unset: all there is; cuda
     only."""
 
+    gpu_memory_budget_bytes: int | None = Field(default=None, ge=1)
+    """GPU memory that an engine reckons with, weights included, when it decides how many segments a batch may have, see
+    `scheduling.max_batch_segments`. Unset: all that is free when the model is loaded; to be set where several models
+    share a GPU; cuda only."""
+
     memory_limit_bytes: int | None = Field(default=None, ge=256 << 20)
     """Memory that the decoding process of a model may allocate at most (RLIMIT_DATA of Linux): a graph that asks for
     more fails to load, and a batch that does gets an error. Unset: all there is, as what a model needs depends on its

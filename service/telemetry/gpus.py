@@ -3,7 +3,8 @@
 import importlib
 import logging
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -43,6 +44,33 @@ def observe_gpus(metrics: Metrics, *, load: Callable[[], Any] = _import_pynvml) 
         for gauge, read in readings.items():
             gauge.labels(str(index)).set_function(partial(_reading, read, handle, nvml.NVMLError))
     return len(handles)
+
+
+def free_memory_bytes(
+    index: int, *, load: Callable[[], Any] = _import_pynvml, environment: Mapping[str, str] = os.environ
+) -> int | None:
+    """Return the memory that is free on the GPU of an index, as CUDA counts them; None if NVML does not tell.
+
+    NVML knows all GPUs, CUDA those of CUDA_VISIBLE_DEVICES, which names them by index or by the start of their UUID.
+    """
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    try:
+        nvml = load()
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+        name = visible.split(",")[index].strip() if visible else str(index)
+        handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+        found = (
+            handle
+            for number, handle in enumerate(handles)
+            if name == str(number) or (not name.isdecimal() and nvml.nvmlDeviceGetUUID(handle).startswith(name))
+        )
+        return int(nvml.nvmlDeviceGetMemoryInfo(next(found)).free)
+    except (nvml.NVMLError, IndexError, StopIteration) as error:
+        log.info("free memory of the GPU is not known", extra={"gpu": index, "reason": repr(error)})
+        return None
 
 
 def _reading(read: Callable[[Any], float], handle: Any, error: type[Exception]) -> float:

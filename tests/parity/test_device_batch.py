@@ -1,6 +1,9 @@
 """A batch on a device does as one on the CPU, and its keys and values never leave the device."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -19,8 +22,10 @@ from service.runtime.kv_pool import LENGTH_BUCKET
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.session import providers
 from service.runtime.settings import Device, RuntimeSettings
-from tests.device_stand_in import DEVICES, StandInMemory, StandInModel
+from tests.device_stand_in import DEVICES, CapturingSession, StandInMemory, StandInModel
 from tests.tiny_bundle import build_tiny_bundle
+
+_TIMEOUT_S = 30.0
 
 _TOLERANCE = 2e-5
 """Log-probabilities and weights from sums in another order."""
@@ -190,6 +195,33 @@ def test_the_bytes_of_a_step_are_a_small_array_up_and_candidates_down(model: Sta
     num_integers = 2 + 4 + 4 + 4 + 8  # length, position, tokens, parents, slots in the mask and in the pool
     assert copies == [(True, 8 * num_integers * 4), (False, 8 * 4 * 4 * 4), (False, 8 * 4 * 4 * 8)]
     assert model.copied_bytes == (up + 8 * num_integers * 4, down + 8 * 4 * 4 * 12)
+
+
+class MeetingSession(CapturingSession):
+    """Takes no step before it has two to take."""
+
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+        super().__init__(session)
+        self._both = threading.Barrier(2, timeout=_TIMEOUT_S)
+
+    def run_with_iobinding(self, bindings: Any, options: onnxruntime.RunOptions) -> None:
+        self._both.wait()
+        super().run_with_iobinding(bindings, options)
+
+
+def test_two_batches_are_in_a_step_at_the_same_time(bundle: Bundle) -> None:
+    model = StandInModel(bundle, capturing=MeetingSession)
+
+    def decode_two_tokens(source_id: int) -> list[float]:
+        batch = model.new_batch()
+        batch.start(model.encode([[source_id, 2]]))
+        take_step(batch)
+        return batch.step(np.array([[6]]), np.zeros((1, 1), np.int64), num_candidates=4).log_probs.ravel().tolist()
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(decode_two_tokens, [5, 7])
+
+    assert first != second
 
 
 def test_what_a_segment_left_behind_reaches_no_other(bundle: Bundle, model: StandInModel) -> None:

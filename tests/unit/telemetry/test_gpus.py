@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from service.telemetry.gpus import observe_gpus
+from service.telemetry.gpus import free_memory_bytes, observe_gpus
 from service.telemetry.metrics import Metrics
 
 
@@ -33,7 +33,11 @@ class FakeNvml:
         return self.gpus[index]
 
     def nvmlDeviceGetMemoryInfo(self, gpu: dict[str, float]) -> Any:  # noqa: N802
-        return SimpleNamespace(total=self._read(gpu, "total"), used=self._read(gpu, "used"))
+        total, used = self._read(gpu, "total"), self._read(gpu, "used")
+        return SimpleNamespace(total=total, used=used, free=total - used)
+
+    def nvmlDeviceGetUUID(self, gpu: dict[str, float]) -> str:  # noqa: N802
+        return f"GPU-{self._read(gpu, 'total'):04.0f}-abcd"
 
     def nvmlDeviceGetUtilizationRates(self, gpu: dict[str, float]) -> Any:  # noqa: N802
         return SimpleNamespace(gpu=self._read(gpu, "busy"), memory=0)
@@ -104,3 +108,35 @@ def test_the_library_that_is_installed_has_all_that_is_used() -> None:
 
     used = [name for name in dir(FakeNvml) if name.startswith(("nvml", "NVML"))]
     assert [name for name in used if not hasattr(pynvml, name)] == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "index", "free"),
+    [
+        (None, 0, 60),
+        (None, 1, 20),
+        ("", 1, 20),
+        ("1", 0, 20),
+        ("1, 0", 1, 60),
+        ("GPU-0080,0", 0, 20),
+        ("GPU-9,0", 0, None),
+        ("1", 1, None),
+        (None, 2, None),
+        (None, 3, None),
+    ],
+)
+def test_free_memory_is_that_of_the_gpu_that_cuda_calls_by_the_index(
+    visible: str | None, index: int, free: int | None
+) -> None:
+    nvml = FakeNvml({"total": 100, "used": 40}, {"total": 80, "used": 60}, {})
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+
+    assert free_memory_bytes(index, load=lambda: nvml, environment=environment) == free
+
+
+def test_without_nvml_or_a_driver_free_memory_is_not_known() -> None:
+    def load_nothing() -> Any:
+        raise ImportError
+
+    assert free_memory_bytes(0, load=load_nothing) is None
+    assert free_memory_bytes(0, load=lambda: FakeNvml({}, fault="Driver Not Loaded")) is None
