@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     ranges: Mapping[str, float] = {}
     pairs: list[tuple[list[int], list[int]]] = []
     if text is not None:
-        pairs = _calibration_pairs(text, args.calibration_sentences, trained.open_tokenizer(), description.limits)
+        pairs = _calibration_pairs(text, args.calibration_sentences, _tokenizer(trained, args), description.limits)
         ranges = measure_ranges(model, pairs)
         print(f"int8 activations: fixed scales, measured on {len(pairs)} sentences of {text}")
     elif is_fixed:
@@ -133,6 +133,14 @@ def run(args: argparse.Namespace) -> int:
     for name, size in {**sizes, "all files": sum(sizes.values())}.items():
         print(f"  {name:24} {size:>12,} bytes")
     return 0
+
+
+def _tokenizer(trained: TrainedModel, args: argparse.Namespace) -> SentencePieceTokenizer:
+    """Return the tokenizer for the language pair that is named."""
+    try:
+        return trained.open_tokenizer().for_pair(args.source_language, args.target_language)
+    except KeyError as error:
+        raise BundleWriteError(f"{trained.checkpoint} has no language {error}") from error
 
 
 def _print_agreement(directory: Path, pairs: Sequence[tuple[list[int], list[int]]]) -> None:

@@ -29,6 +29,7 @@ class _Format:
 
 _TAGS: Final = ("source_tag", "target_tag")
 _TEXT: Final = ("text", "source_spm", "target_spm")
+_LANGUAGES: Final = ("source_languages", "target_languages")
 
 _FORMATS: Final[Mapping[str, _Format]] = {
     "bundle": _Format(
@@ -41,7 +42,7 @@ _FORMATS: Final[Mapping[str, _Format]] = {
     ),
     "huggingface": _Format(
         meaning="a directory of Hugging Face transformers: Marian (OPUS-MT), M2M-100, NLLB, mBART-50",
-        flags=_TAGS,
+        flags=(*_TAGS, *_LANGUAGES),
         read=read_huggingface,
     ),
 }
@@ -64,7 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{side}-tag",
             metavar="TAG",
-            help=f"{side} language, as a model of many languages spells it: de, deu_Latn, de_DE, >>deu<<",
+            help=f"{side} language of a bundle of one pair, as a model of many spells it: de, deu_Latn, de_DE, >>deu<<",
+        )
+        parser.add_argument(
+            f"--{side}-languages",
+            type=lambda tags: tags.split(","),
+            metavar="TAG,TAG",
+            help=f"{side} languages of a bundle of many, as BCP-47 tags or as the model spells them (all)",
         )
 
 
@@ -90,6 +97,9 @@ def run(args: argparse.Namespace) -> int:
     print(f"{args.output}: {num_parameters:,} parameters of {args.path}")
     for name, value in written.config.to_dict().items():
         print(f"  {name:24} {value}")
+    if languages := imported.tokenizer.description.languages:
+        for side, tags in (("source languages", languages.sources), ("target languages", languages.targets)):
+            print(f"  {side:24} {' '.join(tags)}")
     return 0
 
 

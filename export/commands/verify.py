@@ -9,6 +9,7 @@ from pathlib import Path
 
 from export.commands.evaluate import read_pairs
 from export.corpus.reader import Pair
+from export.errors import SettingError
 from export.graph.network import FLOAT_TYPES, Network, TrainedModel, write_graphs
 from export.graph.translation import TextModel
 from export.graph.verify import Check, check_batching, check_quality, check_steps
@@ -44,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="what was imported by `import --from huggingface`: compare with that library, too",
     )
+    for side in ("source", "target"):
+        parser.add_argument(
+            f"--{side}-language",
+            metavar="TAG",
+            help="of the sentences, if not that of the pair that the bundle names first; for bundles of many languages",
+        )
     parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="TSV", help="source<TAB>reference lines")
     parser.add_argument("--limit", type=int, metavar="N", help="compare BLEU on the first N lines only")
     parser.add_argument("--step-sentences", type=int, default=40, metavar="N", help="lines compared step by step (40)")
@@ -53,16 +60,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check everything, print a table, and return 1 if any claim is false."""
     bundle = open_bundle(args.bundle)
+    manifest = bundle.manifest
     trained = TrainedModel.find(args.checkpoint)
     _check_origin(bundle, trained)
     model = trained.load()
     pairs = read_pairs(args.data, args.limit)
     with tempfile.TemporaryDirectory() as temporary:
-        tokenizer = open_tokenizer(bundle)
+        pair = args.source_language or manifest.source_language, args.target_language or manifest.target_language
+        if not manifest.languages().serves(*pair):
+            raise SettingError("--target-language", f"{pair[1]}, of {pair[0]}", f"a pair of {args.bundle}")
+        tokenizer = open_tokenizer(bundle).for_pair(*pair)
         graphs = _load_graphs(bundle, model, Path(temporary))
         verification = _Verification(
             model=model,
-            models={name: TextModel.of(graph, tokenizer, bundle.manifest) for name, graph in graphs.items()},
+            models={
+                name: TextModel(graph=graph, tokenizer=tokenizer, source_language=pair[0], target_language=pair[1])
+                for name, graph in graphs.items()
+            },
             pairs=pairs,
             num_step_sentences=args.step_sentences,
             beam_size=args.beam,

@@ -3,7 +3,7 @@
 Each kind of model is a table of what its code does, read from that of transformers 5; the configuration says the rest.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from torch import Tensor
 from export.errors import ImportFormatError
 from export.importers.fairseq_weights import FairseqWeights
 from export.importers.files import ForeignConfig, read_json, read_tensors
-from export.importers.huggingface_text import Text, TextRequest, read_fairseq, read_m2m100, read_marian
+from export.importers.huggingface_text import Text, TextRequest, WantedLanguages, read_fairseq, read_m2m100, read_marian
 from export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from export.model.config import ModelConfig
 from service.bundle import Limits
@@ -105,17 +105,28 @@ _REFUSED: Final = {
 """Kinds that cannot be served, and why."""
 
 
-def read_huggingface(directory: Path, *, source_tag: str | None = None, target_tag: str | None = None) -> ImportedModel:
+def read_huggingface(
+    directory: Path,
+    *,
+    source_tag: str | None = None,
+    target_tag: str | None = None,
+    source_languages: Sequence[str] | None = None,
+    target_languages: Sequence[str] | None = None,
+) -> ImportedModel:
     """Read a directory that `save_pretrained` wrote, or that was copied from the hub.
 
     Args:
         directory: with `config.json`, weights (safetensors or `.bin`) and the files of the tokenizer.
-        source_tag: language of sources as the model spells it; needed by models of many languages.
+        source_tag: language of sources as the model spells it, for one pair of a model of many languages.
         target_tag: the same of targets.
+        source_languages: those translated from by a model of many, as BCP-47 tags or as it spells them; None: all.
+        target_languages: the same of those translated into.
 
     Raises:
         ImportFormatError: naming what is missing or cannot be imported.
     """
+    if (source_tag or target_tag) and (source_languages or target_languages):
+        raise ImportFormatError("tags are those of one pair, languages those of many: give either")
     settings = ForeignConfig.read(directory / "config.json")
     name = settings.take("model_type", str)
     if name in _REFUSED:
@@ -129,7 +140,13 @@ def read_huggingface(directory: Path, *, source_tag: str | None = None, target_t
     if kind.fields["positions"] == "learned":
         config = {**config, "max_positions": max_positions}
     check_sizes(ModelConfig(**config), settings.path)
-    text = _read_text(directory, kind, config, (source_tag, target_tag))
+    wanted = WantedLanguages(
+        source_tag=source_tag,
+        target_tag=target_tag,
+        sources=tuple(source_languages or ()),
+        targets=tuple(target_languages or ()),
+    )
+    text = _read_text(directory, kind, config, wanted)
     model = ModelConfig(**config, unk_id=_special(text, "<unk>", directory))
     if model.pad_id != _special(text, "<pad>", directory):
         raise ImportFormatError(
@@ -201,7 +218,7 @@ def _read_config(settings: ForeignConfig, generation: ForeignConfig, kind: _Kind
     }
 
 
-def _read_text(directory: Path, kind: _Kind, config: Mapping[str, Any], tags: tuple[str | None, str | None]) -> Text:
+def _read_text(directory: Path, kind: _Kind, config: Mapping[str, Any], wanted: WantedLanguages) -> Text:
     settings = ForeignConfig.read(directory / "tokenizer_config.json", is_optional=True)
     names = list(kind.tokenizers)
     name = settings.take("tokenizer_class", str, default=names[0]).removesuffix("Fast")
@@ -213,8 +230,7 @@ def _read_text(directory: Path, kind: _Kind, config: Mapping[str, Any], tags: tu
         settings=settings,
         vocabulary_size=size,
         source_vocabulary_size=config["source_vocabulary_size"] or size,
-        source_tag=tags[0],
-        target_tag=tags[1],
+        wanted=wanted,
     )
     return kind.tokenizers[name](request)
 
@@ -242,7 +258,7 @@ def _check_generation(options: ForeignConfig, config: ModelConfig, text: Text) -
         ("no_repeat_ngram_size", 0),
     ):
         options.require(key, value)
-    if text.target_prefix:
+    if text.target_prefix or text.languages is not None:
         options.ignore(["forced_bos_token_id"])  # the tag of whatever language; ours is the one that was asked for
     options.require("forced_bos_token_id")
     options.ignore(["bos_token_id"])  # decoding begins with decoder_start_token_id

@@ -1,7 +1,7 @@
 """Reads the tokenizers of Hugging Face transformers that rest on SentencePiece: which pieces have which ids."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +10,9 @@ from sentencepiece import SentencePieceProcessor
 
 from export.errors import ImportFormatError
 from export.importers.files import ForeignConfig, read_json, read_plain
+from export.importers.language_tags import bcp47_tags
 from export.importers.portable import TokenizerDescription, TokenizerFiles
+from service.bundle import Languages, TargetTokens
 
 Pieces = tuple[str | None, ...]
 """The spelling of each token by its id; None: no text has it."""
@@ -69,6 +71,8 @@ class Text:
     """Those of sources, if their vocabulary is another."""
     source_prefix: tuple[int, ...] = field(default=())
     target_prefix: tuple[int, ...] = field(default=())
+    languages: Languages | None = None
+    """Of a model of many languages, in place of the prefixes."""
 
     def files(self) -> TokenizerFiles:
         """Return the files of the tokenizer."""
@@ -84,8 +88,31 @@ class Text:
             source_pieces=None if self.source_pieces is None else _SOURCE_PIECES_NAME,
             source_prefix=self.source_prefix,
             target_prefix=self.target_prefix,
+            languages=self.languages,
         )
         return TokenizerFiles(description=description, files=contents)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedLanguages:
+    """For which languages a model of many is imported."""
+
+    source_tag: str | None = None
+    """Language of sources as the model spells it, for a bundle of one pair; so is the next. None: for many."""
+    target_tag: str | None = None
+    sources: tuple[str, ...] = ()
+    """Languages translated from, as BCP-47 tags or as the model spells them; empty: all. So are the next."""
+    targets: tuple[str, ...] = ()
+
+    def chosen(self, side: str, names: Mapping[str, str], directory: Path) -> dict[str, str]:
+        """Return those of the languages of a model, by BCP-47 tag, that are wanted on a side."""
+        wanted = self.sources if side == "source" else self.targets
+        by_name = {name: tag for tag, name in names.items()}
+        for each in wanted:
+            if each not in names and each not in by_name:
+                raise ImportFormatError(f"{directory} has no {side} language {each!r}: it has {_shortened(names)}")
+        tags = [by_name.get(each, each) for each in wanted] or list(names)
+        return {tag: names[tag] for tag in tags}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +124,7 @@ class TextRequest:
     """`tokenizer_config.json`."""
     vocabulary_size: int
     source_vocabulary_size: int
-    source_tag: str | None
-    target_tag: str | None
+    wanted: "WantedLanguages"
 
     def finish(self) -> None:
         """Refuse what is left of the settings; ImportFormatError names it."""
@@ -122,12 +148,14 @@ def read_marian(request: TextRequest) -> Text:
     source = _by_id(directory / "vocab.json", request.source_vocabulary_size)
     target = _by_id(directory / "target_vocab.json", request.vocabulary_size) if is_separate else source
     tags = {piece: i for i, piece in enumerate(source) if piece and piece.startswith(">>") and piece.endswith("<<")}
-    if request.source_tag is not None:
+    wanted = request.wanted
+    if wanted.source_tag is not None:
         raise ImportFormatError(f"{directory}: a model of this kind has no tags of source languages")
-    if tags and request.target_tag is None:
-        known = ", ".join(sorted(tags)[:8])
-        raise ImportFormatError(f"{directory} translates into many languages: give one of {known}, ... as target tag")
-    prefix = () if request.target_tag is None else (_find_tag(tags, request.target_tag, directory),)
+    prefix = () if wanted.target_tag is None else (_find_tag(tags, wanted.target_tag, directory),)
+    own_source = settings.take("source_lang", str, default="")
+    languages = None
+    if not prefix and (tags or wanted.sources or wanted.targets):
+        languages = _languages_of_marian(request, tags, own_source)
     request.finish()
     models = [read_plain(directory / f"{side}.spm") for side in ("source", "target")]
     return Text(
@@ -136,6 +164,23 @@ def read_marian(request: TextRequest) -> Text:
         pieces=target,
         source_pieces=source if is_separate else None,
         source_prefix=prefix,
+        languages=languages,
+    )
+
+
+def _languages_of_marian(request: TextRequest, tags: Mapping[str, int], own_source: str) -> Languages:
+    """Return the languages of a model whose sources begin with the tag of the target, if it has any."""
+    wanted = request.wanted
+    names = bcp47_tags(tag.strip("><") for tag in tags)
+    sources = bcp47_tags(wanted.sources or [own_source])
+    targets = wanted.chosen("target", names, request.directory) if tags else bcp47_tags(wanted.targets)
+    for side, found in (("source", sources), ("target", targets)):
+        if not found or len(found) < len(getattr(wanted, f"{side}s")):
+            raise ImportFormatError(f"{request.directory} does not tell its {side} languages: give --{side}-languages")
+    prefixes = {tag: (tags[f">>{name}<<"],) if tags else () for tag, name in targets.items()}
+    return Languages(
+        sources=dict.fromkeys(sources, ()),
+        targets={tag: TargetTokens(source_prefix=prefix) for tag, prefix in prefixes.items()},
     )
 
 
@@ -181,20 +226,37 @@ def read_fairseq(request: TextRequest) -> Text:
 
 def _tagged(request: TextRequest, pieces: Pieces, tags: Mapping[str, int], *, spelled: str) -> Text:
     """Return the text side of a model of many languages, whose tags have ids, with one SentencePiece model."""
-    ids = []
-    for side, tag in (("source", request.source_tag), ("target", request.target_tag)):
+    wanted, directory = request.wanted, request.directory
+    model = read_plain(directory / "sentencepiece.bpe.model")
+    pair = {"source": wanted.source_tag, "target": wanted.target_tag}
+    if not any(pair.values()):
+        names = bcp47_tags(tag.strip("_") for tag in tags)
+        ids = {tag: tags[name if name in tags else spelled.format(name)] for tag, name in names.items()}
+        if not ids:
+            raise ImportFormatError(f"{directory} has no tags of languages")
+        sources, targets = (wanted.chosen(side, names, directory) for side in pair)
+        languages = Languages(
+            sources={tag: (ids[tag],) for tag in sources},
+            targets={tag: TargetTokens(target_prefix=(ids[tag],)) for tag in targets},
+        )
+        return Text(model=model, pieces=pieces, languages=languages)
+    prefixes = []
+    for side, tag in pair.items():
         if tag is None:
-            raise ImportFormatError(f"{request.directory} has many languages: give the tag of the {side} language")
-        ids.append(_find_tag(tags, tag if tag in tags else spelled.format(tag), request.directory))
-    model = read_plain(request.directory / "sentencepiece.bpe.model")
-    return Text(model=model, pieces=pieces, source_prefix=(ids[0],), target_prefix=(ids[1],))
+            raise ImportFormatError(f"{directory} has many languages: give the tag of the {side} language, too")
+        prefixes.append(_find_tag(tags, tag if tag in tags else spelled.format(tag), directory))
+    return Text(model=model, pieces=pieces, source_prefix=(prefixes[0],), target_prefix=(prefixes[1],))
 
 
 def _find_tag(tags: Mapping[str, int], tag: str, directory: Path) -> int:
     if tag not in tags:
-        known = ", ".join(sorted(tags)[:8]) or "none"
-        raise ImportFormatError(f"{directory} has no tag {tag!r}: it has {known}{', ...' if len(tags) > 8 else ''}")
+        raise ImportFormatError(f"{directory} has no tag {tag!r}: it has {_shortened(tags)}")
     return tags[tag]
+
+
+def _shortened(names: Collection[str]) -> str:
+    """Return some names for an error."""
+    return (", ".join(sorted(names)[:8]) or "none") + (", ..." if len(names) > 8 else "")
 
 
 def _by_id(path: Path, size: int) -> Pieces:

@@ -1,21 +1,37 @@
 """A model of another system goes from its directory to a served translation by the commands of the guide."""
 
+import asyncio
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
 from export.__main__ import main
 from export.importers.original import HuggingFaceOriginal
+from service.__main__ import main as dragoman
 from service.bundle import open_bundle
 from service.datatypes import SearchConfig
 from service.text.tokenizer import open_tokenizer
-from tests.foreign_models import SOURCES, save_m2m100, save_marian
+from tests.foreign_models import SOURCES, save_m2m100, save_marian, save_nllb
 from tests.integration.running_server import running_server
 from tests.tiny_bundle import SENTENCES
 
 _LONGEST = 24
+_SEARCH = SearchConfig(beam_size=4, max_target_tokens=_LONGEST, min_target_tokens=4)
+_OPTIONS = pb.DecodingOptions(
+    beam_size=4,
+    max_target_tokens=_LONGEST,
+    min_target_tokens=4,
+    length_penalty=0.0,
+    repetition_guard=False,
+    split_sentences=False,
+    return_tokens=True,
+    return_alignment=True,
+)
 
 
 @pytest.fixture(scope="module", params=["marian", "m2m100"])
@@ -65,22 +81,57 @@ def test_verify_finds_another_original(directory: Path, tmp_path: Path, capsys: 
 async def test_a_served_answer_is_what_the_original_says(directory: Path) -> None:
     tokenizer = open_tokenizer(open_bundle(directory / "models" / "tiny" / "1"))
     original = HuggingFaceOriginal(directory / "theirs", tokenizer)
-    search = SearchConfig(beam_size=4, max_target_tokens=_LONGEST, min_target_tokens=4)
-    expected = [original.search(original.encode(text), search) for text in SOURCES]
-    options = pb.DecodingOptions(
-        beam_size=4,
-        max_target_tokens=_LONGEST,
-        min_target_tokens=4,
-        length_penalty=0.0,
-        repetition_guard=False,
-        split_sentences=False,
-        return_tokens=True,
-        return_alignment=True,
-    )
+    expected = [original.search(original.encode(text), _SEARCH) for text in SOURCES]
 
     async with running_server(directory / "models") as server:
-        response = await server.translate(*SOURCES, options=options)
+        response = await server.translate(*SOURCES, options=_OPTIONS)
 
     found = [translation.hypotheses[0] for translation in response.translations]
     assert [list(each.tokens) for each in found] == [tokenizer.pieces(ids) for ids in expected]
     assert [each.text for each in found] == [original.decode(ids[len(tokenizer.target_prefix) :]) for ids in expected]
+
+
+@pytest.mark.parametrize(
+    ("save", "flags", "served", "pairs"),
+    [
+        (save_nllb, (), "en-de, en-fr, de-en", [("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "de")]),
+        (save_m2m100, ("--source-languages", "en,zh,de"), "[en zh de]-[af", [("en", "de"), ("zh", "fr"), ("de", "ja")]),
+        (partial(save_marian, tags=(">>deu<<", ">>fra<<")), (), "en-de, en-fr", [("en", "de"), ("en", "fr")]),
+    ],
+)
+async def test_all_pairs_of_a_model_are_served_from_one_batch_each_as_by_the_original(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    save: Callable[[Path], object],
+    flags: tuple[str, ...],
+    served: str,
+    pairs: list[tuple[str, str]],
+) -> None:
+    save(tmp_path / "theirs")
+    bundle = tmp_path / "models" / "tiny" / "1"
+    places = ["import", str(tmp_path / "theirs"), "--from", "huggingface", "--output", str(tmp_path / "ours")]
+    assert main([*places, *flags]) == 0
+    named = ["--name", "tiny", "--version", "1", "--source-language", "en", "--target-language", "de"]
+    made = ["--checkpoint", str(tmp_path / "ours"), "--output", str(bundle), "--precisions", "fp32"]
+    assert main(["bundle", *made, *named]) == 0
+    tokenizers = {pair: open_tokenizer(open_bundle(bundle)).for_pair(*pair) for pair in pairs}
+    originals = {pair: HuggingFaceOriginal(tmp_path / "theirs", tokenizers[pair]) for pair in pairs}
+
+    async with running_server(tmp_path / "models") as server:
+        requests = [
+            pb.TranslateRequest(texts=SOURCES, source_language=source, target_language=target, options=_OPTIONS)
+            for source, target in pairs
+        ]
+        alone = [await server.translation.Translate(request) for request in requests]
+        together = await asyncio.gather(*(server.translation.Translate(request) for request in requests))
+        with pytest.raises(grpc.aio.AioRpcError, match="en to tlh is not served here; available: "):
+            await server.translate("Hello.", target_language="tlh")
+        capsys.readouterr()
+        assert await asyncio.to_thread(dragoman, ["models", "--target", f"127.0.0.1:{server.port}"]) == 0
+
+    assert served in capsys.readouterr().out
+    for pair, response, again in zip(pairs, together, alone, strict=True):
+        assert response.translations == again.translations
+        found = [translation.hypotheses[0] for translation in response.translations]
+        expected = [originals[pair].search(originals[pair].encode(text), _SEARCH) for text in SOURCES]
+        assert [list(each.tokens) for each in found] == [tokenizers[pair].pieces(ids) for ids in expected]

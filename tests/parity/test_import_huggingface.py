@@ -42,6 +42,11 @@ _CASES = {
         partial(save_marian, tie_word_embeddings=False, activation_function="relu", scale_embedding=False, seed=6)
     ),
     "marian to many languages": _Case(partial(save_marian, tags=(">>deu<<", ">>fra<<")), ("--target-tag", ">>fra<<")),
+    "marian to all its languages": _Case(partial(save_marian, tags=(">>fra<<", ">>deu<<"))),
+    "m2m100 of all its languages": _Case(save_m2m100),
+    "mbart50 of some of its languages": _Case(
+        save_mbart50, ("--source-languages", "en,fr", "--target-languages", "de")
+    ),
 }
 
 

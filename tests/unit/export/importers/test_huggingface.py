@@ -227,11 +227,13 @@ def test_ids_outside_the_vocabulary_are_refused(marian: Path) -> None:
         read_huggingface(marian)
 
 
-def test_a_model_into_many_languages_needs_one_of_its_tags(tmp_path: Path) -> None:
+def test_a_model_into_many_languages_is_for_all_of_them_or_for_one(tmp_path: Path) -> None:
     save_marian(tmp_path / "theirs", tags=(">>deu<<", ">>fra<<"))
 
-    with pytest.raises(ImportFormatError, match="many languages: give one of >>deu<<, >>fra<<"):
-        read_huggingface(tmp_path / "theirs")
+    languages = read_huggingface(tmp_path / "theirs").tokenizer.description.languages
+    assert languages is not None
+    assert set(languages.pairs_served()) == {("en", "de"), ("en", "fr")}
+    assert {len(tokens.source_prefix) for tokens in languages.targets.values()} == {1}
     with pytest.raises(ImportFormatError, match="has no tag '>>ita<<': it has >>deu<<, >>fra<<"):
         read_huggingface(tmp_path / "theirs", target_tag=">>ita<<")
     described = read_huggingface(tmp_path / "theirs", target_tag=">>fra<<").tokenizer.description
@@ -241,13 +243,33 @@ def test_a_model_into_many_languages_needs_one_of_its_tags(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("save", [save_m2m100, save_nllb, save_mbart50])
-def test_a_model_of_many_languages_needs_the_tags_of_both_sides(tmp_path: Path, save: Callable[..., Any]) -> None:
+def test_a_model_of_many_languages_is_for_all_of_them_or_for_one_pair(tmp_path: Path, save: Callable[..., Any]) -> None:
     save(tmp_path / "theirs")
 
-    with pytest.raises(ImportFormatError, match="has many languages: give the tag of the source language"):
-        read_huggingface(tmp_path / "theirs")
+    languages = read_huggingface(tmp_path / "theirs").tokenizer.description.languages
+    assert languages is not None
+    assert {*languages.sources} == {*languages.targets} >= {"en", "de", "fr"}
+    assert all((languages.sources[tag],) == (tokens.target_prefix,) for tag, tokens in languages.targets.items())
+    with pytest.raises(ImportFormatError, match="has many languages: give the tag of the source language, too"):
+        read_huggingface(tmp_path / "theirs", target_tag="de")
+    with pytest.raises(ImportFormatError, match="tags are those of one pair, languages those of many"):
+        read_huggingface(tmp_path / "theirs", target_tag="de", source_languages=["en"])
+    with pytest.raises(ImportFormatError, match="has no target language 'tlh': it has "):
+        read_huggingface(tmp_path / "theirs", source_languages=["en"], target_languages=["tlh"])
     with pytest.raises(ImportFormatError, match=r"has no tag '.*qq.*': it has"):
         read_huggingface(tmp_path / "theirs", source_tag="qq", target_tag="de")
+
+
+def test_a_model_from_many_languages_without_tags_is_for_those_that_are_named(tmp_path: Path) -> None:
+    save_marian(tmp_path / "theirs")
+
+    imported = read_huggingface(tmp_path / "theirs", source_languages=["fr", "es"], target_languages=["en"])
+    languages = imported.tokenizer.description.languages
+    assert languages is not None
+    assert set(languages.pairs_served()) == {("fr", "en"), ("es", "en")}
+    assert not any(imported.tokenizer.description.tokenization.fixed_tokens())
+    with pytest.raises(ImportFormatError, match="does not tell its target languages: give --target-languages"):
+        read_huggingface(tmp_path / "theirs", source_languages=["fr", "es"])
 
 
 def test_a_source_that_ends_with_its_language_is_refused(tmp_path: Path) -> None:
