@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from service.api.access import Access
 from service.api.rest.application import make_app
+from service.api.rest.deepl import DeepLApi
 from service.api.rest.libretranslate import LibreTranslateApi
 from service.api.rest.monitoring import monitoring_routes
 from service.api.rest.server import HttpServer
@@ -238,7 +239,7 @@ class App:
         )
         self._api = [
             route
-            for api in (TranslationApi, LibreTranslateApi)
+            for api in (TranslationApi, LibreTranslateApi, DeepLApi)
             for route in api(
                 self._grpc.pipeline, translation=translation, models=models, settings=settings.grpc
             ).routes()

@@ -4,7 +4,9 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from email.message import Message as Headers
+from functools import cached_property
 from http import HTTPStatus
+from urllib.parse import parse_qsl
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -44,7 +46,7 @@ class HttpContext:
         self._deadline_s: float | None = None
         self._is_read = asyncio.Event()
         self._is_answered = False
-        if scope["method"] != "POST":
+        if scope["method"] != "POST" and not self.header("content-length") and not self.header("transfer-encoding"):
             self._is_read.set()
         self.http_status: HTTPStatus | None = None
         """Of a refusal that HTTP has its own status for."""
@@ -61,10 +63,21 @@ class HttpContext:
         return self._is_read.is_set()
 
     @property
+    def path(self) -> str:
+        """Return the path that is asked for."""
+        path: str = self._scope["path"]
+        return path
+
+    @property
     def path_parameters(self) -> Mapping[str, str]:
         """Return the variable parts of the path."""
         parameters: Mapping[str, str] = self._scope["path_params"]
         return parameters
+
+    @cached_property
+    def query(self) -> Mapping[str, str]:
+        """Return the parameters of the query; of one that is there more than once the last."""
+        return dict(parse_qsl(self._scope["query_string"].decode("latin-1"), max_num_fields=100))
 
     def peer(self) -> str:
         """Return the address of the client, as gRPC writes it."""
@@ -115,7 +128,7 @@ class HttpContext:
         self.check_headers()
         self._check_content_type()
         limit = self._settings.max_message_bytes
-        declared = next((value for name, value in self._headers if name == "content-length"), "0")
+        declared = self.header("content-length") or "0"
         chunks, num_bytes = [], 0
         while True:
             if max(num_bytes, int(declared)) > limit:
@@ -169,14 +182,28 @@ class HttpContext:
         return self._content_type.get_content_type()
 
     def authorize(self, key: str) -> None:
-        """Take a key that the body has; one in the headers goes before it."""
-        if not any(name == "authorization" for name, _ in self._headers):
+        """Take a key that the body has, or a header of another name; one in `authorization` goes before it."""
+        if not self.header("authorization"):
             self._headers += (("authorization", f"Bearer {key}"),)
 
-    @property
+    def take_scheme(self, scheme: str) -> None:
+        """Take keys with another scheme than `Bearer` in the header `authorization`."""
+        self._headers = tuple(
+            (
+                name,
+                f"Bearer {value[len(scheme) :].strip()}" if name == "authorization" and _has(value, scheme) else value,
+            )
+            for name, value in self._headers
+        )
+
+    def header(self, name: str) -> str:
+        """Return the first header of a name in lower case; empty if there is none."""
+        return next((value for header, value in self._headers if header == name), "")
+
+    @cached_property
     def _content_type(self) -> Headers:
         parsed = Headers()
-        parsed["content-type"] = next((value for name, value in self._headers if name == "content-type"), "")
+        parsed["content-type"] = self.header("content-type")
         return parsed
 
     def _check_content_type(self) -> None:
@@ -211,6 +238,10 @@ class Endpoint:
                 raise
         finally:
             watching.cancel()
+
+
+def _has(authorization: str, scheme: str) -> bool:
+    return authorization.lower().startswith(f"{scheme.lower()} ")
 
 
 def _seconds(values: list[str]) -> float:

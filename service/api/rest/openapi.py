@@ -156,7 +156,8 @@ def openapi_document() -> dict[str, Any]:
         "info": {
             "title": "Dragoman",
             "version": "v1",
-            "description": "The contract dragoman.v1 in the JSON mapping of protobuf.",
+            "description": "The contract dragoman.v1 in the JSON mapping of protobuf. Paths that serve clients of "
+            "other services (`/translate`, `/languages`, `/detect`, `/v2`, `/v3`) are described by their owners.",
         },
         "paths": {
             "/v1/translate": {

@@ -1,0 +1,337 @@
+"""DeepL's API over the same calls, for its clients: version 2 of it, and the glossaries of version 3, to be read.
+
+What the server cannot do is refused as DeepL refuses: `{"message": "..."}` and one of its statuses.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+from dragoman.v1 import translation_pb2 as pb
+from starlette.responses import Response
+from starlette.routing import Route
+
+from service.api.calls import Call
+from service.api.rest.context import JSON_MEDIA_TYPE, HttpContext
+from service.api.rest.facade import (
+    FORM_MEDIA_TYPE,
+    Facade,
+    check_known,
+    check_texts,
+    fields_of,
+    given,
+    json_error,
+    make_request,
+)
+from service.api.rest.json_mapping import to_json
+from service.api.rest.problems import Problem
+from service.errors import GlossaryNotFoundError, InvalidFieldError
+from service.models.glossaries import Glossary, Pair
+
+_SCHEME = "DeepL-Auth-Key"
+_TSV = "text/tab-separated-values"
+_UNLIMITED = 1_000_000_000_000
+"""The limit that DeepL gives to accounts without one."""
+
+_FORMATS: Mapping[str | None, pb.TextFormat] = {
+    None: pb.TEXT_FORMAT_PLAIN,
+    "html": pb.TEXT_FORMAT_HTML,
+    "xml": pb.TEXT_FORMAT_XML,
+}
+_FORMALITIES = ("default", "prefer_less", "prefer_more")
+"""Those that DeepL itself takes for languages in which it cannot choose."""
+
+_MODEL_TYPES = ("quality_optimized", "prefer_quality_optimized", "latency_optimized")
+_FLAGS = ("preserve_formatting", "outline_detection", "show_billed_characters", "enable_beta_languages")
+_LISTS = ("text", "ignore_tags", "splitting_tags", "non_splitting_tags", "glossary_ids")
+_FIELDS = (
+    *("source_lang", "target_lang", "context", "split_sentences", "formality", "glossary_id"),
+    *("tag_handling", "tag_handling_version", "model_type", *_FLAGS, *_LISTS),
+)
+_CHANGING = ["POST", "PUT", "PATCH", "DELETE"]
+_GLOSSARIES = [("v2", ""), ("v2", "/{rest:path}"), ("v3", ""), ("v3", "/{rest:path}")]
+_MAX_TAGS = 100
+_TAG_NAME = re.compile(r"[A-Za-z_][\w.:-]{0,63}")
+_VARIANTS: Mapping[str, Sequence[str]] = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
+"""Target languages that DeepL's clients take with a region only."""
+
+_STATUSES: Mapping[HTTPStatus, HTTPStatus] = {
+    HTTPStatus.UNAUTHORIZED: HTTPStatus.FORBIDDEN,
+    HTTPStatus.UNPROCESSABLE_ENTITY: HTTPStatus.BAD_REQUEST,
+    HTTPStatus.CONFLICT: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+
+class DeepLApi(Facade):
+    """Answers the routes of DeepL."""
+
+    media_types = (JSON_MEDIA_TYPE, FORM_MEDIA_TYPE)
+    field_names: ClassVar[Mapping[str, str]] = {
+        "texts": "text",
+        "source_language": "source_lang",
+        "target_language": "target_lang",
+        "options.glossary": "glossary_id",
+    }
+
+    def routes(self) -> list[Route]:
+        """Return what to add to the application."""
+        read = {
+            "/v2/languages": self._list_languages,
+            "/v2/usage": self._tell_usage,
+            "/v2/glossary-language-pairs": self._list_pairs,
+            "/v2/glossaries": self._list_glossaries,
+            "/v2/glossaries/{glossary}": self._get_glossary,
+            "/v2/glossaries/{glossary}/entries": self._get_entries,
+            "/v3/glossaries": self._list_glossaries,
+            "/v3/glossaries/{glossary}": self._get_glossary,
+            "/v3/glossaries/{glossary}/entries": self._get_entries,
+        }
+        changing = self.refusal(HTTPStatus.BAD_REQUEST, "glossaries are files of the server and cannot be changed here")
+        others = self.refusal(HTTPStatus.NOT_FOUND, "this server does not offer that")
+        return [
+            Route("/v2/translate", self.endpoint(self._translate), methods=["POST"]),
+            *(Route(path, self.endpoint(answer), methods=["GET"]) for path, answer in read.items()),
+            *(Route(f"/{version}/glossaries{rest}", changing, methods=_CHANGING) for version, rest in _GLOSSARIES),
+            *(Route(f"/{version}/{{rest:path}}", others, methods=["GET", *_CHANGING]) for version in ("v2", "v3")),
+        ]
+
+    def failed(self, found: Problem, message: str) -> Response:
+        """Return `{"message": MESSAGE}`."""
+        code = _STATUSES.get(found.status, found.status)
+        if found.members.get("reason") == "MODEL_NOT_FOUND":
+            code = HTTPStatus.BAD_REQUEST
+        return json_error(code, {"message": message})
+
+    async def _translate(self, context: HttpContext) -> None:
+        context.take_scheme(_SCHEME)
+
+        async def respond(call: Call, body: bytes) -> bytes:
+            fields = fields_of(context, body, repeated=_LISTS)
+            marker = _marker(fields)
+            response = await self._translation.Translate(translate_request(fields, marker), call)
+            return to_json(answer(response, fields, marker))
+
+        await self.answer_translation(context, respond)
+
+    async def _list_languages(self, context: HttpContext) -> None:
+        async def respond(call: Call, body: bytes) -> bytes:
+            pairs = await self.languages(call)
+            sent = fields_of(context, body, repeated=()) if body else {}
+            kind = {**context.query, **sent}.get("type", "source")
+            if kind == "source":
+                return to_json([{"language": code.upper(), "name": code} for code in sorted(pairs)])
+            if kind != "target":
+                raise InvalidFieldError("type", "something else", "source or target")
+            codes = sorted({code.upper() for targets in pairs.values() for code in targets})
+            variants = [variant for code in codes for variant in _VARIANTS.get(code, (code,))]
+            return to_json([{"language": code, "name": code, "supports_formality": False} for code in variants])
+
+        await self._answer_reading(context, "ListModels", respond)
+
+    async def _list_pairs(self, context: HttpContext) -> None:
+        async def respond(call: Call, _body: bytes) -> bytes:
+            pairs = await self.languages(call)
+            listed = [
+                {"source_lang": source, "target_lang": target}
+                for source in sorted(pairs)
+                for target in sorted(pairs[source])
+            ]
+            return to_json({"supported_languages": listed})
+
+        await self._answer_reading(context, "ListModels", respond)
+
+    async def _tell_usage(self, context: HttpContext) -> None:
+        async def respond(_call: Call, _body: bytes) -> bytes:
+            return to_json({"character_count": 0, "character_limit": _UNLIMITED})
+
+        await self._answer_reading(context, "ListModels", respond)
+
+    async def _list_glossaries(self, context: HttpContext) -> None:
+        async def respond(_call: Call, _body: bytes) -> bytes:
+            describe = _described if context.path.startswith("/v3/") else _described_in_v2
+            found = [one for one in self._models.glossaries.all() if describe is _described or len(one.terms) == 1]
+            return to_json({"glossaries": [describe(glossary) for glossary in found]})
+
+        await self._answer_reading(context, "ListGlossaries", respond)
+
+    async def _get_glossary(self, context: HttpContext) -> None:
+        async def respond(_call: Call, _body: bytes) -> bytes:
+            glossary = self._glossary(context)
+            return to_json((_described if context.path.startswith("/v3/") else _described_in_v2)(glossary))
+
+        await self._answer_reading(context, "ListGlossaries", respond)
+
+    async def _get_entries(self, context: HttpContext) -> None:
+        async def respond(_call: Call, _body: bytes) -> bytes | Response:
+            glossary = self._glossary(context)
+            if context.path.startswith("/v2/"):
+                return Response(_entries(glossary, next(iter(glossary.terms))), media_type=_TSV)
+            pair = _tag(context.query.get("source_lang", "")), _tag(context.query.get("target_lang", ""))
+            if pair not in glossary.terms:
+                raise GlossaryNotFoundError("source_lang", " to ".join(pair), tuple(map(" to ".join, glossary.terms)))
+            entries = {"entries": _entries(glossary, pair), "entries_format": "tsv"}
+            return to_json({"dictionaries": [{"source_lang": pair[0], "target_lang": pair[1], **entries}]})
+
+        await self._answer_reading(context, "ListGlossaries", respond)
+
+    def _glossary(self, context: HttpContext) -> Glossary:
+        glossary = self._models.glossaries.get(context.path_parameters["glossary"], field="glossary_id")
+        if context.path.startswith("/v2/") and len(glossary.terms) != 1:
+            raise InvalidFieldError("glossary_id", "a glossary of several directions", "read by version 3 of the API")
+        return glossary
+
+    async def _answer_reading(
+        self, context: HttpContext, method: str, respond: Callable[[Call, bytes], Awaitable[bytes | Response]]
+    ) -> None:
+        context.take_scheme(_SCHEME)
+        await self.answer_reading(context, method, respond)
+
+
+def translate_request(fields: Mapping[str, Any], marker: str = "") -> pb.TranslateRequest:
+    """Return the request of the contract; InvalidFieldError names the field of DeepL that cannot be.
+
+    The marker is put into the tags of `ignore_tags`: it has their content left alone.
+    """
+    check_known(fields, _FIELDS)
+    texts = check_texts("text", _list(fields, "text"))
+    text_format = _one_of(fields, "tag_handling", tuple(_FORMATS), None)
+    _refuse_what_cannot_be(fields)
+    tags = _ignored_tags(fields)
+    if tags:
+        if text_format is None:
+            raise InvalidFieldError("ignore_tags", "given", "absent without `tag_handling`")
+        start = re.compile(rf"<({'|'.join(map(re.escape, tags))})(?=[\s/>])")
+        texts = [start.sub(rf"<\1{marker}", text) for text in texts]
+    options = pb.DecodingOptions(format=_FORMATS[text_format], glossary=_glossary_id(fields))
+    splits = _one_of(fields, "split_sentences", ("0", "1", "nonewlines"), "1")
+    if splits == "nonewlines" and text_format is None:
+        raise InvalidFieldError("split_sentences", "'nonewlines'", "0 or 1 without `tag_handling`")
+    if splits == "0":
+        options.split_sentences = False
+    if _one_of(fields, "model_type", _MODEL_TYPES, None) == "latency_optimized":
+        options.beam_size = 1
+    source = given(fields, "source_lang", None)
+    if source is None:
+        raise InvalidFieldError("source_lang", "absent", "a language, as this server does not detect languages")
+    return make_request(
+        "text",
+        texts=texts,
+        source_language=_language(fields, "source_lang"),
+        target_language=_language(fields, "target_lang"),
+        options=options,
+    )
+
+
+def answer(response: pb.TranslateResponse, fields: Mapping[str, Any], marker: str = "") -> dict[str, Any]:
+    """Return what DeepL answers to a request."""
+    model_type = given(fields, "model_type", None)
+    translations = []
+    for text, translation in zip(_list(fields, "text"), response.translations, strict=True):
+        translated = translation.hypotheses[0].text
+        answered: dict[str, Any] = {
+            "detected_source_language": str(fields["source_lang"]).upper(),
+            "text": translated.replace(marker, "") if marker else translated,
+        }
+        if _flag(fields, "show_billed_characters", default=False):
+            answered["billed_characters"] = len(text)
+        if model_type:
+            answered["model_type_used"] = model_type.removeprefix("prefer_")
+        translations.append(answered)
+    return {"translations": translations}
+
+
+def _refuse_what_cannot_be(fields: Mapping[str, Any]) -> None:
+    _one_of(fields, "formality", _FORMALITIES, "default")
+    _one_of(fields, "tag_handling_version", ("v1", "v2"), "v2")
+    if given(fields, "context", None) is not None:
+        raise InvalidFieldError("context", "given", "absent, as this server translates each text by itself")
+    for name in ("splitting_tags", "non_splitting_tags"):
+        if _list(fields, name):
+            raise InvalidFieldError(name, "given", "absent: this server knows which tags split sentences")
+    if not _flag(fields, "outline_detection", default=True):
+        raise InvalidFieldError("outline_detection", "false", "true or absent")
+    for name in _FLAGS:
+        _flag(fields, name, default=False)
+
+
+def _marker(fields: Mapping[str, Any]) -> str:
+    """Return an attribute that no text has, for tags whose content is not translated; empty if there are none."""
+    if not given(fields, "ignore_tags", None):
+        return ""
+    text = "".join(text for text in _list(fields, "text") if isinstance(text, str))
+    longest = max((len(run) for run in re.findall(r" +(?=translate='no')", text)), default=0)
+    return f"{' ' * (longest + 1)}translate='no'"
+
+
+def _ignored_tags(fields: Mapping[str, Any]) -> list[str]:
+    tags = [tag.strip() for one in _list(fields, "ignore_tags") for tag in str(one).split(",") if tag.strip()]
+    if len(tags) > _MAX_TAGS or not all(map(_TAG_NAME.fullmatch, tags)):
+        raise InvalidFieldError("ignore_tags", "something else", f"at most {_MAX_TAGS} names of tags")
+    return tags
+
+
+def _glossary_id(fields: Mapping[str, Any]) -> str:
+    ids = [*([fields["glossary_id"]] if given(fields, "glossary_id", None) else []), *_list(fields, "glossary_ids")]
+    if len(ids) > 1 or not all(isinstance(one, str) for one in ids):
+        raise InvalidFieldError("glossary_ids", f"{len(ids)} glossaries", "one glossary")
+    return ids[0] if ids else ""
+
+
+def _language(fields: Mapping[str, Any], name: str) -> str:
+    language = fields.get(name)
+    if not isinstance(language, str):
+        raise InvalidFieldError(name, "absent or no text", "a language, such as `EN`")
+    return _tag(language)
+
+
+def _tag(language: str) -> str:
+    return language.lower().replace("_", "-")
+
+
+def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
+    """Return a field that is a list, or one item of it."""
+    value = given(fields, name, [])
+    return value if isinstance(value, list) else [value]
+
+
+def _one_of(fields: Mapping[str, Any], name: str, choices: Sequence[str | None], default: str | None) -> str | None:
+    value = given(fields, name, default)
+    if isinstance(value, bool):  # 0 and 1 in JSON
+        value = str(int(value))
+    value = str(value) if isinstance(value, int) else value
+    if value is not default and (not isinstance(value, str) or value not in choices):
+        raise InvalidFieldError(name, "something else", f"one of {', '.join(filter(None, choices))}")
+    return value
+
+
+def _flag(fields: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    value = given(fields, name, default)
+    if isinstance(value, bool | int) and value in (0, 1):
+        return bool(value)
+    if value in ("0", "1", "false", "true"):
+        return value in ("1", "true")
+    raise InvalidFieldError(name, "something else", "true or false")
+
+
+def _described(glossary: Glossary) -> dict[str, Any]:
+    dictionaries = [
+        {"source_lang": source, "target_lang": target, "entry_count": len(terms)}
+        for (source, target), terms in glossary.terms.items()
+    ]
+    return {**_named(glossary), "dictionaries": dictionaries}
+
+
+def _described_in_v2(glossary: Glossary) -> dict[str, Any]:
+    ((source, target), terms), *_ = glossary.terms.items()
+    return {**_named(glossary), "ready": True, "source_lang": source, "target_lang": target, "entry_count": len(terms)}
+
+
+def _named(glossary: Glossary) -> dict[str, str]:
+    created = datetime.fromtimestamp(glossary.modified_s, UTC).isoformat(timespec="microseconds")
+    return {"glossary_id": glossary.name, "name": glossary.name, "creation_time": created}
+
+
+def _entries(glossary: Glossary, pair: Pair) -> str:
+    return "\n".join(f"{term.source}\t{term.target or term.source}" for term in glossary.terms[pair])
