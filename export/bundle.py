@@ -12,6 +12,7 @@ from typing import Any
 import onnx_ir as ir
 from pydantic import ValidationError
 
+from export.corpus.variation import PLACEHOLDERS
 from export.corpus.vocabulary import Vocabulary
 from export.errors import ExportError
 from export.graph.int8_weights import describe_weights
@@ -214,8 +215,9 @@ def _manifest(
 
 def _of_one_model(vocabulary: Vocabulary) -> TokenizerFiles:
     """Return the files of a vocabulary with SentencePiece's own ids."""
-    files = {_TOKENIZER_NAME: vocabulary.model}
-    return TokenizerFiles(description=TokenizerDescription(model=_TOKENIZER_NAME), files=files)
+    placeholders = tuple(piece for piece in PLACEHOLDERS if piece in vocabulary.reserved)
+    description = TokenizerDescription(model=_TOKENIZER_NAME, placeholders=placeholders)
+    return TokenizerFiles(description=description, files={_TOKENIZER_NAME: vocabulary.model})
 
 
 @contextmanager

@@ -101,6 +101,7 @@ _NumTokens = Annotated[int, Field(ge=1, le=1 << 16)]
 _Text = Annotated[str, Field(max_length=4096)]
 _TokenId = Annotated[int, Field(ge=0)]
 _Prefix = Annotated[tuple[_TokenId, ...], Field(max_length=8)]
+_Placeholder = Annotated[str, Field(min_length=1, max_length=32)]
 _TensorName = Annotated[str, Field(max_length=200)]
 _FLOAT32_TINY: Final = 2.0**-126
 """Smaller numbers lose digits."""
@@ -452,6 +453,9 @@ class Tokenization(_Section):
     """Tokens that every target is made to begin with."""
     languages: Languages | None = None
     """Of a model of many languages, which has no other prefixes; None: it has one pair."""
+    placeholders: Annotated[tuple[_Placeholder, ...], Field(max_length=256)] = ()
+    """Pieces of source and target that the model was taught to copy, such as `⟦1⟧`, in the order of their use: it sees
+    them in place of what is protected in a text. None: it sees years."""
 
     def prefixes(self, source: str, target: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return what sources and targets of a language pair begin with; KeyError if there is no such language."""

@@ -9,6 +9,7 @@ Both kinds of marks are pieces of the vocabulary that no other text uses. What i
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from random import Random
 from typing import NamedTuple
 
@@ -20,9 +21,6 @@ PLACEHOLDERS = tuple(f"⟦{number}⟧" for number in range(1, 17))
 
 TAGS = tuple((f"⟪{number}⟫", f"⟪/{number}⟫") for number in range(1, 9))
 """Pairs of pieces around spans which translate each other."""
-
-RESERVED = (*PLACEHOLDERS, *(piece for pair in TAGS for piece in pair))
-"""All pieces that are taught this way."""
 
 _PROTECTED_SHARE = 0.9
 """Of the pairs with code or addresses, those whose are replaced: a service that protects them hides all of them."""
@@ -73,7 +71,8 @@ class VariationConfig:
     @property
     def reserved(self) -> tuple[str, ...]:
         """Pieces that the vocabulary must have."""
-        return RESERVED if self.placeholders or self.tags else ()
+        placeholders = PLACEHOLDERS if self.placeholders else ()
+        return (*placeholders, *chain(*TAGS)) if self.tags else placeholders
 
 
 _Range = tuple[int, int]

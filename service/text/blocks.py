@@ -6,8 +6,9 @@ A block is text whose sentences belong together, such as a paragraph. Its pieces
     block     Hello 2013, fish & chips
     pieces          opening <b> at 6, 2013 stands for {name}, closing </b> at 10, & is spelled &amp;
 
-Years are the stand-ins: a model copies them, in any script and at any place in a sentence, more surely than anything
-else that was tried (docs/guides/protected-text.md has the figures).
+Stand-ins are the model's own placeholders (`Tokenization.placeholders`) if it was taught to copy such pieces, and then
+years: of what no model was taught on purpose they are copied most surely, in any script and at any place in a sentence
+(docs/guides/protected-text.md has the figures).
 """
 
 import enum
@@ -134,7 +135,7 @@ class Block:
         return any(piece.role is Role.STAND_IN for piece in self.pieces)
 
     @property
-    def numbers(self) -> list[str]:
+    def stand_ins(self) -> list[str]:
         """What stands for each protected span."""
         pieces = (piece for piece in self.pieces if piece.role is Role.STAND_IN)
         return [self.text[piece.start : piece.end].strip() for piece in pieces]
@@ -191,10 +192,10 @@ def plain_block(text: str) -> Block:
 class BlockBuilder:
     """Puts a block together from left to right."""
 
-    def __init__(self, *, start: int, numbers: Iterator[str], escapes: str = "") -> None:
-        """Begin at a place of the message; `numbers` are the stand-ins to take."""
+    def __init__(self, *, start: int, stand_ins: Iterable[str], escapes: str = "") -> None:
+        """Begin at a place of the message; `stand_ins` are those to take."""
         self._start = start
-        self._numbers = numbers
+        self._stand_ins = iter(stand_ins)
         self._escapes = escapes
         self._texts: list[str] = []
         self._length = 0
@@ -221,7 +222,7 @@ class BlockBuilder:
     def add_stand_in(self, source: Span, *, target: str | None = None) -> None:
         """Add a stand-in, apart from letters and digits beside it."""
         is_joined = bool(self._texts) and self._texts[-1][-1].isalnum()
-        self._add(" " * is_joined + next(self._numbers), source, Role.STAND_IN, target=target)
+        self._add(" " * is_joined + next(self._stand_ins), source, Role.STAND_IN, target=target)
 
     def add_span(self, one: ProtectedSpan, text: str, source: Span) -> None:
         """Add a protected span; a tag that marks text is taken out."""
@@ -309,29 +310,61 @@ class BlockBuilder:
         self._append(text)
 
 
+@dataclass(frozen=True, slots=True)
+class StandIns:
+    """What may stand for the protected spans of a message, in order: nothing that the message itself has."""
+
+    placeholders: tuple[str, ...]
+    """Pieces that the model was taught to copy."""
+
+    taken: frozenset[str]
+    """Numbers of the message."""
+
+    @classmethod
+    def of(cls, text: str, placeholders: Sequence[str] = ()) -> "StandIns":
+        """Return those of a message, for a model with such placeholders."""
+        return cls(tuple(one for one in placeholders if one not in text), _numbers_in(text))
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the placeholders, then years, then other numbers, without end."""
+        others: Iterable[int] = chain(range(2029, 1899, -1), count(100_003, 7))
+        numbers = map(str, chain(_YEARS, (year for year in others if year not in _YEARS)))
+        return chain(self.placeholders, (number for number in numbers if number not in self.taken))
+
+
+def _numbers_in(text: str) -> frozenset[str]:
+    """Return all runs of digits in a text that are as long as a stand-in, those within longer ones included."""
+    return frozenset(
+        run[place : place + size]
+        for run in _NUMBER.findall(text)
+        for size in _NUMBER_SIZES
+        for place in range(len(run) - size + 1)
+    )
+
+
 def protected_blocks(
-    block: Block, protection: Protection, taken: frozenset[str], *, is_plural: bool = False
+    block: Block, protection: Protection, stand_ins: StandIns, *, is_plural: bool = False
 ) -> list[Block]:
     """Return a block with stand-ins for what is protected in it, and the blocks that are inside of those.
 
-    Tags in plain texts are taken out, and what a tag parts is not protected. No stand-in is among `taken`. In the
-    messages of a plural `#` stands for the number.
+    Tags in plain texts are taken out, and what a tag parts is not protected. In the messages of a plural `#` stands for
+    the number.
     """
     spans = protection.find(block.text)
     if is_plural:
         spans = with_number_signs(spans, block.text)
-    blocks = [_with_stand_ins(block, spans, taken)] if spans else [block]
+    blocks = [_with_stand_ins(block, spans, stand_ins)] if spans else [block]
     for one in spans:
         has_number = is_plural or _ICU_PLURAL.match(block.text, one.span.start) is not None
         for message in one.messages:
             escapes = "".join(dict.fromkeys(block.escapes + "{}" + "#" * has_number))
             inner = replace(block.part(message), escapes=escapes)
-            blocks += protected_blocks(inner, protection, taken, is_plural=has_number)
+            blocks += protected_blocks(inner, protection, stand_ins, is_plural=has_number)
     return blocks
 
 
-def _with_stand_ins(block: Block, spans: Sequence[ProtectedSpan], taken: frozenset[str]) -> Block:
-    builder = BlockBuilder(start=block.start, numbers=stand_in_numbers(taken), escapes=block.escapes)
+def _with_stand_ins(block: Block, spans: Sequence[ProtectedSpan], stand_ins: StandIns) -> Block:
+    builder = BlockBuilder(start=block.start, stand_ins=stand_ins, escapes=block.escapes)
     moved: dict[int, int] = {}
     pieces, index, position = block.pieces, 0, 0
     for one in spans:
@@ -358,20 +391,3 @@ def _with_stand_ins(block: Block, spans: Sequence[ProtectedSpan], taken: frozens
         for new, piece in enumerate(built.pieces)
     )
     return replace(built, pieces=tuple(own))
-
-
-def numbers_in(text: str) -> frozenset[str]:
-    """Return all runs of digits in a text that are as long as a stand-in, those within longer ones included."""
-    return frozenset(
-        run[place : place + size]
-        for run in _NUMBER.findall(text)
-        for size in _NUMBER_SIZES
-        for place in range(len(run) - size + 1)
-    )
-
-
-def stand_in_numbers(taken: frozenset[str]) -> Iterator[str]:
-    """Yield numbers that are not taken: years first."""
-    others: Iterable[int] = chain(range(2029, 1899, -1), count(100_003, 7))
-    numbers = chain(_YEARS, (year for year in others if year not in _YEARS))
-    return (str(number) for number in numbers if str(number) not in taken)

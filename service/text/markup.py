@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from service.datatypes import Span
-from service.text.blocks import MAX_DEPTH, Block, BlockBuilder, numbers_in, stand_in_numbers
+from service.text.blocks import MAX_DEPTH, Block, BlockBuilder, StandIns
 
 _INLINE = frozenset(
     (
@@ -160,8 +160,10 @@ class _Copied:
 _Token = _Tag | _Text | _Copied
 
 
-def markup_blocks(text: str, *, is_xml: bool) -> list[Block]:
+def markup_blocks(text: str, *, is_xml: bool, stand_ins: StandIns) -> list[Block]:
     """Return the blocks of a message in the order of their places; those of attributes may lie in another.
+
+    `stand_ins` are of the message, for what is not translated.
 
     Raises:
         MarkupError: if the message is to be XML and is not, or declares entities, or is nested too deeply.
@@ -169,7 +171,8 @@ def markup_blocks(text: str, *, is_xml: bool) -> list[Block]:
     if is_xml:
         _check_xml(text)
     tokens = list(_tokens(text, is_xml=is_xml))
-    reader = _Reader(text, is_xml=is_xml, inline=_inline_by_content(text, tokens) if is_xml else None)
+    inline = _inline_by_content(text, tokens) if is_xml else None
+    reader = _Reader(text, is_xml=is_xml, inline=inline, stand_ins=stand_ins)
     for token in _without_content(tokens):
         reader.read(token)
     return reader.end()
@@ -353,15 +356,13 @@ class _Reader:
     inline: frozenset[int] | None
     """Where the inline tags begin; None: their names say it."""
 
-    _taken: frozenset[str] = frozenset()
+    stand_ins: StandIns
+
     _blocks: list[Block] = field(default_factory=list)
     _builder: BlockBuilder | None = None
     _start: int = 0
     _end: int = 0
     _num_preformatted: int = 0
-
-    def __post_init__(self) -> None:
-        self._taken = numbers_in(self.text)
 
     def read(self, token: _Token) -> None:
         """Take the next token."""
@@ -401,7 +402,7 @@ class _Reader:
                 self._num_preformatted = max(0, self._num_preformatted + (-1 if tag.is_closing else 1))
         for _, value, quote in tag.attributes:
             builder = BlockBuilder(
-                start=value.start, numbers=stand_in_numbers(self._taken), escapes=("&<" if self.is_xml else "&") + quote
+                start=value.start, stand_ins=self.stand_ins, escapes=("&<" if self.is_xml else "&") + quote
             )
             _add_text(builder, self.text, value, keeps_space=True)
             self._add_block(builder, value)
@@ -420,7 +421,7 @@ class _Reader:
 
     def _begin(self, start: int) -> BlockBuilder:
         if self._builder is None:
-            self._builder = BlockBuilder(start=start, numbers=stand_in_numbers(self._taken), escapes="&<>")
+            self._builder = BlockBuilder(start=start, stand_ins=self.stand_ins, escapes="&<>")
             self._start = start
         return self._builder
 

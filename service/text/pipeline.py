@@ -30,7 +30,7 @@ from service.datatypes import (
 from service.errors import EngineError, InvalidFieldError
 from service.requests import AttentionDetail, LongSentencePolicy, ProtectedKind, TextFormat, TranslationRequest
 from service.text.alignment import Offset, Weights, align, alignment_layer, head_average, shifted
-from service.text.blocks import Block, numbers_in, plain_block, protected_blocks
+from service.text.blocks import Block, StandIns, plain_block, protected_blocks
 from service.text.documents import DocumentPiece, FixedText, TextPart, TextPlan, document_pieces
 from service.text.markup import MarkupError, innermost_last, markup_blocks
 from service.text.protection import TermMatcher, compile_protection
@@ -118,6 +118,10 @@ class Tokenizer(Protocol):
     @property
     def target_prefix(self) -> tuple[int, ...]:
         """What every target is made to begin with."""
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """Pieces of source and target that the model was taught to copy."""
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a source, without prefix and suffix."""
@@ -269,7 +273,7 @@ class TextPipeline:
         token_ids = (*tags, *self._tokenizer.encode_target(prefix)) if prefix else tags
         if len(token_ids) >= search.max_target_tokens or self._tokenizer.unk_id in token_ids:
             return None
-        numbers = (self._tokenizer.encode_target(number) for number in part.block.numbers)
+        numbers = (self._tokenizer.encode_target(one) for one in part.block.stand_ins)
         size = min(*map(len, numbers), search.no_repeat_ngram_size or _MAX_NGRAM_SIZE)
         if size >= _MIN_NGRAM_SIZE:  # else words would be forbidden, too
             search = replace(search, no_repeat_ngram_size=size)
@@ -302,24 +306,22 @@ class TextPipeline:
 
     def _encoded_sentences(self, text: str, field: str) -> Iterator[list[list[_EncodedPart]]]:
         """Yield each sentence with those inside it, such as those of attributes, as parts that fit the model."""
+        if self._options.format is TextFormat.PLAIN and not self._protection.find(text):
+            for span in self._spans(text):
+                parts: list[_EncodedPart] = [(own, ids, None) for own, ids in self._encoded(text, span, field) if ids]
+                if parts:
+                    yield [parts]
+            return
+        stand_ins = StandIns.of(text, self._tokenizer.placeholders)
         if self._options.format is TextFormat.PLAIN:
-            if not self._protection.find(text):
-                for span in self._spans(text):
-                    parts: list[_EncodedPart] = [
-                        (own, ids, None) for own, ids in self._encoded(text, span, field) if ids
-                    ]
-                    if parts:
-                        yield [parts]
-                return
             blocks = [plain_block(text)]
         else:
             try:
-                blocks = markup_blocks(text, is_xml=self._options.format is TextFormat.XML)
+                blocks = markup_blocks(text, is_xml=self._options.format is TextFormat.XML, stand_ins=stand_ins)
             except MarkupError as error:
                 raise InvalidFieldError(field, f"XML {error}", "well-formed XML") from error
-        taken = numbers_in(text)
         for group in innermost_last(blocks):
-            protected = chain.from_iterable(protected_blocks(block, self._protection, taken) for block in group)
+            protected = chain.from_iterable(protected_blocks(block, self._protection, stand_ins) for block in group)
             yield from self._encoded_group(list(protected), field)
 
     def _encoded_group(self, group: Sequence[Block], field: str) -> Iterator[list[list[_EncodedPart]]]:

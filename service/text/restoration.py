@@ -175,12 +175,15 @@ def _find_stand_ins(
     """Return where stand-ins are in a translation: each once, best where it comes from itself, and all others."""
     if not pieces:
         return [], []
-    by_number = {text[piece.start : piece.end].strip(): piece for piece in pieces}
-    number = "|".join(sorted(by_number, key=lambda one: -len(one)))  # models write two of them in a row, too
+    by_text = {text[piece.start : piece.end].strip(): piece for piece in pieces}
+    own_texts = [re.escape(one) for one in sorted(by_text, key=lambda one: -len(one))]
+    numbers = "|".join(one for one in own_texts if one.isdigit()) or "(?!)"
+    placeholders = "|".join(one for one in own_texts if not one.isdigit()) or "(?!)"
     found: dict[str, list[tuple[Piece, int, int]]] = {}
-    for run in re.finditer(rf"(?<!\d)(?:{number})+(?!\d)", target):
-        for match in re.finditer(number, run[0]):
-            piece = by_number[match[0]]
+    # models write two numbers in a row, too; part of a longer number is no stand-in
+    for run in re.finditer(rf"(?:{placeholders})|(?<!\d)(?:{numbers})+(?!\d)", target):
+        for match in re.finditer(rf"{placeholders}|{numbers}", run[0]):
+            piece = by_text[match[0]]
             start, end = run.start() + match.start(), run.start() + match.end()
             own = text[piece.start : piece.end]
             start -= own.startswith(" ") and target[:start].endswith(" ")

@@ -132,6 +132,12 @@ class SentencePieceTokenizer:
         """What every source ends with; `encode` leaves it out."""
         self.target_prefix: tuple[int, ...] = tokenization.target_prefix
         """What every target is made to begin with; it has no text."""
+        self.placeholders: tuple[str, ...] = tokenization.placeholders
+        """Pieces of source and target that the model was taught to copy."""
+        for piece in self.placeholders:
+            if any(piece not in side.spell(side.encode(piece)) for side in (self._source, self._target)):
+                found, expected = "spelled by several tokens", "one token"
+                raise BundleError(str(model_file), found=found, expected=expected, what=f"placeholder {piece}")
         self.vocabulary_size: int = self._target.size
         """Token ids of targets are below this."""
         self.source_vocabulary_size: int = self._source.size

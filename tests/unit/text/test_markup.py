@@ -2,11 +2,16 @@ import time
 
 import pytest
 
+from service.text.blocks import Block, StandIns
 from service.text.markup import MarkupError, markup_blocks
 
 
+def blocks_of(message: str, *, is_xml: bool = False, placeholders: tuple[str, ...] = ()) -> list[Block]:
+    return markup_blocks(message, is_xml=is_xml, stand_ins=StandIns.of(message, placeholders))
+
+
 def texts(message: str, *, is_xml: bool = False) -> list[str]:
-    return [block.text for block in markup_blocks(message, is_xml=is_xml)]
+    return [block.text for block in blocks_of(message, is_xml=is_xml)]
 
 
 @pytest.mark.parametrize(
@@ -31,9 +36,12 @@ def test_html_is_read_as_browsers_read_it(message: str, blocks: list[str]) -> No
 
 
 def test_code_and_what_is_not_to_be_translated_stands_for_a_word() -> None:
-    (block,) = markup_blocks("Use <code>a &lt; b</code> or <b translate=no>C</b>.", is_xml=False)
+    message = "Use <code>a &lt; b</code> or <b translate=no>C</b>."
+
+    (block,), (with_placeholders,) = blocks_of(message), blocks_of(message, placeholders=("⟦1⟧", "⟦2⟧"))
 
     assert block.text == "Use 2013 or 1947."
+    assert with_placeholders.text == "Use ⟦1⟧ or ⟦2⟧."
 
 
 def test_elements_of_xml_beside_words_are_within_the_sentence() -> None:
@@ -62,7 +70,7 @@ def test_xml_may_be_a_document_or_a_fragment() -> None:
 )
 def test_xml_that_is_none_is_refused(message: str, fault: str) -> None:
     with pytest.raises(MarkupError, match=fault):
-        markup_blocks(message, is_xml=True)
+        blocks_of(message, is_xml=True)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +78,6 @@ def test_xml_that_is_none_is_refused(message: str, fault: str) -> None:
 )
 def test_work_grows_with_the_text(unit: str) -> None:
     began = time.process_time()
-    markup_blocks(unit * (200_000 // len(unit)), is_xml=False)
+    blocks_of(unit * (200_000 // len(unit)))
 
     assert time.process_time() - began < 20  # a second or so; minutes if it grew with the square

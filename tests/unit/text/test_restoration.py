@@ -4,14 +4,14 @@ import pytest
 
 from service.datatypes import AlignmentLink, Span
 from service.requests import ProtectionOptions
-from service.text.blocks import Block, numbers_in, plain_block, protected_blocks
+from service.text.blocks import Block, StandIns, plain_block, protected_blocks
 from service.text.protection import compile_protection
 from service.text.restoration import Assembler, forced_prefix, restore
 
 
-def block_of(text: str) -> Block:
+def block_of(text: str, placeholders: Sequence[str] = ()) -> Block:
     protection = compile_protection(ProtectionOptions(), ())
-    return protected_blocks(plain_block(text), protection, numbers_in(text))[0]
+    return protected_blocks(plain_block(text), protection, StandIns.of(text, placeholders))[0]
 
 
 def links_of(block: Block, target: str, pairs: Sequence[tuple[str, str]]) -> list[AlignmentLink]:
@@ -98,3 +98,30 @@ def test_numbers_that_run_together_are_told_apart() -> None:
 
 def test_numbers_of_the_text_are_no_stand_ins() -> None:
     assert block_of("In 2013, {name} came.").text == "In 2013, 1947 came."
+
+
+def test_placeholders_of_the_model_come_first_then_years() -> None:
+    placeholders = ("⟦1⟧", "⟦2⟧", "⟦3⟧")
+
+    block = block_of("⟦2⟧ {a}, {b} in 2013, {c}{d}", placeholders)
+
+    assert block.text == "⟦2⟧ ⟦1⟧, ⟦3⟧ in 2013, 1947 1985"
+    assert block.stand_ins == ["⟦1⟧", "⟦3⟧", "1947", "1985"]
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "actions"),
+    [
+        ("⟦2⟧-Klasse von ⟦1⟧2013", "{b}-Klasse von {a}{c}", []),
+        ("5⟦1⟧⟦2⟧ 2013", "5{a}{b} {c}", []),
+        ("⟦1⟧ ⟦2⟧ ⟦2⟧ 2013", "{a} {b} {c}", ["came twice"]),
+        ("⟦1⟧ 12013", "{a} {b} 12013 {c}", ["was lost", "was lost"]),
+    ],
+)
+def test_placeholders_give_way_to_their_spans_beside_anything(target: str, text: str, actions: list[str]) -> None:
+    block = block_of("{a} {b} {c}", ("⟦1⟧", "⟦2⟧"))
+
+    done = restore(block, target, None)
+
+    whole = Assembler("{a} {b} {c}", [], separator="").assemble([block.source], [done.items])
+    assert (whole.text, [repair.action.partition(",")[0] for repair in done.repairs]) == (text, actions)

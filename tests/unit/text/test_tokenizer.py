@@ -343,3 +343,28 @@ def test_a_file_of_pieces_that_is_none_is_rejected(
             Tokenization(pieces="pieces.json"),
             SpecialIds(pad=2, bos=2, eos=0, unk=1),
         )
+
+
+def test_placeholders_are_one_token_each_or_the_model_is_refused(tmp_path: Path, tokenizer_file: Path) -> None:
+    model = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(["how are you"]),
+        model_writer=model,
+        vocab_size=270,
+        byte_fallback=True,
+        user_defined_symbols=["⟦1⟧"],
+        hard_vocab_limit=False,
+        pad_id=0,
+        bos_id=1,
+        eos_id=2,
+        unk_id=3,
+        minloglevel=2,
+    )
+    (path := tmp_path / "tokenizer.model").write_bytes(model.getvalue())
+
+    taught = SentencePieceTokenizer(path, Tokenization(placeholders=("⟦1⟧",)))
+
+    assert taught.placeholders == ("⟦1⟧",)
+    assert taught.pieces(taught.encode("you⟦1⟧, ⟦1⟧")).count("⟦1⟧") == 2
+    with pytest.raises(BundleError, match="placeholder ⟦1⟧"):
+        SentencePieceTokenizer(tokenizer_file, Tokenization(placeholders=("⟦1⟧",)))

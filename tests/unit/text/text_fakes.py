@@ -29,6 +29,7 @@ class CharacterTokenizer:
     source_prefix: tuple[int, ...] = ()
     source_suffix: tuple[int, ...] = (EOS,)
     target_prefix: tuple[int, ...] = ()
+    placeholders: tuple[str, ...] = ()
 
     def for_pair(self, source_language: str, target_language: str) -> Self:
         of_pair = copy(self)

@@ -3,7 +3,7 @@ from random import Random
 
 import pytest
 
-from export.corpus.variation import PLACEHOLDERS, RESERVED, TAGS, VariationConfig, vary, vary_all
+from export.corpus.variation import PLACEHOLDERS, TAGS, VariationConfig, vary, vary_all
 from tests.unit.export.corpus.tiny_text import make_pairs
 
 _ALL = VariationConfig(placeholders=0.5, tags=0.2, capitals=0.2, full_stops=0.2)
@@ -147,4 +147,5 @@ def test_nothing_varies_unless_it_is_asked_for() -> None:
 
     assert list(vary_all(pairs, VariationConfig(), seed=1, epoch=1)) == pairs
     assert VariationConfig().reserved == ()
-    assert VariationConfig(placeholders=0.1).reserved == RESERVED
+    assert VariationConfig(placeholders=0.1).reserved == PLACEHOLDERS
+    assert set(_ALL.reserved) == {*PLACEHOLDERS, *(piece for pair in TAGS for piece in pair)}
