@@ -36,8 +36,17 @@ class _Format:
 
 FORMATS: Mapping[str, _Format] = {
     ".txt": _Format("text_files", "read_text"),
+    ".md": _Format("markdown_files", "read_markdown"),
+    ".markdown": _Format("markdown_files", "read_markdown"),
+    ".html": _Format("web_files", "read_html"),
+    ".htm": _Format("web_files", "read_html"),
+    ".docx": _Format("word_files", "read_docx"),
     ".srt": _Format("text_files", "read_srt"),
     ".vtt": _Format("text_files", "read_vtt"),
+    ".po": _Format("catalogues", "read_po", takes_options=True),
+    ".pot": _Format("catalogues", "read_po", takes_options=True),
+    ".xlf": _Format("catalogues", "read_xliff", takes_options=True),
+    ".xliff": _Format("catalogues", "read_xliff", takes_options=True),
     ".json": _Format("string_files", "read_json"),
     ".properties": _Format("string_files", "read_properties"),
 }

@@ -246,6 +246,8 @@ def _may_be_of_one(error: DragomanError) -> bool:
     """Whether another text might be answered."""
     if isinstance(error, InvalidFieldError):
         return all(field.startswith("texts") for field in error.fields)
+    if isinstance(error, DeadlineExceededError):
+        return error.stage is not None  # else the server did not answer at all
     return not (isinstance(error, ExhaustedError) and error.reason)
 
 

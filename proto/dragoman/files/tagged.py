@@ -57,12 +57,13 @@ class TaggedText:
         """The text without markup, with a space for each line break."""
         return "".join(" " if piece.kind == "break" else piece.text for piece in self.pieces)
 
+    def without_breaks(self) -> "TaggedText":
+        """Return the same text with a space for each line break within a sentence."""
+        return TaggedText([Piece(p.kind, " ") if p.kind == "break" else p for p in self.pieces])
+
     def segment(self, place: str) -> FileSegment:
         """Return what is sent."""
         if self.is_plain:
-            return FileSegment(text=self.words, format=TextFormat.PLAIN, place=place)
-        if _NOT_IN_XML.search(self.words):
-            # XML cannot hold control characters; a server leaves what it cannot read where it is in plain text, too.
             return FileSegment(text=self.words, format=TextFormat.PLAIN, place=place)
         return FileSegment(text="".join(self._sent()), format=TextFormat.XML, place=place)
 
@@ -85,10 +86,10 @@ class TaggedText:
                     raise MarkupLostError("the translation closes markup that it does not open")
                 parts.append(Part("close", index=self._end_of(opened.pop())))
             elif tag["open"]:
-                opened.append(int(tag["open"]))
+                opened.append(self._index(tag["open"]))
                 parts.append(Part("open", index=opened[-1]))
             else:
-                parts.append(Part("single", index=int(tag["single"])))
+                parts.append(Part("single", index=self._index(tag["single"])))
         parts += _text_parts(translation[position:])
         found = Counter(part.index for part in parts if part.kind != "text")
         wanted = Counter(i for i, piece in enumerate(self.pieces) if piece.kind in ("open", "close", "single"))
@@ -132,24 +133,31 @@ class TaggedText:
             position += len(part.text)
         return "".join(spelled)
 
+    def _index(self, mark: str) -> int:
+        """Index of the piece that a number stands for; -1 if it stands for none."""
+        marks = [index for index, piece in enumerate(self.pieces) if piece.kind in ("open", "single")]
+        return marks[int(mark) - 1] if len(mark) < 9 and 0 < int(mark) <= len(marks) else -1
+
     def _sent(self) -> Iterable[str]:
-        for index, piece in enumerate(self.pieces):
+        number = 0
+        for piece in self.pieces:
+            number += piece.kind in ("open", "single")
             match piece.kind:
                 case "text":
-                    yield html.escape(piece.text, quote=False)
+                    yield html.escape(_NOT_IN_XML.sub("\ufffd", piece.text), quote=False)
                 case "break":
                     yield " "
                 case "open":
-                    yield f'<g id="{index}">'
+                    yield f'<g id="{number}">'
                 case "close":
                     yield "</g>"
                 case "single":
-                    yield f'<x id="{index}"/>'
+                    yield f'<x id="{number}"/>'
 
     def _end_of(self, index: int) -> int:
         """Index of the piece that closes what another opens; -1 if that opens nothing."""
         depth = 0
-        for end in range(index, len(self.pieces)):
+        for end in range(index, len(self.pieces) if index >= 0 else 0):
             depth += {"open": 1, "close": -1}.get(self.pieces[end].kind, 0)
             if depth == 0:
                 return end

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from dragoman.__main__ import main
 from dragoman.v1 import translation_pb2 as pb
 
 from tests.unit.proto.files.echo_server import EchoService, echo_server, refuse_text
-from tests.unit.proto.scripted_server import running
+from tests.unit.proto.scripted_server import refuses, running
 
 _PATIENCE_S = 60.0
 _LINES = [f"This is line number {number}." for number in range(200)]
@@ -180,12 +181,15 @@ def test_a_dry_run_counts_and_asks_nobody(source: Path, tmp_path: Path, capsys: 
     assert not (tmp_path / "out.txt").exists()
 
 
-def test_a_server_that_is_not_there_ends_the_job_and_what_was_translated_is_kept(
+def test_a_server_that_takes_no_calls_ends_the_job(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ("--input", source, "--output", tmp_path / "out.txt", "--timeout", "1")
+    class StoppedService(EchoService):
+        def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
+            return refuses(grpc.StatusCode.UNAVAILABLE, pushback_ms=-1)(request, context)
 
-    assert translate("localhost:1", *flags) == 1
+    with running(StoppedService()) as target:
+        assert translate(target, "--input", source, "--output", tmp_path / "out.txt") == 1
 
     assert "UNAVAILABLE" in capsys.readouterr().err
     assert not (tmp_path / "out.txt").exists()
