@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from service.api.access import Access
 from service.api.rest.application import make_app
+from service.api.rest.azure import AzureApi
 from service.api.rest.deepl import DeepLApi
 from service.api.rest.libretranslate import LibreTranslateApi
 from service.api.rest.monitoring import monitoring_routes
@@ -239,7 +240,7 @@ class App:
         )
         self._api = [
             route
-            for api in (TranslationApi, LibreTranslateApi, DeepLApi)
+            for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)
             for route in api(
                 self._grpc.pipeline, translation=translation, models=models, settings=settings.grpc
             ).routes()

@@ -22,6 +22,8 @@ SECONDS_PATTERN = r"[0-9]{1,9}(\.[0-9]{1,9})?"
 
 JSON_MEDIA_TYPE = "application/json"
 
+_MAX_PARAMETERS = 100  # of a query
+
 _EVENT_STREAM_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
 
 
@@ -74,10 +76,22 @@ class HttpContext:
         parameters: Mapping[str, str] = self._scope["path_params"]
         return parameters
 
-    @cached_property
+    @property
     def query(self) -> Mapping[str, str]:
-        """Return the parameters of the query; of one that is there more than once the last."""
-        return dict(parse_qsl(self._scope["query_string"].decode("latin-1"), max_num_fields=100))
+        """Return the parameters of the query, of one that is repeated the last; raises as `query_values`."""
+        return dict(self._query)
+
+    def query_values(self, name: str) -> list[str]:
+        """Return all values of a parameter of the query; InvalidFieldError if it has too many parameters."""
+        return [value for given, value in self._query if given == name]
+
+    @cached_property
+    def _query(self) -> list[tuple[str, str]]:
+        try:
+            return parse_qsl(self._scope["query_string"].decode("latin-1"), max_num_fields=_MAX_PARAMETERS)
+        except ValueError:
+            limit = f"at most {_MAX_PARAMETERS}"
+            raise InvalidFieldError("query", "of too many parameters", limit) from None
 
     def peer(self) -> str:
         """Return the address of the client, as gRPC writes it."""

@@ -66,15 +66,20 @@ async def _converted(convert: Callable[[], _Result], num_bytes: int) -> _Result:
 
 def json_object(raw_request: bytes) -> dict[str, Any]:
     """Return the JSON object that the body of a request is; InvalidFieldError if it is none."""
+    content = json_content(raw_request)
+    if not isinstance(content, dict):
+        raise InvalidFieldError("request", _kind_of(content), "an object")
+    return content
+
+
+def json_content(raw_request: bytes) -> Any:
+    """Return what the body of a request is in JSON; InvalidFieldError if it is none."""
     try:
-        content = json.loads(raw_request.decode(), object_pairs_hook=_without_repeats, parse_constant=_no_constant)
+        return json.loads(raw_request.decode(), object_pairs_hook=_without_repeats, parse_constant=_no_constant)
     except RecursionError:
         raise InvalidFieldError("request", "nested too deeply", "a JSON object of the contract's depth") from None
     except ValueError as error:  # no UTF-8, no JSON, or a number of thousands of digits
         raise InvalidFieldError("request", f"no JSON in UTF-8 ({error})", "one JSON object") from None
-    if not isinstance(content, dict):
-        raise InvalidFieldError("request", _kind_of(content), "an object")
-    return content
 
 
 def _message(raw_request: bytes, kind: type[_Message]) -> _Message:

@@ -1,0 +1,310 @@
+"""Azure Translator's API over the same calls, for its clients: `/translate` and `/languages` with `api-version`.
+
+Two versions of its requests are taken: 3.0, whose parameters are in the query, and the later ones (2025-05-01-preview,
+2026-06-06), whose inputs name their targets. What the server cannot do is refused as Azure refuses:
+`{"error": {"code": ..., "message": "..."}}`. Paths are those of LibreTranslate, whose requests have no `api-version`.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+from dragoman.v1 import translation_pb2 as pb
+from starlette.responses import Response
+from starlette.routing import Match, Route
+from starlette.types import Scope
+
+from service.api.calls import Call
+from service.api.rest.context import JSON_MEDIA_TYPE, HttpContext
+from service.api.rest.facade import Facade, check_known, json_error, make_request
+from service.api.rest.json_mapping import json_content, to_json
+from service.api.rest.problems import Problem
+from service.errors import InvalidFieldError
+from service.translate.options import MAX_TEXTS
+
+_V3 = "3.0"
+_KEY_HEADER = "ocp-apim-subscription-key"
+_GENERAL = "general"
+"""Azure's own model, which stands for the default of the language pair."""
+
+_FORMATS: Mapping[str, pb.TextFormat] = {"plain": pb.TEXT_FORMAT_PLAIN, "html": pb.TEXT_FORMAT_HTML}
+_V3_PARAMETERS = ("api-version", "from", "to", "textType", "category", "includeAlignment", "includeSentenceLength")
+_V3_FIXED: Mapping[str, Sequence[str]] = {
+    "profanityAction": ("noaction",),
+    "profanityMarker": ("asterisk", "tag"),
+    "allowFallback": ("true", "false"),
+}
+"""Parameters that may have these values only, as they choose what the server does anyway."""
+
+_TARGET_FIXED: Mapping[str, Sequence[str]] = {**_V3_FIXED, "tone": ("neutral",), "gender": ("neutral",)}
+_RIGHT_TO_LEFT = frozenset({"ar", "dv", "fa", "he", "ku", "ps", "sd", "ug", "ur", "yi"})
+
+_STATUSES: Mapping[HTTPStatus, HTTPStatus] = {
+    HTTPStatus.NOT_FOUND: HTTPStatus.BAD_REQUEST,
+    HTTPStatus.UNPROCESSABLE_ENTITY: HTTPStatus.BAD_REQUEST,
+    HTTPStatus.CONFLICT: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+_CODES: Mapping[str, int] = {"source_language": 400035, "target_language": 400036, "model": 400079, "texts": 400077}
+"""By the field that a request must change; other errors have three zeros behind the status."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What is the same for all texts of one call of ours."""
+
+    source: str
+    target: str
+    model: str
+    text_format: pb.TextFormat
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """A text and what it is to become."""
+
+    text: str
+    targets: Sequence[_Settings]
+
+
+@dataclass(frozen=True, slots=True)
+class _Extras:
+    """What version 3.0 adds to each translation if asked."""
+
+    has_alignment: bool = False
+    has_lengths: bool = False
+
+
+class AzureApi(Facade):
+    """Answers the routes of Azure Translator."""
+
+    field_names: ClassVar[Mapping[str, str]] = {"source_language": "from", "target_language": "to", "texts": "text"}
+
+    def routes(self) -> list[Route]:
+        """Return what to add to the application, before the routes of LibreTranslate."""
+        refused = {
+            "/detect": "this server does not detect languages: name the language of the text",
+            "/transliterate": "this server does not transliterate",
+            "/breaksentence": "this server does not break sentences: see `includeSentenceLength`",
+            "/dictionary/lookup": "this server has no dictionary",
+            "/dictionary/examples": "this server has no dictionary",
+        }
+        return [
+            _VersionedRoute("/translate", self.endpoint(self._translate), methods=["POST"]),
+            _VersionedRoute("/languages", self.endpoint(self._list_languages), methods=["GET"]),
+            *(
+                _VersionedRoute(path, self.refusal(HTTPStatus.BAD_REQUEST, message), methods=["POST"])
+                for path, message in refused.items()
+            ),
+        ]
+
+    def failed(self, found: Problem, message: str) -> Response:
+        """Return `{"error": {"code": CODE, "message": MESSAGE}}`."""
+        status = _STATUSES.get(found.status, found.status)
+        fields = [violation["field"].partition("[")[0] for violation in found.members.get("violations", ())]
+        code = _CODES.get(fields[0], status * 1000) if fields else status * 1000
+        return json_error(status, {"error": {"code": code, "message": message}})
+
+    async def _translate(self, context: HttpContext) -> None:
+        _authorize(context)
+
+        async def respond(call: Call, body: bytes) -> Response:
+            is_v3 = context.query.get("api-version") == _V3
+            if is_v3:
+                inputs, extras = _inputs_of_v3(context, body), _extras(context)
+            else:
+                inputs, extras = _inputs(context, body), _Extras()
+            translations = await self._translated(inputs, extras, call)
+            answered = [
+                {
+                    "translations": [
+                        _answer(one, target, extras, translations[index, target], is_v3=is_v3) for target in one.targets
+                    ]
+                }
+                for index, one in enumerate(inputs)
+            ]
+            headers = {"x-metered-usage": str(sum(len(one.text) * len(one.targets) for one in inputs))}
+            content = to_json(answered if is_v3 else {"value": answered})
+            return Response(content, headers={**headers, "x-requestid": call.request_id}, media_type=JSON_MEDIA_TYPE)
+
+        await self.answer_translation(context, respond)
+
+    async def _translated(
+        self, inputs: Sequence[_Input], extras: _Extras, call: Call
+    ) -> dict[tuple[int, _Settings], pb.Translation]:
+        """Translate the texts that have the same settings at once; return translations by input and settings."""
+        found: dict[tuple[int, _Settings], pb.Translation] = {}
+        wanted = dict.fromkeys(target for one in inputs for target in one.targets)
+        for settings in wanted:
+            indices = [index for index, one in enumerate(inputs) if settings in one.targets]
+            request = make_request(
+                "text",
+                texts=[inputs[index].text for index in indices],
+                source_language=settings.source,
+                target_language=settings.target,
+                model=settings.model,
+                options=pb.DecodingOptions(format=settings.text_format, return_alignment=extras.has_alignment),
+            )
+            response = await self._translation.Translate(request, call)
+            found.update(zip(((index, settings) for index in indices), response.translations, strict=True))
+        return found
+
+    async def _list_languages(self, context: HttpContext) -> None:
+        _authorize(context)
+
+        async def respond(call: Call, _body: bytes) -> bytes:
+            scopes = [scope for scope in context.query.get("scope", "").split(",") if scope]
+            for scope in scopes:
+                if scope not in {"translation", "transliteration", "dictionary", "models"}:
+                    raise InvalidFieldError("scope", "something else", "translation, transliteration or dictionary")
+            pairs = await self.languages(call)
+            codes = sorted(pairs.keys() | set(itertools.chain.from_iterable(pairs.values())))
+            groups: dict[str, object] = {
+                "translation": {code: _described(code) for code in codes},
+                "transliteration": {},
+                "dictionary": {},
+                "models": [],
+            }
+            return to_json({scope: groups[scope] for scope in scopes or groups})
+
+        await self.answer_reading(context, "ListModels", respond)
+
+
+class _VersionedRoute(Route):
+    """Matches requests whose query has a version of Azure's API."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return whether a request is meant, and what its path holds."""
+        is_azure = scope["type"] == "http" and b"api-version=" in scope["query_string"]
+        return super().matches(scope) if is_azure else (Match.NONE, {})
+
+
+def _authorize(context: HttpContext) -> None:
+    if key := context.header(_KEY_HEADER):
+        context.authorize(key)
+
+
+def _inputs_of_v3(context: HttpContext, body: bytes) -> list[_Input]:
+    query = context.query
+    check_known(query, (*_V3_PARAMETERS, *_V3_FIXED))
+    _check_fixed(query, _V3_FIXED)
+    settings = _settings(
+        query.get("from"), context.query_values("to"), [query.get("category", _GENERAL)], query.get("textType", "plain")
+    )
+    content = json_content(body)
+    if not isinstance(content, list):
+        raise InvalidFieldError("request", "no list", 'a list of `{"Text": "..."}`')
+    return _checked([_Input(_text_of_v3(one), settings) for one in content])
+
+
+def _text_of_v3(one: object) -> str:
+    text = (
+        next((value for name, value in one.items() if name.lower() == "text"), None) if isinstance(one, dict) else None
+    )
+    if not isinstance(text, str) or not isinstance(one, dict) or len(one) > 1:
+        raise InvalidFieldError("request", "a list of something else", 'a list of `{"Text": "..."}`')
+    return text
+
+
+def _extras(context: HttpContext) -> _Extras:
+    flags = [context.query.get(name, "false").lower() for name in ("includeAlignment", "includeSentenceLength")]
+    if not set(flags) <= {"true", "false"}:
+        raise InvalidFieldError("includeAlignment", "something else", "true or false")
+    return _Extras(*(flag == "true" for flag in flags))
+
+
+def _inputs(context: HttpContext, body: bytes) -> list[_Input]:
+    check_known(context.query, ("api-version",))
+    content = json_content(body)
+    inputs = content.get("inputs") if isinstance(content, dict) else None
+    if not isinstance(inputs, list) or not all(isinstance(one, dict) for one in inputs):
+        raise InvalidFieldError("inputs", "no list of objects", "one")
+    return _checked([_input(one) for one in inputs])
+
+
+def _input(one: Mapping[str, Any]) -> _Input:
+    one = _present(one)
+    check_known(one, ("text", "language", "textType", "targets"))
+    targets = one.get("targets")
+    if not isinstance(targets, list) or not all(isinstance(target, dict) for target in targets):
+        raise InvalidFieldError("targets", "no list of objects", "one")
+    for target in map(_present, targets):
+        check_known(target, ("language", "deploymentName", *_TARGET_FIXED))
+        _check_fixed(target, _TARGET_FIXED)
+    if not isinstance(one.get("text"), str):
+        raise InvalidFieldError("text", "absent or no text", "a text")
+    languages = [target.get("language") for target in targets]
+    models = [target.get("deploymentName") or _GENERAL for target in targets]
+    return _Input(one["text"], _settings(one.get("language"), languages, models, one.get("textType", "plain")))
+
+
+def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _settings(
+    source: object, targets: Iterable[object], models: Sequence[object], text_type: object
+) -> tuple[_Settings, ...]:
+    """Return the settings of each target; there is one model for all, or one for each."""
+    if not isinstance(source, str) or not source:
+        raise InvalidFieldError("from", "absent", "a language, as this server does not detect languages")
+    text_format = _FORMATS.get(text_type.lower()) if isinstance(text_type, str) else None
+    if text_format is None:
+        raise InvalidFieldError("textType", "something else", "plain or html")
+    found = []
+    for target, model in zip(targets, itertools.cycle(models), strict=False):
+        if not isinstance(target, str):
+            raise InvalidFieldError("to", "absent or no text", "a language, such as `de`")
+        if not isinstance(model, str):
+            raise InvalidFieldError("deploymentName", "no text", "the name of a model")
+        found.append(_Settings(source, target, "" if model == _GENERAL else model, text_format))
+    if not found:
+        raise InvalidFieldError("to", "absent", "a language, such as `de`")
+    return tuple(found)
+
+
+def _check_fixed(fields: Mapping[str, Any], fixed: Mapping[str, Sequence[str]]) -> None:
+    for name, choices in fixed.items():
+        if name in fields and str(fields[name]).lower() not in choices:
+            raise InvalidFieldError(name, "something that this server does not do", f"one of {', '.join(choices)}")
+
+
+def _checked(inputs: list[_Input]) -> list[_Input]:
+    num_translations = sum(len(one.targets) for one in inputs)
+    if not 1 <= num_translations <= MAX_TEXTS:
+        limit = f"1 to {MAX_TEXTS} over all texts and languages"
+        raise InvalidFieldError("texts", f"{num_translations} translations", limit)
+    return inputs
+
+
+def _answer(
+    one: _Input, settings: _Settings, extras: _Extras, translation: pb.Translation, *, is_v3: bool
+) -> dict[str, Any]:
+    best = translation.hypotheses[0]
+    if not is_v3:
+        return {"language": settings.target, "text": best.text, "sourceCharacters": len(one.text)}
+    answered: dict[str, Any] = {"text": best.text, "to": settings.target}
+    if extras.has_alignment:
+        links = (
+            f"{link.source.start}:{link.source.end - 1}-{link.target.start}:{link.target.end - 1}"
+            for link in best.alignment
+        )
+        answered["alignment"] = {"proj": " ".join(links)}
+    if extras.has_lengths:
+        answered["sentLen"] = {
+            "srcSentLen": _lengths([sentence.source.start for sentence in translation.sentences], len(one.text)),
+            "transSentLen": _lengths([sentence.target.start for sentence in translation.sentences], len(best.text)),
+        }
+    return answered
+
+
+def _lengths(starts: Sequence[int], end: int) -> list[int]:
+    """Return the lengths of the sentences of a text that begin there; they add up to it."""
+    bounds = [0, *starts[1:], end]
+    return [stop - start for start, stop in itertools.pairwise(bounds)]
+
+
+def _described(code: str) -> dict[str, object]:
+    direction = "rtl" if code.partition("-")[0] in _RIGHT_TO_LEFT else "ltr"
+    return {"name": code, "nativeName": code, "dir": direction, "models": [_GENERAL]}
