@@ -4,8 +4,8 @@ import argparse
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import cycle
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from string import ascii_letters
 
@@ -13,11 +13,12 @@ from export.commands.evaluate import read_pairs
 from export.graph.translation import TextModel, decode_segments, default_search
 from service.bundle import open_bundle
 from service.datatypes import SegmentResult, Translation, WarningKind
-from service.requests import TranslationOptions, TranslationRequest
+from service.requests import ProtectedKind, ProtectionOptions, TranslationOptions, TranslationRequest
 from service.runtime.native import open_step_model
 from service.runtime.settings import RuntimeSettings
 from service.text.documents import TextPlan
 from service.text.pipeline import TextPipeline
+from service.text.protection import compile_protection, is_placeholder_tag
 from service.text.tokenizer import open_tokenizer
 
 _SPANS = (
@@ -36,7 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
     parser.add_argument("--bundle", type=Path, required=True, metavar="DIR", help="the model, from English")
     parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="TSV", help="source<TAB>reference lines")
-    parser.add_argument("--limit", type=int, default=2000, metavar="N", help="sentences with planted spans (2000)")
+    parser.add_argument("--limit", type=int, default=2000, metavar="N", help="sentences with spans (2000)")
+    parser.add_argument(
+        "--own",
+        action="store_true",
+        help="count what is protected in the sentences as they stand, such as code in backticks, instead of planting",
+    )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the choice of sentences and places (1)")
     parser.add_argument("--batch-size", type=int, default=16, metavar="B", help="sentences decoded together (16)")
     parser.add_argument("--threads", type=int, default=1, metavar="T", help="CPU threads (1)")
@@ -49,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
     model = TextModel.of(graph, open_tokenizer(bundle), bundle.manifest)
     sources = [pair.source for pair in read_pairs(args.data, None)]
     random.Random(args.seed).shuffle(sources)  # noqa: S311
-    planted = list(_planted(sources, limit=args.limit, seed=args.seed))
+    with_spans = _own(sources) if args.own else _planted(sources, seed=args.seed)
+    planted = list(islice(with_spans, args.limit))
     pipelines = [_pipeline(model, text) for text, _ in planted]
     plans = [pipeline.plan() for pipeline in pipelines]
     segments = [[part.segment for part in plan.parts] for (plan,) in plans]
@@ -73,10 +80,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _planted(sources: Sequence[str], *, limit: int, seed: int) -> Iterator[tuple[str, list[str]]]:
+def _own(sources: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield sentences in which a service protects something by default, and that; tags are none that a model sees."""
+    protection = compile_protection(ProtectionOptions(), ())
+    for source in sources:
+        found = [(one.kind, source[one.span.start : one.span.end]) for one in protection.find(source)]
+        spans = [text for kind, text in found if kind is not ProtectedKind.TAG or is_placeholder_tag(text)]
+        if spans:
+            yield source, spans
+
+
+def _planted(sources: Sequence[str], *, seed: int) -> Iterator[tuple[str, list[str]]]:
     """Yield sentences with one or two words replaced by spans, and these."""
     chance, spans = random.Random(seed), cycle(_SPANS)  # noqa: S311
-    num_planted = 0
     for source in sources:
         words = source.split()
         places = [
@@ -91,9 +107,6 @@ def _planted(sources: Sequence[str], *, limit: int, seed: int) -> Iterator[tuple
             own.append(next(spans))
             words[index] = own[-1] + words[index].lstrip(ascii_letters)
         yield " ".join(words), own
-        num_planted += 1
-        if num_planted == limit:
-            return
 
 
 def _pipeline(model: TextModel, text: str) -> TextPipeline:

@@ -97,3 +97,16 @@ def test_planted_spans_are_counted(tiny_model: Path, tmp_path: Path, capsys: pyt
     counts = [int(line.split()[-3]) for line in lines[1:5]]
     assert sum(counts) == int(lines[0].split()[2])
     assert counts[-1] == 0  # lost
+
+
+def test_spans_of_the_sentences_themselves_are_counted(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "test.tsv"
+    data.write_text("A `man` rides {0} to `a`.\tx\nThe <b>train</b> is here.\tx\nSee www.example.org!\tx\n")
+
+    assert main(["spans", "--own", "--bundle", str(tiny_model / "tiny" / "1"), "--data", str(data)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 sentences, 4 protected spans"
+    assert sum(int(line.split()[-3]) for line in lines[1:5]) == 4
