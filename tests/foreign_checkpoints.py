@@ -10,15 +10,18 @@ sacremoses and subword-nmt; of each `pip install --no-deps --target DIR` is enou
 import argparse
 import contextlib
 import dataclasses
+import importlib.metadata
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor
 
 from tests.foreign_models import pieces, trained
@@ -27,15 +30,26 @@ from tests.tiny_bundle import SENTENCES
 EXPECTED = Path(__file__).parent / "parity" / "originals.json"
 NUM_TOKENS, NUM_SOURCE_TOKENS = 101, 97
 """Of every vocabulary, odd; of that of sources where it is another. Words that nobody uses fill them up."""
-PAIRS = (
-    ((5, 17, 4, 40, 33, 2), (9, 31, 6, 28, 2)),
-    ((60, 8, 2), (12, 55, 7, 7, 90, 41, 2)),
+_PAIRS = (
+    ((5, 17, 4, 40, 33), (9, 31, 6, 28)),
+    ((60, 8), (12, 55, 7, 7, 90, 41)),
 )
-"""Token ids of sources and targets, EOS last as in fairseq."""
+"""Token ids of sources and targets without EOS."""
 BEAM_SIZE, SHORTEST, LONGEST = 4, 5, 24
 _D, _HEADS, _FFN, _LAYERS, _POSITIONS = 16, 2, 24, 2, 64
 _EOS_LOGIT = 8.0
 """Head start of EOS, so that most targets end before the limit."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """What a library computes for one of `PAIRS`."""
+
+    log_probs: list[float]
+    """Of the tokens of the target."""
+    beam: list[int]
+    """The best target of a beam search without length penalty, padding and unknown tokens; EOS last."""
+
 
 FAIRSEQ: Mapping[str, Mapping[str, Any]] = {
     "post-norm, shared": {"share_all_embeddings": True},
@@ -159,16 +173,6 @@ class _Draw:
         state[f"{norm}.bias"] = _EOS_LOGIT * eos / eos.square().sum()
 
 
-@dataclasses.dataclass(frozen=True)
-class Said:
-    """What a library computes for one of `PAIRS`."""
-
-    log_probs: list[float]
-    """Of the tokens of the target."""
-    beam: list[int]
-    """The best target of a beam search without length penalty, padding and unknown tokens; EOS last."""
-
-
 @torch.inference_mode()
 def run_fairseq(directory: Path) -> list[Said]:
     """Return what fairseq says of a checkpoint; ImportError if it is not there."""
@@ -185,7 +189,7 @@ def run_fairseq(directory: Path) -> list[Said]:
     rules = {"beam_size": BEAM_SIZE, "normalize_scores": False, "unk_penalty": 1e6, **lengths}
     generator = SequenceGenerator([model], target, **rules)
     said = []
-    for source_ids, target_ids in PAIRS:
+    for source_ids, target_ids in SYSTEMS["fairseq"].pairs:
         tokens = {"src_tokens": torch.tensor([source_ids]), "src_lengths": torch.tensor([len(source_ids)])}
         inputs = torch.tensor([[target.eos(), *target_ids[:-1]]])
         scores = model.get_normalized_probs(model(**tokens, prev_output_tokens=inputs), log_probs=True)[0]
@@ -218,6 +222,123 @@ def _hashable_dataclasses() -> Iterator[None]:
         dataclasses.dataclass = original
 
 
+LEFT_OUT = ("▁th", "▁a")
+"""Pieces that vocabularies of JoeyNMT lack, as rare ones are left out: the SentencePiece model may not use them."""
+JOEYNMT: Mapping[str, Mapping[str, Any]] = {
+    "post-norm, all tied": {"tied_embeddings": True, "tied_softmax": True, "layer_norm": "post"},
+    "pre-norm, two vocabularies": {"tied_softmax": True, "layer_norm": "pre", "activation": "gelu", "scale": False},
+    "weighted residuals, nothing tied": {"layer_norm": "post", "initializer": "xavier_normal", "activation": "swish"},
+}
+"""Options of a model by what is special in it."""
+
+
+def save_joeynmt(directory: Path, options: Mapping[str, Any], *, seed: int = 5) -> None:
+    """Write the directory of a run as JoeyNMT does when it trains: the best checkpoint is a link."""
+    directory.mkdir(parents=True)
+    is_shared = options.get("tied_embeddings", False)
+    sizes = {"src": NUM_TOKENS if is_shared else NUM_SOURCE_TOKENS, "trg": NUM_TOKENS}
+    model = trained(SENTENCES, size=70)
+    (directory / "spm.model").write_bytes(model)
+    for side, size in sizes.items():
+        words = ["<unk>", "<pad>", "<s>", "</s>", *(piece for piece in pieces(model)[3:] if piece not in LEFT_OUT)]
+        (directory / f"{side}_vocab.txt").write_text("\n".join([*_filled(words, size), ""]), encoding="utf-8")
+    stack = {
+        "type": "transformer",
+        "num_layers": _LAYERS,
+        "num_heads": _HEADS,
+        "embeddings": {"embedding_dim": _D, "scale": options.get("scale", True), "dropout": 0.0},
+        "hidden_size": _D,
+        "ff_size": _FFN,
+        "dropout": 0.1,
+        "layer_norm": options["layer_norm"],
+        "activation": options.get("activation", "relu"),
+    }
+    text = {"max_length": 100, "lowercase": False, "normalize": False, "level": "bpe", "voc_min_freq": 1}
+    splitting = {"tokenizer_type": "sentencepiece", "tokenizer_cfg": {"model_file": "data/spm.model", "alpha": 0.1}}
+    names = {name: options[name] for name in ("tied_embeddings", "tied_softmax", "initializer") if name in options}
+    config = {
+        "name": "tiny",
+        "model_dir": "models/tiny",
+        "data": {side: {"lang": lang, **text, **splitting} for side, lang in (("src", "en"), ("trg", "de"))},
+        "testing": {"beam_size": 5, "beam_alpha": 1.0},
+        "training": {"batch_size": 8, "learning_rate": 0.001},
+        "model": {**names, "encoder": stack, "decoder": dict(stack)},
+    }
+    (directory / "config.yaml").write_text(_yaml(config), encoding="utf-8")
+    weights = _joeynmt_weights(options, sizes["src"], sizes["trg"], seed)
+    torch.save({"model_state": weights, "stats_state": {"steps": 7, "best_ckpt_score": 3.5}}, directory / "7.ckpt")
+    (directory / "best.ckpt").symlink_to("7.ckpt")
+
+
+def _yaml(config: Any) -> str:
+    dumped: str = yaml.dump(json.loads(json.dumps(config)))  # without aliases of what is the same object
+    return dumped
+
+
+def _joeynmt_weights(options: Mapping[str, Any], num_source: int, num_target: int, seed: int) -> dict[str, Tensor]:
+    draw, is_pre = _Draw(seed), options["layer_norm"] == "pre"
+    state: dict[str, Tensor] = {"trg_embed.lut.weight": draw.matrix(num_target, _D)}
+    is_shared = options.get("tied_embeddings")
+    state["src_embed.lut.weight"] = state["trg_embed.lut.weight"] if is_shared else draw.matrix(num_source, _D)
+    places = torch.arange(5000)[:, None] * torch.exp(torch.arange(0, _D, 2) * -(math.log(10000.0) / _D))
+    attentions = {"encoder": ("src_src_att",), "decoder": ("trg_trg_att", "src_trg_att")}
+    norms = {"encoder": ("layer_norm",), "decoder": ("x_layer_norm", "dec_layer_norm")}
+    for stack, names in attentions.items():
+        state[f"{stack}.pe.pe"] = torch.stack((places.sin(), places.cos()), dim=-1).flatten(1)[None]
+        for layer in range(_LAYERS):
+            path = f"{stack}.layers.{layer}"
+            for attention in names:
+                for part in ("k_layer", "v_layer", "q_layer", "output_layer"):
+                    state.update(draw.linear(f"{path}.{attention}.{part}", _D, _D))
+            state.update(draw.linear(f"{path}.feed_forward.pwff_layer.0", _FFN, _D))
+            state.update(draw.linear(f"{path}.feed_forward.pwff_layer.3", _D, _FFN))
+            for norm in (*norms[stack], "feed_forward.layer_norm"):
+                state.update(draw.norm(f"{path}.{norm}"))
+        if is_pre:
+            state.update(draw.norm(f"{stack}.layer_norm"))
+    projection = state["trg_embed.lut.weight"] if options.get("tied_softmax") else draw.matrix(num_target, _D)
+    state["decoder.output_layer.weight"] = projection
+    last = "decoder.layer_norm" if is_pre else f"decoder.layers.{_LAYERS - 1}.feed_forward.layer_norm"
+    draw.end_by_itself(state, last, projection[3])
+    return state
+
+
+@torch.inference_mode()
+def run_joeynmt(directory: Path) -> list[Said]:
+    """Return what JoeyNMT says of a checkpoint; ImportError if it is not there."""
+    boards = ModuleType("torch.utils.tensorboard")
+    boards.SummaryWriter = None  # type: ignore[attr-defined]
+    sys.modules.setdefault("torch.utils.tensorboard", boards)  # which nothing needs that is done here
+    sys.modules.setdefault("importlib_metadata", importlib.metadata)
+    from joeynmt.config import _check_special_symbols  # noqa: PLC0415
+    from joeynmt.model import build_model  # noqa: PLC0415
+    from joeynmt.search import beam_search  # noqa: PLC0415
+    from joeynmt.vocabulary import Vocabulary  # noqa: PLC0415
+
+    special = SimpleNamespace(**_check_special_symbols({}))
+    source, target = (
+        Vocabulary((directory / f"{side}_vocab.txt").read_text(encoding="utf-8").splitlines(), special)
+        for side in ("src", "trg")
+    )
+    config = yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8"))
+    model = build_model(config["model"], source, target).eval()
+    model.load_state_dict(torch.load(directory / "best.ckpt", weights_only=True)["model_state"])
+    said = []
+    for source_ids, target_ids in SYSTEMS["joeynmt"].pairs:
+        tokens, mask = torch.tensor([source_ids]), torch.ones(1, 1, len(source_ids), dtype=torch.bool)
+        memory, _, _, _ = model(
+            return_type="encode", src=tokens, src_length=torch.tensor([len(source_ids)]), src_mask=mask
+        )
+        inputs = torch.tensor([[target.bos_index, *target_ids[:-1]]])
+        everything = {"encoder_output": memory, "encoder_hidden": None, "src_mask": mask}
+        told = {"trg_input": inputs, "unroll_steps": None, "decoder_hidden": None, "trg_mask": mask.new_ones(1, 1, 1)}
+        logits = model(return_type="decode", **everything, **told)[0][0]
+        rules = {"max_output_length": LONGEST, "alpha": -1, "min_output_length": SHORTEST, "generate_unk": False}
+        best, _, _ = beam_search(model=model, beam_size=BEAM_SIZE, **everything, **rules)
+        said.append(Said(_chosen(torch.log_softmax(logits, dim=-1), target_ids), best[0].tolist()))
+    return said
+
+
 @dataclasses.dataclass(frozen=True)
 class System:
     """A library whose checkpoints are imported."""
@@ -225,9 +346,18 @@ class System:
     save: Callable[..., None]
     run: Callable[[Path], list[Said]]
     cases: Mapping[str, Mapping[str, Any]]
+    eos_id: int
+
+    @property
+    def pairs(self) -> list[tuple[list[int], list[int]]]:
+        """Token ids of sources and targets, EOS last."""
+        return [([*source, self.eos_id], [*target, self.eos_id]) for source, target in _PAIRS]
 
 
-SYSTEMS: Mapping[str, System] = {"fairseq": System(save_fairseq, run_fairseq, FAIRSEQ)}
+SYSTEMS: Mapping[str, System] = {
+    "fairseq": System(save_fairseq, run_fairseq, FAIRSEQ, eos_id=2),
+    "joeynmt": System(save_joeynmt, run_joeynmt, JOEYNMT, eos_id=3),
+}
 
 
 def main() -> int:

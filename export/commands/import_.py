@@ -12,6 +12,7 @@ from export.errors import ImportFormatError, SettingError
 from export.importers.bundle import read_network
 from export.importers.fairseq import read_fairseq
 from export.importers.huggingface import read_huggingface
+from export.importers.joeynmt import read_joeynmt
 from export.importers.portable import ImportedModel, write_portable
 from export.training.checkpoint import save_checkpoint, write_atomically
 from export.training.run_folder import RunFolder
@@ -45,6 +46,7 @@ _FORMATS: Final[Mapping[str, _Format]] = {
         flags=(*_TAGS, *_LANGUAGES),
         read=read_huggingface,
     ),
+    "joeynmt": _Format(meaning="the directory of a run of JoeyNMT 2", flags=(), read=read_joeynmt),
 }
 
 _FLAGS: Final = sorted({flag for each in _FORMATS.values() for flag in each.flags})

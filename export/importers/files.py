@@ -10,11 +10,12 @@ import pickle
 import re
 import zipfile
 from argparse import Namespace
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
+import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -57,6 +58,30 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ImportFormatError(f"{path} holds {type(fields).__name__}: expected an object")
     return fields
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return what a YAML file says by dotted paths, lists as they are; ImportFormatError if it says nothing so.
+
+    Aliases, by which a small file can say very much, are refused.
+    """
+    try:
+        content = read_plain(path).decode()
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(content, Loader=yaml.SafeLoader)):
+            raise ImportFormatError(f"{path} has aliases (*name): write out what they stand for")
+        return dict(_dotted(yaml.safe_load(content)))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ImportFormatError(f"{path} holds no YAML: {error}") from error
+
+
+def _dotted(fields: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(fields, dict):
+        raise ValueError(f"{type(fields).__name__} in place of fields")  # noqa: TRY004  as of what cannot be parsed
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            yield from _dotted(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -140,6 +165,8 @@ class ForeignConfig:
         value = self._left.pop(key, None)
         if value is None:
             value = default
+        if kind is float and type(value) is int:
+            value = float(value)
         if isinstance(value, bool) != (kind is bool) or not isinstance(value, kind):
             raise self._error(key, value, f"a value of type {kind.__name__}")
         return value
@@ -152,7 +179,7 @@ class ForeignConfig:
         """Refuse a value, if there is one, that is none of those allowed; null is."""
         value = self._left.pop(key, None)
         if value is not None and value not in allowed:
-            raise self._error(key, value, " or ".join(map(repr, allowed)))
+            raise self._error(key, value, " or ".join(map(repr, allowed)) or "none")
 
     def ignore(self, keys: Iterable[str]) -> None:
         """Leave out keys that change nothing of what a model computes."""
