@@ -20,6 +20,7 @@ _MODULES: Final = {
     "serve": ("serve",),
     "device": ("parity", "floor"),
     "gpu": ("gpu",),
+    "training": ("train",),
 }
 """With the commands that each declares."""
 _FAILURES: Final = (ServerError, CallError, DragomanError, ExportError, grpc.RpcError, RuntimeError)
