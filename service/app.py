@@ -20,6 +20,7 @@ from service.api.rest.azure import AzureApi
 from service.api.rest.deepl import DeepLApi
 from service.api.rest.libretranslate import LibreTranslateApi
 from service.api.rest.monitoring import monitoring_routes
+from service.api.rest.playground import playground_routes
 from service.api.rest.server import HttpServer
 from service.api.rest.translation import TranslationApi
 from service.api.server import GrpcServer
@@ -179,6 +180,10 @@ def http_servers(
     """Bind the HTTP port, and that of metrics and probes if they have their own; ConfigError if one is not free."""
     http = settings.http
     routes = api if http.serves_api(settings.tls) else []
+    if http.playground:
+        if not routes:
+            raise ConfigError("http.playground", True, "false where the API is not answered (http.api)")
+        routes = [*routes, *playground_routes()]
     encryption = tls.context if tls and routes else None
     if http.metrics_port is None:
         return [HttpServer(http, make_app([*monitoring, *routes]), tls=encryption)]

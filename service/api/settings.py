@@ -145,6 +145,10 @@ class HttpSettings(BaseModel):
     """Whether `/v1/translate` and the like are answered; unset: only where `host` is loopback and `tls` is off. Beyond
     loopback only under the conditions of `grpc.host`, and encrypted like gRPC."""
 
+    playground: bool = False
+    """Whether `/playground` is a page to try translations on; only where the API is answered. The page is open to every
+    client that can connect; what it asks for needs a key if the API does."""
+
     metrics_host: str | None = None
     """Address of `metrics_port`; unset: `host`."""
 

@@ -1,0 +1,151 @@
+"""The playground over HTTP, and in a real browser where there is one."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.async_api import Page, async_playwright, expect
+
+from service.api.callers import new_key, store
+from service.errors import ConfigError
+from tests.integration.running_server import RunningServer, running_server
+
+_FILES = ["", "/app.js", "/style.css", "/icon.svg"]
+expect.set_options(timeout=60_000)  # on a busy machine
+_TEXT = "A man rides a bicycle. {name} plays with 🚲 a red ball."
+
+
+def address_of(server: RunningServer) -> str:
+    return f"http://127.0.0.1:{server.ports.http_port}"
+
+
+async def test_the_page_is_served_with_all_its_files_and_trusts_none_but_them(tiny_model: Path) -> None:
+    async with (
+        running_server(tiny_model, http__playground=True) as server,
+        httpx.AsyncClient(base_url=address_of(server), trust_env=False) as client,
+    ):
+        answers = [await client.get(f"/playground{path}") for path in _FILES]
+
+    assert [answer.status_code for answer in answers] == [200] * len(_FILES)
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self';")
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert set(re.findall(r"https?://[^\s\"'<]+", answer.text)) <= {
+            "https://example.com",
+            "http://www.w3.org/2000/svg",
+        }
+    page = answers[0].text
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]* src=)", page)
+
+
+async def test_there_is_no_page_unless_it_is_asked_for(server: RunningServer) -> None:
+    async with httpx.AsyncClient(base_url=address_of(server), trust_env=False) as client:
+        assert [(await client.get(f"/playground{path}")).status_code for path in _FILES] == [404] * len(_FILES)
+
+
+async def test_a_page_without_the_api_that_it_asks_is_refused(tiny_model: Path) -> None:
+    with pytest.raises(ConfigError, match=r"http\.playground"):
+        async with running_server(tiny_model, http__playground=True, http__api=False):
+            pass
+
+
+@asynccontextmanager
+async def browser_page(url: str, **options: object) -> AsyncIterator[Page]:
+    """Open a page in Debian's Chromium; fails if a request goes elsewhere, or the page reports an error."""
+    chromium = shutil.which("chromium")
+    if chromium is None and "CI" not in os.environ:
+        pytest.skip("needs chromium")
+    errors: list[str] = []
+    requested: list[str] = []
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = await browser.new_page(**options)  # type: ignore[arg-type]
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", lambda request: requested.append(request.url))
+        await page.goto(f"{url}/playground")
+        yield page
+        await browser.close()
+    assert all(each.startswith(url) for each in requested)
+    assert not [error for error in errors if "401" not in error]  # which a browser reports of any answer
+
+
+@pytest.mark.slow
+async def test_a_person_with_a_keyboard_gets_translations_and_where_they_come_from(tiny_model: Path) -> None:
+    async with (
+        running_server(tiny_model, http__playground=True) as server,
+        browser_page(address_of(server)) as page,
+    ):
+        await expect(page.locator("#target-language")).to_have_value("de")
+        await page.get_by_label("Text", exact=True).fill(_TEXT)
+        await page.keyboard.press("Control+Enter")
+        await expect(page.locator("#status")).to_contain_text("2 sentences in")
+        answer = await _translated(server)
+
+        sentences = page.locator("#sentences > li")
+        first, second = sentences.nth(0), sentences.nth(1)
+        assert await page.get_by_label("Translation").text_content() == "".join(each["text"] for each in answer)
+        assert await first.locator(".line.source").text_content() == "A man rides a bicycle."
+        assert await second.locator(".line.source").text_content() == "{name} plays with 🚲 a red ball."
+        assert await second.locator(".line.target").text_content() == answer[1]["hypotheses"][0]["text"]
+
+        link = answer[0]["hypotheses"][0]["alignment"][0]
+        await first.get_by_role("button").first.focus()
+        await expect(first.locator(".source .linked")).to_have_text(_piece(_TEXT, link["source"]))
+        await expect(first.locator(".target .linked")).to_have_count(1)
+
+        await first.get_by_text("3 candidates").press("Enter")
+        assert await first.locator(".candidates li").count() == len(answer[0]["hypotheses"])
+        await first.get_by_text("Attention").press("Enter")
+        attention = answer[0]["hypotheses"][0]["attention"][0]
+        await expect(first.locator("tbody td")).to_have_count(len(attention["weights"]))
+        assert await first.locator(".legend").text_content() is not None
+        assert await page.get_by_role("alert").is_hidden()
+
+
+@pytest.mark.slow
+async def test_on_a_phone_nothing_is_cut_off_and_a_key_is_asked_for(tiny_model: Path, tmp_path: Path) -> None:
+    key = new_key()
+    (tmp_path / "callers.toml").write_text(
+        f'[[caller]]\nname = "shop"\nkeys = ["{store(key)}"]\npermissions = ["translate"]\n'
+    )
+    settings = {"http__playground": True, "access__callers_file": tmp_path / "callers.toml"}
+    async with (
+        running_server(tiny_model, **settings) as server,
+        browser_page(address_of(server), viewport={"width": 360, "height": 740}, has_touch=True) as page,
+    ):
+        await expect(page.get_by_role("alert")).to_contain_text("UNAUTHENTICATED")
+        await page.get_by_label("Sent with each request").fill(key)
+        await page.get_by_label("Sent with each request").blur()
+        await expect(page.locator("#target-language")).to_have_value("de")
+        await page.get_by_role("button", name="Translate").tap()
+        await expect(page.locator("#status")).to_contain_text("2 sentences in")
+
+        width = await page.evaluate("document.documentElement.scrollWidth")
+        unlabelled = await page.evaluate(
+            "[...document.querySelectorAll('select, input, textarea')].filter((each) => !each.labels.length).length"
+        )
+        assert width <= 360
+        assert unlabelled == 0
+        assert await page.get_by_role("alert").is_hidden()
+
+
+async def _translated(server: RunningServer) -> list[dict[str, Any]]:
+    options = {"numHypotheses": 3, "returnAlignment": True, "returnAttention": "ATTENTION_DETAIL_AVERAGED"}
+    body = {"text": _TEXT, "sourceLanguage": "en", "targetLanguage": "de", "options": options}
+    async with httpx.AsyncClient(base_url=address_of(server), trust_env=False, timeout=60) as client:
+        lines = (await client.post("/v1/translate/document", json=body)).text.split("\n")
+    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith('data: {"')]
+
+
+def _piece(text: str, span: dict[str, int]) -> str:
+    return text[span.get("start", 0) : span["end"]]
