@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from export.bundle import BundleDescription, BundleWriteError, exporter_version, write_bundle
 from export.corpus.reader import ParallelFiles, read_spread
+from export.corpus.variation import VariationConfig, vary_all
 from export.errors import CorpusError, RunFolderError, SettingError
 from export.graph.mixed import ProductKind
 from export.graph.network import ARITHMETICS, Network, TrainedModel
@@ -18,6 +20,7 @@ from export.graph.quantize import measure_ranges
 from export.graph.verify import agreement
 from export.training.checkpoint import load_checkpoint
 from export.training.config import DataConfig
+from export.training.text import texts_of
 from service.bundle import Limits, Provenance, Score, file_entry, open_bundle
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
@@ -37,6 +40,9 @@ _EXACT = "fp32"
 
 _AGREEMENT_SENTENCES = 100
 """Of the calibration text, on which int8 is compared with fp32: a few seconds."""
+
+_PLACEHOLDER_SHARE = 0.25
+"""Of the pairs that activations are measured on, those whose names and numbers become placeholders."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -236,11 +242,15 @@ def _imported_ranges(trained: TrainedModel) -> Mapping[str, float]:
 def _calibration_pairs(
     text: _CalibrationText, count: int, tokenizer: SentencePieceTokenizer, limits: Limits
 ) -> list[tuple[list[int], list[int]]]:
-    """Return token ids of sources and targets, EOS last, that the model takes; CorpusError if there are none."""
+    """Return token ids of sources and targets, EOS last, that the model takes; CorpusError if there are none.
+
+    A model with placeholders sees them in place of what is protected, here as in a service.
+    """
     chosen = read_spread(text.files, count=count, max_malformed=text.max_malformed)
+    seen = VariationConfig(placeholders=_PLACEHOLDER_SHARE if tokenizer.placeholders else 0.0)
     pairs = [
         (source, target)
-        for source, target in (tokenizer.encode_pair(pair.source, pair.target) for pair in chosen)
+        for source, target in starmap(tokenizer.encode_pair, vary_all(texts_of(chosen), seen, seed=1, epoch=0))
         if len(source) <= limits.max_source_tokens and len(target) <= limits.max_target_tokens
     ]
     if not pairs:

@@ -54,7 +54,7 @@ def test_a_taught_model_copies_what_it_never_saw(tmp_path: Path, capsys: pytest.
         main(
             [
                 *("bundle", "--checkpoint", str(run), "--output", str(bundle), "--name", "taught", "--version", "1"),
-                *("--source-language", "en", "--target-language", "de", "--precisions", "fp32"),
+                *("--source-language", "en", "--target-language", "de", "--precisions", "int8"),
             ]
         )
         == 0
