@@ -311,6 +311,20 @@ class Translation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DetectedLanguage:
+    """A language that a text may be in."""
+
+    language: str
+    """BCP-47 tag."""
+
+    confidence: float
+    """0 to 1; see `service.translate.detection`."""
+
+    is_served: bool = True
+    """Whether it is translated from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationResult:
     """The answer to one request."""
 
@@ -327,6 +341,9 @@ class TranslationResult:
 
     num_target_tokens: int
     """Over the best hypothesis of all segments, EOS counted."""
+
+    detected_language: DetectedLanguage | None = None
+    """What the texts were taken to be in; None: the request said it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,3 +363,5 @@ class TranslatedSentence:
     model_name: str
     model_version: str
     timings: StageTimings
+    detected_language: DetectedLanguage | None = None
+    """As in `TranslationResult`."""

@@ -62,8 +62,8 @@ class InvalidFieldError(RequestError):
 class UnsupportedFieldError(RequestError):
     """A documented field or method that this server does not implement."""
 
-    def __init__(self, field: str) -> None:
-        super().__init__(field, "is not implemented by this server")
+    def __init__(self, field: str, fault: str = "is not implemented by this server") -> None:
+        super().__init__(field, fault)
 
 
 class ModelNotFoundError(RequestError):

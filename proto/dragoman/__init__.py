@@ -52,7 +52,14 @@ if TYPE_CHECKING:
     )
     from dragoman.models import Glossary, Model, ModelVersion
     from dragoman.requests import DecodingOptions, ProtectionOptions, SamplingOptions, Term, TranslationRequest
-    from dragoman.results import Hypothesis, StreamAnswer, TranslatedSentence, Translation, TranslationResult
+    from dragoman.results import (
+        DetectedLanguage,
+        Hypothesis,
+        StreamAnswer,
+        TranslatedSentence,
+        Translation,
+        TranslationResult,
+    )
 
     __version__: str
     """Version of the installed package; `unknown` in a source tree that is not installed."""
@@ -66,6 +73,7 @@ __all__ = [
     "ChannelSettings",
     "DeadlineExceededError",
     "DecodingOptions",
+    "DetectedLanguage",
     "DragomanError",
     "DrainingError",
     "EngineError",

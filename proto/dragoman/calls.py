@@ -16,11 +16,12 @@ from dragoman.reachability import Reachability
 from dragoman.requests import (
     RequestSettings,
     TranslationRequest,
+    detection_message,
     document_message,
     new_request_id,
     translation_message,
 )
-from dragoman.results import StreamAnswer, TranslatedSentence, TranslationResult
+from dragoman.results import DetectedLanguage, StreamAnswer, TranslatedSentence, TranslationResult
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
@@ -132,6 +133,13 @@ class Calls:
         method, read = self._translation.TranslateStream, StreamAnswer.from_message
         return self._call(method, feed, read, settings, new_request_id(), feed=feed)
 
+    def detect_languages(
+        self, texts: Sequence[str], target_language: str, settings: CallSettings
+    ) -> Call[tuple[tuple[DetectedLanguage, ...], ...]]:
+        """Tell the languages of texts."""
+        message = detection_message(texts, target_language)
+        return self._unary(self._translation.DetectLanguage, message, _detections, settings)
+
     def list_models(self, settings: CallSettings) -> Call[tuple[Model, ...]]:
         """List all models."""
         return self._unary(self._models.ListModels, pb.ListModelsRequest(), _models, settings)
@@ -189,6 +197,10 @@ class Calls:
 
 def _models(response: pb.ListModelsResponse) -> tuple[Model, ...]:
     return tuple(map(Model.from_message, response.models))
+
+
+def _detections(message: pb.DetectLanguageResponse) -> tuple[tuple[DetectedLanguage, ...], ...]:
+    return tuple(tuple(map(DetectedLanguage.from_message, one.languages)) for one in message.detections)
 
 
 def _glossaries(message: pb.ListGlossariesResponse) -> tuple[Glossary, ...]:

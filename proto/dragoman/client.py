@@ -15,7 +15,7 @@ from dragoman.credentials import Metadata
 from dragoman.feed import AsyncRequestFeed, RequestFeed
 from dragoman.models import Glossary, Model
 from dragoman.requests import RequestSettings, TranslationRequest
-from dragoman.results import StreamAnswer, TranslatedSentence, TranslationResult
+from dragoman.results import DetectedLanguage, StreamAnswer, TranslatedSentence, TranslationResult
 
 
 class TranslationClient(SyncConnection):
@@ -43,7 +43,7 @@ class TranslationClient(SyncConnection):
             target_prefixes: what each translation starts with; empty, or one for each text.
             timeout_s: see the class.
             metadata: see the class.
-            **settings: see `RequestSettings`; `source_language` and `target_language` are required.
+            **settings: see `RequestSettings`; `target_language` is required.
 
         Raises:
             DragomanError: if the call does not end with OK.
@@ -82,6 +82,21 @@ class TranslationClient(SyncConnection):
         """
         how = CallSettings(timeout_s=timeout_s, metadata=metadata)
         return answers(self._calls.translate_stream(RequestFeed(requests), how))
+
+    def detect_languages(
+        self,
+        texts: Sequence[str],
+        *,
+        target_language: str = "",
+        timeout_s: float | None = None,
+        metadata: Metadata = (),
+    ) -> tuple[tuple[DetectedLanguage, ...], ...]:
+        """Return for each of 1 to 128 texts what it may be in, the likeliest first; empty if nothing tells.
+
+        With `target_language`, only languages that are translated into it compete.
+        """
+        how = CallSettings(timeout_s=timeout_s, metadata=metadata)
+        return answer(self._calls.detect_languages(texts, target_language, how))
 
     def list_models(self, *, timeout_s: float | None = None, metadata: Metadata = ()) -> tuple[Model, ...]:
         """Return every model the server knows, sorted by name."""
@@ -139,6 +154,18 @@ class AsyncTranslationClient(AsyncConnection):
         """See `TranslationClient.translate_stream`; `requests` is consumed by a task."""
         how = CallSettings(timeout_s=timeout_s, metadata=metadata)
         return awaited_answers(self._calls.translate_stream(AsyncRequestFeed(requests), how))
+
+    async def detect_languages(
+        self,
+        texts: Sequence[str],
+        *,
+        target_language: str = "",
+        timeout_s: float | None = None,
+        metadata: Metadata = (),
+    ) -> tuple[tuple[DetectedLanguage, ...], ...]:
+        """See `TranslationClient.detect_languages`."""
+        how = CallSettings(timeout_s=timeout_s, metadata=metadata)
+        return await awaited_answer(self._calls.detect_languages(texts, target_language, how))
 
     async def list_models(self, *, timeout_s: float | None = None, metadata: Metadata = ()) -> tuple[Model, ...]:
         """See `TranslationClient.list_models`."""

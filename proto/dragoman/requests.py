@@ -143,8 +143,8 @@ class DecodingOptions:
 class RequestSettings(TypedDict, total=False):
     """What goes with the text in every request for a translation."""
 
-    source_language: Required[str]
-    """BCP-47 tag, such as `en`."""
+    source_language: str
+    """BCP-47 tag, such as `en`; default: detected by the server, if it can."""
 
     target_language: Required[str]
     """BCP-47 tag, such as `de`."""
@@ -193,6 +193,12 @@ def document_message(text: str, settings: RequestSettings) -> pb.TranslateDocume
     """
     _check_type("text", text, str)
     return pb.TranslateDocumentRequest(text=text, **_wire_fields(settings))
+
+
+def detection_message(texts: Sequence[str], target_language: str) -> pb.DetectLanguageRequest:
+    """Make the wire message; TypeError if `texts` is one string or holds something else."""
+    _check_strings("texts", texts)
+    return pb.DetectLanguageRequest(texts=texts, target_language=target_language)
 
 
 def new_request_id() -> str:

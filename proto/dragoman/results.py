@@ -218,6 +218,30 @@ class Translation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DetectedLanguage:
+    """A language that a text may be in."""
+
+    language: str
+    """BCP-47 tag."""
+
+    confidence: float
+    """0 to 1, among the languages that are translated from."""
+
+    is_served: bool
+    """Whether it is translated from."""
+
+    @classmethod
+    def from_message(cls, message: pb.DetectedLanguage) -> Self:
+        """Read the wire message."""
+        return cls(language=message.language, confidence=message.confidence, is_served=message.is_served)
+
+
+def _detected(message: pb.TranslateResponse | pb.TranslatedSentence) -> DetectedLanguage | None:
+    is_there = message.HasField("detected_language")
+    return DetectedLanguage.from_message(message.detected_language) if is_there else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationResult(Sequence[Translation]):
     """The answer to one request, a sequence of translations: `result[0].text`."""
 
@@ -230,6 +254,8 @@ class TranslationResult(Sequence[Translation]):
     num_source_tokens: int
     num_target_tokens: int
     request_id: str
+    detected_language: DetectedLanguage | None
+    """What the texts were taken to be in; None: the request named it."""
 
     @overload
     def __getitem__(self, index: int) -> Translation: ...
@@ -254,6 +280,7 @@ class TranslationResult(Sequence[Translation]):
             num_source_tokens=message.num_source_tokens,
             num_target_tokens=message.num_target_tokens,
             request_id=message.request_id,
+            detected_language=_detected(message),
         )
 
 
@@ -305,6 +332,8 @@ class TranslatedSentence:
     model_version: str
     timings: StageTimings
     request_id: str
+    detected_language: DetectedLanguage | None
+    """What the document was taken to be in; None: the request named it."""
 
     @classmethod
     def from_message(cls, message: pb.TranslatedSentence) -> Self:
@@ -319,4 +348,5 @@ class TranslatedSentence:
             model_version=message.model_version,
             timings=StageTimings.from_message(message.timings),
             request_id=message.request_id,
+            detected_language=_detected(message),
         )

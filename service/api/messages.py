@@ -32,6 +32,9 @@ from service.translate.options import (
 MAX_LANGUAGE_CHARACTERS = 35
 """The longest tag that RFC 5646, section 4.4.1, asks programs to take."""
 
+MAX_DETECTED_CHARACTERS = 10_000
+"""Of a text whose language is asked for."""
+
 MAX_LISTED_PAIRS = 256
 """Of a version's language pairs, which are not told one by one if there are more."""
 
@@ -107,7 +110,7 @@ def _from_request(
     texts: tuple[str, ...],
     target_prefixes: tuple[str, ...],
 ) -> requests.TranslationRequest:
-    _check_length("source_language", message.source_language, at_least=1, at_most=MAX_LANGUAGE_CHARACTERS)
+    _check_length("source_language", message.source_language, at_least=0, at_most=MAX_LANGUAGE_CHARACTERS)
     _check_length("target_language", message.target_language, at_least=1, at_most=MAX_LANGUAGE_CHARACTERS)
     _check_length("model", message.model, at_least=0, at_most=MAX_NAME_CHARACTERS)
     check_request_id(message.request_id)
@@ -222,6 +225,7 @@ def to_translate_response(result: datatypes.TranslationResult, *, request_id: st
         num_source_tokens=result.num_source_tokens,
         num_target_tokens=result.num_target_tokens,
         request_id=request_id,
+        detected_language=_to_detected(result.detected_language) if result.detected_language else None,
     )
 
 
@@ -242,7 +246,35 @@ def to_translated_sentence(
         model_version=sentence.model_version,
         timings=_to_timings(sentence.timings),
         request_id=request_id,
+        detected_language=_to_detected(sentence.detected_language) if sentence.detected_language else None,
     )
+
+
+def from_detect_language_request(message: pb.DetectLanguageRequest) -> tuple[tuple[str, ...], str]:
+    """Return texts and target language; InvalidFieldError if there are too many, none, or one is too long."""
+    _check_number("texts", len(message.texts), MAX_TEXTS)
+    if not message.texts:
+        raise InvalidFieldError("texts", "a list of 0", f"1 to {MAX_TEXTS} texts")
+    for index, text in enumerate(message.texts):
+        _check_length(f"texts[{index}]", text, at_least=0, at_most=MAX_DETECTED_CHARACTERS)
+    _check_length("target_language", message.target_language, at_least=0, at_most=MAX_LANGUAGE_CHARACTERS)
+    return tuple(message.texts), message.target_language
+
+
+def to_detect_language_response(
+    detections: Iterable[Sequence[datatypes.DetectedLanguage]],
+) -> pb.DetectLanguageResponse:
+    """Return the languages of texts as the caller gets them."""
+    return pb.DetectLanguageResponse(
+        detections=[
+            pb.LanguageDetection(languages=[_to_detected(language) for language in languages])
+            for languages in detections
+        ]
+    )
+
+
+def _to_detected(detected: datatypes.DetectedLanguage) -> pb.DetectedLanguage:
+    return pb.DetectedLanguage(language=detected.language, confidence=detected.confidence, is_served=detected.is_served)
 
 
 def _to_translation(translation: datatypes.Translation) -> pb.Translation:

@@ -14,6 +14,7 @@ from service.api import messages
 from service.api.calls import Call
 from service.api.settings import GrpcSettings
 from service.api.streams import RequestStream, ResponseStream
+from service.datatypes import Priority
 from service.errors import DeadlineExceededError
 from service.models.glossaries import GlossaryRepository
 from service.models.repository import ModelRepository
@@ -64,6 +65,14 @@ class TranslationServicer(pb_grpc.TranslationServiceServicer):
         translate = partial(self._translated, deadline_s=self._clock() + allowed_s)
         async with ended_after(allowed_s):
             await requests.answer_all(translate, max_unanswered=self._settings.max_stream_requests)
+
+    async def DetectLanguage(self, request: pb.DetectLanguageRequest, call: Call) -> pb.DetectLanguageResponse:
+        """Tell the languages of texts."""
+        texts, target_language = messages.from_detect_language_request(request)
+        deadline_s = self._clock() + self._settings.allowed_s(call.time_remaining())
+        context = call.request_context(deadline_s=deadline_s, priority=Priority.INTERACTIVE)
+        detected = await self._translator.detect_languages(texts, context, target_language=target_language)
+        return messages.to_detect_language_response(detected)
 
     async def _translated(self, request: pb.TranslateRequest, call: Call, *, deadline_s: float) -> pb.TranslateResponse:
         wanted = messages.from_translate_request(request)

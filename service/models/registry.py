@@ -210,6 +210,21 @@ class ModelRegistry:
             raise self._unavailable(serving)
         return _model(entry, pair)
 
+    def source_languages(self, model: str, target_language: str) -> tuple[str, ...]:
+        """Return from which languages requests are translated; see `ModelRepository.source_languages`."""
+        targets = language_lookup("target_language", target_language) if target_language else ()
+        entries = [self._chosen(parse_reference(model))] if model else self._served()
+        known = [entry.languages for entry in entries]
+        found = {
+            source
+            for languages in known
+            for source in languages.sources
+            if not targets or any(languages.find(source.lower(), target) for target in targets)
+        }
+        if not found:
+            raise ModelNotFoundError("target_language", target_language, _available_pairs(known, ()))
+        return tuple(sorted(found))
+
     def _served(self) -> list[Entry]:
         return [entry for entry in self.entries.values() if _has_served(entry)]
 

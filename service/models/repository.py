@@ -131,6 +131,13 @@ class ModelRepository:
         """
         return self._lifecycle.registry.resolve(model, source_language, target_language)
 
+    def source_languages(self, model: str, target_language: str) -> tuple[str, ...]:
+        """Return from which languages requests are translated into a language, or into any if it is empty, sorted.
+
+        `model` is as in `resolve`. Raises as `resolve`, if there are none.
+        """
+        return self._lifecycle.registry.source_languages(model, target_language)
+
     def list_models(self) -> tuple[ModelStatus, ...]:
         """Return all models: by name, the latest version of each first."""
         return tuple(self._lifecycle.registry.statuses())

@@ -5,13 +5,16 @@ worked on, in a thread of its own when there is much of it, so that the event lo
 """
 
 import asyncio
+import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from service.datatypes import (
+    DetectedLanguage,
     SearchConfig,
     Segment,
     SegmentResult,
@@ -20,13 +23,14 @@ from service.datatypes import (
     TranslationResult,
     TranslationWarning,
 )
-from service.errors import GlossaryNotFoundError, RetryableError
+from service.errors import GlossaryNotFoundError, InvalidFieldError, RetryableError, UnsupportedFieldError
 from service.requests import RequestContext, TranslationRequest
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import trace_segments
 from service.text.documents import TextPlan, TranslatedDocument
 from service.text.pipeline import TextModel, TextPipeline
 from service.text.protection import TermMatcher
+from service.translate.detection import LanguageDetector, chosen_language
 from service.translate.document_window import DocumentWindow, Futures, ended, results_of, segment_cost
 from service.translate.options import (
     TextBudget,
@@ -46,6 +50,8 @@ _INLINE_CHARACTERS = 2000
 
 _INLINE_TOKENS = 1000
 """Likewise the source tokens of a sentence of a document, times its hypotheses, when they are put together."""
+
+_NOT_INSTALLED = "languages cannot be detected here: pip install 'dragoman[detect]'"
 
 _CHARACTERS_PER_TOKEN = 8
 """What a long text costs before it is looked at; ordinary text has more tokens, so it costs no more at last."""
@@ -137,6 +143,9 @@ class ModelSource(Protocol):
     def resolve(self, model: str, source_language: str, target_language: str) -> ServingModel:
         """Return the model that answers; RequestError if there is none."""
 
+    def source_languages(self, model: str, target_language: str) -> Collection[str]:
+        """Return from which languages a model, or any, translates into a language, or into any; see `resolve`."""
+
 
 class GlossarySource(Protocol):
     """Knows the named glossaries."""
@@ -160,7 +169,9 @@ class Translator:
         draw_seed: Callable[[], int] = new_seed,
         quota: Quota | None = None,
         glossaries: GlossarySource | None = None,
+        detector: LanguageDetector | None = None,
     ) -> None:
+        self._detector = detector or LanguageDetector()
         self._models = models
         self._glossaries = glossaries
         self._metrics = metrics
@@ -185,6 +196,10 @@ class Translator:
             DeadlineExceededError: if the deadline passes first.
             EngineError: if a sentence could not be decoded.
         """
+        detected = None
+        if not request.source_language:
+            detected = await self._detected_source(request, context)
+            request = replace(request, source_language=detected.language)
         budget = TextBudget(request.options, self._limits)
         model, pipeline = self._prepare(request, context, budget)
         num_characters = sum(map(len, request.texts))
@@ -214,6 +229,7 @@ class Translator:
             timings=_longest_timings(results, text_s=split_s + join_s),
             num_source_tokens=num_source_tokens(segments),
             num_target_tokens=sum(len(result.hypotheses[0].token_ids) for result in results),
+            detected_language=detected,
         )
         context.access_record.add_result(result)
         return result
@@ -228,6 +244,10 @@ class Translator:
                 later on, the document waits.
         """
         began_s = self._clock()
+        detected = None
+        if not request.source_language:
+            detected = await self._detected_source(request, context)
+            request = replace(request, source_language=detected.language)
         budget = TextBudget(request.options, self._limits, is_document=True)
         run = partial(self._threads.run, context.caller, cancel=budget.cancel)
         model, pipeline = self._prepare(request, context, budget, is_document=True)
@@ -259,11 +279,47 @@ class Translator:
                 trace_segments(
                     context.trace, submitted_s=in_work.submitted_s, segments=in_work.segments, results=results
                 )
-                yield sentence
+                yield replace(sentence, detected_language=detected) if detected else sentence
         finally:
             budget.cancel()
             window.cancel()
             self._metrics.text_seconds.observe(document.text_s, context.trace.exemplar)
+
+    async def detect_languages(
+        self, texts: Sequence[str], context: RequestContext, *, model: str = "", target_language: str = ""
+    ) -> list[tuple[DetectedLanguage, ...]]:
+        """Return for each text what it may be in, the likeliest first; empty if there is nothing to go by.
+
+        Args:
+            texts: of each the beginning is looked at.
+            context: of the call.
+            model: as in a request; empty: any.
+            target_language: into which the languages must be translated to compete; empty: any.
+
+        Raises:
+            UnsupportedFieldError: if what detects languages is not installed.
+            RequestError: if there is no such model, or nothing is translated into the target language.
+        """
+        if not self._detector.is_available:
+            raise UnsupportedFieldError("DetectLanguage", f"is not implemented by this server: {_NOT_INSTALLED}")
+        served = self._models.source_languages(model, target_language)
+        is_left = threading.Event()
+
+        def detect() -> list[tuple[DetectedLanguage, ...]]:
+            return [self._detector.detect(text, served) for text in texts if not is_left.is_set()]
+
+        return await self._threads.run(context.caller, detect, cancel=is_left.set)
+
+    async def _detected_source(self, request: TranslationRequest, context: RequestContext) -> DetectedLanguage:
+        """Return the language of all texts of a request that names none; InvalidFieldError if it cannot be told."""
+        if not self._detector.is_available:
+            raise InvalidFieldError("source_language", f"absent, and {_NOT_INSTALLED}", "given")
+        began_s = self._clock()
+        (candidates,) = await self.detect_languages(
+            ["\n".join(request.texts)], context, model=request.model, target_language=request.target_language
+        )
+        context.trace.add("text.detect", began_s=began_s, ended_s=self._clock())
+        return chosen_language(candidates)
 
     def _prepare(
         self, request: TranslationRequest, context: RequestContext, budget: TextBudget, *, is_document: bool = False

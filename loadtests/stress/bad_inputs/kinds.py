@@ -227,6 +227,8 @@ def _name(draw: Draw, of: str, most: int) -> str:
 def languages(draw: Draw) -> BadInput:
     """A language tag that is none, that the server does not have, or that is longer than tags are."""
     name, tag = draw.choice(("source_language", "target_language")), _name(draw, "language", 35)
+    if name == "source_language":
+        tag = tag or "-"  # an empty one is detected
     fields: dict[str, Any] = {name: tag}
     return draw.request("A man.", expected=_UNKNOWN_NAME if 1 <= len(tag) <= 35 else invalid(name), **fields)
 

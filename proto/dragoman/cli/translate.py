@@ -16,6 +16,7 @@ from dragoman.results import Translation, TranslationWarning
 
 _BATCH_TEXTS = 64  # of standard input per call; a server takes 128 at most
 _DOCUMENT_TIMEOUT_S = 600.0
+_DETECTED = "auto"
 
 
 def add_parser(commands: Any) -> None:
@@ -42,7 +43,9 @@ def add_parser(commands: Any) -> None:
     )
     files.add_argument("--dry-run", action="store_true", help="only count what there is to translate")
     add_target_flags(parser)
-    parser.add_argument("--source-language", default="en", metavar="TAG", help="BCP-47 tag (%(default)s)")
+    parser.add_argument(
+        "--source-language", default="en", metavar="TAG", help="BCP-47 tag (%(default)s); auto: detected by the server"
+    )
     parser.add_argument("--target-language", default="de", metavar="TAG", help="BCP-47 tag (%(default)s)")
     parser.add_argument(
         "--model", default="", metavar="NAME[/VERSION|@LABEL]", help="default: that of the language pair"
@@ -159,7 +162,7 @@ def _print_outcome(plan: Plan, outcome: Outcome) -> None:
 
 def _request(arguments: argparse.Namespace) -> RequestSettings:
     return {
-        "source_language": arguments.source_language,
+        "source_language": "" if arguments.source_language == _DETECTED else arguments.source_language,
         "target_language": arguments.target_language,
         "model": arguments.model,
         "options": _options(arguments),

@@ -226,7 +226,7 @@ class SamplingOptions(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class TranslateResponse(_message.Message):
-    __slots__ = ("translations", "model_name", "model_version", "timings", "num_source_tokens", "num_target_tokens", "request_id", "error")
+    __slots__ = ("translations", "model_name", "model_version", "timings", "num_source_tokens", "num_target_tokens", "request_id", "error", "detected_language")
     TRANSLATIONS_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -235,6 +235,7 @@ class TranslateResponse(_message.Message):
     NUM_TARGET_TOKENS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    DETECTED_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     translations: _containers.RepeatedCompositeFieldContainer[Translation]
     model_name: str
     model_version: str
@@ -243,7 +244,8 @@ class TranslateResponse(_message.Message):
     num_target_tokens: int
     request_id: str
     error: _status_pb2.Status
-    def __init__(self, translations: _Optional[_Iterable[_Union[Translation, _Mapping]]] = ..., model_name: _Optional[str] = ..., model_version: _Optional[str] = ..., timings: _Optional[_Union[StageTimings, _Mapping]] = ..., num_source_tokens: _Optional[int] = ..., num_target_tokens: _Optional[int] = ..., request_id: _Optional[str] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+    detected_language: DetectedLanguage
+    def __init__(self, translations: _Optional[_Iterable[_Union[Translation, _Mapping]]] = ..., model_name: _Optional[str] = ..., model_version: _Optional[str] = ..., timings: _Optional[_Union[StageTimings, _Mapping]] = ..., num_source_tokens: _Optional[int] = ..., num_target_tokens: _Optional[int] = ..., request_id: _Optional[str] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., detected_language: _Optional[_Union[DetectedLanguage, _Mapping]] = ...) -> None: ...
 
 class Translation(_message.Message):
     __slots__ = ("hypotheses", "sentences", "warnings")
@@ -362,7 +364,7 @@ class TranslateDocumentRequest(_message.Message):
     def __init__(self, text: _Optional[str] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., model: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., priority: _Optional[_Union[Priority, str]] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class TranslatedSentence(_message.Message):
-    __slots__ = ("index", "text", "hypotheses", "sentence", "warnings", "model_name", "model_version", "timings", "request_id")
+    __slots__ = ("index", "text", "hypotheses", "sentence", "warnings", "model_name", "model_version", "timings", "request_id", "detected_language")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
@@ -372,6 +374,7 @@ class TranslatedSentence(_message.Message):
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    DETECTED_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     index: int
     text: str
     hypotheses: _containers.RepeatedCompositeFieldContainer[Hypothesis]
@@ -381,7 +384,38 @@ class TranslatedSentence(_message.Message):
     model_version: str
     timings: StageTimings
     request_id: str
-    def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., sentence: _Optional[_Union[Sentence, _Mapping]] = ..., warnings: _Optional[_Iterable[_Union[TranslationWarning, _Mapping]]] = ..., model_name: _Optional[str] = ..., model_version: _Optional[str] = ..., timings: _Optional[_Union[StageTimings, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    detected_language: DetectedLanguage
+    def __init__(self, index: _Optional[int] = ..., text: _Optional[str] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., sentence: _Optional[_Union[Sentence, _Mapping]] = ..., warnings: _Optional[_Iterable[_Union[TranslationWarning, _Mapping]]] = ..., model_name: _Optional[str] = ..., model_version: _Optional[str] = ..., timings: _Optional[_Union[StageTimings, _Mapping]] = ..., request_id: _Optional[str] = ..., detected_language: _Optional[_Union[DetectedLanguage, _Mapping]] = ...) -> None: ...
+
+class DetectLanguageRequest(_message.Message):
+    __slots__ = ("texts", "target_language")
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    target_language: str
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., target_language: _Optional[str] = ...) -> None: ...
+
+class DetectLanguageResponse(_message.Message):
+    __slots__ = ("detections",)
+    DETECTIONS_FIELD_NUMBER: _ClassVar[int]
+    detections: _containers.RepeatedCompositeFieldContainer[LanguageDetection]
+    def __init__(self, detections: _Optional[_Iterable[_Union[LanguageDetection, _Mapping]]] = ...) -> None: ...
+
+class LanguageDetection(_message.Message):
+    __slots__ = ("languages",)
+    LANGUAGES_FIELD_NUMBER: _ClassVar[int]
+    languages: _containers.RepeatedCompositeFieldContainer[DetectedLanguage]
+    def __init__(self, languages: _Optional[_Iterable[_Union[DetectedLanguage, _Mapping]]] = ...) -> None: ...
+
+class DetectedLanguage(_message.Message):
+    __slots__ = ("language", "confidence", "is_served")
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    IS_SERVED_FIELD_NUMBER: _ClassVar[int]
+    language: str
+    confidence: float
+    is_served: bool
+    def __init__(self, language: _Optional[str] = ..., confidence: _Optional[float] = ..., is_served: _Optional[bool] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()

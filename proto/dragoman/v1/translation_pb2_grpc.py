@@ -52,6 +52,11 @@ class TranslationServiceStub:
                 request_serializer=dragoman_dot_v1_dot_translation__pb2.TranslateRequest.SerializeToString,
                 response_deserializer=dragoman_dot_v1_dot_translation__pb2.TranslateResponse.FromString,
                 _registered_method=True)
+        self.DetectLanguage = channel.unary_unary(
+                '/dragoman.v1.TranslationService/DetectLanguage',
+                request_serializer=dragoman_dot_v1_dot_translation__pb2.DetectLanguageRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_translation__pb2.DetectLanguageResponse.FromString,
+                _registered_method=True)
 
 
 class TranslationServiceServicer:
@@ -88,6 +93,13 @@ class TranslationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DetectLanguage(self, request, context):
+        """Tells which language each of some texts is in. UNIMPLEMENTED if the server has nothing to detect languages with.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TranslationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -105,6 +117,11 @@ def add_TranslationServiceServicer_to_server(servicer, server):
                     servicer.TranslateStream,
                     request_deserializer=dragoman_dot_v1_dot_translation__pb2.TranslateRequest.FromString,
                     response_serializer=dragoman_dot_v1_dot_translation__pb2.TranslateResponse.SerializeToString,
+            ),
+            'DetectLanguage': grpc.unary_unary_rpc_method_handler(
+                    servicer.DetectLanguage,
+                    request_deserializer=dragoman_dot_v1_dot_translation__pb2.DetectLanguageRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_translation__pb2.DetectLanguageResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -189,6 +206,33 @@ class TranslationService:
             '/dragoman.v1.TranslationService/TranslateStream',
             dragoman_dot_v1_dot_translation__pb2.TranslateRequest.SerializeToString,
             dragoman_dot_v1_dot_translation__pb2.TranslateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DetectLanguage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.TranslationService/DetectLanguage',
+            dragoman_dot_v1_dot_translation__pb2.DetectLanguageRequest.SerializeToString,
+            dragoman_dot_v1_dot_translation__pb2.DetectLanguageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -26,12 +26,12 @@ _LANGUAGE = {"type": "string", "minLength": 1, "maxLength": MAX_LANGUAGE_CHARACT
 _REQUIRED: Mapping[str, dict[str, Any]] = {
     "texts": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": options.MAX_TEXTS},
     "text": {"type": "string", "minLength": 1},
-    "sourceLanguage": _LANGUAGE,
     "targetLanguage": _LANGUAGE,
 }
 """Fields without which a request is refused, by their names in JSON."""
 
 _RANGES: Mapping[str, dict[str, float]] = {
+    "sourceLanguage": {"maxLength": MAX_LANGUAGE_CHARACTERS},
     "beamSize": {"minimum": 1, "maximum": options.MAX_BEAM_SIZE},
     "numHypotheses": {"minimum": 1, "maximum": options.MAX_BEAM_SIZE},
     "lengthPenalty": {"minimum": 0, "maximum": options.MAX_LENGTH_PENALTY},
@@ -140,11 +140,12 @@ _HEADERS = [
 def openapi_document() -> dict[str, Any]:
     """Return the document."""
     schemas: dict[str, Any] = {"Problem": _PROBLEM, "Languages": _LANGUAGES}
-    for request in (pb.TranslateRequest, pb.TranslateDocumentRequest):
+    for request in (pb.TranslateRequest, pb.TranslateDocumentRequest, pb.DetectLanguageRequest):
         _add_message(schemas, request.DESCRIPTOR, is_request=True)
     for response in (
         pb.TranslateResponse,
         pb.TranslatedSentence,
+        pb.DetectLanguageResponse,
         pb.ListModelsResponse,
         pb.GetModelResponse,
         pb.ListGlossariesResponse,
@@ -167,6 +168,10 @@ def openapi_document() -> dict[str, Any]:
             "/v1/translate/document": {
                 "post": _posting("TranslateDocument", "Translate one long text", "TranslateDocumentRequest")
                 | _answered({"text/event-stream": {"schema": _EVENT}}, _POST_FAILURES)
+            },
+            "/v1/detect": {
+                "post": _posting("DetectLanguage", "Tell which language each text is in", "DetectLanguageRequest")
+                | _answered(_json("DetectLanguageResponse"), _POST_FAILURES)
             },
             "/v1/models": {
                 "get": _reading("ListModels", "List all models")
@@ -226,7 +231,8 @@ def _add_message(schemas: dict[str, Any], descriptor: Any, *, is_request: bool) 
     }
     if is_request:
         schema["additionalProperties"] = False
-        required = [name for name in schema["properties"] if name in _REQUIRED]
+        is_optional = {"targetLanguage"} if descriptor is pb.DetectLanguageRequest.DESCRIPTOR else set[str]()
+        required = [name for name in schema["properties"] if name in _REQUIRED.keys() - is_optional]
         schema["properties"].update({name: _REQUIRED[name] for name in required})
     else:
         required = [field.json_name for field in descriptor.fields if field.is_repeated or not field.has_presence]

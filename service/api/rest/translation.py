@@ -60,7 +60,11 @@ class TranslationApi(HttpApi):
 
     def routes(self) -> list[Route]:
         """Return what to add to the application."""
-        posted = {"/v1/translate": self._translate, "/v1/translate/document": self._stream_document}
+        posted = {
+            "/v1/translate": self._translate,
+            "/v1/translate/document": self._stream_document,
+            "/v1/detect": self._detect_language,
+        }
         read = {
             "/v1/models": self._list_models,
             "/v1/models/{model:path}": self._get_model,
@@ -84,6 +88,16 @@ class TranslationApi(HttpApi):
             call.agree_on_id(request)
             async with ended_after(self._settings.allowed_s(call.time_remaining())):
                 return await serialized_json(await self._translation.Translate(request, call))
+
+        await _send(await self._pipeline.answer(call, respond, as_status), call, context)
+
+    async def _detect_language(self, context: HttpContext) -> None:
+        call = self._pipeline.start(f"/{TRANSLATION_SERVICE}/DetectLanguage", context)
+
+        async def respond(raw_request: bytes) -> bytes:
+            request = await parsed_json(raw_request, pb.DetectLanguageRequest)
+            async with ended_after(self._settings.allowed_s(call.time_remaining())):
+                return await serialized_json(await self._translation.DetectLanguage(request, call))
 
         await _send(await self._pipeline.answer(call, respond, as_status), call, context)
 

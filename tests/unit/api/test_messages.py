@@ -187,7 +187,6 @@ def test_an_unknown_priority_is_the_callers_mistake() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("source_language", ""),
         ("source_language", "x" * 36),
         ("target_language", ""),
         ("target_language", "x" * 36),

@@ -5,6 +5,7 @@ from dragoman.models import EvaluationScore, LanguageGroup, LanguagePair, Model,
 from dragoman.results import (
     AlignmentLink,
     CrossAttention,
+    DetectedLanguage,
     Hypothesis,
     Sentence,
     Span,
@@ -63,6 +64,7 @@ RESPONSE = pb.TranslateResponse(
     num_source_tokens=3,
     num_target_tokens=3,
     request_id="r-1",
+    detected_language=pb.DetectedLanguage(language="en", confidence=0.75, is_served=True),
 )
 
 RESULT = TranslationResult(
@@ -106,6 +108,7 @@ RESULT = TranslationResult(
     num_source_tokens=3,
     num_target_tokens=3,
     request_id="r-1",
+    detected_language=DetectedLanguage(language="en", confidence=0.75, is_served=True),
 )
 
 MODEL_MESSAGE = pb.Model(

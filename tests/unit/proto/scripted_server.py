@@ -55,6 +55,9 @@ class ScriptedService(
     def TranslateStream(self, request_iterator: Any, context: Any) -> Any:
         return self._play(request_iterator, context)
 
+    def DetectLanguage(self, request: pb.DetectLanguageRequest, context: Any) -> Any:
+        return self._play(request, context)
+
     def ListModels(self, request: pb.ListModelsRequest, context: Any) -> Any:
         return self._play(request, context)
 

@@ -18,6 +18,8 @@ TYPED_MESSAGES = [
     (results.TranslationWarning, pb.TranslationWarning),
     (results.Translation, pb.Translation),
     (results.TranslatedSentence, pb.TranslatedSentence),
+    (results.DetectedLanguage, pb.DetectedLanguage),
+    (models.LanguageGroup, pb.LanguageGroup),
     (models.LanguagePair, pb.LanguagePair),
     (models.ModelLimits, pb.ModelLimits),
     (models.EvaluationScore, pb.EvaluationScore),
@@ -51,6 +53,7 @@ def test_what_is_absent_on_the_wire_is_none() -> None:
 
     assert warning.sentence_index is None
     assert sentence.sentence is None
+    assert sentence.detected_language is None
 
 
 def test_an_index_of_zero_is_not_absent() -> None:

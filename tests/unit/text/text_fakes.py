@@ -175,3 +175,6 @@ class FakeModel:
     def resolve(self, model: str, source_language: str, target_language: str) -> "FakeModel":
         self.resolved = (model, source_language, target_language)
         return self
+
+    def source_languages(self, model: str, target_language: str) -> Sequence[str]:
+        return ("en", "fr")

@@ -1,0 +1,87 @@
+"""The language of texts is detected, by all ways to ask for it."""
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+from dragoman import TranslationClient
+from dragoman.v1 import translation_pb2 as pb
+
+from tests.integration.running_server import refusal, running_server
+from tests.tiny_bundle import SENTENCES, build_tiny_bundle
+
+ENGLISH, GERMAN = SENTENCES[2], SENTENCES[6]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("models")
+    for source, target in (("en", "de"), ("de", "fr"), ("fr", "de")):
+        build_tiny_bundle(
+            directory / f"{source}-{target}" / "1",
+            name=f"{source}-{target}",
+            source_language=source,
+            target_language=target,
+            precisions=("fp32",),
+        )
+    return directory
+
+
+async def test_a_request_without_a_source_language_is_answered_with_the_one_detected(models: Path) -> None:
+    async with running_server(models) as server:
+        answer = await server.translate(ENGLISH, source_language="")
+        same = await server.translate(ENGLISH)
+        document = pb.TranslateDocumentRequest(text=ENGLISH, target_language="de")
+        sentences = [each async for each in server.translation.TranslateDocument(document)]
+        unserved = await refusal(server.translate(GERMAN, source_language=""))
+        named = await refusal(server.translate(GERMAN, source_language="", model="en-de"))
+
+    assert (answer.detected_language.language, answer.model_name) == ("en", "en-de")
+    assert answer.detected_language.confidence > 0.9
+    assert answer.translations == same.translations
+    assert not same.HasField("detected_language")
+    assert [each.detected_language.language for each in sentences] == ["en"]
+    for refused in (unserved, named):
+        assert (refused.code, refused.fields) == (grpc.StatusCode.INVALID_ARGUMENT.name, ["source_language"])
+        assert "de (1.00, not served)" in refused.message
+
+
+async def test_the_languages_of_texts_are_told_over_grpc_and_http(models: Path) -> None:
+    async with running_server(models) as server:
+        request = pb.DetectLanguageRequest(texts=[ENGLISH, GERMAN, "12345"])
+        detected = await server.translation.DetectLanguage(request)
+        request.target_language = "fr"
+        into_french = await server.translation.DetectLanguage(request)
+        refused = [
+            await refusal(server.translation.DetectLanguage(pb.DetectLanguageRequest(**fields)))
+            for fields in ({}, {"texts": ["a" * 10_001]}, {"texts": ["a"], "target_language": "tlh"})
+        ]
+        async with httpx.AsyncClient(trust_env=False) as client:
+            url = f"http://127.0.0.1:{server.ports.http_port}/v1/detect"
+            told = (await client.post(url, json={"texts": [GERMAN]})).json()
+
+    found = [[(each.language, each.is_served) for each in one.languages][:1] for one in detected.detections]
+    assert found[:2] == [[("en", True)], [("de", True)]]
+    assert [each.language for each in into_french.detections[1].languages] == ["de"]
+    assert into_french.detections[0].languages[0].language == "en"
+    assert not into_french.detections[0].languages[0].is_served
+    assert [one.fields for one in refused] == [["texts"], ["texts[0]"], ["target_language"]]
+    assert told["detections"][0]["languages"][0]["language"] == "de"
+
+
+async def test_the_client_detects(models: Path) -> None:
+    async with running_server(models) as server:
+
+        def ask() -> tuple[str, float]:
+            with TranslationClient(f"127.0.0.1:{server.port}") as client:
+                (languages,) = client.detect_languages([ENGLISH])
+                result = client.translate([ENGLISH], target_language="de")
+                assert result.detected_language is not None
+                return languages[0].language, result.detected_language.confidence
+
+        language, confidence = await asyncio.to_thread(ask)
+
+    assert language == "en"
+    assert confidence > 0.9
