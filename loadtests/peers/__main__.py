@@ -19,6 +19,7 @@ _MODULES: Final = {
     "load": ("load", "prepare"),
     "serve": ("serve",),
     "device": ("parity", "floor"),
+    "kernels": ("kernels",),
     "gpu": ("gpu",),
     "training": ("train",),
 }

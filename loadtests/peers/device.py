@@ -1,8 +1,10 @@
 """What the engine gives on a device: `parity` with 32-bit floats on the CPU, and `floor`, the least time of a step."""
 
 import argparse
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from statistics import median
 from typing import Final
@@ -14,7 +16,16 @@ from loadtests.machine import num_cores
 from loadtests.peers import work
 from loadtests.peers.models import prepare_model
 from loadtests.peers.shares import started_batch
-from loadtests.peers.systems import GPU_PRECISIONS, Device, ModelFiles, Output, SystemSettings, add_gpu, open_system
+from loadtests.peers.systems import (
+    GPU_PRECISIONS,
+    Device,
+    ModelFiles,
+    Output,
+    Precision,
+    SystemSettings,
+    add_gpu,
+    open_system,
+)
 from loadtests.report import figures_line
 from service.bundle import Architecture
 from service.decoding.step_model import StepModel
@@ -58,20 +69,24 @@ def _run_parity(model: str, arguments: argparse.Namespace) -> int:
     sources, decode, search = work.encode(bundle, texts), open_tokenizer(bundle).decode, work.USUAL
     exact = open_system(files, SystemSettings(peer="dragoman", precision="fp32", num_threads=num_cores()))
     expected = exact.translate(sources, search, batch_size=_BATCH_SIZE)
-    tested = open_system(files, SystemSettings(peer="dragoman", precision="fp16", device=gpu, num_threads=num_cores()))
-    found = tested.translate(sources, search, batch_size=_BATCH_SIZE)
     few = work.sample(range(len(sources)), _NUM_ALONE)
-    alone = [tested.translate([sources[index]], search, batch_size=1)[0] for index in few]
 
     def bleu(outputs: Sequence[Output]) -> float | None:
         return work.bleu([decode(output.token_ids) for output in outputs], references) if references else None
 
-    scores = {"bleu": bleu(found), "bleu_fp32": bleu(expected)}
-    equal = work.share_of_equal(*([output.token_ids for output in outputs] for outputs in (found, expected)))
-    same_bits = sum(one == found[index] for one, index in zip(alone, few, strict=True))
-    told = {"device": gpu, "set": name, "sentences": len(sources), "equal_hypotheses": f"{equal:.4f}"}
-    told |= {key: f"{value:.2f}" for key, value in scores.items() if value is not None}
-    print(figures_line("parity", {**told, "same_bits_alone_and_in_company": f"{same_bits}/{len(few)}"}), flush=True)
+    precisions: Sequence[Precision] = ("fp16", "fp32") if gpu == "cuda" else ("fp16",)
+    for precision in precisions:  # TF32 stays off, as it is unless a server is told
+        own = SystemSettings(peer="dragoman", precision=precision, device=gpu, num_threads=num_cores())
+        tested = open_system(files, own)
+        found = tested.translate(sources, search, batch_size=_BATCH_SIZE)
+        alone = [tested.translate([sources[index]], search, batch_size=1)[0] for index in few]
+        scores = {"bleu": bleu(found), "bleu_fp32": bleu(expected)}
+        equal = work.share_of_equal(*([output.token_ids for output in outputs] for outputs in (found, expected)))
+        same_bits = sum(one == found[index] for one, index in zip(alone, few, strict=True))
+        told = {"device": gpu, "set": name, "sentences": len(sources), "equal_hypotheses": f"{equal:.4f}"}
+        told |= {key: f"{value:.2f}" for key, value in scores.items() if value is not None}
+        told |= {"same_bits_alone_and_in_company": f"{same_bits}/{len(few)}", "precision": precision}
+        print(figures_line("parity", told), flush=True)
     return 0
 
 
@@ -79,21 +94,25 @@ def _run_floor(model: str, arguments: argparse.Namespace) -> int:
     """Measure the bandwidth of the device and the time of a step, and print; return the exit code."""
     gpu: Device = arguments.gpu
     precision, bundle = GPU_PRECISIONS[gpu], _files(model, arguments).open()
-    decoder = open_step_model(bundle, RuntimeSettings(device=gpu, precision=precision))
+    settings = RuntimeSettings(device=gpu, precision=precision)
     bytes_per_s = copy_bandwidth(gpu, _COPIED_BYTES[gpu])
     told = {"device": gpu, "precision": precision, "copied_gb": f"{_COPIED_BYTES[gpu] / 1e9:.2f}"}
     print(figures_line("bandwidth", {**told, "gb_per_s": f"{bytes_per_s / 1e9:.1f}"}), flush=True)
-    for size in arguments.batch_sizes:
-        step_s = step_time_s(decoder, size)
-        weights, caches = step_bytes(bundle.manifest.architecture, size, item_bytes=_ITEM_BYTES[precision])
-        floor_s = (weights + caches) / bytes_per_s
-        times = {
-            "step_ms": f"{1000 * step_s:.3f}",
-            "floor_ms": f"{1000 * floor_s:.3f}",
-            "share": f"{floor_s / step_s:.3f}",
-        }
-        sizes = {"weights_mb": f"{weights / 1e6:.1f}", "caches_mb": f"{caches / 1e6:.1f}"}
-        print(figures_line("floor", {"device": gpu, "batch": size, **times, **sizes}), flush=True)
+    for captures in (False, True) if gpu == "cuda" else (False,):
+        decoder = open_step_model(bundle, settings.model_copy(update={"cuda_graphs": str(captures)}))
+        for size in arguments.batch_sizes:
+            step_s, of_two_s = step_time_s(decoder, size), step_time_of_two_s(decoder, size)
+            weights, caches = step_bytes(bundle.manifest.architecture, size, item_bytes=_ITEM_BYTES[precision])
+            floor_s = (weights + caches) / bytes_per_s
+            times = {
+                "step_ms": f"{1000 * step_s:.3f}",
+                "floor_ms": f"{1000 * floor_s:.3f}",
+                "share": f"{floor_s / step_s:.3f}",
+                "step_of_two_batches_ms": f"{1000 * of_two_s:.3f}",
+            }
+            sizes = {"weights_mb": f"{weights / 1e6:.1f}", "caches_mb": f"{caches / 1e6:.1f}"}
+            told = {"device": gpu, "batch": size, **times, **sizes, "cuda_graphs": str(captures)}
+            print(figures_line("floor", told), flush=True)
     return 0
 
 
@@ -140,3 +159,22 @@ def step_time_s(model: StepModel, num_segments: int) -> float:
         batch.step()
         times_s.append(time.perf_counter() - began_s)
     return median(times_s[_NUM_WARM_UP_STEPS:])
+
+
+def step_time_of_two_s(model: StepModel, num_segments: int) -> float:
+    """Return the time in which one step of two batches ends, each of so many segments and in a thread of its own."""
+    began = threading.Barrier(2)
+
+    def decode(_: int) -> tuple[float, float, int]:
+        batch, num_steps = started_batch(model, num_segments, num_steps=_NUM_STEPS), 0
+        began.wait()
+        began_s = time.perf_counter()
+        while batch.num_segments:
+            batch.step()
+            num_steps += 1
+        return began_s, time.perf_counter(), num_steps
+
+    with ThreadPoolExecutor(2) as threads:
+        done = list(threads.map(decode, range(2)))
+    elapsed_s = max(ended_s for _, ended_s, _ in done) - min(began_s for began_s, _, _ in done)
+    return elapsed_s / sum(num_steps for _, _, num_steps in done)

@@ -24,7 +24,7 @@ from service.runtime.session import cuda_fault
 RESULTS_NAME: Final = "results.json"
 REPORT_NAME: Final = "report.md"
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
-_NAMES: Final = ("prepare", "tests", "parity", "floor", "bench", "load", "soak")
+_NAMES: Final = ("prepare", "tests", "parity", "floor", "kernels", "bench", "load", "soak")
 _END_TIMEOUT_S: Final = 15.0  # for what has been told to end
 _NO_TEST: Final = 5  # exit code of pytest
 _DESCRIPTION: Final = f"""\
@@ -34,8 +34,9 @@ time is left waits for the next call. Figures are told and never judged: a stage
 
   prepare   lays out the weights that all systems get
   tests     the tests that need a GPU
-  parity    BLEU and hypotheses in fp16 beside those of 32-bit floats on the CPU; the same bits alone and in company?
+  parity    BLEU and hypotheses on the device beside those of fp32 on the CPU; the same bits alone and in company?
   floor     the time of a step beside that of reading weights and caches once, at the bandwidth of a copy
+  kernels   one layer of self-attention by each kernel that ONNX Runtime has for it, checked and timed
   bench     tokens/s beside CTranslate2 and Transformers in half precision, at batches of 1 to 512
   load      latencies of the server beside those of a server over CTranslate2
   soak      everything at once for five minutes: does anything leak, is anything lost?
@@ -135,6 +136,7 @@ def stages(device: Device, *, mode: str, output: Path, data: Path | None) -> lis
         Stage("tests", ("-m pytest -m gpu -q -rs tests/parity tests/unit/runtime",), 120),
         Stage("parity", (peers("parity", files("shipped"), f"--sentences={sentences}", *sets),), 120),
         Stage("floor", (peers("floor", files(model), f"--batch-sizes={batches}"),), 120),
+        Stage("kernels", (shlex.join(["-m", "loadtests", "peers", "kernels", f"--gpu={device}"]),), 60),
         Stage("bench", (peers("bench", *bench),), 180),
         Stage("load", (peers("load", *load),), 240),
         Stage("soak", (shlex.join(["-m", "loadtests", "stress", "soak", *soak]),), soak_s + 120, least_s=soak_s + 20),

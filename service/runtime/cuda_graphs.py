@@ -129,12 +129,13 @@ class StepGraph:
         self._captures, self._bound, self._read = captures, bound, read
         self._usual, self._captured = _options(-1), _options(graph_id)
         self._num_runs = self._num_checked = 0
-        self._id = graph_id
+        self._id, self._thread = graph_id, 0
 
     def run(self) -> None:
-        """Take the step: the first times as usual, then captured."""
+        """Take the step: the first times as usual, then captured, but in no other thread than before."""
         self._num_runs += 1
-        if not self._captures.is_on or self._num_runs <= _RUNS_BEFORE:
+        is_elsewhere = self._num_checked and self._thread != threading.get_ident()
+        if not self._captures.is_on or self._num_runs <= _RUNS_BEFORE or is_elsewhere:
             self._bound.run(self._usual)
         elif self._num_checked == _CHECKED_RUNS:
             self._bound.run(self._captured)
@@ -145,6 +146,7 @@ class StepGraph:
     def _run_checked(self) -> None:
         """Take the step captured and then as usual, which leaves behind what the usual one writes, and compare."""
         if not self._num_checked:
+            self._thread = threading.get_ident()
             weakref.finalize(self, self._captures.release, self._id)
         found = None
         try:

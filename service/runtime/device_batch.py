@@ -24,7 +24,7 @@ from service.runtime.step_binding import MAX_SHAPES, MIN_QUERIES, RESULTS, StepS
 _NEW = -1
 """In the place of a segment's former index: it had none."""
 
-KEPT_LENGTHS: Final = 4
+KEPT_LENGTHS: Final = 8
 """With CUDA graphs, which need the same addresses: lengths whose memory stays when a batch goes on with another."""
 
 _KINDS = (("self_key_pool", "self_value_pool"), ("cross_key", "cross_value"))

@@ -3,6 +3,7 @@
 import ctypes
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,20 @@ def test_each_size_has_a_graph_of_its_own_and_finds_it_again_at_the_same_address
     assert _decoder(model).num_replays == replays + LENGTH_BUCKET
     del batch
     assert sorted(_decoder(model).released) == sorted(known)
+
+
+def test_another_thread_takes_a_captured_step_as_usual(bundle: Bundle) -> None:
+    model = StandInModel(bundle, capturing=CapturingSession)
+    batch = model.new_batch()
+    batch.start(model.encode([[5, 2]] * 2))
+    for _ in range(5):
+        take_step(batch, num_rows=1)
+    before = _decoder(model).num_replays
+
+    _in_thread(partial(take_step, batch, num_rows=1)).join(_TIMEOUT_S)
+
+    assert _decoder(model).num_replays == before > 0
+    assert batch.num_segments == 2
 
 
 def test_a_batch_that_gets_more_room_frees_the_graphs_of_the_memory_that_it_leaves(bundle: Bundle) -> None:

@@ -120,7 +120,9 @@ def test_the_report_has_versions_commands_and_raw_output_and_says_that_the_cpu_s
 def test_every_stage_is_commands_that_there_are(device: Device, mode: str, tmp_path: Path) -> None:
     found = gpu.stages(device, mode=mode, output=tmp_path, data=tmp_path)
 
-    assert [stage.name for stage in found] == ["prepare", "tests", "parity", "floor", "bench", "load", "soak"]
+    assert [stage.name for stage in found] == [
+        *("prepare", "tests", "parity", "floor", "kernels", "bench", "load", "soak")
+    ]
     for command in (command for stage in found for command in stage.commands):
         option, module, *flags = shlex.split(command)
         assert option == "-m"
