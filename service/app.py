@@ -23,9 +23,9 @@ from service.api.rest.monitoring import monitoring_routes
 from service.api.rest.playground import playground_routes
 from service.api.rest.server import HttpServer
 from service.api.rest.translation import TranslationApi
-from service.api.server import GrpcServer
+from service.api.server import FurtherService, GrpcServer
 from service.api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
-from service.api.settings import is_loopback
+from service.api.settings import GrpcSettings, is_loopback
 from service.api.tls import TlsIdentityFiles
 from service.bundle import Bundle
 from service.config import Settings, settings_of_model
@@ -174,6 +174,20 @@ def start_tracing(
     return OtlpTracing(settings, clock=clock, count=count)
 
 
+def google_translation(
+    settings: GrpcSettings, translation: TranslationServicer, models: ModelServicer
+) -> FurtherService | None:
+    """Return what answers clients of Google Cloud Translation, if it is wanted; ConfigError without its package."""
+    if not settings.google_translation:
+        return None
+    try:
+        from service.api.google_translation import GoogleTranslation  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        expected = f"false without google-cloud-translate, which the extra `google` installs ({error})"
+        raise ConfigError("grpc.google_translation", True, expected) from error
+    return GoogleTranslation(translation, models)
+
+
 def http_servers(
     settings: Settings, tls: TlsIdentityFiles | None, api: list[Route], monitoring: list[Route]
 ) -> list[HttpServer]:
@@ -242,6 +256,7 @@ class App:
             tracing=self._tracing,
             logs=settings.logs,
             clock=clock,
+            further=google_translation(settings.grpc, translation, models),
         )
         self._api = [
             route

@@ -5,7 +5,7 @@ that is no protobuf, or holds text that is no UTF-8, is answered like any other 
 untouched: probes must not be rejected, and would dominate the figures.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -27,7 +27,11 @@ Handler = Callable[[Any, grpc.aio.ServicerContext], Awaitable[RawResponse]]
 class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Wraps each method of the given services."""
 
-    def __init__(self, service_names: tuple[str, ...], pipeline: RequestPipeline) -> None:
+    def __init__(
+        self, service_names: tuple[str, ...], pipeline: RequestPipeline, *, aliases: Mapping[str, str] | None = None
+    ) -> None:
+        """`aliases` are paths of methods that are answered as others of these services."""
+        self._aliases = aliases or {}
         self._prefixes = tuple(f"/{name}/" for name in service_names)
         self._pipeline = pipeline
         self.num_calls = 0
@@ -39,7 +43,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # g
         """Return the handler of the method with everything above around it."""
         self.num_calls += 1
         handler = await continuation(handler_call_details)
-        path = handler_call_details.method
+        path = self._aliases.get(handler_call_details.method, handler_call_details.method)
         if handler is None or not path.startswith(self._prefixes):
             return handler
         wrapped = self._many_requests(path, handler) if handler.request_streaming else self._one_request(path, handler)

@@ -4,8 +4,10 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
+import grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from grpc._cython import cygrpc
@@ -65,6 +67,16 @@ class UnseenCalls:
             await asyncio.sleep(_COUNT_EACH_S)
 
 
+class FurtherService(Protocol):
+    """A service of somebody else's contract, whose methods are answered as methods of ours."""
+
+    methods: Mapping[str, str]
+    """Its paths, each with the path of the method that it counts as."""
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Register its methods with a server."""
+
+
 class GrpcServer:
     """Answers over gRPC; `stop` ends it.
 
@@ -84,6 +96,7 @@ class GrpcServer:
         tracing: Tracing,
         logs: LogSettings,
         clock: Callable[[], float],
+        further: FurtherService | None = None,
     ) -> None:
         """Build it within a running event loop; without `tls` it speaks plain text."""
         logging.getLogger("grpc._cython.cygrpc").addFilter(is_worth_logging)
@@ -105,13 +118,15 @@ class GrpcServer:
             clock=clock,
         )
         """What every request passes, those that come over HTTP included."""
-        interceptor = RequestInterceptor(SERVICE_NAMES, self.pipeline)
+        interceptor = RequestInterceptor(SERVICE_NAMES, self.pipeline, aliases=further.methods if further else None)
         interceptors = (interceptor, OpenServicesInterceptor(access, bounds))
         self._server = Server(interceptors, _options(settings))
         self._unseen = UnseenCalls(lambda: interceptor.num_calls, metrics)
         pb_grpc.add_TranslationServiceServicer_to_server(translation, self._server)
         pb_grpc.add_ModelServiceServicer_to_server(models, self._server)
         pb_grpc.add_ModelAdminServiceServicer_to_server(admin, self._server)
+        if further:
+            further.add_to(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (*SERVICE_NAMES, HEALTH_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)

@@ -22,6 +22,10 @@ class GrpcSettings(BaseModel):
     port: int = Field(default=50051, ge=0, le=65535)
     """TCP port; 0 takes a free one."""
 
+    google_translation: bool = False
+    """Whether the methods of Google Cloud Translation v3 are answered as well, for its clients; needs the extra
+    `google`."""
+
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=2**31 - 1)
     """Largest request; a larger one is rejected with RESOURCE_EXHAUSTED before it is parsed."""
 

@@ -1,0 +1,215 @@
+"""Google Cloud Translation v3 over gRPC, for its clients: its messages become those of the contract, and back.
+
+Messages and their types are those of the package google-cloud-translate. A method counts, and needs the permission, of
+the method of ours that it stands for; methods that are not here are UNIMPLEMENTED.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import grpc
+from dragoman.v1 import translation_pb2 as pb
+from google.cloud.translate_v3 import types as google
+
+from service.api.calls import Call
+from service.api.rest.translation import MODEL_SERVICE, TRANSLATION_SERVICE, language_pairs
+from service.api.servicer import ModelServicer, TranslationServicer
+from service.errors import InvalidFieldError, RequestError, UnsupportedFieldError
+from service.models.glossaries import Glossary
+
+SERVICE = "google.cloud.translation.v3.TranslationService"
+"""Its name on the wire."""
+
+METHODS: Mapping[str, str] = {
+    f"/{SERVICE}/{method}": ours
+    for method, ours in {
+        "TranslateText": f"/{TRANSLATION_SERVICE}/Translate",
+        "DetectLanguage": f"/{TRANSLATION_SERVICE}/Translate",
+        "GetSupportedLanguages": f"/{MODEL_SERVICE}/ListModels",
+        "ListGlossaries": f"/{MODEL_SERVICE}/ListGlossaries",
+        "GetGlossary": f"/{MODEL_SERVICE}/ListGlossaries",
+    }.items()
+}
+"""The methods that are answered, each with the one of ours that it counts as."""
+
+_FORMATS: Mapping[str, pb.TextFormat] = {
+    "": pb.TEXT_FORMAT_HTML,
+    "text/html": pb.TEXT_FORMAT_HTML,
+    "text/plain": pb.TEXT_FORMAT_PLAIN,
+}
+_FIELDS: Mapping[str, str] = {
+    "texts": "contents",
+    "source_language": "source_language_code",
+    "target_language": "target_language_code",
+    "options.glossary": "glossary_config.glossary",
+}
+"""What Google calls a field of the contract."""
+
+_PARENT = re.compile(r"projects/[^/]+(?:/locations/[^/]+)?")
+_NAMED = re.compile(r"(projects/[^/]+/locations/[^/]+)/(models|glossaries)/(.+)")
+_GENERAL_MODELS = frozenset({"", "general/base", "general/nmt"})
+_MAX_PAGE = 1000
+
+
+class GoogleTranslation:
+    """Answers the methods of Google's service by those of ours."""
+
+    methods = METHODS
+
+    def __init__(self, translation: TranslationServicer, models: ModelServicer) -> None:
+        self._translation = translation
+        self._models = models
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Register the methods with a server."""
+        methods: dict[str, tuple[Callable[[Any, Call], Any], Any, Any]] = {
+            "TranslateText": (self._translate_text, google.TranslateTextRequest, google.TranslateTextResponse),
+            "DetectLanguage": (self._detect_language, google.DetectLanguageRequest, google.DetectLanguageResponse),
+            "GetSupportedLanguages": (
+                self._get_languages,
+                google.GetSupportedLanguagesRequest,
+                google.SupportedLanguages,
+            ),
+            "ListGlossaries": (self._list_glossaries, google.ListGlossariesRequest, google.ListGlossariesResponse),
+            "GetGlossary": (self._get_glossary, google.GetGlossaryRequest, google.Glossary),
+        }
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(method, request.pb().FromString, response.pb().SerializeToString)
+            for name, (method, request, response) in methods.items()
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        server.add_registered_method_handlers(SERVICE, handlers)
+
+    async def _translate_text(self, request: Any, call: Call) -> Any:
+        with _fields_of_google():
+            wanted = translate_request(request)
+            translated = await self._translation.Translate(wanted, call)
+            response = google.TranslateTextResponse.pb()(translations=_translations(request, translated))
+            if request.HasField("glossary_config"):
+                wanted.options.glossary = _resource(request.glossary_config.glossary, "glossaries", "glossary")
+                with_terms = await self._translation.Translate(wanted, call)
+                response.glossary_translations.extend(_translations(request, with_terms))
+                for one in response.glossary_translations:
+                    one.glossary_config.CopyFrom(request.glossary_config)
+            return response
+
+    async def _detect_language(self, _request: Any, _call: Call) -> Any:
+        raise UnsupportedFieldError("DetectLanguage")
+
+    async def _get_languages(self, request: Any, call: Call) -> Any:
+        _check_parent(request.parent)
+        model = _model(request.model)
+        listed = (
+            pb.ListModelsResponse(models=[(await self._models.GetModel(pb.GetModelRequest(model=model), call)).model])
+            if model
+            else await self._models.ListModels(pb.ListModelsRequest(), call)
+        )
+        pairs = language_pairs(listed)
+        targets = set().union(*pairs.values())
+        return google.SupportedLanguages.pb()(
+            languages=[
+                {
+                    "language_code": code,
+                    "display_name": code if request.display_language_code else "",
+                    "support_source": code in pairs,
+                    "support_target": code in targets,
+                }
+                for code in sorted(pairs.keys() | targets)
+            ]
+        )
+
+    async def _list_glossaries(self, request: Any, _call: Call) -> Any:
+        _check_parent(request.parent)
+        if request.filter:
+            raise UnsupportedFieldError("filter")
+        found = self._models.glossaries.all()
+        size = min(request.page_size, _MAX_PAGE) if request.page_size > 0 else _MAX_PAGE
+        names = [one.name for one in found]
+        start = names.index(request.page_token) if request.page_token in names else 0
+        following = names[start + size : start + size + 1]
+        return google.ListGlossariesResponse.pb()(
+            glossaries=[_glossary(one, request.parent) for one in found[start : start + size]],
+            next_page_token=following[0] if following else "",
+        )
+
+    async def _get_glossary(self, request: Any, _call: Call) -> Any:
+        name = _resource(request.name, "glossaries", "name")
+        return _glossary(self._models.glossaries.get(name, field="name"), request.name.partition("/glossaries/")[0])
+
+
+def translate_request(request: Any) -> pb.TranslateRequest:
+    """Return the request of the contract, without the glossary; RequestError names the field that cannot be."""
+    _check_parent(request.parent)
+    if request.mime_type not in _FORMATS:
+        raise InvalidFieldError("mime_type", "something else", "text/plain or text/html")
+    if not request.source_language_code:
+        raise UnsupportedFieldError("source_language_code: leaving it out")
+    if request.transliteration_config.enable_transliteration:
+        raise UnsupportedFieldError("transliteration_config")
+    if request.glossary_config.contextual_translation_enabled:
+        raise UnsupportedFieldError("glossary_config.contextual_translation_enabled")
+    return pb.TranslateRequest(
+        texts=request.contents,
+        source_language=request.source_language_code,
+        target_language=request.target_language_code,
+        model=_model(request.model),
+        options=pb.DecodingOptions(format=_FORMATS[request.mime_type]),
+    )
+
+
+def _translations(request: Any, response: pb.TranslateResponse) -> list[Any]:
+    place = request.parent if "/locations/" in request.parent else f"{request.parent}/locations/global"
+    model = f"{place}/models/{response.model_name}/{response.model_version}"
+    make = google.Translation.pb()
+    return [make(translated_text=one.hypotheses[0].text, model=model) for one in response.translations]
+
+
+def _check_parent(parent: str) -> None:
+    if not _PARENT.fullmatch(parent):
+        raise InvalidFieldError("parent", repr(parent[:64]), "projects/PROJECT, or projects/PROJECT/locations/LOCATION")
+
+
+def _model(name: str) -> str:
+    """Return the name of a model in the contract; empty for those that Google has for all."""
+    model = _resource(name, "models", "model") if name else ""
+    return "" if model in _GENERAL_MODELS else model
+
+
+def _resource(name: str, collection: str, field: str) -> str:
+    """Return the last part of the full name of a resource."""
+    match = _NAMED.fullmatch(name)
+    if match is None or match[2] != collection:
+        raise InvalidFieldError(field, repr(name[:64]), f"projects/PROJECT/locations/LOCATION/{collection}/NAME")
+    return match[3]
+
+
+def _glossary(glossary: Glossary, parent: str) -> Any:
+    described = google.Glossary.pb()(
+        name=f"{parent}/glossaries/{glossary.name}",
+        display_name=glossary.name,
+        entry_count=sum(map(len, glossary.terms.values())),
+    )
+    if len(glossary.terms) == 1:
+        ((source, target),) = glossary.terms
+        described.language_pair.source_language_code = source
+        described.language_pair.target_language_code = target
+    else:
+        codes = sorted({code for pair in glossary.terms for code in pair})
+        described.language_codes_set.language_codes.extend(codes)
+    for time in (described.submit_time, described.end_time):
+        time.FromSeconds(int(glossary.modified_s))
+    return described
+
+
+@contextlib.contextmanager
+def _fields_of_google() -> Iterator[None]:
+    """Let errors name the fields of Google's request."""
+    try:
+        yield
+    except RequestError as error:
+        name, bracket, index = error.field.partition("[")
+        error.field = f"{_FIELDS.get(name, name)}{bracket}{index}"
+        error.args = (f"{error.field}: {error.description}",)
+        raise
