@@ -13,8 +13,10 @@ import torch
 from export.commands.flags import add_flags, given
 from export.corpus.reader import ParallelFiles
 from export.corpus.variation import vary_all
-from export.corpus.vocabulary import Vocabulary, VocabularyConfig, train_vocabulary
+from export.corpus.vocabulary import ImportedCodec, TextCodec, Vocabulary, VocabularyConfig, train_vocabulary
 from export.errors import CheckpointConflictError, CorpusError, RunFolderError, SettingError
+from export.importers.bundle import read_model
+from export.importers.portable import TokenizerFiles
 from export.model.config import DROPOUTS, PRESETS, ModelConfig
 from export.model.transformer import Transformer
 from export.training.checkpoint import load_model, with_vocabulary, write_atomically
@@ -65,9 +67,9 @@ def _add_text_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--initialize-from",
         type=Path,
-        metavar="FILE",
-        help="Checkpoint whose weights the run begins with. Its architecture and, with --vocabulary, its vocabulary "
-        "must be asked for. Default: random weights.",
+        metavar="PATH",
+        help="Bundle, import, run folder or checkpoint whose network is trained further, with its vocabulary unless "
+        "--vocabulary names the same. Default: random weights.",
     )
     parser.add_argument(
         "--initialize-vocabulary",
@@ -112,22 +114,21 @@ def run(args: argparse.Namespace) -> int:
     """Train, in one process or as one of those that `torchrun` started."""
     keep_freed_memory()
     folder, ranks = RunFolder(args.output), Ranks()
-    config = _resumed_config(args, folder) if args.resume else new_config(args)
+    initial, tokenizer = _read_initial(args) if args.initialize_from else (None, None)
+    config = _resumed_config(args, folder) if args.resume else new_config(args, initial.config if initial else None)
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
     _seed(config.training.seed + ranks.rank)
     if ranks.is_main and not args.resume:
         folder.create()
     report = Report(folder, is_silent=not ranks.is_main)
-    text = _prepare_text(args, config, folder, ranks, report=report)
+    text = _prepare_text(args, config, folder, ranks, report=report, tokenizer=tokenizer)
     model = dataclasses.replace(config.model, vocabulary_size=len(text.vocabulary))
     config = dataclasses.replace(config, model=model)
-    initial = None
-    if args.initialize_from:
-        initial = load_model(args.initialize_from)
-        if args.initialize_vocabulary:
-            old = Vocabulary.load(args.initialize_vocabulary)
-            initial = with_vocabulary(initial, old, text.vocabulary)
+    if initial and args.initialize_vocabulary:
+        initial = with_vocabulary(
+            initial, Vocabulary.load(args.initialize_vocabulary), Vocabulary.load(folder.vocabulary)
+        )
     trainer = _make_trainer(config, text, folder, ranks, report=report, initial=initial)
     if args.resume:
         _tell_skip(trainer.resume(folder.last_checkpoint()), trainer, report)
@@ -138,15 +139,32 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def new_config(args: argparse.Namespace) -> RunConfig:
-    """Return the preset with what the flags change."""
+def _read_initial(args: argparse.Namespace) -> tuple[Transformer, Vocabulary | TokenizerFiles | None]:
+    """Return the network that a run begins with, and its tokenizer unless flags say another.
+
+    Raises:
+        BundleError: if a bundle is damaged.
+        ImportFormatError: if an imported model is not what it should be.
+        RunFolderError: if there is no model, or a checkpoint without a vocabulary.
+    """
+    path = args.initialize_from
+    if not (args.vocabulary or args.initialize_vocabulary):
+        return read_model(path)
+    return (load_model(path) if path.is_file() else read_model(path)[0]), None
+
+
+def new_config(args: argparse.Namespace, network: ModelConfig | None = None) -> RunConfig:
+    """Return the preset with what the flags change; a network that is trained further has its dropouts only."""
     preset = args.preset or "small"
+    model = PRESETS[preset]
+    if network is not None:
+        model = dataclasses.replace(network, **{name: getattr(model, name) for name in DROPOUTS})
     training, changes = TRAINING_PRESETS[preset], given(args, TrainingConfig)
     if training.max_steps and "max_steps" in changes:
         changes = {"cooldown_steps": training.cooldown_steps * changes["max_steps"] // training.max_steps, **changes}
     share = {} if args.max_malformed is None else {"max_malformed": args.max_malformed}
     return RunConfig(
-        model=dataclasses.replace(PRESETS[preset], **given(args, ModelConfig)),
+        model=dataclasses.replace(model, **given(args, ModelConfig)),
         training=dataclasses.replace(training, **changes),
         data=DataConfig(train=_files(args, "train"), dev=_files(args, "dev"), **share),
     )
@@ -189,16 +207,32 @@ def _check_unchanged(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> Non
 
 
 def _prepare_text(
-    args: argparse.Namespace, config: RunConfig, folder: RunFolder, ranks: Ranks, *, report: Report
+    args: argparse.Namespace,
+    config: RunConfig,
+    folder: RunFolder,
+    ranks: Ranks,
+    *,
+    report: Report,
+    tokenizer: Vocabulary | TokenizerFiles | None,
 ) -> TrainingText:
-    """Read and encode all text; a new run's vocabulary is made on the main rank."""
-    text = read_text(config.data, report)
+    """Read and encode all text; a new run's vocabulary is written by the main rank."""
+    text, training = read_text(config.data, report), config.training
     if ranks.is_main and not args.resume:
-        vocabulary = _make_vocabulary(args, text, config, report)
-        write_atomically(folder.vocabulary, vocabulary.model)
+        made = tokenizer or _make_vocabulary(args, text, config, report)
+        if isinstance(made, Vocabulary):
+            write_atomically(folder.vocabulary, made.model)
+        else:
+            folder.tokenizer.mkdir(exist_ok=True)
+            made.write_described(folder.tokenizer)
     ranks.wait()
-    vocabulary = Vocabulary.load(folder.vocabulary)
-    training = config.training
+    vocabulary: TextCodec
+    if folder.tokenizer.is_dir():
+        if training.concatenate:
+            raise SettingError("concatenate", training.concatenate, "0 with the tokenizer of another system")
+        files = TokenizerFiles.read(folder.tokenizer)
+        vocabulary = ImportedCodec(files.open_at(folder.tokenizer, config.model))
+    else:
+        vocabulary = Vocabulary.load(folder.vocabulary)
     if missing := [piece for piece in training.variation.reserved if piece not in vocabulary.reserved]:
         raise CorpusError(f"the vocabulary has no pieces {' '.join(missing)}, which --placeholders and --tags need")
     return encode_text(text, vocabulary, max_tokens=training.max_tokens, is_drawn=training.is_drawn, report=report)

@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from export.corpus.vocabulary import BOS_ID, PAD_ID
+
 IntArray = NDArray[np.int64]
 
 _MAX_MEMBERS = 3
@@ -61,6 +63,9 @@ class EncodedCorpus:
 
     sources: TokenLists
     targets: TokenLists
+    pad_id: int = PAD_ID
+    start_id: int = BOS_ID
+    """What the decoder begins with."""
 
     def __len__(self) -> int:
         """Return the number of pairs."""
@@ -77,7 +82,7 @@ class Batch(NamedTuple):
     """[B, S], True at real tokens; None if no row is padded."""
 
     target_ids: Tensor
-    """[B, T], BOS first: what the decoder reads."""
+    """[B, T], what decoding begins with first: what the decoder reads."""
 
     label_positions: Tensor
     """[N] indices into the flattened [B * T] of the positions that are not padding."""
@@ -109,7 +114,9 @@ class Epoch:
     def batch(self, index: int) -> Batch:
         """Assemble one batch."""
         members = self._members[self._batches[index]]
-        return make_batch(*(_join(lists, members) for lists in (self._corpus.sources, self._corpus.targets)))
+        corpus = self._corpus
+        sources, targets = (_join(lists, members) for lists in (corpus.sources, corpus.targets))
+        return make_batch(sources, targets, pad_id=corpus.pad_id, start_id=corpus.start_id)
 
 
 def choose_members(corpus: EncodedCorpus, config: BatchingConfig, random: np.random.Generator) -> IntArray:
@@ -193,15 +200,15 @@ def make_batch(
     sources: Sequence[NDArray[np.int32]],
     targets: Sequence[NDArray[np.int32]],
     *,
-    pad_id: int = 0,
-    bos_id: int = 1,
+    pad_id: int = PAD_ID,
+    start_id: int = BOS_ID,
 ) -> Batch:
     """Pad token ids, EOS last in each, into a batch on the CPU."""
     source_ids = _pad(sources, pad_id)
     labels = _pad(targets, pad_id)
     target_lengths = np.array([len(ids) for ids in targets])
     is_real = np.arange(labels.shape[1]) < target_lengths[:, None]  # [B, T]
-    target_ids = np.concatenate((np.full((len(labels), 1), bos_id), labels[:, :-1]), axis=1)
+    target_ids = np.concatenate((np.full((len(labels), 1), start_id), labels[:, :-1]), axis=1)
     return Batch(
         source_ids=torch.from_numpy(source_ids),
         source_mask=_mask([len(ids) for ids in sources]),

@@ -5,12 +5,13 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
-from export.errors import CorpusError
+from export.errors import CorpusError, SettingError
+from service.text.tokenizer import SentencePieceTokenizer
 
 PAD_ID, BOS_ID, EOS_ID, UNK_ID = 0, 1, 2, 3
 """Token ids of the special pieces in every vocabulary made here."""
@@ -37,8 +38,73 @@ class VocabularyConfig:
     """Pieces that are in the vocabulary whatever the text, and never in parts."""
 
 
+class TextCodec(Protocol):
+    """Text into token ids and back, as training needs it."""
+
+    pad_id: int
+    start_id: int
+    """What the decoder begins with."""
+    target_prefix: tuple[int, ...]
+    """What every target begins with."""
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """Pieces that no text but their own spelling has."""
+
+    def __len__(self) -> int:
+        """V, the number of target tokens."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return all token ids of each source, those that every source has included."""
+
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return all token ids of each target, EOS last."""
+
+    def encode_sampled(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
+        """Return token ids of sources or targets, of pieces that are chosen at random, the same for a seed."""
+
+    def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
+        """Return the text of each list of target ids."""
+
+
+class ImportedCodec:
+    """The tokenizer of another system, whose two sides and whose special tokens may be its own."""
+
+    reserved: tuple[str, ...] = ()
+
+    def __init__(self, tokenizer: SentencePieceTokenizer) -> None:
+        """Take an opened tokenizer."""
+        self._tokenizer = tokenizer
+        self.pad_id, self.start_id = tokenizer.pad_id, tokenizer.bos_id
+        self.target_prefix = tokenizer.target_prefix
+
+    def __len__(self) -> int:
+        """V, the number of target tokens."""
+        return self._tokenizer.vocabulary_size
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each source with its prefix and suffix."""
+        return [self._tokenizer.encode_pair(text, "")[0] for text in texts]
+
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of each target, prefix first and EOS last."""
+        return [self._tokenizer.encode_pair("", text)[1] for text in texts]
+
+    def encode_sampled(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
+        """Raise SettingError: which pieces a text has is for the other system's rules."""
+        del texts, seed
+        raise SettingError("subword_sampling", alpha, "0 with the tokenizer of another system")
+
+    def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
+        """Return the text of each list of ids; special ids have none."""
+        return [self._tokenizer.decode(ids) for ids in token_ids]
+
+
 class Vocabulary:
     """Text into token ids and back; a thin layer over one SentencePiece model."""
+
+    pad_id, start_id = PAD_ID, BOS_ID
+    target_prefix: tuple[int, ...] = ()
 
     def __init__(self, model: bytes) -> None:
         """Load a serialised SentencePiece model.
@@ -72,6 +138,10 @@ class Vocabulary:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, EOS last, using all cores."""
         return self._processor.encode(list(texts), add_eos=True, num_threads=os.cpu_count() or 1)  # type: ignore[no-any-return]
+
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the same as `encode`, as both sides have one vocabulary."""
+        return self.encode(texts)
 
     def encode_sampled(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
         """Return token ids of each text as `encode` does, of pieces that are chosen at random, the same for a seed.

@@ -18,7 +18,7 @@ from export.graph.write import WeightsFile, save_model
 from export.importers.portable import WEIGHTS_NAME, PortableModel, TokenizerFiles
 from export.model.config import ModelConfig
 from export.model.transformer import Transformer
-from export.training.checkpoint import load_model
+from export.training.checkpoint import load_checkpoint, load_model
 from export.training.config import TrainingConfig
 from export.training.run_folder import RunFolder
 from service.bundle import Architecture, FloatType, GraphFiles, Int8Weights, Limits
@@ -37,6 +37,8 @@ class TrainedModel:
     """Holds the vocabulary, if nothing else; unused by an import."""
     portable: PortableModel | None = None
     """What was imported from another system; None: the model was trained here, or imported from a bundle."""
+    tokenizer_files: TokenizerFiles | None = None
+    """Those of another system; None: the vocabulary of the run is one SentencePiece model."""
 
     @classmethod
     def find(cls, path: Path) -> "TrainedModel":
@@ -50,16 +52,20 @@ class TrainedModel:
         """
         run = RunFolder(path)
         if PortableModel.is_at(path):
-            return cls(checkpoint=path / WEIGHTS_NAME, run=run, portable=PortableModel.open(path))
+            portable = PortableModel.open(path)
+            files = portable.tokenizer_files
+            return cls(checkpoint=path / WEIGHTS_NAME, run=run, portable=portable, tokenizer_files=files)
         candidates = [path / _AVERAGE_NAME, run.best, run.imported] if path.is_dir() else [path]
         checkpoint = next((candidate for candidate in candidates if candidate.is_file()), None)
         if checkpoint is None:
             raise RunFolderError(f"no checkpoint at {' or '.join(map(str, candidates))}")
         folders = [RunFolder(folder) for folder in checkpoint.parents[:2]]
-        holders = [folder for folder in folders if folder.vocabulary.is_file()]
+        holders = [folder for folder in folders if folder.vocabulary.is_file() or folder.tokenizer.is_dir()]
         if not holders:
             raise RunFolderError(f"no vocabulary at {' or '.join(str(folder.vocabulary) for folder in folders)}")
-        return cls(checkpoint=checkpoint, run=holders[0])
+        directory = holders[0].tokenizer
+        tokenizer_files = TokenizerFiles.read(directory) if directory.is_dir() else None
+        return cls(checkpoint=checkpoint, run=holders[0], tokenizer_files=tokenizer_files)
 
     def load(self) -> Transformer:
         """Return the network in evaluation mode; RunFolderError or ImportFormatError if that fails."""
@@ -80,11 +86,16 @@ class TrainedModel:
 
     def read_vocabulary(self) -> Vocabulary | TokenizerFiles:
         """Return what a bundle needs of the tokenizer; CorpusError if a run's vocabulary is none."""
-        return Vocabulary.load(self.run.vocabulary) if self.portable is None else self.portable.tokenizer_files
+        return self.tokenizer_files or Vocabulary.load(self.run.vocabulary)
 
     def open_tokenizer(self) -> SentencePieceTokenizer:
         """Return the tokenizer; BundleError if its files are none."""
-        return SentencePieceTokenizer(self.run.vocabulary) if self.portable is None else self.portable.open_tokenizer()
+        if self.portable is not None:
+            return self.portable.open_tokenizer()
+        if self.tokenizer_files is not None:
+            config = ModelConfig.from_dict(load_checkpoint(self.checkpoint)["model_config"])
+            return self.tokenizer_files.open_at(self.run.tokenizer, config)
+        return SentencePieceTokenizer(self.run.vocabulary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,15 +13,16 @@ import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
 
+from export.corpus.vocabulary import Vocabulary
 from export.errors import ImportFormatError
 from export.graph.arithmetic import FloatArray
 from export.graph.blocks import EMBEDDING, PROJECTION, SOURCE_EMBEDDING
 from export.graph.int8_weights import int8_scales
 from export.graph.network import Network, TrainedModel
-from export.importers.portable import load_weights
+from export.importers.portable import TokenizerDescription, TokenizerFiles, load_weights
 from export.model.config import ModelConfig
 from export.model.transformer import Transformer
-from service.bundle import MANIFEST_NAME, Bundle, open_bundle
+from service.bundle import MANIFEST_NAME, Bundle, Tokenization, open_bundle
 from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 
 _FUSED = ".fused."
@@ -73,9 +74,27 @@ def open_model(path: Path) -> tuple[Transformer, SentencePieceTokenizer]:
         trained = TrainedModel.find(path)
         return trained.load(), trained.open_tokenizer()
     bundle = open_bundle(path)
+    return _load(bundle), open_tokenizer(bundle)
+
+
+def read_model(path: Path) -> tuple[Transformer, Vocabulary | TokenizerFiles]:
+    """Return the same network, and of the tokenizer what another bundle or run needs; raises as `open_model`."""
+    if not (path / MANIFEST_NAME).is_file():
+        trained = TrainedModel.find(path)
+        return trained.load(), trained.read_vocabulary()
+    bundle = open_bundle(path)
+    tokenization = bundle.manifest.tokenization
+    if tokenization == Tokenization():
+        return _load(bundle), Vocabulary.load(bundle.tokenizer_path)
+    description = TokenizerDescription(model=bundle.tokenizer_path.name, **tokenization.model_dump())
+    files = {name: (path / name).read_bytes() for name in (description.model, *description.names())}
+    return _load(bundle), TokenizerFiles(description=description, files=files)
+
+
+def _load(bundle: Bundle) -> Transformer:
     network = read_network(bundle)
     weights = {name: torch.tensor(array) for name, array in network.weights.items()}
-    return load_weights(network.config, weights, path), open_tokenizer(bundle)
+    return load_weights(network.config, weights, bundle.directory)
 
 
 def read_ranges(bundle: Bundle) -> dict[str, float]:

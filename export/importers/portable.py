@@ -75,6 +75,19 @@ class TokenizerFiles:
         for name, content in self.files.items():
             (directory / name).write_bytes(content)
 
+    def write_described(self, directory: Path) -> None:
+        """Write the same and `tokenizer.json`, as `read` expects."""
+        self.write(directory)
+        text = self.description.model_dump_json(indent=2, exclude_defaults=True)
+        (directory / _TOKENIZER_NAME).write_text(text + "\n", encoding="utf-8")
+
+    def open_at(self, directory: Path, config: ModelConfig) -> SentencePieceTokenizer:
+        """Return the tokenizer that was written to a directory; BundleError if a file is not what it should be."""
+        ids = SpecialIds(pad=config.pad_id, bos=config.start_id, eos=config.eos_id, unk=config.unk_id)
+        has_own_ids = self.description.pieces is not None
+        path = directory / self.description.model
+        return SentencePieceTokenizer(path, self.description.tokenization, ids if has_own_ids else None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedModel:
@@ -136,11 +149,7 @@ class PortableModel:
 
     def open_tokenizer(self) -> SentencePieceTokenizer:
         """Return the tokenizer; BundleError if a file is not what it should be."""
-        config, description = self.config, self.tokenizer_files.description
-        ids = SpecialIds(pad=config.pad_id, bos=config.start_id, eos=config.eos_id, unk=config.unk_id)
-        has_own_ids = description.pieces is not None
-        path = self.directory / description.model
-        return SentencePieceTokenizer(path, description.tokenization, ids if has_own_ids else None)
+        return self.tokenizer_files.open_at(self.directory, self.config)
 
 
 def check_sizes(config: ModelConfig, origin: Path) -> None:
@@ -183,11 +192,9 @@ def write_portable(
         output.mkdir(parents=True)
     except OSError as error:
         raise RunFolderError(f"cannot make {output}: {error.strerror}") from error
-    tokenizer.write(output)
+    tokenizer.write_described(output)
     described = {"format": 1, "model": config.to_dict(), "limits": limits.model_dump()}
     (output / _CONFIG_NAME).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
-    text = tokenizer.description.model_dump_json(indent=2, exclude_defaults=True)
-    (output / _TOKENIZER_NAME).write_text(text + "\n", encoding="utf-8")
     save_file({name: tensor.float().contiguous() for name, tensor in weights.items()}, output / WEIGHTS_NAME)
     return PortableModel.open(output)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from export.corpus.batches import BatchingConfig, EncodedCorpus, Epoch, make_batch
-from export.corpus.vocabulary import EOS_ID, Vocabulary
+from export.corpus.vocabulary import TextCodec
 from export.model.transformer import Transformer
 from export.training.loss import BatchLoss
 from service.text.pipeline import EXTRA_TARGET_TOKENS
@@ -36,14 +36,15 @@ class Evaluation:
 
 
 def evaluate(
-    loss: BatchLoss, dev: DevSet, vocabulary: Vocabulary, *, bleu_sentences: int, batch_tokens: int
+    loss: BatchLoss, dev: DevSet, vocabulary: TextCodec, *, bleu_sentences: int, batch_tokens: int
 ) -> Evaluation:
     """Measure a model, which must be in evaluation mode; call it within the autocast wanted."""
     chosen = np.linspace(0, len(dev.corpus) - 1, min(bleu_sentences, len(dev.corpus))).astype(int).tolist()
     mean_loss = dev_loss(loss, dev.corpus, batch_tokens=batch_tokens)
     if not chosen:
         return Evaluation(loss=mean_loss, bleu=None)
-    translations = translate_greedily(loss.model, [dev.corpus.sources[index] for index in chosen], batch_tokens)
+    sources = [dev.corpus.sources[index] for index in chosen]
+    translations = translate_greedily(loss.model, sources, batch_tokens, prefix=vocabulary.target_prefix)
     references = [dev.references[index] for index in chosen]
     bleu = sacrebleu.corpus_bleu(vocabulary.decode(translations), [references])
     return Evaluation(loss=mean_loss, bleu=float(bleu.score))
@@ -59,30 +60,38 @@ def dev_loss(loss: BatchLoss, corpus: EncodedCorpus, *, batch_tokens: int) -> fl
 
 
 def translate_greedily(
-    model: Transformer, sources: Sequence[np.ndarray[tuple[int], np.dtype[np.int32]]], batch_tokens: int
+    model: Transformer,
+    sources: Sequence[np.ndarray[tuple[int], np.dtype[np.int32]]],
+    batch_tokens: int,
+    *,
+    prefix: Sequence[int] = (),
 ) -> list[list[int]]:
-    """Translate sources, EOS last in each, with the likeliest token at every step.
+    """Translate sources, all of their tokens in each, with the likeliest token at every step.
 
     Args:
         model: in evaluation mode.
         sources: token ids.
         batch_tokens: most source tokens decoded together, padding counted.
+        prefix: tokens that every target is made to begin with.
 
     Returns:
         Target token ids without EOS, in the order of the sources, at most 50 more than each has.
     """
     translations: list[list[int]] = [[] for _ in sources]
     for rows in _by_length([len(source) for source in sources], batch_tokens):
-        batch = make_batch([sources[row] for row in rows], [sources[row] for row in rows])
-        batch = batch.to(model.embedding.weight.device)
-        for row, ids in zip(rows, decode_greedily(model, batch.source_ids, batch.source_mask), strict=True):
+        chosen = [sources[row] for row in rows]
+        batch = make_batch(chosen, chosen, pad_id=model.config.pad_id).to(model.embedding.weight.device)
+        targets = decode_greedily(model, batch.source_ids, batch.source_mask, prefix=prefix)
+        for row, ids in zip(rows, targets, strict=True):
             translations[row] = ids[: len(sources[row]) + EXTRA_TARGET_TOKENS]  # padding gives no row more
     return translations
 
 
 @torch.inference_mode()
-def decode_greedily(model: Transformer, source_ids: Tensor, source_mask: Tensor | None) -> list[list[int]]:
-    """Return the greedy target of each source [B, S] without EOS.
+def decode_greedily(
+    model: Transformer, source_ids: Tensor, source_mask: Tensor | None, *, prefix: Sequence[int] = ()
+) -> list[list[int]]:
+    """Return the greedy target of each source [B, S] without EOS; each begins with `prefix`.
 
     Each has at most S + 50 tokens, or as many as there are learned positions.
     """
@@ -93,15 +102,17 @@ def decode_greedily(model: Transformer, source_ids: Tensor, source_mask: Tensor 
     most = source_ids.size(1) + EXTRA_TARGET_TOKENS
     for position in range(min(most, model.config.max_positions or most)):
         newest = model.step(newest, position, cache).argmax(dim=-1)
+        if position < len(prefix):
+            newest = torch.full_like(newest, prefix[position])
         targets.append(newest)
         is_done |= newest == model.config.eos_id
         if bool(is_done.all()):
             break
-    return [_until_eos(row) for row in torch.stack(targets, dim=1).tolist()]
+    return [_until(model.config.eos_id, row) for row in torch.stack(targets, dim=1).tolist()]
 
 
-def _until_eos(token_ids: list[int]) -> list[int]:
-    return token_ids[: token_ids.index(EOS_ID)] if EOS_ID in token_ids else token_ids
+def _until(eos_id: int, token_ids: list[int]) -> list[int]:
+    return token_ids[: token_ids.index(eos_id)] if eos_id in token_ids else token_ids
 
 
 def _by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:

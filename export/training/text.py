@@ -1,5 +1,6 @@
 """Reads and encodes the text of a run, telling of every line and pair that is left out."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ import numpy as np
 from export.corpus.batches import EncodedCorpus, TokenLists
 from export.corpus.reader import Corpus, Pair, ParallelFiles, read_corpus
 from export.corpus.variation import VariationConfig, vary_all
-from export.corpus.vocabulary import Vocabulary
+from export.corpus.vocabulary import TextCodec
 from export.errors import CorpusError
 from export.training.config import DataConfig
 from export.training.evaluation import DevSet
@@ -30,7 +31,7 @@ class EncodedPairs:
 
 
 def encode_pairs(
-    pairs: Sequence[Pair], vocabulary: Vocabulary, *, max_tokens: int, report: Callable[[str], None]
+    pairs: Sequence[Pair], vocabulary: TextCodec, *, max_tokens: int, report: Callable[[str], None]
 ) -> EncodedPairs:
     """Encode both sides.
 
@@ -44,7 +45,7 @@ def encode_pairs(
         CorpusError: if every pair is too long.
     """
     sources = vocabulary.encode([pair.source for pair in pairs])
-    targets = vocabulary.encode([pair.target for pair in pairs])
+    targets = vocabulary.encode_targets([pair.target for pair in pairs])
     kept = []
     for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
         if max(len(source), len(target)) <= max_tokens:
@@ -54,7 +55,10 @@ def encode_pairs(
     if not kept:
         raise CorpusError(f"every pair has more than {max_tokens} tokens")
     corpus = EncodedCorpus(
-        sources=TokenLists([sources[index] for index in kept]), targets=TokenLists([targets[index] for index in kept])
+        sources=TokenLists([sources[index] for index in kept]),
+        targets=TokenLists([targets[index] for index in kept]),
+        pad_id=vocabulary.pad_id,
+        start_id=vocabulary.start_id,
     )
     return EncodedPairs(corpus=corpus, pairs=tuple(pairs[index] for index in kept), num_too_long=len(pairs) - len(kept))
 
@@ -73,7 +77,7 @@ class TrainingText:
 
     train: EncodedCorpus
     dev: DevSet
-    vocabulary: Vocabulary
+    vocabulary: TextCodec
     train_pairs: tuple[Pair, ...] = ()
     """The pairs of `train`, in order; empty if every epoch has the same text and pieces."""
 
@@ -87,11 +91,10 @@ class TrainingText:
         """
         seeds = np.random.default_rng((seed, epoch)).integers(1 << 31, size=2)
         texts = zip(*vary_all(texts_of(self.train_pairs), variation, seed=seed, epoch=epoch), strict=True)
+        encoders = (self.vocabulary.encode, self.vocabulary.encode_targets)
         sides = [
-            self.vocabulary.encode_sampled(text, alpha=alpha, seed=int(side_seed))
-            if alpha
-            else self.vocabulary.encode(text)
-            for text, side_seed in zip(texts, seeds, strict=True)
+            self.vocabulary.encode_sampled(text, alpha=alpha, seed=int(side_seed)) if alpha else encode(text)
+            for text, side_seed, encode in zip(texts, seeds, encoders, strict=True)
         ]
         usual = (self.train.sources, self.train.targets)
         for index, pair in enumerate(zip(*sides, strict=True)):
@@ -99,7 +102,7 @@ class TrainingText:
                 for side, lists in zip(sides, usual, strict=True):
                     side[index] = lists[index].tolist()
         sources, targets = map(TokenLists, sides)
-        return EncodedCorpus(sources=sources, targets=targets)
+        return dataclasses.replace(self.train, sources=sources, targets=targets)
 
 
 def texts_of(pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:
@@ -116,7 +119,7 @@ def read_text(data: DataConfig, report: Report) -> PlainText:
 
 
 def encode_text(
-    text: PlainText, vocabulary: Vocabulary, *, max_tokens: int, is_drawn: bool, report: Report
+    text: PlainText, vocabulary: TextCodec, *, max_tokens: int, is_drawn: bool, report: Report
 ) -> TrainingText:
     """Encode both corpora without the pairs that have more tokens on a side; CorpusError if that is all of them."""
     train, dev = (
@@ -142,7 +145,7 @@ def _read(name: str, files: Sequence[ParallelFiles], max_malformed: float, repor
     return corpus
 
 
-def _encode(name: str, pairs: Sequence[Pair], vocabulary: Vocabulary, max_tokens: int, report: Report) -> EncodedPairs:
+def _encode(name: str, pairs: Sequence[Pair], vocabulary: TextCodec, max_tokens: int, report: Report) -> EncodedPairs:
     encoded = encode_pairs(pairs, vocabulary, max_tokens=max_tokens, report=report.tell)
     sources, targets = (int(lists.lengths.sum()) for lists in (encoded.corpus.sources, encoded.corpus.targets))
     report.tell(f"{name}: {sources:,} source and {targets:,} target tokens, {encoded.num_too_long:,} pairs too long")
