@@ -66,9 +66,15 @@ FAIRSEQ: Mapping[str, Mapping[str, Any]] = {
         "layernorm_embedding": True,
         "max_target_positions": _POSITIONS - 8,
     },
-    "no positions": {"no_token_positional_embeddings": True, "share_all_embeddings": True},
+    "no positions, small states": {
+        "no_token_positional_embeddings": True,
+        "encoder_normalize_before": True,
+        "decoder_normalize_before": True,
+        "no_scale_embedding": True,
+        "tables_std": 0.01,
+    },
 }
-"""Options of a model by what is special in it."""
+"""Options of a model by what is special in it, and the standard deviation of its embeddings."""
 
 
 def save_fairseq(directory: Path, options: Mapping[str, Any], *, seed: int = 24) -> None:
@@ -115,7 +121,7 @@ def _fairseq_weights(options: Mapping[str, Any], num_source: int, num_target: in
     state: dict[str, Tensor] = {}
     for stack, size in (("encoder", num_source), ("decoder", num_target)):
         state[f"{stack}.version"] = torch.tensor([3.0])
-        state[f"{stack}.embed_tokens.weight"] = draw.matrix(size, _D)
+        state[f"{stack}.embed_tokens.weight"] = draw.matrix(size, _D, std=options.get("tables_std", 0.4))
         if options.get("encoder_learned_pos"):
             positions = {**_FAIRSEQ_OPTIONS, **options}[
                 "max_source_positions" if stack == "encoder" else "max_target_positions"
