@@ -102,3 +102,14 @@ def keep_freed_memory() -> None:
         return
     for parameter, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2 * _GIB - 1), (_TOP_PAD, _GIB // 16), (_ARENA_MAX, 1)):
         mallopt(parameter, value)
+
+
+def return_freed_memory() -> None:
+    """Give back to the system what is free within the heap; does nothing where there is no glibc.
+
+    With tensors of other sizes in every batch, a heap that `keep_freed_memory` has made the only one breaks up:
+    it grew from 1.5 to 13 GB in 2,000 steps with a vocabulary of 10,000. What is given back is soon faulted in anew, so
+    call this once in a minute or so.
+    """
+    if sys.platform.startswith("linux") and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
