@@ -5,6 +5,7 @@ that tests start find the checkout.
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Read when PyTorch is imported. Each worker of pytest-xdist would have a thread for every core, and they wait for each
@@ -19,3 +20,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
 # A busy machine must not fail a property.
 settings.register_profile("dragoman", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dragoman")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let `pytest -m gpu` say why it has run nothing."""
+    if config.option.markexpr == "gpu":
+        config.option.reportchars += "s"
