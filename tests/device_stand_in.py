@@ -16,7 +16,15 @@ from numpy.typing import DTypeLike, NDArray
 
 from service.bundle import Bundle, FloatType
 from service.runtime.cuda_graphs import GraphCaptures
-from service.runtime.device import BoundGraph, DeviceArray, DeviceMemory, HostArray, Operation, pinned_memory
+from service.runtime.device import (
+    BoundGraph,
+    DeviceArray,
+    DeviceMemory,
+    HostArray,
+    Operation,
+    PinnedMemory,
+    pinned_memory,
+)
 from service.runtime.encoder import EncodingModel
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.session import cuda_fault, open_sessions, open_small_graph
@@ -48,12 +56,23 @@ class Copy:
     num_bytes: int
 
 
-_HOST_MEMORY = onnxruntime.OrtMemoryInfo(
-    "Cpu", onnxruntime.OrtAllocatorType.ORT_DEVICE_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
-)
-"""In the place of page-locked memory."""
+class FakeCudart:
+    """Allocates ordinary memory, as often as it may, in the place of page-locked."""
 
-onnxruntime.create_and_register_allocator(_HOST_MEMORY, None)
+    def __init__(self, num_left: int = 1 << 20) -> None:
+        self.num_left = num_left
+        self._memory: list[Any] = []
+
+    def cudaSetDevice(self, index: int) -> int:  # noqa: N802
+        return 0 if index == 0 else 101
+
+    def cudaMallocHost(self, address: Any, num_bytes: ctypes.c_size_t) -> int:  # noqa: N802
+        self.num_left -= 1
+        if self.num_left < 0:
+            return 2
+        self._memory.append((ctypes.c_byte * num_bytes.value)())
+        address._obj.value = ctypes.addressof(self._memory[-1])
+        return 0
 
 
 class StandInMemory(DeviceMemory):
@@ -62,7 +81,7 @@ class StandInMemory(DeviceMemory):
     def __init__(self, float_type: FloatType, device: Device = "cpu") -> None:
         self.log: list[Copy] = []
         open_graph = partial(open_small_graph, settings=RuntimeSettings(), device=device)
-        pinned = pinned_memory(device, 0) if device == "cuda" else _HOST_MEMORY
+        pinned = pinned_memory(0, onnxruntime.cuda_version) if device == "cuda" else PinnedMemory(FakeCudart(), 0)
         super().__init__(device, 0, float_type=float_type, open_graph=open_graph, pinned=pinned)
         self.log.clear()
         self.bound_pools: list[tuple[tuple[int, ...], int]] = []

@@ -4,10 +4,11 @@ import ctypes
 import logging
 import math
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import onnxruntime
@@ -19,6 +20,8 @@ from service.runtime.cuda_graphs import DEVICE_USE
 from service.runtime.settings import Device
 
 log = logging.getLogger(__name__)
+
+_NOT_PINNED: Final = "what goes to the device and back is not page-locked"
 
 Operation = Literal["encode", "join", "move", "resize", "step", "attention"]
 """What bytes are copied for."""
@@ -82,17 +85,50 @@ class HostArray:
 
     array: NDArray[Any]
     pinned: onnxruntime.OrtValue | None
-    """Its memory, if a device can read and write that without another copy; must live as long as the array."""
+    """The same, if it lies in page-locked memory, which a device reads and writes without another copy."""
 
 
-def pinned_memory(device: Device, index: int, library: Any = onnxruntime) -> Any:
-    """Return what ONNX Runtime allocates page-locked memory of the host by; None, and the log says so, if it cannot."""
+class PinnedMemory:
+    """Page-locked memory of the host, as CUDA allocates it; any thread may use it.
+
+    What is let go is kept for the next array of its size: to free it would wait for the device.
+    """
+
+    def __init__(self, cudart: Any, index: int) -> None:
+        """Use the CUDA runtime library for the GPU of an index."""
+        self._cudart, self._index = cudart, index
+        self._lock = threading.Lock()
+        self._unused = dict[int, list[int]]()  # addresses by size
+
+    def array(self, shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
+        """Return a new array of zeros; RuntimeError if there is no memory."""
+        num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+        with self._lock:
+            unused = self._unused.setdefault(num_bytes, [])
+            address = unused.pop() if unused else self._allocated(num_bytes)
+        memory = (ctypes.c_byte * num_bytes).from_address(address)
+        weakref.finalize(memory, unused.append, address)
+        array: NDArray[Any] = np.ndarray(shape, dtype, buffer=memoryview(memory))
+        array[...] = 0
+        return array
+
+    def _allocated(self, num_bytes: int) -> int:
+        address = ctypes.c_void_p()
+        with DEVICE_USE:
+            fault = self._cudart.cudaSetDevice(self._index) or self._cudart.cudaMallocHost(
+                ctypes.byref(address), ctypes.c_size_t(num_bytes)
+            )
+        if fault or address.value is None:
+            raise RuntimeError(f"CUDA error {fault}")
+        return address.value
+
+
+def pinned_memory(index: int, cuda_version: str, load: Callable[[str], Any] = ctypes.CDLL) -> PinnedMemory | None:
+    """Return the page-locked memory for the GPU of an index; None, and the log says so, without CUDA's runtime."""
     try:
-        kind = library.OrtDeviceMemoryType.HOST_ACCESSIBLE
-        offered = [one.memory_info(kind) for one in library.get_ep_devices() if device in one.ep_name.lower()]
-        return next(info for info in offered if info is not None and info.device_id == index)
-    except (StopIteration, RuntimeError) as error:
-        log.info("what goes to the device and back is not page-locked", extra={"reason": str(error) or "not offered"})
+        return PinnedMemory(load(f"libcudart.so.{cuda_version.partition('.')[0]}"), index)
+    except OSError as error:
+        log.warning(_NOT_PINNED, extra={"reason": str(error)})
     return None
 
 
@@ -114,9 +150,15 @@ class DeviceMemory:
     """
 
     def __init__(
-        self, device: Device, index: int, *, float_type: FloatType, open_graph: OpenGraph, pinned: Any = None
+        self,
+        device: Device,
+        index: int,
+        *,
+        float_type: FloatType,
+        open_graph: OpenGraph,
+        pinned: PinnedMemory | None = None,
     ) -> None:
-        """Open the small graphs on a device; raises as `open_graph`. `pinned` is that of `pinned_memory`."""
+        """Open the small graphs on a device; raises as `open_graph`. Without `pinned`, ordinary memory is used."""
         self.copies = CopyCounter()
         """Bytes that went up and down."""
         self.float_type = np.dtype(float_type)
@@ -148,20 +190,15 @@ class DeviceMemory:
         """Return a new array of zeros on the host, in page-locked memory if there is any."""
         if self._pinned is None:
             return HostArray(array=np.zeros(shape, dtype), pinned=None)
-        with DEVICE_USE:
-            value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(tuple(shape), dtype, memory_info=self._pinned)
-        num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-        memory = (ctypes.c_byte * num_bytes).from_address(value.data_ptr())
-        array = np.ndarray(shape, dtype, buffer=memoryview(memory))
-        array[:] = 0
-        return HostArray(array=array, pinned=value)
+        array = self._pinned.array(shape, dtype)
+        return HostArray(array=array, pinned=onnxruntime.OrtValue.ortvalue_from_numpy(array))
 
     def _check_pinned(self) -> None:
         """Use ordinary memory if ONNX Runtime cannot copy to page-locked one."""
         try:
             self.download(self.upload(np.zeros(1), "step"), "step", to=self.host_array((1,), np.float64))
         except Exception as error:  # noqa: BLE001 (its exception classes have no common base)
-            log.warning("what goes to the device and back is not page-locked", extra={"reason": str(error)})
+            log.warning(_NOT_PINNED, extra={"reason": str(error)})
             self._pinned = None
         self.copies = CopyCounter()
 

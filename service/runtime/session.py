@@ -1,5 +1,6 @@
 """ONNX Runtime sessions: opens the graphs of a bundle, and checks that they are what its manifest says."""
 
+import ctypes
 import logging
 import platform
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -154,6 +155,8 @@ _ELEMENT_TYPES = {
 _PROVIDERS: dict[Device, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 """ONNX Runtime's names."""
 
+_DRIVER = "libcuda.so.1"
+
 _LOG_ERRORS = 3
 """ONNX Runtime writes messages of this severity and above to standard error."""
 
@@ -163,15 +166,22 @@ _SMALL_WEIGHTS_BYTES = 16 << 20
 _read_cpu_info = partial(Path("/proc/cpuinfo").read_text, encoding="ascii", errors="replace")
 
 
-def cuda_fault(device_index: int, library: Any = onnxruntime) -> str | None:
+def cuda_fault(
+    device_index: int, library: Any = onnxruntime, load_driver: Callable[[str], object] = ctypes.CDLL
+) -> str | None:
     """Try the GPU of an index; return why it cannot be used and what to do, None if it can."""
     if not _has_cuda(library):
         return "this ONNX Runtime has no CUDA provider; dragoman[gpu] in place of dragoman[serve] installs one that has"
+    try:
+        load_driver(_DRIVER)
+    except OSError as error:
+        return f"there is no driver of NVIDIA ({error}); a container needs the host's, as by docker run --gpus all"
     library.preload_dlls()  # of the CUDA packages installed beside it
     try:
         library.OrtValue.ortvalue_from_numpy(np.zeros(1, dtype=np.float32), "cuda", device_index)
     except Exception as error:  # noqa: BLE001 (its exception classes have no common base)
-        return f"GPU {device_index} does not work: {error}; nvidia-smi must show it, in a container that was given GPUs"
+        told = " ".join(str(error).split())
+        return f"GPU {device_index} does not work: {told}; nvidia-smi must show it, in a container that was given GPUs"
     return None
 
 
@@ -300,7 +310,7 @@ def open_sessions(
             settings.device_index,
             float_type=tensors.float_type,
             open_graph=open_small,
-            pinned=pinned_memory(placement.device, settings.device_index),
+            pinned=pinned_memory(settings.device_index, onnxruntime.cuda_version),
         )
     return Sessions(
         bundle=bundle,

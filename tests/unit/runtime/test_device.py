@@ -147,11 +147,24 @@ class FakeLibrary:
 
 
 def test_a_gpu_that_does_not_work_is_told_with_what_to_look_at() -> None:
-    assert cuda_fault(0, FakeLibrary()) is None
-    assert cuda_fault(1, FakeLibrary()) == (
+    assert cuda_fault(0, FakeLibrary(), str) is None
+    assert cuda_fault(1, FakeLibrary(), str) == (
         "GPU 1 does not work: CUDA failure 100: no CUDA-capable device is detected; "
         "nvidia-smi must show it, in a container that was given GPUs"
     )
+
+
+def test_a_gpu_image_on_a_host_without_gpus_names_the_driver_and_tries_nothing_else() -> None:
+    library = FakeLibrary()
+
+    def load_nothing(name: str) -> object:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    assert cuda_fault(0, library, load_nothing) == (
+        "there is no driver of NVIDIA (libcuda.so.1: cannot open shared object file); "
+        "a container needs the host's, as by docker run --gpus all"
+    )
+    assert not library.has_found_libraries
 
 
 def test_the_cpu_needs_no_options() -> None:
@@ -165,6 +178,13 @@ def test_a_gpu_gets_its_options_and_leaves_what_it_lacks_to_the_cpu() -> None:
         (_CUDA, {"device_id": 2, "use_tf32": 0, "gpu_mem_limit": 1 << 30}),
         (_CPU, {}),
     ]
+
+
+def test_only_a_session_that_captures_its_runs_is_told_so() -> None:
+    (_, options), _ = providers("cuda", RuntimeSettings(), captures=True)
+
+    assert options == {"device_id": 0, "use_tf32": 0, "enable_cuda_graph": 1}
+    assert providers("cpu", RuntimeSettings(), captures=True) == [(_CPU, {})]
 
 
 def test_a_gpu_may_take_all_memory_and_round_only_if_told() -> None:

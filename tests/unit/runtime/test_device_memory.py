@@ -1,7 +1,6 @@
 """Arrays on a device and the graphs that change them, on the stand-in."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ from numpy.typing import NDArray
 
 from service.bundle import FloatType
 from service.runtime.cache_graphs import HIDDEN, advance_graph, write_graph, zeros_graph
-from service.runtime.device import CopyCounter, DeviceArray, HostArray, Operation, pinned_memory
-from tests.device_stand_in import StandInMemory, read
+from service.runtime.device import CopyCounter, DeviceArray, HostArray, Operation, PinnedMemory, pinned_memory
+from tests.device_stand_in import FakeCudart, StandInMemory, read
 
 FLOAT_TYPES: tuple[FloatType, ...] = ("float32", "float16")
 NAMES = {"float32": "FLOAT", "float16": "FLOAT16"}
@@ -190,27 +189,38 @@ def test_without_copies_to_page_locked_memory_ordinary_memory_is_used(caplog: py
     assert memory.copies.by_operation() == {}
 
 
-class FakeDevices:
-    """What ONNX Runtime knows of devices: two GPUs, of which the second offers memory of the host."""
+def test_page_locked_memory_that_is_let_go_is_used_again_and_zero() -> None:
+    pinned = PinnedMemory(FakeCudart(num_left=2), 0)
+    first, other = pinned.array((2, 3), np.int64), pinned.array((6,), np.int32)
+    address, part = first.ctypes.data, first[1:]
+    part[:] = 7
 
-    class OrtDeviceMemoryType:
-        HOST_ACCESSIBLE = "host"
+    del first
+    with pytest.raises(RuntimeError, match="CUDA error 2"):
+        pinned.array((6,), np.int64)  # a part of it is in use
+    del part
+    again = pinned.array((6,), np.int64)
 
-    class Gpu:
-        ep_name = "CUDAExecutionProvider"
-
-        def __init__(self, offered: object) -> None:
-            self.memory_info = {"host": offered}.get
-
-    @classmethod
-    def get_ep_devices(cls) -> list[Gpu]:
-        return [cls.Gpu(None), cls.Gpu(SimpleNamespace(device_id=1))]
+    assert again.ctypes.data == address
+    assert not again.any()
+    assert not other.any()
 
 
-def test_page_locked_memory_is_that_of_the_device(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
+def test_a_gpu_that_is_not_there_has_no_page_locked_memory() -> None:
+    with pytest.raises(RuntimeError, match="CUDA error 101"):
+        PinnedMemory(FakeCudart(), 1).array((1,), np.int8)
 
-    assert pinned_memory("cuda", 1, FakeDevices).device_id == 1
-    assert not caplog.records
-    assert pinned_memory("cuda", 0, FakeDevices) is None
-    assert [record.__dict__["reason"] for record in caplog.records] == ["not offered"]
+
+def test_page_locked_memory_is_allocated_by_the_runtime_of_that_version(caplog: pytest.LogCaptureFixture) -> None:
+    loaded: list[str] = []
+
+    def load(name: str) -> object:
+        loaded.append(name)
+        if name.endswith("12"):
+            raise OSError("not found")
+        return FakeCudart()
+
+    assert isinstance(pinned_memory(0, "13.0", load), PinnedMemory)
+    assert pinned_memory(0, "12.8", load) is None
+    assert loaded == ["libcudart.so.13", "libcudart.so.12"]
+    assert [record.__dict__["reason"] for record in caplog.records] == ["not found"]
