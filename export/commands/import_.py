@@ -10,6 +10,7 @@ import torch
 
 from export.errors import ImportFormatError, SettingError
 from export.importers.bundle import read_network
+from export.importers.ctranslate2 import read_ctranslate2
 from export.importers.fairseq import read_fairseq
 from export.importers.huggingface import read_huggingface
 from export.importers.joeynmt import read_joeynmt
@@ -29,7 +30,7 @@ class _Format:
 
 
 _TAGS: Final = ("source_tag", "target_tag")
-_TEXT: Final = ("text", "source_spm", "target_spm")
+_SPM: Final = ("source_spm", "target_spm")
 _LANGUAGES: Final = ("source_languages", "target_languages")
 
 _FORMATS: Final[Mapping[str, _Format]] = {
@@ -38,13 +39,18 @@ _FORMATS: Final[Mapping[str, _Format]] = {
     ),
     "fairseq": _Format(
         meaning="a checkpoint of fairseq, or its directory, with dictionaries and SentencePiece models",
-        flags=_TEXT,
+        flags=("text", *_SPM),
         read=read_fairseq,
     ),
     "huggingface": _Format(
         meaning="a directory of Hugging Face transformers: Marian (OPUS-MT), M2M-100, NLLB, mBART-50",
         flags=(*_TAGS, *_LANGUAGES),
         read=read_huggingface,
+    ),
+    "ctranslate2": _Format(
+        meaning="a model directory of CTranslate2",
+        flags=(*_TAGS, *_SPM, "source_eos"),
+        read=read_ctranslate2,
     ),
     "joeynmt": _Format(meaning="the directory of a run of JoeyNMT 2", flags=(), read=read_joeynmt),
 }
@@ -75,6 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="TAG,TAG",
             help=f"{side} languages of a bundle of many, as BCP-47 tags or as the model spells them (all)",
         )
+    parser.add_argument(
+        "--source-eos",
+        choices=("yes", "no"),
+        help="whether sources end with </s>, where a directory of CTranslate2 leaves that to its caller",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from export.errors import SettingError
 from export.graph.network import FLOAT_TYPES, Network, TrainedModel, write_graphs
 from export.graph.translation import TextModel
 from export.graph.verify import Check, check_batching, check_quality, check_steps
-from export.importers.original import HuggingFaceOriginal, check_original
+from export.importers.original import Original, check_original, open_original
 from export.model.transformer import Transformer
 from service.bundle import Bundle, file_entry, graph_tensors, open_bundle
 from service.decoding.step_model import StepModel
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--original",
         type=Path,
         metavar="DIR",
-        help="what was imported by `import --from huggingface`: compare with that library, too",
+        help="what was imported, of Hugging Face transformers or CTranslate2: compare with that library, too",
     )
     for side in ("source", "target"):
         parser.add_argument(
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             pairs=pairs,
             num_step_sentences=args.step_sentences,
             beam_size=args.beam,
-            original=args.original and HuggingFaceOriginal(args.original, tokenizer),
+            original=args.original and open_original(args.original, bundle, tokenizer),
         )
         checks = list(_report(verification.checks()))
     failed = [check for check in checks if not check.holds]
@@ -99,7 +99,7 @@ class _Verification:
     pairs: Sequence[Pair]
     num_step_sentences: int
     beam_size: int
-    original: HuggingFaceOriginal | None
+    original: Original | None
     """None: the model was trained here."""
 
     def checks(self) -> Iterator[Check]:

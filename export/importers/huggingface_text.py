@@ -73,6 +73,8 @@ class Text:
     target_prefix: tuple[int, ...] = field(default=())
     languages: Languages | None = None
     """Of a model of many languages, in place of the prefixes."""
+    source_suffix: tuple[int, ...] | None = None
+    """None: EOS."""
 
     def files(self) -> TokenizerFiles:
         """Return the files of the tokenizer."""
@@ -89,6 +91,7 @@ class Text:
             source_prefix=self.source_prefix,
             target_prefix=self.target_prefix,
             languages=self.languages,
+            source_suffix=self.source_suffix,
         )
         return TokenizerFiles(description=description, files=contents)
 

@@ -5,17 +5,20 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
+from sentencepiece import SentencePieceProcessor
 
 from export.corpus.reader import Pair
 from export.errors import ImportFormatError
 from export.graph.arithmetic import FloatArray
 from export.graph.translation import TextModel
 from export.graph.verify import LOG_PROB_TOLERANCE, Check, score_exported
+from export.importers.ctranslate2 import SpecialTokens, read_vocabularies
 from export.importers.files import read_json
+from service.bundle import Bundle
 from service.datatypes import SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import StepModel
@@ -24,6 +27,98 @@ from service.text.tokenizer import SentencePieceTokenizer
 
 _MOST_OTHER_TARGETS: Final = 0.02
 """Share of sentences for which the two may find other targets: where two hypotheses score the same but for rounding."""
+
+_PATIENCE: Final = 8
+"""Times the beam, how many targets end before CTranslate2 ends a search, whether or not a better one is alive."""
+
+
+class Original(Protocol):
+    """A model by its own library, which searches by our rules where the two differ."""
+
+    def encode(self, source: str) -> list[int]:
+        """Return all token ids of a source, by our numbers."""
+
+    def score(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> FloatArray:
+        """Return the log-probabilities [T, V] of every step of a given target, or [T] of its tokens alone."""
+
+    def search(self, source_ids: Sequence[int], search: SearchConfig) -> list[int]:
+        """Return the best target, EOS last if it ends; of the search only sizes and limits are obeyed."""
+
+
+def open_original(directory: Path, bundle: Bundle, tokenizer: SentencePieceTokenizer) -> Original:
+    """Return what a directory holds; ImportFormatError if its library is missing, or cannot load it."""
+    if not (directory / "model.bin").is_file():
+        return HuggingFaceOriginal(directory, tokenizer)
+    manifest = bundle.manifest
+    return CTranslate2Original(
+        directory, tokenizer, bundle.directory / (manifest.tokenization.source_model or manifest.tokenizer)
+    )
+
+
+class CTranslate2Original:
+    """A model directory of CTranslate2, in float32 on the CPU, whatever its weights are stored in.
+
+    It has no tokenizer; its own vocabularies say which pieces it knows. Its search has no length penalty here, and
+    never chooses padding, unknown tokens or what decoding begins with.
+    """
+
+    def __init__(self, directory: Path, tokenizer: SentencePieceTokenizer, source_model: Path) -> None:
+        """Load the model; ImportFormatError if the library is missing, or cannot."""
+        try:
+            library = importlib.import_module("ctranslate2")
+        except ImportError as error:
+            raise _missing("ctranslate2") from error
+        self._tokenizer = tokenizer
+        self._tokens = SpecialTokens.read(directory)
+        self._known, self._known_targets = map(frozenset, read_vocabularies(directory, self._tokens.unk))
+        self._processor = SentencePieceProcessor(model_file=str(source_model))
+        self._source_pieces = tokenizer.source_pieces(range(tokenizer.source_vocabulary_size))
+        self._target_pieces = tokenizer.pieces(range(tokenizer.vocabulary_size))
+        try:
+            self._translator = library.Translator(str(directory), device="cpu", compute_type="float32")
+        except (RuntimeError, ValueError) as error:
+            raise ImportFormatError(f"ctranslate2 cannot load {directory}: {error}") from error
+
+    def encode(self, source: str) -> list[int]:
+        """Return all token ids of a source, by our numbers."""
+        tokenizer = self._tokenizer
+        pieces = [str(piece) if piece in self._known else self._tokens.unk for piece in self._split(source)]
+        ids = [self._source_pieces.index(piece) for piece in pieces]
+        return [*tokenizer.source_prefix, *ids, *tokenizer.source_suffix]
+
+    def score(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> FloatArray:
+        """Return the log-probabilities [T] of the tokens of a given target, EOS last."""
+        targets = [self._target_pieces[token_id] for token_id in target_ids[:-1]]
+        (scored,) = self._translator.score_batch([self._source(source_ids)], [targets], max_input_length=0)
+        return np.asarray(scored.log_probs, dtype=np.float32)
+
+    def search(self, source_ids: Sequence[int], search: SearchConfig) -> list[int]:
+        """Return the best target, EOS last if it ends; of the search only sizes and limits are obeyed."""
+        tokenizer = self._tokenizer
+        never = {self._target_pieces[token_id] for token_id in (tokenizer.pad_id, tokenizer.bos_id)}
+        never -= {self._tokens.eos}
+        (result,) = self._translator.translate_batch(
+            [self._source(source_ids)],
+            [[self._target_pieces[token_id] for token_id in tokenizer.target_prefix]],
+            beam_size=search.beam_size,
+            patience=_PATIENCE if search.beam_size > 1 else 1,
+            length_penalty=0.0,
+            disable_unk=True,
+            suppress_sequences=[[piece] for piece in sorted(never & self._known_targets)],
+            min_decoding_length=search.min_target_tokens,
+            max_decoding_length=search.max_target_tokens,
+            max_input_length=0,
+            return_end_token=True,
+        )
+        return [self._target_pieces.index(piece) for piece in result.hypotheses[0]]
+
+    def _split(self, source: str) -> list[str]:
+        return [str(piece) for piece in self._processor.EncodeAsPieces(source)]
+
+    def _source(self, source_ids: Sequence[int]) -> list[str]:
+        """Return the tokens of a source, without those that CTranslate2 adds."""
+        end = len(source_ids) - self._tokens.adds_eos
+        return [self._source_pieces[token_id] for token_id in source_ids[int(self._tokens.adds_bos) : end]]
 
 
 class HuggingFaceOriginal:
@@ -90,10 +185,8 @@ class HuggingFaceOriginal:
         return ids
 
 
-def check_original(
-    original: HuggingFaceOriginal, model: TextModel, pairs: Sequence[Pair], *, beam_size: int
-) -> Iterator[Check]:
-    """Compare token ids, log-probabilities of all tokens at every step, and searches, sentence by sentence.
+def check_original(original: Original, model: TextModel, pairs: Sequence[Pair], *, beam_size: int) -> Iterator[Check]:
+    """Compare token ids, log-probabilities at every step, and searches, sentence by sentence.
 
     Args:
         original: by its own library.
@@ -112,7 +205,7 @@ def check_original(
     claim = "ONNX fp32 = original"
     yield Check(claim=claim, measured=largest, limit=LOG_PROB_TOLERANCE, unit="nats", detail=detail)
     searches = [(source, _search(model, source, beam_size)) for source, _ in fitting]
-    unequal = sum(_decode(model.graph, *each) != original.search(*each) for each in searches)
+    unequal = sum(search_exported(model.graph, *each) != original.search(*each) for each in searches)
     claim, most = f"beam {beam_size} = original", _MOST_OTHER_TARGETS * len(searches)
     yield Check(claim=claim, measured=unequal, limit=most, unit="sentences", detail=f"of {len(searches)} sentences")
 
@@ -127,7 +220,8 @@ def _search(model: TextModel, source_ids: Sequence[int], beam_size: int) -> Sear
     )
 
 
-def _decode(graph: StepModel, source_ids: Sequence[int], search: SearchConfig) -> list[int]:
+def search_exported(graph: StepModel, source_ids: Sequence[int], search: SearchConfig) -> list[int]:
+    """Return the best target that our search finds with a graph, EOS last if it ends."""
     batch = RunningBatch(graph)
     batch.start([Segment(source_ids=tuple(source_ids), search=search)])
     while not (ended := batch.step().ended):
@@ -135,11 +229,11 @@ def _decode(graph: StepModel, source_ids: Sequence[int], search: SearchConfig) -
     return list(ended[0].hypotheses[0].token_ids)
 
 
-def _largest_difference(
-    original: HuggingFaceOriginal, graph: StepModel, source_ids: list[int], target_ids: list[int]
-) -> float:
+def _largest_difference(original: Original, graph: StepModel, source_ids: list[int], target_ids: list[int]) -> float:
     ours = np.concatenate(list(score_exported(graph, [(source_ids, target_ids)])))
     theirs = original.score(source_ids, target_ids)
+    if theirs.ndim == 1:
+        ours = ours[range(len(target_ids)), target_ids]
     return float(np.abs(ours - theirs).max()) if ours.shape == theirs.shape else math.inf
 
 
@@ -158,6 +252,8 @@ def _transformers() -> Any:
     try:
         return importlib.import_module("transformers")
     except ImportError as error:
-        raise ImportFormatError(
-            "to compare with the original, install what runs it: pip install transformers"
-        ) from error
+        raise _missing("transformers") from error
+
+
+def _missing(library: str) -> ImportFormatError:
+    return ImportFormatError(f"to compare with the original, install what runs it: pip install {library}")

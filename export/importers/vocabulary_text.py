@@ -1,0 +1,168 @@
+"""The text side of models whose vocabularies are plain lists of tokens, beside SentencePiece models.
+
+CTranslate2, OpenNMT-py and eole know tokens only: whoever calls them splits the text. What a bundle needs beyond their
+lists is added here: a token for padding, and special tokens that have the same ids on both sides.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from sentencepiece import SentencePieceProcessor
+from torch import Tensor
+
+from export.errors import ImportFormatError
+from export.importers.files import read_plain
+from export.importers.huggingface_text import Pieces
+
+_SUFFIXES: Final = (".spm", ".model")
+"""Of the names of SentencePiece models."""
+
+_PADDING: Final = ("<pad>", "<blank>")
+"""How systems spell it."""
+
+_LEAST_KNOWN: Final = 0.5
+"""Share of the pieces of a SentencePiece model that its own vocabulary has at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentencePieceFiles:
+    """SentencePiece models of both sides, which may be one."""
+
+    source: Path
+    target: Path
+
+    @classmethod
+    def find(cls, directory: Path, source: Path | None, target: Path | None) -> "SentencePieceFiles":
+        """Return the files that are given, of which one is enough, or else those that lie in a directory.
+
+        Raises:
+            ImportFormatError: saying what to give, if there are none, or too many to know which is whose.
+        """
+        given = source or target
+        if given is not None:
+            return cls(source=source or given, target=target or given)
+        pair = cls(source=directory / "source.spm", target=directory / "target.spm")
+        if pair.source.is_file() and pair.target.is_file():
+            return pair
+        found = sorted(path for path in directory.iterdir() if path.suffix in _SUFFIXES and path.is_file())
+        if len(found) == 1:
+            return cls(source=found[0], target=found[0])
+        there = ", ".join(path.name for path in found) or "none"
+        raise ImportFormatError(
+            f"{directory} does not say which SentencePiece models split its texts (there: {there}): give --source-spm "
+            "and --target-spm, or one of them if it is of both languages"
+        )
+
+    def read(self) -> tuple[bytes, bytes]:
+        """Return the content of both."""
+        return read_plain(self.source), read_plain(self.target)
+
+    def check(self, vocabularies: tuple[Pieces, Pieces]) -> None:
+        """Raise ImportFormatError if a model knows other pieces than the vocabulary of its side."""
+        for path, vocabulary in zip((self.source, self.target), vocabularies, strict=True):
+            pieces = _pieces(path)
+            num_known = len(pieces & set(vocabulary))
+            if num_known < _LEAST_KNOWN * len(pieces):
+                share = f"{num_known} of its {len(pieces)} pieces are in the vocabulary"
+                raise ImportFormatError(f"{path} is not the SentencePiece model of these vocabularies: {share}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabularies:
+    """Tokens of both sides by their ids, which may differ from where their rows are stored."""
+
+    source: Pieces
+    target: Pieces
+    source_rows: tuple[int | None, ...]
+    """Which row of the stored table each token has; None: it has none."""
+    target_rows: tuple[int | None, ...]
+    pad_id: int
+    eos_id: int
+    unk_id: int
+    start_id: int
+
+    @classmethod
+    def fitted(
+        cls, source: Sequence[str], target: Sequence[str], *, eos: str, unk: str, start: str | None, origin: Path
+    ) -> "Vocabularies":
+        """Return vocabularies in which special tokens have the same ids on both sides.
+
+        Args:
+            source: tokens by the rows of their table.
+            target: the same.
+            eos: spelling of EOS.
+            unk: spelling of the unknown token.
+            start: what decoding begins with; None: a token of its own, whose embedding is zero.
+            origin: what errors name.
+
+        Raises:
+            ImportFormatError: naming a token that is missing, or twice there.
+        """
+        for side in (source, target):
+            repeated = [token for token, count in Counter(side).items() if count > 1]
+            if repeated:
+                raise ImportFormatError(f"{origin}: the token {repeated[0]!r} is twice in a vocabulary")
+        for token in (eos, unk, start):
+            if token is not None and token not in target:
+                raise ImportFormatError(f"{origin}: the vocabulary has no {token}")
+        targets: list[tuple[str | None, int | None]] = [(token, row) for row, token in enumerate(target)]
+        padding = next((token for token in _PADDING if start is not None and token in target), None)
+        if padding is None:
+            targets.append((None if _PADDING[0] in target else _PADDING[0], None))
+        pad_id = len(target) if padding is None else target.index(padding)
+        eos_id, unk_id = target.index(eos), target.index(unk)
+        start_id = pad_id if start is None else target.index(start)
+        sources = targets
+        if list(source) != list(target):
+            sources = [(token, row) for row, token in enumerate(source)]
+            for token_id in {pad_id, eos_id, unk_id, start_id}:
+                _place(sources, targets[token_id][0], token_id)
+        return cls(
+            source=tuple(token for token, _ in sources),
+            target=tuple(token for token, _ in targets),
+            source_rows=tuple(row for _, row in sources),
+            target_rows=tuple(row for _, row in targets),
+            pad_id=pad_id,
+            eos_id=eos_id,
+            unk_id=unk_id,
+            start_id=start_id,
+        )
+
+
+def arranged(table: Tensor, rows: Iterable[int | None]) -> Tensor:
+    """Return the rows [V, ...] of a stored table by token id; those of tokens that have none are zero."""
+    padded = torch.cat((table, torch.zeros_like(table[:1])))
+    return padded[[len(table) if row is None else row for row in rows]]
+
+
+def _place(entries: list[tuple[str | None, int | None]], token: str | None, token_id: int) -> None:
+    """Give a token an id in exchange with the one that has it, both of them new if need be."""
+    at = next(
+        (index for index, (spelling, _) in enumerate(entries) if spelling is not None and spelling == token), None
+    )
+    if at is None:
+        at = len(entries)
+        entries.append((token, None))
+    entries += [(None, None)] * (token_id + 1 - len(entries))
+    entries[at], entries[token_id] = entries[token_id], entries[at]
+
+
+def _pieces(path: Path) -> set[str]:
+    """Return the pieces that a text can consist of, those of single bytes left out."""
+    processor = SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(read_plain(path))
+    except RuntimeError as error:
+        raise ImportFormatError(f"{path} is no SentencePiece model") from error
+    pieces = {
+        str(processor.IdToPiece(token_id))
+        for token_id in range(processor.GetPieceSize())
+        if not (processor.IsControl(token_id) or processor.IsUnknown(token_id) or processor.IsByte(token_id))
+    }
+    if not pieces:
+        raise ImportFormatError(f"{path} is no SentencePiece model: it has no pieces")
+    return pieces

@@ -1,0 +1,232 @@
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ctranslate2.specs import common_spec
+
+from export.errors import ImportFormatError
+from export.importers.ctranslate2 import read_ctranslate2
+from export.importers.vocabulary_text import Vocabularies
+from tests.ctranslate2_models import save_spec
+from tests.foreign_models import change, trained
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("saved") / "model"
+    save_spec(directory, tied="all", quantization="int8")
+    return directory
+
+
+@pytest.fixture
+def model(saved: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"quantization_type": 1}, "config.json: quantization_type is 1: expected an option that this importer knows"),
+        ({"decoder_start_token": None}, "decoder_start_token is None: decoding that begins with a token of the caller"),
+        ({"add_source_eos": "yes"}, "add_source_eos is 'yes': expected a value of type bool"),
+        ({"layer_norm_epsilon": "small"}, "layer_norm_epsilon is 'small'"),
+        ({"eos_token": "</S>"}, "the vocabulary has no </S>"),
+        ({"add_source_bos": True, "bos_token": "<S>"}, "the vocabulary has no <S>"),
+    ],
+)
+def test_an_option_that_cannot_be_served_is_refused_by_name(model: Path, fields: dict[str, Any], told: str) -> None:
+    change(model / "config.json", **fields)
+
+    with pytest.raises(ImportFormatError, match=told):
+        read_ctranslate2(model)
+
+
+def _set(path: str, value: Any) -> Callable[[Any], None]:
+    def apply(spec: Any) -> None:
+        *places, name = path.split(".")
+        for place in places:
+            spec = spec[int(place)] if place.isdigit() else getattr(spec, place)
+        spec.__dict__[name] = value
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"activation": common_spec.Activation.GELUTanh},
+            r"encoder/activation is 1 \(GELU by tanh\): expected 0 \(relu",
+        ),
+        ({"activation": common_spec.Activation.RELU, "ffn_glu": True}, "ffn is gated by relu: expected swish"),
+        ({"change": _set("decoder.alibi", True)}, "decoder/alibi is 1, which cannot be served: attention with linear"),
+        ({"change": _set("decoder.scale_outputs", np.float32(0.5))}, "decoder/scale_outputs is 0.5"),
+        ({"change": _set("encoder.scale_embeddings", np.float32(3))}, "encoder/scale_embeddings is 3: expected 1 or"),
+        ({"change": _set("encoder.scale_embeddings", False)}, "scale_embeddings of decoder is True, of what precedes"),
+        ({"change": _set("encoder.num_heads", np.int16(2))}, "num_heads of decoder is 4, of what precedes 2"),
+        ({"change": _set("decoder.num_heads", np.int16(0))}, "decoder/num_heads is 0"),
+        ({"change": _set("encoder.layer.1.self_attention.rotary_dim", np.int32(4))}, "rotary_dim, which .* rotary"),
+        ({"change": _set("decoder.layer.0.self_attention.queries_scale", np.float32(1))}, "queries_scale is 1"),
+        (
+            {"change": _set("decoder.layer.0.layer_scalar", np.float32(1))},
+            "nothing is known of the variable decoder/layer_0/layer_scalar",
+        ),
+        ({"change": _set("decoder.final_logit_softcapping", np.float32(1))}, "softcapping.*capped logits"),
+        ({"change": _set("decoder.sliding_window", np.int32(8))}, "sliding_window is 8, .* attention within a window"),
+        ({"change": _set("encoder.layer.0.ffn.layer_norm.beta", "__optional")}, "norm_kind of .* is .*, of what prec"),
+    ],
+)
+def test_an_attribute_that_cannot_be_served_is_refused_by_name(
+    tmp_path: Path, options: dict[str, Any], told: str
+) -> None:
+    save_spec(tmp_path / "model", **options)
+
+    with pytest.raises(ImportFormatError, match=told):
+        read_ctranslate2(tmp_path / "model")
+
+
+def _text(name: str) -> bytes:
+    return struct.pack("<H", len(name) + 1) + name.encode() + b"\0"
+
+
+_HEADER = struct.pack("<I", 6) + _text("TransformerSpec") + struct.pack("<I", 7)
+_ONE = _HEADER + struct.pack("<I", 1) + _text("x")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "a length of 4 bytes, with 0 left"),
+        (struct.pack("<I", 1), "version 1 of the binary format: expected 2 to 6"),
+        (struct.pack("<I", 7), "version 7 of the binary format"),
+        (
+            struct.pack("<I", 6) + _text("WhisperSpec") + bytes(4),
+            "'WhisperSpec' cannot be served: it writes down speech",
+        ),
+        (struct.pack("<I", 6) + _text("TransformerDecoderSpec") + bytes(4), "it has no encoder, as language models"),
+        (struct.pack("<I", 6) + _text("x") + bytes(4), "'x' cannot be served: only Transformers"),
+        (struct.pack("<IHB", 6, 1, 255) + bytes(9), "a name that is no UTF-8"),
+        (struct.pack("<I", 6) + _text("TransformerSpec") + struct.pack("<I", 8), "revision 8 of TransformerSpec"),
+        (_HEADER + struct.pack("<I", 1 << 31), "2147483648 variables, more than"),
+        (_ONE + struct.pack("<B", 200), "a variable of 200 dimensions"),
+        (_ONE + struct.pack("<BIIBI", 2, 1 << 31, 1 << 31, 0, 1 << 31), r"bytes of a variable with the shape"),
+        (_ONE + struct.pack("<BIBI", 1, 1 << 29, 0, 1 << 31), "a length of 2147483648 bytes, with 0 left"),
+        (_ONE + struct.pack("<BBI", 0, 9, 4), "an element type 9"),
+        (_ONE + struct.pack("<BIBI", 1, 0, 0, 0), r"0 bytes of a variable with the shape \[0\]"),
+        (_ONE + struct.pack("<BBIf", 0, 0, 4, 1) + struct.pack("<I", 1) + _text("a") + _text("b"), "an alias a of b"),
+        (_ONE + struct.pack("<BBIf", 0, 0, 4, 1) + bytes(5), "1 bytes behind its end"),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_refused_before_it_is_believed(model: Path, content: bytes, told: str) -> None:
+    (model / "model.bin").write_bytes(content)
+
+    with pytest.raises(ImportFormatError, match=told):
+        read_ctranslate2(model)
+
+
+def test_a_file_that_is_cut_off_anywhere_is_refused(model: Path) -> None:
+    content = (model / "model.bin").read_bytes()
+    for length in range(0, len(content), len(content) // 50):
+        (model / "model.bin").write_bytes(content[:length])
+
+        with pytest.raises(ImportFormatError, match=r"is damaged|cannot be served"):
+            read_ctranslate2(model)
+
+
+def test_a_directory_without_a_tokenizer_says_what_to_give(model: Path) -> None:
+    (model / "sentencepiece.model").unlink()
+    with pytest.raises(ImportFormatError, match=r"\(there: none\): give --source-spm and --target-spm"):
+        read_ctranslate2(model)
+
+    for name in ("a.model", "b.spm"):
+        (model / name).write_bytes(b"")
+    with pytest.raises(ImportFormatError, match=r"\(there: a\.model, b\.spm\)"):
+        read_ctranslate2(model)
+
+
+def test_a_tokenizer_of_another_model_is_refused(model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.model"
+    other.write_bytes(trained(("Ω Ψ Φ Χ Υ Τ Σ Ρ Π Ο Ξ Ν Μ Λ Κ Ι Θ Η Ζ Ε Δ Γ Β Α " * 3,), size=40))
+
+    with pytest.raises(ImportFormatError, match=r"other\.model is not the SentencePiece model of these vocabularies"):
+        read_ctranslate2(model, target_spm=other)
+
+
+def test_whether_sources_end_with_eos_is_asked_where_nothing_tells(model: Path) -> None:
+    path = model / "shared_vocabulary.json"
+    tokens = json.loads(path.read_text(encoding="utf-8"))
+
+    assert read_ctranslate2(model).tokenizer.description.source_suffix == ()  # as OpenNMT's, with <blank>
+    path.write_text(json.dumps(["<pad>", *tokens[2:], tokens[0]]), encoding="utf-8")
+    with pytest.raises(ImportFormatError, match="give --source-eos yes"):
+        read_ctranslate2(model)
+    assert read_ctranslate2(model, source_eos="no").tokenizer.description.source_suffix == ()
+    assert read_ctranslate2(model, source_eos="yes").tokenizer.description.source_suffix is None
+    change(model / "config.json", add_source_eos=True)
+    with pytest.raises(ImportFormatError, match="add_source_eos is True: do not say"):
+        read_ctranslate2(model, source_eos="no")
+
+
+@pytest.mark.parametrize("spelled", ["__en__ __de__", "eng_Latn deu_Latn", "en_XX de_DE"])
+def test_tags_of_languages_must_be_chosen_and_are_put_before_both_sides(model: Path, spelled: str) -> None:
+    path = model / "shared_vocabulary.json"
+    tokens = json.loads(path.read_text(encoding="utf-8"))
+    tokens[-2:] = spelled.split()
+    path.write_text(json.dumps(tokens), encoding="utf-8")
+    source, target = (tag.strip("_") for tag in tokens[-2:])
+
+    with pytest.raises(ImportFormatError, match=f"give the tags .* the vocabulary has {tokens[-2]}, {tokens[-1]}"):
+        read_ctranslate2(model, source_tag=source)
+    described = read_ctranslate2(model, source_tag=source, target_tag=target).tokenizer.description
+
+    assert (described.source_prefix, described.target_prefix) == ((len(tokens) - 2,), (len(tokens) - 1,))
+    assert described.source_suffix is None
+
+
+def test_a_tag_of_marian_is_put_before_sources_only(model: Path) -> None:
+    path = model / "shared_vocabulary.json"
+    tokens = json.loads(path.read_text(encoding="utf-8"))
+    tokens[-2:] = [">>deu<<", ">>fra<<"]
+    path.write_text(json.dumps(tokens), encoding="utf-8")
+
+    described = read_ctranslate2(model, target_tag="fra").tokenizer.description
+
+    assert (described.source_prefix, described.target_prefix) == ((len(tokens) - 1,), ())
+
+
+def test_stored_sinusoids_are_known_and_halves_of_them_are_kept_as_they_are(tmp_path: Path) -> None:
+    angles = np.arange(30)[:, None] / 10000 ** (np.arange(0, 16, 2) / 16)
+    table = np.stack((np.sin(angles), np.cos(angles)), axis=-1).reshape(30, 16).astype(np.float32)
+
+    def store(spec: Any) -> None:
+        for stack in (spec.encoder, spec.decoder):
+            stack.position_encodings.encodings = table
+
+    found = {}
+    for quantization in (None, "float16"):
+        save_spec(tmp_path / f"{quantization}", change=store, quantization=quantization)
+        found[quantization] = read_ctranslate2(tmp_path / f"{quantization}")
+
+    assert (found[None].config.positions, found[None].config.sinusoid_layout) == ("sinusoidal", "interleaved")
+    assert found["float16"].config.positions == "learned"
+    assert found["float16"].config.max_positions == found[None].limits.max_source_tokens == 30
+
+
+def test_special_tokens_get_the_same_ids_on_both_sides() -> None:
+    fitted = partial(Vocabularies.fitted, eos="</s>", unk="<unk>", start="<s>", origin=Path("x"))
+
+    vocabularies = fitted(["a", "</s>", "b", "<unk>"], ["<unk>", "<s>", "</s>", "c"])
+
+    assert vocabularies.target == ("<unk>", "<s>", "</s>", "c", "<pad>")
+    assert [vocabularies.source[i] for i in (vocabularies.eos_id, vocabularies.unk_id)] == ["</s>", "<unk>"]
+    assert [vocabularies.source[i] for i in (vocabularies.pad_id, vocabularies.start_id)] == ["<pad>", "<s>"]
+    stored = {piece: row for piece, row in zip(vocabularies.source, vocabularies.source_rows, strict=True) if piece}
+    assert stored == {"a": 0, "</s>": 1, "b": 2, "<unk>": 3, "<s>": None, "<pad>": None}
+    with pytest.raises(ImportFormatError, match="'c' is twice"):
+        fitted(["c", "c"], ["<unk>", "<s>", "</s>"])
