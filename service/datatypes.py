@@ -134,6 +134,15 @@ class StageTimings:
     text_s: float = 0.0
     """Splitting, tokenizing, detokenizing and joining."""
 
+    def __add__(self, later: "StageTimings") -> "StageTimings":
+        """Return the stages of what happened one after the other."""
+        return StageTimings(
+            queue_s=self.queue_s + later.queue_s,
+            encode_s=self.encode_s + later.encode_s,
+            decode_s=self.decode_s + later.decode_s,
+            text_s=self.text_s + later.text_s,
+        )
+
 
 class DefectKind(enum.Enum):
     """What can be wrong with a target that a network gave."""
@@ -214,8 +223,8 @@ class TranslationWarning:
     message: str
     """For people; says the figures, for instance the limit that was hit."""
 
-    sentence_index: int
-    """Index into `Translation.sentences`."""
+    sentence_index: int | None
+    """Index into `Translation.sentences`; None: the whole text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,6 +334,19 @@ class DetectedLanguage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pivot:
+    """A language between source and target."""
+
+    language: str
+    """BCP-47 tag."""
+
+    model_name: str
+    """Of what translated into it."""
+
+    model_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationResult:
     """The answer to one request."""
 
@@ -344,6 +366,10 @@ class TranslationResult:
 
     detected_language: DetectedLanguage | None = None
     """What the texts were taken to be in; None: the request said it."""
+
+    pivot: Pivot | None = None
+    """What was translated through; None: nothing. `num_source_tokens` are those of the texts, `model_name` is that of
+    the model that translated from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -184,6 +184,9 @@ class TranslationRequest:
     target_prefixes: tuple[str, ...] = ()
     """One for each text, in place of `options.target_prefix`; or none."""
 
+    pivot_languages: tuple[str, ...] = ()
+    """Languages that may be translated through, in this order, if no model translates directly."""
+
 
 @dataclass(slots=True, kw_only=True)
 class AccessRecord:

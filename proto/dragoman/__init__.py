@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from dragoman.results import (
         DetectedLanguage,
         Hypothesis,
+        Pivot,
         StreamAnswer,
         TranslatedSentence,
         Translation,
@@ -91,6 +92,7 @@ __all__ = [
     "ModelVersion",
     "OverloadedError",
     "PermissionDeniedError",
+    "Pivot",
     "Precision",
     "Priority",
     "ProtectedKind",

@@ -112,10 +112,20 @@ class Calls:
         self._inject = opentelemetry_inject()
 
     def translate(
-        self, texts: Sequence[str], prefixes: Sequence[str], fields: RequestSettings, settings: CallSettings
+        self,
+        texts: Sequence[str],
+        prefixes: Sequence[str],
+        pivots: Sequence[str],
+        fields: RequestSettings,
+        settings: CallSettings,
     ) -> Call[TranslationResult]:
         """Translate texts."""
-        request: TranslationRequest = {"texts": texts, "target_prefixes": prefixes, **fields}
+        request: TranslationRequest = {
+            "texts": texts,
+            "target_prefixes": prefixes,
+            "pivot_languages": pivots,
+            **fields,
+        }
         message = translation_message(request)
         method, read = self._translation.Translate, TranslationResult.from_message
         return self._call(method, message, read, settings, message.request_id)

@@ -32,6 +32,7 @@ class TranslationClient(SyncConnection):
         texts: Sequence[str],
         *,
         target_prefixes: Sequence[str] = (),
+        pivot_languages: Sequence[str] = (),
         timeout_s: float | None = None,
         metadata: Metadata = (),
         **settings: Unpack[RequestSettings],
@@ -41,6 +42,7 @@ class TranslationClient(SyncConnection):
         Args:
             texts: each up to a limit of the server, by default 10,000 characters; longer ones: `translate_document`.
             target_prefixes: what each translation starts with; empty, or one for each text.
+            pivot_languages: what may be translated through, in this order, if no model translates directly.
             timeout_s: see the class.
             metadata: see the class.
             **settings: see `RequestSettings`; `target_language` is required.
@@ -52,7 +54,7 @@ class TranslationClient(SyncConnection):
                 client is closed.
         """
         how = CallSettings(timeout_s=timeout_s, metadata=metadata)
-        return answer(self._calls.translate(texts, target_prefixes, settings, how))
+        return answer(self._calls.translate(texts, target_prefixes, pivot_languages, settings, how))
 
     def translate_document(
         self,
@@ -124,13 +126,14 @@ class AsyncTranslationClient(AsyncConnection):
         texts: Sequence[str],
         *,
         target_prefixes: Sequence[str] = (),
+        pivot_languages: Sequence[str] = (),
         timeout_s: float | None = None,
         metadata: Metadata = (),
         **settings: Unpack[RequestSettings],
     ) -> TranslationResult:
         """See `TranslationClient.translate`."""
         how = CallSettings(timeout_s=timeout_s, metadata=metadata)
-        return await awaited_answer(self._calls.translate(texts, target_prefixes, settings, how))
+        return await awaited_answer(self._calls.translate(texts, target_prefixes, pivot_languages, settings, how))
 
     def translate_document(
         self,

@@ -171,6 +171,9 @@ class TranslationRequest(RequestSettings, total=False):
     target_prefixes: Sequence[str]
     """What each translation starts with, one for each text, in place of `options.target_prefix`; default: none."""
 
+    pivot_languages: Sequence[str]
+    """Languages that may be translated through, in this order, if no model translates directly; default: none."""
+
 
 def translation_message(request: TranslationRequest) -> pb.TranslateRequest:
     """Make the wire message, with a new request id if there is none.
@@ -181,6 +184,7 @@ def translation_message(request: TranslationRequest) -> pb.TranslateRequest:
     """
     _check_strings("texts", request.get("texts"))
     _check_strings("target_prefixes", request.get("target_prefixes", ()))
+    _check_strings("pivot_languages", request.get("pivot_languages", ()))
     return pb.TranslateRequest(**_wire_fields(request))
 
 

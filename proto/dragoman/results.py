@@ -236,6 +236,24 @@ class DetectedLanguage:
         return cls(language=message.language, confidence=message.confidence, is_served=message.is_served)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pivot:
+    """A language between source and target."""
+
+    language: str
+    """BCP-47 tag."""
+
+    model_name: str
+    """Of the model that translated into it."""
+
+    model_version: str
+
+    @classmethod
+    def from_message(cls, message: pb.Pivot) -> Self:
+        """Read the wire message."""
+        return cls(language=message.language, model_name=message.model_name, model_version=message.model_version)
+
+
 def _detected(message: pb.TranslateResponse | pb.TranslatedSentence) -> DetectedLanguage | None:
     is_there = message.HasField("detected_language")
     return DetectedLanguage.from_message(message.detected_language) if is_there else None
@@ -256,6 +274,9 @@ class TranslationResult(Sequence[Translation]):
     request_id: str
     detected_language: DetectedLanguage | None
     """What the texts were taken to be in; None: the request named it."""
+
+    pivot: Pivot | None
+    """What was translated through; None: nothing was."""
 
     @overload
     def __getitem__(self, index: int) -> Translation: ...
@@ -281,6 +302,7 @@ class TranslationResult(Sequence[Translation]):
             num_target_tokens=message.num_target_tokens,
             request_id=message.request_id,
             detected_language=_detected(message),
+            pivot=Pivot.from_message(message.pivot) if message.HasField("pivot") else None,
         )
 
 

@@ -6,6 +6,7 @@ Ranges that a setting or a model decides are checked by `service.translate.optio
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -31,6 +32,9 @@ from service.translate.options import (
 
 MAX_LANGUAGE_CHARACTERS = 35
 """The longest tag that RFC 5646, section 4.4.1, asks programs to take."""
+
+MAX_PIVOT_LANGUAGES = 8
+"""Of a request; each may be looked up."""
 
 MAX_DETECTED_CHARACTERS = 10_000
 """Of a text whose language is asked for."""
@@ -89,7 +93,11 @@ def from_translate_request(message: pb.TranslateRequest) -> requests.Translation
     """
     _check_number("texts", len(message.texts), MAX_TEXTS)
     _check_number("target_prefixes", len(message.target_prefixes), MAX_TEXTS)
-    return _from_request(message, texts=tuple(message.texts), target_prefixes=tuple(message.target_prefixes))
+    _check_number("pivot_languages", len(message.pivot_languages), MAX_PIVOT_LANGUAGES)
+    for index, language in enumerate(message.pivot_languages):
+        _check_length(f"pivot_languages[{index}]", language, at_least=1, at_most=MAX_LANGUAGE_CHARACTERS)
+    request = _from_request(message, texts=tuple(message.texts), target_prefixes=tuple(message.target_prefixes))
+    return replace(request, pivot_languages=tuple(message.pivot_languages)) if message.pivot_languages else request
 
 
 def from_translate_document_request(message: pb.TranslateDocumentRequest) -> requests.TranslationRequest:
@@ -226,6 +234,7 @@ def to_translate_response(result: datatypes.TranslationResult, *, request_id: st
         num_target_tokens=result.num_target_tokens,
         request_id=request_id,
         detected_language=_to_detected(result.detected_language) if result.detected_language else None,
+        pivot=_to_pivot(result.pivot) if result.pivot else None,
     )
 
 
@@ -275,6 +284,10 @@ def to_detect_language_response(
 
 def _to_detected(detected: datatypes.DetectedLanguage) -> pb.DetectedLanguage:
     return pb.DetectedLanguage(language=detected.language, confidence=detected.confidence, is_served=detected.is_served)
+
+
+def _to_pivot(pivot: datatypes.Pivot) -> pb.Pivot:
+    return pb.Pivot(language=pivot.language, model_name=pivot.model_name, model_version=pivot.model_version)
 
 
 def _to_translation(translation: datatypes.Translation) -> pb.Translation:

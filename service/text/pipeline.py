@@ -447,7 +447,7 @@ class TextPipeline:
         return Translation(
             hypotheses=tuple(self._text_hypothesis(plan, *pair) for pair in zip(joined, chosen, strict=True)),
             sentences=sentences,
-            warnings=tuple(sorted(warnings, key=lambda warning: warning.sentence_index)),
+            warnings=tuple(sorted(warnings, key=lambda warning: warning.sentence_index or 0)),
         )
 
     def _joined(self, plan: TextPlan, chosen: Sequence[Sequence[Hypothesis]]) -> Sequence[Joined]:

@@ -42,6 +42,7 @@ from service.translate.options import (
     new_seed,
     num_source_tokens,
 )
+from service.translate.pivot import LanguageSource, PivotRoute, routed, sources
 
 _Result = TypeVar("_Result")
 
@@ -137,14 +138,11 @@ class ServingModel(TextModel, Protocol):
         """Its queue."""
 
 
-class ModelSource(Protocol):
+class ModelSource(LanguageSource, Protocol):
     """Knows which model answers."""
 
     def resolve(self, model: str, source_language: str, target_language: str) -> ServingModel:
         """Return the model that answers; RequestError if there is none."""
-
-    def source_languages(self, model: str, target_language: str) -> Collection[str]:
-        """Return from which languages a model, or any, translates into a language, or into any; see `resolve`."""
 
 
 class GlossarySource(Protocol):
@@ -196,10 +194,30 @@ class Translator:
             DeadlineExceededError: if the deadline passes first.
             EngineError: if a sentence could not be decoded.
         """
+        context.access_record.add_texts(request.texts)
         detected = None
         if not request.source_language:
             detected = await self._detected_source(request, context)
             request = replace(request, source_language=detected.language)
+        route = routed(self._models, request) if request.pivot_languages else None
+        result = await (self._translated_through(route, context) if route else self._translated(request, context))
+        if detected:
+            result = replace(result, detected_language=detected)
+        context.access_record.add_result(result)
+        return result
+
+    async def _translated_through(self, route: PivotRoute, context: RequestContext) -> TranslationResult:
+        """Translate twice; both have the deadline of the request."""
+        check_request(route.request, self._limits, self._defaults, draw_seed=self._draw_seed)  # as early as others
+        first = await self._translated(route.first, context)
+        try:
+            second = await self._translated(route.second(first), context)
+        except InvalidFieldError as error:
+            raise route.explained(error) from error
+        return route.joined(first, second)
+
+    async def _translated(self, request: TranslationRequest, context: RequestContext) -> TranslationResult:
+        """Translate texts of a language directly."""
         budget = TextBudget(request.options, self._limits)
         model, pipeline = self._prepare(request, context, budget)
         num_characters = sum(map(len, request.texts))
@@ -222,17 +240,14 @@ class Translator:
         self._metrics.text_seconds.observe(split_s + join_s, context.trace.exemplar)
         for translation in translations:
             self._count(translation.warnings)
-        result = TranslationResult(
+        return TranslationResult(
             translations=translations,
             model_name=model.name,
             model_version=model.version,
             timings=_longest_timings(results, text_s=split_s + join_s),
             num_source_tokens=num_source_tokens(segments),
             num_target_tokens=sum(len(result.hypotheses[0].token_ids) for result in results),
-            detected_language=detected,
         )
-        context.access_record.add_result(result)
-        return result
 
     async def translate_document(
         self, request: TranslationRequest, context: RequestContext
@@ -244,6 +259,7 @@ class Translator:
                 later on, the document waits.
         """
         began_s = self._clock()
+        context.access_record.add_texts(request.texts)
         detected = None
         if not request.source_language:
             detected = await self._detected_source(request, context)
@@ -302,7 +318,11 @@ class Translator:
         """
         if not self._detector.is_available:
             raise UnsupportedFieldError("DetectLanguage", f"is not implemented by this server: {_NOT_INSTALLED}")
-        served = self._models.source_languages(model, target_language)
+        return await self._detect(texts, self._models.source_languages(model, target_language), context)
+
+    async def _detect(
+        self, texts: Sequence[str], served: Collection[str], context: RequestContext
+    ) -> list[tuple[DetectedLanguage, ...]]:
         is_left = threading.Event()
 
         def detect() -> list[tuple[DetectedLanguage, ...]]:
@@ -315,9 +335,7 @@ class Translator:
         if not self._detector.is_available:
             raise InvalidFieldError("source_language", f"absent, and {_NOT_INSTALLED}", "given")
         began_s = self._clock()
-        (candidates,) = await self.detect_languages(
-            ["\n".join(request.texts)], context, model=request.model, target_language=request.target_language
-        )
+        (candidates,) = await self._detect(["\n".join(request.texts)], sources(self._models, request), context)
         context.trace.add("text.detect", began_s=began_s, ended_s=self._clock())
         return chosen_language(candidates)
 
@@ -325,7 +343,6 @@ class Translator:
         self, request: TranslationRequest, context: RequestContext, budget: TextBudget, *, is_document: bool = False
     ) -> tuple[ServingModel, TextPipeline]:
         """Check all that can be checked before any text is looked at; choose the model."""
-        context.access_record.add_texts(request.texts)
         search = check_request(
             request, self._limits, self._defaults, draw_seed=self._draw_seed, is_document=is_document
         )

@@ -48,6 +48,13 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--target-language", default="de", metavar="TAG", help="BCP-47 tag (%(default)s)")
     parser.add_argument(
+        "--pivot-languages",
+        default=[],
+        type=lambda tags: tags.split(","),
+        metavar="TAG,TAG",
+        help="what may be translated through if no model translates directly; of texts only",
+    )
+    parser.add_argument(
         "--model", default="", metavar="NAME[/VERSION|@LABEL]", help="default: that of the language pair"
     )
     parser.add_argument(
@@ -72,6 +79,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Translate and print; return the exit code."""
     try:
+        _check_pivots(arguments)
         if arguments.input or arguments.output:
             plans = _plans(arguments)
             if arguments.dry_run:
@@ -86,6 +94,11 @@ def run(arguments: argparse.Namespace) -> int:
     return call(arguments, TranslationClient, use)
 
 
+def _check_pivots(arguments: argparse.Namespace) -> None:
+    if arguments.pivot_languages and (arguments.document or arguments.input):
+        raise ValueError("--pivot-languages is for texts, not for --document or --input")
+
+
 def _texts_use(arguments: argparse.Namespace) -> Callable[[TranslationClient], None]:
     texts = _checked(arguments.texts) or _lines(_standard_input())
     request = _request(arguments)
@@ -93,7 +106,12 @@ def _texts_use(arguments: argparse.Namespace) -> Callable[[TranslationClient], N
     def translate(client: TranslationClient) -> None:
         for start in range(0, len(texts), _BATCH_TEXTS):
             batch = texts[start : start + _BATCH_TEXTS]
-            result = client.translate(batch, **request)
+            result = client.translate(batch, pivot_languages=arguments.pivot_languages, **request)
+            if result.pivot is not None:
+                pivot = result.pivot
+                print(
+                    f"dragoman: through {pivot.language}, by {pivot.model_name}/{pivot.model_version}", file=sys.stderr
+                )
             for text, translation in zip(batch, result, strict=True):
                 _print(text, translation, with_scores=arguments.num_hypotheses is not None)
 

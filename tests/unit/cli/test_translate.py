@@ -92,3 +92,32 @@ def test_make_translate_hands_the_text_on_as_it_is(tmp_path: Path) -> None:
     )
 
     assert made.stdout == "It costs $50, `ls` $(PWD)."
+
+
+@pytest.mark.parametrize("flags", [["--document", "-"], ["--input", "a.txt", "--output", "b.txt"]])
+def test_only_texts_are_translated_through_another_language(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["translate", "--pivot-languages", "fr,es", *flags]) == 2
+
+    assert "--pivot-languages is for texts" in capsys.readouterr().err
+
+
+def test_the_language_between_and_its_model_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    hypothesis = pb.Hypothesis(text="Hallo.")
+    pivot = pb.Pivot(language="fr", model_name="en-fr", model_version="2")
+    service = ScriptedService()
+    answer = pb.TranslateResponse(translations=[pb.Translation(hypotheses=[hypothesis])], pivot=pivot)
+    service.script.append(answers(answer))
+
+    with running(service) as target:
+        assert (
+            main(["translate", "--target", target, "--source-language", "auto", "--pivot-languages", "fr,es", "Hi."])
+            == 0
+        )
+
+    told = capsys.readouterr()
+    assert told.out == "Hallo.\n"
+    assert "through fr, by en-fr/2" in told.err
+    assert service.calls[0].request.pivot_languages == ["fr", "es"]
+    assert not service.calls[0].request.source_language

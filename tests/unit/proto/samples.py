@@ -7,6 +7,7 @@ from dragoman.results import (
     CrossAttention,
     DetectedLanguage,
     Hypothesis,
+    Pivot,
     Sentence,
     Span,
     StageTimings,
@@ -65,6 +66,7 @@ RESPONSE = pb.TranslateResponse(
     num_target_tokens=3,
     request_id="r-1",
     detected_language=pb.DetectedLanguage(language="en", confidence=0.75, is_served=True),
+    pivot=pb.Pivot(language="fr", model_name="en-fr", model_version="2"),
 )
 
 RESULT = TranslationResult(
@@ -109,6 +111,7 @@ RESULT = TranslationResult(
     num_target_tokens=3,
     request_id="r-1",
     detected_language=DetectedLanguage(language="en", confidence=0.75, is_served=True),
+    pivot=Pivot(language="fr", model_name="en-fr", model_version="2"),
 )
 
 MODEL_MESSAGE = pb.Model(

@@ -49,6 +49,7 @@ def test_a_request_carries_every_setting() -> None:
             **EN_DE,
             "texts": ["One.", "Two."],
             "target_prefixes": ["", "Zwei"],
+            "pivot_languages": ["fr"],
             "model": "tiny/3",
             "options": options,
             "priority": Priority.BULK,
@@ -61,6 +62,7 @@ def test_a_request_carries_every_setting() -> None:
         source_language="en",
         target_language="de",
         target_prefixes=["", "Zwei"],
+        pivot_languages=["fr"],
         model="tiny/3",
         options=pb.DecodingOptions(
             sampling=pb.SamplingOptions(temperature=0.5, seed=7),
@@ -100,7 +102,7 @@ def test_each_request_without_an_id_gets_its_own() -> None:
     assert messages[0].request_id != messages[1].request_id
 
 
-@pytest.mark.parametrize("name", ["texts", "target_prefixes"])
+@pytest.mark.parametrize("name", ["texts", "target_prefixes", "pivot_languages"])
 def test_one_string_in_place_of_a_list_is_refused(name: str) -> None:
     request: Any = {**ONE_TEXT, name: "One."}
 

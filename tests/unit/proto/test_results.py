@@ -19,6 +19,7 @@ TYPED_MESSAGES = [
     (results.Translation, pb.Translation),
     (results.TranslatedSentence, pb.TranslatedSentence),
     (results.DetectedLanguage, pb.DetectedLanguage),
+    (results.Pivot, pb.Pivot),
     (models.LanguageGroup, pb.LanguageGroup),
     (models.LanguagePair, pb.LanguagePair),
     (models.ModelLimits, pb.ModelLimits),

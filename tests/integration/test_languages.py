@@ -1,7 +1,8 @@
-"""The language of texts is detected, by all ways to ask for it."""
+"""The language of texts is detected, and texts are translated through another one, by all ways to ask for it."""
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -85,3 +86,35 @@ async def test_the_client_detects(models: Path) -> None:
 
     assert language == "en"
     assert confidence > 0.9
+
+
+async def test_texts_are_translated_through_another_language_if_that_is_allowed(models: Path) -> None:
+    fields: dict[str, Any] = {"target_language": "fr", "pivot_languages": ["it", "de"]}
+    async with running_server(models) as server:
+        first = await server.translate(ENGLISH, source_language="en")
+        second = await server.translate(
+            first.translations[0].hypotheses[0].text, source_language="de", target_language="fr"
+        )
+        through = await server.translate(ENGLISH, **fields)
+        detected = await server.translate(ENGLISH, source_language="", **fields)
+        direct = await server.translate(GERMAN, source_language="de", **fields)
+        forbidden = await refusal(server.translate(ENGLISH, target_language="fr"))
+        aligned = await refusal(server.translate(ENGLISH, options=pb.DecodingOptions(return_alignment=True), **fields))
+        late = await refusal(server.translate(ENGLISH, timeout_s=0.0, **fields))
+        async with httpx.AsyncClient(trust_env=False) as client:
+            url = f"http://127.0.0.1:{server.ports.http_port}/v1/translate"
+            body = {"texts": [ENGLISH], "sourceLanguage": "en", "targetLanguage": "fr", "pivotLanguages": ["de"]}
+            told = (await client.post(url, json=body)).json()
+
+    assert through.pivot == pb.Pivot(language="de", model_name="en-de", model_version="1")
+    assert through.model_name == "de-fr"
+    assert through.translations[0].hypotheses == second.translations[0].hypotheses
+    assert not through.translations[0].sentences
+    assert through.num_source_tokens == first.num_source_tokens
+    assert detected.translations == through.translations
+    assert (detected.detected_language.language, detected.pivot.language) == ("en", "de")
+    assert not direct.HasField("pivot")
+    assert (forbidden.code, forbidden.reason) == (grpc.StatusCode.NOT_FOUND.name, "MODEL_NOT_FOUND")
+    assert (aligned.code, aligned.fields) == (grpc.StatusCode.INVALID_ARGUMENT.name, ["options.return_alignment"])
+    assert late.code == grpc.StatusCode.DEADLINE_EXCEEDED.name
+    assert told["pivot"] == {"language": "de", "modelName": "en-de", "modelVersion": "1"}
