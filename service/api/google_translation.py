@@ -6,7 +6,7 @@ the method of ours that it stands for; methods that are not here are UNIMPLEMENT
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -14,6 +14,7 @@ from dragoman.v1 import translation_pb2 as pb
 from google.cloud.translate_v3 import types as google
 
 from service.api.calls import Call
+from service.api.rest.facade import Translated, translate_each
 from service.api.rest.translation import MODEL_SERVICE, TRANSLATION_SERVICE, language_pairs
 from service.api.servicer import ModelServicer, TranslationServicer
 from service.errors import InvalidFieldError, RequestError, UnsupportedFieldError
@@ -26,7 +27,7 @@ METHODS: Mapping[str, str] = {
     f"/{SERVICE}/{method}": ours
     for method, ours in {
         "TranslateText": f"/{TRANSLATION_SERVICE}/Translate",
-        "DetectLanguage": f"/{TRANSLATION_SERVICE}/Translate",
+        "DetectLanguage": f"/{TRANSLATION_SERVICE}/DetectLanguage",
         "GetSupportedLanguages": f"/{MODEL_SERVICE}/ListModels",
         "ListGlossaries": f"/{MODEL_SERVICE}/ListGlossaries",
         "GetGlossary": f"/{MODEL_SERVICE}/ListGlossaries",
@@ -50,6 +51,7 @@ _FIELDS: Mapping[str, str] = {
 _PARENT = re.compile(r"projects/[^/]+(?:/locations/[^/]+)?")
 _NAMED = re.compile(r"(projects/[^/]+/locations/[^/]+)/(models|glossaries)/(.+)")
 _GENERAL_MODELS = frozenset({"", "general/base", "general/nmt"})
+_DETECTION_MODEL = "language-detection/default"
 _MAX_PAGE = 1000
 
 
@@ -85,18 +87,29 @@ class GoogleTranslation:
     async def _translate_text(self, request: Any, call: Call) -> Any:
         with _fields_of_google():
             wanted = translate_request(request)
-            translated = await self._translation.Translate(wanted, call)
+            translated = await translate_each(self._translation, wanted, call)
             response = google.TranslateTextResponse.pb()(translations=_translations(request, translated))
             if request.HasField("glossary_config"):
                 wanted.options.glossary = _resource(request.glossary_config.glossary, "glossaries", "glossary")
-                with_terms = await self._translation.Translate(wanted, call)
+                with_terms = await translate_each(self._translation, wanted, call)
                 response.glossary_translations.extend(_translations(request, with_terms))
                 for one in response.glossary_translations:
                     one.glossary_config.CopyFrom(request.glossary_config)
             return response
 
-    async def _detect_language(self, _request: Any, _call: Call) -> Any:
-        raise UnsupportedFieldError("DetectLanguage")
+    async def _detect_language(self, request: Any, call: Call) -> Any:
+        _check_parent(request.parent)
+        if request.model and _resource(request.model, "models", "model") != _DETECTION_MODEL:
+            raise InvalidFieldError("model", repr(request.model[:64]), f"absent, or .../models/{_DETECTION_MODEL}")
+        if request.mime_type not in _FORMATS:
+            raise InvalidFieldError("mime_type", "something else", "text/plain or text/html")
+        with _fields_of_google():
+            asked = pb.DetectLanguageRequest(texts=[request.content])
+            (detection,) = (await self._translation.DetectLanguage(asked, call)).detections
+        languages = detection.languages or [pb.DetectedLanguage(language="und")]
+        return google.DetectLanguageResponse.pb()(
+            languages=[{"language_code": one.language, "confidence": one.confidence} for one in languages]
+        )
 
     async def _get_languages(self, request: Any, call: Call) -> Any:
         _check_parent(request.parent)
@@ -144,8 +157,8 @@ def translate_request(request: Any) -> pb.TranslateRequest:
     _check_parent(request.parent)
     if request.mime_type not in _FORMATS:
         raise InvalidFieldError("mime_type", "something else", "text/plain or text/html")
-    if not request.source_language_code:
-        raise UnsupportedFieldError("source_language_code: leaving it out")
+    if request.HasField("glossary_config") and not request.source_language_code:
+        raise InvalidFieldError("source_language_code", "absent", "a language, where there is a glossary")
     if request.transliteration_config.enable_transliteration:
         raise UnsupportedFieldError("transliteration_config")
     if request.glossary_config.contextual_translation_enabled:
@@ -159,11 +172,17 @@ def translate_request(request: Any) -> pb.TranslateRequest:
     )
 
 
-def _translations(request: Any, response: pb.TranslateResponse) -> list[Any]:
+def _translations(request: Any, translated: Sequence[Translated]) -> list[Any]:
     place = request.parent if "/locations/" in request.parent else f"{request.parent}/locations/global"
-    model = f"{place}/models/{response.model_name}/{response.model_version}"
     make = google.Translation.pb()
-    return [make(translated_text=one.hypotheses[0].text, model=model) for one in response.translations]
+    return [
+        make(
+            translated_text=one.text,
+            model=f"{place}/models/{one.model}",
+            detected_language_code=one.detected.language if one.detected else "",
+        )
+        for one in translated
+    ]
 
 
 def _check_parent(parent: str) -> None:

@@ -89,7 +89,7 @@ async def test_languages_are_listed(server: RunningServer) -> None:
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        (lambda c: c.translate(TEXTS, to_language=["de"]), "does not detect"),
+        (lambda c: c.translate(["7"], to_language=["de"]), "400035"),
         (lambda c: c.translate(TEXTS, to_language=["ja"], from_language="en"), "400036"),
         (lambda c: c.translate(TEXTS, to_language=["de"], from_language="fr"), "400035"),
         (lambda c: c.translate(TEXTS, to_language=[], from_language="en"), "to: is absent"),
@@ -158,7 +158,6 @@ async def test_version_3_has_its_parameters_in_the_query(server: RunningServer) 
 @pytest.mark.parametrize(
     ("change", "body"),
     [
-        ({"from": ""}, [{"Text": "A."}]),
         ({"to": ""}, [{"Text": "A."}]),
         ({"textType": "pdf"}, [{"Text": "A."}]),
         ({"category": "none"}, [{"Text": "A."}]),
@@ -175,9 +174,22 @@ async def test_version_3_has_its_parameters_in_the_query(server: RunningServer) 
 async def test_what_version_3_cannot_be_is_refused(server: RunningServer, change: dict[str, Any], body: Any) -> None:
     async with http_of(server) as http:
         response = await http.post("/translate", params={**V3, **change}, json=body)
-        detected = await http.post("/detect", params={"api-version": "3.0"}, json=[{"Text": "A."}])
+        other = await http.post("/dictionary/lookup", params={"api-version": "3.0"}, json=[{"Text": "A."}])
 
-    assert [(one.status_code, one.json()["error"]["code"] // 1000) for one in (response, detected)] == [(400, 400)] * 2
+    assert [(one.status_code, one.json()["error"]["code"] // 1000) for one in (response, other)] == [(400, 400)] * 2
+
+
+async def test_languages_are_detected(server: RunningServer) -> None:
+    answered = await asked(server, lambda client: client.translate([*TEXTS, "7"], to_language=["de"]))
+    async with http_of(server) as http:
+        texts = [{"Text": TEXTS[0]}, {"Text": "7"}]
+        detected = (await http.post("/detect", params={"api-version": "3.0"}, json=texts)).json()
+        wrong = await http.post("/detect", params={"api-version": "3.0"}, json=[{"Text": 7}])
+
+    languages = [one.detected_language for one in answered]
+    assert [one.language if one else "" for one in languages] == ["en"] * 3
+    assert [(one["language"], one["isTranslationSupported"]) for one in detected] == [("en", True), ("und", False)]
+    assert wrong.status_code == 400
 
 
 async def test_requests_without_a_version_are_those_of_libretranslate(server: RunningServer) -> None:

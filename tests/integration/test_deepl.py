@@ -85,6 +85,16 @@ async def test_options_are_those_of_the_contract(
     assert result.model_type_used == (options.get("model_type", "").removeprefix("prefer_") or None)
 
 
+async def test_languages_are_detected(server: RunningServer) -> None:
+    texts = ["A man rides a bicycle.", "7", "Two children play in the garden."]
+
+    results = await asked(server, lambda client: client.translate_text(texts, target_lang="DE"))
+
+    assert isinstance(results, list)
+    assert [one.text for one in results] == await translated(server, *texts)
+    assert [one.detected_source_lang for one in results] == ["EN"] * 3
+
+
 @pytest.mark.parametrize("kind", ["xml", "html"])
 async def test_what_is_in_ignored_tags_is_not_translated(server: RunningServer, kind: str) -> None:
     text = "<p>A <keep a='1'>big dog</keep> and <x>a <b translate='no'>cat</b></x> play. <!-- <keep> --></p>"
@@ -134,7 +144,7 @@ async def test_languages_usage_and_glossaries_are_listed(server: RunningServer) 
 @pytest.mark.parametrize(
     ("ask", "error", "said"),
     [
-        (lambda c: c.translate_text("A.", target_lang="DE"), deepl.DeepLException, "source_lang"),
+        (lambda c: c.translate_text("7", target_lang="DE"), deepl.DeepLException, "source_lang: is absent"),
         (lambda c: c.translate_text("A.", source_lang="EN", target_lang="JA"), deepl.DeepLException, "target_lang"),
         (lambda c: c.get_glossary("none"), deepl.GlossaryNotFoundException, "available: both, it"),
         (lambda c: c.create_glossary("a", "EN", "DE", {"a": "b"}), deepl.DeepLException, "files of the server"),
@@ -158,7 +168,8 @@ async def test_what_cannot_be_is_an_error_of_the_client(
         {"text": ["A."] * 129},
         {"text": ["\ud800"]},
         {"source_lang": "XX"},
-        {"source_lang": None},
+        {"source_lang": None, "glossary_id": "it"},
+        {"source_lang": None, "text": ["7"]},
         {"target_lang": 7},
         {"formality": "more"},
         {"formality": {}},

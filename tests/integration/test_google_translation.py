@@ -64,6 +64,19 @@ async def test_texts_are_translated(server: RunningServer, mime_type: str, text_
     assert server.sample("mt_requests_total", method="Translate", status="OK") == 2
 
 
+async def test_languages_are_detected(server: RunningServer) -> None:
+    request = {**ASKED, "contents": [*TEXTS, "7"], "source_language_code": ""}
+
+    def ask(client: google.TranslationServiceClient) -> list[str]:
+        detected = [client.detect_language(parent=PARENT, content=text).languages[0] for text in (TEXTS[0], "7")]
+        response = client.translate_text(request=request)
+        return [one.language_code for one in (*detected,)] + [
+            one.detected_language_code for one in response.translations
+        ]
+
+    assert await asked(server, ask) == ["en", "und", "en", "en", "en"]
+
+
 @pytest.mark.parametrize("model", ["general/nmt", "tiny", "tiny/1"])
 async def test_a_model_and_a_glossary_are_named(server: RunningServer, model: str) -> None:
     glossary = {"glossary": f"{PARENT}/glossaries/it"}
@@ -106,7 +119,16 @@ async def test_languages_and_glossaries_are_listed(server: RunningServer) -> Non
         ({"parent": "shop"}, exceptions.InvalidArgument, "parent: "),
         ({"mime_type": "text/rtf"}, exceptions.InvalidArgument, "mime_type: "),
         ({"target_language_code": "ja"}, exceptions.NotFound, "target_language_code: "),
-        ({"source_language_code": ""}, exceptions.MethodNotImplemented, "source_language_code"),
+        (
+            {"source_language_code": "", "contents": ["7"]},
+            exceptions.InvalidArgument,
+            "source_language_code: is absent",
+        ),
+        (
+            {"source_language_code": "", "glossary_config": {"glossary": f"{PARENT}/glossaries/it"}},
+            exceptions.InvalidArgument,
+            "source_language_code",
+        ),
         ({"model": f"{PARENT}/models/none"}, exceptions.NotFound, "model: none"),
         ({"model": "none"}, exceptions.InvalidArgument, "model: "),
         ({"transliteration_config": {"enable_transliteration": True}}, exceptions.MethodNotImplemented, "translit"),
@@ -137,7 +159,12 @@ async def test_what_cannot_be_is_an_error_of_the_client(
 @pytest.mark.parametrize(
     ("ask", "error"),
     [
-        (lambda c: c.detect_language(parent=PARENT, content="A."), exceptions.MethodNotImplemented),
+        (lambda c: c.detect_language(parent="x", content="A."), exceptions.InvalidArgument),
+        (lambda c: c.detect_language(request={"parent": PARENT, "mime_type": "x"}), exceptions.InvalidArgument),
+        (
+            lambda c: c.detect_language(request={"parent": PARENT, "model": f"{PARENT}/models/a"}),
+            exceptions.InvalidArgument,
+        ),
         (lambda c: c.romanize_text(parent=PARENT, contents=["A."]), exceptions.MethodNotImplemented),
         (lambda c: c.delete_glossary(name=f"{PARENT}/glossaries/it"), exceptions.MethodNotImplemented),
         (lambda c: list(c.list_glossaries(request={"parent": PARENT, "filter": "x"})), exceptions.MethodNotImplemented),

@@ -70,13 +70,20 @@ async def test_languages_are_listed_with_their_targets(http: httpx.AsyncClient) 
     assert (await http.get("/languages")).json() == [{"code": "en", "name": "en", "targets": ["de"]}]
 
 
-async def test_detection_is_refused(http: httpx.AsyncClient) -> None:
-    for response in (
-        await http.post("/detect", data={"q": "A man."}),
-        await http.post("/translate", json={**ASKED, "source": "auto"}),
-    ):
-        assert response.status_code == 400
-        assert "does not detect languages" in response.json()["error"]
+@pytest.mark.parametrize("way", ["json", "data"])
+async def test_languages_are_detected(http: httpx.AsyncClient, way: str) -> None:
+    found = (await http.post("/detect", **{way: {"q": "A man rides a bicycle."}})).json()  # type: ignore[arg-type]
+    texts = ["A man rides a bicycle.", "Two children play in the garden.", "7"]
+    one = (await http.post("/translate", json={**ASKED, "source": "auto"})).json()
+    several = (await http.post("/translate", json={**ASKED, "q": texts, "source": "auto"})).json()
+    unknown = await http.post("/translate", json={**ASKED, "q": ["7", "8"], "source": "auto"})
+
+    assert found[0]["language"] == one["detectedLanguage"]["language"] == "en"
+    assert 60 <= found[0]["confidence"] <= 100
+    assert [each["language"] for each in several["detectedLanguage"]] == ["en", "en", "en"]
+    assert len(several["translatedText"]) == 3
+    assert (unknown.status_code, "no language" in unknown.json()["error"]) == (400, True)
+    assert (await http.post("/detect", json={"q": 7})).status_code == 400
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from starlette.types import Scope
 
 from service.api.calls import Call
 from service.api.rest.context import JSON_MEDIA_TYPE, HttpContext
-from service.api.rest.facade import Facade, check_known, json_error, make_request
+from service.api.rest.facade import Facade, Translated, check_known, json_error, make_request
 from service.api.rest.json_mapping import json_content, to_json
 from service.api.rest.problems import Problem
 from service.errors import InvalidFieldError
@@ -84,7 +84,6 @@ class AzureApi(Facade):
     def routes(self) -> list[Route]:
         """Return what to add to the application, before the routes of LibreTranslate."""
         refused = {
-            "/detect": "this server does not detect languages: name the language of the text",
             "/transliterate": "this server does not transliterate",
             "/breaksentence": "this server does not break sentences: see `includeSentenceLength`",
             "/dictionary/lookup": "this server has no dictionary",
@@ -92,6 +91,7 @@ class AzureApi(Facade):
         }
         return [
             _VersionedRoute("/translate", self.endpoint(self._translate), methods=["POST"]),
+            _VersionedRoute("/detect", self.endpoint(self._detect), methods=["POST"]),
             _VersionedRoute("/languages", self.endpoint(self._list_languages), methods=["GET"]),
             *(
                 _VersionedRoute(path, self.refusal(HTTPStatus.BAD_REQUEST, message), methods=["POST"])
@@ -115,13 +115,9 @@ class AzureApi(Facade):
                 inputs, extras = _inputs_of_v3(context, body), _extras(context)
             else:
                 inputs, extras = _inputs(context, body), _Extras()
-            translations = await self._translated(inputs, extras, call)
+            translated = await self._translated(inputs, extras, call)
             answered = [
-                {
-                    "translations": [
-                        _answer(one, target, extras, translations[index, target], is_v3=is_v3) for target in one.targets
-                    ]
-                }
+                _item(one, extras, [translated[index, target] for target in one.targets], is_v3=is_v3)
                 for index, one in enumerate(inputs)
             ]
             headers = {"x-metered-usage": str(sum(len(one.text) * len(one.targets) for one in inputs))}
@@ -132,9 +128,9 @@ class AzureApi(Facade):
 
     async def _translated(
         self, inputs: Sequence[_Input], extras: _Extras, call: Call
-    ) -> dict[tuple[int, _Settings], pb.Translation]:
+    ) -> dict[tuple[int, _Settings], Translated]:
         """Translate the texts that have the same settings at once; return translations by input and settings."""
-        found: dict[tuple[int, _Settings], pb.Translation] = {}
+        found: dict[tuple[int, _Settings], Translated] = {}
         wanted = dict.fromkeys(target for one in inputs for target in one.targets)
         for settings in wanted:
             indices = [index for index, one in enumerate(inputs) if settings in one.targets]
@@ -146,9 +142,19 @@ class AzureApi(Facade):
                 model=settings.model,
                 options=pb.DecodingOptions(format=settings.text_format, return_alignment=extras.has_alignment),
             )
-            response = await self._translation.Translate(request, call)
-            found.update(zip(((index, settings) for index in indices), response.translations, strict=True))
+            translated = await self.translated(request, call)
+            found.update(zip(((index, settings) for index in indices), translated, strict=True))
         return found
+
+    async def _detect(self, context: HttpContext) -> None:
+        _authorize(context)
+
+        async def respond(call: Call, body: bytes) -> bytes:
+            texts = _texts_of_v3(body)
+            found = [_detected(languages) for languages in await self.detected(texts, call)]
+            return to_json([{**best, "alternatives": others} for best, *others in found])
+
+        await self.answer_translation(context, respond, method="DetectLanguage")
 
     async def _list_languages(self, context: HttpContext) -> None:
         _authorize(context)
@@ -192,10 +198,14 @@ def _inputs_of_v3(context: HttpContext, body: bytes) -> list[_Input]:
     settings = _settings(
         query.get("from"), context.query_values("to"), [query.get("category", _GENERAL)], query.get("textType", "plain")
     )
+    return _checked([_Input(text, settings) for text in _texts_of_v3(body)])
+
+
+def _texts_of_v3(body: bytes) -> list[str]:
     content = json_content(body)
     if not isinstance(content, list):
         raise InvalidFieldError("request", "no list", 'a list of `{"Text": "..."}`')
-    return _checked([_Input(_text_of_v3(one), settings) for one in content])
+    return [_text_of_v3(one) for one in content]
 
 
 def _text_of_v3(one: object) -> str:
@@ -247,8 +257,8 @@ def _settings(
     source: object, targets: Iterable[object], models: Sequence[object], text_type: object
 ) -> tuple[_Settings, ...]:
     """Return the settings of each target; there is one model for all, or one for each."""
-    if not isinstance(source, str) or not source:
-        raise InvalidFieldError("from", "absent", "a language, as this server does not detect languages")
+    if not isinstance(source, str | None):
+        raise InvalidFieldError("from", "no text", "a language, such as `en`")
     text_format = _FORMATS.get(text_type.lower()) if isinstance(text_type, str) else None
     if text_format is None:
         raise InvalidFieldError("textType", "something else", "plain or html")
@@ -258,7 +268,7 @@ def _settings(
             raise InvalidFieldError("to", "absent or no text", "a language, such as `de`")
         if not isinstance(model, str):
             raise InvalidFieldError("deploymentName", "no text", "the name of a model")
-        found.append(_Settings(source, target, "" if model == _GENERAL else model, text_format))
+        found.append(_Settings(source or "", target, "" if model == _GENERAL else model, text_format))
     if not found:
         raise InvalidFieldError("to", "absent", "a language, such as `de`")
     return tuple(found)
@@ -276,6 +286,29 @@ def _checked(inputs: list[_Input]) -> list[_Input]:
         limit = f"1 to {MAX_TEXTS} over all texts and languages"
         raise InvalidFieldError("texts", f"{num_translations} translations", limit)
     return inputs
+
+
+def _item(one: _Input, extras: _Extras, translated: Sequence[Translated], *, is_v3: bool) -> dict[str, Any]:
+    """Return what Azure answers to one text."""
+    answered: dict[str, Any] = {}
+    if detected := translated[0].detected:
+        answered["detectedLanguage"] = {"language": detected.language, "score": round(detected.confidence, 2)}
+    pairs = zip(one.targets, translated, strict=True)
+    answered["translations"] = [_answer(one, target, extras, each.translation, is_v3=is_v3) for target, each in pairs]
+    return answered
+
+
+def _detected(languages: Sequence[pb.DetectedLanguage]) -> list[dict[str, Any]]:
+    """Return what Azure says of the languages of a text; of one that nothing is told by that it is undetermined."""
+    return [
+        {
+            "language": one.language,
+            "score": round(one.confidence, 2),
+            "isTranslationSupported": one.is_served,
+            "isTransliterationSupported": False,
+        }
+        for one in languages or [pb.DetectedLanguage(language="und")]
+    ]
 
 
 def _answer(

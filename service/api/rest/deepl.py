@@ -18,6 +18,7 @@ from service.api.rest.context import JSON_MEDIA_TYPE, HttpContext
 from service.api.rest.facade import (
     FORM_MEDIA_TYPE,
     Facade,
+    Translated,
     check_known,
     check_texts,
     fields_of,
@@ -110,8 +111,7 @@ class DeepLApi(Facade):
         async def respond(call: Call, body: bytes) -> bytes:
             fields = fields_of(context, body, repeated=_LISTS)
             marker = _marker(fields)
-            response = await self._translation.Translate(translate_request(fields, marker), call)
-            return to_json(answer(response, fields, marker))
+            return to_json(answer(await self.translated(translate_request(fields, marker), call), fields, marker))
 
         await self.answer_translation(context, respond)
 
@@ -212,27 +212,27 @@ def translate_request(fields: Mapping[str, Any], marker: str = "") -> pb.Transla
         options.split_sentences = False
     if _one_of(fields, "model_type", _MODEL_TYPES, None) == "latency_optimized":
         options.beam_size = 1
-    source = given(fields, "source_lang", None)
-    if source is None:
-        raise InvalidFieldError("source_lang", "absent", "a language, as this server does not detect languages")
+    is_detected = given(fields, "source_lang", None) is None
+    if is_detected and options.glossary:
+        raise InvalidFieldError("source_lang", "absent", "a language, where there is a glossary")
     return make_request(
         "text",
         texts=texts,
-        source_language=_language(fields, "source_lang"),
+        source_language="" if is_detected else _language(fields, "source_lang"),
         target_language=_language(fields, "target_lang"),
         options=options,
     )
 
 
-def answer(response: pb.TranslateResponse, fields: Mapping[str, Any], marker: str = "") -> dict[str, Any]:
+def answer(translated: Sequence[Translated], fields: Mapping[str, Any], marker: str = "") -> dict[str, Any]:
     """Return what DeepL answers to a request."""
     model_type = given(fields, "model_type", None)
     translations = []
-    for text, translation in zip(_list(fields, "text"), response.translations, strict=True):
-        translated = translation.hypotheses[0].text
+    for text, one in zip(_list(fields, "text"), translated, strict=True):
+        source = one.detected.language if one.detected else str(fields["source_lang"])
         answered: dict[str, Any] = {
-            "detected_source_language": str(fields["source_lang"]).upper(),
-            "text": translated.replace(marker, "") if marker else translated,
+            "detected_source_language": source.upper(),
+            "text": one.text.replace(marker, "") if marker else one.text,
         }
         if _flag(fields, "show_billed_characters", default=False):
             answered["billed_characters"] = len(text)

@@ -1,7 +1,9 @@
 """What APIs of other services have in common: requests become calls of the contract, errors have the service's form."""
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl
@@ -17,8 +19,9 @@ from service.api.rest.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
 from service.api.rest.json_mapping import json_object, to_json
 from service.api.rest.problems import Problem, problem
 from service.api.rest.translation import MODEL_SERVICE, TRANSLATION_SERVICE, HttpApi, language_pairs
-from service.api.servicer import ended_after
+from service.api.servicer import TranslationServicer, ended_after
 from service.errors import InvalidFieldError
+from service.translate.detection import MIN_CONFIDENCE
 from service.translate.options import MAX_TEXTS
 
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
@@ -26,6 +29,64 @@ _MAX_OTHER_FIELDS = 64  # of a form, beside texts
 
 Answer = bytes | Response
 """The body of a response in JSON, or the whole of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """What became of one text."""
+
+    translation: pb.Translation
+    model: str
+    """`name/version` that answered."""
+
+    detected: pb.DetectedLanguage | None
+    """The language that the text was taken to be in; None if the request named it."""
+
+    @property
+    def text(self) -> str:
+        """The best translation."""
+        return self.translation.hypotheses[0].text
+
+
+async def translate_each(
+    translation: TranslationServicer, request: pb.TranslateRequest, call: Call
+) -> list[Translated]:
+    """Translate the texts of a request, each from its own language if the request names none.
+
+    A text whose language cannot be told is taken to be in that of most others; if none can, the error tells why.
+    """
+    if request.source_language or len(request.texts) < 2:
+        return _each(await translation.Translate(request, call))
+    asked = pb.DetectLanguageRequest(texts=request.texts, target_language=request.target_language)
+    found = [_told(one) for one in (await translation.DetectLanguage(asked, call)).detections]
+    told = Counter(one.language for one in found if one)
+    if not told:
+        return _each(await translation.Translate(request, call))
+    ((commonest, _), *_) = told.most_common(1)
+    translated: dict[int, Translated] = {}
+    for language in told:
+        indices = [index for index, one in enumerate(found) if (one.language if one else commonest) == language]
+        part = pb.TranslateRequest()
+        part.CopyFrom(request)
+        part.source_language = language
+        part.texts[:] = [request.texts[index] for index in indices]
+        for index, one in zip(indices, _each(await translation.Translate(part, call)), strict=True):
+            detected = found[index] or pb.DetectedLanguage(language=language, is_served=True)
+            translated[index] = replace(one, detected=detected)
+    return [translated[index] for index in range(len(found))]
+
+
+def _told(detection: pb.LanguageDetection) -> pb.DetectedLanguage | None:
+    """Return the language that a text is in; None if it cannot be told."""
+    likeliest = next(iter(detection.languages), None)
+    is_sure = likeliest is not None and likeliest.is_served and likeliest.confidence >= MIN_CONFIDENCE
+    return likeliest if is_sure else None
+
+
+def _each(response: pb.TranslateResponse) -> list[Translated]:
+    detected = response.detected_language if response.HasField("detected_language") else None
+    model = f"{response.model_name}/{response.model_version}"
+    return [Translated(one, model, detected) for one in response.translations]
 
 
 class Facade(HttpApi):
@@ -58,15 +119,16 @@ class Facade(HttpApi):
         context: HttpContext,
         respond: Callable[[Call, bytes], Awaitable[Answer]],
         *,
+        method: str = "Translate",
         raw_request: bytes | None = None,
     ) -> None:
-        """Answer a request for a translation within its time; `respond` gets the body."""
+        """Answer a request as a method of TranslationService within its time; `respond` gets the body."""
 
         async def within_time(call: Call, body: bytes) -> Answer:
             async with ended_after(self._settings.allowed_s(call.time_remaining())):
                 return await respond(call, body)
 
-        await self._answer(context, f"/{TRANSLATION_SERVICE}/Translate", within_time, raw_request)
+        await self._answer(context, f"/{TRANSLATION_SERVICE}/{method}", within_time, raw_request)
 
     async def answer_reading(
         self,
@@ -81,6 +143,19 @@ class Facade(HttpApi):
             return await respond(call, body)
 
         await self._answer(context, f"/{MODEL_SERVICE}/{method}", checked, b"" if context.is_read else None)
+
+    async def translated(self, request: pb.TranslateRequest, call: Call) -> list[Translated]:
+        """Translate the texts of a request; see `translate_each`."""
+        return await translate_each(self._translation, request, call)
+
+    async def detected(self, texts: list[str], call: Call) -> list[list[pb.DetectedLanguage]]:
+        """Return the languages that each text may be in, the likeliest first."""
+        try:
+            request = pb.DetectLanguageRequest(texts=texts)
+        except ValueError:
+            raise InvalidFieldError("texts", "a text with a lone surrogate", "Unicode text") from None
+        response = await self._translation.DetectLanguage(request, call)
+        return [list(one.languages) for one in response.detections]
 
     async def languages(self, call: Call) -> dict[str, set[str]]:
         """Return into which languages models translate, by the language that they translate from."""

@@ -1,10 +1,10 @@
 """LibreTranslate's API over the same calls, for its clients: `/translate`, `/languages`, `/detect`.
 
-What the server cannot do (detect a language) and fields that it does not know are refused with the kind of error that
-LibreTranslate has: `{"error": "..."}` and one of the statuses 400, 403, 429, 500 and 503.
+Fields that the server does not know are refused with the kind of error that LibreTranslate has: `{"error": "..."}` and
+one of the statuses 400, 403, 429, 500 and 503.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from service.api.rest.context import JSON_MEDIA_TYPE, HttpContext
 from service.api.rest.facade import (
     FORM_MEDIA_TYPE,
     Facade,
+    Translated,
     check_known,
     check_texts,
     fields_of,
@@ -33,7 +34,6 @@ from service.translate.options import MAX_BEAM_SIZE
 _DEFAULT_BEAM_SIZE = 4
 _FORMATS: Mapping[object, pb.TextFormat] = {"text": pb.TEXT_FORMAT_PLAIN, "html": pb.TEXT_FORMAT_HTML}
 _FIELDS = ("q", "source", "target", "format", "alternatives", "api_key")
-_NO_DETECTION = "this server does not detect languages: name the language in `source`"
 
 _STATUSES: Mapping[HTTPStatus, HTTPStatus] = {
     HTTPStatus.UNAUTHORIZED: HTTPStatus.FORBIDDEN,
@@ -54,7 +54,7 @@ class LibreTranslateApi(Facade):
         return [
             Route("/translate", self.endpoint(self._translate), methods=["POST"]),
             Route("/languages", self.endpoint(self._list_languages), methods=["GET"]),
-            Route("/detect", self.refusal(HTTPStatus.BAD_REQUEST, _NO_DETECTION), methods=["POST"]),
+            Route("/detect", self.endpoint(self._detect), methods=["POST"]),
         ]
 
     def failed(self, found: Problem, message: str) -> Response:
@@ -63,6 +63,22 @@ class LibreTranslateApi(Facade):
         return json_error(_STATUSES.get(found.status, code), {"error": message})
 
     async def _translate(self, context: HttpContext) -> None:
+        async def respond(call: Call, fields: dict[str, Any]) -> bytes:
+            return to_json(answer(await self.translated(translate_request(fields), call), fields))
+
+        await self._answer_fields(context, "Translate", respond)
+
+    async def _detect(self, context: HttpContext) -> None:
+        async def respond(call: Call, fields: dict[str, Any]) -> bytes:
+            check_known(fields, ("q", "api_key"))
+            (languages,) = await self.detected(check_texts("q", [fields.get("q")]), call)
+            return to_json([_detected(one) for one in languages])
+
+        await self._answer_fields(context, "DetectLanguage", respond)
+
+    async def _answer_fields(
+        self, context: HttpContext, method: str, respond: Callable[[Call, dict[str, Any]], Awaitable[bytes]]
+    ) -> None:
         """Answer a request whose key is in its body: it is read before the caller is known, as probes are."""
         failure: DragomanError | None = None
         fields: dict[str, Any] = {}
@@ -75,12 +91,12 @@ class LibreTranslateApi(Facade):
         except DragomanError as error:
             failure = error
 
-        async def respond(call: Call, _body: bytes) -> bytes:
+        async def respond_unless_failed(call: Call, _body: bytes) -> bytes:
             if failure:
                 raise failure
-            return to_json(answer(await self._translation.Translate(translate_request(fields), call), fields))
+            return await respond(call, fields)
 
-        await self.answer_translation(context, respond, raw_request=body)
+        await self.answer_translation(context, respond_unless_failed, method=method, raw_request=body)
 
     async def _list_languages(self, context: HttpContext) -> None:
         async def respond(call: Call, _body: bytes) -> bytes:
@@ -96,11 +112,10 @@ def translate_request(fields: Mapping[str, Any]) -> pb.TranslateRequest:
     query = fields.get("q")
     texts = check_texts("q", query if isinstance(query, list) else [query])
     source, target = fields.get("source"), fields.get("target")
-    if source == "auto":
-        raise InvalidFieldError("source", "'auto'", f"a language; {_NO_DETECTION}")
     for name, language in (("source", source), ("target", target)):
         if not isinstance(language, str):
             raise InvalidFieldError(name, "absent or no text", "a language, such as `en`")
+    source = "" if source == "auto" else source
     text_format = given(fields, "format", "text")
     if not isinstance(text_format, str) or text_format not in _FORMATS:
         raise InvalidFieldError("format", "something else", "text or html")
@@ -112,15 +127,20 @@ def translate_request(fields: Mapping[str, Any]) -> pb.TranslateRequest:
     return make_request("q", texts=texts, source_language=source, target_language=target, options=options)
 
 
-def answer(response: pb.TranslateResponse, fields: Mapping[str, Any]) -> dict[str, Any]:
+def answer(translated: Sequence[Translated], fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return what LibreTranslate answers: lists if it was asked with a list."""
-    texts = [[hypothesis.text for hypothesis in one.hypotheses] for one in response.translations]
-    best, others = [each[0] for each in texts], [each[1:] for each in texts]
     is_list = isinstance(fields["q"], list)
-    answered: dict[str, Any] = {"translatedText": best if is_list else best[0]}
+    answered: dict[str, list[Any]] = {"translatedText": [one.text for one in translated]}
     if _num_alternatives(fields):
-        answered["alternatives"] = others if is_list else others[0]
-    return answered
+        answered["alternatives"] = [[each.text for each in one.translation.hypotheses[1:]] for one in translated]
+    if fields["source"] == "auto":
+        answered["detectedLanguage"] = [_detected(one.detected or pb.DetectedLanguage()) for one in translated]
+    return answered if is_list else {name: values[0] for name, values in answered.items()}
+
+
+def _detected(language: pb.DetectedLanguage) -> dict[str, Any]:
+    """Return a language with its confidence in percent."""
+    return {"confidence": round(100 * language.confidence, 1), "language": language.language}
 
 
 def _num_alternatives(fields: Mapping[str, Any]) -> int:
