@@ -2,6 +2,8 @@
 
 import argparse
 import dataclasses
+import itertools
+import math
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,6 +42,9 @@ _FIXED = (*(name for name in ModelConfig.__slots__ if name not in DROPOUTS), "op
 """Fields that a run keeps when it is resumed."""
 
 _NORMALIZATION = "nmt_nfkc"
+
+_VOCABULARY_PAIRS = 500_000
+"""Of larger corpora a vocabulary is learned from at most so many pairs, spread evenly: that is what takes memory."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -235,7 +240,14 @@ def _prepare_text(
         vocabulary = Vocabulary.load(folder.vocabulary)
     if missing := [piece for piece in training.variation.reserved if piece not in vocabulary.reserved]:
         raise CorpusError(f"the vocabulary has no pieces {' '.join(missing)}, which --placeholders and --tags need")
-    return encode_text(text, vocabulary, max_tokens=training.max_tokens, is_drawn=training.is_drawn, report=report)
+    return encode_text(
+        text,
+        vocabulary,
+        max_tokens=training.max_tokens,
+        is_drawn=training.is_drawn,
+        report=report,
+        directory=folder.path,
+    )
 
 
 def _make_vocabulary(args: argparse.Namespace, text: PlainText, run: RunConfig, report: Report) -> Vocabulary:
@@ -244,7 +256,8 @@ def _make_vocabulary(args: argparse.Namespace, text: PlainText, run: RunConfig, 
     size, training = run.model.vocabulary_size, run.training
     report.tell(f"learning a vocabulary of {size} pieces")
     first_epoch = vary_all(texts_of(text.train), training.variation, seed=training.seed, epoch=0)
-    sentences = (side for pair in first_epoch for side in pair)
+    stride = math.ceil(text.train.num_pairs / _VOCABULARY_PAIRS)
+    sentences = (side for pair in itertools.islice(first_epoch, 0, None, stride) for side in pair)
     model_type: Literal["unigram", "bpe"] = args.subwords or "unigram"
     normalization = args.normalization or _NORMALIZATION
     config = VocabularyConfig(

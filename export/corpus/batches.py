@@ -1,7 +1,12 @@
 """Token batches of similar lengths, planned anew for every epoch from (seed, epoch) alone."""
 
-from collections.abc import Sequence
+import os
+import tempfile
+import weakref
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,11 +17,15 @@ from torch import Tensor
 from export.corpus.vocabulary import BOS_ID, PAD_ID
 
 IntArray = NDArray[np.int64]
+MemberArray = NDArray[np.int32]
 
 _MAX_MEMBERS = 3
 """Pairs in the longest concatenation."""
 
 _NO_MEMBER = -1
+
+_WRITTEN_TOKENS = 1 << 18
+"""Tokens that are written to a file together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,22 +48,68 @@ class BatchingConfig:
 
 
 class TokenLists:
-    """Many lists of token ids in one flat array."""
+    """Many lists of token ids, in a file without a name, from which a list is read when it is needed.
 
-    def __init__(self, lists: Sequence[Sequence[int]]) -> None:
-        """Copy the lists."""
-        self.lengths: IntArray = np.fromiter((len(ids) for ids in lists), np.int64, len(lists))
-        self._ends = np.cumsum(self.lengths)
-        self._tokens = np.fromiter((token for ids in lists for token in ids), np.int32, int(self.lengths.sum()))
+    Memory holds where each list lies, 12 bytes a list; the file vanishes with the object or the process.
+    """
+
+    def __init__(self, lists: Iterable[Sequence[int]], *, directory: Path | None = None) -> None:
+        """Write the lists, one after another, to a file in a directory; None: that for temporary files."""
+        writer = _TokenWriter(directory)
+        for ids in lists:
+            writer.append(ids)
+        self._take(writer)
+
+    @classmethod
+    def of_pairs(
+        cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]], *, directory: Path | None = None
+    ) -> tuple["TokenLists", "TokenLists"]:
+        """Return the sources and the targets of pairs, which are read once."""
+        writers = _TokenWriter(directory), _TokenWriter(directory)
+        for pair in pairs:
+            for writer, ids in zip(writers, pair, strict=True):
+                writer.append(ids)
+        sources, targets = cls.__new__(cls), cls.__new__(cls)
+        for lists, writer in zip((sources, targets), writers, strict=True):
+            lists._take(writer)
+        return sources, targets
+
+    def _take(self, writer: "_TokenWriter") -> None:
+        writer.flush()
+        self._file = writer.file
+        weakref.finalize(self, os.close, self._file)
+        self.lengths: NDArray[np.int32] = np.frombuffer(writer.lengths, np.int32)
+        self._ends = np.cumsum(self.lengths, dtype=np.int64)
 
     def __len__(self) -> int:
         """Return the number of lists."""
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> NDArray[np.int32]:
-        """Return a view of one list."""
-        end = self._ends[index]
-        return self._tokens[end - self.lengths[index] : end]
+        """Return one list, which cannot be changed."""
+        length, end = int(self.lengths[index]), int(self._ends[index])
+        return np.frombuffer(os.pread(self._file, 4 * length, 4 * (end - length)), np.int32)
+
+
+class _TokenWriter:
+    """Lists on their way to a file."""
+
+    def __init__(self, directory: Path | None) -> None:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            self.file = os.dup(file.fileno())
+        self.lengths, self._tokens = array("i"), array("i")
+
+    def append(self, ids: Sequence[int]) -> None:
+        self.lengths.append(len(ids))
+        self._tokens.extend(ids)
+        if len(self._tokens) >= _WRITTEN_TOKENS:
+            self.flush()
+
+    def flush(self) -> None:
+        content = memoryview(self._tokens.tobytes())
+        while content:
+            content = content[os.write(self.file, content) :]
+        self._tokens = array("i")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +174,11 @@ class Epoch:
         return make_batch(sources, targets, pad_id=corpus.pad_id, start_id=corpus.start_id)
 
 
-def choose_members(corpus: EncodedCorpus, config: BatchingConfig, random: np.random.Generator) -> IntArray:
+def choose_members(corpus: EncodedCorpus, config: BatchingConfig, random: np.random.Generator) -> MemberArray:
     """Decide which pairs make one example; every pair is in exactly one.
 
     Returns:
-        [E, 3] the pairs of each example in order, -1 where there are fewer than three.
+        [E, 3] the pairs of each example in order, -1 where there are fewer than three; or [E, 1] if none are joined.
     """
     order = random.permutation(len(corpus))
     # g concatenations of 2.5 pairs on average leave E = n - 1.5 g examples, of which g are the wanted share
@@ -131,20 +186,20 @@ def choose_members(corpus: EncodedCorpus, config: BatchingConfig, random: np.ran
     sizes = random.integers(2, _MAX_MEMBERS + 1, size=num_joined)
     sizes = sizes[np.cumsum(sizes) <= len(order)]
     singles = order[int(sizes.sum()) :]
-    joined = np.full((len(sizes), _MAX_MEMBERS), _NO_MEMBER)
+    joined = np.full((len(sizes), _MAX_MEMBERS), _NO_MEMBER, dtype=np.int32)
     joined[np.arange(_MAX_MEMBERS) < sizes[:, None]] = order[: int(sizes.sum())]
     lengths = [joined_lengths(lists.lengths, joined) for lists in (corpus.sources, corpus.targets)]
     fits = np.maximum(*lengths) <= config.max_tokens
     singles = np.concatenate((singles, joined[~fits][joined[~fits] != _NO_MEMBER]))
-    alone = np.full((len(singles), _MAX_MEMBERS), _NO_MEMBER)
+    alone = np.full((len(singles), _MAX_MEMBERS if fits.any() else 1), _NO_MEMBER, dtype=np.int32)
     alone[:, 0] = singles
-    return np.concatenate((joined[fits], alone))
+    return np.concatenate((joined[fits], alone)) if fits.any() else alone
 
 
-def joined_lengths(lengths: IntArray, members: IntArray) -> IntArray:
-    """Return [E] lengths of the concatenations [E, 3] of lists with the given lengths, one EOS counted in each."""
+def joined_lengths(lengths: NDArray[np.int32], members: MemberArray) -> IntArray:
+    """Return [E] lengths of the concatenations [E, 1 or 3] of lists with the given lengths, one EOS counted in each."""
     present = members != _NO_MEMBER
-    total: IntArray = np.where(present, lengths[members] - 1, 0).sum(axis=1) + 1
+    total: IntArray = np.where(present, lengths[members] - 1, 0).sum(axis=1, dtype=np.int64) + 1
     return total
 
 
@@ -187,7 +242,7 @@ def _cuts(lengths: Sequence[int], batch_tokens: int) -> list[tuple[int, int]]:
     return cuts
 
 
-def _join(lists: TokenLists, members: IntArray) -> list[NDArray[np.int32]]:
+def _join(lists: TokenLists, members: MemberArray) -> list[NDArray[np.int32]]:
     """Concatenate the lists of each example; joining text by a space joins the ids, as pieces never span a space."""
     joined = []
     for row in members.tolist():

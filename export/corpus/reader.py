@@ -3,9 +3,12 @@
 import gzip
 import itertools
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from export.errors import CorpusError
 
@@ -65,14 +68,57 @@ def read_corpus(files: Iterable[ParallelFiles], *, max_malformed: float) -> Corp
         CorpusError: if a file cannot be read, two files differ in lines, no pair is left, or too many are malformed.
     """
     pairs: list[Pair] = []
-    malformed: list[MalformedLine] = []
+    _, malformed = _sift(files, pairs.append, max_malformed)
+    return Corpus(pairs=tuple(pairs), malformed=malformed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PairFiles:
+    """The pairs of some files, read anew whenever they are gone through, so that memory does not grow with them."""
+
+    files: tuple[ParallelFiles, ...]
+    num_pairs: int
+    """Pairs that the files hold."""
+
+    malformed: tuple[MalformedLine, ...] = ()
+    kept: NDArray[np.bool_] | None = None
+    """Which pairs are gone through; None: all."""
+
+    @classmethod
+    def scan(cls, files: Iterable[ParallelFiles], *, max_malformed: float) -> "PairFiles":
+        """Read the files once and check them; arguments and errors as those of `read_corpus`."""
+        listed = tuple(files)
+        num_pairs, malformed = _sift(listed, lambda _: None, max_malformed)
+        return cls(files=listed, num_pairs=num_pairs, malformed=malformed)
+
+    def __iter__(self) -> Iterator[Pair]:
+        """Yield the pairs in order; CorpusError if the files have changed or cannot be read."""
+        pairs = self._read()
+        return pairs if self.kept is None else itertools.compress(pairs, self.kept)
+
+    def _read(self) -> Iterator[Pair]:
+        num_pairs = 0
+        for line in itertools.chain.from_iterable(_read(parallel) for parallel in self.files):
+            if isinstance(line, Pair):
+                num_pairs += 1
+                yield line
+        if num_pairs != self.num_pairs:
+            raise CorpusError(f"the files had {self.num_pairs:,} pairs and now have {num_pairs:,}: {self.files}")
+
+
+def _sift(
+    files: Iterable[ParallelFiles], take: Callable[[Pair], object], max_malformed: float
+) -> tuple[int, tuple[MalformedLine, ...]]:
+    """Hand on every pair and return their number and what is none; CorpusError as `read_corpus`."""
+    num_pairs, malformed = 0, list[MalformedLine]()
     for line in itertools.chain.from_iterable(_read(parallel) for parallel in files):
         if isinstance(line, Pair):
-            pairs.append(line)
+            num_pairs += 1
+            take(line)
         else:
             malformed.append(line)
-    _check_share(len(pairs), len(malformed), max_malformed, first=malformed[0] if malformed else None)
-    return Corpus(pairs=tuple(pairs), malformed=tuple(malformed))
+    _check_share(num_pairs, len(malformed), max_malformed, first=malformed[0] if malformed else None)
+    return num_pairs, tuple(malformed)
 
 
 def read_spread(files: Iterable[ParallelFiles], *, count: int, max_malformed: float) -> tuple[Pair, ...]:

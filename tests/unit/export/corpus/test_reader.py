@@ -1,10 +1,12 @@
+import dataclasses
 import gzip
 import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from export.corpus.reader import Corpus, ParallelFiles, read_corpus, read_spread
+from export.corpus.reader import Corpus, PairFiles, ParallelFiles, read_corpus, read_spread
 from export.errors import CorpusError
 
 
@@ -157,3 +159,25 @@ def test_pairs_spread_over_nothing_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(CorpusError, match="the files hold no pair"):
         read_spread([ParallelFiles(source=tmp_path / "a.tsv")], count=2, max_malformed=0.0)
+
+
+def test_files_are_gone_through_again_and_again_as_they_are_read_at_once(tmp_path: Path) -> None:
+    corpus = read_tsv(tmp_path / "a.tsv", b"a\tA\nno tab\nb\tB\nc\tC\n")
+
+    files = PairFiles.scan([ParallelFiles(source=tmp_path / "a.tsv")], max_malformed=0.5)
+    chosen = dataclasses.replace(files, kept=np.array([True, False, True]))
+
+    assert tuple(files) == tuple(files) == corpus.pairs
+    assert (files.num_pairs, files.malformed) == (3, corpus.malformed)
+    assert [pair.source for pair in chosen] == ["a", "c"]
+
+
+def test_files_that_change_while_they_are_learned_from_are_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    read_tsv(path, b"a\tA\nb\tB\n")
+    files = PairFiles.scan([ParallelFiles(source=path)], max_malformed=0.0)
+
+    path.write_bytes(b"a\tA\n")
+
+    with pytest.raises(CorpusError, match="the files had 2 pairs and now have 1"):
+        list(files)

@@ -1,11 +1,15 @@
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from export.corpus.batches import EncodedCorpus
-from export.corpus.reader import Pair
+from export.corpus.reader import Pair, PairFiles, ParallelFiles
 from export.corpus.variation import VariationConfig
 from export.errors import CorpusError
 from export.training.text import encode_pairs
-from tests.unit.export.corpus.tiny_text import tiny_vocabulary
+from tests.unit.export.corpus.tiny_text import tiny_vocabulary, write_tsv
 from tests.unit.export.training.tiny_run import make_text
 
 
@@ -83,3 +87,34 @@ def test_text_is_varied_anew_in_every_epoch_and_too_long_variants_are_not_used()
 
 def all_ids(corpus: EncodedCorpus) -> list[list[int]]:
     return [side[index].tolist() for side in (corpus.sources, corpus.targets) for index in range(len(corpus))]
+
+
+def test_pairs_are_encoded_some_thousand_at_a_time_and_leave_no_files(tmp_path: Path) -> None:
+    pairs = [make_pair(f"red {number}", f"RED {number}", number) for number in range(20_000)]
+    read: list[int] = []
+
+    def reading() -> Iterator[Pair]:
+        for pair in pairs:
+            read.append(len(reports))
+            yield pair
+
+    reports: list[str] = []
+    encoded = encode_pairs(reading(), tiny_vocabulary(), max_tokens=8, report=reports.append, directory=tmp_path)
+
+    ids = tiny_vocabulary().encode([pair.source for pair in pairs])
+    expected = [row for row, is_kept in zip(ids, encoded.kept, strict=True) if is_kept]
+    assert [encoded.corpus.sources[index].tolist() for index in range(len(expected))] == expected
+    assert 0 < encoded.num_too_long == len(reports)
+    assert 0 < read[-1] < len(reports)  # the first were encoded before the last were read
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pieces_are_drawn_from_files_as_from_memory(tmp_path: Path) -> None:
+    text = make_text()
+    write_tsv(tmp_path / "train.tsv", len(text.train))
+    files = PairFiles.scan([ParallelFiles(source=tmp_path / "train.tsv")], max_malformed=0.0)
+    from_files = dataclasses.replace(text, train_pairs=files, directory=tmp_path)
+
+    drawn = [each.drawn(alpha=0.01, max_tokens=99, seed=1, epoch=1) for each in (text, from_files)]
+
+    assert all_ids(drawn[0]) == all_ids(drawn[1])
