@@ -22,6 +22,7 @@ COMMANDS = {
     "bundle": "make a model bundle of a checkpoint",
     "upgrade": "give a bundle of an earlier version of the format what the present one has",
     "shortlist": "give a bundle a shortlist: which target tokens are likely for a source",
+    "confidence": "let a bundle say how likely each sentence is translated well",
     "verify": "prove that a bundle computes what its checkpoint does",
     "evaluate": "score the translations of a bundle, a running server or a file, alone or against another system's",
     "spans": "plant placeholders and addresses in a test set and count those that come back",

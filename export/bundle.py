@@ -22,6 +22,7 @@ from export.importers.portable import TokenizerDescription, TokenizerFiles
 from service.bundle import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
+    Confidence,
     GraphFiles,
     Limits,
     Manifest,
@@ -121,6 +122,20 @@ def add_shortlist(source: Path, output: Path, shortlist: Shortlist) -> Manifest:
     with _copied(source, output) as directory:
         (directory / _SHORTLIST_NAME).write_bytes(shortlist.to_bytes())
         return _add(directory, manifest, {"shortlist": _SHORTLIST_NAME})
+
+
+def add_confidence(source: Path, output: Path, confidence: Confidence) -> Manifest:
+    """Copy a bundle into a new directory with a confidence, in place of the one that it may have had.
+
+    Nothing else changes: it translates as before. The directory appears whole or not at all.
+
+    Raises:
+        BundleError: if the bundle is damaged.
+        BundleWriteError: if the directory exists.
+    """
+    manifest = open_bundle(source).manifest
+    with _copied(source, output) as directory:
+        return _add(directory, manifest, {"confidence": confidence})
 
 
 @contextmanager

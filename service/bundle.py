@@ -42,7 +42,7 @@ SCHEMA_VERSION: Final = 5
 4: sources may have a SentencePiece model of their own, tokens may have other ids than SentencePiece's, sources and
    targets may begin with fixed tokens, sources may end with others than EOS or with none, decoding may begin with
    padding or EOS, and the network may differ from that of the paper.
-5: a model may be of many languages.
+5: a model may be of many languages, and may say how sure it is of a translation.
 """
 
 _READABLE_VERSIONS: Final = (1, 2, 3, 4, SCHEMA_VERSION)
@@ -514,6 +514,41 @@ class Provenance(_Section):
     """Names of the training data."""
 
 
+_Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
+
+
+class ConfidenceWeights(_Section):
+    """What each thing that is known of a translated sentence says about it; see `service.text.confidence`."""
+
+    mean_log_prob: _Weight
+    """Of its tokens."""
+    min_log_prob: _Weight
+    """Of its least likely token."""
+    source_length: _Weight
+    """Logarithm of the source tokens and one."""
+    length_ratio: _Weight
+    """How far the logarithm of the ratio of lengths is from the usual one."""
+    fragmentation: _Weight
+    """Target tokens a character: unusual words come in small pieces."""
+    copied_words: _Weight
+    """Share of the words that are words of the source."""
+    defect: _Weight
+    """1 if the repetition guard found something or the translation was cut off, else 0."""
+
+
+class Confidence(_Section):
+    """How likely a sentence is translated well: the logistic function of bias and weighted features."""
+
+    weights: ConfidenceWeights
+    bias: _Weight
+    usual_log_ratio: Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)]
+    """Mean logarithm of the ratio of target to source characters."""
+    good_chrf: Annotated[float, Field(gt=0, lt=100, allow_inf_nan=False)]
+    """What counted as translated well: at least this chrF against the reference."""
+    data: _Text
+    """What it was fitted on."""
+
+
 class Manifest(_Section):
     """All of `manifest.json`."""
 
@@ -539,6 +574,8 @@ class Manifest(_Section):
     files: Annotated[dict[PlainName, FileEntry], Field(max_length=100)]
     """Every file of the bundle but the manifest."""
     scores: Annotated[tuple[Score, ...], Field(max_length=1000)] = ()
+    confidence: Confidence | None = None
+    """How likely sentences are translated well; None: nobody has measured it."""
     provenance: Provenance
     licence: _Text
     """SPDX expression under which the model may be used."""

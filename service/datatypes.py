@@ -257,6 +257,9 @@ class SentenceAlignment:
     is_split: bool
     """See `WarningKind.SOURCE_SPLIT`."""
 
+    score: float | None = None
+    """How likely it is translated well, 0 to 1; None: the model does not say."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlignmentLink:

@@ -7,7 +7,7 @@ from typing import Self
 
 from tqdm import tqdm
 
-from service.bundle import Manifest
+from service.bundle import Confidence, Manifest
 from service.datatypes import SearchConfig, Segment, SegmentResult, StageTimings
 from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import StepModel
@@ -48,12 +48,13 @@ class TextModel:
     tokenizer: SentencePieceTokenizer
     source_language: str
     target_language: str
+    confidence: Confidence | None = None
 
     @classmethod
     def of(cls, graph: StepModel, tokenizer: SentencePieceTokenizer, manifest: Manifest) -> Self:
         """Take the languages of a bundle."""
         languages = {"source_language": manifest.source_language, "target_language": manifest.target_language}
-        return cls(graph=graph, tokenizer=tokenizer, **languages)
+        return cls(graph=graph, tokenizer=tokenizer, confidence=manifest.confidence, **languages)
 
     @property
     def max_source_tokens(self) -> int:
@@ -79,7 +80,7 @@ def translate_texts(
         shows_progress: by a bar.
     """
     began_s = time.perf_counter()
-    pipeline = _pipeline(model, sources, beam_size)
+    pipeline = text_pipeline(model, sources, beam_size)
     plans = pipeline.plan()
     segments = [part.segment for plan in plans for part in plan.parts]
     results = decode_segments(model.graph, segments, batch_size, shows_progress=shows_progress)
@@ -94,7 +95,8 @@ def translate_texts(
     )
 
 
-def _pipeline(model: TextModel, sources: Sequence[str], beam_size: int) -> TextPipeline:
+def text_pipeline(model: TextModel, sources: Sequence[str], beam_size: int) -> TextPipeline:
+    """Return the text side of a request as the service has it with its default settings."""
     options = TranslationOptions(beam_size=beam_size)
     request = TranslationRequest(
         texts=tuple(sources),

@@ -197,6 +197,7 @@ class _Servicer(pb_grpc.TranslationServiceServicer):
         self.tokenizer = open_tokenizer(bundle)
         self.max_source_tokens = bundle.manifest.limits.max_source_tokens
         self.max_target_tokens = bundle.manifest.limits.max_target_tokens
+        self.confidence = None  # other systems do not tell the probabilities of tokens
 
     async def Translate(self, request: pb.TranslateRequest, context: Any) -> pb.TranslateResponse:  # noqa: N802
         """Translate all texts of the request; errors are told as the service does."""

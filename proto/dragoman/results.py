@@ -126,7 +126,7 @@ class Sentence:
     """See `WarningKind.SOURCE_SPLIT`."""
 
     score: float | None
-    """Its share of the score of the best hypothesis; None: not known."""
+    """How likely it is translated well, 0 to 1; None: the model was not calibrated to say."""
 
     @classmethod
     def from_message(cls, message: pb.Sentence) -> Self:

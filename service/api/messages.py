@@ -331,6 +331,7 @@ def _to_sentence(sentence: datatypes.SentenceAlignment) -> pb.Sentence:
         num_target_tokens=sentence.num_target_tokens,
         is_truncated=sentence.is_truncated,
         is_split=sentence.is_split,
+        score=sentence.score,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Protocol, Self
 
 from prometheus_client import Gauge
 
-from service.bundle import Manifest
+from service.bundle import Confidence, Manifest
 from service.datatypes import Segment, SegmentResult
 from service.errors import InvalidFieldError
 from service.telemetry.metrics import Metrics
@@ -209,6 +209,11 @@ class LoadedModel:
     def max_target_tokens(self) -> int:
         """Longest target it gives, EOS counted."""
         return self.manifest.limits.max_target_tokens
+
+    @property
+    def confidence(self) -> Confidence | None:
+        """How likely its sentences are translated well; None: it does not say."""
+        return self.manifest.confidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain, groupby, islice
@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from service.bundle import Confidence
 from service.datatypes import (
     AlignmentLink,
     CrossAttention,
@@ -31,6 +32,7 @@ from service.errors import EngineError, InvalidFieldError
 from service.requests import AttentionDetail, LongSentencePolicy, ProtectedKind, TextFormat, TranslationRequest
 from service.text.alignment import Offset, Weights, align, alignment_layer, head_average, shifted
 from service.text.blocks import Block, StandIns, plain_block, protected_blocks
+from service.text.confidence import features, probability
 from service.text.documents import DocumentPiece, FixedText, TextPart, TextPlan, document_pieces
 from service.text.markup import MarkupError, innermost_last, markup_blocks
 from service.text.protection import TermMatcher, compile_protection
@@ -162,6 +164,10 @@ class TextModel(Protocol):
     @property
     def max_target_tokens(self) -> int:
         """Longest target it gives, EOS counted."""
+
+    @property
+    def confidence(self) -> Confidence | None:
+        """How likely its sentences are translated well; None: it does not say."""
 
 
 class TextBudget(Protocol):
@@ -442,13 +448,55 @@ class TextPipeline:
             for indices in best_combinations(rows, count=self.search.num_hypotheses)
         ]
         joined = self._joined(plan, chosen)
-        sentences = tuple(_alignments(plan, chosen[0], joined[0].spans))
+        sentences = tuple(self._scored(plan, list(_alignments(plan, chosen[0], joined[0].spans)), chosen[0], results))
         warnings = [*self._warnings(plan, sentences, results), *self._lost(plan, chosen[0])]
         return Translation(
             hypotheses=tuple(self._text_hypothesis(plan, *pair) for pair in zip(joined, chosen, strict=True)),
             sentences=sentences,
             warnings=tuple(sorted(warnings, key=lambda warning: warning.sentence_index or 0)),
         )
+
+    def _scored(
+        self,
+        plan: TextPlan,
+        sentences: Sequence[SentenceAlignment],
+        hypotheses: Sequence[Hypothesis],
+        results: Sequence[SegmentResult],
+    ) -> Iterable[SentenceAlignment]:
+        confidence = self._model.confidence
+        if confidence is None:
+            return sentences
+        known = self.features(plan, hypotheses, results, usual_log_ratio=confidence.usual_log_ratio)
+        return (
+            replace(sentence, score=probability(confidence, values))
+            for sentence, values in zip(sentences, known, strict=True)
+        )
+
+    def features(
+        self,
+        plan: TextPlan,
+        hypotheses: Sequence[Hypothesis],
+        results: Sequence[SegmentResult],
+        *,
+        usual_log_ratio: float,
+    ) -> Iterator[tuple[float, ...]]:
+        """Yield what is known of each sentence of a text, see `service.text.confidence`.
+
+        Texts are those that the model sees: what is protected has no part in it.
+        """
+        for _, members in groupby(zip(plan.parts, hypotheses, results, strict=True), key=lambda m: m[0].sentence_index):
+            parts, chosen, found = zip(*members, strict=True)
+            yield features(
+                " ".join(
+                    part.block.text if part.block else plan.text[part.span.start : part.span.end] for part in parts
+                ),
+                " ".join(self._target(hypothesis.token_ids) for hypothesis in chosen),
+                num_source_tokens=sum(len(part.segment.source_ids) for part in parts),
+                token_log_probs=[log_prob for hypothesis in chosen for log_prob in hypothesis.token_log_probs],
+                has_defect=any(result.guard is not None for result in found)
+                or not all(hypothesis.is_finished for hypothesis in chosen),
+                usual_log_ratio=usual_log_ratio,
+            )
 
     def _joined(self, plan: TextPlan, chosen: Sequence[Sequence[Hypothesis]]) -> Sequence[Joined]:
         """Put the text together with each of some combinations of hypotheses."""

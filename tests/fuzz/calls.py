@@ -41,6 +41,7 @@ class _Model:
         self.tokenizer = open_tokenizer(bundle)
         self.max_source_tokens = 16  # so that ordinary sentences are split
         self.max_target_tokens = bundle.manifest.limits.max_target_tokens
+        self.confidence = bundle.manifest.confidence
 
 
 @contextmanager

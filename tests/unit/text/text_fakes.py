@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bundle import GraphFiles, Manifest
+from service.bundle import Confidence, GraphFiles, Manifest
 from service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
 from service.engine.forecast import most_work
 from service.requests import RequestContext
@@ -170,6 +170,7 @@ class FakeModel:
     tokenizer: CharacterTokenizer = TOKENIZER
     max_source_tokens: int = 64
     max_target_tokens: int = 200
+    confidence: Confidence | None = None
     resolved: tuple[str, str, str] | None = None
 
     def resolve(self, model: str, source_language: str, target_language: str) -> "FakeModel":

@@ -1,0 +1,234 @@
+"""`python -m export confidence`: a bundle that says how likely each sentence is translated well.
+
+The model translates held-out text, and a logistic regression learns from half of the lines which translations are good,
+by chrF against their references. The other half says what that is worth: AUC beside that of the raw score, and how
+often translations of each confidence are good.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from sacrebleu.metrics.chrf import CHRF
+
+from export.bundle import add_confidence
+from export.commands.evaluate import read_pairs
+from export.corpus.reader import Pair
+from export.ensemble import open_text_model
+from export.errors import CorpusError, SettingError
+from export.graph.translation import TextModel, decode_segments, text_pipeline
+from service.bundle import Confidence, ConfidenceWeights
+from service.runtime.settings import RuntimeSettings
+from service.text.confidence import FEATURES, log_ratio, probability
+
+_MIN_SENTENCES: Final = 100
+_NUM_BINS: Final = 10
+_REGULARIZATION: Final = 1.0
+"""Of standardized weights, in examples."""
+
+_SIGNS: Final = {"mean_log_prob": 1, "min_log_prob": 1, "length_ratio": -1, "defect": -1}
+"""Which way a feature can say something about a translation, where that is plain."""
+
+_NUM_PLANTED: Final = 500
+"""Sentences that are broken, to see them rank last."""
+
+_NUM_ROUNDS: Final = 30
+_CHRF: Final = CHRF()
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    parser.add_argument("--bundle", type=Path, required=True, metavar="DIR", help="bundle to read; it stays as it is")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory to make; must not exist")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="TSV",
+        help="source<TAB>reference lines that the model has not learned from, and that no score is measured on",
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="take the first N lines of each file only")
+    parser.add_argument("--good-chrf", type=float, default=40.0, metavar="X", help="chrF of a good translation (40)")
+    parser.add_argument("--beam", type=int, default=4, metavar="K", help="live hypotheses (4)")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="B", help="sentences translated together (32)")
+    parser.add_argument("--threads", type=int, default=1, metavar="T", help="CPU threads (1)")
+    parser.add_argument(
+        "--diagram", type=Path, metavar="FILE", help="where to draw the reliability diagram, such as PNG"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sentences:
+    """Translated sentences, and how good they are."""
+
+    features: Floats
+    """[N, F]"""
+    raw: Floats
+    """[N] scores of the search."""
+    chrf: Floats
+    """[N], against the references."""
+
+    def where(self, chosen: Flags) -> "_Sentences":
+        return _Sentences(features=self.features[chosen], raw=self.raw[chosen], chrf=self.chrf[chosen])
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fit, write the bundle, and say how good the confidence is on the half of the lines that it was not fitted on."""
+    if not 0 < args.good_chrf < 100:
+        raise SettingError("--good-chrf", args.good_chrf, "above 0, below 100")
+    texts = {f"{path.parent.name}/{path.name}": read_pairs([path], args.limit) for path in args.data}
+    usual = float(np.mean([log_ratio(pair.source, pair.target) for pairs in texts.values() for pair in pairs]))
+    broken = [replace(pair, source=_shuffled(pair.source)) for pair in next(iter(texts.values()))[:_NUM_PLANTED]]
+    with open_text_model([args.bundle], RuntimeSettings(num_intra_op_threads=args.threads)) as (model, _):
+        sets = {name: _translated(model, pairs, args, usual) for name, pairs in texts.items()}
+        planted = _translated(model, broken, args, usual)
+    learned = _joined([each.where(_even(each)) for each in sets.values()])
+    held_out = {name: each.where(~_even(each)) for name, each in sets.items()}
+    good = learned.chrf >= args.good_chrf
+    if len(good) < _MIN_SENTENCES or good.all() or not good.any():
+        raise CorpusError(f"{good.sum()} of {len(good)} translations are good; no confidence can be fitted")
+    weights, bias = _fit(learned.features, good)
+    confidence = Confidence(
+        weights=ConfidenceWeights(**dict(zip(FEATURES, weights.tolist(), strict=True))),
+        bias=bias,
+        usual_log_ratio=usual,
+        good_chrf=args.good_chrf,
+        data=f"every other line of {', '.join(texts)}",
+    )
+    manifest = add_confidence(args.bundle, args.output, confidence)
+    print(f"{args.output}: {manifest.name}/{manifest.version} with a confidence fitted on {len(good):,} sentences")
+    _report({**held_out, "all of them": _joined(list(held_out.values()))}, planted, confidence, args.diagram)
+    return 0
+
+
+def _report(sets: dict[str, _Sentences], planted: _Sentences, confidence: Confidence, diagram: Path | None) -> None:
+    print("held out: sentences, share of good ones, AUC of the raw score, AUC of the confidence")
+    for name, each in sets.items():
+        scores, good = _confidences(confidence, each), each.chrf >= confidence.good_chrf
+        areas = f"{area_under_curve(each.raw, good):.3f} {area_under_curve(scores, good):.3f}"
+        print(f"  {name:32} {len(good):6,} {good.mean():.2f} {areas}")
+    bins = reliability(scores, good)  # of the last, all of them
+    for told, seen, count in bins:
+        print(f"  confidence {told:.2f} on average: {seen:.2f} of {count:,} are good")
+    error = sum(count * abs(told - seen) for told, seen, count in bins) / len(good)
+    ranks = area_under_curve(
+        np.concatenate((scores, _confidences(confidence, planted))),
+        np.arange(len(scores) + len(planted.raw)) < len(scores),
+    )
+    print(f"  mean difference {error:.3f}; above {len(planted.raw)} broken sentences with AUC {ranks:.3f}")
+    if diagram:
+        _drawn(bins, confidence.good_chrf).savefig(diagram, dpi=110)
+
+
+def _fit(features: Floats, good: Flags) -> tuple[Floats, float]:
+    """Fit without those features that would be taken the wrong way round, as what is rare can be by chance."""
+    kept = np.ones(len(FEATURES), dtype=bool)
+    while True:
+        weights = np.zeros(len(FEATURES))
+        weights[kept], bias = fit_logistic(features[:, kept], good)
+        is_wrong = np.array([weights[at] * _SIGNS.get(name, 0) < 0 for at, name in enumerate(FEATURES)])
+        if not is_wrong.any():
+            return weights, bias
+        kept &= ~is_wrong
+
+
+def fit_logistic(features: Floats, good: Flags) -> tuple[Floats, float]:
+    """Return weights [F] and bias of the logistic regression, by Newton's method on standardized features.
+
+    Args:
+        features: [N, F].
+        good: [N], both values present.
+    """
+    mean, spread = features.mean(axis=0), features.std(axis=0) + 1e-9
+    inputs = np.column_stack(((features - mean) / spread, np.ones(len(features))))
+    penalty = np.append(np.full(features.shape[1], _REGULARIZATION), 0.0)
+    solution = np.zeros(inputs.shape[1])
+    for _ in range(_NUM_ROUNDS):
+        told = 1 / (1 + np.exp(-np.clip(inputs @ solution, -30, 30)))
+        gradient = inputs.T @ (told - good) + penalty * solution
+        curvature = (inputs * (told * (1 - told))[:, np.newaxis]).T @ inputs + np.diag(penalty + 1e-9)
+        solution -= np.linalg.solve(curvature, gradient)
+    weights = solution[:-1] / spread
+    return weights, float(solution[-1] - weights @ mean)
+
+
+def area_under_curve(scores: Floats, good: Flags) -> float:
+    """Return how often one of [N] scores that is good is above one that is not: the area under the ROC curve."""
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    num_good, num_bad = int(good.sum()), int((~good).sum())
+    if not num_good or not num_bad:
+        return float("nan")
+    return float((ranks[good].sum() - num_good * (num_good + 1) / 2) / (num_good * num_bad))
+
+
+def reliability(scores: Floats, good: Flags) -> list[tuple[float, float, int]]:
+    """Return mean confidence, share of good ones, and number of sentences of each tenth of the range that has any."""
+    bins = np.minimum((scores * _NUM_BINS).astype(int), _NUM_BINS - 1)
+    return [
+        (float(scores[bins == each].mean()), float(good[bins == each].mean()), int((bins == each).sum()))
+        for each in np.unique(bins)
+    ]
+
+
+def _translated(model: TextModel, pairs: Sequence[Pair], args: argparse.Namespace, usual: float) -> _Sentences:
+    """Translate the lines that are one sentence."""
+    pipeline = text_pipeline(model, [pair.source for pair in pairs], args.beam)
+    plans = pipeline.plan()
+    results = iter(decode_segments(model.graph, [p.segment for plan in plans for p in plan.parts], args.batch_size))
+    features: list[tuple[float, ...]] = []
+    raw, scores = [], []
+    for pair, plan in zip(pairs, plans, strict=True):
+        found = [next(results) for _ in plan.parts]
+        if len(found) == 1:
+            best = found[0].hypotheses[:1]
+            features += pipeline.features(plan, best, found, usual_log_ratio=usual)
+            raw.append(best[0].score)
+            text = pipeline.assemble([plan], found)[0].hypotheses[0].text
+            scores.append(_CHRF.sentence_score(text, [pair.target]).score)
+    return _Sentences(features=np.array(features).reshape(-1, len(FEATURES)), raw=np.array(raw), chrf=np.array(scores))
+
+
+def _confidences(confidence: Confidence, sentences: _Sentences) -> Floats:
+    return np.array([probability(confidence, values) for values in sentences.features.tolist()])
+
+
+def _even(sentences: _Sentences) -> Flags:
+    even: Flags = np.arange(len(sentences.raw)) % 2 == 0
+    return even
+
+
+def _joined(sets: Sequence[_Sentences]) -> _Sentences:
+    return _Sentences(
+        features=np.concatenate([each.features for each in sets]),
+        raw=np.concatenate([each.raw for each in sets]),
+        chrf=np.concatenate([each.chrf for each in sets]),
+    )
+
+
+def _shuffled(text: str) -> str:
+    """Return a text with the letters of each word in another order, which says nothing any more."""
+    random = np.random.default_rng(len(text))
+    return " ".join("".join(random.permutation(list(word)).tolist()) for word in text.split())
+
+
+def _drawn(bins: Sequence[tuple[float, float, int]], good_chrf: float) -> Figure:
+    figure = Figure(figsize=(5, 4.2), layout="constrained")
+    axes = figure.add_subplot(xlabel="confidence", ylabel=f"share with chrF of {good_chrf:g} or more")
+    axes.plot((0, 1), (0, 1), color="0.7", linewidth=1)
+    told, seen, counts = zip(*bins, strict=True)
+    axes.plot(told, seen, color="#2f6f68", zorder=2)
+    axes.scatter(told, seen, s=np.sqrt(counts) * 6, color="#2f6f68", zorder=3)
+    for at in range(len(bins)):
+        axes.annotate(f"{counts[at]:,}", (told[at], seen[at]), (6, -10), textcoords="offset points", fontsize=8)
+    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    return figure

@@ -1,0 +1,66 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from service.bundle import Confidence, ConfidenceWeights
+from service.datatypes import Defect, DefectKind, GuardReport, SearchConfig
+from service.requests import TranslationOptions, TranslationRequest
+from service.text.confidence import FEATURES, features, probability
+from service.text.pipeline import TextPipeline
+from tests.unit.text.text_fakes import FakeModel, make_hypothesis, make_result
+
+NONE: dict[str, Any] = dict.fromkeys(FEATURES, 0.0)
+CONFIDENCE = Confidence(
+    weights=ConfidenceWeights(**{**NONE, "mean_log_prob": 2.0, "length_ratio": -3.0, "defect": -1.0}),
+    bias=3.0,
+    usual_log_ratio=0.0,
+    good_chrf=40.0,
+    data="nothing",
+)
+LOOP = Defect(kind=DefectKind.REPETITION, detail="a loop")
+
+
+def scores(*targets: Any, model: FakeModel, **options: Any) -> list[float | None]:
+    """The scores of sentences that are translated so; each source is the five letters of `Word.`."""
+    request = TranslationRequest(
+        texts=(" ".join(["Word."] * len(targets)),),
+        source_language="en",
+        target_language="de",
+        options=TranslationOptions(**options),
+    )
+    pipeline = TextPipeline(request, model=model, search=SearchConfig(max_target_tokens=512))
+    (translation,) = pipeline.assemble(pipeline.plan(), list(targets))
+    return [sentence.score for sentence in translation.sentences]
+
+
+def test_less_likely_translations_and_odd_ones_are_less_surely_good() -> None:
+    likely, unlikely, long = (make_hypothesis("Wort.", score=-0.1), make_hypothesis("Wort.", score=-2.0), "Wort" * 9)
+    odd = make_hypothesis(long, score=-0.1)
+    defect = replace(make_result(likely), guard=GuardReport(found=(LOOP,), remaining=(), is_replaced=True))
+
+    found = scores(*map(make_result, (likely, unlikely, odd)), defect, model=FakeModel(confidence=CONFIDENCE))
+
+    sure, unsure, odd_one, repaired = (score or 0.0 for score in found)
+    assert 1 > sure > max(unsure, odd_one, repaired)
+    assert min(unsure, odd_one, repaired) > 0
+
+
+def test_a_model_that_was_not_calibrated_says_nothing() -> None:
+    assert scores(make_result(make_hypothesis("Wort.")), model=FakeModel()) == [None]
+
+
+def test_a_score_does_not_depend_on_what_else_is_asked_for() -> None:
+    result = make_result(make_hypothesis("Wort.", score=-0.3), make_hypothesis("Worte.", score=-0.5))
+    model = FakeModel(confidence=CONFIDENCE)
+
+    assert scores(result, model=model) == scores(result, model=model, return_scores=True, return_tokens=True)
+
+
+@pytest.mark.parametrize("log_prob", [-1e9, -1.0, 0.0])
+@pytest.mark.parametrize("texts", [("", ""), ("a", "b" * 10_000), ("word " * 1_000, "word")])
+def test_it_is_a_probability_whatever_the_texts_are(log_prob: float, texts: tuple[str, str]) -> None:
+    values = features(*texts, num_source_tokens=1, token_log_probs=[log_prob], has_defect=False, usual_log_ratio=0.0)
+
+    assert len(values) == len(FEATURES)
+    assert 0 < probability(CONFIDENCE, values) < 1
