@@ -160,6 +160,9 @@ function sentence(data, characters, number) {
   const source = characters.slice(from, span.end);
   const [sourceLine, targetLine] = aligned(source, from, Array.from(best.text), best.alignment);
   const item = element("li", { ariaLabel: `Sentence ${number}` }, sourceLine, targetLine);
+  if (data.sentence.score !== undefined) {
+    item.prepend(element("p", { className: "confidence number", title: "How likely it is translated well" }, `${Math.round(100 * data.sentence.score)} % sure`));
+  }
   for (const warning of data.warnings) {
     const kind = warning.kind.replace("WARNING_KIND_", "").replaceAll("_", " ").toLowerCase();
     item.append(element("p", { className: "warning" }, element("strong", {}, `${kind}: `), warning.message));
