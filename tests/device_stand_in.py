@@ -139,9 +139,10 @@ class StandInModel(OnnxStepModel):
         *,
         precision: str = "fp32",
         device: Device = "cpu",
+        cuda_graphs: bool = False,
         capturing: Callable[[onnxruntime.InferenceSession], Any] | None = None,
     ) -> None:
-        sessions = open_sessions(bundle, RuntimeSettings(device=device, precision=precision))
+        sessions = open_sessions(bundle, RuntimeSettings(device=device, precision=precision, cuda_graphs=cuda_graphs))
         self.memory = StandInMemory(sessions.float_type, device)
         sessions = replace(sessions, device_memory=self.memory)
         if capturing:

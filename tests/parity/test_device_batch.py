@@ -91,16 +91,20 @@ def test_every_hypothesis_is_that_of_the_cpu(bundle: Bundle, precision: str) -> 
 
 
 @pytest.mark.parametrize(("precision", "least_equal"), [("fp32", 0.98), ("fp16", 0.9)])
+@pytest.mark.parametrize("cuda_graphs", [False, True])
 @pytest.mark.parametrize("device", DEVICES[1:])
 def test_best_hypotheses_on_a_gpu_are_those_of_the_cpu(
-    bundle: Bundle, device: Device, precision: str, least_equal: float
+    bundle: Bundle, device: Device, precision: str, least_equal: float, cuda_graphs: bool
 ) -> None:
     segments = random_segments(100, seed=8)
     on_cpu = OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision="fp32"))
 
     found, expected = (
         decode(model, segments, batch_size=30)
-        for model in (StandInModel(bundle, precision=precision, device=device), on_cpu)
+        for model in (
+            StandInModel(bundle, precision=precision, device=device, cuda_graphs=cuda_graphs),
+            on_cpu,
+        )
     )
 
     best = [[one[0].token_ids if one else () for one in hypotheses] for hypotheses in (found, expected)]
