@@ -14,6 +14,7 @@ from export.importers.ctranslate2 import read_ctranslate2
 from export.importers.fairseq import read_fairseq
 from export.importers.huggingface import read_huggingface
 from export.importers.joeynmt import read_joeynmt
+from export.importers.opennmt import read_opennmt
 from export.importers.portable import ImportedModel, write_portable
 from export.training.checkpoint import save_checkpoint, write_atomically
 from export.training.run_folder import RunFolder
@@ -52,6 +53,7 @@ _FORMATS: Final[Mapping[str, _Format]] = {
         flags=(*_TAGS, *_SPM, "source_eos"),
         read=read_ctranslate2,
     ),
+    "opennmt": _Format(meaning="a checkpoint of OpenNMT-py 3", flags=_SPM, read=read_opennmt),
     "joeynmt": _Format(meaning="the directory of a run of JoeyNMT 2", flags=(), read=read_joeynmt),
 }
 

@@ -105,8 +105,10 @@ def read_ctranslate2(
         ImportFormatError: naming what is missing or cannot be imported.
     """
     path = directory / "model.bin"
-    variables = _Variables(_Binary.read(path), path)
-    settings = _read_settings(directory, variables)
+    binary = _Binary.read(path)
+    variables = Variables(binary.tensors, path, revision=binary.revision)
+    variables.default_num_heads = _NUM_HEADS[binary.spec]
+    settings = _read_settings(directory, variables, binary.version)
     tokens = SpecialTokens.take(settings)
     epsilon = settings.take_optional("layer_norm_epsilon", float)
     settings.ignore(["multi_query_attention"])  # as the shapes say
@@ -121,7 +123,7 @@ def read_ctranslate2(
     spm.check((vocabularies.source, vocabularies.target))
     models = spm.read()
     bos = (_find(vocabularies.source, tokens.bos, directory),) if tokens.adds_bos else ()
-    network = _Network(variables, vocabularies, epsilon)
+    network = Network(variables, vocabularies, epsilon)
     config = network.config()
     most = min(network.num_positions, MAX_TOKENS)
     return ImportedModel(
@@ -252,22 +254,22 @@ class _Reader:
         return content
 
 
-class _Variables:
+class Variables:
     """The variables of a model, each to be used once."""
 
-    def __init__(self, binary: _Binary, path: Path) -> None:
-        """Take them, those of older revisions by their present names."""
+    def __init__(self, tensors: Mapping[str, Tensor], path: Path, *, revision: int = _LAST_REVISION) -> None:
+        """Take them, those of an older revision by their present names; `path` is what errors name."""
         self.path = path
-        self.version = binary.version
-        self.default_num_heads = _NUM_HEADS[binary.spec]
-        self._left = dict(binary.tensors)
+        self.default_num_heads = 8
+        """Where no number is stored."""
+        self._left = dict(tensors)
         self._floats: dict[int, Tensor] = {}
         for name in _OF_BOTH_STACKS:
-            if binary.revision < 5 and name in self._left:
+            if revision < 5 and name in self._left:
                 stored = self._left.pop(name)
                 for stack in ("encoder", "decoder"):
                     self._left.setdefault(f"{stack}/{name}", stored)
-        if binary.revision < 5:
+        if revision < 5:
             for name in ("alignment_layer", "alignment_heads", "layernorm_embedding"):
                 self._left.pop(name, None)
             if self.attribute("with_relative_position", 0):
@@ -360,7 +362,9 @@ class SpecialTokens:
     def read(cls, directory: Path) -> "SpecialTokens":
         """Read those of a directory."""
         path = directory / "model.bin"
-        return cls.take(_read_settings(directory, _Variables(_Binary.read(path), path)))
+        binary = _Binary.read(path)
+        variables = Variables(binary.tensors, path, revision=binary.revision)
+        return cls.take(_read_settings(directory, variables, binary.version))
 
     @classmethod
     def take(cls, settings: ForeignConfig) -> "SpecialTokens":
@@ -381,10 +385,10 @@ class SpecialTokens:
         )
 
 
-def _read_settings(directory: Path, variables: _Variables) -> ForeignConfig:
+def _read_settings(directory: Path, variables: Variables, version: int) -> ForeignConfig:
     """Return `config.json`, or what older versions of the format have in its place among the variables."""
     path = directory / "config.json"
-    if variables.version >= 6:
+    if version >= 6:
         return ForeignConfig.read(path)
     spelled = {name: variables.text(name, default) for name, default in _SPELLED.items()}
     has_start = not variables.attribute("user_decoder_start_tokens", 0)
@@ -476,10 +480,10 @@ def _has_eos(
     )
 
 
-class _Network:
+class Network:
     """Takes the network out of the variables."""
 
-    def __init__(self, variables: _Variables, vocabularies: Vocabularies, epsilon: float | None) -> None:
+    def __init__(self, variables: Variables, vocabularies: Vocabularies, epsilon: float | None) -> None:
         """Read everything; `epsilon` is that of the normalisations, None if the configuration leaves it open."""
         self._variables = variables
         self._vocabularies = vocabularies

@@ -11,11 +11,12 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 
 from export.__main__ import main
-from export.importers.original import HuggingFaceOriginal
+from export.importers.original import HuggingFaceOriginal, open_original
 from service.__main__ import main as dragoman
 from service.bundle import open_bundle
 from service.datatypes import SearchConfig
 from service.text.tokenizer import open_tokenizer
+from tests.ctranslate2_models import save_spec
 from tests.foreign_models import SOURCES, save_m2m100, save_marian, save_nllb
 from tests.integration.running_server import running_server
 from tests.tiny_bundle import SENTENCES
@@ -89,6 +90,42 @@ async def test_a_served_answer_is_what_the_original_says(directory: Path) -> Non
     found = [translation.hypotheses[0] for translation in response.translations]
     assert [list(each.tokens) for each in found] == [tokenizer.pieces(ids) for ids in expected]
     assert [each.text for each in found] == [original.decode(ids[len(tokenizer.target_prefix) :]) for ids in expected]
+
+
+async def test_a_model_of_ctranslate2_goes_from_its_directory_to_answers_that_are_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_spec(tmp_path / "theirs", tied="all", quantization="int8")
+    lines = [f"{source}\t{target}\n" for source, target in zip(SENTENCES[:4], SENTENCES[4:], strict=True)]
+    (tmp_path / "text.tsv").write_text("".join(lines), encoding="utf-8")
+    read = ["import", str(tmp_path / "theirs"), "--from", "ctranslate2", "--output", str(tmp_path / "ours")]
+    places = ["--checkpoint", str(tmp_path / "ours"), "--output", str(tmp_path / "models" / "tiny" / "1")]
+    named = ["--name", "tiny", "--version", "1", "--source-language", "en", "--target-language", "de"]
+    text = ["--precisions", "int8,fp32", "--calibration", str(tmp_path / "text.tsv")]
+    assert main(read) == main(["bundle", *places, *named, *text]) == _verify(tmp_path) == 0
+    told = capsys.readouterr().out
+    for claim in (
+        "int8 chooses the token that fp32 does at",
+        "token ids = original .* yes",
+        "beam 4 = original .* yes",
+    ):
+        assert re.search(claim, told)
+    bundle = open_bundle(tmp_path / "models" / "tiny" / "1")
+    tokenizer = open_tokenizer(bundle)
+    original = open_original(tmp_path / "theirs", bundle, tokenizer)
+    search = SearchConfig(beam_size=4, max_target_tokens=_LONGEST)
+    expected = [original.search(original.encode(text), search) for text in SOURCES]
+    options = pb.DecodingOptions()
+    options.CopyFrom(_OPTIONS)
+    options.min_target_tokens = 0
+
+    async with running_server(tmp_path / "models") as server:
+        response = await server.translate(*SOURCES, options=options)
+
+    found = [translation.hypotheses[0] for translation in response.translations]
+    assert [list(each.tokens) for each in found] == [tokenizer.pieces(ids) for ids in expected]
+    assert [each.text for each in found] == [tokenizer.decode(ids) for ids in expected]
+    assert len({each.text for each in found}) > 1
 
 
 @pytest.mark.parametrize(
