@@ -163,3 +163,11 @@ def test_the_sentences_of_a_document_add_up_to_the_translation_of_its_text(clien
 
     assert "".join(sentence.text for sentence in sentences) == translate(client, text)[0].text
     assert len(sentences) == 4
+
+
+def test_it_is_surer_of_everyday_sentences_than_of_nonsense(client: TranslationClient) -> None:
+    everyday, nonsense = translate(client, "Good morning!", "Fnord glimp the zurbling quandotized wibblewarts.")
+
+    told = [[sentence.score for sentence in translation.sentences] for translation in (everyday, nonsense)]
+    assert (told[0][0] or 0.0) > 0.8
+    assert (told[1][0] or 1.0) < 0.5
