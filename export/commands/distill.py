@@ -6,18 +6,19 @@ bundle, a checkpoint, or several of them as an ensemble, and translates as a ser
 """
 
 import argparse
+import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from export.bundle import exporter_version
-from export.commands.evaluate import read_pairs
-from export.corpus.reader import Pair
+from export.corpus.reader import Pair, PairFiles, ParallelFiles
 from export.ensemble import open_text_model
 from export.errors import CorpusError
 from export.graph.network import TrainedModel
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.output.exists():
         raise CorpusError(f"{args.output} exists already")
-    pairs = read_pairs(args.data, None)
+    pairs = PairFiles.scan([ParallelFiles(source=path) for path in args.data], max_malformed=0.0)
     part = args.output.with_name(f"{args.output.name}.part")
     _check_origin(args, args.output.with_name(f"{args.output.name}.json"), has_begun=part.exists())
     num_done = _recover(part, pairs)
@@ -71,26 +72,45 @@ def run(args: argparse.Namespace) -> int:
     with (
         open_text_model(args.teacher, settings) as (teacher, precision),
         part.open("ab") as file,
-        tqdm(total=len(pairs), initial=num_done, unit="pair") as progress,
+        tqdm(total=pairs.num_pairs, initial=num_done, unit="pair") as progress,
         ThreadPoolExecutor(args.threads) as pool,
     ):
         progress.write(f"teacher: {', '.join(map(str, args.teacher))}, {precision}, beam {args.beam}")
 
-        def translate(some: Sequence[Pair]) -> tuple[str, ...]:
+        def translate(some: list[Pair]) -> tuple[str, ...]:
             sources = [pair.source for pair in some]
             return translate_texts(
                 teacher, sources, beam_size=args.beam, batch_size=args.batch_size, shows_progress=False
             ).texts
 
-        chunks = [pairs[first : first + args.save_every] for first in range(num_done, len(pairs), args.save_every)]
-        for chunk, texts in zip(chunks, pool.map(translate, chunks), strict=True):
+        left = itertools.islice(pairs, num_done, None)
+        chunks = iter(lambda: list(itertools.islice(left, args.save_every)), [])
+        for chunk, texts in _in_order(pool, translate, chunks, num_ahead=2 * args.threads):
             file.write("".join(_lines(chunk, texts)).encode())
             file.flush()
             os.fsync(file.fileno())
             progress.update(len(chunk))
     part.replace(args.output)
-    print(f"{args.output}: {len(pairs):,} pairs")
+    print(f"{args.output}: {pairs.num_pairs:,} pairs")
     return 0
+
+
+def _in_order(
+    pool: ThreadPoolExecutor,
+    translate: Callable[[list[Pair]], tuple[str, ...]],
+    chunks: Iterable[list[Pair]],
+    *,
+    num_ahead: int,
+) -> Iterator[tuple[list[Pair], tuple[str, ...]]]:
+    """Yield chunks with their translations in order, of which no more than `num_ahead` wait."""
+    waiting = deque[tuple[list[Pair], Future[tuple[str, ...]]]]()
+    for chunk in chunks:
+        waiting.append((chunk, pool.submit(translate, chunk)))
+        if len(waiting) > num_ahead:
+            first, texts = waiting.popleft()
+            yield first, texts.result()
+    for first, texts in waiting:
+        yield first, texts.result()
 
 
 def _lines(pairs: Sequence[Pair], texts: Sequence[str]) -> Iterator[str]:
@@ -126,17 +146,17 @@ def _checksum(teacher: Path) -> str:
     return file_entry(manifest if manifest.is_file() else TrainedModel.find(teacher).checkpoint).sha256
 
 
-def _recover(part: Path, pairs: Sequence[Pair]) -> int:
+def _recover(part: Path, pairs: Iterable[Pair]) -> int:
     """Return how many pairs are translated already; a last line that was not written to its end is cut off."""
     if not part.exists():
         return 0
-    num_done, end = 0, 0
+    num_done, end, expected = 0, 0, iter(pairs)
     with part.open("rb+") as file:
         for line in file:
             if not line.endswith(b"\n"):
                 break
-            source = line.partition(b"\t")[0]
-            if num_done == len(pairs) or source != pairs[num_done].source.encode():
+            pair = next(expected, None)
+            if pair is None or line.partition(b"\t")[0] != pair.source.encode():
                 raise CorpusError(f"{part}:{num_done + 1} is no translation of this text; delete it to begin anew")
             num_done, end = num_done + 1, end + len(line)
         file.truncate(end)

@@ -76,8 +76,7 @@ class TokenLists:
 
     def _take(self, writer: "_TokenWriter") -> None:
         writer.flush()
-        self._file = writer.file
-        weakref.finalize(self, os.close, self._file)
+        self._writer = writer  # closes the file when it goes
         self.lengths: NDArray[np.int32] = np.frombuffer(writer.lengths, np.int32)
         self._ends = np.cumsum(self.lengths, dtype=np.int64)
 
@@ -88,7 +87,7 @@ class TokenLists:
     def __getitem__(self, index: int) -> NDArray[np.int32]:
         """Return one list, which cannot be changed."""
         length, end = int(self.lengths[index]), int(self._ends[index])
-        return np.frombuffer(os.pread(self._file, 4 * length, 4 * (end - length)), np.int32)
+        return np.frombuffer(os.pread(self._writer.file, 4 * length, 4 * (end - length)), np.int32)
 
 
 class _TokenWriter:
@@ -97,6 +96,7 @@ class _TokenWriter:
     def __init__(self, directory: Path | None) -> None:
         with tempfile.TemporaryFile(dir=directory) as file:
             self.file = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self.file)
         self.lengths, self._tokens = array("i"), array("i")
 
     def append(self, ids: Sequence[int]) -> None:
