@@ -2,12 +2,17 @@
 
 import ipaddress
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from service.errors import ConfigError
+
+
+def _separated(value: object) -> object:
+    """Let a list be text with commas, as in the environment."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 class GrpcSettings(BaseModel):
@@ -152,6 +157,11 @@ class HttpSettings(BaseModel):
     playground: bool = False
     """Whether `/playground` is a page to try translations on; only where the API is answered. The page is open to every
     client that can connect; what it asks for needs a key if the API does."""
+
+    allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_separated)] = ()
+    """Names that the header `Host` of requests may have, beside addresses and `localhost`; others are refused with 421.
+    Empty: where `host` is loopback no further ones, else any. Keeps web pages from reaching the server under a name of
+    their own (DNS rebinding)."""
 
     metrics_host: str | None = None
     """Address of `metrics_port`; unset: `host`."""

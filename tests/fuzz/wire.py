@@ -193,16 +193,16 @@ def _connections(draw: st.DrawFn) -> bytes:
 
 
 def _post(path: bytes, body: bytes) -> bytes:
-    head = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nX-Request-Timeout: 1\r\n" % path
+    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nX-Request-Timeout: 1\r\n" % path
     return head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
 _HTTP_SEEDS: Final = (
-    b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: application/openmetrics-text\r\nAccept-Encoding: gzip\r\n\r\n",
+    b"GET /metrics HTTP/1.1\r\nHost: [::1]\r\nAccept: application/openmetrics-text\r\nAccept-Encoding: gzip\r\n\r\n",
     b"GET /readyz?a=b HTTP/1.0\r\n\r\n",
-    b"POST /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\nabc",
+    b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\nabc",
     b"HEAD /metrics HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n",
-    b"GET /v1/models/en-de HTTP/1.1\r\nHost: a\r\n\r\nGET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET /v1/models/en-de HTTP/1.1\r\nHost: localhost\r\n\r\nGET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n",
     _post(b"/v1/translate", b'{"texts":["A man."],"sourceLanguage":"en","targetLanguage":"de"}'),
     _post(b"/v1/translate/document", b'{"text":"A man.","source_language":"en","targetLanguage":"de","options":{}}'),
 )

@@ -166,7 +166,9 @@ async def raw_connection(server: RunningServer) -> AsyncIterator[tuple[asyncio.S
             await writer.wait_closed()
 
 
-HEAD = b"POST /v1/translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+HEAD = (
+    b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+)
 
 
 async def test_a_body_that_does_not_come_is_given_up(tiny_model: Path) -> None:
@@ -459,3 +461,32 @@ async def test_a_certificate_names_its_caller(tiny_model: Path, tmp_path: Path) 
                 assert (await http.post("/v1/translate", json=BODY)).status_code == 200
 
     assert [record["caller"] for record in records if record["event"] == "request"] == ["shop.example.com"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "host", "status"),
+    [
+        ({}, "evil.example", 421),
+        ({}, "evil.example:9464", 421),
+        ({}, "localhost.evil.example", 421),
+        ({}, "localhost:9464", 200),
+        ({}, "LocalHost.", 200),
+        ({}, "a.localhost", 200),
+        ({}, "127.0.0.1", 200),
+        ({}, "10.0.0.1:80", 200),
+        ({}, "[::1]:9464", 200),
+        ({"http__allowed_hosts": ["translate.example"]}, "Translate.example:80", 200),
+        ({"http__allowed_hosts": "a.example, translate.example"}, "evil.example", 421),
+        ({"http__host": EVERYWHERE}, "any.example", 200),
+        ({"http__host": EVERYWHERE, "http__allowed_hosts": ["translate.example"]}, "any.example", 421),
+    ],
+)
+async def test_a_page_cannot_reach_the_server_by_a_name_of_its_own(
+    tiny_model: Path, settings: dict[str, Any], host: str, status: int
+) -> None:
+    async with listening_server(tiny_model, **settings) as server:
+        address = f"http://127.0.0.1:{server.ports.http_port}"
+        async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S, trust_env=False) as http:
+            response = await http.get("/healthz", headers={"host": host})
+
+    assert response.status_code == status
