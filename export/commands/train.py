@@ -81,7 +81,7 @@ def _add_text_flags(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="SentencePiece model of that checkpoint, if the run has another: a new piece begins as the mean of those "
-        "that spell it there.",
+        "that spell it there. Default: that of the run.",
     )
     parser.add_argument("--preset", choices=PRESETS, help="Whose defaults all settings have. Default: small.")
     for name, purpose in (("train", "to learn from"), ("dev", "to measure on")):

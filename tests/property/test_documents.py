@@ -26,7 +26,8 @@ _OPTIONS = st.sampled_from(
         {"target_prefix": "x"},
     ]
 )
-_PAIRS = st.tuples(LANGUAGES, st.sampled_from(["de", "zh"]))
+_SOURCES = LANGUAGES.filter(bool)  # without one it is detected, which not every text allows
+_PAIRS = st.tuples(_SOURCES, st.sampled_from(["de", "zh"]))
 _METRICS = Metrics(CollectorRegistry())  # one for all examples: making them takes longer than an example
 
 
@@ -73,7 +74,7 @@ def test_a_document_and_a_text_agree(
 
 
 @settings(max_examples=200, deadline=None)
-@given(_TEXTS, LANGUAGES, st.integers(1, 5))
+@given(_TEXTS, _SOURCES, st.integers(1, 5))
 @example("<A>", "en", 1)
 def test_what_is_between_sentences_is_copied_verbatim(text: str, language: str, window: int) -> None:
     unprotected = {
