@@ -116,7 +116,9 @@ def _run(arguments: argparse.Namespace) -> int:
 def stages(device: Device, *, mode: str, output: Path, data: Path | None) -> list[Stage]:
     """Return all stages, in order; the short ones are of the model that ships and take some minutes on two cores."""
     is_short, sets = mode == "short", [f"--data={data}"] if data else []
-    model, batches, sentences, soak_s = ("shipped", "1,4", 20, 90) if is_short else ("base", "1,8,32,64,128", 1000, 300)
+    model, batches, sentences, soak_s = (
+        ("shipped", "1,4", 20, 120) if is_short else ("base", "1,8,32,64,128", 1000, 300)
+    )
     lone = ["--cases=*-1", "--repetitions=1"] if is_short else ["--repetitions=3"]
 
     def peers(command: str, *flags: str) -> str:
