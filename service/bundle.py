@@ -565,7 +565,7 @@ class Manifest(_Section):
     """Precision, such as `int8`, to its graphs."""
     default_precision: _Text
     tokenizer: PlainName
-    """SentencePiece model, of sources as well unless `tokenization` says otherwise."""
+    """SentencePiece model, of sources as well unless `tokenization` says otherwise; `NAME.json`: byte-level BPE."""
     tokenization: Tokenization = Tokenization()
     shortlist: PlainName | None = None
     """Says which target tokens are likely for a source, see `service.runtime.shortlist`; None: the bundle does not."""
@@ -667,7 +667,7 @@ class Bundle:
 
     @property
     def tokenizer_path(self) -> Path:
-        """The SentencePiece model."""
+        """The SentencePiece model, or merges of byte-level BPE."""
         return self.directory / self.manifest.tokenizer
 
     @property

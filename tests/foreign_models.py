@@ -9,7 +9,11 @@ from typing import Any
 
 import torch
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BartTokenizer,
     M2M100Config,
     M2M100ForConditionalGeneration,
     MarianConfig,
@@ -143,6 +147,33 @@ def save_mbart50(directory: Path, *, seed: int = 3, **options: Any) -> Any:
     network = _random(MBartForConditionalGeneration, MBartConfig(**{**fields, **options}), seed)
     with torch.no_grad():
         network.final_logits_bias[0, 2] = _EOS_LOGIT
+    network.save_pretrained(directory)
+    return network
+
+
+def save_bart(directory: Path, *, seed: int = 3, **options: Any) -> Any:
+    """Save a model as BART is, with byte-level BPE of a hundred merges."""
+    directory.mkdir(parents=True)
+    splitter = Tokenizer(models.BPE())
+    splitter.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=360,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    splitter.train_from_iterator(SENTENCES, trainer)
+    learned = json.loads(splitter.to_str())["model"]
+    _write_json(directory / "vocab.json", {**learned["vocab"], "<mask>": len(learned["vocab"])})
+    merges = "\n".join(["#version: 0.2", *(" ".join(merge) for merge in learned["merges"]), ""])
+    (directory / "merges.txt").write_text(merges, encoding="utf-8")
+    BartTokenizer.from_pretrained(directory).save_pretrained(directory)
+    fields = {**_SHAPE, "vocab_size": len(learned["vocab"]) + 1}
+    network = _random(BartForConditionalGeneration, BartConfig(**{**fields, **options}), seed)
+    with torch.no_grad():
+        network.final_logits_bias[0, 2] = 2 * _EOS_LOGIT
+    network.generation_config.update(forced_bos_token_id=0)
     network.save_pretrained(directory)
     return network
 

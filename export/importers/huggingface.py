@@ -1,10 +1,10 @@
-"""Reads models of Hugging Face transformers from a local directory: Marian (OPUS-MT), M2M-100, NLLB, mBART-50.
+"""Reads models of Hugging Face transformers from a local directory: Marian (OPUS-MT), M2M-100, NLLB, mBART-50, BART.
 
 Each kind of model is a table of what its code does, read from that of transformers 5; the configuration says the rest.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,15 @@ from torch import Tensor
 from export.errors import ImportFormatError
 from export.importers.fairseq_weights import FairseqWeights
 from export.importers.files import ForeignConfig, read_json, read_tensors
-from export.importers.huggingface_text import Text, TextRequest, WantedLanguages, read_fairseq, read_m2m100, read_marian
+from export.importers.huggingface_text import (
+    Text,
+    TextRequest,
+    WantedLanguages,
+    read_bart,
+    read_fairseq,
+    read_m2m100,
+    read_marian,
+)
 from export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from export.model.config import ModelConfig
 from service.bundle import Limits
@@ -36,7 +44,7 @@ _HARMLESS: Final = (
 
 _SEARCH: Final = (
     *("num_beams", "max_length", "max_new_tokens", "length_penalty", "early_stopping", "do_sample"),
-    *("renormalize_logits", "no_repeat_ngram_size", "min_length", "num_return_sequences", "forced_eos_token_id"),
+    *("renormalize_logits", "no_repeat_ngram_size", "num_return_sequences", "forced_eos_token_id"),
     *("_from_model_config", "transformers_version", "use_cache", "output_attentions", "output_hidden_states"),
 )
 """Defaults of the search, which callers of the service choose for themselves, and what else stands beside them."""
@@ -94,13 +102,24 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         scales=False,
         tokenizers={"MBart50Tokenizer": read_fairseq},
     ),
+    "bart": _Kind(
+        fields={"norm": "post", "embedding_norm": True, "positions": "learned", "projection_bias": True},
+        fixed={
+            "normalize_before": False,
+            "normalize_embedding": True,
+            "add_final_layer_norm": False,
+            "static_position_embeddings": False,
+        },
+        activation="gelu",
+        scales=False,
+        tokenizers={"BartTokenizer": read_bart, "RobertaTokenizer": read_bart},
+    ),
 }
 
 _REFUSED: Final = {
     "t5": "its attention has a relative position bias, which no graph of ours computes",
     "mt5": "its attention has a relative position bias, which no graph of ours computes",
     "umt5": "its attention has a relative position bias, which no graph of ours computes",
-    "bart": "its text is split by byte-level BPE (vocab.json, merges.txt), which the service does not know",
 }
 """Kinds that cannot be served, and why."""
 
@@ -147,6 +166,8 @@ def read_huggingface(
         targets=tuple(target_languages or ()),
     )
     text = _read_text(directory, kind, config, wanted)
+    if name == "bart":
+        text = _with_beginning(text, (settings, generation))
     model = ModelConfig(**config, unk_id=_special(text, "<unk>", directory))
     if model.pad_id != _special(text, "<pad>", directory):
         raise ImportFormatError(
@@ -235,6 +256,21 @@ def _read_text(directory: Path, kind: _Kind, config: Mapping[str, Any], wanted: 
     return kind.tokenizers[name](request)
 
 
+def _with_beginning(text: Text, options: Iterable[ForeignConfig]) -> Text:
+    """Return BART's text, whose targets begin with `<s>`: by force where the options say so, else by its own choice."""
+    bos_id = text.source_prefix[0]
+    forced = False
+    for each in options:
+        forced = each.take("force_bos_token_to_be_generated", bool, default=False) or forced
+        token_id = each.take_optional("forced_bos_token_id", int)
+        if token_id not in (None, bos_id):
+            raise ImportFormatError(f"{each.path}: forced_bos_token_id is {token_id}: expected {bos_id}, that of <s>")
+        forced = forced or token_id is not None
+    if forced:
+        return replace(text, target_prefix=(bos_id,))
+    return replace(text, pieces=(*text.pieces[:bos_id], None, *text.pieces[bos_id + 1 :]))  # it has no text
+
+
 def _special(text: Text, piece: str, directory: Path) -> int:
     """Return the id of a special token, which both sides must have in the same place."""
     if piece not in text.pieces:
@@ -256,6 +292,7 @@ def _check_generation(options: ForeignConfig, config: ModelConfig, text: Text) -
         ("begin_suppress_tokens", []),
         ("repetition_penalty", 1.0),
         ("no_repeat_ngram_size", 0),
+        ("min_length", 0),
     ):
         options.require(key, value)
     if text.target_prefix or text.languages is not None:

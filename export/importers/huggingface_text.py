@@ -63,7 +63,8 @@ class Text:
     """The text side of a model."""
 
     model: bytes
-    """SentencePiece model of targets."""
+    """SentencePiece model of targets, or merges of byte-level BPE."""
+    model_name: str = "target.spm"
     source_model: bytes | None = None
     """That of sources, if it is another."""
     pieces: Pieces
@@ -78,13 +79,13 @@ class Text:
 
     def files(self) -> TokenizerFiles:
         """Return the files of the tokenizer."""
-        contents = {"target.spm": self.model, _PIECES_NAME: _dumped(self.pieces)}
+        contents = {self.model_name: self.model, _PIECES_NAME: _dumped(self.pieces)}
         if self.source_model is not None:
             contents["source.spm"] = self.source_model
         if self.source_pieces is not None:
             contents[_SOURCE_PIECES_NAME] = _dumped(self.source_pieces)
         description = TokenizerDescription(
-            model="target.spm",
+            model=self.model_name,
             source_model=None if self.source_model is None else "source.spm",
             pieces=_PIECES_NAME,
             source_pieces=None if self.source_pieces is None else _SOURCE_PIECES_NAME,
@@ -129,15 +130,70 @@ class TextRequest:
     source_vocabulary_size: int
     wanted: "WantedLanguages"
 
-    def finish(self) -> None:
-        """Refuse what is left of the settings; ImportFormatError names it."""
+    def finish(self, *, adds_space: bool = True) -> None:
+        """Refuse what is left of the settings; ImportFormatError names it.
+
+        Args:
+            adds_space: whether these models see a space before a text.
+        """
         for key, spelling in _SPECIAL.items():
             if _content(self.settings.take_optional(key, object)) not in (None, spelling):
                 raise ImportFormatError(f"{self.settings.path}: {key} is not {spelling!r}, its name in these models")
         self.settings.require("sp_model_kwargs", {})
         self.settings.require("add_bos_token", False)
-        self.settings.require("add_prefix_space", True)
+        self.settings.require("add_prefix_space", adds_space)
         self.settings.finish(_HARMLESS)
+
+
+def read_bart(request: TextRequest) -> Text:
+    """Read byte-level BPE from `tokenizer.json`, or from `vocab.json` and `merges.txt`.
+
+    Sources begin with `<s>`.
+    """
+    directory, settings = request.directory, request.settings
+    if (directory / "tokenizer.json").exists():
+        vocabulary, merges = _byte_level_model(directory / "tokenizer.json")
+    else:
+        vocabulary = read_json(directory / "vocab.json")
+        lines = read_plain(directory / "merges.txt").decode(errors="replace").splitlines()
+        merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+    for key, value in (("errors", "replace"), ("trim_offsets", True)):
+        settings.require(key, value)
+    pieces = _by_id({**vocabulary, **_added_tokens(directory, settings)}, directory, request.vocabulary_size)
+    request.finish(adds_space=False)
+    if "<s>" not in pieces:
+        raise ImportFormatError(f"{directory}: the vocabulary has no <s>")
+    wanted = request.wanted
+    if wanted != WantedLanguages():
+        raise ImportFormatError(f"{directory}: a model of this kind has no tags of languages")
+    return Text(
+        model=(json.dumps(merges, ensure_ascii=False) + "\n").encode(),
+        model_name="merges.json",
+        pieces=pieces,
+        source_prefix=(pieces.index("<s>"),),
+    )
+
+
+def _byte_level_model(path: Path) -> tuple[dict[str, Any], list[list[str]]]:
+    """Return vocabulary and merges of a `tokenizer.json` that does nothing but byte-level BPE."""
+    fields = read_json(path)
+    model, splitter = fields.get("model"), fields.get("pre_tokenizer")
+    if not isinstance(model, dict) or not isinstance(splitter, dict):
+        raise ImportFormatError(f"{path}: model or pre_tokenizer is no object")
+    expected = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    if fields.get("normalizer") is not None or {"use_regex": True, **splitter} != expected:
+        raise ImportFormatError(f"{path}: normalizer or pre_tokenizer is another than that of byte-level BPE")
+    settings = ForeignConfig(path, model)
+    settings.require("type", "BPE")
+    for key in ("dropout", "unk_token"):
+        settings.require(key)
+    for key, neutral in (("continuing_subword_prefix", ""), ("end_of_word_suffix", "")):
+        settings.require(key, neutral)
+    for key in ("fuse_unk", "byte_fallback", "ignore_merges"):
+        settings.require(key, False)
+    vocabulary, merges = settings.take("vocab", dict), settings.take("merges", list)
+    settings.finish()
+    return vocabulary, [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
 
 
 def read_marian(request: TextRequest) -> Text:
@@ -148,8 +204,12 @@ def read_marian(request: TextRequest) -> Text:
     directory, settings = request.directory, request.settings
     is_separate = settings.take("separate_vocabs", bool, default=False)
     settings.ignore(["added_tokens_decoder"])  # special tokens, by the ids that vocab.json has
-    source = _by_id(directory / "vocab.json", request.source_vocabulary_size)
-    target = _by_id(directory / "target_vocab.json", request.vocabulary_size) if is_separate else source
+    source = _by_id(read_json(directory / "vocab.json"), directory / "vocab.json", request.source_vocabulary_size)
+    target = (
+        _by_id(read_json(directory / "target_vocab.json"), directory / "target_vocab.json", request.vocabulary_size)
+        if is_separate
+        else source
+    )
     tags = {piece: i for i, piece in enumerate(source) if piece and piece.startswith(">>") and piece.endswith("<<")}
     wanted = request.wanted
     if wanted.source_tag is not None:
@@ -194,7 +254,7 @@ def read_m2m100(request: TextRequest) -> Text:
     if languages not in _LANGUAGES:
         raise ImportFormatError(f"{settings.path}: language_codes is {languages!r}: expected {', '.join(_LANGUAGES)}")
     settings.ignore(["added_tokens_decoder"])
-    pieces = list(_by_id(directory / "vocab.json", request.vocabulary_size))
+    pieces = list(_by_id(read_json(directory / "vocab.json"), directory / "vocab.json", request.vocabulary_size))
     first = 1 + max(token_id for token_id, piece in enumerate(pieces) if piece is not None)
     tags = [f"__{language}__" for language in _LANGUAGES[languages].split()]
     if first + len(tags) > len(pieces):
@@ -262,10 +322,10 @@ def _shortened(names: Collection[str]) -> str:
     return (", ".join(sorted(names)[:8]) or "none") + (", ..." if len(names) > 8 else "")
 
 
-def _by_id(path: Path, size: int) -> Pieces:
-    """Return the pieces of a JSON object from piece to id."""
+def _by_id(ids: Mapping[str, Any], path: Path, size: int) -> Pieces:
+    """Return pieces by their ids; ImportFormatError names the path, and an id that is none or another's."""
     pieces: list[str | None] = [None] * size
-    for piece, token_id in read_json(path).items():
+    for piece, token_id in ids.items():
         if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < size:
             raise ImportFormatError(f"{path}: the id of {piece!r} is {token_id!r}: expected 0 to {size - 1}")
         if pieces[token_id] is not None:

@@ -1,16 +1,17 @@
-"""Text to token ids and back, by the SentencePiece models of a bundle."""
+"""Text to token ids and back, by the SentencePiece models of a bundle or its byte-level BPE."""
 
 from collections import Counter
 from collections.abc import Container, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from pydantic import TypeAdapter, ValidationError
 from sentencepiece import SentencePieceProcessor
 
 from service.bundle import Bundle, SpecialIds, Tokenization, read_file
 from service.errors import BundleError
+from service.text.byte_level_bpe import ByteLevelBpe
 
 _MAX_BYTES = 64 << 20
 """Of a model: pieces and their scores take some 20 bytes each."""
@@ -27,9 +28,7 @@ _ONE_MODEL: Final = Tokenization()
 class _Vocabulary:
     """SentencePiece model of one side, and the spelling of its tokens if they do not have SentencePiece's own ids."""
 
-    def __init__(
-        self, processor: SentencePieceProcessor, pieces: _Pieces | None, *, unk_id: int, never: Container[int]
-    ) -> None:
+    def __init__(self, processor: Any, pieces: _Pieces | None, *, unk_id: int, never: Container[int]) -> None:
         """Take a model; `never` are the ids that no text has, whatever it spells, of those that are in `pieces`."""
         self.processor = processor
         self.size: int = int(processor.GetPieceSize()) if pieces is None else len(pieces)
@@ -58,6 +57,11 @@ class _Vocabulary:
         text = str(decoded["text"])
         return text if self._pieces is None else text.replace(_SPACE, " "), [tuple(at) for at in decoded["offsets"]]
 
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Return the begin and end, in code points, of what each token of `encode` was made from."""
+        _utf8(text)
+        return [tuple(offset) for offset in self.processor.EncodeAsOffsetMapping(text)["offsets"]]
+
     def spell(self, token_ids: Sequence[int]) -> list[str]:
         """Return the spelling of each token; one that has none is empty."""
         if self._pieces is None:
@@ -76,13 +80,41 @@ class _Vocabulary:
         return [int(token_id) for token_id in token_ids]
 
 
+class _ByteLevelVocabulary(_Vocabulary):
+    """The same by byte-level BPE, whose pieces the bundle spells."""
+
+    def __init__(self, splitter: ByteLevelBpe, pieces: _Pieces, *, unk_id: int, never: Container[int]) -> None:
+        """Take the merges; else as above."""
+        super().__init__(None, pieces, unk_id=unk_id, never=never)
+        self._splitter = splitter
+
+    def encode(self, text: str) -> list[int]:
+        """Return token ids."""
+        _utf8(text)
+        return [self._ids.get(piece, self._unk_id) for piece in self._splitter.split(text)]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, none of them special."""
+        return self.decode_with_offsets(token_ids)[0]
+
+    def decode_with_offsets(self, token_ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
+        """Return the same and the begin and end of each token in it."""
+        return self._splitter.join_with_offsets(self.spell(token_ids))
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Return the begin and end, in code points, of what each token of `encode` was made from."""
+        _utf8(text)
+        return self._splitter.offsets(text)
+
+
 class SentencePieceTokenizer:
     """The vocabulary of one model: text to token ids and back.
 
     SentencePiece normalises what it reads (most models: NFKC-like, white space collapsed). Characters it has no piece
     for are spelled in bytes, so that no visible character is lost; a model that was trained without bytes has the
-    unknown token for them. A text with a lone surrogate, which no encoding of Unicode can carry, and an id outside the
-    vocabulary raise ValueError. Safe to share between threads: nothing changes after construction.
+    unknown token for them. Byte-level BPE, whose file is named `.json`, changes nothing and knows every text. A lone
+    surrogate, which no encoding of Unicode can carry, and an id outside the vocabulary raise ValueError. Safe to share
+    between threads: nothing changes after construction.
     """
 
     def __init__(
@@ -91,7 +123,7 @@ class SentencePieceTokenizer:
         tokenization: Tokenization = _ONE_MODEL,
         special_ids: SpecialIds | None = None,
     ) -> None:
-        """Load a SentencePiece model and what `tokenization` names beside it.
+        """Load a SentencePiece model or the merges of byte-level BPE, and what `tokenization` names beside it.
 
         Args:
             model_file: of targets, and of sources unless they have their own.
@@ -107,9 +139,11 @@ class SentencePieceTokenizer:
         self._tokenization = tokenization
         self._without_text = of_targets.union((own.pad, own.bos, own.eos))
 
-        def vocabulary(model: SentencePieceProcessor, pieces_name: str | None) -> _Vocabulary:
+        def vocabulary(model: SentencePieceProcessor | ByteLevelBpe, pieces_name: str | None) -> _Vocabulary:
             pieces = None if pieces_name is None else _load_pieces(model_file.parent / pieces_name)
             never = self._without_text | of_sources
+            if isinstance(model, ByteLevelBpe):
+                return _ByteLevelVocabulary(model, pieces or (), unk_id=own.unk, never=never)
             return _Vocabulary(model, pieces, unk_id=own.unk, never=never)
 
         self._target = self._source = vocabulary(processor, tokenization.pieces)
@@ -172,8 +206,7 @@ class SentencePieceTokenizer:
         In order and without overlap; white space before a word is the word's. Of several tokens that were made from
         one character, such as its bytes, the last has it and the others have nothing.
         """
-        _utf8(text)
-        return [tuple(offset) for offset in self._source.processor.EncodeAsOffsetMapping(text)["offsets"]]
+        return self._source.offsets(text)
 
     def decode_with_offsets(self, token_ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
         """Return what `decode` does and the begin and end of each token in it, as `offsets` does; none is special."""
@@ -221,8 +254,10 @@ def open_tokenizer(bundle: Bundle) -> SentencePieceTokenizer:
     return tokenizer.for_pair(manifest.source_language, manifest.target_language)
 
 
-def _special_ids(model_file: Path, processor: SentencePieceProcessor) -> SpecialIds:
+def _special_ids(model_file: Path, processor: SentencePieceProcessor | ByteLevelBpe) -> SpecialIds:
     """Return the special ids of a SentencePiece model; BundleError if it lacks one."""
+    if isinstance(processor, ByteLevelBpe):
+        raise BundleError(str(model_file), found="none", expected="pieces, for byte-level BPE", what="tokenization")
     found = {name: int(getattr(processor, f"{name}_id")()) for name in SpecialIds.model_fields}
     for name, token_id in found.items():
         if token_id < 0:
@@ -230,8 +265,10 @@ def _special_ids(model_file: Path, processor: SentencePieceProcessor) -> Special
     return SpecialIds(**found)
 
 
-def _load(model_file: Path) -> SentencePieceProcessor:
+def _load(model_file: Path) -> SentencePieceProcessor | ByteLevelBpe:
     serialized = _read(model_file)
+    if model_file.suffix == ".json":
+        return ByteLevelBpe(model_file, serialized)
     if not serialized:  # an empty model would load without complaint and answer zero to everything
         raise BundleError(str(model_file), found="empty", expected="a SentencePiece model", what="content")
     processor = SentencePieceProcessor()

@@ -19,7 +19,7 @@ from service.decoding.running_batch import RunningBatch
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
-from tests.foreign_models import SOURCES, save_m2m100, save_marian, save_mbart50, save_nllb
+from tests.foreign_models import SOURCES, save_bart, save_m2m100, save_marian, save_mbart50, save_nllb
 
 LOG_PROB_TOLERANCE = 1e-4
 """Largest difference of a log-probability: both add the same float32 products in other orders."""
@@ -33,6 +33,7 @@ class _Case:
 
 
 _CASES = {
+    "bart": _Case(save_bart),
     "marian": _Case(save_marian),
     "m2m100": _Case(save_m2m100, ("--source-tag", "en", "--target-tag", "de")),
     "nllb": _Case(save_nllb, ("--source-tag", "eng_Latn", "--target-tag", "deu_Latn")),

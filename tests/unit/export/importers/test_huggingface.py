@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from export.errors import ImportFormatError
 from export.importers.huggingface import read_huggingface
-from tests.foreign_models import change, save_m2m100, save_marian, save_mbart50, save_nllb
+from tests.foreign_models import change, save_bart, save_m2m100, save_marian, save_mbart50, save_nllb
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,7 @@ def _rewrite(directory: Path, alter: Callable[[dict[str, torch.Tensor]], object]
         ({"forced_bos_token_id": 5}, "forced_bos_token_id is 5"),
         ({"suppress_tokens": [5]}, r"suppress_tokens is \[5\]"),
         ({"no_repeat_ngram_size": 3}, "no_repeat_ngram_size is 3"),
+        ({"min_length": 56}, "min_length is 56: expected 0"),
         ({"d_model": "16"}, "d_model is '16': expected a value of type int"),
         ({"encoder_layers": True}, "encoder_layers is True: expected a value of type int"),
         ({"eos_token_id": 2}, "eos_token_id is 2, which is not </s>"),
@@ -57,7 +58,6 @@ def _rewrite(directory: Path, alter: Callable[[dict[str, torch.Tensor]], object]
         ({"is_encoder_decoder": False}, "is_encoder_decoder is False"),
         ({"vocab_size": 1 << 40, "decoder_vocab_size": None}, "vocabulary_size is 1099511627776"),
         ({"model_type": "t5"}, "type t5 cannot be served: its attention has a relative position bias"),
-        ({"model_type": "bart"}, "byte-level BPE"),
         ({"model_type": "gpt2"}, "model_type is 'gpt2': expected marian, m2m_100, mbart"),
     ],
 )
@@ -278,3 +278,55 @@ def test_a_source_that_ends_with_its_language_is_refused(tmp_path: Path) -> None
 
     with pytest.raises(ImportFormatError, match="legacy_behaviour is True: expected False"):
         read_huggingface(tmp_path / "theirs", source_tag="eng_Latn", target_tag="deu_Latn")
+
+
+@pytest.fixture
+def bart(tmp_path: Path) -> Path:
+    save_bart(tmp_path / "bart")
+    return tmp_path / "bart"
+
+
+def test_byte_level_bpe_is_read_from_either_of_its_places(bart: Path) -> None:
+    expected = read_huggingface(bart).tokenizer
+    (bart / "tokenizer.json").unlink()
+
+    assert read_huggingface(bart).tokenizer == expected
+
+
+@pytest.mark.parametrize(
+    ("part", "fields", "told"),
+    [
+        (None, {"normalizer": {"type": "NFC"}}, "normalizer or pre_tokenizer is another"),
+        (None, {"pre_tokenizer": {"type": "Whitespace"}}, "normalizer or pre_tokenizer is another"),
+        (None, {"model": None}, "model or pre_tokenizer is no object"),
+        ("pre_tokenizer", {"add_prefix_space": True}, "normalizer or pre_tokenizer is another"),
+        ("model", {"type": "WordPiece"}, "type is 'WordPiece': expected 'BPE'"),
+        ("model", {"dropout": 0.1}, "dropout is 0.1: expected none"),
+        ("model", {"end_of_word_suffix": "</w>"}, "end_of_word_suffix is '</w>'"),
+        ("model", {"ignore_merges": True}, "ignore_merges is True: expected False"),
+    ],
+)
+def test_a_tokenizer_that_does_more_than_byte_level_bpe_is_refused(
+    bart: Path, part: str | None, fields: dict[str, Any], told: str
+) -> None:
+    if part is not None:
+        fields = {part: {**json.loads((bart / "tokenizer.json").read_text(encoding="utf-8"))[part], **fields}}
+    change(bart / "tokenizer.json", **fields)
+
+    with pytest.raises(ImportFormatError, match=told):
+        read_huggingface(bart)
+
+
+def test_targets_of_bart_begin_as_its_options_say(bart: Path) -> None:
+    forced = read_huggingface(bart).tokenizer
+    assert forced.description.target_prefix == forced.description.source_prefix == (0,)
+    change(bart / "generation_config.json", forced_bos_token_id=None)
+    free = read_huggingface(bart).tokenizer
+    assert free.description.target_prefix == ()
+    assert json.loads(free.files["pieces.json"])[0] is None
+    change(bart / "config.json", force_bos_token_to_be_generated=True)
+    assert read_huggingface(bart).tokenizer == forced
+
+    change(bart / "generation_config.json", forced_bos_token_id=7)
+    with pytest.raises(ImportFormatError, match="forced_bos_token_id is 7: expected 0, that of <s>"):
+        read_huggingface(bart)
