@@ -9,6 +9,7 @@ import importlib
 import re
 import threading
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -26,7 +27,9 @@ MAX_CANDIDATES: Final = 5
 """Languages that are told of a text."""
 
 _MAX_CHARACTERS: Final = 2000
-"""Of a text that are looked at: more make it hardly surer."""
+"""Of a text that are looked at, tags and addresses apart: more make it hardly surer."""
+
+_MAX_CHARACTERS_WITH_TAGS: Final = 5 * _MAX_CHARACTERS
 
 _LIKELIER_THAN_ALL: Final = 0.5
 _EVIDENCE: Final = 2.0
@@ -67,11 +70,11 @@ class LanguageDetector:
         for tag in sorted(served, key=lambda tag: (len(tag), tag)):
             subtag = tag.partition("-")[0].lower()
             tags.setdefault(_LABELS.get(subtag, subtag), tag)
-        ranked = rank(_NO_LANGUAGE.sub(" ", text[:_MAX_CHARACTERS]))
-        if max((each for _, each in ranked), default=0.0) * len(ranked) < _EVIDENCE:
-            return ()
+        ranked = rank(_NO_LANGUAGE.sub(" ", text[:_MAX_CHARACTERS_WITH_TAGS])[:_MAX_CHARACTERS])
         rivals = [(label, each) for label, each in ranked if label in tags or each >= _LIKELIER_THAN_ALL]
         total = sum(each for _, each in rivals)
+        if not total or max(each for _, each in ranked) * len(ranked) < _EVIDENCE:
+            return ()
         return tuple(
             DetectedLanguage(language=tags.get(label, label), confidence=each / total, is_served=label in tags)
             for label, each in rivals[:MAX_CANDIDATES]
@@ -92,7 +95,9 @@ def chosen_language(candidates: Sequence[DetectedLanguage]) -> DetectedLanguage:
     )
 
 
+@cache
 def _load_model() -> Rank:
+    """Return that of the only model of this process."""
     module: Any = importlib.import_module(_MODULE)
     rank: Rank = module.LanguageIdentifier.from_model_file(module.MODEL_FILE, norm_probs=True).rank
     return rank

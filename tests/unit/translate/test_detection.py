@@ -33,6 +33,7 @@ def detector() -> LanguageDetector:
         (FRENCH, {"de", "en", "fr"}, "fr"),
         ("你好,世界。今天天气很好。", {"zh", "zh-Hant", "ja", "en"}, "zh"),
         ("<p>" + GERMAN + "</p> https://example.org/an/english/path/with/many/words", {"en", "de"}, "de"),
+        ('<a class="some english words to begin with">' * 60 + GERMAN, {"en", "de"}, "de"),
         (GERMAN + " " * 3000 + ENGLISH * 100, {"en", "de"}, "de"),
         ("Han leser et langt brev fra søsteren sin.", {"nb", "de"}, "nb"),
     ],
@@ -68,6 +69,11 @@ _OTHERS = [(f"x{number}", 0.0) for number in range(20)]
 
 def _ranked(text: str) -> list[tuple[str, float]]:
     return [("de", 0.4), ("nl", 0.38), ("en", 0.02), *_OTHERS]
+
+
+def test_languages_that_are_out_of_the_question_have_no_confidence() -> None:
+    assert LanguageDetector(load=lambda: _ranked).detect("", {"x1", "x2"}) == ()
+    assert LanguageDetector(load=lambda: _ranked).detect("", set()) == ()
 
 
 def test_one_that_is_not_sure_enough_is_refused_with_its_candidates() -> None:
