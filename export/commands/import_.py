@@ -44,7 +44,7 @@ _FORMATS: Final[Mapping[str, _Format]] = {
         read=read_fairseq,
     ),
     "huggingface": _Format(
-        meaning="a directory of Hugging Face transformers: Marian (OPUS-MT), M2M-100, NLLB, mBART-50",
+        meaning="a directory of Hugging Face transformers: Marian (OPUS-MT), M2M-100, NLLB, mBART-50, BART",
         flags=(*_TAGS, *_LANGUAGES),
         read=read_huggingface,
     ),
