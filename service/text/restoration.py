@@ -429,7 +429,7 @@ class _Writer:
         """How much of the target is written."""
         self._gap_start = 0
         self._in_doubt: list[tuple[int, str]] = []
-        """Items that end in a character of markup which stands for itself in the source, and these."""
+        """Items whose last characters depend on what follows them, and these (`_Spellings.tail_in_doubt`)."""
         self._tags: list[int] = []
         """Met since the last cell."""
 
@@ -445,11 +445,22 @@ class _Writer:
     def end(self) -> None:
         """Write what is left."""
         self._write_gap(len(self._target))
-        for index, char in self._in_doubt:  # what follows it is no text after all, but a tag
-            if any(item.raw is not None and item.source is None for item in self.items[index + 1 : index + 2]):
+        for index, tail in self._in_doubt:
+            if self._is_cut_off_by_tag(index, tail):
                 item = self.items[index]
-                text = item.text.removesuffix(self._spellings.escaped(char)) + char
+                text = item.text.removesuffix(self._spellings.escaped(tail)) + tail
                 self.items[index] = replace(item, text=text)
+
+    def _is_cut_off_by_tag(self, index: int, tail: str) -> bool:
+        """Whether a tag follows before the characters that an item ends in could mean anything."""
+        for following in range(index + 1, len(self.items)):
+            item = self.items[following]
+            if item.raw is not None:
+                return item.source is None
+            tail += item.text
+            if not _is_open_ended(tail):
+                return False
+        return False
 
     def _write_gap(self, end: int) -> None:
         """Write what is between two cells: white space, each tag at the place in it where it was in the source."""
@@ -496,8 +507,8 @@ class _Writer:
         """Write a range of the target, in the spelling of the source where it has one."""
         for text, raw in self._spellings.spelled(self._target, start, end):
             self.items.append(Item(text=text, raw=raw, source=source, weight=weight))
-        if start < end and self._spellings.is_last_in_doubt:
-            self._in_doubt.append((len(self.items) - 1, self._target[end - 1]))
+        if start < end and self._spellings.tail_in_doubt:
+            self._in_doubt.append((len(self.items) - 1, self._spellings.tail_in_doubt))
 
 
 class _Spellings:
@@ -510,8 +521,9 @@ class _Spellings:
         }
         self._special = special | set(self._escapes)
         self._known: dict[str, Iterator[Span | str]] = {}
-        self.is_last_in_doubt = False
-        """Whether the last character written stands for itself in the source, and was escaped for what follows it."""
+        self.tail_in_doubt = ""
+        """Last characters written, if the first of them stands for itself in the source and was escaped for what
+        follows them."""
         if self._special:
             self._known = {char: iter(spans) for char, spans in self._occurrences(block).items()}
 
@@ -542,18 +554,20 @@ class _Spellings:
                 yield target[start:end], None
             return
         plain: list[str] = []
-        self.is_last_in_doubt = False
+        self.tail_in_doubt = ""
         for index in range(start, end):
             char = target[index]
             if _character(char) not in self._special:
                 plain.append(char)
                 continue
             raw = next(self._known[_character(char)], _UNKNOWN)
+            self.tail_in_doubt = ""
             if isinstance(raw, str) and _is_safe(target, index, raw):
                 plain.append(char)
             elif isinstance(raw, str) or raw is _UNKNOWN:
                 plain.append(self.escaped(char))
-                self.is_last_in_doubt = isinstance(raw, str) and index == end - 1
+                if isinstance(raw, str) and _is_open_ended(target[index:end]):
+                    self.tail_in_doubt = target[index:end]
             else:
                 if plain:
                     yield "".join(plain), None
@@ -599,6 +613,11 @@ def _is_safe(text: str, index: int, followed_by: str) -> bool:
         return True
     following = text[index + 1 : index + 2]
     return text[index] != "<" or not ((following.isascii() and following.isalpha()) or following in {"/", "!", "?"})
+
+
+def _is_open_ended(tail: str) -> bool:
+    """Whether what follows decides what a character of markup means that a text ends in, or ends soon after."""
+    return len(tail) == 1 or (tail[0] == "&" and _reference_run(tail, 1) == tail[1:] and html.unescape(tail) == tail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ import re
 from itertools import product
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from lxml import etree
 from prometheus_client import CollectorRegistry
@@ -274,6 +274,7 @@ _HTML = st.lists(
 ).map("".join)
 
 
+@example("one &n<b>bsp;1</b> &copy<b>;</b> &<i>amp;</i>", 200, True)
 @given(_HTML, st.integers(12, 60), st.booleans())
 def test_html_translated_into_itself_comes_back(text: str, max_source_tokens: int, has_attention: bool) -> None:
     model = FakeModel(max_source_tokens=max_source_tokens, has_attention=has_attention)
