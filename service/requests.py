@@ -72,6 +72,9 @@ class ProtectedKind(enum.Enum):
     ICU = "icu"
     """`{n, plural, one {# file} other {# files}}` and `select`: the texts inside are translated."""
 
+    NUMBER = "number"
+    """Numbers, with the unit or currency beside them: `1,000.5`, `25 °C`, `€ 9.99`; only if asked for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtectionOptions:

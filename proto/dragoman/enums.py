@@ -56,6 +56,9 @@ class ProtectedKind(WireEnum):
     ICU = 10
     """`{n, plural, one {# file} other {# files}}` and `select`: the texts inside are translated."""
 
+    NUMBER = 11
+    """Numbers, with the unit or currency beside them: `1,000.5`, `25 °C`; only if asked for."""
+
 
 class TextFormat(WireEnum):
     """What texts are written in."""

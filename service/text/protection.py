@@ -17,6 +17,12 @@ from service.requests import ProtectedKind, ProtectionOptions, Term
 
 _URL_CHARACTER = r"[^\s<>\"`\\^|\x00-\x20\u3000-\u303f\uff00-\uffef]"
 _TAG_ATTRIBUTE = r"\s{1,32}+[\w:@.-]{1,64}+\s{0,8}+=\s{0,8}+(?:\"[^\"<>]{0,1000}+\"|'[^'<>]{0,1000}+')"
+_CURRENCY = r"[$\xa3\xa5\u20a0-\u20bf]"
+_UNIT = (
+    rf"%|\u2030|\xb0(?:[CF]\b)?|{_CURRENCY}|EUR|USD|GBP|CHF|km/h|m/s|mph|rpm|[kcdm\xb5\u03bcn]?m[\xb2\xb3]?|[km\xb5\u03bc]?g|m?[lL]"
+    r"|[m\xb5\u03bcn]?s|min|h|[kMGT]?Hz|[km]?V|m?A|[kMG]?Wh?|k?[JN]|[hkM]?Pa|bar|[k\u2126M]?\u03a9|\u2126|dB|dpi|px|pt"
+    r"|[kKMGTP]?i?B(?:/s)?|[kMG]?bit(?:/s)?|[kMG]bps"
+)
 _GRAMMAR: dict[ProtectedKind, str] = {
     ProtectedKind.CODE: r"``[^`\n]{1,500}+``|`[^`\n]{1,500}+`",
     ProtectedKind.TAG: rf"</?[A-Za-z][\w:.-]{{0,63}}+(?:{_TAG_ATTRIBUTE}){{0,32}}+\s{{0,32}}+/?>",
@@ -42,10 +48,14 @@ _GRAMMAR: dict[ProtectedKind, str] = {
         r"|(?<![\w./~:\\@-])\w[\w.@+%-]{0,254}+(?:/[\w.@+%-]{1,255}+){1,32}+"
     ),
     ProtectedKind.COLON: r"(?<![\w:]):[A-Za-z_]\w{0,63}+(?![\w:])",
+    ProtectedKind.NUMBER: (
+        rf"(?<![\w.,:])(?:[-+\u2212\xb1]\s?)?(?:{_CURRENCY}\s?)?\d{{1,32}}+(?:[.,:/'\u2019\u202f\xa0]\d{{1,32}}+){{0,8}}+"
+        rf"(?:\s?(?:{_UNIT})(?!\w)|(?!\w))"
+    ),
 }
 """In order of precedence at one place. What a path or an address ends with is decided by `_trimmed`."""
 
-DEFAULT_KINDS = frozenset(ProtectedKind) - {ProtectedKind.COLON}
+DEFAULT_KINDS = frozenset(ProtectedKind) - {ProtectedKind.COLON, ProtectedKind.NUMBER}
 """What is protected unless the request says otherwise."""
 
 _ICU_OFFSET = re.compile(r"\s{0,8}+offset:\d{1,9}+")
@@ -132,7 +142,7 @@ def compile_protection(
         expression=re.compile("|".join(alternatives)) if alternatives else None,
         terms=TermMatcher(terms) if terms else None,
         glossary=glossary,
-        needs_trigger=not options.patterns and ProtectedKind.COLON not in kinds,
+        needs_trigger=not options.patterns and kinds <= DEFAULT_KINDS,
     )
 
 

@@ -32,6 +32,7 @@ class ProtectedKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PROTECTED_KIND_TAG: _ClassVar[ProtectedKind]
     PROTECTED_KIND_COLON: _ClassVar[ProtectedKind]
     PROTECTED_KIND_ICU: _ClassVar[ProtectedKind]
+    PROTECTED_KIND_NUMBER: _ClassVar[ProtectedKind]
 
 class AttentionDetail(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -91,6 +92,7 @@ PROTECTED_KIND_CODE: ProtectedKind
 PROTECTED_KIND_TAG: ProtectedKind
 PROTECTED_KIND_COLON: ProtectedKind
 PROTECTED_KIND_ICU: ProtectedKind
+PROTECTED_KIND_NUMBER: ProtectedKind
 ATTENTION_DETAIL_UNSPECIFIED: AttentionDetail
 ATTENTION_DETAIL_NONE: AttentionDetail
 ATTENTION_DETAIL_AVERAGED: AttentionDetail

@@ -55,6 +55,21 @@ def test_kinds_are_chosen_by_the_request() -> None:
     assert found("{x} [[a]] @@b, c", is_enabled=False, patterns=("[[*]]", "@@*")) == ["[[a]]", "@@b"]
 
 
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ("3 new messages of 1,000.50 or 1'000", ["3", "1,000.50", "1'000"]),
+        ("10 MB at 3.5 GHz, 25 °C and 5%.", ["10 MB", "3.5 GHz", "25 °C", "5%"]),
+        ("€ 9.99, $5 or 7 EUR at 12:30", ["€ 9.99", "$5", "7 EUR", "12:30"]),
+        ("120 km/h for 5 min, 5 men in 2 hours", ["120 km/h", "5 min", "5", "2"]),
+        ("-4 to +5 and 10–20, COVID19, v1.2, 10GB, 3rd, 2x", ["-4", "+5", "10", "20", "10GB"]),
+    ],
+)
+def test_numbers_are_protected_with_their_units_if_asked(text: str, spans: list[str]) -> None:
+    assert found(text, enabled_kinds=frozenset({ProtectedKind.NUMBER})) == spans
+    assert found(text) == []
+
+
 def test_the_longest_term_wins_and_none_is_within_a_protected_span() -> None:
     terms = Term(source="open file"), Term(source="file", target="Datei")
 
