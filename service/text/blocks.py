@@ -258,12 +258,12 @@ class BlockBuilder:
         self._pieces[last] = replace(self._pieces[last], role=Role.CLOSING, partner=first)
 
     def add_space(self, source: Span) -> None:
-        """Add white space of the message as one space; where there is one already, to the piece before it."""
-        if not self.ends_in_space:
-            self._add(" ", source, Role.SPELLING)
-        elif self._pieces:
-            last = self._pieces[-1]
+        """Add white space of the message as one space; where a piece with or behind one precedes it, to this piece."""
+        last = self._pieces[-1] if self._pieces and self._pieces[-1].end == self._length else None
+        if last is not None and self.ends_in_space:
             self._pieces[-1] = replace(last, source=Span(start=last.source.start, end=source.end))
+        elif self._texts:
+            self._add(" ", source, Role.SPELLING)
 
     def copy(self, block: Block, piece: Piece, position: int, index: int, moved: dict[int, int]) -> int:
         """Add a piece of another block, and the text before it from a position on; return where it ends there.

@@ -256,6 +256,7 @@ _HTML = st.lists(
             *(
                 "&amp;",
                 "&nbsp;",
+                "\xa0",
                 "&copy;",
                 "&eacute;",
                 "&#60;",
@@ -275,6 +276,7 @@ _HTML = st.lists(
 
 
 @example("one &n<b>bsp;1</b> &copy<b>;</b> &<i>amp;</i>", 200, True)
+@example("<h2><a></a>1.\xa0\n Introduction\n</h2>", 200, True)
 @given(_HTML, st.integers(12, 60), st.booleans())
 def test_html_translated_into_itself_comes_back(text: str, max_source_tokens: int, has_attention: bool) -> None:
     model = FakeModel(max_source_tokens=max_source_tokens, has_attention=has_attention)
