@@ -1,9 +1,12 @@
 import asyncio
+import os
 import random
 import re
 from itertools import product
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from lxml import etree
@@ -15,6 +18,7 @@ from service.requests import ProtectionOptions, RequestContext, Term, TextFormat
 from service.requests import TranslationRequest as Request
 from service.telemetry.metrics import Metrics
 from service.text.protection import compile_protection
+from service.translate.options import TranslationLimits
 from service.translate.service import Translator
 from tests.unit.text.text_fakes import TOKENIZER, FakeModel, FakeQueue, make_hypothesis, source_text
 
@@ -23,6 +27,15 @@ _TAGS = ['<ph id="1"/>', "<b>", "</b>", "<i>", "</i>", "<br/>", '<a href="x">', 
 _WORDS = ["Hello", "you", "3", "2013", "new. ", "é", "x", "don't", "No!", "(", ")", ",", "&", "<", "{", "%", "1.", ":"]
 _MIXTURES = st.lists(st.sampled_from([*_LITERALS, *_TAGS, *_WORDS, " ", " ", "\n"]), max_size=25).map("".join)
 _OPTIONS = TranslationOptions()
+_HTML_OPTIONS = TranslationOptions(format=TextFormat.HTML)
+_PAGES = Path(__file__).parents[2] / "build" / "pages"
+_ANY_SIZE = TranslationLimits(
+    max_text_characters=10**6,
+    max_request_characters=10**6,
+    max_request_sentences=10**6,
+    max_request_source_tokens=10**7,
+    max_request_work_tokens=10**9,
+)
 
 
 def translate(model: FakeModel, text: str, **options: Any) -> Translation:
@@ -287,6 +300,22 @@ def test_html_translated_into_itself_comes_back(text: str, max_source_tokens: in
         assert target == text
     else:
         assert tree(target)[0] == tree(text)[0]
+
+
+@pytest.mark.slow
+def test_pages_of_documentation_translated_into_themselves_come_back() -> None:
+    pages = sorted(_PAGES.rglob("*.html"))[::8]  # of the manuals of git
+    if not pages:
+        assert "CI" not in os.environ, "CI must have pages: see .ci/run"
+        pytest.skip(f"no pages in {_PAGES}: deploy/ci/debian.sh build/pages git-doc")
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        request = Request(texts=(text,), source_language="en", target_language="de", options=_HTML_OPTIONS)
+        translator = Translator(FakeModel(has_attention=True), metrics=Metrics(CollectorRegistry()), limits=_ANY_SIZE)
+
+        translation = asyncio.run(translator.translate(request, RequestContext())).translations[0]
+
+        assert translation.hypotheses[0].text == text, page.name
 
 
 @given(_HTML)
