@@ -220,8 +220,9 @@ def _closed_html(text: str) -> list[str]:
         if re.match(r"<(b|i|a)\b", piece):
             stack.append(piece[1])
         elif piece in {"</b>", "</i>", "</a>"}:
-            if not stack or stack.pop() != piece[2]:
+            if not stack or stack[-1] != piece[2]:
                 break
+            stack.pop()
         elif re.match(r"</?(p|br|li|pre|td)\b", piece):
             result += [f"</{name}>" for name in reversed(stack)]
             stack.clear()
