@@ -49,11 +49,15 @@ _GRAMMAR: dict[ProtectedKind, str] = {
     ),
     ProtectedKind.COLON: r"(?<![\w:]):[A-Za-z_]\w{0,63}+(?![\w:])",
     ProtectedKind.NUMBER: (
-        rf"(?<![\w.,:])(?:[-+\u2212\xb1]\s?)?(?:{_CURRENCY}\s?)?\d{{1,32}}+(?:[.,:/'\u2019\u202f\xa0]\d{{1,32}}+){{0,8}}+"
+        rf"(?<![\w.,:])(?:[-+\u2212\xb1]\s?)?(?:{_CURRENCY}\s?)?\d{{1,32}}+(?:(?=[.,:/'\u2019\u202f\xa0]\d).\d{{1,32}}+){{0,8}}+"
         rf"(?:\s?(?:{_UNIT})(?!\w)|(?!\w))"
     ),
 }
-"""In order of precedence at one place. What a path or an address ends with is decided by `_trimmed`."""
+"""In order of precedence at one place. What a path or an address ends with is decided by `_trimmed`.
+
+Before Python 3.11.5 a possessive group that fails halfway keeps what it has matched so far: what follows it, or
+`_trimmed`, makes up for it; that of numbers looks ahead instead.
+"""
 
 DEFAULT_KINDS = frozenset(ProtectedKind) - {ProtectedKind.COLON, ProtectedKind.NUMBER}
 """What is protected unless the request says otherwise."""
