@@ -575,7 +575,7 @@ class Manifest(_Section):
     """Every file of the bundle but the manifest."""
     scores: Annotated[tuple[Score, ...], Field(max_length=1000)] = ()
     confidence: Confidence | None = None
-    """How likely sentences are translated well; None: nobody has measured it."""
+    """How likely sentences are translated well; None: it was not measured."""
     provenance: Provenance
     licence: _Text
     """SPDX expression under which the model may be used."""

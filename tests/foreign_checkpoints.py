@@ -29,7 +29,7 @@ from tests.tiny_bundle import SENTENCES
 
 EXPECTED = Path(__file__).parent / "parity" / "originals.json"
 NUM_TOKENS, NUM_SOURCE_TOKENS = 101, 97
-"""Of every vocabulary, odd; of that of sources where it is another. Words that nobody uses fill them up."""
+"""Of every vocabulary, odd; of that of sources where it is another. Words that are in no text fill them up."""
 _PAIRS = (
     ((5, 17, 4, 40, 33), (9, 31, 6, 28)),
     ((60, 8), (12, 55, 7, 7, 90, 41)),

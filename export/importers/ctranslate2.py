@@ -318,7 +318,7 @@ class Variables:
         return self._floats[id(stored)]
 
     def finish(self) -> None:
-        """Raise ImportFormatError, naming the first variable that nobody asked for."""
+        """Raise ImportFormatError, naming the first variable that was not read."""
         for name in sorted(self._left):
             raise ImportFormatError(f"{self.path}: nothing is known of the variable {name}{_reason(name)}")
 

@@ -187,7 +187,7 @@ class ForeignConfig:
             self._left.pop(key, None)
 
     def finish(self, known: Collection[str] = (), *, prefixes: tuple[str, ...] = ("",)) -> None:
-        """Raise ImportFormatError, naming the first key with one of these prefixes that nobody asked for."""
+        """Raise ImportFormatError, naming the first key with one of these prefixes that was not read."""
         self.ignore(known)
         for key, value in self._left.items():
             if key.startswith(prefixes):

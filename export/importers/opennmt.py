@@ -145,7 +145,7 @@ class _Tensors:
         return name in self._left
 
     def finish(self) -> None:
-        """Raise ImportFormatError, naming the first tensor that nobody asked for."""
+        """Raise ImportFormatError, naming the first tensor that was not read."""
         for name in sorted(self._left):
             raise ImportFormatError(f"{self._path}: nothing is known of tensor {name}")
 

@@ -1,6 +1,6 @@
 """The text side of models whose vocabularies are plain lists of tokens, beside SentencePiece models.
 
-CTranslate2, OpenNMT-py and eole know tokens only: whoever calls them splits the text. What a bundle needs beyond their
+CTranslate2, OpenNMT-py and eole know tokens only: their callers split the text. What a bundle needs beyond their
 lists is added here: a token for padding, and special tokens that have the same ids on both sides.
 """
 

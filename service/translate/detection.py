@@ -1,7 +1,7 @@
 """Which language a text is in: by py3langid, an optional package, among the languages that are served.
 
 Its model knows 140 languages. A confidence is the probability of a language among those served; with them counts any
-other that is likelier than all the rest together, so that a text in a language that nobody asked about is not taken for
+other that is likelier than all the rest together, so that a text in a language that is not served is not taken for
 the closest that is served.
 """
 
