@@ -155,10 +155,17 @@ class Stage(Result):
         """Return a connection that is closed when the fault is over; to the port of gRPC unless told otherwise."""
         return self.connections.enter_context(closing(RawConnection(target or self.target, window_bytes=window_bytes)))
 
-    def growth_of(self, name: str) -> int:
-        """Return by how much the series whose names with labels begin like this have grown since the fault began."""
-        now = {series: value for series, value in self.server.process.samples().items() if series.startswith(name)}
-        return round(sum(value - self._before.get(series, 0.0) for series, value in now.items()))
+    def growth_of(self, name: str, *, less: str | None = None) -> int:
+        """Return by how much the series whose names with labels begin like this have grown since the fault began.
+
+        What those that begin like `less` have grown is taken off, as of the same moment: bystanders move both.
+        """
+        now = self.server.process.samples()
+
+        def growth(begin: str) -> float:
+            return sum(now[series] - self._before.get(series, 0.0) for series in now if series.startswith(begin))
+
+        return round(growth(name) - (growth(less) if less else 0.0))
 
     def look(self) -> None:
         """Note by how much the fault's metric has grown; needed only of one that shrinks when the fault is over."""

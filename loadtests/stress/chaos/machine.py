@@ -106,7 +106,7 @@ def sigstop(stage: Stage) -> None:
     stage.require_late("it was stopped", [one.result() for one in late], 1.0, slack_s=1.0)
     stage.require_ok("came with time while it was stopped", [patient.result()])
     stage.bystanders.wait_for_answers()  # their step took longer than any should: it was stopped in one
-    stage.num_seen = stage.growth_of(f"{_STEPS}_count") - stage.growth_of(f'{_STEPS}_bucket{{le="2.5"}}')
+    stage.num_seen = stage.growth_of(f"{_STEPS}_count", less=f'{_STEPS}_bucket{{le="2.5"}}')
 
 
 @fault(told={"INTERNAL"}, hits_batch=True, metric=_RESTARTS)

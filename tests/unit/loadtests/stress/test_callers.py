@@ -3,6 +3,8 @@
 import json
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import grpc
 import pytest
@@ -14,6 +16,8 @@ from h2.events import DataReceived, RequestReceived, StreamEnded
 from loadtests.stress import callers
 from loadtests.stress.callers import Bystanders, Client, Kind, PlannedCall, Question, reply_of
 from loadtests.stress.chaos import http2
+from loadtests.stress.chaos.fault import Fault, Stage
+from loadtests.stress.chaos.server import ChaosServer
 from loadtests.stress.server import add_version, only_bundle, remove_version
 from loadtests.wire import Method
 from service.errors import DeadlineExceededError, DragomanError, InvalidFieldError, ModelNotFoundError
@@ -116,3 +120,14 @@ def test_messages_may_lie_about_their_length_and_garbage_is_the_same_for_the_sam
     assert http2.grpc_message(b"abc", length=2**32 - 1) == b"\x00\xff\xff\xff\xffabc"
     assert http2.garbage(7) == http2.garbage(7) != http2.garbage(8)
     assert all(0 < len(content) < 100_000 for content in http2.garbage(7).values())
+
+
+def test_what_a_series_grew_is_told_against_another_of_the_same_moment(tmp_path: Path) -> None:
+    scrapes = iter([(4.0, 4.0), (9.0, 7.0), (20.0, 18.0)])  # of all steps and of the short ones: bystanders go on
+    process = SimpleNamespace(samples=lambda: dict(zip(("all", "short"), next(scrapes), strict=True)), target="")
+    (log := tmp_path / "log").touch()
+    fault = Fault(name="long-steps", summary="", inject=lambda _: None)
+    stage = Stage(fault, cast("ChaosServer", SimpleNamespace(process=process, log=log)), [], "short")
+
+    assert stage.growth_of("all", less="short") == 2
+    assert stage.growth_of("all") == 16
