@@ -52,7 +52,7 @@ _EXPECTED: Final[dict[str, Any]] = {
     "detected": "en",
     "source": ["en"],
     "target": ["de"],
-    "usage": [0, False],
+    "usage": [31, False],
     "glossaries": [["travel", 1]],
     "entries": {"station": "Haltestelle"},
 }

@@ -13,6 +13,7 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 
 from service.api.callers import new_key, store
+from service.api.rest.deepl import CharacterCounts
 from tests.integration.running_server import PATIENCE_S, RunningServer, running_server
 
 Result = TypeVar("Result")
@@ -109,6 +110,45 @@ async def test_what_is_in_ignored_tags_is_not_translated(server: RunningServer, 
     assert isinstance(result, deepl.TextResult)
     kept = ("<keep a='1'>big dog</keep>", "<x>a <b translate='no'>cat</b></x>", "<!-- <keep> -->")
     assert [result.text.count(part) for part in kept] == [1, 1, 1]
+
+
+async def test_characters_of_each_caller_are_counted_once_they_are_translated(tiny_model: Path, tmp_path: Path) -> None:
+    keys = {"shop": KEY, "other": new_key()}
+    callers = tmp_path / "callers.toml"
+    entries = (f'name = "{name}"\nkeys = ["{store(key)}"]\npermissions = ["translate"]\n' for name, key in keys.items())
+    callers.write_text("".join(f"[[caller]]\n{entry}" for entry in entries))
+
+    def ask(client: deepl.DeepLClient) -> Any:
+        client.translate_text(["A man.", "\U0001f600 Ä\n"], source_lang="EN", target_lang="DE")
+        with pytest.raises(deepl.DeepLException):
+            client.translate_text("A man.", source_lang="EN", target_lang="JA")
+        before = used(client)
+        markup = "<p title='A'>A <!-- big --> <b>man</b>: 1 < 2.</p>"
+        result = client.translate_text(markup, source_lang="EN", target_lang="DE", tag_handling="html")
+        assert isinstance(result, deepl.TextResult)
+        return before, result.billed_characters, used(client)
+
+    def used(client: deepl.DeepLClient) -> Any:
+        usage = client.get_usage()
+        assert not usage.any_limit_reached
+        return usage.character.count
+
+    async with running_server(tiny_model, access__callers_file=callers) as server:
+        counted = await asked(server, ask, keys["shop"])
+        assert await asked(server, used, keys["other"]) == 0
+
+    first, markup = len("A man.") + 4, len("A  man: 1 < 2.")
+    assert counted == (first, markup, first + markup)
+
+
+def test_of_too_many_callers_those_that_translated_last_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.api.rest.deepl._MAX_COUNTED_CALLERS", 2)
+    counts = CharacterCounts()
+
+    for caller in ("a", "b", "a", "c"):
+        counts.add(caller, 3)
+
+    assert [counts.of(caller) for caller in "abc"] == [6, 0, 3]
 
 
 async def test_languages_usage_and_glossaries_are_listed(server: RunningServer) -> None:

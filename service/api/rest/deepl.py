@@ -4,6 +4,7 @@ What the server cannot do is refused as DeepL refuses: `{"message": "..."}` and 
 """
 
 import re
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -14,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from service.api.calls import Call
+from service.api.pipeline import RequestPipeline
 from service.api.rest.context import JSON_MEDIA_TYPE, HttpContext
 from service.api.rest.facade import (
     FORM_MEDIA_TYPE,
@@ -28,6 +30,8 @@ from service.api.rest.facade import (
 )
 from service.api.rest.json_mapping import to_json
 from service.api.rest.problems import Problem
+from service.api.servicer import ModelServicer, TranslationServicer
+from service.api.settings import GrpcSettings
 from service.errors import GlossaryNotFoundError, InvalidFieldError
 from service.models.glossaries import Glossary, Pair
 
@@ -55,6 +59,10 @@ _CHANGING = ["POST", "PUT", "PATCH", "DELETE"]
 _GLOSSARIES = [("v2", ""), ("v2", "/{rest:path}"), ("v3", ""), ("v3", "/{rest:path}")]
 _MAX_TAGS = 100
 _TAG_NAME = re.compile(r"[A-Za-z_][\w.:-]{0,63}")
+_MARKUP = re.compile(r"<!--.*?(?:-->|\Z)|<[A-Za-z/!?][^<>]*+>", re.DOTALL)
+"""Tags and comments, which are not counted where there is `tag_handling`."""
+
+_MAX_COUNTED_CALLERS = 20_000
 _VARIANTS: Mapping[str, Sequence[str]] = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
 """Target languages that DeepL's clients take with a region only."""
 
@@ -63,6 +71,26 @@ _STATUSES: Mapping[HTTPStatus, HTTPStatus] = {
     HTTPStatus.UNPROCESSABLE_ENTITY: HTTPStatus.BAD_REQUEST,
     HTTPStatus.CONFLICT: HTTPStatus.SERVICE_UNAVAILABLE,
 }
+
+
+class CharacterCounts:
+    """Characters of source texts that callers have had translated since the server started.
+
+    Twice as many callers are counted as a callers file may have; of more, those that have translated last.
+    """
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[str, int] = OrderedDict()
+
+    def add(self, caller: str, num_characters: int) -> None:
+        """Count the texts of a request that was answered."""
+        self._counts[caller] = self._counts.pop(caller, 0) + num_characters
+        if len(self._counts) > _MAX_COUNTED_CALLERS:
+            self._counts.popitem(last=False)
+
+    def of(self, caller: str) -> int:
+        """Return what is counted of a caller."""
+        return self._counts.get(caller, 0)
 
 
 class DeepLApi(Facade):
@@ -75,6 +103,18 @@ class DeepLApi(Facade):
         "target_language": "target_lang",
         "options.glossary": "glossary_id",
     }
+
+    def __init__(
+        self,
+        pipeline: RequestPipeline,
+        *,
+        translation: TranslationServicer,
+        models: ModelServicer,
+        settings: GrpcSettings,
+    ) -> None:
+        """Count from now on what callers have translated."""
+        super().__init__(pipeline, translation=translation, models=models, settings=settings)
+        self._usage = CharacterCounts()
 
     def routes(self) -> list[Route]:
         """Return what to add to the application."""
@@ -111,7 +151,9 @@ class DeepLApi(Facade):
         async def respond(call: Call, body: bytes) -> bytes:
             fields = fields_of(context, body, repeated=_LISTS)
             marker = _marker(fields)
-            return to_json(answer(await self.translated(translate_request(fields, marker), call), fields, marker))
+            translated = await self.translated(translate_request(fields, marker), call)
+            self._usage.add(call.caller, sum(counted_characters(fields)))
+            return to_json(answer(translated, fields, marker))
 
         await self.answer_translation(context, respond)
 
@@ -143,8 +185,8 @@ class DeepLApi(Facade):
         await self._answer_reading(context, "ListModels", respond)
 
     async def _tell_usage(self, context: HttpContext) -> None:
-        async def respond(_call: Call, _body: bytes) -> bytes:
-            return to_json({"character_count": 0, "character_limit": _UNLIMITED})
+        async def respond(call: Call, _body: bytes) -> bytes:
+            return to_json({"character_count": self._usage.of(call.caller), "character_limit": _UNLIMITED})
 
         await self._answer_reading(context, "ListModels", respond)
 
@@ -228,18 +270,25 @@ def answer(translated: Sequence[Translated], fields: Mapping[str, Any], marker: 
     """Return what DeepL answers to a request."""
     model_type = given(fields, "model_type", None)
     translations = []
-    for text, one in zip(_list(fields, "text"), translated, strict=True):
+    for count, one in zip(counted_characters(fields), translated, strict=True):
         source = one.detected.language if one.detected else str(fields["source_lang"])
         answered: dict[str, Any] = {
             "detected_source_language": source.upper(),
             "text": one.text.replace(marker, "") if marker else one.text,
         }
         if _flag(fields, "show_billed_characters", default=False):
-            answered["billed_characters"] = len(text)
+            answered["billed_characters"] = count
         if model_type:
             answered["model_type_used"] = model_type.removeprefix("prefer_")
         translations.append(answered)
     return {"translations": translations}
+
+
+def counted_characters(fields: Mapping[str, Any]) -> list[int]:
+    """Return how many characters of each text DeepL would bill: Unicode code points, tags of markup apart."""
+    texts = _list(fields, "text")
+    is_markup = given(fields, "tag_handling", None) is not None
+    return [len(_MARKUP.sub("", text)) if is_markup else len(text) for text in texts]
 
 
 def _refuse_what_cannot_be(fields: Mapping[str, Any]) -> None:
