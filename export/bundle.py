@@ -19,20 +19,9 @@ from export.graph.int8_weights import describe_weights
 from export.graph.network import ARITHMETICS, FLOAT_TYPES, Network, write_graphs, write_int8_weights
 from export.graph.write import WeightsFile
 from export.importers.portable import TokenizerDescription, TokenizerFiles
-from service.bundle import (
-    MANIFEST_NAME,
-    SCHEMA_VERSION,
-    Confidence,
-    GraphFiles,
-    Limits,
-    Manifest,
-    Provenance,
-    Score,
-    SpecialIds,
-    file_entry,
-    graph_tensors,
-    open_bundle,
-)
+from service.bundle.architecture import Limits, graph_tensors
+from service.bundle.files import MANIFEST_NAME, file_entry, open_bundle
+from service.bundle.manifest import SCHEMA_VERSION, Confidence, GraphFiles, Manifest, Provenance, Score, SpecialIds
 from service.runtime.shortlist import Shortlist, open_shortlist
 from service.text.tokenizer import open_tokenizer
 

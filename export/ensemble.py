@@ -11,7 +11,8 @@ from export.bundle import BundleDescription, exporter_version, write_bundle
 from export.errors import ExportError, SettingError
 from export.graph.network import Network, TrainedModel
 from export.graph.translation import TextModel
-from service.bundle import MANIFEST_NAME, Bundle, Provenance, file_entry, open_bundle
+from service.bundle.files import MANIFEST_NAME, Bundle, file_entry, open_bundle
+from service.bundle.manifest import Provenance
 from service.decoding.step_model import (
     EncodedSource,
     FloatArray,

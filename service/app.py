@@ -27,7 +27,7 @@ from service.api.server import FurtherService, GrpcServer
 from service.api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
 from service.api.settings import GrpcSettings, is_loopback
 from service.api.tls import TlsIdentityFiles
-from service.bundle import Bundle
+from service.bundle.files import Bundle
 from service.config import Settings, settings_of_model
 from service.engine.client import EngineClient
 from service.engine.core import EngineCore

@@ -14,7 +14,8 @@ import onnxruntime
 import pytest
 from numpy.typing import DTypeLike, NDArray
 
-from service.bundle import Bundle, FloatType
+from service.bundle.architecture import FloatType
+from service.bundle.files import Bundle
 from service.runtime.cuda_graphs import GraphCaptures
 from service.runtime.device import (
     BoundGraph,

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
-from service.bundle import ActivationScale, Architecture, Limits, decoder_arrays, decoder_products, projection_path
+from service.bundle.architecture import Architecture, Limits
+from service.bundle.int8_weights import ActivationScale, decoder_arrays, decoder_products, projection_path
 from service.runtime.native_library import Library, NativeNetwork, Unsuitable, load_library
 
 MAX_POSITIONS: Final = 80

@@ -18,7 +18,9 @@ from export.graph.quantize import measure_ranges
 from export.importers.portable import TokenizerDescription, TokenizerFiles
 from export.model.config import ModelConfig
 from export.model.transformer import Transformer
-from service.bundle import Bundle, Limits, Provenance, open_bundle
+from service.bundle.architecture import Limits
+from service.bundle.files import Bundle, open_bundle
+from service.bundle.manifest import Provenance
 
 SENTENCES = (
     "A man rides a bicycle through the old town.",

@@ -21,7 +21,9 @@ from export.graph.verify import agreement
 from export.training.checkpoint import load_checkpoint
 from export.training.config import DataConfig
 from export.training.text import texts_of
-from service.bundle import Limits, Provenance, Score, file_entry, open_bundle
+from service.bundle.architecture import Limits
+from service.bundle.files import file_entry, open_bundle
+from service.bundle.manifest import Provenance, Score
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from service.text.tokenizer import SentencePieceTokenizer

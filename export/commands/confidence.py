@@ -22,7 +22,7 @@ from export.corpus.reader import Pair
 from export.ensemble import open_text_model
 from export.errors import CorpusError, SettingError
 from export.graph.translation import TextModel, decode_segments, text_pipeline
-from service.bundle import Confidence, ConfidenceWeights
+from service.bundle.manifest import Confidence, ConfidenceWeights
 from service.runtime.settings import RuntimeSettings
 from service.text.confidence import FEATURES, log_ratio, probability
 

@@ -24,7 +24,7 @@ from export.errors import CorpusError
 from export.graph.network import TrainedModel
 from export.graph.translation import translate_texts
 from export.training.checkpoint import write_atomically
-from service.bundle import MANIFEST_NAME, file_entry
+from service.bundle.files import MANIFEST_NAME, file_entry
 from service.runtime.settings import RuntimeSettings
 
 _SEPARATORS = str.maketrans("\t\n\r", "   ")

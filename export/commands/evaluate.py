@@ -29,7 +29,7 @@ from export.corpus.reader import Pair, ParallelFiles, read_corpus
 from export.ensemble import open_text_model
 from export.errors import CorpusError, ExportError, SettingError
 from export.graph.translation import translate_texts
-from service.bundle import Score
+from service.bundle.manifest import Score
 from service.runtime.settings import RuntimeSettings
 
 _NUM_RESAMPLES = 1000

@@ -18,7 +18,8 @@ from export.importers.opennmt import read_opennmt
 from export.importers.portable import ImportedModel, write_portable
 from export.training.checkpoint import save_checkpoint, write_atomically
 from export.training.run_folder import RunFolder
-from service.bundle import Tokenization, open_bundle
+from service.bundle.files import open_bundle
+from service.bundle.manifest import Tokenization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

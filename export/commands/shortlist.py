@@ -13,7 +13,7 @@ from export.commands.evaluate import read_pairs
 from export.corpus.lexicon import TokenPair
 from export.errors import CorpusError, SettingError
 from export.shortlist import make_shortlist
-from service.bundle import open_bundle
+from service.bundle.files import open_bundle
 from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 
 _SAMPLE: Final = 1_000

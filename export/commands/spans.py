@@ -11,7 +11,7 @@ from string import ascii_letters
 
 from export.commands.evaluate import read_pairs
 from export.graph.translation import TextModel, decode_segments, default_search
-from service.bundle import open_bundle
+from service.bundle.files import open_bundle
 from service.datatypes import SegmentResult, Translation, WarningKind
 from service.requests import ProtectedKind, ProtectionOptions, TranslationOptions, TranslationRequest
 from service.runtime.native import open_step_model

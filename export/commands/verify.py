@@ -15,7 +15,8 @@ from export.graph.translation import TextModel
 from export.graph.verify import Check, check_batching, check_quality, check_steps
 from export.importers.original import Original, check_original, open_original
 from export.model.transformer import Transformer
-from service.bundle import Bundle, file_entry, graph_tensors, open_bundle
+from service.bundle.architecture import graph_tensors
+from service.bundle.files import Bundle, file_entry, open_bundle
 from service.decoding.step_model import StepModel
 from service.errors import BundleError
 from service.runtime.onnx_model import OnnxStepModel

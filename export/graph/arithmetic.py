@@ -7,7 +7,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from export.graph.write import GraphBuilder
-from service.bundle import PROJECTION_BIAS, FloatType
+from service.bundle.architecture import PROJECTION_BIAS, FloatType
 
 FloatArray = NDArray[np.float32]
 

@@ -14,7 +14,7 @@ from export.graph.arithmetic import Arithmetic, FloatArray
 from export.graph.blocks import AttendCross, AttendSelf, NetworkWriter, PickRows
 from export.graph.write import GraphBuilder
 from export.model.config import ModelConfig
-from service.bundle import FloatType, attention_tensors
+from service.bundle.architecture import FloatType, attention_tensors
 
 _HIDDEN = -3e4
 """Added to the score of what must not be seen: its weight becomes exactly 0, and no row can become NaN. Half precision
@@ -29,7 +29,7 @@ def build_attention(
     *,
     max_target_tokens: int,
 ) -> ir.Model:
-    """Return the attention graph; its tensors are described by `service.bundle.attention_tensors`.
+    """Return the attention graph; its tensors are described by `service.bundle.architecture.attention_tensors`.
 
     What comes after a target's own tokens, or after a source's, has no influence on its weights.
     """

@@ -17,7 +17,7 @@ from export.graph.arithmetic import Arithmetic, FloatArray
 from export.graph.write import GraphBuilder
 from export.model.config import ModelConfig
 from export.model.layers import rotary_positions, sinusoidal_positions
-from service.bundle import PROJECTION_BIAS, FloatType
+from service.bundle.architecture import PROJECTION_BIAS, FloatType
 
 _PARTS = ("weight", "bias")
 

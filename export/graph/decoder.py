@@ -15,7 +15,7 @@ from export.graph.arithmetic import Arithmetic, FloatArray
 from export.graph.blocks import AttendCross, AttendSelf, NetworkWriter
 from export.graph.write import MICROSOFT, GraphBuilder
 from export.model.config import ModelConfig
-from service.bundle import FloatType, graph_tensors, layer_names
+from service.bundle.architecture import FloatType, graph_tensors, layer_names
 
 _MAX_CHUNK = 64
 """Tokens of the vocabulary whose maximum is taken before the best are looked for."""
@@ -34,7 +34,7 @@ def build_decoder(
     *,
     max_target_tokens: int,
 ) -> ir.Model:
-    """Return the graph of one decoder step; its tensors are described by `service.bundle.graph_tensors`."""
+    """Return the graph of one decoder step, with the tensors of `service.bundle.architecture.graph_tensors`."""
     graph = GraphBuilder("decoder")
     writer = _DecoderWriter(graph, config, weights, arithmetic, float_type, max_target_tokens)
     inputs = _declare_inputs(graph, config, float_type)

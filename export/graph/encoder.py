@@ -9,7 +9,7 @@ from export.graph.arithmetic import Arithmetic, FloatArray
 from export.graph.blocks import AttendSelf, NetworkWriter, PickRows
 from export.graph.write import MICROSOFT, GraphBuilder
 from export.model.config import ModelConfig
-from service.bundle import FloatType, graph_tensors, layer_names
+from service.bundle.architecture import FloatType, graph_tensors, layer_names
 
 
 def build_encoder(
@@ -20,7 +20,7 @@ def build_encoder(
     *,
     max_source_tokens: int,
 ) -> ir.Model:
-    """Return the encoder graph; its tensors are described by `service.bundle.graph_tensors`.
+    """Return the encoder graph; its tensors are described by `service.bundle.architecture.graph_tensors`.
 
     Source positions at and beyond a segment's length have no influence on those before, bit for bit.
     """

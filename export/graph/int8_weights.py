@@ -7,12 +7,11 @@ from pydantic import ValidationError
 
 from export.errors import ImportFormatError
 from export.graph.write import WeightsFile
-from service.bundle import (
+from service.bundle.architecture import Architecture, Limits
+from service.bundle.int8_weights import (
     WEIGHTS_ALIGNMENT_BYTES,
     ActivationScale,
-    Architecture,
     Int8Weights,
-    Limits,
     NetworkWeights,
     StoredTensor,
     decoder_arrays,

@@ -21,7 +21,9 @@ from export.model.transformer import Transformer
 from export.training.checkpoint import load_checkpoint, load_model
 from export.training.config import TrainingConfig
 from export.training.run_folder import RunFolder
-from service.bundle import Architecture, FloatType, GraphFiles, Int8Weights, Limits
+from service.bundle.architecture import Architecture, FloatType, Limits
+from service.bundle.int8_weights import Int8Weights
+from service.bundle.manifest import GraphFiles
 from service.text.tokenizer import SentencePieceTokenizer
 
 _AVERAGE_NAME = "average.pt"

@@ -18,7 +18,7 @@ from export.graph.arithmetic import FloatArray
 from export.graph.blocks import projection_table
 from export.graph.write import MICROSOFT, GraphBuilder
 from export.model.transformer import Transformer
-from service.bundle import PROJECTION_BIAS
+from service.bundle.architecture import PROJECTION_BIAS
 
 _WEIGHT_MAX = 127
 """Largest magnitude of a quantized weight; -128 is left out to keep the range symmetric."""

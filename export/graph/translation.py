@@ -7,7 +7,7 @@ from typing import Self
 
 from tqdm import tqdm
 
-from service.bundle import Confidence, Manifest
+from service.bundle.manifest import Confidence, Manifest
 from service.datatypes import SearchConfig, Segment, SegmentResult, StageTimings
 from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import StepModel

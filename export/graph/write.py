@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from service.bundle import WEIGHTS_ALIGNMENT_BYTES
+from service.bundle.int8_weights import WEIGHTS_ALIGNMENT_BYTES
 
 OPSET_VERSION = 24
 """First opset whose `Attention` takes 3-D inputs with padded keys, as ONNX Runtime 1.31 implements it."""

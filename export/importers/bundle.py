@@ -22,7 +22,8 @@ from export.graph.network import Network, TrainedModel
 from export.importers.portable import TokenizerDescription, TokenizerFiles, load_weights
 from export.model.config import ModelConfig
 from export.model.transformer import Transformer
-from service.bundle import MANIFEST_NAME, Bundle, Tokenization, open_bundle
+from service.bundle.files import MANIFEST_NAME, Bundle, open_bundle
+from service.bundle.manifest import Tokenization
 from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 
 _FUSED = ".fused."

@@ -23,7 +23,9 @@ from export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from export.importers.vocabulary_text import SentencePieceFiles, Vocabularies, arranged
 from export.model.config import ModelConfig
 from export.model.layers import sinusoidal_positions
-from service.bundle import MAX_FILE_BYTES, Limits, SinusoidLayout, open_file
+from service.bundle.architecture import Limits, SinusoidLayout
+from service.bundle.files import open_file
+from service.bundle.manifest import MAX_FILE_BYTES
 
 _VERSIONS: Final = range(2, 7)
 """Of the binary format."""

@@ -18,7 +18,7 @@ from export.importers.files import ForeignConfig, fields_of, float_tensors, read
 from export.importers.huggingface_text import Text
 from export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from export.model.config import ModelConfig
-from service.bundle import Limits
+from service.bundle.architecture import Limits
 
 _CHECKPOINTS: Final = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
 """Names of the file in a directory; the first that is there is read."""

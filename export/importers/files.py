@@ -21,7 +21,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from export.errors import ImportFormatError
-from service.bundle import MAX_FILE_BYTES, open_file, read_file
+from service.bundle.files import open_file, read_file
+from service.bundle.manifest import MAX_FILE_BYTES
 
 _MAX_PLAIN_BYTES: Final = 256 << 20
 """Of a file that is read whole: configurations, vocabularies, SentencePiece models."""

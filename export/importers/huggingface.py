@@ -24,7 +24,7 @@ from export.importers.huggingface_text import (
 )
 from export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from export.model.config import ModelConfig
-from service.bundle import Limits
+from service.bundle.architecture import Limits
 
 _ACTIVATIONS: Final = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}
 

@@ -12,7 +12,7 @@ from export.errors import ImportFormatError
 from export.importers.files import ForeignConfig, read_json, read_plain
 from export.importers.language_tags import bcp47_tags
 from export.importers.portable import TokenizerDescription, TokenizerFiles
-from service.bundle import Languages, TargetTokens
+from service.bundle.manifest import Languages, TargetTokens
 
 Pieces = tuple[str | None, ...]
 """The spelling of each token by its id; None: no text has it."""

@@ -19,7 +19,7 @@ from export.importers.huggingface_text import Text
 from export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from export.model.config import ModelConfig
 from export.model.layers import sinusoidal_positions
-from service.bundle import Limits
+from service.bundle.architecture import Limits
 
 _CHECKPOINT: Final = "best.ckpt"
 

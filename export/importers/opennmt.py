@@ -17,7 +17,7 @@ from export.importers.files import ForeignConfig, fields_of, float_tensors, read
 from export.importers.huggingface_text import Text
 from export.importers.portable import MAX_TOKENS, ImportedModel
 from export.importers.vocabulary_text import SentencePieceFiles, Vocabularies
-from service.bundle import Limits
+from service.bundle.architecture import Limits
 
 _ACTIVATIONS: Final = {"relu": 0, "gelu": 3, "silu": 2}
 """By `pos_ffn_activation_fn`, as CTranslate2 numbers them; silu has a gate."""

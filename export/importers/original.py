@@ -18,7 +18,7 @@ from export.graph.translation import TextModel
 from export.graph.verify import LOG_PROB_TOLERANCE, Check, score_exported
 from export.importers.ctranslate2 import SpecialTokens, read_vocabularies
 from export.importers.files import read_json
-from service.bundle import Bundle
+from service.bundle.files import Bundle
 from service.datatypes import SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import StepModel

@@ -3,10 +3,10 @@
 A directory with
 
 - `config.json`: `{"format": 1, "model": {...}, "limits": {...}}`, the fields of `ModelConfig` and of
-  `service.bundle.Limits`, those without a default at least;
+  `service.bundle.architecture.Limits`, those without a default at least;
 - `model.safetensors`: the tensors of our `Transformer`, by the names of its state dict, in F32, F16 or BF16;
 - `tokenizer.json`: `model`, the file name of the SentencePiece model of targets, and whatever is not the default in
-  `service.bundle.Tokenization`; the files that it names lie beside it.
+  `service.bundle.manifest.Tokenization`; the files that it names lie beside it.
 
 What a reader does not know is an error, as is a tensor too many, one too few, or one of another shape.
 """
@@ -26,7 +26,8 @@ from export.errors import ImportFormatError, RunFolderError
 from export.importers.files import read_json, read_plain, read_tensors
 from export.model.config import ModelConfig
 from export.model.transformer import Transformer
-from service.bundle import Architecture, Limits, PlainName, SpecialIds, Tokenization
+from service.bundle.architecture import Architecture, Limits
+from service.bundle.manifest import PlainName, SpecialIds, Tokenization
 from service.text.tokenizer import SentencePieceTokenizer
 
 WEIGHTS_NAME = "model.safetensors"

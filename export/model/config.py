@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from export.errors import SettingError
-from service.bundle import Activation, DerivedSizes, NormKind, Positions, SinusoidLayout, TiedEmbeddings
+from service.bundle.architecture import Activation, DerivedSizes, NormKind, Positions, SinusoidLayout, TiedEmbeddings
 
 _SIZES = ("vocabulary_size", "d_model", "num_heads", "ffn_size", "num_encoder_layers", "num_decoder_layers")
 _OPTIONAL_SIZES = ("head_dim", "num_kv_heads", "max_positions", "source_vocabulary_size")
@@ -19,7 +19,8 @@ DROPOUTS = ("dropout", "attention_dropout")
 class ModelConfig(DerivedSizes):
     """Hyper-parameters that fix every tensor of a model and what is computed with it, and its dropouts.
 
-    The defaults of what has one are the network of the paper; a bundle's `service.bundle.Architecture` says the same.
+    The defaults of what has one are the network of the paper; `service.bundle.architecture.Architecture` says the same
+    in a bundle.
     """
 
     vocabulary_size: int

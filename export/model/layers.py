@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from export.model.config import ModelConfig
-from service.bundle import Activation, SinusoidLayout
+from service.bundle.architecture import Activation, SinusoidLayout
 
 _LEVELS = 256
 """Values of the random byte drawn for each element."""

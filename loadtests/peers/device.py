@@ -27,7 +27,7 @@ from loadtests.peers.systems import (
     open_system,
 )
 from loadtests.report import figures_line
-from service.bundle import Architecture
+from service.bundle.architecture import Architecture
 from service.decoding.step_model import StepModel
 from service.runtime.native import open_step_model
 from service.runtime.settings import RuntimeSettings

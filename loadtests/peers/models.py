@@ -22,7 +22,9 @@ from export.importers.bundle import read_network
 from export.model.config import PRESETS
 from export.model.transformer import Transformer
 from loadtests.peers.systems import Device, ModelFiles
-from service.bundle import Limits, Provenance, open_bundle
+from service.bundle.architecture import Limits
+from service.bundle.files import open_bundle
+from service.bundle.manifest import Provenance
 
 MODELS: Final = ("base", "shipped")
 """Transformer-base with random weights, and the model that ships."""

@@ -36,7 +36,7 @@ from loadtests.peers.systems import (
     add_gpu,
 )
 from service.api import messages, status
-from service.bundle import Bundle
+from service.bundle.files import Bundle
 from service.datatypes import Hypothesis, SegmentResult, StageTimings, TranslationResult
 from service.errors import DragomanError, EngineError, ModelNotFoundError, OverloadedError, UnsupportedFieldError
 from service.requests import TranslationOptions, TranslationRequest

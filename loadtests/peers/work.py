@@ -19,7 +19,7 @@ from loadtests.peers.models import BASE_VOCABULARY_SIZE, FIRST_ORDINARY_ID, MODE
 from loadtests.peers.systems import SearchOptions, TokenIds, Work
 from loadtests.texts import BUILT_IN, DATA_VARIABLE, Profile
 from loadtests.workload import Workload
-from service.bundle import Bundle
+from service.bundle.files import Bundle
 from service.datatypes import Span
 from service.text.pipeline import EXTRA_TARGET_TOKENS
 from service.text.segmentation import iterate_sentences

@@ -15,7 +15,7 @@ from google.protobuf import duration_pb2
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
 from service import datatypes, requests
-from service.bundle import Manifest
+from service.bundle.manifest import Manifest
 from service.errors import InvalidFieldError
 from service.models.glossaries import Glossary
 from service.models.model import ModelState, ModelStatus

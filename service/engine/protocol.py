@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from service.bundle import CheckedFile
+from service.bundle.files import CheckedFile
 from service.datatypes import GuardReport, Hypothesis, SamplingConfig, SearchConfig, Segment
 from service.decoding.guard import EndedSegment
 from service.decoding.running_batch import BatchLoad

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
 
-from service.bundle import read_file
+from service.bundle.files import read_file
 from service.errors import ConfigError, GlossaryNotFoundError, InvalidFieldError
 from service.models.model import is_plain_name, language_lookup
 from service.models.serving import fingerprint

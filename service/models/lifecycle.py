@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from service.bundle import Bundle, open_bundle
+from service.bundle.files import Bundle, open_bundle
 from service.errors import DragomanError, DrainingError, ModelStateError
 from service.models.model import LoadedModel, ModelEngine, ModelMetrics, ModelParts, ModelState
 from service.models.registry import Entry, ModelRegistry, VersionPolicy

@@ -8,7 +8,7 @@ from typing import Protocol, Self
 
 from prometheus_client import Gauge
 
-from service.bundle import Confidence, Manifest
+from service.bundle.manifest import Confidence, Manifest
 from service.datatypes import Segment, SegmentResult
 from service.errors import InvalidFieldError
 from service.telemetry.metrics import Metrics

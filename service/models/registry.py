@@ -6,7 +6,7 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Self
 
-from service.bundle import Languages, Manifest
+from service.bundle.manifest import Languages, Manifest
 from service.errors import DragomanError, DrainingError, ModelNotFoundError, ModelStateError, StartingError
 from service.models.model import (
     LanguageGroup,

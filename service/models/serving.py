@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from service.bundle import MANIFEST_NAME, Bundle, Manifest, load_manifest, open_bundle, read_file
+from service.bundle.files import MANIFEST_NAME, Bundle, load_manifest, open_bundle, read_file
+from service.bundle.manifest import Manifest
 from service.errors import BundleError, ConfigError
 from service.models.model import MAX_LABEL_CHARACTERS, MAX_LABELS, is_label, is_plain_name
 from service.toml import MAX_BYTES, parse_toml

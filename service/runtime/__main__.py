@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import Any
 
-from service.bundle import open_bundle
+from service.bundle.files import open_bundle
 from service.engine.core import EngineCore
 from service.engine.protocol import LoadCommand, Loaded, LoadFailed, format_digest
 from service.errors import DragomanError, EngineError

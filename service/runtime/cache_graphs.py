@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from service.bundle import FloatType
+from service.bundle.architecture import FloatType
 
 HIDDEN: Final = -3e4
 """Added to the attention score of a slot that a row does not see: its weight becomes exactly 0, where -inf could give

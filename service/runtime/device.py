@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import DTypeLike, NDArray
 
-from service.bundle import FloatType
+from service.bundle.architecture import FloatType
 from service.runtime.cache_graphs import advance_graph, write_graph, zeros_graph
 from service.runtime.cuda_graphs import DEVICE_USE
 from service.runtime.settings import Device

@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from service.bundle import layer_names
+from service.bundle.architecture import layer_names
 from service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
 from service.runtime.cuda_graphs import GraphCaptures, StepGraph
 from service.runtime.device import BoundGraph, DeviceArray, DeviceMemory, DeviceSource, HostArray

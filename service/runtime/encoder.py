@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bundle import Manifest, layer_names
+from service.bundle.architecture import layer_names
+from service.bundle.manifest import Manifest
 from service.decoding.step_model import EncodedSource, IntArray, ModelLimits, VocabularySpec
 from service.runtime.device import DeviceMemory, DeviceSource
 from service.runtime.session import Sessions

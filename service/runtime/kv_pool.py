@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bundle import FloatType
+from service.bundle.architecture import FloatType
 from service.decoding.step_model import BoolArray, IntArray
 
 LENGTH_BUCKET = 32

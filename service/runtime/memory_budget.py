@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from service.bundle import Architecture, FloatType, Limits
+from service.bundle.architecture import Architecture, FloatType, Limits
 from service.engine.protocol import CacheMemory
 from service.runtime.device_batch import KEPT_LENGTHS
 from service.runtime.kv_pool import LENGTH_BUCKET, round_up

@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bundle import MAX_FILE_BYTES, Bundle, NetworkWeights, layer_names, read_file
+from service.bundle.architecture import layer_names
+from service.bundle.files import Bundle, read_file
+from service.bundle.int8_weights import NetworkWeights
+from service.bundle.manifest import MAX_FILE_BYTES
 from service.decoding.beam_search import RankedStep
 from service.decoding.beam_state import BeamState, Continuations
 from service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput

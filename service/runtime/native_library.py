@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bundle import PROJECTION_BIAS, Activation, ActivationScale, Architecture, projection_path
+from service.bundle.architecture import PROJECTION_BIAS, Activation, Architecture
+from service.bundle.int8_weights import ActivationScale, projection_path
 from service.decoding.step_model import EncodedSource
 from service.errors import EngineError
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from service.bundle import Bundle, layer_names
+from service.bundle.architecture import layer_names
+from service.bundle.files import Bundle
 from service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
 from service.runtime.device_batch import DeviceStepBatch
 from service.runtime.encoder import EncodingModel

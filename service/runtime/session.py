@@ -13,7 +13,9 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from service.bundle import MAX_FILE_BYTES, Bundle, FloatType, GraphTensors, layer_names, read_file
+from service.bundle.architecture import FloatType, GraphTensors, layer_names
+from service.bundle.files import Bundle, read_file
+from service.bundle.manifest import MAX_FILE_BYTES
 from service.decoding.step_model import FloatArray
 from service.errors import BundleError, ConfigError
 from service.runtime.cuda_graphs import GraphCaptures

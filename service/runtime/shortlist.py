@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bundle import Bundle, read_file
+from service.bundle.files import Bundle, read_file
 from service.errors import BundleError
 
 SIZE_STEP: Final = 64

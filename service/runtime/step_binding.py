@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from service.bundle import FloatType
+from service.bundle.architecture import FloatType
 from service.decoding.step_model import BoolArray, IntArray, StepOutput
 from service.runtime.cache_graphs import HIDDEN
 

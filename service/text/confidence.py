@@ -7,7 +7,7 @@ computed costs no run of the network and does not depend on what else the caller
 import math
 from collections.abc import Sequence
 
-from service.bundle import Confidence, ConfidenceWeights
+from service.bundle.manifest import Confidence, ConfidenceWeights
 
 FEATURES: tuple[str, ...] = tuple(ConfidenceWeights.model_fields)
 """Names, in the order of the values."""

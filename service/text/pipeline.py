@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from service.bundle import Confidence
+from service.bundle.manifest import Confidence
 from service.datatypes import (
     AlignmentLink,
     CrossAttention,

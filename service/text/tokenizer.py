@@ -9,7 +9,8 @@ from typing import Any, Final, Self
 from pydantic import TypeAdapter, ValidationError
 from sentencepiece import SentencePieceProcessor
 
-from service.bundle import Bundle, SpecialIds, Tokenization, read_file
+from service.bundle.files import Bundle, read_file
+from service.bundle.manifest import SpecialIds, Tokenization
 from service.errors import BundleError
 from service.text.byte_level_bpe import ByteLevelBpe
 
@@ -127,7 +128,7 @@ class SentencePieceTokenizer:
 
         Args:
             model_file: of targets, and of sources unless they have their own.
-            tokenization: see `service.bundle.Tokenization`.
+            tokenization: see `service.bundle.manifest.Tokenization`.
             special_ids: needed if tokens have other ids than SentencePiece's, whose special ids they are else.
 
         Raises:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from service.api import messages, status
 from service.api.tokens import KeySet, key_set
-from service.bundle import open_bundle
+from service.bundle.files import open_bundle
 from service.datatypes import Span
 from service.errors import ConfigError, RequestError, UnauthenticatedError
 from service.requests import TranslationRequest

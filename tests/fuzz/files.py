@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from service.api.callers import Caller, Permission, new_key, parse_callers, store
-from service.bundle import MANIFEST_NAME, Bundle, Manifest, load_manifest
+from service.bundle.files import MANIFEST_NAME, Bundle, load_manifest
+from service.bundle.manifest import Manifest
 from service.cli.probe import own_server
 from service.config import Settings, load_settings, setting_fields, settings_of_model
 from service.errors import BundleError, ConfigError

@@ -17,7 +17,7 @@ from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry
 
 from service.app import App, Ports
-from service.bundle import Bundle
+from service.bundle.files import Bundle
 from service.config import Settings, load_settings, settings_of_model
 from service.decoding.step_model import StepModel
 from service.engine.client import EngineClient

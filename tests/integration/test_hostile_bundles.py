@@ -10,7 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from service.bundle import MANIFEST_NAME, MAX_FILE_BYTES, file_entry
+from service.bundle.files import MANIFEST_NAME, file_entry
+from service.bundle.manifest import MAX_FILE_BYTES
 from tests.integration.real_process import START_S, STOP_S, get, process, wait_for_sample
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 
-from service.bundle import MANIFEST_NAME
+from service.bundle.files import MANIFEST_NAME
 from service.models.serving import SERVING_NAME
 from tests.integration.running_server import RunningServer, refusal, running_server, until
 from tests.tiny_bundle import build_tiny_bundle

@@ -14,7 +14,7 @@ from dragoman.v1 import translation_pb2 as pb
 from export.__main__ import main
 from export.importers.original import HuggingFaceOriginal, open_original
 from service.__main__ import main as dragoman
-from service.bundle import open_bundle
+from service.bundle.files import open_bundle
 from service.datatypes import SearchConfig
 from service.text.tokenizer import open_tokenizer
 from tests.ctranslate2_models import save_spec

@@ -6,7 +6,7 @@ import pytest
 
 from export.__main__ import main
 from export.graph.translation import TextModel, translate_texts
-from service.bundle import open_bundle
+from service.bundle.files import open_bundle
 from service.runtime.native import open_step_model
 from service.runtime.settings import RuntimeSettings
 from service.text.tokenizer import open_tokenizer

@@ -10,7 +10,7 @@ from dragoman.enums import TextFormat
 from dragoman.requests import DecodingOptions, Term
 from dragoman.results import Translation
 
-from service.bundle import open_bundle
+from service.bundle.files import open_bundle
 from service.cli.demo import ServerProcess
 
 BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "en-de" / "1"

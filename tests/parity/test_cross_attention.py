@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from export.model.transformer import Transformer
-from service.bundle import Bundle
+from service.bundle.files import Bundle
 from service.decoding.step_model import FloatArray, StepModel
 from service.errors import BundleError
 from service.runtime.onnx_model import OnnxStepModel

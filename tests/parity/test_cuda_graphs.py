@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from service.bundle import Bundle
+from service.bundle.files import Bundle
 from service.errors import BundleError
 from service.runtime.cuda_graphs import DeviceUse
 from service.runtime.kv_pool import LENGTH_BUCKET

@@ -9,7 +9,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from service.bundle import Bundle, FloatType
+from service.bundle.architecture import FloatType
+from service.bundle.files import Bundle
 from service.datatypes import Hypothesis, SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import StepBatch, StepModel

@@ -12,7 +12,7 @@ from export.__main__ import main
 from export.graph.mixed import ProductKind
 from export.graph.verify import Check
 from export.importers.bundle import read_ranges
-from service.bundle import file_entry, load_manifest, open_bundle
+from service.bundle.files import file_entry, load_manifest, open_bundle
 from tests.tiny_bundle import SENTENCES, tiny_model, tiny_vocabulary
 
 

@@ -14,7 +14,8 @@ import torch
 from export.graph.mixed import ProductKind
 from export.graph.verify import score_at_once, score_cached, score_exported
 from export.model.transformer import Transformer
-from service.bundle import Bundle, layer_names
+from service.bundle.architecture import layer_names
+from service.bundle.files import Bundle
 from service.decoding.step_model import FloatArray, IntArray, StepModel
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings

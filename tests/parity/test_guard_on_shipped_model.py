@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.bundle import open_bundle
+from service.bundle.files import open_bundle
 from service.datatypes import DefectKind, GuardReport, SearchConfig, Segment
 from service.decoding.guard import EndedSegment, Verdict, judge
 from service.decoding.running_batch import RunningBatch

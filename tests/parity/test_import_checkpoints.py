@@ -16,7 +16,7 @@ from torch import Tensor
 from export.__main__ import main
 from export.graph.verify import score_at_once, score_exported
 from export.importers.portable import PortableModel, load_weights
-from service.bundle import open_bundle
+from service.bundle.files import open_bundle
 from service.datatypes import SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
 from service.runtime.onnx_model import OnnxStepModel

@@ -13,7 +13,7 @@ from export.__main__ import main
 from export.corpus.reader import Pair
 from export.graph.translation import TextModel
 from export.importers.original import CTranslate2Original, check_original, open_original, search_exported
-from service.bundle import open_bundle
+from service.bundle.files import open_bundle
 from service.datatypes import SearchConfig
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings

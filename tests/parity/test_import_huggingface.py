@@ -13,7 +13,7 @@ from export.__main__ import main
 from export.graph.verify import score_at_once, score_exported
 from export.importers.original import HuggingFaceOriginal
 from export.importers.portable import PortableModel
-from service.bundle import Bundle, open_bundle
+from service.bundle.files import Bundle, open_bundle
 from service.datatypes import SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
 from service.runtime.onnx_model import OnnxStepModel

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from service.bundle import Architecture, Bundle, open_bundle
+from service.bundle.architecture import Architecture
+from service.bundle.files import Bundle, open_bundle
 from service.errors import EngineError
 from service.runtime.native import NativeStepModel, open_step_model
 from service.runtime.native_library import Library, NativeNetwork

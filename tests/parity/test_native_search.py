@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from service.bundle import open_bundle
+from service.bundle.files import open_bundle
 from service.datatypes import Hypothesis, SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
 from service.errors import ConfigError

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from service.bundle import Bundle
+from service.bundle.files import Bundle
 from service.datatypes import Hypothesis, SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import EncodedSource, IntArray, StepModel

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.bundle import open_bundle
+from service.bundle.files import open_bundle
 from service.datatypes import Hypothesis, SamplingConfig, SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
 from service.runtime.onnx_model import OnnxStepModel

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from export.bundle import add_shortlist
-from service.bundle import open_bundle
+from service.bundle.files import open_bundle
 from service.datatypes import Hypothesis, SamplingConfig, Segment
 from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import StepModel

@@ -14,7 +14,8 @@ import torch
 from export.graph.verify import score_at_once, score_cached, score_exported
 from export.importers.bundle import read_network
 from export.model.transformer import Transformer
-from service.bundle import Architecture, Bundle
+from service.bundle.architecture import Architecture
+from service.bundle.files import Bundle
 from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import EncodedSource, FloatArray, IntArray, ModelLimits, StepModel, StepOutput
 from service.errors import ConfigError

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from service import datatypes, requests
 from service.api import messages
-from service.bundle import Limits, Manifest
+from service.bundle.architecture import Limits
+from service.bundle.manifest import Manifest
 from service.errors import InvalidFieldError, RequestError
 from service.models.model import LanguageGroup, ModelState, ModelStatus
 from service.translate.options import TranslationLimits

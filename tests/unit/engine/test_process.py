@@ -12,7 +12,7 @@ import psutil
 import pytest
 from prometheus_client import CollectorRegistry
 
-from service.bundle import Bundle
+from service.bundle.files import Bundle
 from service.decoding.step_model import StepModel
 from service.engine.process import DecodingProcess, LoadLimits, ProcessCore
 from service.engine.protocol import LoadCommand, Loaded

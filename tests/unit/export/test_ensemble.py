@@ -11,7 +11,7 @@ from export.ensemble import Ensemble, open_text_model
 from export.errors import ExportError, SettingError
 from export.graph.translation import translate_texts
 from export.training.checkpoint import save_checkpoint
-from service.bundle import open_bundle
+from service.bundle.files import open_bundle
 from service.decoding.step_model import StepBatch
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings

@@ -10,7 +10,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from service.bundle import MANIFEST_NAME, Bundle, Manifest, file_entry, graph_tensors
+from service.bundle.architecture import graph_tensors
+from service.bundle.files import MANIFEST_NAME, Bundle, file_entry
+from service.bundle.manifest import Manifest
 from service.datatypes import SearchConfig, Segment, SegmentResult
 from service.models.lifecycle import ModelLoader
 from service.models.model import LoadedModel, ModelEngine, ModelParts

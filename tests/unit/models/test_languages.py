@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.bundle import Languages, TargetTokens
+from service.bundle.manifest import Languages, TargetTokens
 from service.errors import ModelNotFoundError
 from service.models.model import LanguageGroup
 from service.models.registry import language_groups

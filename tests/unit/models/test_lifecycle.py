@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from service.bundle import Bundle
+from service.bundle.files import Bundle
 from service.errors import (
     DrainingError,
     EngineError,

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from service.bundle import MANIFEST_NAME, Bundle
+from service.bundle.files import MANIFEST_NAME, Bundle
 from service.engine.client import EngineClient
 from service.engine.core import EngineCore
 from service.engine.settings import SchedulingSettings

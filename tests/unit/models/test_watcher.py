@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from service.bundle import MANIFEST_NAME, Bundle
+from service.bundle.files import MANIFEST_NAME, Bundle
 from service.errors import ConfigError, ModelNotFoundError, ModelStateError
 from service.models.model import ModelParts
 from service.models.repository import ModelRepository

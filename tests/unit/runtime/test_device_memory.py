@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from service.bundle import FloatType
+from service.bundle.architecture import FloatType
 from service.runtime.cache_graphs import HIDDEN, advance_graph, write_graph, zeros_graph
 from service.runtime.device import CopyCounter, DeviceArray, HostArray, Operation, PinnedMemory, pinned_memory
 from tests.device_stand_in import FakeCudart, StandInMemory, read

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.bundle import FloatType
+from service.bundle.architecture import FloatType
 from service.decoding.step_model import IntArray
 from service.runtime.kv_pool import LENGTH_BUCKET, SegmentBuffers, SlotTable, round_up
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.app import scheduling_on
-from service.bundle import Bundle
+from service.bundle.files import Bundle
 from service.config import Settings
 from service.engine.protocol import CacheMemory, Loaded
 from service.runtime.device_batch import KEPT_LENGTHS

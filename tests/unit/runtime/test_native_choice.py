@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.bundle import Bundle, open_bundle
+from service.bundle.files import Bundle, open_bundle
 from service.errors import BundleError, ConfigError
 from service.runtime import native_library
 from service.runtime.native import FAST_SETS, NativeStepModel, open_step_model

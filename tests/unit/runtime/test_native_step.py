@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.bundle import ActivationScale
+from service.bundle.int8_weights import ActivationScale
 from service.errors import EngineError
 from service.runtime.native_library import Library, NativeNetwork, _Shape
 from tests.reference_step import (

@@ -3,7 +3,8 @@ import gc
 import numpy as np
 import pytest
 
-from service.bundle import Bundle, FloatType
+from service.bundle.architecture import FloatType
+from service.bundle.files import Bundle
 from service.runtime.kv_pool import LENGTH_BUCKET, SEGMENT_BUCKET
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import Placement, RuntimeSettings

@@ -10,7 +10,9 @@ import pytest
 from onnx import TensorProto, helper
 from pydantic import ValidationError
 
-from service.bundle import Bundle, GraphFiles, GraphTensors
+from service.bundle.architecture import GraphTensors
+from service.bundle.files import Bundle
+from service.bundle.manifest import GraphFiles
 from service.errors import BundleError
 from service.runtime.session import (
     CrossAttention,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from export.bundle import add_shortlist
-from service.bundle import MANIFEST_NAME, file_entry, open_bundle
+from service.bundle.files import MANIFEST_NAME, file_entry, open_bundle
 from service.errors import BundleError
 from service.runtime.shortlist import SIZE_STEP, Shortlist, open_shortlist
 from tests.tiny_bundle import build_tiny_bundle

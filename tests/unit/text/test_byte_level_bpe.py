@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from service.bundle import SpecialIds, Tokenization
+from service.bundle.manifest import SpecialIds, Tokenization
 from service.errors import BundleError
 from service.text.byte_level_bpe import ByteLevelBpe
 from service.text.tokenizer import SentencePieceTokenizer

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from service.bundle import Confidence, ConfidenceWeights
+from service.bundle.manifest import Confidence, ConfidenceWeights
 from service.datatypes import Defect, DefectKind, GuardReport, SearchConfig
 from service.requests import TranslationOptions, TranslationRequest
 from service.text.confidence import FEATURES, features, probability

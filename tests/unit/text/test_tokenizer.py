@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-from service.bundle import Architecture, Bundle, Languages, Manifest, SpecialIds, TargetTokens, Tokenization
+from service.bundle.architecture import Architecture
+from service.bundle.files import Bundle
+from service.bundle.manifest import Languages, Manifest, SpecialIds, TargetTokens, Tokenization
 from service.errors import BundleError
 from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 

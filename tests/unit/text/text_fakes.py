@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bundle import Confidence, GraphFiles, Manifest
+from service.bundle.manifest import Confidence, GraphFiles, Manifest
 from service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
 from service.engine.forecast import most_work
 from service.requests import RequestContext

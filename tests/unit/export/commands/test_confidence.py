@@ -7,7 +7,7 @@ from export.__main__ import main
 from export.commands.confidence import area_under_curve, fit_logistic, reliability
 from export.ensemble import open_text_model
 from export.graph.translation import translate_texts
-from service.bundle import load_manifest, open_bundle
+from service.bundle.files import load_manifest, open_bundle
 from service.runtime.settings import RuntimeSettings
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 

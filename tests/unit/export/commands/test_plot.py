@@ -14,7 +14,7 @@ from export.model.transformer import Transformer
 from export.training.checkpoint import save_checkpoint
 from export.training.config import TrainingConfig
 from export.training.run_folder import RunFolder
-from service.bundle import open_bundle
+from service.bundle.files import open_bundle
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from export.__main__ import main
-from service.bundle import load_manifest, open_bundle
+from service.bundle.files import load_manifest, open_bundle
 from service.runtime.shortlist import open_shortlist
 from service.text.tokenizer import open_tokenizer
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle

@@ -6,7 +6,7 @@ import pytest
 
 from export.__main__ import main
 from export.graph.mixed import ProductKind
-from service.bundle import MANIFEST_NAME, Bundle, file_entry, load_manifest, open_bundle
+from service.bundle.files import MANIFEST_NAME, Bundle, file_entry, load_manifest, open_bundle
 from tests.tiny_bundle import build_tiny_bundle
 
 

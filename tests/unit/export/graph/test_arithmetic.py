@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from export.graph.arithmetic import Float16
 from export.graph.network import ARITHMETICS, FLOAT_TYPES, Network, write_graphs
 from export.graph.write import GraphBuilder, save_model
-from service.bundle import Limits
+from service.bundle.architecture import Limits
 from tests.tiny_bundle import tiny_model
 
 _TABLE = np.random.default_rng(1).standard_normal((6, 4)).astype(np.float32)

@@ -11,7 +11,8 @@ from export.errors import ImportFormatError
 from export.graph.int8_weights import describe_weights, int8_scales
 from export.graph.mixed import ProductKind
 from export.graph.write import WeightsFile
-from service.bundle import Bundle, Int8Weights, NetworkWeights, StoredTensor, open_bundle
+from service.bundle.files import Bundle, open_bundle
+from service.bundle.int8_weights import Int8Weights, NetworkWeights, StoredTensor
 from tests.tiny_bundle import build_tiny_bundle
 
 _PARTS = ("encoder", "decoder")

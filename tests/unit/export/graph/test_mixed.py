@@ -6,7 +6,7 @@ import pytest
 
 from export.graph.mixed import ProductKind
 from export.graph.network import Network, write_graphs
-from service.bundle import Limits
+from service.bundle.architecture import Limits
 from tests.tiny_bundle import tiny_model
 
 _NUM_PRODUCTS = {"encoder": 9, "decoder": 13}

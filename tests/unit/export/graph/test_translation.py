@@ -2,7 +2,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from export.graph.translation import TextModel, default_search, translate_texts
-from service.bundle import open_bundle
+from service.bundle.files import open_bundle
 from service.requests import TranslationOptions
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings

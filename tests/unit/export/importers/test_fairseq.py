@@ -10,7 +10,7 @@ from sentencepiece import SentencePieceProcessor
 
 from export.errors import ImportFormatError
 from export.importers.fairseq import read_fairseq
-from service.bundle import SpecialIds
+from service.bundle.manifest import SpecialIds
 from service.text.tokenizer import SentencePieceTokenizer
 from tests.foreign_checkpoints import FAIRSEQ, save_fairseq
 from tests.foreign_models import SOURCES, pieces, trained

@@ -10,7 +10,7 @@ from sentencepiece import SentencePieceProcessor
 
 from export.errors import ImportFormatError
 from export.importers.joeynmt import read_joeynmt
-from service.bundle import SpecialIds
+from service.bundle.manifest import SpecialIds
 from service.text.tokenizer import SentencePieceTokenizer
 from tests.foreign_checkpoints import JOEYNMT, LEFT_OUT, save_joeynmt
 from tests.foreign_models import SOURCES

@@ -7,7 +7,7 @@ import pytest
 from export.graph.mixed import ProductKind
 from export.graph.network import Network, write_graphs
 from export.importers.bundle import read_network, read_ranges
-from service.bundle import FloatType
+from service.bundle.architecture import FloatType
 from tests.tiny_bundle import build_tiny_bundle, tiny_model, tiny_vocabulary
 
 

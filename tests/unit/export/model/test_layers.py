@@ -14,7 +14,7 @@ from export.model.layers import (
     scaled_dot_product_attention,
     sinusoidal_positions,
 )
-from service.bundle import Activation
+from service.bundle.architecture import Activation
 
 NUMBERS = 1_000_000
 FOUR_SIGMA = 4 * (0.1 * 0.9 / NUMBERS) ** 0.5

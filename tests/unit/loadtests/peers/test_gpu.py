@@ -13,7 +13,7 @@ from loadtests.peers.__main__ import main
 from loadtests.peers.device import step_bytes
 from loadtests.peers.gpu import Done, Stage
 from loadtests.peers.systems import Device
-from service.bundle import Architecture
+from service.bundle.architecture import Architecture
 
 
 def _python(program: str) -> str:

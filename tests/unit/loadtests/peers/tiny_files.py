@@ -6,7 +6,7 @@ from typing import Literal
 from export.graph.network import Network
 from loadtests.peers.models import write_model
 from loadtests.peers.systems import ModelFiles
-from service.bundle import Limits
+from service.bundle.architecture import Limits
 from tests.tiny_bundle import tiny_model, tiny_vocabulary
 
 
