@@ -4,6 +4,7 @@ import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -148,10 +149,11 @@ class Vocabulary:
 
         With a unigram vocabulary a segmentation is drawn with its probability to the power of `alpha`, so that less is
         more random (Kudo 2018, arXiv:1804.10959); with BPE each merge is left out with probability `alpha` (Provilkov
-        et al. 2020, arXiv:1910.13267).
+        et al. 2020, arXiv:1910.13267). A text of which a reserved piece would come apart, as SentencePiece may let it,
+        has its most likely pieces instead.
         """
         sentencepiece.set_random_generator_seed(seed)
-        return self._processor.encode(  # type: ignore[no-any-return]
+        drawn = self._processor.encode(
             list(texts),
             add_eos=True,
             enable_sampling=True,
@@ -159,8 +161,15 @@ class Vocabulary:
             nbest_size=-1,
             num_threads=1,  # with several, which of them takes a text would decide its pieces
         )
+        reserved_ids = frozenset(map(self._processor.PieceToId, self.reserved))
+        with_reserved = [i for i, text in enumerate(texts) if any(piece in text for piece in self.reserved)]
+        for i, whole in zip(with_reserved, self.encode([texts[i] for i in with_reserved]), strict=True):
+            found, expected = ([token for token in ids if token in reserved_ids] for ids in (drawn[i], whole))
+            if found != expected:
+                drawn[i] = whole
+        return drawn  # type: ignore[no-any-return]
 
-    @property
+    @cached_property
     def reserved(self) -> tuple[str, ...]:
         """Pieces that no text but their own spelling has, in order; see `VocabularyConfig.reserved`."""
         model = self._parsed()

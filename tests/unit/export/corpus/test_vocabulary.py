@@ -56,7 +56,7 @@ def test_reserved_pieces_are_whole_whatever_the_text_and_nothing_else_becomes_th
     sentences = (side for pair in make_pairs(200) for side in pair)
     vocabulary = train_vocabulary(sentences, VocabularyConfig(size=320, reserved=("⟦1⟧", "⟦12⟧")))
 
-    drawn = [vocabulary.encode(["a ⟦12⟧-cat"])[0], *vocabulary.encode_sampled(["a ⟦12⟧-cat"] * 9, alpha=0.1, seed=1)]
+    drawn = [vocabulary.encode(["a ⟦12⟧-cat"])[0], *vocabulary.encode_sampled(["a ⟦12⟧-cat"] * 99, alpha=0.01, seed=1)]
 
     assert vocabulary.reserved == ("⟦1⟧", "⟦12⟧")
     assert {ids.count(vocabulary.encode(["⟦12⟧"])[0][-2]) for ids in drawn} == {1}
