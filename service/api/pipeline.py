@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -89,6 +90,8 @@ class RequestPipeline:
     ) -> _Response | _Failed:
         """Admit, answer, count and log a call or a request of a stream; the figures are complete afterwards.
 
+        The log line follows as soon as the event loop is free: writing it takes as long as a step of the decoder.
+
         Whatever `respond` raises, and whatever keeps it from being called, `on_failure` makes the response of.
 
         Args:
@@ -162,10 +165,9 @@ class RequestPipeline:
             "response_bytes": call.response_bytes,
         }
         if call.status == _OK or self._failure_lines.allows(call.failure.get("reason", call.status)):
-            log.info(
-                "stream" if call.is_stream else "request",
-                extra={**facts, **call.access_record.log_fields(), **call.failure},
-            )
+            event = "stream" if call.is_stream else "request"
+            extra = {**facts, **call.access_record.log_fields(), **call.failure}
+            asyncio.get_running_loop().call_soon(partial(log.info, event, extra=extra))  # the answer goes first
         failure = {f"mt.{name}": value for name, value in call.failure.items()}
         attributes = {"mt.request_id": call.request_id, **call.access_record.span_attributes(), **failure}
         call.trace.end(status=call.status, attributes=attributes)

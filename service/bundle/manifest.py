@@ -262,6 +262,11 @@ class ConfidenceWeights(Section):
     defect: _Weight
     """1 if the repetition guard found something or the translation was cut off, else 0."""
 
+    @cached_property
+    def in_order(self) -> tuple[float, ...]:
+        """All of them, in the order above."""
+        return tuple(getattr(self, name) for name in type(self).model_fields)
+
 
 class Confidence(Section):
     """How likely a sentence is translated well: the logistic function of bias and weighted features."""

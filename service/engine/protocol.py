@@ -247,7 +247,7 @@ def _restored(kind: type[Any], values: tuple[Any, ...]) -> Any:
 
 
 def _pickle_as_tuple(kind: type[Any]) -> None:
-    """Pickle frozen messages as tuples; by the methods of `dataclass` it takes half as long again."""
+    """Pickle messages as tuples; by the methods of `dataclass` it takes half as long again."""
     names = [one.name for one in dataclasses.fields(kind)]
     values_of = attrgetter(*names)
     _SETTERS[kind] = [vars(kind)[name].__set__ for name in names]
@@ -255,7 +255,10 @@ def _pickle_as_tuple(kind: type[Any]) -> None:
 
 
 _SETTERS: dict[type[Any], list[Callable[[Any, Any], None]]] = {}
-for _kind in (BatchCommand, NewSegment, Segment, SearchConfig, BatchReport, BatchLoad, EndedSegment, Hypothesis):
+for _kind in (
+    *(BatchCommand, NewSegment, Segment, SearchConfig),
+    *(BatchReport, BatchStepOutput, BatchLoad, EndedSegment, Hypothesis),
+):
     _pickle_as_tuple(_kind)
 
 

@@ -6,6 +6,7 @@ computed costs no run of the network and does not depend on what else the caller
 
 import math
 from collections.abc import Sequence
+from operator import mul
 
 from service.bundle.manifest import Confidence, ConfidenceWeights
 
@@ -53,8 +54,7 @@ def log_ratio(source: str, target: str) -> float:
 
 def probability(confidence: Confidence, values: Sequence[float]) -> float:
     """Return how likely a translation with these features is good, 0 to 1."""
-    weights = (getattr(confidence.weights, name) for name in FEATURES)
-    logit = confidence.bias + sum(weight * value for weight, value in zip(weights, values, strict=True))
+    logit = confidence.bias + sum(map(mul, confidence.weights.in_order, values))
     return 1 / (1 + math.exp(-min(max(logit, -_MAX_LOGIT), _MAX_LOGIT)))
 
 

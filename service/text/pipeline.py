@@ -3,10 +3,10 @@
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain, groupby, islice
+from itertools import chain, groupby, islice, repeat
 from typing import Protocol
 
 import numpy as np
@@ -440,15 +440,17 @@ class TextPipeline:
 
     def _translation(self, plan: TextPlan, results: Sequence[SegmentResult]) -> Translation:
         if not plan.parts:
-            text = plan.text if plan.is_plain else self._joined(plan, [[]])[0].text
+            text = plan.text if plan.is_plain else self._joined(plan, [[]], self._target)[0].text
             return Translation(hypotheses=(TextHypothesis(text=text, score=0.0),), sentences=())
         rows = [result.hypotheses for result in results]
         chosen = [
             [row[index] for row, index in zip(rows, indices, strict=True)]
             for indices in best_combinations(rows, count=self.search.num_hypotheses)
         ]
-        joined = self._joined(plan, chosen)
-        sentences = tuple(self._scored(plan, list(_alignments(plan, chosen[0], joined[0].spans)), chosen[0], results))
+        decode = cache(self._target)  # most combinations share most of their hypotheses, and the scores look at them
+        joined = self._joined(plan, chosen, decode)
+        scores = self._scores(plan, chosen[0], results, decode)
+        sentences = tuple(_alignments(plan, chosen[0], joined[0].spans, scores))
         warnings = [*self._warnings(plan, sentences, results), *self._lost(plan, chosen[0])]
         return Translation(
             hypotheses=tuple(self._text_hypothesis(plan, *pair) for pair in zip(joined, chosen, strict=True)),
@@ -456,21 +458,19 @@ class TextPipeline:
             warnings=tuple(sorted(warnings, key=lambda warning: warning.sentence_index or 0)),
         )
 
-    def _scored(
+    def _scores(
         self,
         plan: TextPlan,
-        sentences: Sequence[SentenceAlignment],
         hypotheses: Sequence[Hypothesis],
         results: Sequence[SegmentResult],
-    ) -> Iterable[SentenceAlignment]:
+        decode: Callable[[tuple[int, ...]], str],
+    ) -> Iterator[float | None]:
+        """Yield the confidence of each sentence of a text, or None without end if the model does not say."""
         confidence = self._model.confidence
         if confidence is None:
-            return sentences
-        known = self.features(plan, hypotheses, results, usual_log_ratio=confidence.usual_log_ratio)
-        return (
-            replace(sentence, score=probability(confidence, values))
-            for sentence, values in zip(sentences, known, strict=True)
-        )
+            return repeat(None)
+        known = self._features(plan, hypotheses, results, decode, usual_log_ratio=confidence.usual_log_ratio)
+        return (probability(confidence, values) for values in known)
 
     def features(
         self,
@@ -484,13 +484,24 @@ class TextPipeline:
 
         Texts are those that the model sees: what is protected has no part in it.
         """
+        return self._features(plan, hypotheses, results, self._target, usual_log_ratio=usual_log_ratio)
+
+    def _features(
+        self,
+        plan: TextPlan,
+        hypotheses: Sequence[Hypothesis],
+        results: Sequence[SegmentResult],
+        decode: Callable[[tuple[int, ...]], str],
+        *,
+        usual_log_ratio: float,
+    ) -> Iterator[tuple[float, ...]]:
         for _, members in groupby(zip(plan.parts, hypotheses, results, strict=True), key=lambda m: m[0].sentence_index):
             parts, chosen, found = zip(*members, strict=True)
             yield features(
                 " ".join(
                     part.block.text if part.block else plan.text[part.span.start : part.span.end] for part in parts
                 ),
-                " ".join(self._target(hypothesis.token_ids) for hypothesis in chosen),
+                " ".join(decode(hypothesis.token_ids) for hypothesis in chosen),
                 num_source_tokens=sum(len(part.segment.source_ids) for part in parts),
                 token_log_probs=[log_prob for hypothesis in chosen for log_prob in hypothesis.token_log_probs],
                 has_defect=any(result.guard is not None for result in found)
@@ -498,10 +509,11 @@ class TextPipeline:
                 usual_log_ratio=usual_log_ratio,
             )
 
-    def _joined(self, plan: TextPlan, chosen: Sequence[Sequence[Hypothesis]]) -> Sequence[Joined]:
+    def _joined(
+        self, plan: TextPlan, chosen: Sequence[Sequence[Hypothesis]], decode: Callable[[tuple[int, ...]], str]
+    ) -> Sequence[Joined]:
         """Put the text together with each of some combinations of hypotheses."""
         if plan.is_plain:
-            decode = cache(self._target)  # most combinations share most of their hypotheses
             return [
                 join(plan.text, plan.spans, [decode(one.token_ids) for one in hypotheses], separator=self._separator)
                 for hypotheses in chosen
@@ -649,7 +661,7 @@ def best_combinations(hypotheses: Sequence[Sequence[Hypothesis]], *, count: int)
 
 
 def _alignments(
-    plan: TextPlan, hypotheses: Sequence[Hypothesis], targets: Sequence[Span]
+    plan: TextPlan, hypotheses: Sequence[Hypothesis], targets: Sequence[Span], scores: Iterator[float | None]
 ) -> Iterator[SentenceAlignment]:
     """Yield one alignment for each sentence; its parts follow each other."""
     triples = zip(plan.parts, hypotheses, targets, strict=True)
@@ -663,4 +675,5 @@ def _alignments(
             num_target_tokens=sum(len(hypothesis.token_ids) for _, hypothesis, _ in members),
             is_truncated=not all(hypothesis.is_finished for _, hypothesis, _ in members),
             is_split=len(members) > 1,
+            score=next(scores),
         )
