@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from ctranslate2.converters import TransformersConverter
 from ctranslate2.specs import TransformerSpec
+from transformers import AutoTokenizer
 
 from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
@@ -33,6 +34,13 @@ def convert_huggingface(
         warnings.simplefilter("ignore")  # of a package that would do what no translation needs
         spec = TransformersConverter(str(theirs))._load()
     tokens, projection = spec._vocabularies["target"][0], spec.decoder.projection
+    if len(tokens) < len(projection.weight):  # tags of M2M-100, which only older versions of transformers list
+        named = AutoTokenizer.from_pretrained(theirs).convert_ids_to_tokens(list(range(len(projection.weight))))
+        tags = [token for token in named if token.startswith("__")]
+        tokens[named.index(tags[0]) : named.index(tags[0])] = tags
+    spec.config.bos_token = (
+        spec.config.bos_token or "<s>"
+    )  # newer versions have none for mBART-50, which cannot be loaded
     bias = projection.bias.detach().numpy().copy() if projection.has_bias() else np.zeros(len(tokens), dtype=np.float32)
     projection.bias = _balanced(bias, tokens, eos)
     _write(spec, directory, quantization)

@@ -51,7 +51,7 @@ _FORMATS: Final[Mapping[str, _Format]] = {
     ),
     "ctranslate2": _Format(
         meaning="a model directory of CTranslate2",
-        flags=(*_TAGS, *_SPM, "source_eos"),
+        flags=(*_TAGS, *_LANGUAGES, *_SPM, "source_eos"),
         read=read_ctranslate2,
     ),
     "opennmt": _Format(meaning="a checkpoint of OpenNMT-py 3", flags=_SPM, read=read_opennmt),

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -19,13 +19,14 @@ from torch import Tensor
 from export.errors import ImportFormatError
 from export.importers.files import ForeignConfig, read_plain
 from export.importers.huggingface_text import Text
+from export.importers.language_tags import WantedLanguages, languages_of_source_tags, languages_of_tags
 from export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from export.importers.vocabulary_text import SentencePieceFiles, Vocabularies, arranged
 from export.model.config import ModelConfig
 from export.model.layers import sinusoidal_positions
 from service.bundle.architecture import Limits, SinusoidLayout
 from service.bundle.files import open_file
-from service.bundle.manifest import MAX_FILE_BYTES
+from service.bundle.manifest import MAX_FILE_BYTES, Languages
 
 _VERSIONS: Final = range(2, 7)
 """Of the binary format."""
@@ -80,8 +81,15 @@ _OFFSETS: Final = range(4)
 _NO_LOGIT: Final = -1e4
 """Bias of a token that was not in the vocabulary: its probability is zero, and no half is infinite."""
 
-_LANGUAGE_TAG: Final = re.compile(r">>\S+<<|__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2}")
-"""Tokens of Marian, M2M-100, NLLB and mBART that tell a language."""
+_SOURCE_TAGS: Final = ">>deu<<"
+_TAGS: Final = {
+    _SOURCE_TAGS: re.compile(r">>(\S+)<<"),
+    "__de__": re.compile(r"__([a-z]{2,3})__"),
+    "deu_Latn": re.compile(r"([a-z]{3}_[A-Z][a-z]{3})"),
+    "de_DE": re.compile(r"([a-z]{2}_[A-Z]{2})"),
+}
+"""Tokens that tell a language, and its name in them: those of Marian (sources begin with that of the target), M2M-100,
+NLLB and mBART-50 (both sides begin with their own)."""
 
 
 def read_ctranslate2(
@@ -91,6 +99,8 @@ def read_ctranslate2(
     target_spm: Path | None = None,
     source_tag: str | None = None,
     target_tag: str | None = None,
+    source_languages: Sequence[str] | None = None,
+    target_languages: Sequence[str] | None = None,
     source_eos: str | None = None,
 ) -> ImportedModel:
     """Read a directory that a converter of CTranslate2 wrote.
@@ -99,13 +109,17 @@ def read_ctranslate2(
         directory: with `model.bin`, the vocabularies and, from version 6 of the format on, `config.json`.
         source_spm: SentencePiece model of sources; None: `source.spm`, or the only one, in the directory.
         target_spm: the same of targets.
-        source_tag: language of sources as the vocabulary spells it; needed by models of many languages.
+        source_tag: language of sources as the vocabulary spells it, for one pair of a model of many languages.
         target_tag: the same of targets.
+        source_languages: those translated from by a model of many, as BCP-47 tags or as the vocabulary spells them;
+            None: all that it has tags of.
+        target_languages: the same of those translated into.
         source_eos: `yes` or `no`: whether sources end with EOS, where the directory leaves that to its caller.
 
     Raises:
         ImportFormatError: naming what is missing or cannot be imported.
     """
+    wanted = WantedLanguages.of(source_tag, target_tag, source_languages, target_languages)
     path = directory / "model.bin"
     binary = _Binary.read(path)
     variables = Variables(binary.tensors, path, revision=binary.revision)
@@ -119,11 +133,14 @@ def read_ctranslate2(
     is_marian = bool(variables.attribute("decoder/start_from_zero_embedding", 0))
     start = None if is_marian else tokens.start
     vocabularies = Vocabularies.fitted(*lists, eos=tokens.eos, unk=tokens.unk, start=start, origin=directory)
-    tags = _find_tags(vocabularies, (source_tag, target_tag), directory)
-    has_eos = _has_eos(tokens, source_eos, vocabularies, directory, is_known=is_marian or bool(tags[0]))
     spm = SentencePieceFiles.find(directory, source_spm, target_spm)
-    spm.check((vocabularies.source, vocabularies.target))
+    learned = spm.check((vocabularies.source, vocabularies.target))
     models = spm.read()
+    known = _find_tags(vocabularies, learned)
+    tags = _find_pair(vocabularies, wanted, known, directory)
+    languages = None if any(tags) else _find_languages(wanted, known, directory)
+    is_known = is_marian or languages is not None or any(tags)
+    has_eos = _has_eos(tokens, source_eos, vocabularies, directory, is_known=is_known)
     bos = (_find(vocabularies.source, tokens.bos, directory),) if tokens.adds_bos else ()
     network = Network(variables, vocabularies, epsilon)
     config = network.config()
@@ -137,8 +154,9 @@ def read_ctranslate2(
             source_model=None if models[0] == models[1] else models[0],
             pieces=vocabularies.target,
             source_pieces=None if vocabularies.source == vocabularies.target else vocabularies.source,
-            source_prefix=(*bos, *tags[0]),
+            source_prefix=() if languages else (*bos, *tags[0]),
             target_prefix=tags[1],
+            languages=languages and _with_bos(languages, bos),
             source_suffix=None if has_eos else (),
         ).files(),
     )
@@ -444,20 +462,63 @@ def _find(pieces: Sequence[str | None], token: str, directory: Path) -> int:
     return pieces.index(token)
 
 
-def _find_tags(
-    vocabularies: Vocabularies, tags: tuple[str | None, str | None], directory: Path
+_Tags = Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]]
+"""By kind, ids of the tags that the vocabularies of sources and of targets have, by the names of the languages."""
+
+
+def _find_tags(vocabularies: Vocabularies, learned: Collection[str]) -> _Tags:
+    """Return what may be tags of languages; pieces that were learned from texts are none, whatever they look like."""
+    found = {
+        kind: (_matches(pattern, vocabularies.source, learned), _matches(pattern, vocabularies.target, learned))
+        for kind, pattern in _TAGS.items()
+    }
+    return {kind: sides for kind, sides in found.items() if sides[0]}
+
+
+def _matches(pattern: re.Pattern[str], pieces: Sequence[str | None], learned: Collection[str]) -> dict[str, int]:
+    others = ((piece, token_id) for token_id, piece in enumerate(pieces) if piece and piece not in learned)
+    matches = ((pattern.fullmatch(piece), token_id) for piece, token_id in others)
+    return {match[1]: token_id for match, token_id in matches if match}
+
+
+def _find_pair(
+    vocabularies: Vocabularies, wanted: WantedLanguages, known: _Tags, directory: Path
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ids of language tags that sources and targets begin with."""
-    known = [token for token in vocabularies.source if token is not None and _LANGUAGE_TAG.fullmatch(token)]
-    source, target = (_spelled(tag, vocabularies.source) for tag in tags)
+    """Return the ids of the tags that sources and targets of one pair begin with, empty if none is wanted."""
+    source = _spelled(wanted.source_tag, vocabularies.source)
+    target = _spelled(wanted.target_tag, vocabularies.target)
     if target is not None and target.startswith(">>") and source is None:
         return (_find(vocabularies.source, target, directory),), ()
     if source is not None and target is not None:
         return (_find(vocabularies.source, source, directory),), (_find(vocabularies.target, target, directory),)
-    if source is not None or target is not None or len(known) > 1:
-        some = ", ".join(known[:8]) or "no tags"
+    if source is not None or target is not None:
+        ids = {token_id for sources, _ in known.values() for token_id in sources.values()}
+        some = ", ".join(str(vocabularies.source[token_id]) for token_id in sorted(ids)[:8]) or "no tags"
         raise ImportFormatError(f"{directory}: give the tags of source and target language; the vocabulary has {some}")
     return (), ()
+
+
+def _find_languages(wanted: WantedLanguages, known: _Tags, directory: Path) -> Languages | None:
+    """Return the languages of a model of many, None if it is one of one pair; ImportFormatError if that is unclear."""
+    named = {*wanted.sources, *wanted.targets}
+    kinds = list(known)
+    if len(kinds) > 1:
+        kinds = [kind for kind in kinds if named and named <= {*known[kind][0], *known[kind][1]}] or kinds
+    if len(kinds) > 1:
+        raise ImportFormatError(
+            f"{directory}: tokens such as {' and '.join(kinds)} may be the tags of languages: give --source-languages "
+            "and --target-languages as those that are spell them (de, deu_Latn, de_DE), or the tags of one pair"
+        )
+    if not named and (not kinds or len(known[kinds[0]][0]) == 1):
+        return None
+    if not kinds or kinds[0] == _SOURCE_TAGS:
+        return languages_of_source_tags(wanted, known[kinds[0]][0] if kinds else {}, directory)
+    return languages_of_tags(wanted, *known[kinds[0]], directory)
+
+
+def _with_bos(languages: Languages, bos: tuple[int, ...]) -> Languages:
+    """Return languages whose sources begin with BOS before their tags, if there is any."""
+    return languages.model_copy(update={"sources": {tag: (*bos, *ids) for tag, ids in languages.sources.items()}})
 
 
 def _spelled(tag: str | None, pieces: Sequence[str | None]) -> str | None:

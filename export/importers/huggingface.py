@@ -16,12 +16,12 @@ from export.importers.files import ForeignConfig, read_json, read_tensors
 from export.importers.huggingface_text import (
     Text,
     TextRequest,
-    WantedLanguages,
     read_bart,
     read_fairseq,
     read_m2m100,
     read_marian,
 )
+from export.importers.language_tags import WantedLanguages
 from export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from export.model.config import ModelConfig
 from service.bundle.architecture import Limits
@@ -144,8 +144,7 @@ def read_huggingface(
     Raises:
         ImportFormatError: naming what is missing or cannot be imported.
     """
-    if (source_tag or target_tag) and (source_languages or target_languages):
-        raise ImportFormatError("tags are those of one pair, languages those of many: give either")
+    wanted = WantedLanguages.of(source_tag, target_tag, source_languages, target_languages)
     settings = ForeignConfig.read(directory / "config.json")
     name = settings.take("model_type", str)
     if name in _REFUSED:
@@ -159,12 +158,6 @@ def read_huggingface(
     if kind.fields["positions"] == "learned":
         config = {**config, "max_positions": max_positions}
     check_sizes(ModelConfig(**config), settings.path)
-    wanted = WantedLanguages(
-        source_tag=source_tag,
-        target_tag=target_tag,
-        sources=tuple(source_languages or ()),
-        targets=tuple(target_languages or ()),
-    )
     text = _read_text(directory, kind, config, wanted)
     if name == "bart":
         text = _with_beginning(text, (settings, generation))

@@ -1,7 +1,7 @@
 """Reads the tokenizers of Hugging Face transformers that rest on SentencePiece: which pieces have which ids."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -10,9 +10,9 @@ from sentencepiece import SentencePieceProcessor
 
 from export.errors import ImportFormatError
 from export.importers.files import ForeignConfig, read_json, read_plain
-from export.importers.language_tags import bcp47_tags
+from export.importers.language_tags import WantedLanguages, languages_of_source_tags, languages_of_tags, shortened
 from export.importers.portable import TokenizerDescription, TokenizerFiles
-from service.bundle.manifest import Languages, TargetTokens
+from service.bundle.manifest import Languages
 
 Pieces = tuple[str | None, ...]
 """The spelling of each token by its id; None: no text has it."""
@@ -98,28 +98,6 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedLanguages:
-    """For which languages a model of many is imported."""
-
-    source_tag: str | None = None
-    """Language of sources as the model spells it, for a bundle of one pair; so is the next. None: for many."""
-    target_tag: str | None = None
-    sources: tuple[str, ...] = ()
-    """Languages translated from, as BCP-47 tags or as the model spells them; empty: all. So are the next."""
-    targets: tuple[str, ...] = ()
-
-    def chosen(self, side: str, names: Mapping[str, str], directory: Path) -> dict[str, str]:
-        """Return those of the languages of a model, by BCP-47 tag, that are wanted on a side."""
-        wanted = self.sources if side == "source" else self.targets
-        by_name = {name: tag for tag, name in names.items()}
-        for each in wanted:
-            if each not in names and each not in by_name:
-                raise ImportFormatError(f"{directory} has no {side} language {each!r}: it has {_shortened(names)}")
-        tags = [by_name.get(each, each) for each in wanted] or list(names)
-        return {tag: names[tag] for tag in tags}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TextRequest:
     """What a reader of a tokenizer must know."""
 
@@ -128,7 +106,7 @@ class TextRequest:
     """`tokenizer_config.json`."""
     vocabulary_size: int
     source_vocabulary_size: int
-    wanted: "WantedLanguages"
+    wanted: WantedLanguages
 
     def finish(self, *, adds_space: bool = True) -> None:
         """Refuse what is left of the settings; ImportFormatError names it.
@@ -218,7 +196,8 @@ def read_marian(request: TextRequest) -> Text:
     own_source = settings.take("source_lang", str, default="")
     languages = None
     if not prefix and (tags or wanted.sources or wanted.targets):
-        languages = _languages_of_marian(request, tags, own_source)
+        names = {tag.strip("><"): token_id for tag, token_id in tags.items()}
+        languages = languages_of_source_tags(wanted, names, directory, own_source=own_source)
     request.finish()
     models = [read_plain(directory / f"{side}.spm") for side in ("source", "target")]
     return Text(
@@ -228,22 +207,6 @@ def read_marian(request: TextRequest) -> Text:
         source_pieces=source if is_separate else None,
         source_prefix=prefix,
         languages=languages,
-    )
-
-
-def _languages_of_marian(request: TextRequest, tags: Mapping[str, int], own_source: str) -> Languages:
-    """Return the languages of a model whose sources begin with the tag of the target, if it has any."""
-    wanted = request.wanted
-    names = bcp47_tags(tag.strip("><") for tag in tags)
-    sources = bcp47_tags(wanted.sources or [own_source])
-    targets = wanted.chosen("target", names, request.directory) if tags else bcp47_tags(wanted.targets)
-    for side, found in (("source", sources), ("target", targets)):
-        if not found or len(found) < len(getattr(wanted, f"{side}s")):
-            raise ImportFormatError(f"{request.directory} does not tell its {side} languages: give --{side}-languages")
-    prefixes = {tag: (tags[f">>{name}<<"],) if tags else () for tag, name in targets.items()}
-    return Languages(
-        sources=dict.fromkeys(sources, ()),
-        targets={tag: TargetTokens(source_prefix=prefix) for tag, prefix in prefixes.items()},
     )
 
 
@@ -293,16 +256,8 @@ def _tagged(request: TextRequest, pieces: Pieces, tags: Mapping[str, int], *, sp
     model = read_plain(directory / "sentencepiece.bpe.model")
     pair = {"source": wanted.source_tag, "target": wanted.target_tag}
     if not any(pair.values()):
-        names = bcp47_tags(tag.strip("_") for tag in tags)
-        ids = {tag: tags[name if name in tags else spelled.format(name)] for tag, name in names.items()}
-        if not ids:
-            raise ImportFormatError(f"{directory} has no tags of languages")
-        sources, targets = (wanted.chosen(side, names, directory) for side in pair)
-        languages = Languages(
-            sources={tag: (ids[tag],) for tag in sources},
-            targets={tag: TargetTokens(target_prefix=(ids[tag],)) for tag in targets},
-        )
-        return Text(model=model, pieces=pieces, languages=languages)
+        names = {tag.strip("_"): token_id for tag, token_id in tags.items()}
+        return Text(model=model, pieces=pieces, languages=languages_of_tags(wanted, names, names, directory))
     prefixes = []
     for side, tag in pair.items():
         if tag is None:
@@ -313,13 +268,8 @@ def _tagged(request: TextRequest, pieces: Pieces, tags: Mapping[str, int], *, sp
 
 def _find_tag(tags: Mapping[str, int], tag: str, directory: Path) -> int:
     if tag not in tags:
-        raise ImportFormatError(f"{directory} has no tag {tag!r}: it has {_shortened(tags)}")
+        raise ImportFormatError(f"{directory} has no tag {tag!r}: it has {shortened(tags)}")
     return tags[tag]
-
-
-def _shortened(names: Collection[str]) -> str:
-    """Return some names for an error."""
-    return (", ".join(sorted(names)[:8]) or "none") + (", ..." if len(names) > 8 else "")
 
 
 def _by_id(ids: Mapping[str, Any], path: Path, size: int) -> Pieces:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from sentencepiece import SentencePieceProcessor
+from google.protobuf.message import DecodeError
+from sentencepiece import sentencepiece_model_pb2
 from torch import Tensor
 
 from export.errors import ImportFormatError
@@ -61,14 +62,21 @@ class SentencePieceFiles:
         """Return the content of both."""
         return read_plain(self.source), read_plain(self.target)
 
-    def check(self, vocabularies: tuple[Pieces, Pieces]) -> None:
-        """Raise ImportFormatError if a model knows other pieces than the vocabulary of its side."""
+    def check(self, vocabularies: tuple[Pieces, Pieces]) -> set[str]:
+        """Return the pieces that both learned from texts, symbols that were defined for them left out.
+
+        Raises:
+            ImportFormatError: if a model knows other pieces than the vocabulary of its side.
+        """
+        learned: set[str] = set()
         for path, vocabulary in zip((self.source, self.target), vocabularies, strict=True):
-            pieces = _pieces(path)
+            pieces, symbols = _pieces(path)
             num_known = len(pieces & set(vocabulary))
             if num_known < _LEAST_KNOWN * len(pieces):
                 share = f"{num_known} of its {len(pieces)} pieces are in the vocabulary"
                 raise ImportFormatError(f"{path} is not the SentencePiece model of these vocabularies: {share}")
+            learned |= pieces - symbols
+        return learned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,18 +159,15 @@ def _place(entries: list[tuple[str | None, int | None]], token: str | None, toke
     entries[at], entries[token_id] = entries[token_id], entries[at]
 
 
-def _pieces(path: Path) -> set[str]:
-    """Return the pieces that a text can consist of, those of single bytes left out."""
-    processor = SentencePieceProcessor()
+def _pieces(path: Path) -> tuple[set[str], set[str]]:
+    """Return the pieces that a text can consist of, those of single bytes left out, and which are defined symbols."""
+    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     try:
-        processor.LoadFromSerializedProto(read_plain(path))
-    except RuntimeError as error:
+        model.ParseFromString(read_plain(path))
+    except DecodeError as error:
         raise ImportFormatError(f"{path} is no SentencePiece model") from error
-    pieces = {
-        str(processor.IdToPiece(token_id))
-        for token_id in range(processor.GetPieceSize())
-        if not (processor.IsControl(token_id) or processor.IsUnknown(token_id) or processor.IsByte(token_id))
-    }
+    kinds = model.SentencePiece
+    pieces = {piece.piece for piece in model.pieces if piece.type not in (kinds.CONTROL, kinds.UNKNOWN, kinds.BYTE)}
     if not pieces:
         raise ImportFormatError(f"{path} is no SentencePiece model: it has no pieces")
-    return pieces
+    return pieces, {piece.piece for piece in model.pieces if piece.type == kinds.USER_DEFINED}

@@ -19,7 +19,7 @@ from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from service.text.tokenizer import open_tokenizer
 from tests.ctranslate2_models import convert_huggingface, save_spec
-from tests.foreign_models import SOURCES, save_marian, save_nllb
+from tests.foreign_models import SOURCES, save_m2m100, save_marian, save_mbart50, save_nllb
 
 LOG_PROB_TOLERANCE = 1e-4
 """Largest difference of a log-probability: both add the same float32 products in other orders."""
@@ -27,6 +27,11 @@ LOG_PROB_TOLERANCE = 1e-4
 _LONGEST = 30
 
 _GELU, _SWISH = common_spec.Activation.GELU, common_spec.Activation.SWISH
+_MBART: dict[str, Any] = {
+    **dict.fromkeys(("normalize_before", "normalize_embedding", "add_final_layer_norm"), True),
+    "tokenizer_class": "MBart50Tokenizer",
+}
+"""What the converter looks for in configurations, as those of older versions of transformers have it."""
 _NLLB = ("--source-tag", "eng_Latn", "--target-tag", "deu_Latn")
 
 
@@ -34,6 +39,8 @@ _NLLB = ("--source-tag", "eng_Latn", "--target-tag", "deu_Latn")
 class _Case:
     save: Callable[[Path], Any]
     flags: tuple[str, ...] = ()
+    pair: tuple[str, str] = ("en", "de")
+    """What is compared of a model of many languages."""
 
 
 def _spec(*flags: str, **options: Any) -> _Case:
@@ -46,6 +53,20 @@ _CASES = {
     "marian int8": _Case(partial(convert_huggingface, save=save_marian, quantization="int8")),
     "marian in halves": _Case(partial(convert_huggingface, save=save_marian, quantization="int8_float16")),
     "nllb": _Case(partial(convert_huggingface, save=save_nllb, eos=-2.0), _NLLB),
+    "nllb of all its languages": _Case(partial(convert_huggingface, save=save_nllb, eos=-2.0), pair=("fr", "en")),
+    "m2m100 of all its languages": _Case(
+        partial(convert_huggingface, save=partial(save_m2m100, seed=4), eos=1.0), pair=("de", "zh")
+    ),
+    "mbart50 of some of its languages": _Case(
+        partial(convert_huggingface, save=partial(save_mbart50, seed=5, **_MBART), eos=3.0),
+        ("--source-languages", "en,fr", "--target-languages", "en_XX,de_DE"),
+        pair=("fr", "en"),
+    ),
+    "marian to all its languages": _Case(
+        partial(convert_huggingface, save=partial(save_marian, tags=(">>deu<<", ">>fra<<"))),
+        ("--source-languages", "en"),
+        pair=("en", "fr"),
+    ),
     "two vocabularies": _spec(is_separate=True, config={"add_source_eos": True, "add_source_bos": True}),
     "two vocabularies, one table for targets": _spec(is_separate=True, tied="decoder"),
     "post-norm, swish, learned": _spec(
@@ -83,7 +104,7 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     places = ["--checkpoint", str(ours), "--output", str(made)]
     assert main(["bundle", *places, "--precisions", "fp32", *named, *sizes]) == 0
     bundle = open_bundle(made)
-    tokenizer = open_tokenizer(bundle)
+    tokenizer = open_tokenizer(bundle).for_pair(*case.pair)
     original = open_original(theirs, bundle, tokenizer)
     assert isinstance(original, CTranslate2Original)
     graph = OnnxStepModel(bundle, RuntimeSettings(precision="fp32"))
@@ -113,7 +134,10 @@ def test_searches_find_what_the_original_finds(imported: _Imported) -> None:
         for source in map(original.encode, SOURCES):
             found, expected = search_exported(imported.model.graph, source, search), original.search(source, search)
 
-            # Ours prefers what ended to what was cut off, whatever its score.
-            assert found == expected or (found[-1] == tokenizer.eos_id != expected[-1])
+            # Ours prefers what ended to what was cut off, whatever its score; theirs with several beams ends right
+            # behind a tag only if nothing else is likelier there, even where that is the best target.
+            is_cut_off = found[-1] == tokenizer.eos_id != expected[-1]
+            is_nothing = beam_size > 1 and found == [*tokenizer.target_prefix, tokenizer.eos_id] != found[-1:]
+            assert found == expected or is_cut_off or is_nothing
             ended |= {tuple(found)} if found == expected and found[-1] == tokenizer.eos_id else set()
     assert len(ended) > 1

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ctranslate2.specs import common_spec
+from sentencepiece import sentencepiece_model_pb2
 
 from export.errors import ImportFormatError
 from export.importers.ctranslate2 import read_ctranslate2
@@ -174,30 +175,92 @@ def test_whether_sources_end_with_eos_is_asked_where_nothing_tells(model: Path) 
 
 
 @pytest.mark.parametrize("spelled", ["__en__ __de__", "eng_Latn deu_Latn", "en_XX de_DE"])
-def test_tags_of_languages_must_be_chosen_and_are_put_before_both_sides(model: Path, spelled: str) -> None:
-    path = model / "shared_vocabulary.json"
-    tokens = json.loads(path.read_text(encoding="utf-8"))
-    tokens[-2:] = spelled.split()
-    path.write_text(json.dumps(tokens), encoding="utf-8")
-    source, target = (tag.strip("_") for tag in tokens[-2:])
+def test_tags_of_a_pair_are_put_before_both_sides(model: Path, spelled: str) -> None:
+    tokens = spelled.split()
+    size = _respell(model, *tokens)
+    source, target = (tag.strip("_") for tag in tokens)
 
-    with pytest.raises(ImportFormatError, match=f"give the tags .* the vocabulary has {tokens[-2]}, {tokens[-1]}"):
+    with pytest.raises(ImportFormatError, match=f"give the tags .* the vocabulary has {tokens[0]}, {tokens[1]}"):
         read_ctranslate2(model, source_tag=source)
     described = read_ctranslate2(model, source_tag=source, target_tag=target).tokenizer.description
 
-    assert (described.source_prefix, described.target_prefix) == ((len(tokens) - 2,), (len(tokens) - 1,))
+    assert (described.source_prefix, described.target_prefix) == ((size - 2,), (size - 1,))
     assert described.source_suffix is None
 
 
-def test_a_tag_of_marian_is_put_before_sources_only(model: Path) -> None:
+def _respell(model: Path, *tokens: str) -> int:
+    """Give the last tokens of the vocabulary other names; return how many there are."""
     path = model / "shared_vocabulary.json"
-    tokens = json.loads(path.read_text(encoding="utf-8"))
-    tokens[-2:] = [">>deu<<", ">>fra<<"]
-    path.write_text(json.dumps(tokens), encoding="utf-8")
+    vocabulary = json.loads(path.read_text(encoding="utf-8"))
+    vocabulary[-len(tokens) :] = tokens
+    path.write_text(json.dumps(vocabulary), encoding="utf-8")
+    return len(vocabulary)
+
+
+@pytest.mark.parametrize("spelled", ["__en__ __de__ __zh__", "eng_Latn deu_Latn zho_Hans", "en_XX de_DE zh_CN"])
+def test_all_languages_that_have_tags_are_those_of_the_model(model: Path, spelled: str) -> None:
+    change(model / "config.json", add_source_bos=True)
+    size = _respell(model, *spelled.split())
+
+    described = read_ctranslate2(model).tokenizer.description
+
+    languages = described.languages
+    assert languages is not None
+    bos = languages.sources["en"][0]
+    expected = {"en": (size - 3,), "de": (size - 2,), "zh": (size - 1,)}
+    assert {tag: (bos, *ids) for tag, ids in expected.items()} == languages.sources
+    assert {tag: tokens.target_prefix for tag, tokens in languages.targets.items()} == expected
+    assert (described.source_prefix, described.source_suffix) == ((), None)
+    few = read_ctranslate2(model, source_languages=["en"], target_languages=["de", "zh"]).tokenizer.description
+    assert few.languages is not None
+    assert set(few.languages.pairs_served()) == {("en", "de"), ("en", "zh")}
+    with pytest.raises(ImportFormatError, match="has no target language 'fr': it has de, en, zh"):
+        read_ctranslate2(model, target_languages=["fr"])
+
+
+def test_tokens_that_may_or_may_not_be_tags_are_not_guessed_about(model: Path) -> None:
+    size = _respell(model, "eng_Latn", "deu_Latn", "en_US", "de_DE")
+
+    with pytest.raises(ImportFormatError, match="tokens such as deu_Latn and de_DE may be the tags of languages: give"):
+        read_ctranslate2(model)
+    named = read_ctranslate2(model, source_languages=["eng_Latn"], target_languages=["deu_Latn"])
+    languages = named.tokenizer.description.languages
+    described = read_ctranslate2(model, source_tag="en_US", target_tag="de_DE").tokenizer.description
+
+    assert languages is not None
+    assert languages.sources == {"en": (size - 4,)}
+    assert (described.source_prefix, described.target_prefix) == ((size - 2,), (size - 1,))
+
+
+def test_pieces_of_texts_are_no_tags_but_symbols_that_were_defined_are(model: Path) -> None:
+    (path,) = model.glob("*.model")
+    pieces = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())  # type: ignore[attr-defined]
+    _respell(model, "en_US", "de_DE")
+    read = {}
+    for kind in (pieces.SentencePiece.NORMAL, pieces.SentencePiece.USER_DEFINED):
+        for piece, name in zip(pieces.pieces[-2:], ("en_US", "de_DE"), strict=True):
+            piece.piece, piece.type = name, kind
+        path.write_bytes(pieces.SerializeToString())
+        read[kind] = read_ctranslate2(model).tokenizer.description.languages
+
+    assert [languages and set(languages.sources) for languages in read.values()] == [None, {"en", "de"}]
+
+
+def test_a_tag_of_marian_is_put_before_sources_only(model: Path) -> None:
+    size = _respell(model, ">>deu<<", ">>fra<<")
 
     described = read_ctranslate2(model, target_tag="fra").tokenizer.description
+    languages = read_ctranslate2(model, source_languages=["en"]).tokenizer.description.languages
 
-    assert (described.source_prefix, described.target_prefix) == ((len(tokens) - 1,), ())
+    assert (described.source_prefix, described.target_prefix) == ((size - 1,), ())
+    assert languages is not None
+    assert {tag: tokens.source_prefix for tag, tokens in languages.targets.items()} == {
+        "de": (size - 2,),
+        "fr": (size - 1,),
+    }
+    assert languages.sources == {"en": ()}
+    with pytest.raises(ImportFormatError, match="does not tell its source languages: give --source-languages"):
+        read_ctranslate2(model)
 
 
 def test_stored_sinusoids_are_known_and_halves_of_them_are_kept_as_they_are(tmp_path: Path) -> None:
