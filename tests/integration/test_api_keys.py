@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -369,6 +370,8 @@ async def test_neither_keys_nor_texts_are_logged(callers_file: Path, tiny_model:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 await stub.Translate(request(CONFIDENTIAL, model=CONFIDENTIAL), metadata=bearer(SHOP))
         callers_file.write_text(SHOP, encoding="utf-8")
+        process.send(signal.SIGTERM)  # the last lines follow their answers
+        await asyncio.to_thread(process.wait, timeout_s=PATIENCE_S * 4)
 
     assert process.log.count('"event": "request"') == 5
     assert '"caller": "shop"' in process.log
