@@ -24,7 +24,7 @@ from export.model.transformer import Transformer
 from export.training.checkpoint import load_model, with_vocabulary, write_atomically
 from export.training.config import TRAINING_PRESETS, DataConfig, RunConfig, TrainingConfig
 from export.training.loop import Trainer
-from export.training.ranks import Ranks, keep_freed_memory
+from export.training.ranks import Ranks, keep_freed_memory, limit_kernel_caches
 from export.training.report import Report
 from export.training.run_folder import RunFolder
 from export.training.text import PlainText, TrainingText, encode_text, read_text, texts_of
@@ -118,6 +118,7 @@ def flag_of(field: str) -> str:
 def run(args: argparse.Namespace) -> int:
     """Train, in one process or as one of those that `torchrun` started."""
     keep_freed_memory()
+    limit_kernel_caches()
     folder, ranks = RunFolder(args.output), Ranks()
     initial, tokenizer = _read_initial(args) if args.initialize_from else (None, None)
     config = _resumed_config(args, folder) if args.resume else new_config(args, initial.config if initial else None)

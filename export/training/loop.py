@@ -24,7 +24,7 @@ from export.training.config import TrainingConfig
 from export.training.evaluation import Evaluation, evaluate
 from export.training.loss import BatchLoss
 from export.training.optimizer import ScheduledOptimizer
-from export.training.ranks import Ranks, return_freed_memory
+from export.training.ranks import Ranks
 from export.training.report import Meter, draw_curves
 from export.training.run_folder import RunFolder
 from export.training.stopping import (
@@ -207,7 +207,6 @@ class Trainer:
         step, config = self.progress.step, self._config
         if step % config.log_interval == 0:
             self._log_step()
-            return_freed_memory()
         if step % config.eval_interval == 0:
             self._evaluate()
         if step % config.checkpoint_interval == 0:
