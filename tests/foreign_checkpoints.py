@@ -1,10 +1,10 @@
-"""Tiny checkpoints of fairseq and JoeyNMT with random weights, and what those libraries compute with them.
+"""Tiny checkpoints of fairseq, JoeyNMT and eole with random weights, and what those libraries compute with them.
 
-Neither library can stand beside what this project needs, so `tests/parity/originals.json` holds what they said. To make
-it again, with each library where Python finds it (fairseq 0.12.2 needs omegaconf 2.0 and hydra-core 1.0; JoeyNMT 2.3.0
-sacremoses and subword-nmt; of each `pip install --no-deps --target DIR` is enough):
+None of them can stand beside what this project needs, so `tests/parity/originals.json` holds what they said. To make it
+again, with each library where Python finds it (fairseq 0.12.2 needs omegaconf 2.0 and hydra-core 1.0; JoeyNMT 2.3.0
+sacremoses and subword-nmt; eole 0.6.4 pyonmttok; of each `pip install --no-deps --target DIR` is enough):
 
-    PYTHONPATH=proto:DIR python -m tests.foreign_checkpoints
+    PYTHONPATH=proto:DIR python -m tests.foreign_checkpoints fairseq joeynmt eole
 """
 
 import argparse
@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 import yaml
+from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.foreign_models import pieces, trained
@@ -39,6 +40,8 @@ BEAM_SIZE, SHORTEST, LONGEST = 4, 5, 24
 _D, _HEADS, _FFN, _LAYERS, _POSITIONS = 16, 2, 24, 2, 64
 _EOS_LOGIT = 8.0
 """Head start of EOS, so that most targets end before the limit."""
+_EOLE_EOS_LOGIT = 3.0
+"""The same, in the bias of the projection."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -345,6 +348,173 @@ def run_joeynmt(directory: Path) -> list[Said]:
     return said
 
 
+_EOLE_BIASES = {"add_qkvbias": True, "add_final_linear_bias": True, "add_ffnbias": True}
+_EOLE_ROTARY = {"position_encoding_type": "Rotary"}
+EOLE: Mapping[str, Mapping[str, Any]] = {
+    "sinusoids, all shared": {"share_embeddings": True, "share_decoder_embeddings": True, **_EOLE_BIASES},
+    "rotary positions in pairs, grouped heads, gate": {
+        "embeddings": _EOLE_ROTARY,
+        "rope_config": {"rotary_interleave": True},
+        "heads": 4,
+        "heads_kv": 2,
+        "head_dim": 8,
+        "layer_norm": "rms",
+        "norm_eps": 1e-2,
+        "mlp_activation_fn": "gated-silu",
+        "share_decoder_embeddings": True,
+    },
+    "rotary positions in halves": {
+        "embeddings": {**_EOLE_ROTARY, "normalize": True},
+        "rope_config": {"rotary_interleave": False},
+        "mlp_activation_fn": "silu",
+        **_EOLE_BIASES,
+        "add_key_bias": False,
+    },
+    "learned positions from 2, scaled": {
+        "embeddings": {
+            "position_encoding_type": "Learned",
+            "n_positions": _POSITIONS,
+            "position_shift": 2,
+            "normalize": True,
+        },
+        "mlp_activation_fn": "gelu",
+    },
+    "all sines before all cosines": {"embeddings": {"position_encoding_type": "SinusoidalConcat"}, **_EOLE_BIASES},
+    "no positions": {"embeddings": {"position_encoding_type": None}, "share_embeddings": True},
+}
+"""Options of a model by what is special in it."""
+
+
+def save_eole(directory: Path, options: Mapping[str, Any], *, seed: int = 7) -> None:
+    """Write the directory of a model as eole does when it trains, in two parts: all but the configuration are links."""
+    step = directory / "step_10"
+    step.mkdir(parents=True)
+    sizes = {"src": NUM_TOKENS if options.get("share_embeddings") else NUM_SOURCE_TOKENS, "tgt": NUM_TOKENS}
+    model = trained(SENTENCES, size=70)
+    (step / "spm.model").write_bytes(model)
+    words = ["<unk>", "<blank>", "<s>", "</s>", *pieces(model)[3:]]
+    special = {"unk_token": "<unk>", "pad_token": "<blank>", "bos_token": "<s>", "eos_token": "</s>"}
+    lists = {side: _filled(words, size) for side, size in sizes.items()}
+    vocab = {**lists, "decoder_start_token": "<s>", "specials": special}
+    (step / "vocab.json").write_text(json.dumps(vocab, ensure_ascii=False), encoding="utf-8")
+    weights = _eole_weights(options, sizes["src"], sizes["tgt"], seed)
+    half = len(weights) // 2
+    for number, names in enumerate((list(weights)[:half], list(weights)[half:])):
+        save_file({name: weights[name].contiguous() for name in names}, step / f"model.{number:02}.safetensors")
+    for path in sorted(step.iterdir()):
+        (directory / path.name).symlink_to(path.relative_to(directory))
+    (directory / "config.json").write_text(json.dumps(eole_config(options)), encoding="utf-8")
+
+
+def eole_config(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `config.json` with these options of the model."""
+    sizes = {"layers": _LAYERS, "heads": _HEADS, "hidden_size": _D, "transformer_ff": _FFN}
+    embeddings = {"word_vec_size": _D, **options.get("embeddings", {})}
+    model = {"architecture": "transformer", **sizes, **options, "embeddings": embeddings}
+    files = {f"{side}_subword_model": "${MODEL_PATH}/spm.model" for side in ("src", "tgt")}
+    return {
+        "seed": 1234,
+        "share_vocab": bool(options.get("share_embeddings")),
+        "src_vocab": "data/src.vocab",
+        "tgt_vocab": "data/tgt.vocab",
+        "transforms": ["sentencepiece", "filtertoolong"],
+        "transforms_configs": {
+            "sentencepiece": {**files, "src_subword_nbest": 1},
+            "filtertoolong": {"src_seq_length": 96},
+        },
+        "training": {"dropout": [0.1], "batch_size": 8, "compute_dtype": "torch.float32"},
+        "model": {
+            **model,
+            "encoder": {"encoder_type": "transformer", "layers": _LAYERS, "src_word_vec_size": _D, "n_positions": None},
+            "decoder": {"decoder_type": "transformer", "layers": _LAYERS, "tgt_word_vec_size": _D},
+        },
+        "data": {"corpus_1": {"path_src": "train.en", "path_tgt": "train.de", "transforms": ["sentencepiece"]}},
+    }
+
+
+def _eole_weights(options: Mapping[str, Any], num_source: int, num_target: int, seed: int) -> dict[str, Tensor]:
+    draw = _Draw(seed)
+    kind = options.get("embeddings", {}).get("position_encoding_type", "SinusoidalInterleaved")
+    state: dict[str, Tensor] = {}
+    for stack, side, size in (("encoder", "src", num_source), ("decoder", "tgt", num_target)):
+        state[f"{side}_emb.embeddings.weight"] = draw.matrix(size, _D)
+        if kind == "Learned":
+            state[f"{side}_emb.pe.weight"] = draw.matrix(_POSITIONS, _D)
+        elif str(kind).startswith("Sinusoidal"):
+            state[f"{side}_emb.pe.pe"] = _eole_sinusoids(is_in_turn=kind == "SinusoidalInterleaved")
+        for layer in range(_LAYERS):
+            state |= _eole_layer(draw, options, f"{stack}.transformer_layers.{layer}")
+        state |= _eole_norm(draw, options, f"{stack}.layer_norm")
+    table = state["src_emb.embeddings.weight" if options.get("share_embeddings") else "tgt_emb.embeddings.weight"]
+    projection = table if options.get("share_decoder_embeddings") else draw.matrix(num_target, _D)
+    state["decoder.layer_norm.weight"] *= torch.sign(draw.matrix(_D))  # as in `end_by_itself`
+    state["generator.weight"], state["generator.bias"] = projection, draw.matrix(num_target, std=0.1)
+    state["generator.bias"][3] += _EOLE_EOS_LOGIT
+    state["generator.bias"][1] = -100.0  # of padding, which eole may choose otherwise
+    copies = {"share_embeddings": "tgt_emb.embeddings.weight", "share_decoder_embeddings": "generator.weight"}
+    left_out = [name for option, name in copies.items() if options.get(option)]  # as eole does
+    return {name: tensor for name, tensor in state.items() if name not in left_out}
+
+
+def _eole_layer(draw: _Draw, options: Mapping[str, Any], path: str) -> dict[str, Tensor]:
+    heads = options.get("heads", _HEADS)
+    head_dim = options.get("head_dim", _D // heads)
+    kv_size, size = options.get("heads_kv", heads) * head_dim, heads * head_dim
+    qkv_bias, ffn_bias = options.get("add_qkvbias", False), options.get("add_ffnbias", False)
+    products: dict[str, tuple[int, int, bool]] = {"mlp.gate_up_proj": (_FFN, _D, ffn_bias)}
+    if options.get("mlp_activation_fn") == "gated-silu":
+        products["mlp.up_proj"] = (_FFN, _D, ffn_bias)
+    products["mlp.down_proj"] = (_D, _FFN, ffn_bias)
+    norms = ["input_layernorm", "post_attention_layernorm"]
+    state = {}
+    if path.startswith("decoder"):
+        norms.append("precontext_layernorm")
+        state[f"{path}.layer_scalar"] = torch.ones(1)
+    for attention in ("self_attn", "context_attn")[: len(norms) - 1]:
+        products[f"{attention}.linear_query"] = (size, _D, qkv_bias)
+        products[f"{attention}.linear_keys"] = (kv_size, _D, options.get("add_key_bias", qkv_bias))
+        products[f"{attention}.linear_values"] = (kv_size, _D, qkv_bias)
+        products[f"{attention}.final_linear"] = (_D, size, options.get("add_final_linear_bias", False))
+    for name, (outputs, inputs, has_bias) in products.items():
+        drawn = draw.linear(f"{path}.{name}", outputs, inputs)
+        state |= drawn if has_bias else {f"{path}.{name}.weight": drawn[f"{path}.{name}.weight"]}
+    for name in norms:
+        state |= _eole_norm(draw, options, f"{path}.{name}")
+    return state
+
+
+def _eole_norm(draw: _Draw, options: Mapping[str, Any], name: str) -> dict[str, Tensor]:
+    drawn = draw.norm(name)
+    return {f"{name}.weight": drawn[f"{name}.weight"]} if options.get("layer_norm") == "rms" else drawn
+
+
+def _eole_sinusoids(*, is_in_turn: bool) -> Tensor:
+    """Return the table [5000, 1, D] that eole stores."""
+    steps = torch.arange(_D // 2) / (_D // 2 if is_in_turn else _D // 2 - 1)
+    angles = torch.arange(5000)[:, None] * torch.exp(steps * -math.log(10000.0))
+    parts = torch.stack((angles.sin(), angles.cos()), dim=-1 if is_in_turn else 1)
+    return parts.flatten(1)[:, None]
+
+
+@torch.inference_mode()
+def run_eole(directory: Path) -> list[Said]:
+    """Return what eole says of a model; ImportError if it is not there."""
+    from eole.config.run import PredictConfig  # noqa: PLC0415
+    from eole.predict import build_predictor  # noqa: PLC0415
+
+    lengths = {"min_length": SHORTEST, "max_length": LONGEST}
+    rules = {"beam_size": BEAM_SIZE, "length_penalty": "none", "ban_unk_token": True, "max_length_ratio": 0, **lengths}
+    config = PredictConfig(model_path=[str(directory)], src="", compute_dtype="fp32", **rules)
+    predictor = build_predictor(config)
+    said = []
+    for source_ids, target_ids in SYSTEMS["eole"].pairs:
+        source, length = torch.tensor([source_ids]), torch.tensor([len(source_ids)])
+        scores = predictor.model.compute_log_probs(source, torch.tensor([[2, *target_ids]]), length)["log_probs"][0]
+        best = predictor.predict_batch({"src": source, "srclen": length}, attn_debug=False)
+        said.append(Said(_chosen(scores, target_ids), best["predictions"][0][0].tolist()))
+    return said
+
+
 @dataclasses.dataclass(frozen=True)
 class System:
     """A library whose checkpoints are imported."""
@@ -353,31 +523,36 @@ class System:
     run: Callable[[Path], list[Said]]
     cases: Mapping[str, Mapping[str, Any]]
     eos_id: int
+    ends_sources: bool = True
 
     @property
     def pairs(self) -> list[tuple[list[int], list[int]]]:
         """Token ids of sources and targets, EOS last."""
-        return [([*source, self.eos_id], [*target, self.eos_id]) for source, target in _PAIRS]
+        suffix = [self.eos_id] if self.ends_sources else []
+        return [([*source, *suffix], [*target, self.eos_id]) for source, target in _PAIRS]
 
 
 SYSTEMS: Mapping[str, System] = {
     "fairseq": System(save_fairseq, run_fairseq, FAIRSEQ, eos_id=2),
     "joeynmt": System(save_joeynmt, run_joeynmt, JOEYNMT, eos_id=3),
+    "eole": System(save_eole, run_eole, EOLE, eos_id=3, ends_sources=False),
 }
 
 
-def main() -> int:
-    """Write what the libraries say."""
-    said: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for name, system in SYSTEMS.items():
+def main(names: Sequence[str]) -> int:
+    """Write what libraries say in place of what is stored of them."""
+    said: dict[str, dict[str, list[dict[str, Any]]]] = json.loads(EXPECTED.read_text(encoding="utf-8"))
+    for name in names:
+        system = SYSTEMS[name]
+        said[name] = {}
         for case, options in system.cases.items():
             with TemporaryDirectory() as directory:
                 system.save(Path(directory) / "theirs", options)
                 results = system.run(Path(directory) / "theirs")
-            said.setdefault(name, {})[case] = [dataclasses.asdict(result) for result in results]
+            said[name][case] = [dataclasses.asdict(result) for result in results]
     EXPECTED.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

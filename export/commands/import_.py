@@ -11,6 +11,7 @@ import torch
 from export.errors import ImportFormatError, SettingError
 from export.importers.bundle import read_network
 from export.importers.ctranslate2 import read_ctranslate2
+from export.importers.eole import read_eole
 from export.importers.fairseq import read_fairseq
 from export.importers.huggingface import read_huggingface
 from export.importers.joeynmt import read_joeynmt
@@ -55,6 +56,7 @@ _FORMATS: Final[Mapping[str, _Format]] = {
         read=read_ctranslate2,
     ),
     "opennmt": _Format(meaning="a checkpoint of OpenNMT-py 3", flags=_SPM, read=read_opennmt),
+    "eole": _Format(meaning="the directory of a model of eole", flags=_SPM, read=read_eole),
     "joeynmt": _Format(meaning="the directory of a run of JoeyNMT 2", flags=(), read=read_joeynmt),
 }
 

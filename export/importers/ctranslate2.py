@@ -24,7 +24,7 @@ from export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from export.importers.vocabulary_text import SentencePieceFiles, Vocabularies, arranged
 from export.model.config import ModelConfig
 from export.model.layers import sinusoidal_positions
-from service.bundle.architecture import Limits, SinusoidLayout
+from service.bundle.architecture import Limits, Positions, SinusoidLayout
 from service.bundle.files import open_file
 from service.bundle.manifest import MAX_FILE_BYTES, Languages
 
@@ -546,8 +546,22 @@ def _has_eos(
 class Network:
     """Takes the network out of the variables."""
 
-    def __init__(self, variables: Variables, vocabularies: Vocabularies, epsilon: float | None) -> None:
-        """Read everything; `epsilon` is that of the normalisations, None if the configuration leaves it open."""
+    def __init__(
+        self,
+        variables: Variables,
+        vocabularies: Vocabularies,
+        epsilon: float | None,
+        *,
+        positions: Positions | None = None,
+    ) -> None:
+        """Read everything.
+
+        Args:
+            variables: of the model.
+            vocabularies: of both sides.
+            epsilon: of the normalisations; None: the configuration leaves it open.
+            positions: how places are told where no table is stored; None: by sinusoids that begin with the position 1.
+        """
         self._variables = variables
         self._vocabularies = vocabularies
         self.weights: dict[str, Tensor] = {}
@@ -559,7 +573,7 @@ class Network:
         self._read_tables()
         for stack in ("encoder", "decoder"):
             self._read_stack(stack)
-        self._read_positions()
+        self._read_positions(positions)
         default = 1e-5 if self._facts["norm_kind"] == "layer" else 1e-6
         self._facts["norm_epsilon"] = default if epsilon is None else epsilon
         variables.attribute("encoder/multi_query_attention", 0)  # as num_heads_kv says
@@ -741,13 +755,16 @@ class Network:
         if is_layer:
             self._put(f"{ours}.bias", self._variables.array(f"{theirs}/beta"))
 
-    def _read_positions(self) -> None:
-        """Read position encodings: sinusoids of some kind, or whatever was learned."""
+    def _read_positions(self, unstored: Positions | None) -> None:
+        """Read position encodings: sinusoids of some kind, whatever was learned, or what holds if none are stored."""
         names = {stack: f"{stack}/position_encodings/encodings" for stack in ("encoder", "decoder")}
         stored = {stack: self._variables.array(name) for stack, name in names.items() if self._variables.has(name)}
         if len(stored) == 1:
             raise ImportFormatError(f"{self._variables.path}: {names[min(stored)]} without that of the other stack")
-        if not stored:  # computed, beginning with the position 1
+        if not stored and unstored is not None:
+            self._facts["positions"] = unstored
+            return
+        if not stored:
             self._facts |= {"positions": "sinusoidal", "sinusoid_layout": "fairseq", "position_offset": 1}
             return
         self.num_positions = min(len(table) for table in stored.values())

@@ -17,6 +17,7 @@ from export.importers.fairseq_weights import FairseqWeights
 from export.importers.files import ForeignConfig, fields_of, float_tensors, read_checkpoint, read_plain
 from export.importers.huggingface_text import Text
 from export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
+from export.importers.vocabulary_text import SentencePieceFiles
 from export.model.config import ModelConfig
 from service.bundle.architecture import Limits
 
@@ -72,7 +73,7 @@ def read_fairseq(
         path: the checkpoint, or its directory.
         text: directory of `dict.LANGUAGE.txt` and of the SentencePiece models; None: that of the checkpoint.
         source_spm: SentencePiece model of sources; None: the only one (`.model` or `.spm`) in that directory, or the
-            only one that has the language between dots in its name.
+            only one that has the language between dots in its name, unless that of targets is given.
         target_spm: the same of targets.
 
     Raises:
@@ -88,10 +89,7 @@ def read_fairseq(
     for key, values in _NEUTRAL.items():
         settings.require(key, *values)
     settings.finish(_HARMLESS, prefixes=tuple(f"{stack}_" for stack in _STACKS))
-    models = [
-        read_plain(given or _find_model(directory, language))
-        for given, language in zip((source_spm, target_spm), languages, strict=True)
-    ]
+    models = SentencePieceFiles.find(directory, source_spm, target_spm, languages).read()
     return ImportedModel(
         config=config,
         limits=Limits(max_source_tokens=min(most, MAX_TOKENS), max_target_tokens=min(most, MAX_TOKENS)),
@@ -198,22 +196,6 @@ def _read_dictionary(path: Path) -> tuple[str, ...]:
     if len(set(pieces)) != len(pieces):
         raise ImportFormatError(f"{path}: a piece stands twice, or is one of {', '.join(_SPECIAL)}")
     return tuple(pieces)
-
-
-def _find_model(directory: Path, language: str) -> Path:
-    """Return the SentencePiece model of a language."""
-    found = sorted(path for path in directory.iterdir() if path.suffix in (".model", ".spm"))
-    own = [path for path in found if language in path.name.split(".")]
-    for candidates in (found, own):
-        if len(candidates) == 1:
-            return candidates[0]
-    if not found:
-        raise ImportFormatError(
-            f"{directory} has no SentencePiece model (.model or .spm); text that is split in other ways, such as by "
-            "subword-nmt or fastBPE after Moses, cannot be served"
-        )
-    names = ", ".join(path.name for path in found)
-    raise ImportFormatError(f"{directory}: which of {names} is for {language}? Give it by a flag")
 
 
 def _named(content: Mapping[str, Any], checkpoint: Path, config: ModelConfig) -> dict[str, Tensor]:

@@ -70,17 +70,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
         content = read_plain(path).decode()
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(content, Loader=yaml.SafeLoader)):
             raise ImportFormatError(f"{path} has aliases (*name): write out what they stand for")
-        return dict(_dotted(yaml.safe_load(content)))
+        return dict(dotted(yaml.safe_load(content)))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ImportFormatError(f"{path} holds no YAML: {error}") from error
 
 
-def _dotted(fields: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def dotted(fields: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what fields say by dotted paths, lists as they are; ValueError if they are none."""
     if not isinstance(fields, dict):
         raise ValueError(f"{type(fields).__name__} in place of fields")  # noqa: TRY004  as of what cannot be parsed
     for name, value in fields.items():
         if isinstance(value, dict):
-            yield from _dotted(value, f"{prefix}{name}.")
+            yield from dotted(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 

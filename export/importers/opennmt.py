@@ -1,10 +1,11 @@
 """Reads Transformers that OpenNMT-py trained to translate, version 3 on, from their checkpoint.
 
-What the options mean is read from the code of OpenNMT-py 3.5. Its network is that of CTranslate2, which began as its
-engine: tensors get the names that they have there, and the same code takes them over.
+What the options mean is read from the code of OpenNMT-py 3.5. Its network, and that of its successor eole, is that of
+CTranslate2, which began as its engine: tensors get the names that they have there, and the same code takes them over.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,14 +53,60 @@ _UNK: Final = "<unk>"
 _EOS: Final = "</s>"
 _BOS: Final = "<s>"
 
-_LAYER: Final = {
-    "encoder": ("transformer", {"self_attention": ("self_attn", "layer_norm")}),
-    "decoder": (
-        "transformer_layers",
-        {"self_attention": ("self_attn", "layer_norm_1"), "attention": ("context_attn", "layer_norm_2")},
-    ),
-}
-"""Name of the layers of each stack; theirs of attention and the normalisation before it, by those of CTranslate2."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackNames:
+    """What a system calls the parts of a stack."""
+
+    embeddings: str
+    positions: str | None
+    """A table of position encodings; None: there is none."""
+    layers: str
+    attentions: Mapping[str, tuple[str, str]]
+    """Within a layer: attention and the normalisation before it, by their names in CTranslate2."""
+    feed_forward_norm: str
+    feed_forward: Mapping[str, str]
+    """Its products, by their names in CTranslate2; with a gate there is a `linear_0_noact`."""
+
+
+def _names(*, has_gate: bool) -> dict[str, StackNames]:
+    """Return the names of OpenNMT-py."""
+    layers: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
+        "encoder": ("transformer", {"self_attention": ("self_attn", "layer_norm")}),
+        "decoder": (
+            "transformer_layers",
+            {"self_attention": ("self_attn", "layer_norm_1"), "attention": ("context_attn", "layer_norm_2")},
+        ),
+    }
+    products = {"linear_0": "w_1", "linear_1": "w_2", **({"linear_0_noact": "w_3"} if has_gate else {})}
+    return {
+        stack: StackNames(
+            embeddings=f"{stack}.embeddings.make_embedding.emb_luts.0.weight",
+            positions=f"{stack}.embeddings.make_embedding.pe.pe",
+            layers=f"{stack}.{name}",
+            attentions=attentions,
+            feed_forward_norm="feed_forward.layer_norm",
+            feed_forward={ours: f"feed_forward.{theirs}" for ours, theirs in products.items()},
+        )
+        for stack, (name, attentions) in layers.items()
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What tensors do not tell of a network."""
+
+    num_layers: Mapping[str, int]
+    """By the stack."""
+    num_heads: int
+    num_kv_heads: int | None = None
+    """None: as many as of queries."""
+    head_dim: int | None = None
+    """None: the width of the network divided by the heads."""
+    activation: int
+    """As CTranslate2 numbers them."""
+    scales_embeddings: bool = True
+    """By the square root of the width."""
 
 
 def read_opennmt(path: Path, *, source_spm: Path | None = None, target_spm: Path | None = None) -> ImportedModel:
@@ -80,14 +127,49 @@ def read_opennmt(path: Path, *, source_spm: Path | None = None, target_spm: Path
     settings = ForeignConfig(path, options)
     for key, values in _REQUIRED.items():
         settings.require(key, *values)
-    lists, start = _read_vocabularies(content.get("vocab"), path)
-    vocabularies = Vocabularies.fitted(*lists, eos=_EOS, unk=_UNK, start=start, origin=path)
+    vocabularies = read_vocabularies(fields_of(content.get("vocab")) or {}, path)
     spm = SentencePieceFiles.find(path.parent, source_spm, target_spm)
+    model, generator = (float_tensors(content.get(part) or {}, path) for part in ("model", "generator"))
+    named = {f"generator.{name.removeprefix('0.')}": tensor for name, tensor in generator.items()}
+    activation = settings.take("pos_ffn_activation_fn", str, default="relu")
+    if activation not in _ACTIVATIONS:
+        known = ", ".join(_ACTIVATIONS)
+        raise ImportFormatError(f"{path}: pos_ffn_activation_fn is {activation!r}: expected {known}")
+    shape = Shape(
+        num_layers={stack: settings.take(f"{stack[:3]}_layers", int) for stack in ("encoder", "decoder")},
+        num_heads=settings.take("heads", int, default=8),
+        num_kv_heads=settings.take("num_kv", int, default=0) or None,
+        activation=_ACTIVATIONS[activation],
+    )
+    names = _names(has_gate=activation == "silu")
+    variables = named_variables(Tensors({**model, **named}, path), names, shape)
+    epsilon = settings.take("norm_eps", float, default=1e-6)
+    return imported_model(Network(Variables(variables, path), vocabularies, epsilon), vocabularies, spm)
+
+
+def imported_model(
+    network: Network,
+    vocabularies: Vocabularies,
+    spm: SentencePieceFiles,
+    *,
+    most: int = MAX_TOKENS,
+    source_prefix: tuple[int, ...] = (),
+) -> ImportedModel:
+    """Return a model whose sources end without EOS.
+
+    Args:
+        network: with token ids as the vocabularies have them.
+        vocabularies: of both sides.
+        spm: what splits texts into their tokens.
+        most: longest sequence that its trainer takes.
+        source_prefix: token ids that every source begins with.
+
+    Raises:
+        ImportFormatError: if the files are missing, or are not those of the vocabularies.
+    """
     spm.check((vocabularies.source, vocabularies.target))
     models = spm.read()
-    epsilon = settings.take("norm_eps", float, default=1e-6)
-    network = Network(Variables(_variables(content, settings, path), path), vocabularies, epsilon)
-    most = min(network.num_positions, MAX_TOKENS)
+    most = min(network.num_positions, most)
     return ImportedModel(
         config=network.config(),
         limits=Limits(max_source_tokens=most, max_target_tokens=most),
@@ -97,25 +179,35 @@ def read_opennmt(path: Path, *, source_spm: Path | None = None, target_spm: Path
             source_model=None if models[0] == models[1] else models[0],
             pieces=vocabularies.target,
             source_pieces=None if vocabularies.source == vocabularies.target else vocabularies.source,
+            source_prefix=source_prefix,
             source_suffix=(),
         ).files(),
     )
 
 
-def _read_vocabularies(content: object, path: Path) -> tuple[tuple[list[str], list[str]], str]:
-    """Return the tokens of both sides and the one that decoding begins with."""
-    vocab = content if isinstance(content, dict) else {}
-    lists = [vocab.get(side) for side in ("src", "tgt")]
+def read_vocabularies(vocab: Mapping[str, Any], path: Path, *, eos: str = _EOS, unk: str = _UNK) -> Vocabularies:
+    """Return the tokens of both sides.
+
+    Args:
+        vocab: `src` and `tgt`, lists of tokens, and `decoder_start_token`.
+        path: what errors name.
+        eos: spelling of EOS.
+        unk: spelling of the unknown token.
+
+    Raises:
+        ImportFormatError: if there are no lists, or a token is missing.
+    """
+    source, target = (vocab.get(side) for side in ("src", "tgt"))
     start = vocab.get("decoder_start_token", _BOS)
-    source, target = lists
     if not isinstance(source, list) or not isinstance(target, list) or not isinstance(start, str):
-        raise ImportFormatError(f"{path}: vocab holds no lists of tokens: a checkpoint of OpenNMT-py before version 3")
+        raise ImportFormatError(f"{path}: vocab holds no lists of tokens, as before version 3 of OpenNMT-py")
     if vocab.get("src_feats"):
         raise ImportFormatError(f"{path}: vocab has src_feats: several embeddings of a source token cannot be served")
-    return ([str(token) for token in source], [str(token) for token in target]), start
+    lists = [str(token) for token in source], [str(token) for token in target]
+    return Vocabularies.fitted(*lists, eos=eos, unk=unk, start=start, origin=path)
 
 
-class _Tensors:
+class Tensors:
     """The tensors of a checkpoint, each to be used once."""
 
     def __init__(self, tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -129,20 +221,19 @@ class _Tensors:
         return self._left.pop(name)
 
     def linear(self, *names: str) -> dict[str, Tensor]:
-        """Return the weights of products of the same input as one, and their biases if they have any."""
-        parts = {"weight": torch.cat([self.take(f"{name}.weight") for name in names])}
-        if f"{names[0]}.bias" in self._left:
-            parts["bias"] = torch.cat([self.take(f"{name}.bias") for name in names])
-        return parts
+        """Return the weights of products of the same input as one, and their biases if one of them has any."""
+        weights = [self.take(f"{name}.weight") for name in names]
+        if len({weight.shape[1:] for weight in weights}) > 1:
+            raise ImportFormatError(f"{self._path}: {', '.join(names)} are not of inputs of the same width")
+        has_bias = any(f"{name}.bias" in self._left for name in names)
+        zeros = {name: weight.new_zeros(len(weight)) for name, weight in zip(names, weights, strict=True)}
+        biases = [self._left.pop(f"{name}.bias", zeros[name]) for name in names]
+        return {"weight": torch.cat(weights), **({"bias": torch.cat(biases)} if has_bias else {})}
 
     def norm(self, name: str) -> dict[str, Tensor]:
         """Return a normalisation, by the names of CTranslate2."""
         parts = {"gamma": self.take(f"{name}.weight")}
         return {**parts, **({"beta": self.take(f"{name}.bias")} if f"{name}.bias" in self._left else {})}
-
-    def has(self, name: str) -> bool:
-        """Return whether a tensor is left."""
-        return name in self._left
 
     def finish(self) -> None:
         """Raise ImportFormatError, naming the first tensor that was not read."""
@@ -150,41 +241,45 @@ class _Tensors:
             raise ImportFormatError(f"{self._path}: nothing is known of tensor {name}")
 
 
-def _variables(content: Mapping[str, Any], settings: ForeignConfig, path: Path) -> dict[str, Tensor]:
-    """Return the network by the names that CTranslate2 has for its parts."""
-    model, generator = (float_tensors(content.get(part) or {}, path) for part in ("model", "generator"))
-    named = {f"generator.{name.removeprefix('0.')}": tensor for name, tensor in generator.items()}
-    tensors = _Tensors({**model, **named}, path)
-    activation = settings.take("pos_ffn_activation_fn", str, default="relu")
-    if activation not in _ACTIVATIONS:
-        known = ", ".join(_ACTIVATIONS)
-        raise ImportFormatError(f"{path}: pos_ffn_activation_fn is {activation!r}: expected {known}")
-    num_heads, num_kv_heads = settings.take("heads", int, default=8), settings.take("num_kv", int, default=0)
+def named_variables(tensors: Tensors, names: Mapping[str, StackNames], shape: Shape) -> dict[str, Tensor]:
+    """Return all tensors by the names that CTranslate2 has for them, with what they do not tell.
+
+    Args:
+        tensors: of which none may be left over; a generator as `generator`, normalisations of what leaves a stack as
+            `encoder.layer_norm` and `decoder.layer_norm`.
+        names: of each stack.
+        shape: of the network.
+
+    Raises:
+        ImportFormatError: naming a tensor that is missing, or not known.
+    """
     found: dict[str, Tensor] = {}
 
     def put(name: str, parts: Mapping[str, Tensor]) -> None:
         found.update({f"{name}/{part}": tensor for part, tensor in parts.items()})
 
-    for stack, short, embeddings in (("encoder", "enc", "embeddings_0"), ("decoder", "dec", "embeddings")):
-        put(stack, {"num_heads": torch.tensor(num_heads), "activation": torch.tensor(_ACTIVATIONS[activation])})
-        theirs = f"{stack}.embeddings.make_embedding"
-        put(f"{stack}/{embeddings}", {"weight": tensors.take(f"{theirs}.emb_luts.0.weight")})
-        put(f"{stack}/position_encodings", {"encodings": tensors.take(f"{theirs}.pe.pe").flatten(0, 1)})
+    heads = {"num_heads_kv": shape.num_kv_heads, "head_dim": shape.head_dim}
+    of_attention = {name: torch.tensor(number) for name, number in heads.items() if number is not None}
+    for stack, embeddings in (("encoder", "embeddings_0"), ("decoder", "embeddings")):
+        own = names[stack]
+        put(stack, {"num_heads": torch.tensor(shape.num_heads), "activation": torch.tensor(shape.activation)})
+        put(stack, {"scale_embeddings": torch.tensor(shape.scales_embeddings, dtype=torch.int8)})
+        put(f"{stack}/{embeddings}", {"weight": tensors.take(own.embeddings)})
+        if own.positions is not None:
+            table = tensors.take(own.positions)
+            put(f"{stack}/position_encodings", {"encodings": table.reshape(len(table), -1)})
         put(f"{stack}/layer_norm", tensors.norm(f"{stack}.layer_norm"))
-        layers, blocks = _LAYER[stack]
-        for layer in range(settings.take(f"{short}_layers", int)):
-            ours, theirs = f"{stack}/layer_{layer}", f"{stack}.{layers}.{layer}"
-            for block, (attention, norm) in blocks.items():
+        for layer in range(shape.num_layers[stack]):
+            ours, theirs = f"{stack}/layer_{layer}", f"{own.layers}.{layer}"
+            for block, (attention, norm) in own.attentions.items():
                 put(f"{ours}/{block}/layer_norm", tensors.norm(f"{theirs}.{norm}"))
-                if num_kv_heads:
-                    put(f"{ours}/{block}", {"num_heads_kv": torch.tensor(num_kv_heads)})
-                for index, names in enumerate(_fused(block)):
-                    linear = tensors.linear(*(f"{theirs}.{attention}.{name}" for name in names))
+                put(f"{ours}/{block}", of_attention)
+                for index, fused in enumerate(_fused(block)):
+                    linear = tensors.linear(*(f"{theirs}.{attention}.{name}" for name in fused))
                     put(f"{ours}/{block}/linear_{index}", linear)
-            put(f"{ours}/ffn/layer_norm", tensors.norm(f"{theirs}.feed_forward.layer_norm"))
-            for name, stored in {"linear_0": "w_1", "linear_1": "w_2", "linear_0_noact": "w_3"}.items():
-                if stored != "w_3" or tensors.has(f"{theirs}.feed_forward.w_3.weight"):
-                    put(f"{ours}/ffn/{name}", tensors.linear(f"{theirs}.feed_forward.{stored}"))
+            put(f"{ours}/ffn/layer_norm", tensors.norm(f"{theirs}.{own.feed_forward_norm}"))
+            for name, stored in own.feed_forward.items():
+                put(f"{ours}/ffn/{name}", tensors.linear(f"{theirs}.{stored}"))
     put("decoder/projection", tensors.linear("generator"))
     tensors.finish()
     return found

@@ -37,8 +37,21 @@ class SentencePieceFiles:
     target: Path
 
     @classmethod
-    def find(cls, directory: Path, source: Path | None, target: Path | None) -> "SentencePieceFiles":
+    def find(
+        cls,
+        directory: Path,
+        source: Path | None,
+        target: Path | None,
+        languages: Sequence[str] = ("source", "target"),
+    ) -> "SentencePieceFiles":
         """Return the files that are given, of which one is enough, or else those that lie in a directory.
+
+        Args:
+            directory: with the only file that is called `.spm` or `.model`, or one for each side that has its language
+                between dots in its name, as `source.spm` and `spm.de.model`.
+            source: that of sources.
+            target: that of targets.
+            languages: what to look for in the names.
 
         Raises:
             ImportFormatError: saying what to give, if there are none, or too many to know which is whose.
@@ -46,21 +59,32 @@ class SentencePieceFiles:
         given = source or target
         if given is not None:
             return cls(source=source or given, target=target or given)
-        pair = cls(source=directory / "source.spm", target=directory / "target.spm")
-        if pair.source.is_file() and pair.target.is_file():
-            return pair
         found = sorted(path for path in directory.iterdir() if path.suffix in _SUFFIXES and path.is_file())
-        if len(found) == 1:
-            return cls(source=found[0], target=found[0])
-        there = ", ".join(path.name for path in found) or "none"
-        raise ImportFormatError(
-            f"{directory} does not say which SentencePiece models split its texts (there: {there}): give --source-spm "
-            "and --target-spm, or one of them if it is of both languages"
-        )
+        if not found:
+            raise ImportFormatError(
+                f"{directory} has no SentencePiece model (.model or .spm): give --source-spm and --target-spm, or one "
+                "of them if it is of both languages; text that is split in other ways, such as by subword-nmt or "
+                "fastBPE after Moses, cannot be served"
+            )
+        sides = []
+        for language in languages:
+            own = [path for path in found if language in path.name.split(".")]
+            candidates = own if len(own) == 1 else found
+            if len(candidates) > 1:
+                names = ", ".join(path.name for path in found)
+                raise ImportFormatError(
+                    f"{directory}: which of {names} is for {language}? Give it by a flag (--source-spm, --target-spm)"
+                )
+            sides.append(candidates[0])
+        return cls(source=sides[0], target=sides[1])
 
     def read(self) -> tuple[bytes, bytes]:
         """Return the content of both."""
         return read_plain(self.source), read_plain(self.target)
+
+    def is_of_sources(self, piece: str) -> bool:
+        """Return whether a source may be split into this piece, learned from texts, and others."""
+        return piece in _pieces(self.source)[0]
 
     def check(self, vocabularies: tuple[Pieces, Pieces]) -> set[str]:
         """Return the pieces that both learned from texts, symbols that were defined for them left out.

@@ -175,7 +175,7 @@ class Tokenization(Section):
     source_prefix: _Prefix = ()
     """Tokens that every source begins with, such as the tag of a language."""
     source_suffix: _Prefix | None = None
-    """Tokens that every source ends with; None: EOS. Models of OpenNMT-py have nothing there."""
+    """Tokens that every source ends with; None: EOS. Models of OpenNMT-py and eole have nothing there."""
     target_prefix: _Prefix = ()
     """Tokens that every target is made to begin with."""
     languages: Languages | None = None

@@ -1,4 +1,4 @@
-"""Checkpoints of fairseq and JoeyNMT, imported, against what these libraries compute (`foreign_checkpoints`)."""
+"""Checkpoints of fairseq, JoeyNMT and eole, imported, against what these libraries compute (`foreign_checkpoints`)."""
 
 import dataclasses
 import importlib.util
@@ -106,6 +106,8 @@ class _Pitfall:
 _FAIRSEQ_POST, _FAIRSEQ_LEARNED = ("fairseq", "post-norm, shared"), ("fairseq", "learned positions, nothing shared")
 _JOEYNMT_POST, _JOEYNMT_PRE = ("joeynmt", "post-norm, all tied"), ("joeynmt", "pre-norm, two vocabularies")
 _JOEYNMT_WEIGHTED = ("joeynmt", "weighted residuals, nothing tied")
+_EOLE_SINUSOIDS, _EOLE_PAIRS = (("eole", case) for case in list(SYSTEMS["eole"].cases)[:2])
+_EOLE_HALVES, _EOLE_LEARNED = (("eole", case) for case in list(SYSTEMS["eole"].cases)[2:4])
 
 
 def _no_biases(weights: dict[str, Tensor]) -> None:
@@ -117,6 +119,23 @@ def _no_biases(weights: dict[str, Tensor]) -> None:
 def _begun_at_one(weights: dict[str, Tensor]) -> None:
     for stack in ("encoder", "decoder"):
         weights[f"{stack}.positions.weight"] = weights[f"{stack}.positions.weight"].roll(1, dims=0)
+
+
+def _neighbours(weights: dict[str, Tensor]) -> None:
+    for name, tensor in weights.items():
+        if "self_attention.query" in name or "self_attention.key" in name:
+            weights[name] = tensor.reshape(-1, 2, 4, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
+
+
+def _heads_in_order(weights: dict[str, Tensor]) -> None:
+    for name, tensor in weights.items():
+        if "_attention.query.weight" in name:
+            weights[name] = tensor.reshape(2, 2, -1).transpose(0, 1).reshape(tensor.shape)
+
+
+def _unscaled_positions(weights: dict[str, Tensor]) -> None:
+    for stack in ("encoder", "decoder"):
+        weights[f"{stack}.positions.weight"] = weights[f"{stack}.positions.weight"] / 4
 
 
 _PITFALLS = {
@@ -139,6 +158,14 @@ _PITFALLS = {
     ),
     "no biases": _Pitfall(_FAIRSEQ_POST, weights=_no_biases),
     "another activation": _Pitfall(_JOEYNMT_PRE, {"activation": "relu"}),
+    "</s> on the source": _Pitfall(_EOLE_SINUSOIDS, source=lambda ids: [*ids, 3]),
+    "epsilon of RMS norms": _Pitfall(_EOLE_PAIRS, {"norm_epsilon": 1e-5}),
+    "rotary pairs are neighbours": _Pitfall(_EOLE_PAIRS, weights=_neighbours),
+    "grouped heads in their order": _Pitfall(_EOLE_PAIRS, weights=_heads_in_order),
+    "rotary pairs are half a head apart": _Pitfall(_EOLE_HALVES, weights=_neighbours),
+    "rotary positions, embeddings not scaled": _Pitfall(_EOLE_HALVES, {"scale_embeddings": False}),
+    "learned positions are not scaled": _Pitfall(_EOLE_LEARNED, weights=_unscaled_positions),
+    "learned positions begin one later": _Pitfall(_EOLE_LEARNED, weights=_begun_at_one),
 }
 
 
