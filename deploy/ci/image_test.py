@@ -40,6 +40,9 @@ _FIRST_LAYER = "COPY /opt/venv"
 """The instruction above the base; see the Dockerfile."""
 
 _OPEN = ("--env", "DRAGOMAN_ACCESS__ALLOW_UNAUTHENTICATED=true")
+_GOOGLE = ("--env", "DRAGOMAN_GRPC__GOOGLE_TRANSLATION=true")
+"""Without the library that this takes the server does not start."""
+
 _TMPFS = ("--tmpfs", "/tmp:rw,noexec,nosuid,size=16m")  # noqa: S108 - of the container
 _RESTRICTED = (
     *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "65532:65532"),
@@ -166,7 +169,7 @@ class ImageTest:
                 self._check_engine(container)
                 self._check_nothing_is_written(container)
                 self._check_drain(container)
-            with self._running(*_OPEN, *_RESTRICTED, *_OTHER_USER, "--restart", "on-failure") as container:
+            with self._running(*_OPEN, *_GOOGLE, *_RESTRICTED, *_OTHER_USER, "--restart", "on-failure") as container:
                 self._check_restart(container)
             with tempfile.TemporaryDirectory() as directory:
                 self._check_keys_and_tls(Path(directory))
@@ -249,10 +252,14 @@ class ImageTest:
         _require(healthy_s <= self._max_start_s, times)
 
     def _check_translation(self, container: Container) -> None:
-        command = [sys.executable, "-m", "service", "translate", "--target", container.address(50051), _TEXT]
+        options = ("--target", container.address(50051), "--source-language", "auto", "--target-language", "de")
+        command = [sys.executable, "-m", "service", "translate", *options, _TEXT]
         finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)  # noqa: S603
         printed = finished.stdout.strip()
-        _require(_TRANSLATED_WORD in printed, f"translates {_TEXT!r}: {printed or finished.stderr!r}")
+        _require(
+            _TRANSLATED_WORD in printed,
+            f"detects the language of {_TEXT!r} and translates: {printed or finished.stderr!r}",
+        )
         requests = container.metric("mt_requests_total")
         _require(requests == 1, f"counts {requests:g} request in /metrics")
         form = ("--no-stream", "--format", "{{.MemUsage}}, {{.PIDs}} threads")

@@ -19,8 +19,10 @@ _PYPROJECT = _HERE.parents[1] / "pyproject.toml"
 _PYTHON_VERSION = "3.11"
 _PLATFORM = "x86_64-manylinux_2_28"
 _SBOM_TOOL = "cyclonedx-bom>=7.5,<8"
-_EXTRAS = {"cpu": "serve", "gpu": "gpu"}
-"""Of the project, by variant."""
+_RUNTIMES = {"cpu": "serve", "gpu": "gpu"}
+"""Extra of the project that each variant is made of."""
+_COMMON_EXTRAS = "detect,google"
+"""What callers may ask of any image: languages detected, calls of clients of Google Cloud Translation."""
 
 
 def requirements() -> dict[str, list[str]]:
@@ -28,7 +30,10 @@ def requirements() -> dict[str, list[str]]:
     declared: dict[str, Any] = tomllib.loads(_PYPROJECT.read_text(encoding="utf-8"))
     project = declared["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
-    variants = {variant: [*project["dependencies"], *_expanded(extras, extra)] for variant, extra in _EXTRAS.items()}
+    variants = {
+        variant: [*project["dependencies"], *_expanded(extras, [f"dragoman[{extra},{_COMMON_EXTRAS}]"])]
+        for variant, extra in _RUNTIMES.items()
+    }
     return {**variants, "tools": [*declared["build-system"]["requires"], _SBOM_TOOL]}
 
 
@@ -44,12 +49,12 @@ def main() -> int:
     return 0
 
 
-def _expanded(extras: dict[str, list[str]], name: str) -> list[str]:
-    """Return what an extra asks for, the extras of the project that it names replaced by what they ask for."""
+def _expanded(extras: dict[str, list[str]], requirements: list[str]) -> list[str]:
+    """Return requirements with the project's own extras replaced by what these ask for."""
     lines = list[str]()
-    for line in extras[name]:
+    for line in requirements:
         own = re.fullmatch(r"dragoman\[(.+)\]", line)
-        lines += [part for extra in own[1].split(",") for part in _expanded(extras, extra)] if own else [line]
+        lines += [part for extra in own[1].split(",") for part in _expanded(extras, extras[extra])] if own else [line]
     return lines
 
 
