@@ -1,12 +1,13 @@
 """`python -m export confidence`: a bundle that says how likely each sentence is translated well.
 
 The model translates held-out text, and a logistic regression learns from half of the lines which translations are good,
-by chrF against their references. The other half says what that is worth: AUC beside that of the raw score, and how
-often translations of each confidence are good.
+by chrF against their references, and that those of sources which say nothing are not. The other half says what that is
+worth: AUC beside that of the raw score, how often translations of each confidence are good, and how low the planted
+ones rank.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -31,11 +32,14 @@ _NUM_BINS: Final = 10
 _REGULARIZATION: Final = 1.0
 """Of standardized weights, in examples."""
 
-_SIGNS: Final = {"mean_log_prob": 1, "min_log_prob": 1, "length_ratio": -1, "defect": -1}
+_SIGNS: Final = {"mean_log_prob": 1, "min_log_prob": 1, "length_ratio": -1, "source_fragmentation": -1, "defect": -1}
 """Which way a feature can say something about a translation, where that is plain."""
 
 _NUM_PLANTED: Final = 500
-"""Sentences that are broken, to see them rank last."""
+"""Sentences that are broken in each way, to learn that they rank last, and to see it."""
+
+_PLANTED_SHARE: Final = 0.2
+"""What the planted sentences weigh in the fit, of what all others weigh."""
 
 _NUM_ROUNDS: Final = 30
 _CHRF: Final = CHRF()
@@ -87,16 +91,19 @@ def run(args: argparse.Namespace) -> int:
         raise SettingError("--good-chrf", args.good_chrf, "above 0, below 100")
     texts = {f"{path.parent.name}/{path.name}": read_pairs([path], args.limit) for path in args.data}
     usual = float(np.mean([log_ratio(pair.source, pair.target) for pairs in texts.values() for pair in pairs]))
-    broken = [replace(pair, source=_shuffled(pair.source)) for pair in next(iter(texts.values()))[:_NUM_PLANTED]]
+    broken = _planted([pair for pairs in texts.values() for pair in pairs])
     with open_text_model([args.bundle], RuntimeSettings(num_intra_op_threads=args.threads)) as (model, _):
         sets = {name: _translated(model, pairs, args, usual) for name, pairs in texts.items()}
-        planted = _translated(model, broken, args, usual)
-    learned = _joined([each.where(_even(each)) for each in sets.values()])
-    held_out = {name: each.where(~_even(each)) for name, each in sets.items()}
+        planted = {way: _translated(model, pairs, args, usual) for way, pairs in broken.items()}
+    planted = {way: each.where(each.chrf < args.good_chrf) for way, each in planted.items()}
+    learned = _joined([_half(each, 0) for each in sets.values()])
+    held_out = {name: _half(each, 1) for name, each in sets.items()}
     good = learned.chrf >= args.good_chrf
     if len(good) < _MIN_SENTENCES or good.all() or not good.any():
         raise CorpusError(f"{good.sum()} of {len(good)} translations are good; no confidence can be fitted")
-    weights, bias = _fit(learned.features, good)
+    weights, bias = fit_confidence(
+        learned.features, good, _joined([_half(each, 0) for each in planted.values()]).features
+    )
     confidence = Confidence(
         weights=ConfidenceWeights(**dict(zip(FEATURES, weights.tolist(), strict=True))),
         bias=bias,
@@ -106,11 +113,14 @@ def run(args: argparse.Namespace) -> int:
     )
     manifest = add_confidence(args.bundle, args.output, confidence)
     print(f"{args.output}: {manifest.name}/{manifest.version} with a confidence fitted on {len(good):,} sentences")
-    _report({**held_out, "all of them": _joined(list(held_out.values()))}, planted, confidence, args.diagram)
+    all_sets = {**held_out, "all of them": _joined(list(held_out.values()))}
+    _report(all_sets, {way: _half(each, 1) for way, each in planted.items()}, confidence, args.diagram)
     return 0
 
 
-def _report(sets: dict[str, _Sentences], planted: _Sentences, confidence: Confidence, diagram: Path | None) -> None:
+def _report(
+    sets: dict[str, _Sentences], planted: dict[str, _Sentences], confidence: Confidence, diagram: Path | None
+) -> None:
     print("held out: sentences, share of good ones, AUC of the raw score, AUC of the confidence")
     for name, each in sets.items():
         scores, good = _confidences(confidence, each), each.chrf >= confidence.good_chrf
@@ -120,33 +130,51 @@ def _report(sets: dict[str, _Sentences], planted: _Sentences, confidence: Confid
     for told, seen, count in bins:
         print(f"  confidence {told:.2f} on average: {seen:.2f} of {count:,} are good")
     error = sum(count * abs(told - seen) for told, seen, count in bins) / len(good)
-    ranks = area_under_curve(
-        np.concatenate((scores, _confidences(confidence, planted))),
-        np.arange(len(scores) + len(planted.raw)) < len(scores),
-    )
-    print(f"  mean difference {error:.3f}; above {len(planted.raw)} broken sentences with AUC {ranks:.3f}")
+    print(f"  mean difference {error:.3f}")
+    print("planted: sentences, AUC against good ones, AUC against all of them")
+    for way, each in planted.items():
+        bad = _confidences(confidence, each)
+        ranks = (
+            area_under_curve(np.concatenate((bad, better)), np.arange(len(bad) + len(better)) >= len(bad))
+            for better in (scores[good], scores)
+        )
+        print(f"  {way:32} {len(bad):6,} {' '.join(f'{rank:.3f}' for rank in ranks)}")
     if diagram:
         _drawn(bins, confidence.good_chrf).savefig(diagram, dpi=110)
 
 
-def _fit(features: Floats, good: Flags) -> tuple[Floats, float]:
-    """Fit without those features that would be taken the wrong way round, as what is rare can be by chance."""
+def fit_confidence(features: Floats, good: Flags, planted: Floats) -> tuple[Floats, float]:
+    """Return weights [F] and bias that rank planted sentences low and are calibrated on the others.
+
+    Features that would be taken the wrong way round, as what is rare can be by chance, get no weight.
+
+    Args:
+        features: [N, F], of translations.
+        good: [N], which of them are, both values present.
+        planted: [P, F], of translations that are not.
+    """
+    inputs, labels = np.concatenate((features, planted)), np.append(good, np.zeros(len(planted), dtype=bool))
+    counts = np.ones(len(inputs))
+    counts[len(features) :] = _PLANTED_SHARE * len(features) / max(1, len(planted))
     kept = np.ones(len(FEATURES), dtype=bool)
     while True:
         weights = np.zeros(len(FEATURES))
-        weights[kept], bias = fit_logistic(features[:, kept], good)
+        weights[kept], bias = fit_logistic(inputs[:, kept], labels, counts)
         is_wrong = np.array([weights[at] * _SIGNS.get(name, 0) < 0 for at, name in enumerate(FEATURES)])
         if not is_wrong.any():
-            return weights, bias
+            break
         kept &= ~is_wrong
+    (scale,), shift = fit_logistic((features @ weights + bias)[:, np.newaxis], good, np.ones(len(good)))
+    return weights * scale, float(bias * scale + shift)
 
 
-def fit_logistic(features: Floats, good: Flags) -> tuple[Floats, float]:
+def fit_logistic(features: Floats, good: Flags, counts: Floats) -> tuple[Floats, float]:
     """Return weights [F] and bias of the logistic regression, by Newton's method on standardized features.
 
     Args:
         features: [N, F].
         good: [N], both values present.
+        counts: [N], how many times each example counts.
     """
     mean, spread = features.mean(axis=0), features.std(axis=0) + 1e-9
     inputs = np.column_stack(((features - mean) / spread, np.ones(len(features))))
@@ -154,8 +182,8 @@ def fit_logistic(features: Floats, good: Flags) -> tuple[Floats, float]:
     solution = np.zeros(inputs.shape[1])
     for _ in range(_NUM_ROUNDS):
         told = 1 / (1 + np.exp(-np.clip(inputs @ solution, -30, 30)))
-        gradient = inputs.T @ (told - good) + penalty * solution
-        curvature = (inputs * (told * (1 - told))[:, np.newaxis]).T @ inputs + np.diag(penalty + 1e-9)
+        gradient = inputs.T @ (counts * (told - good)) + penalty * solution
+        curvature = (inputs * (counts * told * (1 - told))[:, np.newaxis]).T @ inputs + np.diag(penalty + 1e-9)
         solution -= np.linalg.solve(curvature, gradient)
     weights = solution[:-1] / spread
     return weights, float(solution[-1] - weights @ mean)
@@ -202,9 +230,9 @@ def _confidences(confidence: Confidence, sentences: _Sentences) -> Floats:
     return np.array([probability(confidence, values) for values in sentences.features.tolist()])
 
 
-def _even(sentences: _Sentences) -> Flags:
-    even: Flags = np.arange(len(sentences.raw)) % 2 == 0
-    return even
+def _half(sentences: _Sentences, first: int) -> _Sentences:
+    """Return every other sentence from the first (0) or the second (1) on."""
+    return sentences.where(np.arange(len(sentences.raw)) % 2 == first)
 
 
 def _joined(sets: Sequence[_Sentences]) -> _Sentences:
@@ -215,10 +243,25 @@ def _joined(sets: Sequence[_Sentences]) -> _Sentences:
     )
 
 
-def _shuffled(text: str) -> str:
-    """Return a text with the letters of each word in another order, which says nothing any more."""
-    random = np.random.default_rng(len(text))
-    return " ".join("".join(random.permutation(list(word)).tolist()) for word in text.split())
+def _planted(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
+    """Return some of the lines with sources that say nothing any more, by the way in which they were broken."""
+    random = np.random.default_rng(len(pairs))
+    chosen = pairs[:: max(1, len(pairs) // _NUM_PLANTED)][:_NUM_PLANTED]
+    words = [word for pair in pairs for word in pair.source.split()]
+
+    def shuffled(word: str) -> str:
+        return "".join(random.permutation(list(word)).tolist())
+
+    def broken(pair: Pair, break_words: Callable[[list[str]], Iterable[str]]) -> Pair:
+        return replace(pair, source=" ".join(break_words(pair.source.split())))
+
+    def drawn(own: list[str]) -> list[str]:
+        return [words[index] for index in random.integers(len(words), size=len(own))]
+
+    return {
+        "letters of words shuffled": [broken(pair, lambda own: map(shuffled, own)) for pair in chosen],
+        "words of other lines": [broken(pair, drawn) for pair in chosen],
+    }
 
 
 def _drawn(bins: Sequence[tuple[float, float, int]], good_chrf: float) -> Figure:

@@ -257,6 +257,8 @@ class ConfidenceWeights(Section):
     """How far the logarithm of the ratio of lengths is from the usual one."""
     fragmentation: _Weight
     """Target tokens a character: unusual words come in small pieces."""
+    source_fragmentation: _Weight = 0.0
+    """Likewise of the source."""
     copied_words: _Weight
     """Share of the words that are words of the source."""
     defect: _Weight

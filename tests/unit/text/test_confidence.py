@@ -46,6 +46,13 @@ def test_less_likely_translations_and_odd_ones_are_less_surely_good() -> None:
     assert min(unsure, odd_one, repaired) > 0
 
 
+def test_small_pieces_of_the_source_are_seen() -> None:
+    at = FEATURES.index("source_fragmentation")
+    given: dict[str, Any] = {"token_log_probs": [-1.0], "has_defect": False, "usual_log_ratio": 0.0}
+
+    assert [features("Word.", "Wort.", num_source_tokens=count, **given)[at] for count in (2, 6)] == [2 / 6, 1]
+
+
 def test_a_model_that_was_not_calibrated_says_nothing() -> None:
     assert scores(make_result(make_hypothesis("Wort.")), model=FakeModel()) == [None]
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from export.__main__ import main
-from export.commands.confidence import area_under_curve, fit_logistic, reliability
+from export.commands.confidence import area_under_curve, fit_confidence, fit_logistic, reliability
 from export.ensemble import open_text_model
 from export.graph.translation import translate_texts
 from service.bundle.files import load_manifest, open_bundle
 from service.runtime.settings import RuntimeSettings
+from service.text.confidence import FEATURES
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 
 
@@ -17,10 +18,37 @@ def test_the_regression_finds_the_weights_that_made_the_data() -> None:
     features = random.normal(size=(20_000, 2)) * (1.0, 10.0) + (0.0, 5.0)
     good = random.random(20_000) < 1 / (1 + np.exp(-(features @ (1.5, -0.2) + 0.5)))
 
-    weights, bias = fit_logistic(features, good)
+    weights, bias = fit_logistic(features, good, np.ones(20_000))
 
     assert weights == pytest.approx([1.5, -0.2], rel=0.1)
     assert bias == pytest.approx(0.5, abs=0.15)
+
+
+def test_an_example_that_counts_twice_is_two_examples() -> None:
+    random = np.random.default_rng(2)
+    features, good = random.normal(size=(500, 2)), random.random(500) < 0.4
+    counts = np.where(np.arange(500) < 100, 2.0, 1.0)
+    again = np.r_[:500, :100]
+
+    weights, bias = fit_logistic(features, good, counts)
+
+    expected, expected_bias = fit_logistic(features[again], good[again], np.ones(600))
+    assert weights == pytest.approx(expected, rel=0.02)  # the penalty is of standardized features
+    assert bias == pytest.approx(expected_bias, rel=0.02)
+
+
+def test_planted_sentences_rank_lower_and_leave_the_share_of_good_ones_as_it_is() -> None:
+    random = np.random.default_rng(3)
+    features = random.normal(size=(4_000, len(FEATURES)))
+    good = random.random(4_000) < 1 / (1 + np.exp(-features[:, 0]))
+    planted = random.normal(size=(400, len(FEATURES)))
+    planted[:, FEATURES.index("fragmentation")] += 2.0
+
+    (plain, bias), (weights, own_bias) = (fit_confidence(features, good, some) for some in (planted[:0], planted))
+
+    before, after = (np.mean(planted @ each + offset) for each, offset in ((plain, bias), (weights, own_bias)))
+    assert after < before - 0.5
+    assert np.mean(1 / (1 + np.exp(-(features @ weights + own_bias)))) == pytest.approx(good.mean(), abs=1e-3)
 
 
 def test_the_area_is_the_share_of_pairs_in_the_right_order() -> None:
@@ -53,7 +81,9 @@ def test_the_copy_says_how_sure_it_is_and_is_otherwise_the_same(
 
     assert main([*command, "--output", str(tmp_path / "new"), "--diagram", str(tmp_path / "diagram.png")]) == 0
 
-    assert "with a confidence fitted on" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "with a confidence fitted on" in said
+    assert "words of other lines" in said
     before, after = load_manifest(tmp_path / "plain"), open_bundle(tmp_path / "new").manifest
     assert after.confidence is not None
     assert after == before.model_copy(update={"confidence": after.confidence})
