@@ -12,6 +12,7 @@ import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from export.graph.arithmetic import FloatArray
@@ -23,6 +24,9 @@ from service.bundle.architecture import PROJECTION_BIAS
 _WEIGHT_MAX = 127
 """Largest magnitude of a quantized weight; -128 is left out to keep the range symmetric."""
 
+
+_MEASURED_TOGETHER = 16
+"""Sentences whose activations are measured at once: one alone reads all weights for a few rows."""
 
 _SMALLEST_FACTOR = np.finfo(np.float32).tiny
 """Below it floats lose digits: such a row, and one of zeros, becomes zeros."""
@@ -192,21 +196,35 @@ def measure_ranges(model: Transformer, pairs: Sequence[tuple[list[int], list[int
         vocabulary under the path of its table.
     """
     ranges: dict[str, float] = {}
+    masks: tuple[Tensor, Tensor]  # of the sources and targets at hand: True at real tokens
 
     def note(path: str, states: Tensor) -> None:
-        ranges[path] = max(ranges.get(path, 0.0), float(states.abs().max()))
+        is_source = path.startswith("encoder.") or path.endswith((".cross_attention.key", ".cross_attention.value"))
+        largest = states.abs().amax(dim=-1)[masks[0 if is_source else 1]]
+        ranges[path] = max(ranges.get(path, 0.0), float(largest.max()))
 
     hooks = [
         module.register_forward_pre_hook(lambda _, inputs, path=path: note(path, inputs[0]))
         for path, module in model.named_modules()
         if isinstance(module, nn.Linear)
     ]
+    by_length = sorted(pairs, key=lambda pair: (len(pair[0]), len(pair[1])))
     try:
-        for source, target in tqdm(pairs, desc="calibrating", unit="sentence", leave=False):
-            memory = model.encode(torch.tensor([source]), None)
-            inputs = torch.tensor([[model.config.start_id, *target[:-1]]])
-            note(projection_table(model.config).removesuffix(".weight"), model.decode_states(inputs, memory, None))
+        for start in tqdm(range(0, len(pairs), _MEASURED_TOGETHER), desc="calibrating", unit="batch", leave=False):
+            batch = by_length[start : start + _MEASURED_TOGETHER]
+            source_ids, source_mask = _padded([source for source, _ in batch], model.config.pad_id)
+            inputs, target_mask = _padded([[model.config.start_id, *target[:-1]] for _, target in batch], 0)
+            masks = source_mask, target_mask
+            states = model.decode_states(inputs, model.encode(source_ids, source_mask), source_mask)
+            note(projection_table(model.config).removesuffix(".weight"), states)
     finally:
         for hook in hooks:
             hook.remove()
     return ranges
+
+
+def _padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Return token ids [B, T] and True where they are no padding."""
+    lengths = torch.tensor([len(row) for row in rows])
+    ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad_id)
+    return ids, torch.arange(ids.shape[1]) < lengths[:, None]

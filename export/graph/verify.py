@@ -24,6 +24,9 @@ BLEU_TOLERANCE = 0.3
 _STEP_SENTENCES = 8
 """Sentences scored together, step by step."""
 
+_COMPARED_SENTENCES = 32
+"""The same where only the likeliest token is asked for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
@@ -146,8 +149,9 @@ def agreement(
         pairs: source and target token ids, EOS last; at least one.
     """
     num_equal, num_tokens = 0, 0
-    for start in range(0, len(pairs), _STEP_SENTENCES):
-        batch = pairs[start : start + _STEP_SENTENCES]
+    by_length = sorted(pairs, key=lambda pair: len(pair[1]))  # a batch takes as many steps as its longest target
+    for start in range(0, len(pairs), _COMPARED_SENTENCES):
+        batch = by_length[start : start + _COMPARED_SENTENCES]
         lengths = np.array([len(target) for _, target in batch])
         steps = zip(_likeliest(reference, batch), _likeliest(other, batch), strict=True)
         for position, (expected, found) in enumerate(steps):

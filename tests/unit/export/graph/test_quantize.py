@@ -69,6 +69,12 @@ def test_a_range_is_the_largest_magnitude_that_enters(model: Transformer) -> Non
     assert ranges["decoder.layers.0.cross_attention.key"] == pytest.approx(largest)
 
 
+def test_padding_beside_other_sentences_enters_no_range(model: Transformer) -> None:
+    together, alone = measure_ranges(model, _PAIRS), [measure_ranges(model, [pair]) for pair in _PAIRS]
+
+    assert together == pytest.approx({name: max(each[name] for each in alone) for name in together}, rel=1e-5)
+
+
 def test_measuring_leaves_the_model_as_it_was(model: Transformer) -> None:
     measure_ranges(model, _PAIRS)
 
