@@ -7,7 +7,7 @@ computed from a text; the rest is about training, or chosen by callers.
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -97,7 +97,6 @@ _REQUIRED_ELSEWHERE: Final[Mapping[str, tuple[object, ...]]] = {
     "training.quant_layers": ([],),
     "training.quant_type": ("",),
     "inference.optional_eos": ([],),
-    **{f"transforms_configs.sentencepiece.{side}_vocab_threshold": (0,) for side in _SIDES},
 }
 
 _HARMLESS: Final = (
@@ -117,7 +116,14 @@ _HARMLESS: Final = (
 
 _OF_TRAINING: Final = ("filtertooshort", "filtertoolong", "switchout", "tokendrop", "tokenmask", "bart")
 """Transforms that leave a text as it is when it is translated."""
-_TRANSFORMS: Final = ("sentencepiece", "prefix", *_OF_TRAINING)
+_SPLITTERS: Final = ("sentencepiece", "onmt_tokenize")
+"""Transforms that split a text into the pieces of a SentencePiece model."""
+_TRANSFORMS: Final = (*_SPLITTERS, "prefix", *_OF_TRAINING)
+_HARMLESS_OF_SPLITTERS: Final = (
+    *(f"{side}_subword_{key}" for side in _SIDES for key in ("model", "vocab", "nbest", "alpha")),
+    "replace_newline_sentinel",
+)
+"""Options that matter in training only, or that choose files."""
 
 _T = TypeVar("_T")
 
@@ -137,10 +143,7 @@ def read_eole(directory: Path, *, source_spm: Path | None = None, target_spm: Pa
     settings = _read_settings(directory / "config.json")
     vocabularies = _read_vocabularies(directory / "vocab.json")
     transforms = _read_transforms(settings)
-    if source_spm or target_spm or "sentencepiece" not in transforms:
-        spm = SentencePieceFiles.find(directory, source_spm, target_spm)
-    else:
-        spm = _read_models(settings, directory)
+    spm = _find_models(settings, directory, transforms, (source_spm, target_spm))
     source_prefix = _read_prefix(settings, vocabularies, spm) if "prefix" in transforms else ()
     network = _read_network(settings, vocabularies, directory)
     most = min(MAX_TOKENS, *_of_stacks(settings, "max_position_embeddings", int, 8192).values())
@@ -185,7 +188,7 @@ def _read_vocabularies(path: Path) -> Vocabularies:
 
 
 def _read_transforms(settings: ForeignConfig) -> list[str]:
-    """Return what is done to a text, and refuse other ways to split it than SentencePiece."""
+    """Return what is done to a text, and refuse other ways to split it than SentencePiece's."""
     transforms = settings.take("transforms", list, default=[])
     for name in transforms:
         if name not in _TRANSFORMS:
@@ -194,14 +197,29 @@ def _read_transforms(settings: ForeignConfig) -> list[str]:
     return transforms
 
 
-def _read_models(settings: ForeignConfig, directory: Path) -> SentencePieceFiles:
-    """Return the copies of SentencePiece models that a directory has; with one vocabulary, eole reads one of them."""
-    named = (f"transforms_configs.sentencepiece.{side}_subword_model" for side in _SIDES)
-    source, target = (settings.take_optional(name, str) for name in named)
+def _find_models(
+    settings: ForeignConfig, directory: Path, transforms: Sequence[str], given: tuple[Path | None, Path | None]
+) -> SentencePieceFiles:
+    """Return the models that are given, the copies that a directory has of those of a transform, or what lies there."""
+    named: list[str | None] = [None, None]
+    for transform in (name for name in _SPLITTERS if name in transforms):
+        place = f"transforms_configs.{transform}"
+        if transform == "onmt_tokenize":
+            for side in _SIDES:
+                kind = settings.take(f"{place}.{side}_subword_type", str, default="none")
+                _known(settings, f"{place}.{side}_subword_type", kind, ("sentencepiece",))
+                settings.require(f"{place}.{side}_onmttok_kwargs.mode", "none")
+            settings.require(f"{place}.gpt2_pretok", False)
+            settings.require(f"{place}.mapped_tokens", [])
+        for side in _SIDES:
+            settings.require(f"{place}.{side}_vocab_threshold", 0)
+        named = [settings.take_optional(f"{place}.{side}_subword_model", str) for side in _SIDES]
+        settings.finish([f"{place}.{key}" for key in _HARMLESS_OF_SPLITTERS], prefixes=(f"{place}.",))
+    source, target = named
     if settings.take("share_vocab", bool, default=False):
-        target = source
-    if not source or not target:
-        return SentencePieceFiles.find(directory, None, None)
+        target = source  # with one vocabulary, eole reads one of them
+    if any(given) or not source or not target:
+        return SentencePieceFiles.find(directory, *given)
     return SentencePieceFiles(source=directory / Path(source).name, target=directory / Path(target).name)
 
 
@@ -225,7 +243,8 @@ def _read_network(settings: ForeignConfig, vocabularies: Vocabularies, directory
     )
     head_size = head_dim or width // max(num_heads, 1)
     num_layers = _of_stacks(settings, "layers", int, 2)
-    settings.require("model.decoder.layer_types", ["full_attention"] * num_layers["decoder"])
+    for kind in settings.take("model.decoder.layer_types", list, default=[]):
+        _known(settings, "model.decoder.layer_types", kind, ("full_attention",))
     for place in _PLACES:
         settings.require(f"{place}.attn_scaling", head_size)
         settings.require(f"{place}.rope_config.rotary_dim", 0, head_size)
@@ -293,9 +312,11 @@ def _read_positions(settings: ForeignConfig, stored: dict[str, Tensor], head_siz
         settings.require("model.embeddings.normalize", False)
         return positions, True
     scales = settings.take("model.embeddings.normalize", bool, default=False)
-    for path in [
-        f"{side}_emb.pe.weight" for side in _SIDES if positions == "learned" and f"{side}_emb.pe.weight" in stored
-    ]:
+    names = (f"{side}_emb.pe.weight" for side in _SIDES) if positions == "learned" else ()
+    for path in (path for path in names if path in stored):
+        if not 0 <= shift < len(stored[path]):
+            expected = f"a row of {len(stored[path])} positions"
+            raise ImportFormatError(f"{settings.path}: model.embeddings.position_shift is {shift}: expected {expected}")
         table = stored[path][shift:]
         stored[path] = table * math.sqrt(table.shape[-1]) if scales else table  # their sum is scaled
     return positions, scales

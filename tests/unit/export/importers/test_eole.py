@@ -46,7 +46,7 @@ def _configure(directory: Path, path: str, value: object) -> None:
         ("model.encoder.encoder_type", "brnn", "is 'brnn': expected 'transformer'"),
         ("model.encoder.encoder_layer_style", "postnorm", "expected 'standard'"),
         ("model.encoder.final_encoder_layer_norm", False, "expected True"),
-        ("model.decoder.layer_types", ["full_attention", "linear_attention"], "expected ['full_attention', 'full"),
+        ("model.decoder.layer_types", ["full_attention", "linear_attention"], "is 'linear_attention': expected"),
         ("model.decoder.heads", 4, "expected 2"),
         ("model.decoder.norm_eps", 1e-6, "expected 1e-05"),
         ("model.embeddings.position_encoding_type", "Alibi", "expected SinusoidalInterleaved, SinusoidalConcat"),
@@ -70,9 +70,10 @@ def _configure(directory: Path, path: str, value: object) -> None:
         ("training.lora_layers", ["linear_values"], "expected []"),
         ("training.quant_type", "bnb_8bit", "expected ''"),
         ("inference.optional_eos", ["<end>"], "expected []"),
-        ("transforms", ["onmt_tokenize"], "has 'onmt_tokenize': expected sentencepiece"),
+        ("transforms", ["normalize"], "has 'normalize': expected sentencepiece, onmt_tokenize"),
         ("transforms", ["bpe"], "has 'bpe': expected sentencepiece"),
         ("transforms_configs.sentencepiece.src_vocab_threshold", 10, "expected 0"),
+        ("transforms_configs.sentencepiece.sampling", True, "an option that this importer knows"),
         ("transforms_configs.sentencepiece.src_subword_model", "/elsewhere/other.model", "cannot read"),
     ],
 )
@@ -132,6 +133,10 @@ def test_two_vocabularies_and_what_is_special_in_a_network(tmp_path: Path) -> No
     stored = load_file(tmp_path / "learned" / "model.00.safetensors")["src_emb.pe.weight"]
     assert torch.equal(imported.weights["encoder.positions.weight"], stored[2:] * math.sqrt(16))
     assert imported.limits.max_source_tokens == imported.config.max_positions == len(stored) - 2
+    for shift in (-1, len(stored)):
+        _configure(tmp_path / "learned", "model.embeddings.position_shift", shift)
+        with pytest.raises(ImportFormatError, match=f"position_shift is {shift}: expected a row of 64 positions"):
+            read_eole(tmp_path / "learned")
 
 
 def _merged(directory: Path) -> Any:
@@ -217,6 +222,29 @@ def test_a_source_begins_with_its_prefix_and_ends_without_eos(saved: Path, tmp_p
     _configure(saved, "transforms_configs.prefix", {"tgt_prefix": "▁a"})
     with pytest.raises(ImportFormatError, match=r"tgt_prefix is '▁a': expected ''"):
         read_eole(saved)
+
+
+def test_onmt_tokenize_is_sentencepiece_if_it_does_nothing_else(saved: Path) -> None:
+    expected = read_eole(saved).tokenizer
+    options: dict[str, Any] = {}
+    for side in ("src", "tgt"):
+        options |= {f"{side}_subword_type": "sentencepiece", f"{side}_subword_model": "data/spm.model"}
+        options |= {f"{side}_onmttok_kwargs": {"mode": "none"}, f"{side}_subword_alpha": 0.1}
+    _configure(saved, "transforms", ["onmt_tokenize"])
+    _configure(saved, "transforms_configs", {"onmt_tokenize": options})
+    assert read_eole(saved).tokenizer == expected
+
+    for key, value, told in (
+        ("src_subword_type", "bpe", "is 'bpe': expected sentencepiece"),
+        ("tgt_subword_type", None, "is 'none': expected sentencepiece"),
+        ("src_onmttok_kwargs", {"mode": "space"}, "src_onmttok_kwargs.mode is 'space': expected 'none'"),
+        ("src_onmttok_kwargs", {"mode": "none", "case_markup": True}, "src_onmttok_kwargs.case_markup is True"),
+        ("mapped_tokens", [["<a>", "⦅a⦆"]], "mapped_tokens is"),
+        ("gpt2_pretok", True, "gpt2_pretok is True: expected False"),
+    ):
+        _configure(saved, "transforms_configs", {"onmt_tokenize": {**options, key: value}})
+        with pytest.raises(ImportFormatError, match=told):
+            read_eole(saved)
 
 
 def test_models_are_those_of_the_transform_or_given_or_found(saved: Path, tmp_path: Path) -> None:
