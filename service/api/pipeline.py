@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -155,22 +154,27 @@ class RequestPipeline:
         if not call.is_stream or call.failure:  # the requests of a stream are counted one by one
             self._metrics.requests.labels(call.method, call.status).inc()
             self._metrics.request_seconds.labels(call.method).observe(duration_s, call.trace.exemplar)
-        facts = {
-            "method": call.method,
-            "status": call.status,
-            "duration_s": round(duration_s, 6),
-            "caller": call.caller,
-            "peer": call.context.peer(),
-            "request_bytes": call.request_bytes,
-            "response_bytes": call.response_bytes,
-        }
         if call.status == _OK or self._failure_lines.allows(call.failure.get("reason", call.status)):
-            event = "stream" if call.is_stream else "request"
-            extra = {**facts, **call.access_record.log_fields(), **call.failure}
-            asyncio.get_running_loop().call_soon(partial(log.info, event, extra=extra))  # the answer goes first
+            # Soon, as the answer goes first.
+            asyncio.get_running_loop().call_soon(_write_line, call, call.context.peer(), duration_s)
         failure = {f"mt.{name}": value for name, value in call.failure.items()}
         attributes = {"mt.request_id": call.request_id, **call.access_record.span_attributes(), **failure}
         call.trace.end(status=call.status, attributes=attributes)
+
+
+def _write_line(call: Call, peer: str, duration_s: float) -> None:
+    """Write the line of a call in the access log."""
+    facts = {
+        "method": call.method,
+        "status": call.status,
+        "duration_s": round(duration_s, 6),
+        "caller": call.caller,
+        "peer": peer,
+        "request_bytes": call.request_bytes,
+        "response_bytes": call.response_bytes,
+    }
+    event = "stream" if call.is_stream else "request"
+    log.info(event, extra={**facts, **call.access_record.log_fields(), **call.failure})
 
 
 def as_status(answer: status.Answer) -> status.Answer:

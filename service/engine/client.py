@@ -325,7 +325,9 @@ class EngineClient:
             pending.answer(DeadlineExceededError("queue"))
         by_load = sorted(self._batches, key=lambda one: len(one.running))
         selected: dict[Batch, list[PendingSegment]] = {}
-        for batch in by_load if self._queue.num_segments else ():
+        for batch in by_load:
+            if not self._queue.num_segments:
+                break
             with self._failing_only(batch):
                 selected[batch] = self._select(batch)
         for batch in by_load:  # who joins none of the batches now may be encoded ahead

@@ -43,7 +43,7 @@ def features(
         abs(log_ratio(source, target) - usual_log_ratio),
         len(token_log_probs) / (len(target) + 1),
         num_source_tokens / (len(source) + 1),
-        sum(word in known for word in words) / (len(words) + 1),
+        sum(map(known.__contains__, words)) / (len(words) + 1),
         float(has_defect),
     )
 
