@@ -279,6 +279,17 @@ def save_joeynmt(directory: Path, options: Mapping[str, Any], *, seed: int = 5) 
     (directory / "best.ckpt").symlink_to("7.ckpt")
 
 
+def configure(file: Path, option: str, value: object) -> None:
+    """Set an option, named by its dotted path, in a configuration in YAML or JSON."""
+    config = yaml.safe_load(file.read_text(encoding="utf-8"))
+    *parents, name = option.split(".")
+    part = config
+    for parent in parents:
+        part = part.setdefault(parent, {})
+    part[name] = value
+    file.write_text(json.dumps(config), encoding="utf-8")
+
+
 def _yaml(config: Any) -> str:
     dumped: str = yaml.dump(json.loads(json.dumps(config)))  # without aliases of what is the same object
     return dumped

@@ -260,8 +260,8 @@ def _read_network(settings: ForeignConfig, vocabularies: Vocabularies, directory
         if is_shared and not torch.equal(stored.setdefault(name, stored[origin]), stored[origin]):
             raise ImportFormatError(f"{directory}: {name} is not {origin}, though model.{option} is True")
     positions, scales = _read_positions(settings, stored, head_size)
-    for layer in range(num_layers["decoder"]):
-        stored.pop(f"decoder.transformer_layers.{layer}.layer_scalar", None)  # which other layers than these are times
+    for layer in range(min(num_layers["decoder"], len(stored))):
+        stored.pop(f"decoder.transformer_layers.{layer}.layer_scalar", None)  # which other kinds of layers use
     shape = Shape(
         num_layers=num_layers,
         num_heads=num_heads,

@@ -13,7 +13,7 @@ from export.errors import ImportFormatError
 from export.importers.eole import read_eole
 from service.bundle.manifest import SpecialIds
 from service.text.tokenizer import SentencePieceTokenizer
-from tests.foreign_checkpoints import EOLE, NUM_SOURCE_TOKENS, NUM_TOKENS, save_eole
+from tests.foreign_checkpoints import EOLE, NUM_SOURCE_TOKENS, NUM_TOKENS, configure, save_eole
 from tests.foreign_models import SOURCES, trained
 from tests.tiny_bundle import SENTENCES
 
@@ -26,14 +26,8 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "saved"
 
 
-def _configure(directory: Path, path: str, value: object) -> None:
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    *parents, name = path.split(".")
-    part = config
-    for parent in parents:
-        part = part.setdefault(parent, {})
-    part[name] = value
-    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+def _configure(directory: Path, option: str, value: object) -> None:
+    configure(directory / "config.json", option, value)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from sentencepiece import SentencePieceProcessor
 
 from export.errors import ImportFormatError
 from export.importers.joeynmt import read_joeynmt
 from service.bundle.manifest import SpecialIds
 from service.text.tokenizer import SentencePieceTokenizer
-from tests.foreign_checkpoints import JOEYNMT, LEFT_OUT, save_joeynmt
+from tests.foreign_checkpoints import JOEYNMT, LEFT_OUT, configure, save_joeynmt
 from tests.foreign_models import SOURCES
 
 
@@ -22,14 +21,8 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "saved"
 
 
-def _configure(directory: Path, path: str, value: object) -> None:
-    config = yaml.safe_load((directory / "config.yaml").read_text(encoding="utf-8"))
-    *parents, name = path.split(".")
-    part = config
-    for parent in parents:
-        part = part.setdefault(parent, {})
-    part[name] = value
-    (directory / "config.yaml").write_text(yaml.dump(config), encoding="utf-8")
+def _configure(directory: Path, option: str, value: object) -> None:
+    configure(directory / "config.yaml", option, value)
 
 
 @pytest.mark.parametrize(
