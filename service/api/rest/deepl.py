@@ -7,6 +7,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -15,7 +16,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from service.api.calls import Call
-from service.api.pipeline import RequestPipeline
 from service.api.rest.context import JSON_MEDIA_TYPE, HttpContext
 from service.api.rest.facade import (
     FORM_MEDIA_TYPE,
@@ -30,8 +30,6 @@ from service.api.rest.facade import (
 )
 from service.api.rest.json_mapping import to_json
 from service.api.rest.problems import Problem
-from service.api.servicer import ModelServicer, TranslationServicer
-from service.api.settings import GrpcSettings
 from service.errors import GlossaryNotFoundError, InvalidFieldError
 from service.models.glossaries import Glossary, Pair
 
@@ -104,17 +102,9 @@ class DeepLApi(Facade):
         "options.glossary": "glossary_id",
     }
 
-    def __init__(
-        self,
-        pipeline: RequestPipeline,
-        *,
-        translation: TranslationServicer,
-        models: ModelServicer,
-        settings: GrpcSettings,
-    ) -> None:
-        """Count from now on what callers have translated."""
-        super().__init__(pipeline, translation=translation, models=models, settings=settings)
-        self._usage = CharacterCounts()
+    @cached_property
+    def _usage(self) -> CharacterCounts:
+        return CharacterCounts()
 
     def routes(self) -> list[Route]:
         """Return what to add to the application."""
