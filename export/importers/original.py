@@ -56,13 +56,15 @@ def open_original(directory: Path, bundle: Bundle, tokenizer: SentencePieceToken
 
 
 class CTranslate2Original:
-    """A model directory of CTranslate2, in float32 on the CPU, whatever its weights are stored in.
+    """A model directory of CTranslate2 on the CPU, in float32 whatever its weights are stored in, or in int8.
 
     It has no tokenizer; its own vocabularies say which pieces it knows. Its search has no length penalty here, and
     never chooses padding, unknown tokens or what decoding begins with.
     """
 
-    def __init__(self, directory: Path, tokenizer: SentencePieceTokenizer, source_model: Path) -> None:
+    def __init__(
+        self, directory: Path, tokenizer: SentencePieceTokenizer, source_model: Path, *, compute_type: str = "float32"
+    ) -> None:
         """Load the model; ImportFormatError if the library is missing, or cannot."""
         try:
             library = importlib.import_module("ctranslate2")
@@ -75,7 +77,7 @@ class CTranslate2Original:
         self._source_pieces = tokenizer.source_pieces(range(tokenizer.source_vocabulary_size))
         self._target_pieces = tokenizer.pieces(range(tokenizer.vocabulary_size))
         try:
-            self._translator = library.Translator(str(directory), device="cpu", compute_type="float32")
+            self._translator = library.Translator(str(directory), device="cpu", compute_type=compute_type)
         except (RuntimeError, ValueError) as error:
             raise ImportFormatError(f"ctranslate2 cannot load {directory}: {error}") from error
 

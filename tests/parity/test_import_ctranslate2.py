@@ -1,17 +1,21 @@
 """Model directories of CTranslate2, imported, against that library: token ids, log-probabilities, searches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from ctranslate2.specs import common_spec
 
 from export.__main__ import main
 from export.corpus.reader import Pair
+from export.graph.arithmetic import FloatArray
 from export.graph.translation import TextModel
+from export.graph.verify import score_exported
 from export.importers.original import CTranslate2Original, check_original, open_original, search_exported
 from service.bundle.files import open_bundle
 from service.datatypes import SearchConfig
@@ -20,6 +24,7 @@ from service.runtime.settings import RuntimeSettings
 from service.text.tokenizer import open_tokenizer
 from tests.ctranslate2_models import convert_huggingface, save_spec
 from tests.foreign_models import SOURCES, save_m2m100, save_marian, save_mbart50, save_nllb
+from tests.tiny_bundle import SENTENCES
 
 LOG_PROB_TOLERANCE = 1e-4
 """Largest difference of a log-probability: both add the same float32 products in other orders."""
@@ -141,3 +146,64 @@ def test_searches_find_what_the_original_finds(imported: _Imported) -> None:
             assert found == expected or is_cut_off or is_nothing
             ended |= {tuple(found)} if found == expected and found[-1] == tokenizer.eos_id else set()
     assert len(ended) > 1
+
+
+_VOCABULARY = 58_101
+_WIDTH = 512
+_SHARPNESS = 5.0
+"""Of the last normalisation: logits spread by about so much, as random ones of this width alone hardly differ."""
+
+MOST_INT8_ERROR = 2.0
+"""Largest mean error of log-probabilities in int8, divided by that of CTranslate2's: both round weights and activations
+to 8 bits, ours by ranges measured before and theirs by the range of each row."""
+
+
+def _save_opus(directory: Path) -> None:
+    """Save a model as wide as OPUS-MT's are, with as many tokens; of its six layers there are two."""
+    tags = [
+        f"filler{index}" for index in range(_VOCABULARY - save_marian(directory.parent / "small").config.vocab_size)
+    ]
+    sizes: dict[str, Any] = {f"{stack}_ffn_dim": 4 * _WIDTH for stack in ("encoder", "decoder")}
+    sizes |= {f"{stack}_attention_heads": 8 for stack in ("encoder", "decoder")}
+    model = save_marian(directory, tags=tags, d_model=_WIDTH, init_std=_WIDTH**-0.5, **sizes)
+    assert model.config.vocab_size == _VOCABULARY
+    with torch.no_grad():
+        model.model.decoder.layers[-1].final_layer_norm.weight.mul_(_SHARPNESS)
+    model.save_pretrained(directory)
+
+
+@pytest.mark.slow
+def test_the_shape_of_opus_mt_is_computed_as_by_the_original_and_as_well_in_int8(tmp_path: Path) -> None:
+    theirs, ours, made = tmp_path / "theirs", tmp_path / "ours", tmp_path / "models" / "tiny" / "1"
+    convert_huggingface(theirs, _save_opus, eos=_SHARPNESS)
+    (tmp_path / "text.tsv").write_text("".join(f"{text}\t{text}\n" for text in SENTENCES), encoding="utf-8")
+    named = ["--name", "tiny", "--version", "1", "--source-language", "en", "--target-language", "de"]
+    places = ["--checkpoint", str(ours), "--output", str(made), "--calibration", str(tmp_path / "text.tsv")]
+    assert main(["import", str(theirs), "--from", "ctranslate2", "--output", str(ours)]) == 0
+    assert main(["bundle", *places, "--precisions", "fp32,int8", *named]) == 0
+    bundle = open_bundle(made)
+    tokenizer = open_tokenizer(bundle)
+    graphs = {name: OnnxStepModel(bundle, RuntimeSettings(precision=name)) for name in ("fp32", "int8")}
+    spm = theirs / "source.spm"
+    originals = {name: CTranslate2Original(theirs, tokenizer, spm, compute_type=name) for name in ("float32", "int8")}
+    pairs = [tokenizer.encode_pair(text, text) for text in SOURCES]
+
+    for beam_size in (1, 4):
+        search = SearchConfig(beam_size=beam_size, length_penalty=0.0, max_target_tokens=12)
+        found = [search_exported(graphs["fp32"], source, search) for source, _ in pairs]
+        assert found == [originals["float32"].search(source, search) for source, _ in pairs]
+        assert len({tuple(ids) for ids in found}) > 1
+    exact = _log_probs(graphs["fp32"], pairs)
+    np.testing.assert_allclose(exact, _scores(originals["float32"], pairs), rtol=0, atol=LOG_PROB_TOLERANCE)
+    own_error = np.abs(_log_probs(graphs["int8"], pairs) - exact).mean()
+    assert 0 < own_error < MOST_INT8_ERROR * np.abs(_scores(originals["int8"], pairs) - exact).mean()
+
+
+def _log_probs(graph: OnnxStepModel, pairs: Sequence[tuple[list[int], list[int]]]) -> FloatArray:
+    """Return the log-probability of every token of given targets."""
+    steps = [np.concatenate(list(score_exported(graph, [pair])))[range(len(pair[1])), pair[1]] for pair in pairs]
+    return np.concatenate(steps)
+
+
+def _scores(original: CTranslate2Original, pairs: Sequence[tuple[list[int], list[int]]]) -> FloatArray:
+    return np.concatenate([original.score(*pair) for pair in pairs])
