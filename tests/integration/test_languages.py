@@ -105,6 +105,8 @@ async def test_texts_are_translated_through_another_language_if_that_is_allowed(
             url = f"http://127.0.0.1:{server.ports.http_port}/v1/translate"
             body = {"texts": [ENGLISH], "sourceLanguage": "en", "targetLanguage": "fr", "pivotLanguages": ["de"]}
             told = (await client.post(url, json=body)).json()
+            document = {"text": ENGLISH, **{name: value for name, value in body.items() if name != "texts"}}
+            refused = await client.post(f"{url}/document", json=document)
 
     assert through.pivot == pb.Pivot(language="de", model_name="en-de", model_version="1")
     assert through.model_name == "de-fr"
@@ -118,3 +120,4 @@ async def test_texts_are_translated_through_another_language_if_that_is_allowed(
     assert (aligned.code, aligned.fields) == (grpc.StatusCode.INVALID_ARGUMENT.name, ["options.return_alignment"])
     assert late.code == grpc.StatusCode.DEADLINE_EXCEEDED.name
     assert told["pivot"] == {"language": "de", "modelName": "en-de", "modelVersion": "1"}
+    assert (refused.status_code, refused.json()["violations"][0]["field"]) == (400, "pivotLanguages")
