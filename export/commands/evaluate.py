@@ -28,12 +28,15 @@ from tqdm import tqdm
 from export.corpus.reader import Pair, ParallelFiles, read_corpus
 from export.ensemble import open_text_model
 from export.errors import CorpusError, ExportError, SettingError
-from export.graph.translation import translate_texts
+from export.graph.translation import DEFAULT_LENGTH_PENALTY, translate_texts
 from service.bundle.manifest import Score
 from service.runtime.settings import RuntimeSettings
 
 _NUM_RESAMPLES = 1000
 """Of the paired bootstrap (Koehn 2004, "Statistical significance tests for machine translation evaluation")."""
+
+_MAX_LENGTH_PENALTY = 5.0
+"""That of a request."""
 
 _TIMEOUT_S = 300.0
 """Of a call: the queue of a server may be long."""
@@ -54,6 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="TSV", help="source<TAB>reference lines")
     parser.add_argument("--limit", type=int, metavar="N", help="take the first N lines only")
     parser.add_argument("--beam", type=int, default=4, metavar="K", help="live hypotheses; 1 is greedy search (4)")
+    parser.add_argument(
+        "--length-penalty",
+        type=float,
+        default=DEFAULT_LENGTH_PENALTY,
+        metavar="ALPHA",
+        help="more favours longer translations, 0 is none (%(default)s)",
+    )
     parser.add_argument("--batch-size", type=int, default=16, metavar="B", help="texts translated together (16)")
     parser.add_argument(
         "--against",
@@ -91,6 +101,8 @@ class _Translated:
 
 def run(args: argparse.Namespace) -> int:
     """Translate, score, and print both."""
+    if not 0 <= args.length_penalty <= _MAX_LENGTH_PENALTY:
+        raise SettingError("--length-penalty", args.length_penalty, f"from 0 to {_MAX_LENGTH_PENALTY:g}")
     pairs = read_pairs(args.data, args.limit)
     references = [pair.target for pair in pairs]
     other = _read_lines(args.against, len(pairs)) if args.against else None
@@ -109,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
         Score(
             metric=name,
             value=round(float(measured[name].score), 2),
-            data=_name(args.data, args.limit) + done.data_suffix,
+            data=_name(args.data, args.limit) + done.data_suffix + _search(args).removeprefix(f"beam {args.beam}"),
             signature=str(metric.get_signature()),
             precision=done.precision,
             beam_size=args.beam,
@@ -147,8 +159,14 @@ def _by_bundle(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
     settings = RuntimeSettings(precision=args.precision, num_intra_op_threads=args.threads, shortlist=args.shortlist)
     sources = [pair.source for pair in pairs]
     with open_text_model(args.bundle, settings) as (model, precision):
-        done = translate_texts(model, sources, beam_size=args.beam, batch_size=args.batch_size)
-    how = f"with {args.threads} threads, {precision}, beam {args.beam}"
+        done = translate_texts(
+            model,
+            sources,
+            beam_size=args.beam,
+            batch_size=args.batch_size,
+            length_penalty=args.length_penalty,
+        )
+    how = f"with {args.threads} threads, {precision}, {_search(args)}"
     report = [_speed(len(pairs), done.num_target_tokens, done.elapsed_s, how)]
     if done.num_split:
         report.append(f"{done.num_split} sentences were decoded in parts of at most {model.max_source_tokens} tokens")
@@ -173,7 +191,7 @@ def _by_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
                     source_language=source,
                     target_language=target,
                     model=args.model,
-                    options=DecodingOptions(beam_size=args.beam),
+                    options=DecodingOptions(beam_size=args.beam, length_penalty=args.length_penalty),
                 )
                 progress.update(len(texts))
                 return result
@@ -187,11 +205,17 @@ def _by_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
     translations = [translation for result in results for translation in result]
     num_tokens = sum(result.num_target_tokens for result in results)
     models = sorted({f"{result.model_name}/{result.model_version}" for result in results})
-    how = f"with {args.callers} calls of {args.batch_size} texts at a time, {', '.join(models)}, beam {args.beam}"
+    how = f"with {args.callers} calls of {args.batch_size} texts at a time, {', '.join(models)}, {_search(args)}"
     report = [_speed(len(pairs), num_tokens, elapsed_s, how)]
     warnings = Counter(warning.kind.name for translation in translations for warning in translation.warnings)
     report += [f"{count:,} warnings {kind}" for kind, count in sorted(warnings.items())]
     return _Translated(texts=tuple(translation.text for translation in translations), report=tuple(report))
+
+
+def _search(args: argparse.Namespace) -> str:
+    """Return which search it was, the length penalty only if it is not the default."""
+    is_default = args.length_penalty == DEFAULT_LENGTH_PENALTY
+    return f"beam {args.beam}" + ("" if is_default else f", length penalty {args.length_penalty:g}")
 
 
 def _speed(num_texts: int, num_tokens: int, elapsed_s: float, how: str) -> str:

@@ -15,6 +15,8 @@ from service.requests import TranslationOptions, TranslationRequest
 from service.text.pipeline import TextPipeline
 from service.text.tokenizer import SentencePieceTokenizer
 
+DEFAULT_LENGTH_PENALTY = SearchConfig().length_penalty
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationRun:
@@ -68,7 +70,13 @@ class TextModel:
 
 
 def translate_texts(
-    model: TextModel, sources: Sequence[str], *, beam_size: int, batch_size: int, shows_progress: bool = True
+    model: TextModel,
+    sources: Sequence[str],
+    *,
+    beam_size: int,
+    batch_size: int,
+    length_penalty: float = DEFAULT_LENGTH_PENALTY,
+    shows_progress: bool = True,
 ) -> TranslationRun:
     """Translate each text as the service does that has its default settings.
 
@@ -77,10 +85,11 @@ def translate_texts(
         sources: texts of any number of sentences.
         beam_size: live hypotheses of each sentence.
         batch_size: sentences decoded together, those of similar length.
+        length_penalty: as in a request.
         shows_progress: by a bar.
     """
     began_s = time.perf_counter()
-    pipeline = text_pipeline(model, sources, beam_size)
+    pipeline = text_pipeline(model, sources, beam_size, length_penalty)
     plans = pipeline.plan()
     segments = [part.segment for plan in plans for part in plan.parts]
     results = decode_segments(model.graph, segments, batch_size, shows_progress=shows_progress)
@@ -95,21 +104,23 @@ def translate_texts(
     )
 
 
-def text_pipeline(model: TextModel, sources: Sequence[str], beam_size: int) -> TextPipeline:
+def text_pipeline(
+    model: TextModel, sources: Sequence[str], beam_size: int, length_penalty: float = DEFAULT_LENGTH_PENALTY
+) -> TextPipeline:
     """Return the text side of a request as the service has it with its default settings."""
-    options = TranslationOptions(beam_size=beam_size)
+    options = TranslationOptions(beam_size=beam_size, length_penalty=length_penalty)
     request = TranslationRequest(
         texts=tuple(sources),
         source_language=model.source_language,
         target_language=model.target_language,
         options=options,
     )
-    return TextPipeline(request, model=model, search=default_search(beam_size))
+    return TextPipeline(request, model=model, search=default_search(beam_size, length_penalty))
 
 
-def default_search(beam_size: int) -> SearchConfig:
+def default_search(beam_size: int, length_penalty: float = DEFAULT_LENGTH_PENALTY) -> SearchConfig:
     """Return the search of a server whose defaults are as they come, so that a score is that of what callers get."""
-    return SearchConfig(beam_size=beam_size, repetition_guard=True)
+    return SearchConfig(beam_size=beam_size, length_penalty=length_penalty, repetition_guard=True)
 
 
 def decode_segments(

@@ -19,23 +19,32 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("length_penalty", ["0.6", "2"])
 async def test_a_server_is_scored_as_its_bundle_is(
-    server: RunningServer, tiny_model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    length_penalty: str,
+    server: RunningServer,
+    tiny_model: Path,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     target = f"127.0.0.1:{server.port}"
     texts = [tmp_path / "bundle.txt", tmp_path / "server.txt"]
     bundle = ["--bundle", str(tiny_model / "tiny" / "1"), "--output", str(texts[0])]
     service = ["--target", target, "--batch-size", "2", "--callers", "2", "--output", str(texts[1])]
 
-    assert main(["evaluate", "--data", str(data), "--beam", "2", *bundle]) == 0
+    command = ["evaluate", "--data", str(data), "--beam", "2", "--length-penalty", length_penalty]
+
+    assert main([*command, *bundle]) == 0
     from_bundle = capsys.readouterr().out.splitlines()
-    assert await asyncio.to_thread(main, ["evaluate", "--data", str(data), "--beam", "2", *service]) == 0
+    assert await asyncio.to_thread(main, [*command, *service]) == 0
     from_server = capsys.readouterr().out.splitlines()
 
     assert texts[0].read_bytes() == texts[1].read_bytes()
     assert [line.split()[0] for line in from_bundle[:4]] == ["BLEU", "chrF", "TER", "length"]
     assert from_server[:4] == from_bundle[:4]
     assert "2 calls of 2 texts at a time, tiny/1, beam 2" in from_server[4]
+    assert from_server[4].endswith("beam 2, length penalty 2") == (length_penalty == "2")
 
 
 async def test_warnings_of_the_server_are_counted(
@@ -59,6 +68,17 @@ async def test_what_the_server_refuses_is_told(
     assert await asyncio.to_thread(main, command) == 1
 
     assert "fr to de is not served here; available: en to de" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("length_penalty", ["-1", "5.5", "nan"])
+def test_a_length_penalty_that_no_request_may_have_is_refused(
+    length_penalty: str, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["evaluate", "--data", str(data), "--bundle", "missing", "--length-penalty", length_penalty]
+
+    assert main(command) != 0
+
+    assert "expected from 0 to 5" in capsys.readouterr().err
 
 
 def test_two_systems_are_compared_by_paired_bootstrap(
