@@ -6,12 +6,13 @@ the closest that is served.
 """
 
 import importlib
+import io
 import re
 import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from service.datatypes import DetectedLanguage
 from service.errors import InvalidFieldError
@@ -42,6 +43,7 @@ _LABELS: Final = {"nb": "no", "gn": "gug", "ki": "kik", "iw": "he", "cmn": "zh",
 """Language subtags that the model calls otherwise."""
 
 _MODULE: Final = "py3langid.langid"
+_READER: Final = "py3langid.modelio"
 
 Rank = Callable[[str], Sequence[tuple[str, float]]]
 """Returns the probability of each language of a text, the likeliest first."""
@@ -95,9 +97,20 @@ def chosen_language(candidates: Sequence[DetectedLanguage]) -> DetectedLanguage:
     )
 
 
+class _NoFiles:
+    """Stands for the module `tempfile` where nothing is to be written."""
+
+    @staticmethod
+    def TemporaryFile(**_: object) -> BinaryIO:  # noqa: N802 - the name there
+        """Return a file in memory."""
+        return io.BytesIO()
+
+
 @cache
 def _load_model() -> Rank:
     """Return that of the only model of this process."""
     module: Any = importlib.import_module(_MODULE)
+    reader: Any = importlib.import_module(_READER)
+    reader.tempfile = _NoFiles  # it would unpack the model into a file, and a container may have no place for one
     rank: Rank = module.LanguageIdentifier.from_model_file(module.MODEL_FILE, norm_probs=True).rank
     return rank

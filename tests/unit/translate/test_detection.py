@@ -1,3 +1,6 @@
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,3 +116,15 @@ async def test_a_request_is_translated_from_what_was_detected() -> None:
     assert result.detected_language == DetectedLanguage(language="fr", confidence=0.9)
     assert [each.detected_language for each in sentences] == [result.detected_language]
     assert model.resolved == ("", "fr", "de")
+
+
+def test_the_model_is_loaded_where_nothing_can_be_written(tmp_path: Path) -> None:
+    script = f"""
+import tempfile
+tempfile.tempdir = {str(tmp_path / "missing")!r}
+from service.translate.detection import LanguageDetector
+print(LanguageDetector().detect({GERMAN!r}, {{"en", "de"}})[0].language)
+"""
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert finished.stdout == "de\n"
