@@ -240,7 +240,7 @@ check_confinement() {
 check_calls() {
     local answer
     answer=$(translate --api-key-file "$work/secrets/shop.key" "The weather is nice today.")
-    expect "translation" "Das Wetter ist heute schön." "$answer"
+    expect "translation" "Heute ist das Wetter schön." "$answer"
     ! answer=$(translate "Hello." 2>&1) || fail "a caller without a key was answered: $answer"
     grep -q "API key" <<<"$answer" || fail "a caller without a key was rejected for another reason: $answer"
     echo "  a caller without a key: $answer"
@@ -277,7 +277,7 @@ check_tls() {
     local answer
     answer=$("$python" -m service translate --target "localhost:$grpc_port" --timeout 60 \
         --api-key-file "$work/secrets/shop.key" --ca-file "$work/secrets/ca.crt" "The weather is nice today.")
-    expect "translation over TLS" "Das Wetter ist heute schön." "$answer"
+    expect "translation over TLS" "Heute ist das Wetter schön." "$answer"
     ! answer=$(translate --timeout 5 --api-key-file "$work/secrets/shop.key" "Hello." 2>&1) \
         || fail "plain text was answered: $answer"
     echo "  plain text: ${answer:0:100}"
