@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
         Score(
             metric=name,
             value=round(float(measured[name].score), 2),
-            data=_name(args.data, args.limit) + done.data_suffix + _search(args).removeprefix(f"beam {args.beam}"),
+            data=_name(args.data, args.limit) + done.data_suffix + _other_penalty(args),
             signature=str(metric.get_signature()),
             precision=done.precision,
             beam_size=args.beam,
@@ -166,7 +166,7 @@ def _by_bundle(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
             batch_size=args.batch_size,
             length_penalty=args.length_penalty,
         )
-    how = f"with {args.threads} threads, {precision}, {_search(args)}"
+    how = f"with {args.threads} threads, {precision}, beam {args.beam}{_other_penalty(args)}"
     report = [_speed(len(pairs), done.num_target_tokens, done.elapsed_s, how)]
     if done.num_split:
         report.append(f"{done.num_split} sentences were decoded in parts of at most {model.max_source_tokens} tokens")
@@ -205,17 +205,17 @@ def _by_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
     translations = [translation for result in results for translation in result]
     num_tokens = sum(result.num_target_tokens for result in results)
     models = sorted({f"{result.model_name}/{result.model_version}" for result in results})
-    how = f"with {args.callers} calls of {args.batch_size} texts at a time, {', '.join(models)}, {_search(args)}"
+    calls = f"with {args.callers} calls of {args.batch_size} texts at a time, {', '.join(models)}"
+    how = f"{calls}, beam {args.beam}{_other_penalty(args)}"
     report = [_speed(len(pairs), num_tokens, elapsed_s, how)]
     warnings = Counter(warning.kind.name for translation in translations for warning in translation.warnings)
     report += [f"{count:,} warnings {kind}" for kind, count in sorted(warnings.items())]
     return _Translated(texts=tuple(translation.text for translation in translations), report=tuple(report))
 
 
-def _search(args: argparse.Namespace) -> str:
-    """Return which search it was, the length penalty only if it is not the default."""
-    is_default = args.length_penalty == DEFAULT_LENGTH_PENALTY
-    return f"beam {args.beam}" + ("" if is_default else f", length penalty {args.length_penalty:g}")
+def _other_penalty(args: argparse.Namespace) -> str:
+    """Return the length penalty, to be told behind other things, unless it is the default."""
+    return "" if args.length_penalty == DEFAULT_LENGTH_PENALTY else f", length penalty {args.length_penalty:g}"
 
 
 def _speed(num_texts: int, num_tokens: int, elapsed_s: float, how: str) -> str:
