@@ -222,7 +222,8 @@ def _prepare_text(
     tokenizer: Vocabulary | TokenizerFiles | None,
 ) -> TrainingText:
     """Read and encode all text; a new run's vocabulary is written by the main rank."""
-    text, training = read_text(config.data, report), config.training
+    training = config.training
+    text = read_text(config.data, report, training.variation)
     if ranks.is_main and not args.resume:
         made = tokenizer or _make_vocabulary(args, text, config, report)
         if isinstance(made, Vocabulary):
@@ -256,7 +257,9 @@ def _make_vocabulary(args: argparse.Namespace, text: PlainText, run: RunConfig, 
         return Vocabulary.load(args.vocabulary)
     size, training = run.model.vocabulary_size, run.training
     report.tell(f"learning a vocabulary of {size} pieces")
-    first_epoch = vary_all(texts_of(text.train), training.variation, seed=training.seed, epoch=0)
+    first_epoch = vary_all(
+        texts_of(text.train), training.variation, seed=training.seed, epoch=0, translations=text.translations
+    )
     stride = math.ceil(text.train.num_pairs / _VOCABULARY_PAIRS)
     sentences = (side for pair in itertools.islice(first_epoch, 0, None, stride) for side in pair)
     model_type: Literal["unigram", "bpe"] = args.subwords or "unigram"

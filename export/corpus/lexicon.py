@@ -7,7 +7,8 @@ drawn at random and the same text gives the same lexicon.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,8 +22,17 @@ DoubleArray = NDArray[np.float64]
 TokenPair = tuple[Sequence[int], Sequence[int]]
 """Token ids of a source and its target."""
 
+Translations = Mapping[str, frozenset[str]]
+"""The words of the target language that translate a word of the source language."""
+
 _CHUNK_LINKS: Final = 1 << 21
 """Links looked at together: some 50 bytes each."""
+
+_MIN_COUNT: Final = 5
+"""Sentences that a word stands in; what translates rarer ones is a guess."""
+
+_MIN_PROBABILITY: Final = 0.1
+"""Of a word and its translation, in both directions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +105,57 @@ def learn_lexicon(pairs: Sequence[TokenPair], *, vocabulary_size: int, iteration
         probabilities=probabilities,
         log_likelihoods=tuple(log_likelihoods),
     )
+
+
+def learn_translations(pairs: Sequence[tuple[Sequence[str], Sequence[str]]], *, max_share: float = 1.0) -> Translations:
+    """Learn which words translate each other: t(target | source) and t(source | target) are both 0.1 or more.
+
+    Args:
+        pairs: the words of sources and targets. Words in fewer than five sentences are left out.
+        max_share: of the sentences; words that stand in more of them have no translations.
+    """
+    max_count = max_share * len(pairs)
+    sides = [_Side.of([pair[side] for pair in pairs]) for side in (0, 1)]
+    size = max(len(side.words) for side in sides)
+    links, reverse = (
+        _likely(list(zip(first.sentences, second.sentences, strict=True)), vocabulary_size=size)
+        for first, second in (sides, sides[::-1])
+    )
+    translations: dict[str, set[str]] = {}
+    for link in links:
+        words = [side.words[number] for side, number in zip(sides, link, strict=True)]
+        is_rare = all(side.counts[word] <= max_count for side, word in zip(sides, words, strict=True))
+        if is_rare and link[::-1] in reverse:
+            translations.setdefault(words[0], set()).add(words[1])
+    return {source: frozenset(found) for source, found in translations.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The sentences of a language."""
+
+    counts: Mapping[str, int]
+    """Sentences that each word stands in."""
+    words: Sequence[str]
+    """Those that are frequent enough."""
+    sentences: Sequence[Sequence[int]]
+    """As indices of `words`."""
+
+    @classmethod
+    def of(cls, sentences: Sequence[Sequence[str]]) -> "_Side":
+        counts = Counter(word for sentence in sentences for word in set(sentence))
+        words = [word for word, count in counts.items() if count >= _MIN_COUNT]
+        numbers = {word: number for number, word in enumerate(words)}
+        return cls(counts, words, [[numbers[word] for word in sentence if word in numbers] for sentence in sentences])
+
+
+def _likely(pairs: Sequence[TokenPair], *, vocabulary_size: int) -> set[tuple[int, int]]:
+    """Return the links (source, target) that are likely; none if no pair has words on both sides."""
+    if not any(source and target for source, target in pairs):
+        return set()
+    lexicon = learn_lexicon(pairs, vocabulary_size=vocabulary_size)
+    is_likely = (lexicon.probabilities >= _MIN_PROBABILITY) & (lexicon.sources < vocabulary_size)
+    return set(zip(lexicon.sources[is_likely].tolist(), lexicon.targets[is_likely].tolist(), strict=True))
 
 
 def _expect(links: _Links, keys: IntArray, probabilities: DoubleArray, expected: DoubleArray) -> float:

@@ -7,12 +7,14 @@ Both kinds of marks are pieces of the vocabulary that no other text uses. What i
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from random import Random
 from typing import NamedTuple
 
+from export.corpus.lexicon import Translations, learn_translations
 from service.requests import ProtectedKind, ProtectionOptions
 from service.text.protection import compile_protection, is_placeholder_tag
 
@@ -27,6 +29,18 @@ _PROTECTED_SHARE = 0.9
 
 _CHOSEN_SHARE = 0.7
 """Of the names and numbers of a pair, those that are replaced."""
+
+_MAX_WORDS = 2
+"""Words of a pair that are replaced because they translate each other."""
+
+_MIN_LETTERS = 3
+"""Of a word that is replaced because another translates it."""
+
+_MAX_WORD_SHARE = 0.01
+"""Of the sentences, those with such a word: rarer ones are names of things rather than grammar."""
+
+_LEXICON_PAIRS = 200_000
+"""Pairs that translations are learned from, spread over the text."""
 
 _PROTECTION = compile_protection(ProtectionOptions(), ())
 _WORD = re.compile(r"[^\W_]\w*(?:\.\w+)*")
@@ -54,6 +68,9 @@ class VariationConfig:
     """Have names and numbers that are the same on both sides replaced by `PLACEHOLDERS`. Above 0, code and addresses
     are replaced in nine of ten pairs that have them."""
 
+    placeholder_words: float = 0.0
+    """Have one or two words that translate each other, whatever they are, replaced by `PLACEHOLDERS` on both sides."""
+
     tags: float = 0.0
     """Have a span between a pair of `TAGS`: something quoted, in parentheses or the same on both sides, or all."""
 
@@ -66,12 +83,17 @@ class VariationConfig:
     @property
     def is_on(self) -> bool:
         """Whether anything is varied."""
-        return any((self.placeholders, self.tags, self.capitals, self.full_stops))
+        return self.has_placeholders or any((self.tags, self.capitals, self.full_stops))
+
+    @property
+    def has_placeholders(self) -> bool:
+        """Whether anything is replaced by `PLACEHOLDERS`."""
+        return any((self.placeholders, self.placeholder_words))
 
     @property
     def reserved(self) -> tuple[str, ...]:
         """Pieces that the vocabulary must have."""
-        placeholders = PLACEHOLDERS if self.placeholders else ()
+        placeholders = PLACEHOLDERS if self.has_placeholders else ()
         return (*placeholders, *chain(*TAGS)) if self.tags else placeholders
 
 
@@ -85,10 +107,20 @@ class _Aligned(NamedTuple):
     target: _Range
 
 
-def vary(source: str, target: str, config: VariationConfig, random: Random) -> tuple[str, str]:
-    """Return a pair as a model is to see it once; `random` is advanced by this call."""
-    if config.placeholders:
-        source, target = _with_placeholders(source, target, config.placeholders, random)
+def vary(
+    source: str, target: str, config: VariationConfig, random: Random, translations: Translations | None = None
+) -> tuple[str, str]:
+    """Return a pair as a model is to see it once; `random` is advanced by this call.
+
+    Args:
+        source: a sentence.
+        target: its translation.
+        config: how often what is done.
+        random: decides.
+        translations: from `translations_of`, for `config.placeholder_words`.
+    """
+    if config.has_placeholders:
+        source, target = _with_placeholders(source, target, config, random, translations or {})
     if random.random() < config.tags:
         source, target = _with_tags(source, target, random)
     kind = random.random()
@@ -102,23 +134,43 @@ def vary(source: str, target: str, config: VariationConfig, random: Random) -> t
 
 
 def vary_all(
-    pairs: Iterable[tuple[str, str]], config: VariationConfig, *, seed: int, epoch: int
+    pairs: Iterable[tuple[str, str]],
+    config: VariationConfig,
+    *,
+    seed: int,
+    epoch: int,
+    translations: Translations | None = None,
 ) -> Iterator[tuple[str, str]]:
     """Yield all pairs as `vary` does, the same for a seed and an epoch."""
     random = Random(f"{seed} {epoch}")  # noqa: S311
-    return (vary(source, target, config, random) for source, target in pairs)
+    return (vary(source, target, config, random, translations) for source, target in pairs)
+
+
+def translations_of(pairs: Iterable[tuple[str, str]], *, num_pairs: int) -> Translations:
+    """Learn which words of a text of so many pairs translate each other, all of them in lower case."""
+    chosen = islice(pairs, 0, None, -(-num_pairs // _LEXICON_PAIRS))
+    words = [(_WORD.findall(source.lower()), _WORD.findall(target.lower())) for source, target in chosen]
+    return learn_translations(words, max_share=_MAX_WORD_SHARE)
 
 
 def _title(text: str) -> str:
     return " ".join(word[:1].upper() + word[1:] for word in text.split(" "))
 
 
-def _with_placeholders(source: str, target: str, share: float, random: Random) -> tuple[str, str]:
-    protected = _protected_copies(source, target)
-    chosen = protected if random.random() < _PROTECTED_SHARE else []
-    if random.random() < share:
-        words = [span for span in _copied_words(source, target) if not _overlaps(span, protected)]
-        chosen = chosen + [span for span in words if random.random() < _CHOSEN_SHARE]
+def _with_placeholders(
+    source: str, target: str, config: VariationConfig, random: Random, translations: Translations
+) -> tuple[str, str]:
+    chosen: list[_Aligned] = []
+    if config.placeholders:
+        protected = _protected_copies(source, target)
+        chosen = protected if random.random() < _PROTECTED_SHARE else []
+        if random.random() < config.placeholders:
+            words = [span for span in _copied_words(source, target) if not _overlaps(span, protected)]
+            chosen = chosen + [span for span in words if random.random() < _CHOSEN_SHARE]
+    if random.random() < config.placeholder_words:
+        hidden = [*chosen, *_protected_copies(source, target)]
+        words = [span for span in _translated_words(source, target, translations) if not _overlaps(span, hidden)]
+        chosen = chosen + random.sample(words, min(len(words), random.randint(1, _MAX_WORDS)))
     chosen = sorted(chosen)[: len(PLACEHOLDERS)]
     # a service counts from 1; the others are met, too, so that all of them are learned
     numbers = range(len(chosen)) if random.random() < 1 / 2 else random.sample(range(len(PLACEHOLDERS)), len(chosen))
@@ -127,6 +179,24 @@ def _with_placeholders(source: str, target: str, share: float, random: Random) -
         _replaced(source, [span.source for span in chosen], pieces),
         _replaced(target, [span.target for span in chosen], pieces),
     )
+
+
+def _translated_words(source: str, target: str, translations: Translations) -> list[_Aligned]:
+    """Return words that each side has once and that translate each other, and no other word of the pair."""
+    sides = [_by_spelling(text.lower(), _words(text)) for text in (source, target)]
+    links = [(word, other) for word in sides[0] for other in translations.get(word, ()) if other in sides[1]]
+    counts = Counter(chain.from_iterable((("source", word), ("target", other)) for word, other in links))
+    return [
+        _Aligned(sides[0][word][0], sides[1][other][0])
+        for word, other in links
+        if counts["source", word] == counts["target", other] == len(sides[0][word]) == len(sides[1][other]) == 1
+        and min(len(word), len(other)) >= _MIN_LETTERS
+        and not _is_joined(source, *sides[0][word][0])
+    ]
+
+
+def _words(text: str) -> Iterator[_Range]:
+    return (match.span() for match in _WORD.finditer(text))
 
 
 def _replaced(text: str, spans: Sequence[_Range], pieces: Sequence[str]) -> str:
@@ -167,7 +237,7 @@ def _protected(text: str) -> list[_Range]:
 
 def _copied_words(source: str, target: str) -> list[_Aligned]:
     """Return names, numbers and their like that each side has once; neighbours on both sides are one."""
-    sides = [_by_spelling(text, (match.span() for match in _WORD.finditer(text))) for text in (source, target)]
+    sides = [_by_spelling(text, _words(text)) for text in (source, target)]
     found = sorted(
         _Aligned(places[0], sides[1][word][0])
         for word, places in sides[0].items()

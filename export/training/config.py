@@ -18,7 +18,7 @@ _AT_LEAST_1 = (
 
 _SHARES = (
     *("concatenate", "label_smoothing", "subword_sampling"),
-    *("placeholders", "tags", "capitals", "full_stops"),
+    *("placeholders", "placeholder_words", "tags", "capitals", "full_stops"),
 )
 
 _RANGES: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...]], ...] = (
@@ -63,6 +63,10 @@ class TrainingConfig:
     """Share of the pairs in which names and numbers that both sides have are replaced by numbered placeholders such as
     ⟦1⟧, pieces of the vocabulary that the model learns to copy, from 0 to below 1; above 0, code in backticks and
     addresses are replaced in nine of ten pairs that have them."""
+
+    placeholder_words: float = 0.0
+    """Share of the pairs in which one or two words that translate each other, by a lexicon learned from the text, are
+    replaced by placeholders too, so that the model keeps one wherever a word may stand, from 0 to below 1."""
 
     tags: float = 0.0
     """Share of the pairs with a pair of tag pieces, such as ⟪1⟫ and ⟪/1⟫, around spans that translate each other, from

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.corpus.batches import EncodedCorpus, TokenLists
+from export.corpus.lexicon import Translations
 from export.corpus.reader import Pair, PairFiles, ParallelFiles
-from export.corpus.variation import VariationConfig, vary_all
+from export.corpus.variation import VariationConfig, translations_of, vary_all
 from export.corpus.vocabulary import TextCodec
 from export.errors import CorpusError
 from export.training.config import DataConfig
@@ -100,6 +101,8 @@ class PlainText:
 
     train: PairFiles
     dev: PairFiles
+    translations: Translations = field(default_factory=dict)
+    """Of words of `train`; none if no variation of pairs needs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,8 @@ class TrainingText:
     vocabulary: TextCodec
     train_pairs: Iterable[Pair] = ()
     """The pairs of `train`, in order; empty if every epoch has the same text and pieces."""
+    translations: Translations = field(default_factory=dict)
+    """Of words, learned from the training text if the variation of pairs needs them."""
     directory: Path | None = None
     """Where token ids are written; None: where temporary files are."""
 
@@ -123,7 +128,7 @@ class TrainingText:
         way keeps its usual text and pieces.
         """
         random = np.random.default_rng((seed, epoch))
-        texts = vary_all(texts_of(self.train_pairs), variation, seed=seed, epoch=epoch)
+        texts = vary_all(texts_of(self.train_pairs), variation, seed=seed, epoch=epoch, translations=self.translations)
         encoders = (self.vocabulary.encode, self.vocabulary.encode_targets)
 
         def drawn() -> Iterator[tuple[Sequence[int], Sequence[int]]]:
@@ -152,12 +157,17 @@ def texts_of(pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:
     return ((pair.source, pair.target) for pair in pairs)
 
 
-def read_text(data: DataConfig, report: Report) -> PlainText:
-    """Read both corpora; CorpusError if one cannot be used."""
+def read_text(data: DataConfig, report: Report, variation: VariationConfig) -> PlainText:
+    """Read both corpora, and learn what the variation of pairs needs; CorpusError if a corpus cannot be used."""
     train, dev = (
         _read(name, files, data.max_malformed, report) for name, files in (("train", data.train), ("dev", data.dev))
     )
-    return PlainText(train=train, dev=dev)
+    translations: Translations = {}
+    if variation.placeholder_words:
+        report.tell("learning which words translate each other")
+        translations = translations_of(texts_of(train), num_pairs=train.num_pairs)
+        report.tell(f"{len(translations):,} words have translations")
+    return PlainText(train=train, dev=dev, translations=translations)
 
 
 def encode_text(
@@ -177,6 +187,7 @@ def encode_text(
         dev=DevSet(corpus=dev.corpus, references=references),
         vocabulary=vocabulary,
         train_pairs=dataclasses.replace(text.train, kept=train.kept) if is_drawn else (),
+        translations=text.translations,
         directory=directory,
     )
 

@@ -95,6 +95,7 @@ def test_a_bundle_is_trained_further_as_it_is(tmp_path: Path) -> None:
         (["--concatenate", "0.1"], "concatenate is 0.1: expected 0 with the tokenizer of another system"),
         (["--subword-sampling", "0.1"], "subword_sampling is 0.1: expected 0 with the tokenizer of another system"),
         (["--placeholders", "0.1"], "the vocabulary has no pieces"),
+        (["--placeholder-words", "0.1"], "the vocabulary has no pieces"),
         (["--ffn-size", "99"], "ffn_size is 24 there, 99 asked for"),
     ],
 )

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from export.corpus.lexicon import Lexicon, learn_lexicon
+from export.corpus.lexicon import Lexicon, learn_lexicon, learn_translations
 
 A, B, X, Y = range(4)
 EMPTY_WORD = 4
@@ -55,3 +55,26 @@ def test_text_without_pairs_is_refused(pairs: list[tuple[list[int], list[int]]])
 def test_ids_outside_the_vocabulary_are_refused(pair: tuple[list[int], list[int]]) -> None:
     with pytest.raises(ValueError, match="outside the vocabulary of 4"):
         learn_lexicon([([A], [X]), pair], vocabulary_size=4)
+
+
+def test_words_translate_each_other_if_that_is_likely_both_ways() -> None:
+    pairs = [
+        (f"the {noun} {verb} rare{noun}{number}".split(), f"das {other} {action} selten{noun}{number}".split())
+        for noun, other in (("dog", "hund"), ("cat", "katze"))
+        for verb, action in (("sees", "sieht"), ("hears", "hört"), ("bites", "beißt"))
+        for number in range(4)
+    ]
+
+    found = learn_translations(pairs)
+    without_articles = learn_translations(pairs, max_share=0.5)
+
+    assert found["the"] >= {"das"}
+    for word, other in (("dog", "hund"), ("cat", "katze"), ("sees", "sieht")):
+        assert without_articles[word] == found[word] - {"das"} == {other}
+    assert found.keys() == {"the", "dog", "cat", "sees", "hears", "bites"} == {"the", *without_articles}
+    assert learn_translations(pairs, max_share=0.1) == {}
+
+
+def test_text_without_frequent_words_has_no_translations() -> None:
+    assert learn_translations([(["once"], ["einmal"])]) == {}
+    assert learn_translations([]) == {}

@@ -3,7 +3,7 @@ from random import Random
 
 import pytest
 
-from export.corpus.variation import PLACEHOLDERS, TAGS, VariationConfig, vary, vary_all
+from export.corpus.variation import PLACEHOLDERS, TAGS, VariationConfig, translations_of, vary, vary_all
 from tests.unit.export.corpus.tiny_text import make_pairs
 
 _ALL = VariationConfig(placeholders=0.5, tags=0.2, capitals=0.2, full_stops=0.2)
@@ -71,6 +71,68 @@ def test_names_and_numbers_that_each_side_has_once_are_copied(source: str, targe
     assert missing == copied
     assert all(sorted(re.findall("⟦.+?⟧", left)) == sorted(re.findall("⟦.+?⟧", right)) for left, right in found)
     assert any("⟦" in left for left, _ in found) == bool(copied)
+
+
+_TRANSLATIONS = {
+    "house": frozenset(("haus", "hauses")),
+    "garden": frozenset(("garten",)),
+    "old": frozenset(("alte", "alten")),
+    "tom": frozenset(("tom",)),
+    "go": frozenset(("geh",)),
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("The house has a garden.", "Das Haus hat einen Garten.", {"", "house Haus", "garden Garten", "both"}),
+        ("a house", "zwei Dinge", {""}),
+        ("a house, a house", "ein Haus", {""}),
+        ("a house", "ein Haus des Hauses", {""}),
+        ("the old ones", "die alte und die alten", {""}),
+        ("go home", "Geh heim", {""}),
+        ("house-boat", "Haus", {""}),
+        ("`house`", "`house` im Haus", {""}),
+    ],
+)
+def test_words_that_translate_each_other_and_no_others_become_placeholders(
+    source: str, target: str, expected: set[str]
+) -> None:
+    random, config = Random(1), VariationConfig(placeholder_words=0.5)  # noqa: S311
+    found = {vary(source, target, config, random, _TRANSLATIONS) for _ in range(300)}
+
+    replaced = set()
+    for left, right in found:
+        marks = re.findall("⟦.+?⟧", left)
+        assert sorted(marks) == sorted(re.findall("⟦.+?⟧", right))
+        assert len(marks) <= 2
+        missing = [
+            " ".join(word for word in re.findall(r"\w+", side) if word not in varied)
+            for side, varied in ((source, left), (target, right))
+        ]
+        replaced.add("both" if len(marks) > 1 else " ".join(missing).strip())
+    assert replaced == expected
+
+
+def test_a_placeholder_for_a_word_never_lies_on_another() -> None:
+    random, config = Random(1), VariationConfig(placeholders=0.9, placeholder_words=0.9)  # noqa: S311
+
+    found = {vary("Tom has a house", "Tom hat ein Haus", config, random, _TRANSLATIONS) for _ in range(300)}
+
+    assert {numbered(pair) for pair in found} == {
+        ("Tom has a house", "Tom hat ein Haus"),
+        ("{0} has a house", "{0} hat ein Haus"),
+        ("Tom has a {0}", "Tom hat ein {0}"),
+        ("{0} has a {1}", "{0} hat ein {1}"),
+    }
+
+
+def test_translations_are_those_of_words_that_are_neither_rare_nor_everywhere() -> None:
+    pairs = [(f"The Tree{number % 200}!", f"Der Baum{number % 200}!") for number in range(1200)]
+
+    found = translations_of(pairs, num_pairs=len(pairs))
+
+    assert found == {f"tree{number}": {f"baum{number}"} for number in range(200)}
 
 
 def test_all_placeholders_are_met() -> None:
@@ -148,4 +210,5 @@ def test_nothing_varies_unless_it_is_asked_for() -> None:
     assert list(vary_all(pairs, VariationConfig(), seed=1, epoch=1)) == pairs
     assert VariationConfig().reserved == ()
     assert VariationConfig(placeholders=0.1).reserved == PLACEHOLDERS
+    assert VariationConfig(placeholder_words=0.1).reserved == PLACEHOLDERS
     assert set(_ALL.reserved) == {*PLACEHOLDERS, *(piece for pair in TAGS for piece in pair)}
