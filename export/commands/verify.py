@@ -13,7 +13,8 @@ from export.errors import SettingError
 from export.graph.network import FLOAT_TYPES, Network, TrainedModel, write_graphs
 from export.graph.translation import TextModel
 from export.graph.verify import Check, check_batching, check_quality, check_steps
-from export.importers.original import Original, check_original, open_original
+from export.importers.originals.checks import check_original, open_original
+from export.importers.originals.original import Original
 from export.model.transformer import Transformer
 from service.bundle.architecture import graph_tensors
 from service.bundle.files import Bundle, file_entry, open_bundle
@@ -43,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--original",
         type=Path,
-        metavar="DIR",
-        help="what was imported, of Hugging Face transformers or CTranslate2: compare with that library, too",
+        metavar="PATH",
+        help="what was imported, of any format but fairseq: compare with the library that it comes from, too",
     )
     for side in ("source", "target"):
         parser.add_argument(

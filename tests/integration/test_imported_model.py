@@ -12,7 +12,8 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 
 from export.__main__ import main
-from export.importers.original import HuggingFaceOriginal, open_original
+from export.importers.originals.checks import open_original
+from export.importers.originals.huggingface import HuggingFaceOriginal
 from service.__main__ import main as dragoman
 from service.bundle.files import open_bundle
 from service.datatypes import SearchConfig

@@ -2,7 +2,9 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +36,7 @@ _EXPECTED = json.loads(EXPECTED.read_text(encoding="utf-8"))
 
 @dataclass(frozen=True)
 class _Imported:
+    name: str
     system: System
     theirs: Path
     ours: Path
@@ -53,7 +56,7 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     name, case = request.param
     directory = tmp_path_factory.mktemp(name)
     expected = [Said(**said) for said in _EXPECTED[name][case]]
-    made = _Imported(SYSTEMS[name], directory / "theirs", directory / "ours", directory / "models", expected)
+    made = _Imported(name, SYSTEMS[name], directory / "theirs", directory / "ours", directory / "models", expected)
     SYSTEMS[name].save(made.theirs, SYSTEMS[name].cases[case])
     assert main(["import", str(made.theirs), "--from", name, "--output", str(made.ours)]) == 0
     named = ["--name", "tiny", "--version", "1", "--source-language", "en", "--target-language", "de"]
@@ -189,6 +192,27 @@ def test_the_results_would_show_what_an_importer_gets_wrong(imported: _Imported,
         for place, token_id in enumerate(target)
     ]
     assert max(differences) > 10 * LOG_PROB_TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "imported", [(name, case) for name in ("joeynmt", "eole") for case in SYSTEMS[name].cases], indirect=True
+)
+@pytest.mark.filterwarnings("ignore")
+def test_verify_compares_with_the_library_where_it_is_installed(
+    imported: _Imported, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if importlib.util.find_spec(imported.name) is None:
+        pytest.skip(f"{imported.name} is not installed")
+    lines = [f"{source}\t{target}\n" for source, target in itertools.pairwise(SOURCES)]
+    (tmp_path / "text.tsv").write_text("".join(lines), encoding="utf-8")
+    compared = ["--checkpoint", str(imported.ours), "--original", str(imported.theirs)]
+
+    status = main(["verify", "--bundle", str(imported.bundle), *compared, "--data", str(tmp_path / "text.tsv")])
+
+    told = capsys.readouterr().out
+    assert status == 0
+    for claim in ("token ids", "ONNX fp32", "greedy", "beam 4, length given"):
+        assert re.search(rf"^{claim} = original .* yes ", told, re.MULTILINE)
 
 
 @pytest.mark.parametrize("imported", [(name, next(iter(SYSTEMS[name].cases))) for name in SYSTEMS], indirect=True)

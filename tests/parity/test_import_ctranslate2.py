@@ -16,7 +16,8 @@ from export.corpus.reader import Pair
 from export.graph.arithmetic import FloatArray
 from export.graph.translation import TextModel
 from export.graph.verify import score_exported
-from export.importers.original import CTranslate2Original, check_original, open_original, search_exported
+from export.importers.originals.checks import check_original, open_original, search_exported
+from export.importers.originals.ctranslate2 import CTranslate2Original
 from service.bundle.files import open_bundle
 from service.datatypes import SearchConfig
 from service.runtime.onnx_model import OnnxStepModel

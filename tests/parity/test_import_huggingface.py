@@ -11,7 +11,7 @@ import pytest
 
 from export.__main__ import main
 from export.graph.verify import score_at_once, score_exported
-from export.importers.original import HuggingFaceOriginal
+from export.importers.originals.huggingface import HuggingFaceOriginal
 from export.importers.portable import PortableModel
 from service.bundle.files import Bundle, open_bundle
 from service.datatypes import SearchConfig, Segment

@@ -1,0 +1,1 @@
+"""Models that were imported, run by their own libraries, for proofs that nothing changed."""

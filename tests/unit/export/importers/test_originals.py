@@ -1,0 +1,147 @@
+import importlib.util
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from export.corpus.reader import Pair
+from export.errors import ImportFormatError
+from export.graph.arithmetic import FloatArray
+from export.graph.translation import TextModel
+from export.graph.verify import score_exported
+from export.importers.originals.checks import check_original, open_original, search_exported
+from service.bundle.files import Bundle
+from service.datatypes import SearchConfig
+from service.runtime.onnx_model import OnnxStepModel
+from service.runtime.settings import RuntimeSettings
+from service.text.tokenizer import open_tokenizer
+from tests.tiny_bundle import SENTENCES, build_tiny_bundle
+
+_PAIRS = [
+    Pair(source=source, target=target, location="")
+    for source, target in zip(SENTENCES[:3], SENTENCES[3:6], strict=True)
+]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return build_tiny_bundle(tmp_path_factory.mktemp("bundle") / "tiny", precisions=("fp32",))
+
+
+class _Played:
+    """A library that computes what the bundle does."""
+
+    def __init__(self, model: TextModel, *, narrows_beam: bool) -> None:
+        self.narrows_beam = narrows_beam
+        self.model = model
+        self.searches: list[SearchConfig] = []
+
+    def encode(self, source: str) -> list[int]:
+        return self.model.tokenizer.encode_pair(source, "")[0]
+
+    def score(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> FloatArray:
+        return np.concatenate(list(score_exported(self.model.graph, [(list(source_ids), list(target_ids))])))
+
+    def search(self, source_ids: Sequence[int], search: SearchConfig) -> list[int]:
+        self.searches.append(search)
+        return search_exported(self.model.graph, source_ids, search)
+
+
+@pytest.fixture
+def model(bundle: Bundle) -> TextModel:
+    graph = OnnxStepModel(bundle, RuntimeSettings(precision="fp32"))
+    return TextModel.of(graph, open_tokenizer(bundle), bundle.manifest)
+
+
+def test_a_library_that_searches_as_we_do_is_compared_by_its_beam(model: TextModel) -> None:
+    original = _Played(model, narrows_beam=False)
+
+    checks = list(check_original(original, model, _PAIRS, beam_size=3))
+
+    assert [check.claim.removesuffix(" = original") for check in checks] == ["token ids", "ONNX fp32", "beam 3"]
+    assert all(check.holds for check in checks)
+    assert {(search.beam_size, search.min_target_tokens) for search in original.searches} == {(3, 0)}
+
+
+def test_beams_of_a_library_that_narrows_them_are_compared_where_none_ends(model: TextModel) -> None:
+    original = _Played(model, narrows_beam=True)
+    lengths = [len(model.tokenizer.encode_pair("", pair.target)[1]) - 1 for pair in _PAIRS]
+
+    checks = list(check_original(original, model, _PAIRS, beam_size=3))
+
+    assert [check.claim for check in checks[2:]] == ["greedy = original", "beam 3, length given = original"]
+    assert all(check.holds for check in checks)
+    greedy, given = original.searches[:3], original.searches[3:]
+    assert {(search.beam_size, search.min_target_tokens) for search in greedy} == {(1, 0)}
+    assert {search.beam_size for search in given} == {3}
+    assert [(search.min_target_tokens, search.max_target_tokens) for search in given] == [(n, n) for n in lengths]
+
+
+def test_what_differs_is_counted(model: TextModel) -> None:
+    class Other(_Played):
+        def encode(self, source: str) -> list[int]:
+            return super().encode(source)[1:]
+
+        def score(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> FloatArray:
+            return super().score(source_ids, target_ids) - 1
+
+        def search(self, source_ids: Sequence[int], search: SearchConfig) -> list[int]:
+            found = super().search(source_ids, search)
+            return found if search.beam_size == 1 else found[1:]
+
+    checks = list(check_original(Other(model, narrows_beam=True), model, _PAIRS, beam_size=2))
+
+    assert [check.measured for check in checks] == [3, pytest.approx(1), 0, 3]
+
+
+def _save_opennmt(path: Path) -> Path:
+    path.mkdir()
+    torch.save({"opt": Namespace(), "vocab": {}}, path / "model.pt")
+    return path / "model.pt"
+
+
+def _save(*names: str) -> Callable[[Path], Path]:
+    def save(path: Path) -> Path:
+        path.mkdir()
+        for name in names:
+            (path / name).write_text("{}", encoding="utf-8")
+        return path
+
+    return save
+
+
+@pytest.mark.parametrize(
+    ("library", "save", "package"),
+    [
+        ("onmt", _save_opennmt, "--no-deps OpenNMT-py"),
+        ("eole", _save("config.json", "vocab.json", "model.00.safetensors"), "--no-deps eole"),
+        ("joeynmt", _save("config.yaml", "best.ckpt"), "--no-deps joeynmt"),
+    ],
+)
+def test_a_library_that_is_missing_is_named_with_how_to_install_it(
+    bundle: Bundle, tmp_path: Path, library: str, save: Callable[..., Any], package: str
+) -> None:
+    if importlib.util.find_spec(library) is not None:
+        pytest.skip(f"{library} is installed")
+
+    with pytest.raises(ImportFormatError, match=rf"pip install .*{package} \(No module named '{library}'\)"):
+        open_original(save(tmp_path / "theirs"), bundle, open_tokenizer(bundle))
+
+
+def test_a_model_of_fairseq_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    theirs = _save("checkpoint_best.pt", "dict.en.txt", "dict.de.txt")(tmp_path / "theirs")
+
+    with pytest.raises(ImportFormatError, match="models of fairseq cannot be compared"):
+        open_original(theirs, bundle, open_tokenizer(bundle))
+
+
+def test_a_file_that_is_no_checkpoint_of_opennmt_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    path = _save_opennmt(tmp_path / "theirs")
+    torch.save({"model": {}, "cfg": {}}, path)
+
+    with pytest.raises(ImportFormatError, match="has no opt and vocab"):
+        open_original(path, bundle, open_tokenizer(bundle))
