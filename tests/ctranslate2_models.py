@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from ctranslate2.converters import TransformersConverter
-from ctranslate2.specs import TransformerSpec
+from ctranslate2.specs import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 from transformers import AutoTokenizer
 
 from tests.foreign_models import pieces, trained
@@ -59,6 +59,7 @@ def save_spec(
     eos: float = 2.0,
     learned: bool = False,
     kv_heads: int | None = None,
+    rotary: dict[str, Any] | None = None,
     scale: float = 0.5,
     seed: int = 5,
     version: int | None = None,
@@ -77,6 +78,7 @@ def save_spec(
         eos: logit of EOS beyond what the network gives it, by which targets end sooner or later.
         learned: whether positions are a table of no sinusoids; none is stored else.
         kv_heads: of keys and values, for grouped queries.
+        rotary: options of rotary positions, for both stacks.
         scale: of the tables.
         seed: of the weights.
         version: of the binary format, below 6; None: the newest.
@@ -90,7 +92,7 @@ def save_spec(
     sides = [[*_SPECIAL, *pieces(model)[3:]] for model in models]
     if is_separate:
         sides[0] = [_SPECIAL[2], *sides[0][4:], _SPECIAL[3], _SPECIAL[0]]  # no padding, and special tokens elsewhere
-    spec = TransformerSpec.from_config((_LAYERS, _LAYERS), _HEADS, **options)
+    spec = _specified(rotary, options)
     if kv_heads is not None:
         for block in _attentions(*spec.encoder.layer, *spec.decoder.layer):
             block.__dict__["num_heads_kv"] = np.int32(kv_heads)
@@ -120,6 +122,13 @@ def save_spec(
         (directory / name).write_bytes(model)
     if version is not None:
         _age(directory, spec, version)
+
+
+def _specified(rotary: dict[str, Any] | None, options: dict[str, Any]) -> Any:
+    if rotary is None:
+        return TransformerSpec.from_config((_LAYERS, _LAYERS), _HEADS, **options)
+    kinds = TransformerEncoderSpec, TransformerDecoderSpec
+    return TransformerSpec(*(kind(_LAYERS, _HEADS, **rotary, **options) for kind in kinds))
 
 
 def _balanced(bias: Any, tokens: Sequence[str], eos: float) -> Any:

@@ -24,7 +24,7 @@ from export.importers.portable import MAX_TOKENS, ImportedModel, check_sizes
 from export.importers.vocabulary_text import SentencePieceFiles, Vocabularies, arranged
 from export.model.config import ModelConfig
 from export.model.layers import sinusoidal_positions
-from service.bundle.architecture import Limits, Positions, SinusoidLayout
+from service.bundle.architecture import Limits, SinusoidLayout
 from service.bundle.files import open_file
 from service.bundle.manifest import MAX_FILE_BYTES, Languages
 
@@ -52,7 +52,7 @@ _OTHER_ACTIVATIONS: Final = {1: "GELU by tanh", 4: "GELU by sigmoid", 5: "tanh",
 _REASONS: Final = {
     r"relative_attention": "a relative position bias, as T5 has",
     r"relative": "relative positions",
-    r"rotary": "rotary positions",
+    r"rotary": "rotary positions of parts of heads, with another base than 10000, or scaled",
     r"alibi": "attention with linear biases",
     r"embeddings_[1-9]": "several embeddings of a source token",
     r"project_(in|out)": "embeddings of another width",
@@ -552,7 +552,7 @@ class Network:
         vocabularies: Vocabularies,
         epsilon: float | None,
         *,
-        positions: Positions | None = None,
+        has_positions: bool = True,
     ) -> None:
         """Read everything.
 
@@ -560,7 +560,8 @@ class Network:
             variables: of the model.
             vocabularies: of both sides.
             epsilon: of the normalisations; None: the configuration leaves it open.
-            positions: how places are told where no table is stored; None: by sinusoids that begin with the position 1.
+            has_positions: whether sinusoids, beginning with the position 1, are added where no table is stored and no
+                head is rotated.
         """
         self._variables = variables
         self._vocabularies = vocabularies
@@ -573,7 +574,7 @@ class Network:
         self._read_tables()
         for stack in ("encoder", "decoder"):
             self._read_stack(stack)
-        self._read_positions(positions)
+        self._read_positions(has_positions=has_positions)
         default = 1e-5 if self._facts["norm_kind"] == "layer" else 1e-6
         self._facts["norm_epsilon"] = default if epsilon is None else epsilon
         variables.attribute("encoder/multi_query_attention", 0)  # as num_heads_kv says
@@ -695,6 +696,7 @@ class Network:
             raise ImportFormatError(
                 f"{variables.path}: {theirs} has {num_heads} heads of {head_size}, {num_kv_heads} of keys"
             )
+        has_pairs = is_self and self._read_rotation(theirs, head_size)
         self._fact("head_dim", None if head_size * num_heads == self._facts["d_model"] else head_size, theirs)
         self._fact("num_kv_heads", None if num_kv_heads == num_heads else num_kv_heads, theirs)
         variables.require(f"{theirs}/queries_scale", head_size**-0.5)
@@ -710,11 +712,12 @@ class Network:
                     found = f"{len(fused)} rows: expected {sum(rows)}"
                     raise ImportFormatError(f"{variables.path}: {theirs}/linear_{index}/{part} has {found}")
                 for name, weight in zip(names, torch.split(fused, rows), strict=True):
-                    is_query = name == "query"
-                    by_head = (
-                        weight.reshape(num_heads, head_size, -1)[order].reshape(weight.shape) if is_query else weight
-                    )
-                    self._put(f"{ours}.{name}.{part}", by_head)
+                    by_head = weight.reshape(-1, head_size, *weight.shape[1:])
+                    if name == "query":
+                        by_head = by_head[order]
+                    if has_pairs and name != "value":
+                        by_head = _in_halves(by_head)
+                    self._put(f"{ours}.{name}.{part}", by_head.reshape(weight.shape))
         output = self._linear(f"{theirs}/linear_{len(groups)}")
         columns = torch.arange(num_heads * head_size).reshape(num_heads, head_size)[order].flatten()
         if output["weight"].shape[1] != len(columns):
@@ -724,6 +727,21 @@ class Network:
         self._put(f"{ours}.output.weight", output["weight"][:, columns])
         self._put(f"{ours}.output.bias", output["bias"])
         self._read_norm(f"{theirs}/layer_norm", f"{ours}_norm")
+
+    def _read_rotation(self, theirs: str, head_size: int) -> bool:
+        """Return whether what is rotated are pairs of neighbours within a head; ours are half a head apart.
+
+        Heads are rotated as a whole, with the base 10000, or not at all; ImportFormatError for all else.
+        """
+        variables, is_rotary = self._variables, self._variables.has(f"{theirs}/rotary_dim")
+        self._fact("rotary_positions", is_rotary, theirs)
+        if not is_rotary:
+            return False
+        variables.require(f"{theirs}/rotary_dim", 0, head_size)
+        variables.require(f"{theirs}/rotary_base", 10000)
+        if head_size % 2:
+            raise ImportFormatError(f"{variables.path}: {theirs} has heads of {head_size}: expected an even number")
+        return bool(variables.attribute(f"{theirs}/rotary_interleave", 1))
 
     def _read_feed_forward(self, theirs: str, ours: str, activation: str) -> None:
         is_gated = self._variables.has(f"{theirs}/linear_0_noact/weight")
@@ -755,14 +773,17 @@ class Network:
         if is_layer:
             self._put(f"{ours}.bias", self._variables.array(f"{theirs}/beta"))
 
-    def _read_positions(self, unstored: Positions | None) -> None:
+    def _read_positions(self, *, has_positions: bool) -> None:
         """Read position encodings: sinusoids of some kind, whatever was learned, or what holds if none are stored."""
+        if self._facts.pop("rotary_positions", False):
+            self._facts["positions"] = "rotary"
+            return
         names = {stack: f"{stack}/position_encodings/encodings" for stack in ("encoder", "decoder")}
         stored = {stack: self._variables.array(name) for stack, name in names.items() if self._variables.has(name)}
         if len(stored) == 1:
             raise ImportFormatError(f"{self._variables.path}: {names[min(stored)]} without that of the other stack")
-        if not stored and unstored is not None:
-            self._facts["positions"] = unstored
+        if not stored and not has_positions:
+            self._facts["positions"] = "none"
             return
         if not stored:
             self._facts |= {"positions": "sinusoidal", "sinusoid_layout": "fairseq", "position_offset": 1}
@@ -778,6 +799,11 @@ class Network:
         self._facts |= {"positions": "learned", "max_positions": self.num_positions}
         for stack, table in tables.items():
             self._put(f"{stack}.positions.weight", table[: self.num_positions])
+
+
+def _in_halves(heads: Tensor) -> Tensor:
+    """Return rows [H, D, ...] of queries or keys with pairs half a head apart that were neighbours."""
+    return heads.reshape(len(heads), -1, 2, *heads.shape[2:]).transpose(1, 2).reshape(heads.shape)
 
 
 def _sinusoids(table: Tensor, d_model: int) -> tuple[SinusoidLayout, int] | None:

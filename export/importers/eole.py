@@ -6,7 +6,6 @@ computed from a text; the rest is about training, or chosen by callers.
 """
 
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
@@ -17,7 +16,15 @@ from torch import Tensor
 from export.errors import ImportFormatError
 from export.importers.ctranslate2 import Network, Variables
 from export.importers.files import ForeignConfig, dotted, read_json, read_tensors
-from export.importers.opennmt import Shape, StackNames, Tensors, imported_model, named_variables, read_vocabularies
+from export.importers.opennmt import (
+    Rotation,
+    Shape,
+    StackNames,
+    Tensors,
+    imported_model,
+    named_variables,
+    read_vocabularies,
+)
 from export.importers.portable import MAX_TOKENS, ImportedModel
 from export.importers.vocabulary_text import SentencePieceFiles, Vocabularies
 from service.bundle.architecture import Positions
@@ -259,7 +266,7 @@ def _read_network(settings: ForeignConfig, vocabularies: Vocabularies, directory
         is_shared = settings.take(f"model.{option}", bool, default=False) and origin in stored
         if is_shared and not torch.equal(stored.setdefault(name, stored[origin]), stored[origin]):
             raise ImportFormatError(f"{directory}: {name} is not {origin}, though model.{option} is True")
-    positions, scales = _read_positions(settings, stored, head_size)
+    positions, scales, rotations = _read_positions(settings, stored)
     for layer in range(min(num_layers["decoder"], len(stored))):
         stored.pop(f"decoder.transformer_layers.{layer}.layer_scalar", None)  # which other kinds of layers use
     shape = Shape(
@@ -269,11 +276,12 @@ def _read_network(settings: ForeignConfig, vocabularies: Vocabularies, directory
         head_dim=head_size,
         activation=_ACTIVATIONS[activation],
         scales_embeddings=scales,
+        rotations=rotations,
     )
     names = _names(positions, has_gate=activation == _GATED)
     variables = Variables(named_variables(Tensors(stored, directory), names, shape), directory)
-    unstored = positions if positions in ("rotary", "none") else None
-    return Network(variables, vocabularies, _of_both(settings, "norm_eps", float, 1e-5), positions=unstored)
+    epsilon = _of_both(settings, "norm_eps", float, 1e-5)
+    return Network(variables, vocabularies, epsilon, has_positions=positions != "none")
 
 
 def _read_parts(directory: Path) -> dict[str, Tensor]:
@@ -292,25 +300,27 @@ def _read_parts(directory: Path) -> dict[str, Tensor]:
     return stored
 
 
-def _read_positions(settings: ForeignConfig, stored: dict[str, Tensor], head_size: int) -> tuple[Positions, bool]:
-    """Return how places are told and whether embeddings are scaled, with tensors changed to what is ours."""
+def _read_positions(
+    settings: ForeignConfig, stored: dict[str, Tensor]
+) -> tuple[Positions, bool, Mapping[str, Rotation]]:
+    """Return how places are told, whether embeddings are scaled, and rotations, with tables changed to what is ours."""
     default = settings.take("model.position_encoding_type", str, default="SinusoidalInterleaved")
     name = settings.take("model.embeddings.position_encoding_type", str, default)
     positions = _POSITIONS[_known(settings, "position_encoding_type", name, _POSITIONS)]
     is_paired = settings.take("model.rope_config.rotary_interleave", bool, default=True)
+    rotations = {}
     for stack in _STACKS:
         own = settings.take_optional(f"model.{stack}.position_encoding_type", str)
         _known(settings, f"model.{stack}.position_encoding_type", own or name, (name,))
         # A stack that says this of itself does not take the model's rope_config.
         default_pairs = is_paired if own is None else True
         has_pairs = settings.take(f"model.{stack}.rope_config.rotary_interleave", bool, default_pairs)
-        paths = [path for path in stored if re.match(rf"{stack}\..*\.self_attn\.linear_(query|keys)\.", path)]
-        for path in paths if positions == "rotary" and has_pairs else []:
-            stored[path] = _in_halves(stored[path], head_size)
+        if positions == "rotary":
+            rotations[stack] = Rotation(has_pairs=has_pairs)
     shift = settings.take("model.embeddings.position_shift", int, default=0)
     if positions == "sinusoidal":  # which are added to scaled embeddings, whatever is given
         settings.require("model.embeddings.normalize", False)
-        return positions, True
+        return positions, True, rotations
     scales = settings.take("model.embeddings.normalize", bool, default=False)
     names = (f"{side}_emb.pe.weight" for side in _SIDES) if positions == "learned" else ()
     for path in (path for path in names if path in stored):
@@ -319,14 +329,7 @@ def _read_positions(settings: ForeignConfig, stored: dict[str, Tensor], head_siz
             raise ImportFormatError(f"{settings.path}: model.embeddings.position_shift is {shift}: expected {expected}")
         table = stored[path][shift:]
         stored[path] = table * math.sqrt(table.shape[-1]) if scales else table  # their sum is scaled
-    return positions, scales
-
-
-def _in_halves(weight: Tensor, head_size: int) -> Tensor:
-    """Return rows of queries or keys with the pairs that are turned half a head apart; they were neighbours."""
-    if head_size < 2 or head_size % 2 or len(weight) % head_size:
-        return weight  # which is refused elsewhere
-    return weight.reshape(-1, head_size // 2, 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
+    return positions, scales, rotations
 
 
 def _names(positions: Positions, *, has_gate: bool) -> dict[str, StackNames]:

@@ -5,7 +5,7 @@ CTranslate2, which began as its engine: tensors get the names that they have the
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,9 +29,7 @@ _REQUIRED: Final[Mapping[str, tuple[object, ...]]] = {
     "encoder_type": ("transformer",),
     "decoder_type": ("transformer",),
     "self_attn_type": ("scaled-dot", "scaled-dot-flash"),
-    "position_encoding": (True,),
     "position_encoding_type": ("SinusoidalInterleaved", "SinusoidalConcat"),
-    "max_relative_positions": (0,),
     "relative_positions_buckets": (0,),
     "parallel_residual": (False,),
     "shared_layer_norm": (False,),
@@ -48,6 +46,9 @@ _REQUIRED: Final[Mapping[str, tuple[object, ...]]] = {
 }
 """Options that make another network, and the values with which they make this one. The hundreds of others that a
 checkpoint remembers are about training, or show in the tensors."""
+
+_ROTARY: Final = -1
+"""Of `max_relative_positions`: positions are rotary; 0: they are sinusoids."""
 
 _UNK: Final = "<unk>"
 _EOS: Final = "</s>"
@@ -69,7 +70,7 @@ class StackNames:
     """Its products, by their names in CTranslate2; with a gate there is a `linear_0_noact`."""
 
 
-def _names(*, has_gate: bool) -> dict[str, StackNames]:
+def _names(*, has_gate: bool, has_table: bool) -> dict[str, StackNames]:
     """Return the names of OpenNMT-py."""
     layers: dict[str, tuple[str, dict[str, tuple[str, str]]]] = {
         "encoder": ("transformer", {"self_attention": ("self_attn", "layer_norm")}),
@@ -82,7 +83,7 @@ def _names(*, has_gate: bool) -> dict[str, StackNames]:
     return {
         stack: StackNames(
             embeddings=f"{stack}.embeddings.make_embedding.emb_luts.0.weight",
-            positions=f"{stack}.embeddings.make_embedding.pe.pe",
+            positions=f"{stack}.embeddings.make_embedding.pe.pe" if has_table else None,
             layers=f"{stack}.{name}",
             attentions=attentions,
             feed_forward_norm="feed_forward.layer_norm",
@@ -90,6 +91,16 @@ def _names(*, has_gate: bool) -> dict[str, StackNames]:
         )
         for stack, (name, attentions) in layers.items()
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotation:
+    """Rotary positions of a stack."""
+
+    has_pairs: bool
+    """Whether the pairs that are rotated are neighbours, or half a head apart."""
+    size: int = 0
+    """Of a head, how much is rotated; 0: all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +118,8 @@ class Shape:
     """As CTranslate2 numbers them."""
     scales_embeddings: bool = True
     """By the square root of the width."""
+    rotations: Mapping[str, Rotation] = field(default_factory=dict)
+    """By the stack; empty: positions are not rotary."""
 
 
 def read_opennmt(path: Path, *, source_spm: Path | None = None, target_spm: Path | None = None) -> ImportedModel:
@@ -135,16 +148,36 @@ def read_opennmt(path: Path, *, source_spm: Path | None = None, target_spm: Path
     if activation not in _ACTIVATIONS:
         known = ", ".join(_ACTIVATIONS)
         raise ImportFormatError(f"{path}: pos_ffn_activation_fn is {activation!r}: expected {known}")
+    rotation = _read_rotation(settings)
     shape = Shape(
         num_layers={stack: settings.take(f"{stack[:3]}_layers", int) for stack in ("encoder", "decoder")},
         num_heads=settings.take("heads", int, default=8),
         num_kv_heads=settings.take("num_kv", int, default=0) or None,
         activation=_ACTIVATIONS[activation],
+        scales_embeddings=rotation is None,  # which is done where sinusoids are added
+        rotations={} if rotation is None else dict.fromkeys(("encoder", "decoder"), rotation),
     )
-    names = _names(has_gate=activation == "silu")
+    names = _names(has_gate=activation == "silu", has_table=rotation is None)
     variables = named_variables(Tensors({**model, **named}, path), names, shape)
     epsilon = settings.take("norm_eps", float, default=1e-6)
     return imported_model(Network(Variables(variables, path), vocabularies, epsilon), vocabularies, spm)
+
+
+def _read_rotation(settings: ForeignConfig) -> Rotation | None:
+    """Return how heads are rotated, None if positions are sinusoids; ImportFormatError if they are something else."""
+    kind = settings.take("max_relative_positions", int, default=0)
+    if kind not in (0, _ROTARY):
+        raise ImportFormatError(
+            f"{settings.path}: max_relative_positions is {kind}: expected 0 (sinusoids) or {_ROTARY} (rotary positions)"
+        )
+    settings.require("position_encoding", kind != _ROTARY)
+    if kind != _ROTARY:
+        return None
+    settings.require("rotary_theta", 10000)
+    return Rotation(
+        has_pairs=settings.take("rotary_interleave", bool),  # versions that do not store it may mean either
+        size=settings.take("rotary_dim", int, default=0),
+    )
 
 
 def imported_model(
@@ -274,6 +307,8 @@ def named_variables(tensors: Tensors, names: Mapping[str, StackNames], shape: Sh
             for block, (attention, norm) in own.attentions.items():
                 put(f"{ours}/{block}/layer_norm", tensors.norm(f"{theirs}.{norm}"))
                 put(f"{ours}/{block}", of_attention)
+                if block == "self_attention" and stack in shape.rotations:
+                    put(f"{ours}/{block}", _rotary_attributes(shape.rotations[stack]))
                 for index, fused in enumerate(_fused(block)):
                     linear = tensors.linear(*(f"{theirs}.{attention}.{name}" for name in fused))
                     put(f"{ours}/{block}/linear_{index}", linear)
@@ -283,6 +318,10 @@ def named_variables(tensors: Tensors, names: Mapping[str, StackNames], shape: Sh
     put("decoder/projection", tensors.linear("generator"))
     tensors.finish()
     return found
+
+
+def _rotary_attributes(rotation: Rotation) -> dict[str, Tensor]:
+    return {"rotary_dim": torch.tensor(rotation.size), "rotary_interleave": torch.tensor(rotation.has_pairs)}
 
 
 def _fused(block: str) -> Sequence[Sequence[str]]:

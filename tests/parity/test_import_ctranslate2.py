@@ -82,6 +82,10 @@ _CASES = {
     "gated, rms": _spec(rms_norm=True, activation=_SWISH, ffn_glu=True),
     "multi-query": _spec(multi_query_attention=True),
     "grouped queries": _spec(kv_heads=2, eos=5.5),
+    "rotary positions in pairs": _spec(rotary={"rotary_dim": 0}),
+    "rotary positions in halves, grouped queries": _spec(
+        rotary={"rotary_dim": 4, "rotary_interleave": False}, num_heads_kv=2, eos=7.0
+    ),
     "epsilon, eos as start": _spec(
         "--source-eos", "yes", config={"layer_norm_epsilon": 1e-2, "decoder_start_token": "</s>"}, seed=7, eos=4.0
     ),

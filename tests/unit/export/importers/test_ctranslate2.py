@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ctranslate2.specs import common_spec
+from ctranslate2.specs import attention_spec, common_spec
 from sentencepiece import sentencepiece_model_pb2
 
 from export.errors import ImportFormatError
@@ -72,7 +72,16 @@ def _set(path: str, value: Any) -> Callable[[Any], None]:
         ({"change": _set("encoder.scale_embeddings", False)}, "scale_embeddings of decoder is True, of what precedes"),
         ({"change": _set("encoder.num_heads", np.int16(2))}, "num_heads of decoder is 4, of what precedes 2"),
         ({"change": _set("decoder.num_heads", np.int16(0))}, "decoder/num_heads is 0"),
-        ({"change": _set("encoder.layer.1.self_attention.rotary_dim", np.int32(4))}, "rotary_dim, which .* rotary"),
+        (
+            {"change": _set("encoder.layer.1.self_attention.rotary_dim", np.int32(4))},
+            "rotary_positions of encoder/layer_1/self_attention is True, of what precedes False",
+        ),
+        ({"rotary": {"rotary_dim": 2}}, "rotary_dim is 2, which cannot be served: rotary positions of parts of heads"),
+        ({"rotary": {"rotary_dim": 0, "rotary_base": 500}}, "rotary_base is 500, which .* another base than 10000"),
+        (
+            {"rotary": {"rotary_dim": 0, "rotary_scaling_type": attention_spec.RotaryScalingType.Linear}},
+            "the variable .*rotary_scaling_factor, which .* scaled",
+        ),
         ({"change": _set("decoder.layer.0.self_attention.queries_scale", np.float32(1))}, "queries_scale is 1"),
         (
             {"change": _set("decoder.layer.0.layer_scalar", np.float32(1))},

@@ -56,7 +56,8 @@ def _checkpoint(**options: Any) -> dict[str, Any]:
     ):
         model[f"{stack}.embeddings.make_embedding.emb_luts.0.weight"] = torch.randn(len(tokens), _D_MODEL)
         encodings = torch.stack((angles.sin(), angles.cos()), dim=-1).reshape(50, 1, _D_MODEL)
-        model[f"{stack}.embeddings.make_embedding.pe.pe"] = encodings
+        if options.get("position_encoding", True):
+            model[f"{stack}.embeddings.make_embedding.pe.pe"] = encodings
         norm(f"{stack}.layer_norm")
         for layer in range(2):
             name = f"{stack}.{layers}.{layer}"
@@ -106,6 +107,24 @@ def test_the_gate_of_silu_is_that_of_swiglu(tmp_path: Path) -> None:
     assert torch.equal(imported.weights["decoder.layers.1.feed_forward.inner.weight"], stored)
 
 
+_ROTARY = {"position_encoding": False, "max_relative_positions": -1, "rotary_interleave": False}
+
+
+@pytest.mark.parametrize("has_pairs", [False, True])
+def test_rotary_positions_are_ours_with_pairs_half_a_head_apart(tmp_path: Path, *, has_pairs: bool) -> None:
+    content = _checkpoint(**_ROTARY | {"rotary_interleave": has_pairs, "rotary_dim": 4})
+    imported = read_opennmt(_save(tmp_path / "run", content))
+
+    assert (imported.config.positions, imported.config.scale_embeddings) == ("rotary", False)
+    order = [0, 2, 1, 3] if has_pairs else [0, 1, 2, 3]
+    for part, stored in {"query": "linear_query", "key": "linear_keys"}.items():
+        rows = content["model"][f"decoder.transformer_layers.1.self_attn.{stored}.weight"]
+        expected = rows.reshape(4, 4, _D_MODEL)[:, order].reshape(rows.shape)
+        assert torch.equal(imported.weights[f"decoder.layers.1.self_attention.{part}.weight"], expected)
+    crossed = content["model"]["decoder.transformer_layers.1.context_attn.linear_query.weight"]
+    assert torch.equal(imported.weights["decoder.layers.1.cross_attention.query.weight"], crossed)
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -113,6 +132,10 @@ def test_the_gate_of_silu_is_that_of_swiglu(tmp_path: Path) -> None:
         ({"decoder_type": "rnn"}, "decoder_type is 'rnn'"),
         ({"max_relative_positions": 20}, "max_relative_positions is 20: expected 0"),
         ({"position_encoding": False}, "position_encoding is False"),
+        (_ROTARY | {"position_encoding": True}, "position_encoding is True: expected False"),
+        (_ROTARY | {"rotary_interleave": None}, "rotary_interleave is None: expected a value of type bool"),
+        (_ROTARY | {"rotary_theta": 500}, "rotary_theta is 500: expected 10000"),
+        (_ROTARY | {"rotary_dim": 2}, "rotary_dim is 2, which cannot be served: rotary positions of parts of heads"),
         ({"parallel_residual": True}, "parallel_residual is True"),
         ({"copy_attn": True}, "copy_attn is True"),
         ({"lora_layers": ["linear_values"]}, "lora_layers is"),
