@@ -10,7 +10,7 @@ import torch
 
 from export.errors import ImportFormatError, SettingError
 from export.importers.bundle import read_network
-from export.importers.ctranslate2 import read_ctranslate2
+from export.importers.ctranslate2.directory import read_ctranslate2
 from export.importers.eole import read_eole
 from export.importers.fairseq import read_fairseq
 from export.importers.huggingface import read_huggingface

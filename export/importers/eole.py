@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from export.errors import ImportFormatError
-from export.importers.ctranslate2 import Network, Variables
+from export.importers.ctranslate2.network import Network
+from export.importers.ctranslate2.variables import Variables
 from export.importers.files import ForeignConfig, dotted, read_json, read_tensors
 from export.importers.opennmt import (
     Rotation,

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from export.errors import ImportFormatError
-from export.importers.ctranslate2 import Network, Variables
+from export.importers.ctranslate2.network import Network
+from export.importers.ctranslate2.variables import Variables
 from export.importers.files import ForeignConfig, fields_of, float_tensors, read_checkpoint
 from export.importers.huggingface_text import Text
 from export.importers.portable import MAX_TOKENS, ImportedModel

@@ -8,7 +8,7 @@ import numpy as np
 from sentencepiece import SentencePieceProcessor
 
 from export.graph.arithmetic import FloatArray
-from export.importers.ctranslate2 import SpecialTokens, read_vocabularies
+from export.importers.ctranslate2.text import SpecialTokens, read_vocabularies
 from export.importers.originals.original import load_modules, loading
 from service.datatypes import SearchConfig
 from service.text.tokenizer import SentencePieceTokenizer

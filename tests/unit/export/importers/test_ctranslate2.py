@@ -12,7 +12,7 @@ from ctranslate2.specs import attention_spec, common_spec
 from sentencepiece import sentencepiece_model_pb2
 
 from export.errors import ImportFormatError
-from export.importers.ctranslate2 import read_ctranslate2
+from export.importers.ctranslate2.directory import read_ctranslate2
 from export.importers.vocabulary_text import Vocabularies
 from tests.ctranslate2_models import save_spec
 from tests.foreign_models import change, trained

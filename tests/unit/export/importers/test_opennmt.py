@@ -10,7 +10,7 @@ from ctranslate2.converters import OpenNMTPyConverter
 from torch import Tensor
 
 from export.errors import ImportFormatError
-from export.importers.ctranslate2 import read_ctranslate2
+from export.importers.ctranslate2.directory import read_ctranslate2
 from export.importers.opennmt import read_opennmt
 from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
