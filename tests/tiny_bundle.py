@@ -12,9 +12,9 @@ from torch import nn
 
 from export.bundle import BundleDescription, exporter_version, write_bundle
 from export.corpus.vocabulary import EOS_ID, Vocabulary, VocabularyConfig, train_vocabulary
+from export.graph.calibration import calibrate
 from export.graph.mixed import ProductKind
 from export.graph.network import Network
-from export.graph.quantize import measure_ranges
 from export.importers.portable import TokenizerDescription, TokenizerFiles
 from export.model.config import ModelConfig
 from export.model.transformer import Transformer
@@ -80,8 +80,8 @@ def build_tiny_bundle(
     )
     model = tiny_model(len(vocabulary), norm=norm, seed=seed, **variant)
     pairs = [*_calibration_pairs(vocabulary), *calibration]
-    ranges = measure_ranges(model, pairs) if is_calibrated else {}
-    write_bundle(directory, Network.of(model, ranges, kept=kept), _tokenizer(vocabulary, model.config), description)
+    roundings = calibrate(model, pairs) if is_calibrated else {}
+    write_bundle(directory, Network.of(model, roundings, kept=kept), _tokenizer(vocabulary, model.config), description)
     return open_bundle(directory)
 
 

@@ -14,9 +14,9 @@ from export.bundle import BundleDescription, BundleWriteError, exporter_version,
 from export.corpus.reader import ParallelFiles, read_spread
 from export.corpus.variation import VariationConfig, vary_all
 from export.errors import CorpusError, RunFolderError, SettingError
+from export.graph.calibration import Rounding, calibrate
 from export.graph.mixed import ProductKind
 from export.graph.network import ARITHMETICS, Network, TrainedModel
-from export.graph.quantize import measure_ranges
 from export.graph.verify import agreement
 from export.training.checkpoint import load_checkpoint
 from export.training.config import DataConfig
@@ -118,15 +118,16 @@ def run(args: argparse.Namespace) -> int:
     is_fixed = _wants_fixed_scales(args, description.precisions)
     text = _calibration_text(args, settings) if is_fixed else None
     model = trained.load()
-    ranges: Mapping[str, float] = {}
+    roundings: Mapping[str, Rounding] = {}
     pairs: list[tuple[list[int], list[int]]] = []
     if text is not None:
         pairs = _calibration_pairs(text, args.calibration_sentences, _tokenizer(trained, args), description.limits)
-        ranges = measure_ranges(model, pairs)
+        roundings = calibrate(model, pairs)
         print(f"int8 activations: fixed scales, measured on {len(pairs)} sentences of {text}")
     elif is_fixed:
-        ranges = _imported_ranges(trained)
-    manifest = write_bundle(args.output, Network.of(model, ranges, kept=kept), trained.read_vocabulary(), description)
+        roundings = _imported_roundings(trained)
+    network = Network.of(model, roundings, kept=kept)
+    manifest = write_bundle(args.output, network, trained.read_vocabulary(), description)
     print(f"{args.output}: {manifest.name}/{manifest.version} from {trained.checkpoint}")
     if pairs and _EXACT in manifest.precisions:
         _print_agreement(args.output, pairs[:_AGREEMENT_SENTENCES])
@@ -227,10 +228,10 @@ def _calibration_text(args: argparse.Namespace, settings: Mapping[str, Any]) -> 
     return None
 
 
-def _imported_ranges(trained: TrainedModel) -> Mapping[str, float]:
-    """Return the ranges that came with the weights of an imported bundle, saying so; none, and a warning, else."""
-    ranges: Mapping[str, float] = {} if trained.portable else load_checkpoint(trained.checkpoint).get("ranges", {})
-    if ranges:
+def _imported_roundings(trained: TrainedModel) -> Mapping[str, Rounding]:
+    """Return what came with the weights of an imported bundle, saying so; nothing, and a warning, else."""
+    stored = {} if trained.portable else load_checkpoint(trained.checkpoint).get("roundings", {})
+    if stored:
         print("int8 activations: fixed scales, those of the bundle that was imported")
     else:
         print(
@@ -238,7 +239,7 @@ def _imported_ranges(trained: TrainedModel) -> Mapping[str, float]:
             "measure on; give sentences with --calibration",
             file=sys.stderr,
         )
-    return ranges
+    return {path: Rounding(scale=scale, zero_point=zero_point) for path, (scale, zero_point) in stored.items()}
 
 
 def _calibration_pairs(

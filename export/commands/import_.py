@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _import_bundle(args: argparse.Namespace) -> int:
-    """Write `imported.pt`, with the measured ranges of int8 activations if there are any, and the vocabulary."""
+    """Write `imported.pt`, with how int8 activations are rounded if that was measured, and the vocabulary."""
     bundle = open_bundle(args.path)
     if bundle.manifest.tokenization != Tokenization():
         raise ImportFormatError(
@@ -132,7 +132,8 @@ def _import_bundle(args: argparse.Namespace) -> int:
     folder = RunFolder(args.output)
     folder.create()
     weights = {name: torch.tensor(array) for name, array in network.weights.items()}
-    content = {"model": weights, "model_config": network.config.to_dict(), "ranges": dict(network.ranges)}
+    roundings = {path: (one.scale, one.zero_point) for path, one in network.roundings.items()}
+    content = {"model": weights, "model_config": network.config.to_dict(), "roundings": roundings}
     save_checkpoint(folder.imported, content)
     write_atomically(folder.vocabulary, bundle.tokenizer_path.read_bytes())
     print(f"{folder.imported}: weights of {bundle.manifest.name}/{bundle.manifest.version}")

@@ -9,6 +9,7 @@ from export.corpus.vocabulary import Vocabulary
 from export.errors import RunFolderError
 from export.graph.arithmetic import Arithmetic, Float16, Float32, FloatArray
 from export.graph.attention import build_attention
+from export.graph.calibration import Rounding
 from export.graph.decoder import build_decoder
 from export.graph.encoder import build_encoder
 from export.graph.int8_weights import describe_weights
@@ -108,8 +109,8 @@ class Network:
     weights: Mapping[str, FloatArray]
     """Float32, by the names of the checkpoint."""
 
-    ranges: Mapping[str, float] = field(default_factory=dict)
-    """Of what enters each projection, by its path; see `export.graph.quantize`. Empty: not measured."""
+    roundings: Mapping[str, Rounding] = field(default_factory=dict)
+    """Of what enters each projection in int8, by its path. Empty: not measured."""
     kept: frozenset[ProductKind] = frozenset()
     """Products that stay in 32-bit floats in int8."""
 
@@ -123,19 +124,19 @@ class Network:
     def of(
         cls,
         model: Transformer,
-        ranges: Mapping[str, float] | None = None,
+        roundings: Mapping[str, Rounding] | None = None,
         *,
         kept: frozenset[ProductKind] = frozenset(),
     ) -> "Network":
         """Take the weights of a PyTorch model."""
         weights = {name: tensor.detach().float().numpy() for name, tensor in model.state_dict().items()}
-        return cls(config=model.config, weights=weights, ranges=ranges or {}, kept=kept)
+        return cls(config=model.config, weights=weights, roundings=roundings or {}, kept=kept)
 
 
 ARITHMETICS: Mapping[str, Callable[[Network], Arithmetic]] = {
     "fp32": lambda _: Float32(),
     "fp16": lambda _: Float16(),
-    "int8": lambda network: Mixed(network.kept, kept=Float32(), others=Int8(network.ranges)),
+    "int8": lambda network: Mixed(network.kept, kept=Float32(), others=Int8(network.roundings)),
 }
 """Precisions a bundle can have, and how each multiplies."""
 

@@ -4,32 +4,20 @@ Either way a row's result does not depend on the rows beside it, so the same tex
 batch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
-from tqdm import tqdm
 
 from export.graph.arithmetic import FloatArray
-from export.graph.blocks import projection_table
+from export.graph.calibration import LARGEST_INTEGER, SMALLEST_SCALE, Rounding
 from export.graph.write import MICROSOFT, GraphBuilder
-from export.model.transformer import Transformer
 from service.bundle.architecture import PROJECTION_BIAS
 
 _WEIGHT_MAX = 127
 """Largest magnitude of a quantized weight; -128 is left out to keep the range symmetric."""
-
-
-_MEASURED_TOGETHER = 16
-"""Sentences whose activations are measured at once: one alone reads all weights for a few rows."""
-
-_SMALLEST_FACTOR = np.finfo(np.float32).tiny
-"""Below it floats lose digits: such a row, and one of zeros, becomes zeros."""
 
 
 def quantize_rows(matrix: FloatArray) -> tuple[NDArray[np.int8], FloatArray]:
@@ -43,26 +31,25 @@ def quantize_rows(matrix: FloatArray) -> tuple[NDArray[np.int8], FloatArray]:
         half its row's factor.
     """
     factors = np.abs(matrix).max(axis=1).astype(np.float32) / np.float32(_WEIGHT_MAX)
-    factors = np.where(factors >= _SMALLEST_FACTOR, factors, np.float32(1.0))
+    factors = np.where(factors >= SMALLEST_SCALE, factors, np.float32(1.0))
     return np.clip(np.rint(matrix / factors[:, None]), -_WEIGHT_MAX, _WEIGHT_MAX).astype(np.int8), factors
 
 
 class Int8:
     """Weights as int8 with a factor an output, activations quantized to 8 bits on the fly, products summed in int32.
 
-    An activation's scale is either fixed, if its range was measured when the graph was made, or that of its own row.
+    An activation's scale is either fixed, if it was measured when the graph was made, or that of its own row.
     ONNX Runtime's `DynamicQuantizeMatMul` would take one scale for all rows of a batch: a translation would depend on
     its neighbours.
     """
 
-    def __init__(self, ranges: Mapping[str, float] | None = None) -> None:
-        """Take the measured ranges; see `export.graph.quantize`.
+    def __init__(self, roundings: Mapping[str, Rounding] | None = None) -> None:
+        """Take what was measured.
 
         Args:
-            ranges: the largest magnitude that enters a projection, by its path. One that is not there, or is 0, takes
-                the scale of each row.
+            roundings: of what enters a projection, by its path. One that is not there takes the scale of each row.
         """
-        self._ranges = ranges or {}
+        self._roundings = roundings or {}
 
     def linear(
         self,
@@ -76,20 +63,21 @@ class Int8:
     ) -> ir.Value:
         """Multiply in int8; rectified rows get all of the 8 bits."""
         integers, factors = quantize_rows(weight)
+        rounding = self._rounding(name)
         product = _Product(
             integers=graph.constant(f"{name}.weight.int8", integers.T),
             factors=graph.constant(f"{name}.weight.factors", factors),
-            bias=graph.constant(f"{name}.bias", bias),
+            bias=graph.constant(f"{name}.bias", _corrected(bias, weight, integers, factors, rounding)),
             num_inputs=weight.shape[1],
             rectifies=rectifies,
         )
-        return self._multiply(graph, states, name, product)
+        return product.multiply(graph, states, rounding)
 
     def lookup(
         self, graph: GraphBuilder, token_ids: ir.Value, name: str, table: FloatArray, *, factor: float
     ) -> ir.Value:
         """Gather integer rows and their factors."""
-        integers, factors = _stored_table(graph, name, table)
+        integers, factors = _stored_table(graph, name, *quantize_rows(table))
         rows = graph.op("Cast", graph.op("Gather", integers, token_ids), to=ir.DataType.FLOAT)  # [..., d_model]
         scaled = factors if factor == 1 else graph.op("Mul", factors, graph.scalar(factor))
         scales = graph.op("Gather", scaled, token_ids)  # [..., 1]
@@ -99,34 +87,51 @@ class Int8:
         self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray, bias: FloatArray | None = None
     ) -> ir.Value:
         """Multiply by the integer table; ONNX Runtime transposes it once, when it loads the graph."""
-        integers, factors = _stored_table(graph, name, table)
+        integers, factors = quantize_rows(table)
+        rounding = self._rounding(name)
+        if bias is not None:
+            bias = _corrected(bias, table, integers, factors, rounding)
+        stored_integers, stored_factors = _stored_table(graph, name, integers, factors)
         product = _Product(
-            integers=graph.op("Transpose", integers, perm=[1, 0]),
-            factors=graph.op("Squeeze", factors, graph.shape(1)),
+            integers=graph.op("Transpose", stored_integers, perm=[1, 0]),
+            factors=graph.op("Squeeze", stored_factors, graph.shape(1)),
             bias=None if bias is None else graph.constant(PROJECTION_BIAS, bias),
             num_inputs=table.shape[1],
         )
-        return self._multiply(graph, states, name, product)
+        return product.multiply(graph, states, rounding)
 
-    def _multiply(self, graph: GraphBuilder, states: ir.Value, name: str, product: "_Product") -> ir.Value:
-        measured = self._ranges.get(name.removesuffix(".weight").removesuffix(".fused"))
-        if measured is None or measured < 255 * _SMALLEST_FACTOR:  # nothing but zeros: no scale is known to fit
-            return product.by_row(graph, states)
-        return product.fixed(graph, states, measured)
+    def _rounding(self, name: str) -> Rounding | None:
+        return self._roundings.get(name.removesuffix(".weight").removesuffix(".fused"))
 
 
-def _stored_table(graph: GraphBuilder, name: str, table: FloatArray) -> tuple[ir.Value, ir.Value]:
-    """Return the integers [V, d_model] and factors [V, 1] of an embedding table."""
-    integers, factors = quantize_rows(table)
+def _stored_table(
+    graph: GraphBuilder, name: str, integers: NDArray[np.int8], factors: FloatArray
+) -> tuple[ir.Value, ir.Value]:
+    """Return the integers [V, d_model] and factors [V, 1] of an embedding table, as they are stored."""
     return graph.constant(f"{name}.int8", integers), graph.constant(f"{name}.factors", factors[:, None])
+
+
+def _corrected(
+    bias: FloatArray, weight: FloatArray, integers: NDArray[np.int8], factors: FloatArray, rounding: Rounding | None
+) -> FloatArray:
+    """Return a bias [outputs] with which the mean of the outputs is that of the product of floats.
+
+    Rounding weights, and activations whose largest are cut off, shifts an output's mean by what was measured (Nagel et
+    al. 2019, arXiv:1906.04721, section 4.2); the bias takes it back at no cost.
+    """
+    if rounding is None or rounding.means is None:
+        return bias
+    mean, rounded_mean = rounding.means
+    corrected: FloatArray = bias + weight @ mean - (integers @ rounded_mean) * factors
+    return corrected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Product:
     """Activations [..., inputs] times integers [inputs, outputs] times factors [outputs], plus a bias.
 
-    Activations are rounded to integers around a zero point of 128, because the product takes unsigned ones; rectified
-    ones from zero up, where what is negative is cut off by the rounding itself.
+    Activations are rounded to integers from 0 to 255, because the product takes unsigned ones: by row around a zero
+    point of 128, rectified ones from zero up, where what is negative is cut off by the rounding itself.
     """
 
     integers: ir.Value
@@ -135,17 +140,21 @@ class _Product:
     bias: ir.Value | None = None
     rectifies: bool = False
 
+    def multiply(self, graph: GraphBuilder, states: ir.Value, rounding: Rounding | None) -> ir.Value:
+        """Multiply with fixed scales if there are any."""
+        return self._by_row(graph, states) if rounding is None else self._fixed(graph, states, rounding)
+
     @property
     def _levels(self) -> int:
-        return 255 if self.rectifies else 127
+        return LARGEST_INTEGER if self.rectifies else 127
 
     @property
     def _zero_point(self) -> int:
         return 0 if self.rectifies else 128
 
-    def fixed(self, graph: GraphBuilder, states: ir.Value, measured: float) -> ir.Value:
+    def _fixed(self, graph: GraphBuilder, states: ir.Value, rounding: Rounding) -> ir.Value:
         """Multiply with one scale for all rows: two nodes in all. What is beyond the measured range is cut to it."""
-        scale, zero_point = graph.scalar(measured / self._levels), graph.scalar(self._zero_point, "uint8")
+        scale, zero_point = graph.scalar(rounding.scale), graph.scalar(rounding.zero_point, "uint8")
         rounded = graph.op("QuantizeLinear", states, scale, zero_point)
         return graph.op(
             "MatMulIntegerToFloat",
@@ -153,7 +162,7 @@ class _Product:
             domain=MICROSOFT,
         )
 
-    def by_row(self, graph: GraphBuilder, states: ir.Value) -> ir.Value:
+    def _by_row(self, graph: GraphBuilder, states: ir.Value) -> ir.Value:
         """Multiply with a scale for each row, by which its largest magnitude becomes the largest integer.
 
         A row of zeros is divided by zero: whatever integers that gives, its scale of zero makes the product zero.
@@ -181,50 +190,3 @@ class _Product:
         """Return one zero point a row, in the shape of `scale`, which is the same for all products of a graph."""
         value = ir.tensor(np.array([self._zero_point], dtype=np.uint8))
         return graph.once("zero_points", lambda: graph.op("ConstantOfShape", graph.op("Shape", scale), value=value))
-
-
-@torch.inference_mode()
-def measure_ranges(model: Transformer, pairs: Sequence[tuple[list[int], list[int]]]) -> dict[str, float]:
-    """Return the largest magnitude that enters each projection while given sentences are translated.
-
-    Args:
-        model: in evaluation mode.
-        pairs: source and target token ids, EOS last; a few hundred real sentences.
-
-    Returns:
-        By the path of the projection, such as `encoder.layers.0.self_attention.query`; the projection to the
-        vocabulary under the path of its table.
-    """
-    ranges: dict[str, float] = {}
-    masks: tuple[Tensor, Tensor]  # of the sources and targets at hand: True at real tokens
-
-    def note(path: str, states: Tensor) -> None:
-        is_source = path.startswith("encoder.") or path.endswith((".cross_attention.key", ".cross_attention.value"))
-        largest = states.abs().amax(dim=-1)[masks[0 if is_source else 1]]
-        ranges[path] = max(ranges.get(path, 0.0), float(largest.max()))
-
-    hooks = [
-        module.register_forward_pre_hook(lambda _, inputs, path=path: note(path, inputs[0]))
-        for path, module in model.named_modules()
-        if isinstance(module, nn.Linear)
-    ]
-    by_length = sorted(pairs, key=lambda pair: (len(pair[0]), len(pair[1])))
-    try:
-        for start in tqdm(range(0, len(pairs), _MEASURED_TOGETHER), desc="calibrating", unit="batch", leave=False):
-            batch = by_length[start : start + _MEASURED_TOGETHER]
-            source_ids, source_mask = _padded([source for source, _ in batch], model.config.pad_id)
-            inputs, target_mask = _padded([[model.config.start_id, *target[:-1]] for _, target in batch], 0)
-            masks = source_mask, target_mask
-            states = model.decode_states(inputs, model.encode(source_ids, source_mask), source_mask)
-            note(projection_table(model.config).removesuffix(".weight"), states)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return ranges
-
-
-def _padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Return token ids [B, T] and True where they are no padding."""
-    lengths = torch.tensor([len(row) for row in rows])
-    ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad_id)
-    return ids, torch.arange(ids.shape[1]) < lengths[:, None]

@@ -17,6 +17,7 @@ from export.corpus.vocabulary import Vocabulary
 from export.errors import ImportFormatError
 from export.graph.arithmetic import FloatArray
 from export.graph.blocks import EMBEDDING, PROJECTION, SOURCE_EMBEDDING
+from export.graph.calibration import Rounding
 from export.graph.int8_weights import int8_scales
 from export.graph.network import Network, TrainedModel
 from export.importers.portable import TokenizerDescription, TokenizerFiles, load_weights
@@ -60,7 +61,7 @@ def read_network(bundle: Bundle, precision: str | None = None) -> Network:
         if config.positions == "learned":  # of rows before that of the first token, which nobody reads, none are stored
             unused = np.zeros((config.position_offset, config.d_model), np.float32)
             weights[f"{stack}.positions.weight"] = np.concatenate([unused, stored["position_encodings"]])
-    return Network(config=config, weights=weights, ranges=read_ranges(bundle))
+    return Network(config=config, weights=weights, roundings=read_roundings(bundle))
 
 
 def open_model(path: Path) -> tuple[Transformer, SentencePieceTokenizer]:
@@ -98,16 +99,16 @@ def _load(bundle: Bundle) -> Transformer:
     return load_weights(network.config, weights, bundle.directory)
 
 
-def read_ranges(bundle: Bundle) -> dict[str, float]:
-    """Return the ranges of `export.graph.quantize` that a bundle's int8 graphs were made with; none without them."""
+def read_roundings(bundle: Bundle) -> dict[str, Rounding]:
+    """Return how a bundle's int8 graphs round what enters products; without those that have a scale a row."""
     if _QUANTIZED not in bundle.manifest.precisions:
         return {}
-    ranges: dict[str, float] = {}
-    for path in bundle.graph_paths(_QUANTIZED):
-        for product, fixed in int8_scales(ir.load(path)).items():
-            if fixed is not None:
-                ranges[product.removesuffix(".fused")] = fixed.scale * (127 if fixed.zero_point else 255)
-    return ranges
+    return {
+        product.removesuffix(".fused"): Rounding(scale=fixed.scale, zero_point=fixed.zero_point)
+        for path in bundle.graph_paths(_QUANTIZED)
+        for product, fixed in int8_scales(ir.load(path)).items()
+        if fixed is not None
+    }
 
 
 def _stored(model: ir.Model) -> dict[str, NDArray[Any]]:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from export.bundle import BundleDescription, exporter_version, write_bundle
 from export.corpus.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Vocabulary
+from export.graph.calibration import calibrate
 from export.graph.network import Network
-from export.graph.quantize import measure_ranges
 from export.importers.bundle import read_network
 from export.model.config import PRESETS
 from export.model.transformer import Transformer
@@ -79,7 +79,7 @@ def _base_network(*, ends: bool, is_calibrated: bool) -> Network:
         return Network.of(model)
     generator, words = random.Random(_SEED), range(config.vocabulary_size)
     pairs = [(generator.choices(words, k=24), generator.choices(words, k=32)) for _ in range(_CALIBRATION_PAIRS)]
-    return Network.of(model, measure_ranges(model, pairs))
+    return Network.of(model, calibrate(model, pairs))
 
 
 def write_model(

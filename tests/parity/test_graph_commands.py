@@ -11,7 +11,7 @@ import torch
 from export.__main__ import main
 from export.graph.mixed import ProductKind
 from export.graph.verify import Check
-from export.importers.bundle import read_ranges
+from export.importers.bundle import read_roundings
 from service.bundle.files import file_entry, load_manifest, open_bundle
 from tests.tiny_bundle import SENTENCES, tiny_model, tiny_vocabulary
 
@@ -215,7 +215,7 @@ def test_a_bundle_is_imported_and_made_again_with_measured_scales(
     assert 90 < float(share) <= 100
     assert int(num_tokens) == sum(len(ids) for ids in tiny_vocabulary().encode(SENTENCES[4:]))
     assert (made / "weights.fp32.bin").read_bytes() == (measured / "weights.fp32.bin").read_bytes()
-    assert read_ranges(open_bundle(measured))
+    assert read_roundings(open_bundle(measured))
     assert _verify(measured, again, data) == 0
 
 
@@ -248,7 +248,7 @@ def test_scales_are_measured_on_development_text_if_the_training_text_is_gone(
     assert status == 0
     told = f"measured on 3 sentences of {sides[0]}, {sides[1]} (development text of the run)"
     assert told in capsys.readouterr().out
-    assert read_ranges(open_bundle(tmp_path / "bundle"))
+    assert read_roundings(open_bundle(tmp_path / "bundle"))
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_each_row_has_a_scale_if_there_is_no_text_and_a_warning_says_so(
     assert status == 0
     assert "warning: int8 activations have a scale for each row, which is slower" in warning
     assert told in warning
-    assert read_ranges(open_bundle(tmp_path / "bundle")) == {}
+    assert read_roundings(open_bundle(tmp_path / "bundle")) == {}
 
 
 def test_each_row_has_a_scale_if_that_is_asked_for(
@@ -285,7 +285,7 @@ def test_each_row_has_a_scale_if_that_is_asked_for(
     told = capsys.readouterr()
     assert (status, "warning: int8" in told.err) == (0, False)
     assert "int8 activations: a scale for each row, as asked for" in told.out
-    assert read_ranges(open_bundle(tmp_path / "bundle")) == {}
+    assert read_roundings(open_bundle(tmp_path / "bundle")) == {}
 
 
 @pytest.mark.parametrize(
@@ -332,6 +332,7 @@ def test_an_imported_bundle_keeps_its_scales(
     told = capsys.readouterr()
     assert (imported, bundled, "warning: int8" in told.err) == (0, 0, False)
     assert "int8 activations: fixed scales, those of the bundle that was imported" in told.out
-    ranges = read_ranges(open_bundle(made))
-    assert read_ranges(open_bundle(same)) == pytest.approx(ranges)
-    assert ranges
+    roundings = read_roundings(open_bundle(made))
+    assert read_roundings(open_bundle(same)) == roundings
+    assert roundings
+    assert (made / "weights.int8.bin").read_bytes() == (same / "weights.int8.bin").read_bytes()

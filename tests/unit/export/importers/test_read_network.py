@@ -6,7 +6,7 @@ import pytest
 
 from export.graph.mixed import ProductKind
 from export.graph.network import Network, write_graphs
-from export.importers.bundle import read_network, read_ranges
+from export.importers.bundle import read_network, read_roundings
 from service.bundle.architecture import FloatType
 from tests.tiny_bundle import build_tiny_bundle, tiny_model, tiny_vocabulary
 
@@ -52,15 +52,15 @@ def test_weights_that_int8_keeps_in_floats_are_read_as_they_are(tmp_path: Path) 
         np.testing.assert_array_equal(network.weights[name], expected[name])
 
 
-def test_the_ranges_of_a_calibrated_bundle_are_read_back(tmp_path: Path) -> None:
+def test_how_a_calibrated_bundle_rounds_activations_is_read_back(tmp_path: Path) -> None:
     calibrated = build_tiny_bundle(tmp_path / "calibrated", is_calibrated=True)
     by_row = build_tiny_bundle(tmp_path / "by_row")
 
-    ranges = read_ranges(calibrated)
+    roundings = read_roundings(calibrated)
 
-    assert {"embedding", "encoder.layers.1.feed_forward.outer", "decoder.layers.0.cross_attention.key"} < set(ranges)
-    assert all(value > 0 for value in ranges.values())
-    assert read_ranges(by_row) == {}
+    assert {"embedding", "encoder.layers.1.feed_forward.outer", "decoder.layers.0.cross_attention.key"} < set(roundings)
+    assert all(one.scale > 0 for one in roundings.values())
+    assert read_roundings(by_row) == {}
 
 
 def _integers(path: Path) -> dict[str, np.ndarray]:
