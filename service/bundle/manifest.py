@@ -137,6 +137,10 @@ class Languages(Section):
         """Return into what a language is translated, in the order of `targets`."""
         return tuple(target for target in self.targets if self.serves(source, target))
 
+    def has_source(self, source: str) -> bool:
+        """Return whether a language, in lower case, is translated from."""
+        return source in self._by_lower_case[0]
+
     def pairs_served(self) -> Iterator[tuple[str, str]]:
         """Yield source and target of each direction."""
         return ((source, target) for source in self.sources for target in self.targets_of(source))

@@ -1,7 +1,8 @@
 """Which versions there are, which are wanted, and which of them answers a request: a registry as an immutable value."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, product
 from pathlib import Path
 from typing import Self
@@ -265,11 +266,12 @@ class ModelRegistry:
         """Return the language pairs of a version, those of which it is the default apart from the others."""
         groups = self._language_groups.get(entry.full_name)
         if groups is None:
-            groups = self._language_groups[entry.full_name] = language_groups(entry.languages, self._defaults(entry))
+            is_default, alike = self._defaults(entry)
+            groups = self._language_groups[entry.full_name] = language_groups(entry.languages, is_default, alike=alike)
         return groups
 
-    def _defaults(self, entry: Entry) -> Callable[[str, str], bool]:
-        """Return what says of which of its language pairs a version is the default."""
+    def _defaults(self, entry: Entry) -> tuple[Callable[[str, str], bool], Callable[[str], Hashable]]:
+        """Return what says of which of its language pairs a version is the default, and of which sources alike."""
         others = [(other, other.languages) for other in self._served() if other is not entry]
         others = [(other, languages) for other, languages in others if _overlap(languages, entry.languages)]
         answers: dict[tuple[str, ...], bool] = {}  # by the others that serve a pair: few sets, however many pairs
@@ -282,7 +284,13 @@ class ModelRegistry:
                 answers[names] = entry.is_ready and self._pair_default([entry, *rivals]) is entry
             return answers[names]
 
-        return is_default
+        def alike(source: str) -> Hashable:
+            rivals = [(other, languages) for other, languages in others if languages.has_source(source.lower())]
+            if any(languages.pairs is not None for _, languages in rivals):
+                return source
+            return tuple(other.full_name for other, _ in rivals)
+
+        return is_default, alike
 
     def check_label_known(self, name: str, label: str) -> None:
         """Do nothing if a model has a label, else ModelNotFoundError, which lists its labels."""
@@ -336,27 +344,60 @@ class ModelRegistry:
         return ModelStateError(entries[0].full_name, f"could not be loaded: {entries[0].message}")
 
 
-def language_groups(languages: Languages, is_default: Callable[[str, str], bool]) -> tuple[LanguageGroup, ...]:
-    """Return all pairs in few groups: sources with the same targets are one, be they translated into each other."""
+def language_groups(
+    languages: Languages, is_default: Callable[[str, str], bool], *, alike: Callable[[str], Hashable] = str
+) -> tuple[LanguageGroup, ...]:
+    """Return all pairs in few groups: sources with the same targets are one, be they translated into each other.
+
+    Args:
+        languages: of a version.
+        is_default: whether it is the default of a pair.
+        alike: of a source; where it is equal, so are the defaults for all targets that are another language. They are
+            asked for once, as a model of 200 languages has 40,000 pairs.
+    """
     into_itself: list[LanguageGroup] = []
     merged: dict[tuple[bool, frozenset[str]], list[str]] = {}
+    spelled = {target.lower(): target for target in languages.targets}
+    rows: dict[Hashable, _Defaults] = {}
     for source in languages.sources:
-        targets: dict[bool, set[str]] = {}
-        for target in languages.targets_of(source):
-            if source == target:
-                into_itself.append(
-                    LanguageGroup(sources=(source,), targets=(source,), is_default=is_default(source, source))
-                )
-            else:
-                targets.setdefault(is_default(source, target), {source} & languages.targets.keys()).add(target)
+        if languages.pairs is None:
+            row = rows.setdefault(alike(source), _Defaults(set(languages.targets)))
+        else:
+            row = _Defaults(set(languages.targets_of(source)))
+        own = spelled.get(source.lower(), "")
+        targets = row.learn(own, partial(is_default, source))
+        if source == own and languages.serves(source, own):
+            into_itself.append(LanguageGroup(sources=(own,), targets=(own,), is_default=is_default(own, own)))
+        elif own and languages.serves(source, own):
+            targets[is_default(source, own)].add(own)
         for chosen, found in targets.items():
-            merged.setdefault((chosen, frozenset(found)), []).append(source)
+            if found:
+                merged.setdefault((chosen, frozenset(found | ({source} & {own}))), []).append(source)
     between = []
     for (chosen, those), sources in merged.items():
         others = those.difference(sources) if len(sources) == 1 else those
         in_order = tuple(target for target in languages.targets if target in others)
         between.append(LanguageGroup(sources=tuple(sources), targets=in_order, is_default=chosen))
     return (*between, *into_itself)
+
+
+class _Defaults:
+    """For which targets a version is the default, of sources for which that is the same."""
+
+    def __init__(self, targets: set[str]) -> None:
+        """Know nothing of some targets."""
+        self._unknown = targets
+        self._known: dict[bool, set[str]] = {True: set(), False: set()}
+
+    def learn(self, own: str, is_default: Callable[[str], bool]) -> dict[bool, set[str]]:
+        """Return for which targets of a source it is the default and for which not, but for the source's own language.
+
+        What is not known yet is asked for.
+        """
+        for target in self._unknown - {own}:
+            self._known[is_default(target)].add(target)
+        self._unknown &= {own}
+        return {chosen: targets - {own} for chosen, targets in self._known.items()}
 
 
 def _overlap(languages: Languages, others: Languages) -> bool:

@@ -1,14 +1,16 @@
 from itertools import islice, product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.bundle.manifest import Languages, TargetTokens
+from service.bundle.manifest import Languages, Manifest, TargetTokens
 from service.errors import ModelNotFoundError
-from service.models.model import LanguageGroup
-from service.models.registry import language_groups
+from service.models.model import LanguageGroup, ModelState
+from service.models.registry import Entry, ModelRegistry, language_groups
 from service.models.repository import ModelRepository
 from tests.unit.models.model_fakes import loaded_repository, make_repository, resolved, write_bundle
 from tests.unit.text.text_fakes import TOKENIZER
@@ -126,6 +128,66 @@ def test_all_pairs_of_a_complete_model_are_one_group() -> None:
     (group,) = language_groups(languages, lambda source, target: True)
 
     assert group.num_pairs == 200 * 199
+
+
+def test_few_pairs_are_asked_for_where_sources_have_the_same_defaults() -> None:
+    tags = ["".join(letters) for letters in islice(product("abcdefghij", repeat=3), 200)]
+    languages = Languages(sources=dict.fromkeys(tags, ()), targets=dict.fromkeys(tags, TargetTokens()))
+    asked = []
+
+    def is_default(source: str, target: str) -> bool:
+        asked.append((source, target))
+        return target < "c"
+
+    groups = language_groups(languages, is_default, alike=lambda source: "all the same")
+
+    assert len(asked) == 200
+    assert set(groups) == set(language_groups(languages, is_default))
+
+
+_SPELLED = ("aa", "bb", "cc-XX", "cc-xx", "dd-YY", "dd-yy")
+
+
+@st.composite
+def _drawn_languages(draw: st.DrawFn) -> Languages:
+    sides = [draw(st.lists(st.sampled_from(_SPELLED), min_size=1, unique_by=str.lower)) for _ in range(2)]
+    chosen = draw(st.none() | st.sets(st.tuples(*map(st.sampled_from, sides))))
+    return Languages(
+        sources=dict.fromkeys(sides[0], ()),
+        targets=dict.fromkeys(sides[1], TargetTokens()),
+        pairs=None if chosen is None else frozenset(chosen),
+    )
+
+
+@given(st.lists(_drawn_languages(), min_size=1, max_size=4))
+def test_a_version_is_the_default_of_the_pairs_that_no_name_before_it_has(drawn: list[Languages]) -> None:
+    models = dict(zip("wxyz", drawn, strict=False))
+
+    statuses = _registry(models).statuses()
+
+    for status in statuses:
+        before = [languages for name, languages in models.items() if name < status.name]
+        told = [(pair, group.is_default) for group in status.language_groups for pair in group.pairs()]
+        expected = [
+            ((source, target), not any(languages.find(source.lower(), target.lower()) for languages in before))
+            for source, target in models[status.name].pairs_served()
+        ]
+        assert sorted(told) == sorted(expected)
+
+
+def _registry(models: dict[str, Languages]) -> ModelRegistry:
+    """Return a registry of models that are ready, of which only the languages are known."""
+    entries = [
+        Entry(
+            name=name,
+            version="1",
+            directory=Path(name),
+            state=ModelState.READY,
+            manifest=cast("Manifest", SimpleNamespace(languages=lambda languages=languages: languages)),
+        )
+        for name, languages in models.items()
+    ]
+    return ModelRegistry().with_entries(*entries)
 
 
 def test_a_model_of_one_pair_resolves_to_itself(tmp_path: Path) -> None:
