@@ -1,4 +1,4 @@
-"""Checkpoints of fairseq, JoeyNMT and eole, imported, against what these libraries compute (`foreign_checkpoints`)."""
+"""Checkpoints of fairseq, JoeyNMT, OpenNMT-py and eole, against what these libraries say (`foreign_checkpoints`)."""
 
 import dataclasses
 import importlib.util
@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from service.decoding.running_batch import RunningBatch
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from service.text.tokenizer import open_tokenizer
-from tests.foreign_checkpoints import BEAM_SIZE, EXPECTED, LONGEST, SHORTEST, SYSTEMS, Said, System
+from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Said
+from tests.foreign_checkpoints.systems import EXPECTED, SYSTEMS, System
 from tests.foreign_models import SOURCES
 from tests.integration.running_server import running_server
 
@@ -36,12 +38,15 @@ _EXPECTED = json.loads(EXPECTED.read_text(encoding="utf-8"))
 
 @dataclass(frozen=True)
 class _Imported:
-    name: str
     system: System
-    theirs: Path
+    directory: Path
     ours: Path
     models: Path
     expected: list[Said]
+
+    @property
+    def theirs(self) -> Path:
+        return self.directory / self.system.file
 
     @property
     def bundle(self) -> Path:
@@ -56,8 +61,8 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     name, case = request.param
     directory = tmp_path_factory.mktemp(name)
     expected = [Said(**said) for said in _EXPECTED[name][case]]
-    made = _Imported(name, SYSTEMS[name], directory / "theirs", directory / "ours", directory / "models", expected)
-    SYSTEMS[name].save(made.theirs, SYSTEMS[name].cases[case])
+    made = _Imported(SYSTEMS[name], directory / "theirs", directory / "ours", directory / "models", expected)
+    SYSTEMS[name].save(made.directory, SYSTEMS[name].cases[case])
     assert main(["import", str(made.theirs), "--from", name, "--output", str(made.ours)]) == 0
     named = ["--name", "tiny", "--version", "1", "--source-language", "en", "--target-language", "de"]
     places = ["--checkpoint", str(made.ours), "--output", str(made.bundle)]
@@ -68,7 +73,7 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize("name", SYSTEMS)
 @pytest.mark.filterwarnings("ignore")
 def test_the_library_still_says_what_is_stored(name: str, tmp_path: Path) -> None:
-    if importlib.util.find_spec(name) is None:
+    if importlib.util.find_spec(SYSTEMS[name].module) is None:
         pytest.skip(f"{name} is not installed: its stored results are used")
     for case, options in SYSTEMS[name].cases.items():
         SYSTEMS[name].save(tmp_path / case, options)
@@ -110,6 +115,7 @@ _FAIRSEQ_POST, _FAIRSEQ_LEARNED = ("fairseq", "post-norm, shared"), ("fairseq", 
 _JOEYNMT_POST, _JOEYNMT_PRE = ("joeynmt", "post-norm, all tied"), ("joeynmt", "pre-norm, two vocabularies")
 _JOEYNMT_WEIGHTED = ("joeynmt", "weighted residuals, nothing tied")
 _EOLE_SINUSOIDS, _EOLE_PAIRS = (("eole", case) for case in list(SYSTEMS["eole"].cases)[:2])
+_OPENNMT_HALVES, _OPENNMT_PAIRS = (("opennmt", case) for case in list(SYSTEMS["opennmt"].cases)[2:4])
 _EOLE_HALVES, _EOLE_LEARNED = (("eole", case) for case in list(SYSTEMS["eole"].cases)[2:4])
 
 
@@ -124,10 +130,10 @@ def _begun_at_one(weights: dict[str, Tensor]) -> None:
         weights[f"{stack}.positions.weight"] = weights[f"{stack}.positions.weight"].roll(1, dims=0)
 
 
-def _neighbours(weights: dict[str, Tensor]) -> None:
+def _neighbours(weights: dict[str, Tensor], *, half: int = 4) -> None:
     for name, tensor in weights.items():
         if "self_attention.query" in name or "self_attention.key" in name:
-            weights[name] = tensor.reshape(-1, 2, 4, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
+            weights[name] = tensor.reshape(-1, 2, half, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
 
 
 def _heads_in_order(weights: dict[str, Tensor]) -> None:
@@ -164,6 +170,8 @@ _PITFALLS = {
     "</s> on the source": _Pitfall(_EOLE_SINUSOIDS, source=lambda ids: [*ids, 3]),
     "epsilon of RMS norms": _Pitfall(_EOLE_PAIRS, {"norm_epsilon": 1e-5}),
     "rotary pairs are neighbours": _Pitfall(_EOLE_PAIRS, weights=_neighbours),
+    "rotary pairs of OpenNMT-py are neighbours": _Pitfall(_OPENNMT_PAIRS, weights=partial(_neighbours, half=2)),
+    "rotary positions of OpenNMT-py, embeddings scaled": _Pitfall(_OPENNMT_HALVES, {"scale_embeddings": True}),
     "grouped heads in their order": _Pitfall(_EOLE_PAIRS, weights=_heads_in_order),
     "rotary pairs are half a head apart": _Pitfall(_EOLE_HALVES, weights=_neighbours),
     "rotary positions, embeddings not scaled": _Pitfall(_EOLE_HALVES, {"scale_embeddings": False}),
@@ -195,14 +203,14 @@ def test_the_results_would_show_what_an_importer_gets_wrong(imported: _Imported,
 
 
 @pytest.mark.parametrize(
-    "imported", [(name, case) for name in ("joeynmt", "eole") for case in SYSTEMS[name].cases], indirect=True
+    "imported", [(name, case) for name in SYSTEMS if name != "fairseq" for case in SYSTEMS[name].cases], indirect=True
 )
 @pytest.mark.filterwarnings("ignore")
 def test_verify_compares_with_the_library_where_it_is_installed(
     imported: _Imported, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if importlib.util.find_spec(imported.name) is None:
-        pytest.skip(f"{imported.name} is not installed")
+    if importlib.util.find_spec(imported.system.module) is None:
+        pytest.skip(f"{imported.system.module} is not installed")
     lines = [f"{source}\t{target}\n" for source, target in itertools.pairwise(SOURCES)]
     (tmp_path / "text.tsv").write_text("".join(lines), encoding="utf-8")
     compared = ["--checkpoint", str(imported.ours), "--original", str(imported.theirs)]

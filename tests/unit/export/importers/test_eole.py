@@ -13,7 +13,8 @@ from export.errors import ImportFormatError
 from export.importers.eole import read_eole
 from service.bundle.manifest import SpecialIds
 from service.text.tokenizer import SentencePieceTokenizer
-from tests.foreign_checkpoints import EOLE, NUM_SOURCE_TOKENS, NUM_TOKENS, configure, save_eole
+from tests.foreign_checkpoints.drawing import NUM_SOURCE_TOKENS, NUM_TOKENS, configure
+from tests.foreign_checkpoints.eole import EOLE, save_eole
 from tests.foreign_models import SOURCES, trained
 from tests.tiny_bundle import SENTENCES
 

@@ -12,7 +12,7 @@ from export.errors import ImportFormatError
 from export.importers.fairseq import read_fairseq
 from service.bundle.manifest import SpecialIds
 from service.text.tokenizer import SentencePieceTokenizer
-from tests.foreign_checkpoints import FAIRSEQ, save_fairseq
+from tests.foreign_checkpoints.fairseq import FAIRSEQ, save_fairseq
 from tests.foreign_models import SOURCES, pieces, trained
 from tests.tiny_bundle import SENTENCES
 

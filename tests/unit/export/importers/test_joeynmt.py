@@ -11,7 +11,8 @@ from export.errors import ImportFormatError
 from export.importers.joeynmt import read_joeynmt
 from service.bundle.manifest import SpecialIds
 from service.text.tokenizer import SentencePieceTokenizer
-from tests.foreign_checkpoints import JOEYNMT, LEFT_OUT, configure, save_joeynmt
+from tests.foreign_checkpoints.drawing import configure
+from tests.foreign_checkpoints.joeynmt import JOEYNMT, LEFT_OUT, save_joeynmt
 from tests.foreign_models import SOURCES
 
 

@@ -1,5 +1,4 @@
 import shutil
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,72 +6,14 @@ from typing import Any
 import pytest
 import torch
 from ctranslate2.converters import OpenNMTPyConverter
-from torch import Tensor
 
 from export.errors import ImportFormatError
 from export.importers.ctranslate2.directory import read_ctranslate2
 from export.importers.opennmt import read_opennmt
-from tests.foreign_models import pieces, trained
+from tests.foreign_checkpoints.drawing import D
+from tests.foreign_checkpoints.opennmt import opennmt_checkpoint
+from tests.foreign_models import trained
 from tests.tiny_bundle import SENTENCES
-
-_D_MODEL, _FFN = 16, 24
-_OPTIONS: dict[str, Any] = {
-    "model_task": "seq2seq",
-    "model_type": "text",
-    "encoder_type": "transformer",
-    "decoder_type": "transformer",
-    "enc_layers": 2,
-    "dec_layers": 2,
-    "heads": 4,
-    "position_encoding": True,
-    "position_encoding_type": "SinusoidalInterleaved",
-    "max_relative_positions": 0,
-    "pos_ffn_activation_fn": "relu",
-    "norm_eps": 1e-5,  # which the converter does not pass on
-    "dropout": [0.1],
-    "train_steps": 100000,
-}
-
-
-def _checkpoint(**options: Any) -> dict[str, Any]:
-    """Return what OpenNMT-py saves of a random model."""
-    torch.manual_seed(4)
-    tokens = ["<unk>", "<blank>", "<s>", "</s>", *pieces(trained(SENTENCES, size=70))[3:]]
-    has_gate = options.get("pos_ffn_activation_fn") == "silu"
-    angles = torch.arange(50)[:, None] / 10000 ** (torch.arange(0, _D_MODEL, 2) / _D_MODEL)
-    model: dict[str, Tensor] = {}
-
-    def linear(name: str, rows: int, columns: int, *, bias: bool = True) -> None:
-        model[f"{name}.weight"] = torch.randn(rows, columns)
-        if bias:
-            model[f"{name}.bias"] = torch.randn(rows)
-
-    def norm(name: str) -> None:
-        model[f"{name}.weight"], model[f"{name}.bias"] = torch.randn(_D_MODEL), torch.randn(_D_MODEL)
-
-    for stack, layers, blocks in (
-        ("encoder", "transformer", {"self_attn": "layer_norm"}),
-        ("decoder", "transformer_layers", {"self_attn": "layer_norm_1", "context_attn": "layer_norm_2"}),
-    ):
-        model[f"{stack}.embeddings.make_embedding.emb_luts.0.weight"] = torch.randn(len(tokens), _D_MODEL)
-        encodings = torch.stack((angles.sin(), angles.cos()), dim=-1).reshape(50, 1, _D_MODEL)
-        if options.get("position_encoding", True):
-            model[f"{stack}.embeddings.make_embedding.pe.pe"] = encodings
-        norm(f"{stack}.layer_norm")
-        for layer in range(2):
-            name = f"{stack}.{layers}.{layer}"
-            for block, before in blocks.items():
-                norm(f"{name}.{before}")
-                for part in ("linear_query", "linear_keys", "linear_values", "final_linear"):
-                    linear(f"{name}.{block}.{part}", _D_MODEL, _D_MODEL, bias=options.get("add_qkvbias", False))
-            norm(f"{name}.feed_forward.layer_norm")
-            linear(f"{name}.feed_forward.w_1", _FFN, _D_MODEL)
-            linear(f"{name}.feed_forward.w_2", _D_MODEL, _FFN)
-            if has_gate:
-                linear(f"{name}.feed_forward.w_3", _FFN, _D_MODEL)
-    generator = {"weight": torch.randn(len(tokens), _D_MODEL), "bias": torch.randn(len(tokens))}
-    vocab = {"src": tokens, "tgt": list(tokens), "data_task": "seq2seq", "decoder_start_token": "<s>"}
-    return {"model": model, "generator": generator, "vocab": vocab, "opt": Namespace(**{**_OPTIONS, **options})}
 
 
 def _save(directory: Path, content: dict[str, Any]) -> Path:
@@ -84,7 +25,7 @@ def _save(directory: Path, content: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize("options", [{}, {"add_qkvbias": True, "share_vocab": True}])
 def test_a_checkpoint_is_the_model_that_ctranslate2_makes_of_it(tmp_path: Path, options: dict[str, Any]) -> None:
-    path = _save(tmp_path / "run", _checkpoint(**options))
+    path = _save(tmp_path / "run", opennmt_checkpoint(options))
     OpenNMTPyConverter(str(path), unsafe_deserialization=True).convert(str(tmp_path / "converted"))
     shutil.copy(path.parent / "sentencepiece.model", tmp_path / "converted")
 
@@ -99,7 +40,7 @@ def test_a_checkpoint_is_the_model_that_ctranslate2_makes_of_it(tmp_path: Path, 
 
 
 def test_the_gate_of_silu_is_that_of_swiglu(tmp_path: Path) -> None:
-    content = _checkpoint(pos_ffn_activation_fn="silu")
+    content = opennmt_checkpoint({"pos_ffn_activation_fn": "silu"})
     imported = read_opennmt(_save(tmp_path / "run", content))
 
     assert imported.config.activation == "swiglu"
@@ -112,14 +53,14 @@ _ROTARY = {"position_encoding": False, "max_relative_positions": -1, "rotary_int
 
 @pytest.mark.parametrize("has_pairs", [False, True])
 def test_rotary_positions_are_ours_with_pairs_half_a_head_apart(tmp_path: Path, *, has_pairs: bool) -> None:
-    content = _checkpoint(**_ROTARY | {"rotary_interleave": has_pairs, "rotary_dim": 4})
+    content = opennmt_checkpoint(_ROTARY | {"rotary_interleave": has_pairs, "rotary_dim": 4})
     imported = read_opennmt(_save(tmp_path / "run", content))
 
     assert (imported.config.positions, imported.config.scale_embeddings) == ("rotary", False)
     order = [0, 2, 1, 3] if has_pairs else [0, 1, 2, 3]
     for part, stored in {"query": "linear_query", "key": "linear_keys"}.items():
         rows = content["model"][f"decoder.transformer_layers.1.self_attn.{stored}.weight"]
-        expected = rows.reshape(4, 4, _D_MODEL)[:, order].reshape(rows.shape)
+        expected = rows.reshape(4, 4, D)[:, order].reshape(rows.shape)
         assert torch.equal(imported.weights[f"decoder.layers.1.self_attention.{part}.weight"], expected)
     crossed = content["model"]["decoder.transformer_layers.1.context_attn.linear_query.weight"]
     assert torch.equal(imported.weights["decoder.layers.1.cross_attention.query.weight"], crossed)
@@ -148,7 +89,7 @@ def test_an_option_that_makes_another_network_is_refused_by_name(
     tmp_path: Path, options: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(ImportFormatError, match=told):
-        read_opennmt(_save(tmp_path / "run", _checkpoint(**options)))
+        read_opennmt(_save(tmp_path / "run", opennmt_checkpoint(options)))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +103,7 @@ def test_an_option_that_makes_another_network_is_refused_by_name(
     ],
 )
 def test_a_checkpoint_that_is_none_is_refused(tmp_path: Path, change: Callable[[Any], object], told: str) -> None:
-    content = _checkpoint()
+    content = opennmt_checkpoint({})
     change(content)
 
     with pytest.raises(ImportFormatError, match=told):

@@ -1,0 +1,173 @@
+"""Checkpoints of fairseq."""
+
+import argparse
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.foreign_checkpoints.drawing import (
+    FFN,
+    HEADS,
+    LAYERS,
+    NUM_SOURCE_TOKENS,
+    NUM_TOKENS,
+    POSITIONS,
+    D,
+    Draw,
+    filled,
+)
+from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Pairs, Said, chosen
+from tests.foreign_models import pieces, trained
+from tests.tiny_bundle import SENTENCES
+
+FAIRSEQ: Mapping[str, Mapping[str, Any]] = {
+    "post-norm, shared": {"share_all_embeddings": True},
+    "pre-norm, two dictionaries": {
+        "encoder_normalize_before": True,
+        "decoder_normalize_before": True,
+        "share_decoder_input_output_embed": True,
+        "no_scale_embedding": True,
+        "activation_fn": "gelu",
+    },
+    "learned positions, nothing shared": {
+        "encoder_learned_pos": True,
+        "decoder_learned_pos": True,
+        "layernorm_embedding": True,
+        "max_target_positions": POSITIONS - 8,
+    },
+    "no positions, small states": {
+        "no_token_positional_embeddings": True,
+        "encoder_normalize_before": True,
+        "decoder_normalize_before": True,
+        "no_scale_embedding": True,
+        "tables_std": 0.01,
+    },
+}
+"""Options of a model by what is special in it, and the standard deviation of its embeddings."""
+
+
+def save_fairseq(directory: Path, options: Mapping[str, Any], *, seed: int = 24) -> None:
+    """Write `checkpoint_best.pt`, two dictionaries and a SentencePiece model as fairseq does when it trains."""
+    directory.mkdir(parents=True)
+    is_shared = options.get("share_all_embeddings", False)
+    sizes = {"de": NUM_TOKENS, "en": NUM_TOKENS if is_shared else NUM_SOURCE_TOKENS}
+    model = trained(SENTENCES, size=70)
+    (directory / "spm.model").write_bytes(model)
+    for language, size in sizes.items():
+        lines = [f"{piece} 1\n" for piece in filled(pieces(model)[3:], size - 4)]
+        (directory / f"dict.{language}.txt").write_text("".join(lines), encoding="utf-8")
+    state = _fairseq_weights(options, sizes["en"], sizes["de"], seed)
+    model_options = argparse.Namespace(**{**_FAIRSEQ_OPTIONS, **options})
+    cfg = {"_name": None, "model": model_options, "task": {"_name": "translation", **_LANGUAGES}}
+    stored = {"args": None, "cfg": cfg, "model": state, "extra_state": {"epoch": 1}, "last_optimizer_state": {}}
+    torch.save(stored, directory / "checkpoint_best.pt")
+
+
+_LANGUAGES = {"source_lang": "en", "target_lang": "de"}
+_FAIRSEQ_OPTIONS: Mapping[str, Any] = {
+    "arch": "transformer",
+    "task": "translation",
+    **{f"{stack}_embed_dim": D for stack in ("encoder", "decoder")},
+    **{f"{stack}_ffn_embed_dim": FFN for stack in ("encoder", "decoder")},
+    **{f"{stack}_attention_heads": HEADS for stack in ("encoder", "decoder")},
+    **{f"{stack}_layers": LAYERS for stack in ("encoder", "decoder")},
+    **{f"{stack}_layers_to_keep": None for stack in ("encoder", "decoder")},
+    "max_source_positions": POSITIONS,
+    "max_target_positions": POSITIONS,
+    "quant_noise_pq": 0,
+    "decoder_output_dim": D,
+    "lr": [0.0005],
+}
+
+
+def _fairseq_weights(options: Mapping[str, Any], num_source: int, num_target: int, seed: int) -> dict[str, Tensor]:
+    draw = Draw(seed)
+    is_pre = options.get("encoder_normalize_before", False)
+    state: dict[str, Tensor] = {}
+    for stack, size in (("encoder", num_source), ("decoder", num_target)):
+        state[f"{stack}.version"] = torch.tensor([3.0])
+        state[f"{stack}.embed_tokens.weight"] = draw.matrix(size, D, std=options.get("tables_std", 0.4))
+        if options.get("encoder_learned_pos"):
+            positions = {**_FAIRSEQ_OPTIONS, **options}[
+                "max_source_positions" if stack == "encoder" else "max_target_positions"
+            ]
+            state[f"{stack}.embed_positions.weight"] = draw.matrix(positions + 2, D)
+        elif not options.get("no_token_positional_embeddings"):
+            state[f"{stack}.embed_positions._float_tensor"] = torch.zeros(1)
+        norms = [
+            *(["layer_norm"] if is_pre else []),
+            *(["layernorm_embedding"] if "layernorm_embedding" in options else []),
+        ]
+        for layer in range(LAYERS):
+            path = f"layers.{layer}"
+            norms += [f"{path}.self_attn_layer_norm", f"{path}.final_layer_norm"]
+            attentions = ["self_attn"]
+            if stack == "decoder":
+                norms.append(f"{path}.encoder_attn_layer_norm")
+                attentions.append("encoder_attn")
+            for attention in attentions:
+                for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                    state.update(draw.linear(f"{stack}.{path}.{attention}.{part}", D, D))
+            state.update(draw.linear(f"{stack}.{path}.fc1", FFN, D))
+            state.update(draw.linear(f"{stack}.{path}.fc2", D, FFN))
+        for norm in norms:
+            state.update(draw.norm(f"{stack}.{norm}"))
+    table = state["decoder.embed_tokens.weight"]
+    if options.get("share_all_embeddings"):
+        state["encoder.embed_tokens.weight"] = table
+    is_tied = options.get("share_all_embeddings") or options.get("share_decoder_input_output_embed")
+    projection = table if is_tied else draw.matrix(num_target, D)
+    state["decoder.output_projection.weight"] = projection
+    last = "decoder.layer_norm" if is_pre else f"decoder.layers.{LAYERS - 1}.final_layer_norm"
+    draw.end_by_itself(state, last, projection[2])
+    return state
+
+
+@torch.inference_mode()
+def run_fairseq(directory: Path, pairs: Pairs) -> list[Said]:
+    """Return what fairseq says of a checkpoint; ImportError if it is not there."""
+    with _hashable_dataclasses():
+        from fairseq.data import Dictionary  # noqa: PLC0415
+        from fairseq.models.transformer import TransformerModel  # noqa: PLC0415
+        from fairseq.sequence_generator import SequenceGenerator  # noqa: PLC0415
+    stored = torch.load(directory / "checkpoint_best.pt", weights_only=False)
+    source, target = (Dictionary.load(str(directory / f"dict.{language}.txt")) for language in ("en", "de"))
+    task = SimpleNamespace(source_dictionary=source, target_dictionary=target)
+    model = TransformerModel.build_model(stored["cfg"]["model"], task).eval()
+    model.load_state_dict(stored["model"], strict=True)
+    lengths = {"max_len_a": 0, "max_len_b": LONGEST - 1, "min_len": SHORTEST}
+    rules = {"beam_size": BEAM_SIZE, "normalize_scores": False, "unk_penalty": 1e6, **lengths}
+    generator = SequenceGenerator([model], target, **rules)
+    said = []
+    for source_ids, target_ids in pairs:
+        tokens = {"src_tokens": torch.tensor([source_ids]), "src_lengths": torch.tensor([len(source_ids)])}
+        inputs = torch.tensor([[target.eos(), *target_ids[:-1]]])
+        scores = model.get_normalized_probs(model(**tokens, prev_output_tokens=inputs), log_probs=True)[0]
+        best = generator.generate([model], {"net_input": tokens})[0][0]["tokens"].tolist()
+        said.append(Said(chosen(scores, target_ids), best))
+    return said
+
+
+@contextlib.contextmanager
+def _hashable_dataclasses() -> Iterator[None]:
+    """Let modules of fairseq and hydra be read by Python 3.11, which wants default values of fields to be hashable."""
+    original = dataclasses.dataclass
+
+    def patched(cls: Any = None, /, **options: Any) -> Any:
+        def made(cls: Any) -> Any:
+            own = {} if options.get("frozen") or "__hash__" in cls.__dict__ else {"unsafe_hash": True}
+            return original(cls, **options, **own)
+
+        return made if cls is None else made(cls)
+
+    dataclasses.dataclass = patched
+    try:
+        yield
+    finally:
+        dataclasses.dataclass = original

@@ -1,0 +1,150 @@
+"""Checkpoints of OpenNMT-py."""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.foreign_checkpoints.drawing import (
+    FFN,
+    LAYERS,
+    NUM_SOURCE_TOKENS,
+    NUM_TOKENS,
+    D,
+    Draw,
+    filled,
+    sinusoids,
+)
+from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Pairs, Said, chosen
+from tests.foreign_models import pieces, trained
+from tests.tiny_bundle import SENTENCES
+
+_EOS_LOGIT = 3.0
+_ROTARY = {"position_encoding": False, "max_relative_positions": -1}
+OPENNMT: Mapping[str, Mapping[str, Any]] = {
+    "sinusoids, all shared": {"share_embeddings": True, "share_decoder_embeddings": True, "add_qkvbias": True},
+    "all sines before all cosines": {"position_encoding_type": "SinusoidalConcat", "norm_eps": 1e-2},
+    "rotary positions in halves": {**_ROTARY, "rotary_interleave": False, "rotary_dim": 4, "add_qkvbias": True},
+    "rotary positions in pairs, grouped heads, gate": {
+        **_ROTARY,
+        "rotary_interleave": True,
+        "num_kv": 2,
+        "layer_norm": "rms",
+        "pos_ffn_activation_fn": "silu",
+        "share_decoder_embeddings": True,
+    },
+}
+"""Options of a model by what is special in it."""
+
+_OPTIONS: Mapping[str, Any] = {
+    "model_task": "seq2seq",
+    "model_type": "text",
+    "encoder_type": "transformer",
+    "decoder_type": "transformer",
+    "enc_layers": LAYERS,
+    "dec_layers": LAYERS,
+    "heads": 4,
+    "transformer_ff": FFN,
+    **dict.fromkeys(("hidden_size", "enc_hid_size", "dec_hid_size", "src_word_vec_size", "tgt_word_vec_size"), D),
+    "position_encoding": True,
+    "position_encoding_type": "SinusoidalInterleaved",
+    "max_relative_positions": 0,
+    "pos_ffn_activation_fn": "relu",
+    "norm_eps": 1e-5,  # which the converter of CTranslate2 does not pass on
+    "dropout": [0.1],
+    "attention_dropout": [0.1],
+    **dict.fromkeys(("freeze_word_vecs_enc", "freeze_word_vecs_dec"), False),
+    "optim": "adam",
+    "train_steps": 100000,
+}
+
+
+def save_opennmt(directory: Path, options: Mapping[str, Any], *, seed: int = 9) -> None:
+    """Write `model.pt` as OpenNMT-py does when it trains, and a SentencePiece model beside it."""
+    directory.mkdir(parents=True)
+    (directory / "sentencepiece.model").write_bytes(trained(SENTENCES, size=70))
+    torch.save(opennmt_checkpoint(options, seed=seed), directory / "model.pt")
+
+
+def opennmt_checkpoint(options: Mapping[str, Any], *, seed: int = 9) -> dict[str, Any]:
+    """Return what OpenNMT-py saves of a random model."""
+    known = ["<unk>", "<blank>", "<s>", "</s>", *pieces(trained(SENTENCES, size=70))[3:]]
+    source = filled(known, NUM_TOKENS if options.get("share_embeddings") else NUM_SOURCE_TOKENS)
+    target = filled(known, NUM_TOKENS)
+    stored = Namespace(**{**_OPTIONS, **options})
+    draw = Draw(seed)
+    model: dict[str, Tensor] = {}
+    is_in_turn = stored.position_encoding_type == "SinusoidalInterleaved"
+    for stack, layers, words in (("encoder", "transformer", source), ("decoder", "transformer_layers", target)):
+        embeddings = f"{stack}.embeddings.make_embedding"
+        model[f"{embeddings}.emb_luts.0.weight"] = draw.matrix(len(words), D)
+        if stored.position_encoding:
+            model[f"{embeddings}.pe.pe"] = sinusoids(is_in_turn=is_in_turn)
+        for layer in range(LAYERS):
+            model |= _layer(draw, stored, stack, f"{stack}.{layers}.{layer}")
+        model |= _norm(draw, stored, f"{stack}.layer_norm")
+    tables = [f"{stack}.embeddings.make_embedding.emb_luts.0.weight" for stack in ("encoder", "decoder")]
+    if options.get("share_embeddings"):
+        model[tables[1]] = model[tables[0]]
+    model["decoder.layer_norm.weight"] *= torch.sign(draw.matrix(D))  # as in `end_by_itself`
+    projection = model[tables[1]] if options.get("share_decoder_embeddings") else draw.matrix(len(target), D)
+    generator = {"weight": projection, "bias": draw.matrix(len(target), std=0.1)}
+    generator["bias"][3] += _EOS_LOGIT
+    generator["bias"][1] = -100.0  # of padding, which OpenNMT-py may choose otherwise
+    vocab = {"src": source, "tgt": target, "data_task": "seq2seq", "decoder_start_token": "<s>"}
+    return {"model": model, "generator": generator, "vocab": vocab, "opt": stored}
+
+
+_NORMS: Mapping[str, Mapping[str, str]] = {
+    "encoder": {"self_attn": "layer_norm"},
+    "decoder": {"self_attn": "layer_norm_1", "context_attn": "layer_norm_2"},
+}
+"""Before the attentions of each stack."""
+
+
+def _layer(draw: Draw, options: Namespace, stack: str, path: str) -> dict[str, Tensor]:
+    kv_size = D // options.heads * (getattr(options, "num_kv", 0) or options.heads)
+    state: dict[str, Tensor] = {}
+    for attention, norm in _NORMS[stack].items():
+        state |= _norm(draw, options, f"{path}.{norm}")
+        for part in ("linear_query", "linear_keys", "linear_values", "final_linear"):
+            rows = kv_size if part in ("linear_keys", "linear_values") else D
+            drawn = draw.linear(f"{path}.{attention}.{part}", rows, D)
+            has_bias = getattr(options, "add_qkvbias", False)
+            state |= drawn if has_bias else {name: drawn[name] for name in drawn if not name.endswith("bias")}
+    state |= _norm(draw, options, f"{path}.feed_forward.layer_norm")
+    has_gate = options.pos_ffn_activation_fn == "silu"
+    for part, rows, columns in (("w_1", FFN, D), ("w_2", D, FFN), *((("w_3", FFN, D),) if has_gate else ())):
+        state |= draw.linear(f"{path}.feed_forward.{part}", rows, columns)
+    return state
+
+
+def _norm(draw: Draw, options: Namespace, name: str) -> dict[str, Tensor]:
+    drawn = draw.norm(name)
+    return {f"{name}.weight": drawn[f"{name}.weight"]} if getattr(options, "layer_norm", "") == "rms" else drawn
+
+
+@torch.inference_mode()
+def run_opennmt(directory: Path, pairs: Pairs) -> list[Said]:
+    """Return what OpenNMT-py says of a checkpoint; ImportError if it is not there."""
+    from onmt.model_builder import load_test_model  # noqa: PLC0415
+    from onmt.translate import GNMTGlobalScorer, Translator  # noqa: PLC0415
+
+    options = Namespace(models=[str(directory / "model.pt")], gpu=-1, gpu_ranks=[], world_size=1, precision="fp32")
+    with torch.serialization.safe_globals([Namespace]):
+        vocabularies, model, _ = load_test_model(options)
+    lengths = {"min_length": SHORTEST, "max_length": LONGEST, "max_length_ratio": 0}
+    scorer = GNMTGlobalScorer(1, 0, "none", "none")
+    rules = {"beam_size": BEAM_SIZE, "ban_unk_token": True, "global_scorer": scorer, "report_score": False}
+    translator = Translator(model, vocabularies, **rules, **lengths)
+    said = []
+    for source_ids, target_ids in pairs:
+        source, length = torch.tensor([source_ids])[..., None], torch.tensor([len(source_ids)])
+        states, _ = model(source, torch.tensor([[2, *target_ids]])[..., None], length)
+        scores = torch.log_softmax(model.generator(states[0]), dim=-1)
+        best = translator.translate_batch({"src": source, "srclen": length}, attn_debug=False)
+        said.append(Said(chosen(scores, target_ids), best["predictions"][0][0].tolist()))
+    return said
