@@ -12,7 +12,7 @@ from export.corpus.batches import BatchingConfig, EncodedCorpus, Epoch, make_bat
 from export.corpus.vocabulary import TextCodec
 from export.model.transformer import Transformer
 from export.training.loss import BatchLoss
-from service.text.pipeline import EXTRA_TARGET_TOKENS
+from service.text.planning import EXTRA_TARGET_TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,8 @@ from service.bundle.files import Bundle
 from service.datatypes import Hypothesis, SegmentResult, StageTimings, TranslationResult
 from service.errors import DragomanError, EngineError, ModelNotFoundError, OverloadedError, UnsupportedFieldError
 from service.requests import TranslationOptions, TranslationRequest
-from service.text.pipeline import EXTRA_TARGET_TOKENS, TextPipeline
+from service.text.pipeline import TextPipeline
+from service.text.planning import EXTRA_TARGET_TOKENS
 from service.text.tokenizer import open_tokenizer
 from service.translate.options import TranslationDefaults, TranslationLimits, check_request, fit_to_model
 

@@ -21,7 +21,7 @@ from loadtests.texts import BUILT_IN, DATA_VARIABLE, Profile
 from loadtests.workload import Workload
 from service.bundle.files import Bundle
 from service.datatypes import Span
-from service.text.pipeline import EXTRA_TARGET_TOKENS
+from service.text.planning import EXTRA_TARGET_TOKENS
 from service.text.segmentation import iterate_sentences
 from service.text.tokenizer import open_tokenizer
 

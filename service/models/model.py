@@ -12,7 +12,7 @@ from service.bundle.manifest import Confidence, Manifest
 from service.datatypes import Segment, SegmentResult
 from service.errors import InvalidFieldError
 from service.telemetry.metrics import Metrics
-from service.text.pipeline import Tokenizer
+from service.text.planning import Tokenizer
 from service.translate.service import SegmentQueue
 
 MAX_LABEL_CHARACTERS = 64

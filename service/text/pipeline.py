@@ -1,17 +1,13 @@
-"""The text side of one request: split and tokenize before the queue, detokenize and join after it."""
+"""The text side of a request: planned before the queue (`service.text.planning`), detokenized and joined after it."""
 
 import heapq
-import math
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain, groupby, islice, repeat
-from typing import Protocol
 
 import numpy as np
 
-from service.bundle.manifest import Confidence
 from service.datatypes import (
     AlignmentLink,
     CrossAttention,
@@ -28,34 +24,20 @@ from service.datatypes import (
     TranslationWarning,
     WarningKind,
 )
-from service.errors import EngineError, InvalidFieldError
-from service.requests import AttentionDetail, LongSentencePolicy, ProtectedKind, TextFormat, TranslationRequest
-from service.text.alignment import Offset, Weights, align, alignment_layer, head_average, shifted
-from service.text.blocks import Block, StandIns, plain_block, protected_blocks
+from service.errors import EngineError
+from service.requests import AttentionDetail, TranslationRequest
+from service.text.alignment import Weights, align, alignment_layer, head_average, shifted
 from service.text.confidence import features, probability
-from service.text.documents import DocumentPiece, FixedText, TextPart, TextPlan, document_pieces
-from service.text.markup import MarkupError, innermost_last, markup_blocks
-from service.text.protection import TermMatcher, compile_protection
+from service.text.documents import DocumentPiece, TextPart, TextPlan
+from service.text.planning import TextBudget, TextModel, TextPlanner
+from service.text.protection import TermMatcher
 from service.text.restoration import Assembled, Assembler, Item, Restored, forced_prefix, restore
-from service.text.segmentation import Joined, iterate_sentences, join, separator_between, split_overlong, trim
-
-EXTRA_TARGET_TOKENS = 50
-"""What a target may have more than its source if the caller sets no limit, as in section 6.1 of Vaswani et al. 2017."""
-
-MAX_RESTORED_TOKENS = 8192
-"""Source tokens times hypotheses of a request whose attention says where protected spans and tags belong: it is in
-memory until the answer is made. Words of what is beyond are taken to be in the order of the source."""
-
-_CUT_TOKENS = 16
-"""What a part of a sentence may grow by when it is cut in front of a stand-in instead of within it."""
+from service.text.segmentation import Joined, join, separator_between
 
 _MAX_SHOWN_CHARACTERS = 80
 
 _MIN_NGRAM_SIZE, _MAX_NGRAM_SIZE = 3, 5
 """Of the runs of tokens that a second search may not repeat, so that no stand-in comes twice."""
-
-_EncodedPart = tuple[Span, list[int], Block | None]
-"""Where a part of a sentence is, what the model gets of it, and how that came from the text if it is not the same."""
 
 WARNING_KINDS: Mapping[DefectKind, WarningKind] = {kind: WarningKind[kind.name] for kind in DefectKind}
 """Every defect is worth a warning, cured or not."""
@@ -102,84 +84,6 @@ def _findings(report: GuardReport | None) -> Iterator[tuple[WarningKind, str]]:
             yield WARNING_KINDS[kind], f"{detail}, since it was decoded again"
 
 
-class Tokenizer(Protocol):
-    """Text to token ids and back."""
-
-    @property
-    def unk_id(self) -> int:
-        """Stands for what the vocabulary cannot spell."""
-
-    @property
-    def source_prefix(self) -> tuple[int, ...]:
-        """What every source begins with."""
-
-    @property
-    def source_suffix(self) -> tuple[int, ...]:
-        """What every source ends with, nearly always EOS."""
-
-    @property
-    def target_prefix(self) -> tuple[int, ...]:
-        """What every target is made to begin with."""
-
-    @property
-    def placeholders(self) -> tuple[str, ...]:
-        """Pieces of source and target that the model was taught to copy."""
-
-    def encode(self, text: str) -> list[int]:
-        """Return the token ids of a source, without prefix and suffix."""
-
-    def encode_target(self, text: str) -> list[int]:
-        """Return the token ids of a target, without prefix and EOS."""
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of a target; special tokens and prefix are skipped."""
-
-    def offsets(self, text: str) -> list[Offset]:
-        """Return where each token of `encode` is in the text."""
-
-    def decode_with_offsets(self, token_ids: Sequence[int]) -> tuple[str, list[Offset]]:
-        """Return the text and where each token is in it; none is special."""
-
-    def pieces(self, token_ids: Sequence[int]) -> list[str]:
-        """Return the spelling of each target token."""
-
-    def source_pieces(self, token_ids: Sequence[int]) -> list[str]:
-        """Return the spelling of each source token."""
-
-    def token_id(self, piece: str) -> int | None:
-        """Return the target token with this spelling; None if there is none or it is special."""
-
-
-class TextModel(Protocol):
-    """What the text side must know of a model."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Its vocabulary."""
-
-    @property
-    def max_source_tokens(self) -> int:
-        """Longest source it takes, EOS counted."""
-
-    @property
-    def max_target_tokens(self) -> int:
-        """Longest target it gives, EOS counted."""
-
-    @property
-    def confidence(self) -> Confidence | None:
-        """How likely its sentences are translated well; None: it does not say."""
-
-
-class TextBudget(Protocol):
-    """Ends text work that exceeds a limit or is no longer wanted, by raising."""
-
-    def check_sentence(self, num_tokens: int) -> None:
-        """Look at a sentence of so many source tokens before it is split further."""
-
-    def add(self, segments: Sequence[Segment]) -> None:
-        """Count the segments of a sentence."""
-
-
 class TextPipeline:
     """The text side of one request: before the queue and after it."""
 
@@ -198,45 +102,21 @@ class TextPipeline:
         """Size of the work, as if it were that of plain texts of so many characters."""
         self.search = search
         """What the search of every segment obeys, but for its own limit, prefix and seed."""
-        self._request = request
         self._options = request.options
         self._model = model
-        self._budget = budget
         self._tokenizer = model.tokenizer
         self._separator = separator_between(request.source_language, request.target_language)
-        protection = request.options.protection
-        if request.options.format is not TextFormat.PLAIN:
-            protection = replace(protection, disabled_kinds=protection.disabled_kinds | {ProtectedKind.TAG})
-        self._protection = compile_protection(protection, request.options.terms, glossary)
-        self._num_alignable_tokens: float = MAX_RESTORED_TOKENS if has_attention else 0
-        self._fixed: deque[FixedText] = deque()
+        self._planner = TextPlanner(
+            request, model=model, search=search, budget=budget, has_attention=has_attention, glossary=glossary
+        )
 
     def plan(self) -> list[TextPlan]:
-        """Split and tokenize all texts.
-
-        Raises:
-            InvalidFieldError: naming a text that the model cannot take or the prefix that leaves no room.
-        """
-        return [self._plan(text, index) for index, text in enumerate(self._request.texts)]
-
-    def _plan(self, text: str, index: int) -> TextPlan:
-        parts = tuple(chain.from_iterable(self._sentences(text, index, f"texts[{index}]")))
-        fixed = tuple(self._fixed)
-        self._fixed.clear()
-        return TextPlan(text=text, parts=parts, fixed=fixed)
+        """Split and tokenize all texts; see `TextPlanner.plan`."""
+        return self._planner.plan()
 
     def pieces(self) -> Iterator[DocumentPiece]:
-        """Yield the only text piece by piece, split and tokenized as far as it is asked for.
-
-        With `assemble_piece`, what comes out is what `plan` and `assemble` make of the text.
-
-        Raises:
-            InvalidFieldError: naming `text`, if the model cannot take a sentence, or the prefix that leaves no room.
-        """
-        (text,) = self._request.texts
-        if self._num_alignable_tokens:
-            self._num_alignable_tokens = math.inf  # few sentences are in memory at a time
-        return document_pieces(text, self._sentences(text, 0, "text"), separator=self._separator, fixed=self._fixed)
+        """Yield the only text piece by piece; see `TextPlanner.pieces`. `assemble_piece` puts each together."""
+        return self._planner.pieces()
 
     def assemble_piece(self, piece: DocumentPiece, results: Sequence[SegmentResult]) -> Translation | None:
         """Detokenize and join the sentence of a piece; spans are those in its own text. None if it has none."""
@@ -288,155 +168,6 @@ class TextPipeline:
     def _num_repairs(self, part: TextPart, result: SegmentResult) -> tuple[int, bool]:
         best = result.hypotheses[0]
         return len(self._restored(part, best).repairs), not best.is_finished
-
-    def _sentences(self, text: str, text_index: int, field: str) -> Iterator[list[TextPart]]:
-        """Yield the parts of each sentence in which the tokenizer sees anything; `field` names the text in errors."""
-        num_segments = num_sentences = 0
-        for sentences in self._encoded_sentences(text, field):
-            group: list[TextPart] = []
-            for encoded in sentences:
-                group += [
-                    TextPart(
-                        span=span,
-                        segment=self._segment(ids, text_index, num_segments + index, block),
-                        sentence_index=num_sentences,
-                        block=block,
-                    )
-                    for index, (span, ids, block) in enumerate(encoded)
-                ]
-                num_segments += len(encoded)
-                num_sentences += 1
-            if self._budget:
-                self._budget.add([part.segment for part in group])
-            yield group
-
-    def _encoded_sentences(self, text: str, field: str) -> Iterator[list[list[_EncodedPart]]]:
-        """Yield each sentence with those inside it, such as those of attributes, as parts that fit the model."""
-        if self._options.format is TextFormat.PLAIN and not self._protection.find(text):
-            for span in self._spans(text):
-                parts: list[_EncodedPart] = [(own, ids, None) for own, ids in self._encoded(text, span, field) if ids]
-                if parts:
-                    yield [parts]
-            return
-        stand_ins = StandIns.of(text, self._tokenizer.placeholders)
-        if self._options.format is TextFormat.PLAIN:
-            blocks = [plain_block(text)]
-        else:
-            try:
-                blocks = markup_blocks(text, is_xml=self._options.format is TextFormat.XML, stand_ins=stand_ins)
-            except MarkupError as error:
-                raise InvalidFieldError(field, f"XML {error}", "well-formed XML") from error
-        for group in innermost_last(blocks):
-            protected = chain.from_iterable(protected_blocks(block, self._protection, stand_ins) for block in group)
-            yield from self._encoded_group(list(protected), field)
-
-    def _encoded_group(self, group: Sequence[Block], field: str) -> Iterator[list[list[_EncodedPart]]]:
-        """Yield the sentences of a block, each as it is needed, with those of the blocks inside it."""
-        outer, *others = group
-        waiting = deque(sorted(others, key=lambda block: block.source.start))
-
-        def inside(end: float) -> list[list[_EncodedPart]]:
-            found: list[list[_EncodedPart]] = []
-            while waiting and waiting[0].source.start < end:
-                found += self._encoded_block(waiting.popleft(), field)
-            if found and self._fixed:
-                self._fixed.extend(sorted([self._fixed.popleft() for _ in range(len(self._fixed))], key=_start))
-            return sorted(found, key=lambda parts: (parts[0][0].start, -parts[-1][0].end))
-
-        for parts in self._encoded_block(outer, field):
-            yield from _outermost(inside(parts[0][0].start))
-            yield [parts, *inside(parts[-1][0].end)]
-        yield from _outermost(inside(math.inf))
-
-    def _encoded_block(self, block: Block, field: str) -> Iterator[list[_EncodedPart]]:
-        """Yield the sentences of a block."""
-        for span in self._spans(block.text):
-            if parts := self._encoded_sentence(block, block.without_cut_pieces(span), field):
-                yield parts
-
-    def _encoded_sentence(self, block: Block, span: Span, field: str) -> list[_EncodedPart]:
-        """Return the parts of a sentence of a block; none if there is nothing in it but protected spans."""
-        sentence = block.part(span)
-        if sentence.has_stand_ins and not sentence.has_words:
-            fixed = ((piece.source, piece.target) for piece in sentence.pieces)
-            self._fixed += [FixedText(span=source, target=target) for source, target in fixed if target is not None]
-            return []
-        parts: list[_EncodedPart] = []
-        for own, ids in self._encoded(block.text, span, field, num_reserved=_CUT_TOKENS * sentence.has_stand_ins):
-            whole = block.without_cut_pieces(own)
-            part = block.part(whole)
-            token_ids = ids if whole == own else self._tokenizer.encode(part.text)
-            if token_ids:
-                parts.append((part.source, token_ids, part))
-        return parts
-
-    def _spans(self, text: str) -> Iterator[Span]:
-        if self._options.split_sentences:
-            return iterate_sentences(text, language=self._request.source_language)
-        return iter(trim(text))
-
-    def _encoded(self, text: str, sentence: Span, field: str, *, num_reserved: int = 0) -> list[tuple[Span, list[int]]]:
-        """Return the parts of a sentence that fit the model, nearly always one, with their token ids.
-
-        Those of a sentence that is split have room for `num_reserved` tokens more.
-        """
-        added = len(self._tokenizer.source_prefix) + len(self._tokenizer.source_suffix)
-        limit = self._model.max_source_tokens - added
-
-        def encode(span: Span) -> list[int]:
-            return self._tokenizer.encode(text[span.start : span.end])
-
-        token_ids = encode(sentence)
-        if self._budget:
-            self._budget.check_sentence(len(token_ids))
-        if len(token_ids) <= limit:
-            return [(sentence, token_ids)]
-        if self._options.long_sentences is LongSentencePolicy.REFUSE:
-            value = f"{len(token_ids) + added} source tokens long in the sentence at character {sentence.start}"
-            raise InvalidFieldError(field, value, f"at most {limit + added} unless options.long_sentences is SPLIT")
-        room = limit - num_reserved if limit > num_reserved else limit
-        try:
-            parts = split_overlong(text, sentence, fits=lambda part: len(self._tokenizer.encode(part)) <= room)
-        except ValueError as error:
-            raise InvalidFieldError(field, str(error), f"within {limit} source tokens") from error
-        return [(part, encode(part)) for part in parts]
-
-    def _segment(self, token_ids: list[int], text_index: int, segment_index: int, block: Block | None) -> Segment:
-        source_ids = (*self._tokenizer.source_prefix, *token_ids, *self._tokenizer.source_suffix)
-        field, prefix = self._prefix(text_index) if segment_index == 0 else ("", ())
-        tags = self._tokenizer.target_prefix
-        prefix = (*tags, *prefix)
-        max_target_tokens = self._options.max_target_tokens or min(
-            max(max(len(source_ids), len(prefix)) + EXTRA_TARGET_TOKENS, self.search.min_target_tokens + 1),
-            self._model.max_target_tokens,
-        )
-        if len(tags) >= max_target_tokens:
-            limit = f"at least {len(tags) + 1}"
-            raise InvalidFieldError("options.max_target_tokens", max_target_tokens, limit)
-        if len(prefix) >= max_target_tokens:
-            limit = f"fewer than {max_target_tokens} tokens, the most that the translation may have"
-            raise InvalidFieldError(field, f"{len(prefix)} tokens long", limit)
-        search = replace(self.search, max_target_tokens=max_target_tokens, target_prefix=prefix)
-        if search.sampling:
-            seed = segment_seed(search.sampling.seed, text_index=text_index, segment_index=segment_index)
-            search = replace(search, sampling=replace(search.sampling, seed=seed))
-        wants_attention = self._options.wants_attention
-        if block is not None and block.needs_alignment and not wants_attention:
-            num_tokens = len(source_ids) * search.num_hypotheses
-            wants_attention = num_tokens <= self._num_alignable_tokens
-            self._num_alignable_tokens -= num_tokens * wants_attention
-        return Segment(source_ids=source_ids, search=search, wants_attention=wants_attention)
-
-    def _prefix(self, text_index: int) -> tuple[str, tuple[int, ...]]:
-        """Return the name of the field that says what a translation begins with, and its token ids."""
-        if self._request.target_prefixes:
-            field, prefix = f"target_prefixes[{text_index}]", self._request.target_prefixes[text_index]
-        else:
-            field, prefix = "options.target_prefix", self._options.target_prefix
-        token_ids = tuple(self._tokenizer.encode_target(prefix)) if prefix else ()
-        if self._tokenizer.unk_id in token_ids:
-            raise InvalidFieldError(field, "a text with unknown characters", "what the model's vocabulary can spell")
-        return field, token_ids
 
     def _translation(self, plan: TextPlan, results: Sequence[SegmentResult]) -> Translation:
         if not plan.parts:
@@ -614,32 +345,10 @@ class TextPipeline:
             )
 
 
-def _outermost(sentences: Sequence[list[_EncodedPart]]) -> Iterator[list[list[_EncodedPart]]]:
-    """Yield sentences that are in no other, each with those inside it; they are ordered by their places."""
-    group: list[list[_EncodedPart]] = []
-    for parts in sentences:
-        if group and parts[0][0].start >= group[0][-1][0].end:
-            yield group
-            group = []
-        group.append(parts)
-    if group:
-        yield group
-
-
-def _start(one: FixedText) -> int:
-    return one.span.start
-
-
 def _attention_of(hypothesis: Hypothesis) -> Weights:
     if hypothesis.attention is None:
         raise EngineError("a segment came back without the attention it was asked for")
     return hypothesis.attention
-
-
-def segment_seed(seed: int, *, text_index: int, segment_index: int) -> int:
-    """Return the seed of one segment of a request: the same each time, unlike those of its neighbours."""
-    sequence = np.random.SeedSequence(seed, spawn_key=(text_index, segment_index))
-    return int(sequence.generate_state(1, np.uint64)[0])
 
 
 def best_combinations(hypotheses: Sequence[Sequence[Hypothesis]], *, count: int) -> list[tuple[int, ...]]:

@@ -13,7 +13,7 @@ from service.datatypes import SamplingConfig, SearchConfig, Segment
 from service.engine.forecast import most_work
 from service.errors import InvalidFieldError, UnsupportedFieldError
 from service.requests import AttentionDetail, SamplingOptions, Term, TranslationOptions, TranslationRequest
-from service.text.pipeline import TextModel
+from service.text.planning import TextModel
 
 MAX_BEAM_SIZE = 16
 """The interface promises this cap, as well as those that follow."""

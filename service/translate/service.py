@@ -28,7 +28,8 @@ from service.requests import RequestContext, TranslationRequest
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import trace_segments
 from service.text.documents import TextPlan, TranslatedDocument
-from service.text.pipeline import TextModel, TextPipeline
+from service.text.pipeline import TextPipeline
+from service.text.planning import TextModel
 from service.text.protection import TermMatcher
 from service.translate.detection import LanguageDetector, chosen_language
 from service.translate.document_window import DocumentWindow, Futures, ended, results_of, segment_cost

@@ -10,7 +10,7 @@ from service.decoding.guard import EndedSegment, Verdict, judge
 from service.decoding.running_batch import RunningBatch
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
-from service.text.pipeline import EXTRA_TARGET_TOKENS
+from service.text.planning import EXTRA_TARGET_TOKENS
 from service.text.tokenizer import SentencePieceTokenizer
 
 _BUNDLE = Path(__file__).parents[2] / "deploy" / "models" / "en-de" / "1"

@@ -11,7 +11,7 @@ from service.datatypes import Hypothesis, SamplingConfig, SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
-from service.text.pipeline import EXTRA_TARGET_TOKENS
+from service.text.planning import EXTRA_TARGET_TOKENS
 from service.text.tokenizer import SentencePieceTokenizer
 from tests.real_text import real_sentences
 

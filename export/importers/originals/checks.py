@@ -20,7 +20,7 @@ from service.bundle.files import Bundle
 from service.datatypes import SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
 from service.decoding.step_model import StepModel
-from service.text.pipeline import EXTRA_TARGET_TOKENS
+from service.text.planning import EXTRA_TARGET_TOKENS
 from service.text.tokenizer import SentencePieceTokenizer
 
 _MOST_OTHER_TARGETS: Final = 0.02

@@ -18,7 +18,8 @@ from service.datatypes import (
 )
 from service.errors import EngineError, InvalidFieldError
 from service.requests import AttentionDetail, LongSentencePolicy, TranslationOptions, TranslationRequest
-from service.text.pipeline import TextPipeline, best_combinations, segment_seed
+from service.text.pipeline import TextPipeline, best_combinations
+from service.text.planning import segment_seed
 from tests.unit.text.text_fakes import (
     EOS,
     FIRST_CHARACTER,
