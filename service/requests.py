@@ -8,6 +8,28 @@ from dataclasses import dataclass, field
 from service.datatypes import Priority, TranslatedSentence, TranslationResult
 from service.telemetry.tracing import RequestTrace
 
+MAX_BEAM_SIZE = 16
+"""Of a request; the interface promises this cap, as well as those that follow."""
+
+MAX_TEXTS = 128
+
+MAX_TARGET_TOKENS = 512  # whatever the model takes
+MAX_PREFIX_CHARACTERS = 1000
+MAX_SUPPRESSED_TOKENS = 64
+MAX_LENGTH_PENALTY = 5.0
+MAX_NGRAM_SIZE = 16
+MAX_REPETITION_PENALTY = 10.0
+MAX_COVERAGE_PENALTY = 5.0
+MIN_TEMPERATURE = 0.01
+MAX_TEMPERATURE = 10.0
+MAX_TOP_K = 1000
+MAX_SEED = 2**63 - 1
+MAX_KINDS = 16
+MAX_PATTERNS = 16
+MAX_PATTERN_CHARACTERS = 64
+MAX_TERMS = 128
+MAX_TERM_CHARACTERS = 200
+
 _MAX_KEPT_CHARACTERS = 100_000
 """Of the texts of one request, and of its translations: limits the record of a long stream."""
 

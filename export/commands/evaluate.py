@@ -30,13 +30,11 @@ from export.ensemble import open_text_model
 from export.errors import CorpusError, ExportError, SettingError
 from export.graph.translation import DEFAULT_LENGTH_PENALTY, translate_texts
 from service.bundle.manifest import Score
+from service.requests import MAX_LENGTH_PENALTY
 from service.runtime.settings import RuntimeSettings
 
 _NUM_RESAMPLES = 1000
 """Of the paired bootstrap (Koehn 2004, "Statistical significance tests for machine translation evaluation")."""
-
-_MAX_LENGTH_PENALTY = 5.0
-"""That of a request."""
 
 _TIMEOUT_S = 300.0
 """Of a call: the queue of a server may be long."""
@@ -101,8 +99,8 @@ class _Translated:
 
 def run(args: argparse.Namespace) -> int:
     """Translate, score, and print both."""
-    if not 0 <= args.length_penalty <= _MAX_LENGTH_PENALTY:
-        raise SettingError("--length-penalty", args.length_penalty, f"from 0 to {_MAX_LENGTH_PENALTY:g}")
+    if not 0 <= args.length_penalty <= MAX_LENGTH_PENALTY:
+        raise SettingError("--length-penalty", args.length_penalty, f"from 0 to {MAX_LENGTH_PENALTY:g}")
     pairs = read_pairs(args.data, args.limit)
     references = [pair.target for pair in pairs]
     other = _read_lines(args.against, len(pairs)) if args.against else None

@@ -19,16 +19,8 @@ from service.bundle.manifest import Manifest
 from service.errors import InvalidFieldError
 from service.models.glossaries import Glossary
 from service.models.model import ModelState, ModelStatus
-from service.translate.options import (
-    ATTENTION_FIELDS,
-    MAX_KINDS,
-    MAX_PATTERNS,
-    MAX_SUPPRESSED_TOKENS,
-    MAX_TARGET_TOKENS,
-    MAX_TERMS,
-    MAX_TEXTS,
-    TranslationLimits,
-)
+from service.requests import MAX_KINDS, MAX_PATTERNS, MAX_SUPPRESSED_TOKENS, MAX_TARGET_TOKENS, MAX_TERMS, MAX_TEXTS
+from service.translate.options import ATTENTION_FIELDS, TranslationLimits
 
 MAX_LANGUAGE_CHARACTERS = 35
 """The longest tag that RFC 5646, section 4.4.1, asks programs to take."""

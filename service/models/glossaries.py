@@ -16,10 +16,9 @@ from service.bundle.files import read_file
 from service.errors import ConfigError, GlossaryNotFoundError, InvalidFieldError
 from service.models.model import is_plain_name, language_lookup
 from service.models.serving import fingerprint
-from service.requests import Term
+from service.requests import MAX_TERM_CHARACTERS, Term
 from service.telemetry.metrics import Metrics
 from service.text.protection import TermMatcher
-from service.translate.options import MAX_TERM_CHARACTERS
 
 log = logging.getLogger(__name__)
 

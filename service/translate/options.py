@@ -12,30 +12,29 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.datatypes import SamplingConfig, SearchConfig, Segment
 from service.engine.forecast import most_work
 from service.errors import InvalidFieldError, UnsupportedFieldError
-from service.requests import AttentionDetail, SamplingOptions, Term, TranslationOptions, TranslationRequest
+from service.requests import (
+    MAX_BEAM_SIZE,
+    MAX_COVERAGE_PENALTY,
+    MAX_LENGTH_PENALTY,
+    MAX_NGRAM_SIZE,
+    MAX_PATTERN_CHARACTERS,
+    MAX_PREFIX_CHARACTERS,
+    MAX_REPETITION_PENALTY,
+    MAX_SEED,
+    MAX_SUPPRESSED_TOKENS,
+    MAX_TARGET_TOKENS,
+    MAX_TEMPERATURE,
+    MAX_TERM_CHARACTERS,
+    MAX_TEXTS,
+    MAX_TOP_K,
+    MIN_TEMPERATURE,
+    AttentionDetail,
+    SamplingOptions,
+    Term,
+    TranslationOptions,
+    TranslationRequest,
+)
 from service.text.planning import TextModel
-
-MAX_BEAM_SIZE = 16
-"""The interface promises this cap, as well as those that follow."""
-
-MAX_TEXTS = 128
-
-MAX_TARGET_TOKENS = 512  # whatever the model takes
-MAX_PREFIX_CHARACTERS = 1000
-MAX_SUPPRESSED_TOKENS = 64
-MAX_LENGTH_PENALTY = 5.0
-MAX_NGRAM_SIZE = 16
-MAX_REPETITION_PENALTY = 10.0
-MAX_COVERAGE_PENALTY = 5.0
-MIN_TEMPERATURE = 0.01
-MAX_TEMPERATURE = 10.0
-MAX_TOP_K = 1000
-MAX_SEED = 2**63 - 1
-MAX_KINDS = 16
-MAX_PATTERNS = 16
-MAX_PATTERN_CHARACTERS = 64
-MAX_TERMS = 128
-MAX_TERM_CHARACTERS = 200
 
 MAX_ALIGNED_TOKENS = 8192
 """Source tokens times hypotheses of a request with an alignment: all layers and heads of all of them are in memory

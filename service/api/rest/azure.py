@@ -22,7 +22,7 @@ from service.api.rest.facade import Facade, Translated, check_known, json_error,
 from service.api.rest.json_mapping import json_content, to_json
 from service.api.rest.problems import Problem
 from service.errors import InvalidFieldError
-from service.translate.options import MAX_TEXTS
+from service.requests import MAX_TEXTS
 
 _V3 = "3.0"
 _KEY_HEADER = "ocp-apim-subscription-key"

@@ -21,8 +21,8 @@ from service.api.rest.problems import Problem, problem
 from service.api.rest.translation import MODEL_SERVICE, TRANSLATION_SERVICE, HttpApi, language_pairs
 from service.api.servicer import TranslationServicer, ended_after
 from service.errors import InvalidFieldError
+from service.requests import MAX_TEXTS
 from service.translate.detection import MIN_CONFIDENCE
-from service.translate.options import MAX_TEXTS
 
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
 _MAX_OTHER_FIELDS = 64  # of a form, beside texts

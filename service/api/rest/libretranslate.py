@@ -29,7 +29,7 @@ from service.api.rest.facade import (
 from service.api.rest.json_mapping import to_json
 from service.api.rest.problems import Problem
 from service.errors import DragomanError, InvalidFieldError
-from service.translate.options import MAX_BEAM_SIZE
+from service.requests import MAX_BEAM_SIZE
 
 _DEFAULT_BEAM_SIZE = 4
 _FORMATS: Mapping[object, pb.TextFormat] = {"text": pb.TEXT_FORMAT_PLAIN, "html": pb.TEXT_FORMAT_HTML}

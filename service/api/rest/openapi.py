@@ -7,10 +7,10 @@ from typing import Any
 from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.descriptor import FieldDescriptor
 
+from service import requests
 from service.api.messages import MAX_LANGUAGE_CHARACTERS, MAX_NAME_CHARACTERS
 from service.api.rest.context import SECONDS_PATTERN, TIMEOUT_HEADER
 from service.api.rest.problems import HTTP_STATUSES, MEDIA_TYPE
-from service.translate import options
 
 _SCALARS: Mapping[int, dict[str, Any]] = {
     FieldDescriptor.CPPTYPE_BOOL: {"type": "boolean"},
@@ -24,7 +24,7 @@ _DURATION = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?s$"}
 
 _LANGUAGE = {"type": "string", "minLength": 1, "maxLength": MAX_LANGUAGE_CHARACTERS}
 _REQUIRED: Mapping[str, dict[str, Any]] = {
-    "texts": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": options.MAX_TEXTS},
+    "texts": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": requests.MAX_TEXTS},
     "text": {"type": "string", "minLength": 1},
     "targetLanguage": _LANGUAGE,
 }
@@ -32,18 +32,18 @@ _REQUIRED: Mapping[str, dict[str, Any]] = {
 
 _RANGES: Mapping[str, dict[str, float]] = {
     "sourceLanguage": {"maxLength": MAX_LANGUAGE_CHARACTERS},
-    "beamSize": {"minimum": 1, "maximum": options.MAX_BEAM_SIZE},
-    "numHypotheses": {"minimum": 1, "maximum": options.MAX_BEAM_SIZE},
-    "lengthPenalty": {"minimum": 0, "maximum": options.MAX_LENGTH_PENALTY},
-    "minTargetTokens": {"minimum": 0, "maximum": options.MAX_TARGET_TOKENS - 1},
-    "maxTargetTokens": {"minimum": 1, "maximum": options.MAX_TARGET_TOKENS},
-    "noRepeatNgramSize": {"minimum": 0, "maximum": options.MAX_NGRAM_SIZE},
-    "repetitionPenalty": {"minimum": 1, "maximum": options.MAX_REPETITION_PENALTY},
-    "coveragePenalty": {"minimum": 0, "maximum": options.MAX_COVERAGE_PENALTY},
-    "temperature": {"minimum": options.MIN_TEMPERATURE, "maximum": options.MAX_TEMPERATURE},
-    "topK": {"minimum": 1, "maximum": options.MAX_TOP_K},
+    "beamSize": {"minimum": 1, "maximum": requests.MAX_BEAM_SIZE},
+    "numHypotheses": {"minimum": 1, "maximum": requests.MAX_BEAM_SIZE},
+    "lengthPenalty": {"minimum": 0, "maximum": requests.MAX_LENGTH_PENALTY},
+    "minTargetTokens": {"minimum": 0, "maximum": requests.MAX_TARGET_TOKENS - 1},
+    "maxTargetTokens": {"minimum": 1, "maximum": requests.MAX_TARGET_TOKENS},
+    "noRepeatNgramSize": {"minimum": 0, "maximum": requests.MAX_NGRAM_SIZE},
+    "repetitionPenalty": {"minimum": 1, "maximum": requests.MAX_REPETITION_PENALTY},
+    "coveragePenalty": {"minimum": 0, "maximum": requests.MAX_COVERAGE_PENALTY},
+    "temperature": {"minimum": requests.MIN_TEMPERATURE, "maximum": requests.MAX_TEMPERATURE},
+    "topK": {"minimum": 1, "maximum": requests.MAX_TOP_K},
     "topP": {"exclusiveMinimum": 0, "maximum": 1},
-    "targetPrefix": {"maxLength": options.MAX_PREFIX_CHARACTERS},
+    "targetPrefix": {"maxLength": requests.MAX_PREFIX_CHARACTERS},
     "requestId": {"maxLength": MAX_NAME_CHARACTERS},
     "model": {"maxLength": MAX_NAME_CHARACTERS},
     "glossary": {"maxLength": MAX_NAME_CHARACTERS},
