@@ -49,7 +49,7 @@ from service.telemetry.logs import LogStream
 from service.telemetry.metrics import Metrics, observe_process
 from service.telemetry.tracing import Tracing, TracingSettings
 from service.text.tokenizer import open_tokenizer
-from service.threads import call_in_daemon, num_cores, started_pool
+from service.threads import call_in_daemon, num_cores, shorten_slices, started_pool
 from service.translate.service import Translator
 
 log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ def _engine_core(
         directory=bundle.directory,
         checked_files=bundle.checked_files,
         settings=settings.runtime,
-        niceness=settings.scheduling.decoding_niceness,
+        niceness=settings.scheduling.niceness,
         log_level=logging.getLogger().getEffectiveLevel(),
     )
     if settings.runtime.isolation == "process":
@@ -343,6 +343,8 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
         EngineError: if a model cannot translate.
     """
     drain, stop = _events_of_signals()
+    if shorten_slices():  # of this thread and all that are started from here on, but for those that decode
+        settings = settings.model_copy(update={"scheduling": settings.scheduling.beside_short_slices()})
     pool = started_pool(num_cores() + _MORE_THREADS_THAN_CORES, name="text")
     asyncio.get_running_loop().set_default_executor(pool)
     metrics = Metrics(CollectorRegistry())

@@ -11,6 +11,9 @@ from service.threads import num_cores
 
 _BATCHES_ON_GPU: Final = 2
 
+_NICENESS: Final = 15
+"""Of decoding threads where nothing else lets the threads that answer calls run before them."""
+
 _MOST_ON_GPU: Final = 128
 """Segments of a batch, unless more are asked for: more make a step longer for all. Chosen, not measured."""
 
@@ -55,9 +58,11 @@ class SchedulingSettings(BaseModel):
     ranked on the CPU while the other's step runs; on the CPU one for each core of the process, which all engines of the
     model share."""
 
-    decoding_niceness: int = Field(default=15, ge=0, le=19)
-    """How much lower the priority of decoding threads is than that of the thread that answers calls, in steps of
-    niceness (Linux only); 0: equal, and rejections come late while every core decodes."""
+    decoding_niceness: int | None = Field(default=None, ge=0, le=19)
+    """How much lower the priority of decoding threads is than that of the threads that answer calls, in steps of
+    niceness (Linux only); unset: 0 where these are given a core as soon as they need it for their short time slices
+    (Linux 6.12 or later), else 15. With 0 and no short slices rejections come late while every core decodes; with 15
+    decoding gets next to nothing of cores that other processes of the same control group keep busy."""
 
     bulk_patience_s: float = Field(default=5.0, ge=0)
     """Seconds that bulk segments wait behind interactive ones before one of them gets the next place, each time that
@@ -67,6 +72,15 @@ class SchedulingSettings(BaseModel):
     """Seconds that a step of a batch may take. If none has ended for longer, the decoding process is stuck: it is
     killed and started again, and the segments in its batches get an error. Nothing is done with `runtime.isolation`
     `none`."""
+
+    @property
+    def niceness(self) -> int:
+        """How much lower the priority of decoding threads is."""
+        return _NICENESS if self.decoding_niceness is None else self.decoding_niceness
+
+    def beside_short_slices(self) -> Self:
+        """Return the settings for a process whose other threads have short slices: unless set, no lower priority."""
+        return self if self.decoding_niceness is not None else self.model_copy(update={"decoding_niceness": 0})
 
     def on(self, device: str, *, num_engines: int = 1) -> Self:
         """Return the settings for each engine of a model on `cpu` or `cuda`: what was unset is decided."""

@@ -28,6 +28,7 @@ from service.runtime.native import NativeStepModel, open_step_model
 from service.runtime.onnx_model import OnnxStepModel
 from service.runtime.settings import RuntimeSettings
 from service.telemetry.gpus import free_memory_bytes
+from service.threads import lower_priority
 
 _OTHER_FILES = "the installed service is not the one that the server was started from: restart the server"
 
@@ -72,6 +73,7 @@ class ConnectionHandler(QueueHandler):
 
 def main() -> None:
     """Do as the other end of the socket says."""
+    lower_priority(0)  # only the server's own threads have short slices
     for number in (signal.SIGINT, signal.SIGTERM):  # the server gets them too, and answers all its callers first
         signal.signal(number, signal.SIG_IGN)
     control: Connection[Any, Any] = Connection(int(sys.argv[1]))

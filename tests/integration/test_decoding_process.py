@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from service.engine.protocol import LoadCommand
 from service.errors import EngineError
 from service.models.serving import SERVING_NAME
 from service.runtime.settings import RuntimeSettings
+from service.threads import shorten_slices, slice_ns
 from tests.integration.real_process import (
     CALL_S,
     CHECKOUT,
@@ -176,6 +178,35 @@ def test_there_is_one_process_for_a_version_whatever_the_number_of_decoding_thre
         assert len(server.children()) == 2
         commands = [Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8") for pid in server.children()]
         assert all("service.runtime" in command for command in commands)
+
+
+@pytest.mark.parametrize(("isolation", "niceness"), [("process", None), ("process", 7), ("none", None)])
+def test_threads_that_answer_run_before_those_that_decode(
+    tiny_model: Path, isolation: str, niceness: int | None
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        usual, has_short = pool.submit(lambda: (slice_ns(), shorten_slices())).result()
+    environment = {"DRAGOMAN_RUNTIME__ISOLATION": isolation}
+    if niceness is not None:
+        environment["DRAGOMAN_SCHEDULING__DECODING_NICENESS"] = str(niceness)
+    lower = niceness if niceness is not None else 0 if has_short else 15
+
+    with ready_server(tiny_model, **environment) as server:
+        assert code_name(server.call("A man.")) == "OK"
+        answering, *children = [
+            {(slice_ns(thread), os.getpriority(os.PRIO_PROCESS, thread)) for thread in threads_of(pid)}
+            for pid in (server.pid, *server.children())
+        ]
+
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    decoding = (usual, min(own + lower, 19))
+    assert ({100_000} if has_short else {usual}) <= {slice_ for slice_, _ in answering}
+    assert decoding in (children or [answering])[0]
+    assert all(slice_ == usual for child in children for slice_, _ in child)
+
+
+def threads_of(pid: int) -> list[int]:
+    return [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
 
 
 def test_there_is_none_without_isolation_and_the_answers_are_the_same_to_the_last_bit(tiny_model: Path) -> None:

@@ -1,8 +1,10 @@
 import os
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from service.threads import (
     SwitchInterval,
     lower_priority,
     num_cores,
+    shorten_slices,
+    slice_ns,
     started_pool,
 )
 
@@ -157,3 +161,48 @@ def test_the_lowest_priority_is_not_passed() -> None:
 @has_priorities
 def test_no_steps_change_nothing() -> None:
     assert priority_after(0) == own_priority()
+
+
+def in_new_thread(call: Callable[[], Any]) -> Any:
+    """What a call in a thread of its own returns."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+def has_short_slices() -> bool:
+    return bool(in_new_thread(shorten_slices))
+
+
+def test_short_slices_are_inherited_by_threads_and_end_with_a_lower_priority() -> None:
+    usual = in_new_thread(slice_ns)
+
+    def slices() -> list[int]:
+        niceness = own_priority()
+        assert shorten_slices()
+        assert own_priority() == niceness
+        own = slice_ns(), in_new_thread(slice_ns)
+        lower_priority(0)
+        return [*own, slice_ns()]
+
+    if not has_short_slices():
+        pytest.skip("Linux lets threads have slices of their own from 6.12 on")
+    assert in_new_thread(slices) == [100_000, 100_000, usual]
+    assert in_new_thread(slice_ns) == usual  # of no other thread
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        pytest.param({"platform.machine": lambda: "riscv"}, id="numbers-unknown"),
+        pytest.param({"sys.platform": "darwin"}, id="not-linux"),
+        pytest.param({"ctypes.CDLL": lambda _: SimpleNamespace(syscall=lambda *_: -1)}, id="refused"),
+        pytest.param({"ctypes.CDLL": lambda _: SimpleNamespace(syscall=lambda *_: 0)}, id="accepted-and-ignored"),
+    ],
+)
+def test_where_there_are_no_slices_nothing_changes(system: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = in_new_thread(slice_ns)
+    with monkeypatch.context() as patched:
+        for name, value in system.items():
+            patched.setattr(f"service.threads.{name}", value)
+        assert in_new_thread(shorten_slices) is False
+    assert in_new_thread(slice_ns) == usual

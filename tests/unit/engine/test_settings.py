@@ -23,6 +23,13 @@ def test_a_number_of_threads_that_is_set_holds_on_every_device(device: str) -> N
     assert SchedulingSettings(num_decoding_threads=3).on(device).num_decoding_threads == 3
 
 
+def test_without_short_slices_of_others_decoding_has_a_lower_priority_unless_told() -> None:
+    unset, told = SchedulingSettings(), SchedulingSettings(decoding_niceness=7)
+
+    assert (unset.niceness, unset.beside_short_slices().niceness) == (15, 0)
+    assert (told.niceness, told.beside_short_slices().niceness) == (7, 7)
+
+
 @pytest.mark.parametrize(
     "setting", [{"max_queue_segments": 0}, {"num_decoding_threads": 0}, {"bulk_patience_s": -1}, {"no_such_setting": 1}]
 )
