@@ -16,7 +16,7 @@ from export.importers.originals.original import load_modules, loading
 from service.datatypes import SearchConfig
 
 _MODULES: Final = ("joeynmt.config", "joeynmt.model", "joeynmt.search", "joeynmt.vocabulary")
-_INSTALL: Final = "sacremoses subword-nmt tensorboard importlib-metadata; pip install --no-deps joeynmt"
+_INSTALL: Final = "subword-nmt tensorboard importlib-metadata; pip install --no-deps joeynmt"
 """Of what JoeyNMT asks for (protobuf 3 is not what this project needs) the packages that it cannot be loaded without,
 beside those that are here."""
 

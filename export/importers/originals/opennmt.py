@@ -1,5 +1,6 @@
 """Models of OpenNMT-py, and of eole, which succeeds it, run by these libraries."""
 
+import logging
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,9 @@ _INSTALL_OPENNMT: Final = (
 _INSTALL_EOLE: Final = "pyonmttok torch-optimi; pip install --no-deps eole"
 """Of what both ask for (older versions of PyTorch among it) the packages that they cannot be loaded without, beside
 those that are here."""
+
+_LOG: Final = logging.getLogger(__name__)
+"""Of what eole would print among the claims otherwise."""
 
 
 class _Original:
@@ -133,7 +137,7 @@ class EoleOriginal(_Original):
         rules = {"length_penalty": "none", "ban_unk_token": True, "max_length_ratio": 0}
         with loading("eole", directory):
             config = running.PredictConfig(model_path=[str(directory)], src="", compute_dtype="fp32", **rules)
-            predictor = predicting.build_predictor(config)
+            predictor = predicting.build_predictor(config, logger=_LOG)
         start = predictor.vocabs["decoder_start_token"]
         super().__init__(predictor, predictor.predict_batch, tokenizer, source_model, start=start)
 
