@@ -96,9 +96,9 @@ def read_fairseq(
         weights=FairseqWeights(_named(content, checkpoint, config), checkpoint).translated(config),
         tokenizer=Text(
             model=models[1],
-            source_model=None if models[0] == models[1] else models[0],
+            source_model=models[0],
             pieces=target,
-            source_pieces=None if source == target else source,
+            source_pieces=source,
         ).files(),
     )
 

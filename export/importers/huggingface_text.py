@@ -17,7 +17,7 @@ from service.bundle.manifest import Languages
 Pieces = tuple[str | None, ...]
 """The spelling of each token by its id; None: no text has it."""
 
-_PIECES_NAME, _SOURCE_PIECES_NAME = "pieces.json", "source_pieces.json"
+_PIECES_NAME, _SOURCE_PIECES_NAME, _SOURCE_MODEL_NAME = "pieces.json", "source_pieces.json", "source.spm"
 
 _HARMLESS: Final = (
     *("tokenizer_class", "name_or_path", "special_tokens_map_file", "tokenizer_file", "backend", "is_local"),
@@ -66,10 +66,10 @@ class Text:
     """SentencePiece model of targets, or merges of byte-level BPE."""
     model_name: str = "target.spm"
     source_model: bytes | None = None
-    """That of sources, if it is another."""
+    """That of sources; None: the same."""
     pieces: Pieces
     source_pieces: Pieces | None = None
-    """Those of sources, if their vocabulary is another."""
+    """Those of sources; None: the same."""
     source_prefix: tuple[int, ...] = field(default=())
     target_prefix: tuple[int, ...] = field(default=())
     languages: Languages | None = None
@@ -78,17 +78,17 @@ class Text:
     """None: EOS."""
 
     def files(self) -> TokenizerFiles:
-        """Return the files of the tokenizer."""
+        """Return the files of the tokenizer; what is the same for both sides is one file."""
         contents = {self.model_name: self.model, _PIECES_NAME: _dumped(self.pieces)}
-        if self.source_model is not None:
-            contents["source.spm"] = self.source_model
-        if self.source_pieces is not None:
+        if self.source_model is not None and self.source_model != self.model:
+            contents[_SOURCE_MODEL_NAME] = self.source_model
+        if self.source_pieces is not None and self.source_pieces != self.pieces:
             contents[_SOURCE_PIECES_NAME] = _dumped(self.source_pieces)
         description = TokenizerDescription(
             model=self.model_name,
-            source_model=None if self.source_model is None else "source.spm",
+            source_model=_SOURCE_MODEL_NAME if _SOURCE_MODEL_NAME in contents else None,
             pieces=_PIECES_NAME,
-            source_pieces=None if self.source_pieces is None else _SOURCE_PIECES_NAME,
+            source_pieces=_SOURCE_PIECES_NAME if _SOURCE_PIECES_NAME in contents else None,
             source_prefix=self.source_prefix,
             target_prefix=self.target_prefix,
             languages=self.languages,
@@ -202,9 +202,9 @@ def read_marian(request: TextRequest) -> Text:
     models = [read_plain(directory / f"{side}.spm") for side in ("source", "target")]
     return Text(
         model=models[1],
-        source_model=None if models[0] == models[1] else models[0],
+        source_model=models[0],
         pieces=target,
-        source_pieces=source if is_separate else None,
+        source_pieces=source,
         source_prefix=prefix,
         languages=languages,
     )

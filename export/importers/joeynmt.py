@@ -111,9 +111,9 @@ def read_joeynmt(directory: Path) -> ImportedModel:
         weights=_Weights(weights, checkpoint).translated(config, alphas),
         tokenizer=Text(
             model=models[1],
-            source_model=None if models[0] == models[1] else models[0],
+            source_model=models[0],
             pieces=target,
-            source_pieces=None if source == target else source,
+            source_pieces=source,
         ).files(),
     )
 

@@ -210,9 +210,9 @@ def imported_model(
         weights=network.weights,
         tokenizer=Text(
             model=models[1],
-            source_model=None if models[0] == models[1] else models[0],
+            source_model=models[0],
             pieces=vocabularies.target,
-            source_pieces=None if vocabularies.source == vocabularies.target else vocabularies.source,
+            source_pieces=vocabularies.source,
             source_prefix=source_prefix,
             source_suffix=(),
         ).files(),

@@ -80,9 +80,9 @@ def read_ctranslate2(
         weights=network.weights,
         tokenizer=Text(
             model=models[1],
-            source_model=None if models[0] == models[1] else models[0],
+            source_model=models[0],
             pieces=vocabularies.target,
-            source_pieces=None if vocabularies.source == vocabularies.target else vocabularies.source,
+            source_pieces=vocabularies.source,
             source_prefix=() if languages else (*bos, *tags[0]),
             target_prefix=tags[1],
             languages=languages and with_bos(languages, bos),
