@@ -1,5 +1,6 @@
 """The model in deploy/models, through the server as it comes."""
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,7 +123,7 @@ def test_tags_placeholders_and_addresses_come_back(client: TranslationClient, is
     else:
         target = translate(client, text)[0].text
 
-    assert target.startswith("<b>Hallo</b> {name}, ")
+    assert re.match(r"<b>Hallo</b> \{name\},? ", target)
     assert target.count("https://example.com/x?y=1") == 1
     assert "Nachrichten" in target
 
