@@ -26,8 +26,9 @@ _MAX_POSITIONS: Final = 1024
 _OFFSETS: Final = range(4)
 """Positions at which stored sinusoids may begin."""
 
-_NO_LOGIT: Final = -1e4
-"""Bias of a token that was not in the vocabulary: its probability is zero, and no half is infinite."""
+_NO_LOGIT: Final = -1e3
+"""Bias of a token that was not in the vocabulary: its probability is zero, and log-probabilities of that size are still
+precise enough for `verify`."""
 
 
 class Network:

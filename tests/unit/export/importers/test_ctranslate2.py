@@ -12,6 +12,7 @@ from ctranslate2.specs import attention_spec, common_spec
 from sentencepiece import sentencepiece_model_pb2
 
 from export.errors import ImportFormatError
+from export.graph.verify import LOG_PROB_TOLERANCE
 from export.importers.ctranslate2.directory import read_ctranslate2
 from export.importers.vocabulary_text import Vocabularies
 from tests.ctranslate2_models import save_spec
@@ -288,6 +289,17 @@ def test_stored_sinusoids_are_known_and_halves_of_them_are_kept_as_they_are(tmp_
     assert (found[None].config.positions, found[None].config.sinusoid_layout) == ("sinusoidal", "interleaved")
     assert found["float16"].config.positions == "learned"
     assert found["float16"].config.max_positions == found[None].limits.max_source_tokens == 30
+
+
+def test_a_token_that_was_not_in_the_vocabulary_is_never_chosen_and_its_rounding_is_no_difference(model: Path) -> None:
+    (vocabulary,) = model.glob("*vocabulary*")
+    vocabulary.write_text(vocabulary.read_text(encoding="utf-8").replace("<blank>", "blank"), encoding="utf-8")
+    change(model / "config.json", add_source_eos=True)
+
+    added = read_ctranslate2(model).weights["projection.bias"].min()  # of `<pad>`
+
+    assert np.exp(np.float32(added)) == 0
+    assert np.spacing(np.abs(np.float32(added))) < LOG_PROB_TOLERANCE / 2
 
 
 def test_special_tokens_get_the_same_ids_on_both_sides() -> None:
