@@ -26,7 +26,7 @@ _MAX_POSITIONS: Final = 1024
 _OFFSETS: Final = range(4)
 """Positions at which stored sinusoids may begin."""
 
-_NO_LOGIT: Final = -1e3
+_NO_LOGIT: Final = -500.0
 """Bias of a token that was not in the vocabulary: its probability is zero, and log-probabilities of that size are still
 precise enough for `verify`."""
 
