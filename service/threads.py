@@ -125,14 +125,20 @@ def slice_ns(thread_id: int = 0) -> int:
 
 
 def _set_slice(duration_ns: int) -> bool:
-    """Set the slice of the calling thread, 0: what threads usually have; say whether the system knows the call."""
+    """Set the slice of the calling thread, 0: what threads usually have; say whether the system knows the call.
+
+    A thread with a policy without such slices, as real-time ones are, stays as it is.
+    """
+    policy = os.sched_getscheduler(0)
+    if policy not in (os.SCHED_OTHER, os.SCHED_BATCH):
+        return False
     niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    return _call(0, 0, _ATTRIBUTES.pack(_ATTRIBUTES.size, 0, 0, niceness, 0, duration_ns, 0, 0))
+    return _call(0, 0, _ATTRIBUTES.pack(_ATTRIBUTES.size, policy, 0, niceness, 0, duration_ns, 0, 0))
 
 
 def _call(number: int, *arguments: object) -> bool:
     """Make one of the two calls, and say whether it succeeded."""
-    calls = _SLICE_CALLS.get(platform.machine())
+    calls = _SLICE_CALLS.get(platform.machine()) if sys.maxsize > 1 << 32 else None  # numbers of 64-bit programs
     return calls is not None and ctypes.CDLL(None).syscall(calls[number], *arguments, 0) == 0
 
 

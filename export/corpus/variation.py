@@ -8,7 +8,7 @@ Both kinds of marks are pieces of the vocabulary that no other text uses. What i
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from random import Random
@@ -183,7 +183,7 @@ def _with_placeholders(
 
 def _translated_words(source: str, target: str, translations: Translations) -> list[_Aligned]:
     """Return words that each side has once and that translate each other, and no other word of the pair."""
-    sides = [_by_spelling(text.lower(), _words(text)) for text in (source, target)]
+    sides = [_by_spelling(text, _words(text), str.lower) for text in (source, target)]
     links = [(word, other) for word in sides[0] for other in translations.get(word, ()) if other in sides[1]]
     counts = Counter(chain.from_iterable((("source", word), ("target", other)) for word, other in links))
     return [
@@ -220,10 +220,10 @@ def _protected_copies(source: str, target: str) -> list[_Aligned]:
     ]
 
 
-def _by_spelling(text: str, spans: Iterable[_Range]) -> dict[str, list[_Range]]:
+def _by_spelling(text: str, spans: Iterable[_Range], spelled: Callable[[str], str] = str) -> dict[str, list[_Range]]:
     places: dict[str, list[_Range]] = {}
     for start, end in spans:
-        places.setdefault(text[start:end], []).append((start, end))
+        places.setdefault(spelled(text[start:end]), []).append((start, end))
     return places
 
 

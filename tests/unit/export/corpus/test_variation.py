@@ -86,6 +86,7 @@ _TRANSLATIONS = {
     ("source", "target", "expected"),
     [
         ("The house has a garden.", "Das Haus hat einen Garten.", {"", "house Haus", "garden Garten", "both"}),
+        ("İİİ house", "Das Haus", {"", "house Haus"}),  # two letters each in lower case
         ("a house", "zwei Dinge", {""}),
         ("a house, a house", "ein Haus", {""}),
         ("a house", "ein Haus des Hauses", {""}),
