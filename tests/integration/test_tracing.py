@@ -96,6 +96,9 @@ async def test_a_request_that_fails_says_how_in_its_span(tiny_model: Path, colle
         for fields in ({"source_language": "no tag"}, {"timeout_s": 0.2}):
             with pytest.raises(grpc.aio.AioRpcError):
                 await server.translate("A man rides a bicycle. " * 400, traceparent=SAMPLED, **fields)
+        # the caller's own clock may end the call before the server does, which would end it otherwise once it drains
+        labels = {"method": "Translate", "status": "DEADLINE_EXCEEDED"}
+        await until(lambda: server.sample("mt_requests_total", **labels) == 1)
 
     refused, late = [span for span in collector.spans if span.name == "Translate"]
     told = attributes(refused)
