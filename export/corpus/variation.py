@@ -161,14 +161,14 @@ def _with_placeholders(
     source: str, target: str, config: VariationConfig, random: Random, translations: Translations
 ) -> tuple[str, str]:
     chosen: list[_Aligned] = []
+    protected = _protected_copies(source, target)
     if config.placeholders:
-        protected = _protected_copies(source, target)
         chosen = protected if random.random() < _PROTECTED_SHARE else []
         if random.random() < config.placeholders:
             words = [span for span in _copied_words(source, target) if not _overlaps(span, protected)]
             chosen = chosen + [span for span in words if random.random() < _CHOSEN_SHARE]
     if random.random() < config.placeholder_words:
-        hidden = [*chosen, *_protected_copies(source, target)]
+        hidden = [*chosen, *protected]
         words = [span for span in _translated_words(source, target, translations) if not _overlaps(span, hidden)]
         chosen = chosen + random.sample(words, min(len(words), random.randint(1, _MAX_WORDS)))
     chosen = sorted(chosen)[: len(PLACEHOLDERS)]

@@ -1,6 +1,7 @@
 """Models of OpenNMT-py, and of eole, which succeeds it, run by these libraries."""
 
 import logging
+from abc import ABC, abstractmethod
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ _LOG: Final = logging.getLogger(__name__)
 """Of what eole would print among the claims otherwise."""
 
 
-class _Original:
+class _Original(ABC):
     """What both libraries do alike, in float32 on the CPU.
 
     Their vocabularies say which pieces they know; texts are split by the SentencePiece model alone. They have no length
@@ -90,9 +91,9 @@ class _Original:
         rows = [self._rows[token_id] for token_id in source_ids]
         return torch.tensor([rows]), torch.tensor([len(rows)])
 
+    @abstractmethod
     def _log_probs(self, source: Tensor, target: Tensor, length: Tensor) -> Tensor:
         """Return log-probabilities [T, V] of all tokens of a target [1, 1 + T] but the first."""
-        raise NotImplementedError
 
 
 class OpenNmtOriginal(_Original):
