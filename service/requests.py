@@ -212,6 +212,9 @@ class TranslationRequest:
     pivot_languages: tuple[str, ...] = ()
     """Languages that may be translated through, in this order, if no model translates directly."""
 
+    unchanged_texts: frozenset[int] = frozenset()
+    """Indices of texts without letters, which are returned as they are if the source language is detected."""
+
 
 @dataclass(slots=True, kw_only=True)
 class AccessRecord:

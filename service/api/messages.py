@@ -225,7 +225,7 @@ def to_translate_response(result: datatypes.TranslationResult, *, request_id: st
         num_source_tokens=result.num_source_tokens,
         num_target_tokens=result.num_target_tokens,
         request_id=request_id,
-        detected_language=_to_detected(result.detected_language) if result.detected_language else None,
+        detected_language=to_detected_language(result.detected_language) if result.detected_language else None,
         pivot=_to_pivot(result.pivot) if result.pivot else None,
     )
 
@@ -247,7 +247,7 @@ def to_translated_sentence(
         model_version=sentence.model_version,
         timings=_to_timings(sentence.timings),
         request_id=request_id,
-        detected_language=_to_detected(sentence.detected_language) if sentence.detected_language else None,
+        detected_language=to_detected_language(sentence.detected_language) if sentence.detected_language else None,
     )
 
 
@@ -268,13 +268,14 @@ def to_detect_language_response(
     """Return the languages of texts as the caller gets them."""
     return pb.DetectLanguageResponse(
         detections=[
-            pb.LanguageDetection(languages=[_to_detected(language) for language in languages])
+            pb.LanguageDetection(languages=[to_detected_language(language) for language in languages])
             for languages in detections
         ]
     )
 
 
-def _to_detected(detected: datatypes.DetectedLanguage) -> pb.DetectedLanguage:
+def to_detected_language(detected: datatypes.DetectedLanguage) -> pb.DetectedLanguage:
+    """Return a language as the caller gets it."""
     return pb.DetectedLanguage(language=detected.language, confidence=detected.confidence, is_served=detected.is_served)
 
 

@@ -74,6 +74,16 @@ class TranslationServicer(pb_grpc.TranslationServiceServicer):
         detected = await self._translator.detect_languages(texts, context, target_language=target_language)
         return messages.to_detect_language_response(detected)
 
+    async def source_languages(self, request: pb.TranslateRequest, call: Call) -> list[pb.DetectedLanguage | None]:
+        """Return the language of each text of a request without a source language; None for a text without letters.
+
+        Not a method of the service; for the APIs of other services. A language that is not served is the target's.
+        """
+        deadline_s = self._clock() + self._settings.allowed_s(call.time_remaining())
+        wanted = messages.from_translate_request(request)
+        found = await self._translator.source_languages(wanted, _context(request, call, deadline_s=deadline_s))
+        return [messages.to_detected_language(one) if one else None for one in found]
+
     async def _translated(self, request: pb.TranslateRequest, call: Call, *, deadline_s: float) -> pb.TranslateResponse:
         wanted = messages.from_translate_request(request)
         result = await self._translator.translate(wanted, _context(request, call, deadline_s=deadline_s))

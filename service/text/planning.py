@@ -169,6 +169,8 @@ class TextPlanner:
 
     def _sentences(self, text: str, text_index: int, field: str) -> Iterator[list[TextPart]]:
         """Yield the parts of each sentence in which the tokenizer sees anything; `field` names the text in errors."""
+        if text_index in self._request.unchanged_texts:
+            return
         num_segments = num_sentences = 0
         for sentences in self._encoded_sentences(text, field):
             group: list[TextPart] = []

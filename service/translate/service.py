@@ -24,14 +24,20 @@ from service.datatypes import (
     TranslationWarning,
 )
 from service.errors import GlossaryNotFoundError, InvalidFieldError, RetryableError, UnsupportedFieldError
-from service.requests import RequestContext, TranslationRequest
+from service.requests import RequestContext, TextFormat, TranslationRequest
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import trace_segments
 from service.text.documents import TextPlan, TranslatedDocument
 from service.text.pipeline import TextPipeline
 from service.text.planning import TextModel
 from service.text.protection import TermMatcher
-from service.translate.detection import LanguageDetector, chosen_language
+from service.translate.detection import (
+    Candidates,
+    LanguageDetector,
+    common_language,
+    reported,
+    source_languages,
+)
 from service.translate.document_window import DocumentWindow, Futures, ended, results_of, segment_cost
 from service.translate.options import (
     TextBudget,
@@ -198,8 +204,7 @@ class Translator:
         context.access_record.add_texts(request.texts)
         detected = None
         if not request.source_language:
-            detected = await self._detected_source(request, context)
-            request = replace(request, source_language=detected.language)
+            request, detected = await self._with_source(request, context)
         route = routed(self._models, request) if request.pivot_languages else None
         result = await (self._translated_through(route, context) if route else self._translated(request, context))
         if detected:
@@ -263,8 +268,7 @@ class Translator:
         context.access_record.add_texts(request.texts)
         detected = None
         if not request.source_language:
-            detected = await self._detected_source(request, context)
-            request = replace(request, source_language=detected.language)
+            request, detected = await self._with_source(request, context, is_document=True)
         budget = TextBudget(request.options, self._limits, is_document=True)
         run = partial(self._threads.run, context.caller, cancel=budget.cancel)
         model, pipeline = self._prepare(request, context, budget, is_document=True)
@@ -305,13 +309,13 @@ class Translator:
     async def detect_languages(
         self, texts: Sequence[str], context: RequestContext, *, model: str = "", target_language: str = ""
     ) -> list[tuple[DetectedLanguage, ...]]:
-        """Return for each text what it may be in, the likeliest first; empty if there is nothing to go by.
+        """Return the languages that each text may be in, the likeliest first; none for a text without letters.
 
         Args:
-            texts: of each the beginning is looked at.
-            context: of the call.
+            texts: only the beginning of each is ranked.
+            context: context of the call.
             model: as in a request; empty: any.
-            target_language: into which the languages must be translated to compete; empty: any.
+            target_language: languages that are translated into this language count as served; empty: into any.
 
         Raises:
             UnsupportedFieldError: if what detects languages is not installed.
@@ -319,26 +323,56 @@ class Translator:
         """
         if not self._detector.is_available:
             raise UnsupportedFieldError("DetectLanguage", f"is not implemented by this server: {_NOT_INSTALLED}")
-        return await self._detect(texts, self._models.source_languages(model, target_language), context)
+        served = self._models.source_languages(model, target_language)
+        return list(map(reported, await self._detect(texts, served, context)))
+
+    async def source_languages(
+        self, request: TranslationRequest, context: RequestContext, *, is_document: bool = False
+    ) -> list[DetectedLanguage | None]:
+        """Return the language of each text of a request without a source language; None for a text without letters.
+
+        A text may be in the target language although that is not served.
+
+        Raises:
+            InvalidFieldError: if the request is invalid, or the language of a text is ambiguous or not served.
+            RequestError: if there is no such model, or nothing is translated into the target language.
+        """
+        candidates, served = await self._candidates(request, context, is_document=is_document)
+        return source_languages(candidates, served, target_language=request.target_language)
 
     async def _detect(
-        self, texts: Sequence[str], served: Collection[str], context: RequestContext
-    ) -> list[tuple[DetectedLanguage, ...]]:
+        self, texts: Sequence[str], served: Collection[str], context: RequestContext, *, is_markup: bool = False
+    ) -> list[Candidates]:
         is_left = threading.Event()
 
-        def detect() -> list[tuple[DetectedLanguage, ...]]:
-            return [self._detector.detect(text, served) for text in texts if not is_left.is_set()]
+        def detect() -> list[Candidates]:
+            return [self._detector.detect(text, served, is_markup=is_markup) for text in texts if not is_left.is_set()]
 
         return await self._threads.run(context.caller, detect, cancel=is_left.set)
 
-    async def _detected_source(self, request: TranslationRequest, context: RequestContext) -> DetectedLanguage:
-        """Return the language of all texts of a request that names none; InvalidFieldError if it cannot be told."""
+    async def _candidates(
+        self, request: TranslationRequest, context: RequestContext, *, is_document: bool
+    ) -> tuple[list[Candidates], Collection[str]]:
+        """Return the languages that each text may be in, and those that are served."""
+        check_request(request, self._limits, self._defaults, draw_seed=self._draw_seed, is_document=is_document)
         if not self._detector.is_available:
             raise InvalidFieldError("source_language", f"absent, and {_NOT_INSTALLED}", "given")
+        served = sources(self._models, request)
+        is_markup = request.options.format is not TextFormat.PLAIN
         began_s = self._clock()
-        (candidates,) = await self._detect(["\n".join(request.texts)], sources(self._models, request), context)
+        candidates = await self._detect(request.texts, served, context, is_markup=is_markup)
         context.trace.add("text.detect", began_s=began_s, ended_s=self._clock())
-        return chosen_language(candidates)
+        return candidates, served
+
+    async def _with_source(
+        self, request: TranslationRequest, context: RequestContext, *, is_document: bool = False
+    ) -> tuple[TranslationRequest, DetectedLanguage]:
+        """Return a request with the language of its texts, which must be the same, and that language."""
+        candidates, served = await self._candidates(request, context, is_document=is_document)
+        languages = source_languages(candidates, served)
+        detected = common_language(languages) or DetectedLanguage(language=min(served), confidence=0.0)
+        unchanged = frozenset(index for index, language in enumerate(languages) if language is None)
+        return replace(request, source_language=detected.language, unchanged_texts=unchanged), detected
 
     def _prepare(
         self, request: TranslationRequest, context: RequestContext, budget: TextBudget, *, is_document: bool = False

@@ -22,7 +22,6 @@ from service.api.rest.translation import MODEL_SERVICE, TRANSLATION_SERVICE, Htt
 from service.api.servicer import TranslationServicer, ended_after
 from service.errors import InvalidFieldError
 from service.requests import MAX_TEXTS
-from service.translate.detection import MIN_CONFIDENCE
 
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
 _MAX_OTHER_FIELDS = 64  # of a form, beside texts
@@ -37,7 +36,7 @@ class Translated:
 
     translation: pb.Translation
     model: str
-    """`name/version` that answered."""
+    """`name/version` that answered; empty if the text was in the target language."""
 
     detected: pb.DetectedLanguage | None
     """The language that the text was taken to be in; None if the request named it."""
@@ -53,34 +52,35 @@ async def translate_each(
 ) -> list[Translated]:
     """Translate the texts of a request, each from its own language if the request names none.
 
-    A text whose language cannot be told is taken to be in that of most others; if none can, the error tells why.
+    A text without letters, or in the target language if that is not served, is returned unchanged.
     """
-    if request.source_language or len(request.texts) < 2:
+    if request.source_language:
         return _each(await translation.Translate(request, call))
-    asked = pb.DetectLanguageRequest(texts=request.texts, target_language=request.target_language)
-    found = [_told(one) for one in (await translation.DetectLanguage(asked, call)).detections]
-    told = Counter(one.language for one in found if one)
-    if not told:
-        return _each(await translation.Translate(request, call))
-    ((commonest, _), *_) = told.most_common(1)
+    found = await translation.source_languages(request, call)
+    counts = Counter(one.language for one in found if one)
+    commonest = pb.DetectedLanguage(language=counts.most_common(1)[0][0], is_served=True) if counts else None
+    indices_of: dict[str, list[int]] = {}
+    for index, one in enumerate(found):
+        indices_of.setdefault(one.language if one else "", []).append(index)
     translated: dict[int, Translated] = {}
-    for language in told:
-        indices = [index for index, one in enumerate(found) if (one.language if one else commonest) == language]
-        part = pb.TranslateRequest()
-        part.CopyFrom(request)
-        part.source_language = language
-        part.texts[:] = [request.texts[index] for index in indices]
-        for index, one in zip(indices, _each(await translation.Translate(part, call)), strict=True):
-            detected = found[index] or pb.DetectedLanguage(language=language, is_served=True)
-            translated[index] = replace(one, detected=detected)
+    for language, indices in indices_of.items():
+        texts = [request.texts[index] for index in indices]
+        first = found[indices[0]]
+        if first and not first.is_served:
+            parts = [Translated(_unchanged(text), "", None) for text in texts]
+        else:
+            part = pb.TranslateRequest()
+            part.CopyFrom(request)
+            part.source_language = language  # empty for texts without letters, which are returned unchanged
+            part.texts[:] = texts
+            parts = _each(await translation.Translate(part, call))
+        for index, one in zip(indices, parts, strict=True):
+            translated[index] = replace(one, detected=found[index] or commonest or one.detected)
     return [translated[index] for index in range(len(found))]
 
 
-def _told(detection: pb.LanguageDetection) -> pb.DetectedLanguage | None:
-    """Return the language that a text is in; None if it cannot be told."""
-    likeliest = next(iter(detection.languages), None)
-    is_sure = likeliest is not None and likeliest.is_served and likeliest.confidence >= MIN_CONFIDENCE
-    return likeliest if is_sure else None
+def _unchanged(text: str) -> pb.Translation:
+    return pb.Translation(hypotheses=[pb.Hypothesis(text=text)])
 
 
 def _each(response: pb.TranslateResponse) -> list[Translated]:
