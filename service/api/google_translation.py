@@ -178,7 +178,7 @@ def _translations(request: Any, translated: Sequence[Translated]) -> list[Any]:
     return [
         make(
             translated_text=one.text,
-            model=f"{place}/models/{one.model}",
+            model=f"{place}/models/{one.model}" if one.model else "",
             detected_language_code=one.detected.language if one.detected else "",
         )
         for one in translated

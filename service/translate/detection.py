@@ -220,10 +220,10 @@ def _source_language(
         if same and same.confidence * _SERVED_WEIGHT >= first.confidence:
             first = same
         elif first.is_served and 2 * first.confidence < sum(each.confidence for each in candidates if each.is_served):
-            raise _refusal(index, candidates, "the name of one: none is likelier than the other served ones together")
+            raise _refusal(index, candidates, "given: no served language is likelier than the others together")
     if first.is_served or (target_language and is_same_language(first.language, target_language)):
         return first
-    raise _refusal(index, candidates, f"the name of one, with texts in it: {_listed(served)}")
+    raise _refusal(index, candidates, f"given, with texts in one of: {_listed(served)}")
 
 
 def _refusal(index: int, candidates: Candidates, limit: str) -> InvalidFieldError:

@@ -23,6 +23,7 @@ Result = TypeVar("Result")
 KEY = new_key()
 V3 = {"api-version": "3.0", "from": "en", "to": "de"}
 TEXTS = ["A man rides a bicycle.", "Two children play."]
+GERMAN = "Das ist ein schöner Tag."
 DE = TranslationTarget(language="de")
 
 
@@ -89,7 +90,7 @@ async def test_languages_are_listed(server: RunningServer) -> None:
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        (lambda c: c.translate(["7"], to_language=["de"]), "400035"),
+        (lambda c: c.translate(["A man rides.", "Bonjour tout le monde"], to_language=["de"]), "400035"),
         (lambda c: c.translate(TEXTS, to_language=["ja"], from_language="en"), "400036"),
         (lambda c: c.translate(TEXTS, to_language=["de"], from_language="fr"), "400035"),
         (lambda c: c.translate(TEXTS, to_language=[], from_language="en"), "to: is absent"),
@@ -180,14 +181,15 @@ async def test_what_version_3_cannot_be_is_refused(server: RunningServer, change
 
 
 async def test_languages_are_detected(server: RunningServer) -> None:
-    answered = await asked(server, lambda client: client.translate([*TEXTS, "7"], to_language=["de"]))
+    answered = await asked(server, lambda client: client.translate([*TEXTS, "7", GERMAN], to_language=["de"]))
     async with http_of(server) as http:
         texts = [{"Text": TEXTS[0]}, {"Text": "7"}]
         detected = (await http.post("/detect", params={"api-version": "3.0"}, json=texts)).json()
         wrong = await http.post("/detect", params={"api-version": "3.0"}, json=[{"Text": 7}])
 
     languages = [one.detected_language for one in answered]
-    assert [one.language if one else "" for one in languages] == ["en"] * 3
+    assert [one.language if one else "" for one in languages] == ["en", "en", "en", "de"]
+    assert [one.translations[0].text for one in answered[2:]] == ["7", GERMAN]
     assert [(one["language"], one["isTranslationSupported"]) for one in detected] == [("en", True), ("und", False)]
     assert wrong.status_code == 400
 

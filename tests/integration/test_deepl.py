@@ -87,13 +87,17 @@ async def test_options_are_those_of_the_contract(
 
 
 async def test_languages_are_detected(server: RunningServer) -> None:
-    texts = ["A man rides a bicycle.", "7", "Two children play in the garden."]
+    texts = ["A man rides a bicycle.", "7 🙂", "Two children play in the garden.", "Das ist ein schöner Tag.", "Hotel"]
 
     results = await asked(server, lambda client: client.translate_text(texts, target_lang="DE"))
+    alone = await asked(server, lambda client: client.translate_text([" "], target_lang="DE"))
 
     assert isinstance(results, list)
-    assert [one.text for one in results] == await translated(server, *texts)
-    assert [one.detected_source_lang for one in results] == ["EN"] * 3
+    assert isinstance(alone, list)
+    first, second, fifth = await translated(server, texts[0], texts[2], texts[4])
+    assert [one.text for one in results] == [first, texts[1], second, texts[3], fifth]
+    assert [one.detected_source_lang for one in results] == ["EN", "EN", "EN", "DE", "EN"]
+    assert [(one.text, one.detected_source_lang) for one in alone] == [(" ", "EN")]
 
 
 @pytest.mark.parametrize("kind", ["xml", "html"])
@@ -184,7 +188,11 @@ async def test_languages_usage_and_glossaries_are_listed(server: RunningServer) 
 @pytest.mark.parametrize(
     ("ask", "error", "said"),
     [
-        (lambda c: c.translate_text("7", target_lang="DE"), deepl.DeepLException, "source_lang: is absent"),
+        (
+            lambda c: c.translate_text(["A man rides.", "Bonjour tout le monde"], target_lang="DE"),
+            deepl.DeepLException,
+            "source_lang: is absent, and the language of text 1 seems to be fr",
+        ),
         (lambda c: c.translate_text("A.", source_lang="EN", target_lang="JA"), deepl.DeepLException, "target_lang"),
         (lambda c: c.get_glossary("none"), deepl.GlossaryNotFoundException, "available: both, it"),
         (lambda c: c.create_glossary("a", "EN", "DE", {"a": "b"}), deepl.DeepLException, "files of the server"),
@@ -209,7 +217,7 @@ async def test_what_cannot_be_is_an_error_of_the_client(
         {"text": ["\ud800"]},
         {"source_lang": "XX"},
         {"source_lang": None, "glossary_id": "it"},
-        {"source_lang": None, "text": ["7"]},
+        {"source_lang": None, "text": ["Привет"]},
         {"target_lang": 7},
         {"formality": "more"},
         {"formality": {}},

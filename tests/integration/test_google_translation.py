@@ -65,16 +65,18 @@ async def test_texts_are_translated(server: RunningServer, mime_type: str, text_
 
 
 async def test_languages_are_detected(server: RunningServer) -> None:
-    request = {**ASKED, "contents": [*TEXTS, "7"], "source_language_code": ""}
+    request = {**ASKED, "contents": [*TEXTS, "7", "Das ist ein schöner Tag."], "source_language_code": ""}
 
     def ask(client: google.TranslationServiceClient) -> list[str]:
         detected = [client.detect_language(parent=PARENT, content=text).languages[0] for text in (TEXTS[0], "7")]
         response = client.translate_text(request=request)
+        assert [one.translated_text for one in response.translations[2:]] == request["contents"][2:]
+        assert [bool(one.model) for one in response.translations] == [True, True, True, False]
         return [one.language_code for one in (*detected,)] + [
             one.detected_language_code for one in response.translations
         ]
 
-    assert await asked(server, ask) == ["en", "und", "en", "en", "en"]
+    assert await asked(server, ask) == ["en", "und", "en", "en", "en", "de"]
 
 
 @pytest.mark.parametrize("model", ["general/nmt", "tiny", "tiny/1"])
@@ -120,9 +122,9 @@ async def test_languages_and_glossaries_are_listed(server: RunningServer) -> Non
         ({"mime_type": "text/rtf"}, exceptions.InvalidArgument, "mime_type: "),
         ({"target_language_code": "ja"}, exceptions.NotFound, "target_language_code: "),
         (
-            {"source_language_code": "", "contents": ["7"]},
+            {"source_language_code": "", "contents": ["A man rides.", "Bonjour tout le monde"]},
             exceptions.InvalidArgument,
-            "source_language_code: is absent",
+            "source_language_code: is absent, and the language of text 1 seems to be fr",
         ),
         (
             {"source_language_code": "", "glossary_config": {"glossary": f"{PARENT}/glossaries/it"}},

@@ -14,6 +14,7 @@ from tests.integration.running_server import refusal, running_server
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 
 ENGLISH, GERMAN = SENTENCES[2], SENTENCES[6]
+FRENCH = "Le train pour la côte part à sept heures."
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ async def test_a_request_without_a_source_language_is_answered_with_the_one_dete
     assert [each.detected_language.language for each in sentences] == ["en"]
     for refused in (unserved, named):
         assert (refused.code, refused.fields) == (grpc.StatusCode.INVALID_ARGUMENT.name, ["source_language"])
-        assert "de (1.00, not served)" in refused.message
+        assert "text 0 seems to be de (1.00, not served)" in refused.message
 
 
 async def test_the_languages_of_texts_are_told_over_grpc_and_http(models: Path) -> None:
@@ -70,6 +71,29 @@ async def test_the_languages_of_texts_are_told_over_grpc_and_http(models: Path) 
     assert not into_french.detections[0].languages[0].is_served
     assert [one.fields for one in refused] == [["texts"], ["texts[0]"], ["target_language"]]
     assert told["detections"][0]["languages"][0]["language"] == "de"
+
+
+async def test_texts_without_letters_are_returned_unchanged_and_foreign_texts_named(models: Path) -> None:
+    async with running_server(models) as server:
+        unchanged = await server.translate("7", ENGLISH, " 🙂", source_language="", model="en-de")
+        blank = await server.translate("", source_language="", model="en-de")
+        foreign = await refusal(server.translate(ENGLISH, "7", "Привет", source_language="", model="en-de"))
+        mixed = await refusal(server.translate(ENGLISH, FRENCH, source_language=""))
+        async with httpx.AsyncClient(trust_env=False) as client:
+            url = f"http://127.0.0.1:{server.ports.http_port}/v1/translate"
+            over_http = await client.post(
+                url, json={"texts": ["Merci beaucoup"], "model": "en-de"} | {"targetLanguage": "de"}
+            )
+
+    assert [one.hypotheses[0].text for one in unchanged.translations][::2] == ["7", " 🙂"]
+    assert unchanged.detected_language.language == "en"
+    assert [one.text for one in blank.translations[0].hypotheses] == [""]
+    assert (blank.detected_language.language, blank.detected_language.confidence) == ("en", 0)
+    assert [foreign.fields, mixed.fields] == [["source_language"]] * 2
+    assert "text 2 seems to be" in foreign.message
+    assert foreign.message.endswith("texts in one of: en")
+    assert "text 0 seems to be in en, text 1 in fr" in mixed.message
+    assert (over_http.status_code, "fr (" in over_http.json()["detail"]) == (400, True)
 
 
 async def test_the_client_detects(models: Path) -> None:

@@ -73,16 +73,18 @@ async def test_languages_are_listed_with_their_targets(http: httpx.AsyncClient) 
 @pytest.mark.parametrize("way", ["json", "data"])
 async def test_languages_are_detected(http: httpx.AsyncClient, way: str) -> None:
     found = (await http.post("/detect", **{way: {"q": "A man rides a bicycle."}})).json()  # type: ignore[arg-type]
-    texts = ["A man rides a bicycle.", "Two children play in the garden.", "7"]
+    texts = ["A man rides a bicycle.", "Two children play in the garden.", "7", "Das ist ein schöner Tag."]
     one = (await http.post("/translate", json={**ASKED, "source": "auto"})).json()
     several = (await http.post("/translate", json={**ASKED, "q": texts, "source": "auto"})).json()
-    unknown = await http.post("/translate", json={**ASKED, "q": ["7", "8"], "source": "auto"})
+    blank = (await http.post("/translate", json={**ASKED, "q": [" ", "8"], "source": "auto"})).json()
+    foreign = await http.post("/translate", json={**ASKED, "q": [texts[0], "Merci beaucoup"], "source": "auto"})
 
     assert found[0]["language"] == one["detectedLanguage"]["language"] == "en"
-    assert 60 <= found[0]["confidence"] <= 100
-    assert [each["language"] for each in several["detectedLanguage"]] == ["en", "en", "en"]
-    assert len(several["translatedText"]) == 3
-    assert (unknown.status_code, "no language" in unknown.json()["error"]) == (400, True)
+    assert 50 <= found[0]["confidence"] < 100
+    assert [each["language"] for each in several["detectedLanguage"]] == ["en", "en", "en", "de"]
+    assert several["translatedText"][2:] == texts[2:]
+    assert blank["translatedText"] == [" ", "8"]
+    assert (foreign.status_code, "text 1 seems to be fr" in foreign.json()["error"]) == (400, True)
     assert (await http.post("/detect", json={"q": 7})).status_code == 400
 
 

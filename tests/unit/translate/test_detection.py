@@ -139,7 +139,9 @@ def test_confidence_is_the_share_of_all_languages_and_served_and_rare_languages_
 
 
 def test_unlikely_unserved_languages_are_reported_only_if_no_served_language_is_possible() -> None:
-    detector = _detector(nl=0.06, **dict.fromkeys("fr es it pt sv da no fi pl cs".split(), 0.05), en=0.01)
+    detector = _detector(
+        nl=0.06, **dict.fromkeys(["fr", "es", "it", "pt", "sv", "da", "no", "fi", "pl", "cs"], 0.05), en=0.01
+    )
     candidates = detector.detect("abc", {"en"})
 
     assert candidates[0].language == "nl"

@@ -1,0 +1,44 @@
+"""Phrases in many languages, and what a detector makes of them."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from service.errors import InvalidFieldError
+from service.translate.detection import Candidates, source_languages
+
+_PATH = Path(__file__).parent / "data" / "detection_phrases.tsv"
+_NON_LATIN = {"ar", "bg", "el", "fa", "he", "hi", "hy", "ja", "ka", "ko", "ru", "sr", "th", "uk", "zh"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phrase:
+    """A phrase of 2 to 8 words."""
+
+    language: str
+    split: str
+    """`tune` or `held_out`."""
+
+    text: str
+
+    @property
+    def is_latin(self) -> bool:
+        """Whether it is written in Latin letters."""
+        return self.language not in _NON_LATIN
+
+
+@cache
+def phrases() -> tuple[Phrase, ...]:
+    """Return all phrases."""
+    rows = (line.split("\t") for line in _PATH.read_text("utf-8").splitlines())
+    return tuple(Phrase(language=language, split=split, text=text) for language, split, text in rows)
+
+
+def accepted_language(candidates: Candidates, served: Collection[str]) -> str | None:
+    """Return the language that a text alone is translated from; None if it is refused."""
+    try:
+        (language,) = source_languages([candidates], served)
+    except InvalidFieldError:
+        return None
+    return language.language if language else None
