@@ -94,7 +94,7 @@ class TranslationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DetectLanguage(self, request, context):
-        """Tells which language each of some texts is in. UNIMPLEMENTED if the server has nothing to detect languages with.
+        """Detects the language of each text. UNIMPLEMENTED if language detection is not installed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
