@@ -20,7 +20,7 @@ from service.api.callers import peer_name
 from service.api.rest.problems import plain_problem
 from service.api.settings import HttpSettings
 
-READ_BYTES = 8 * 1024
+READ_BYTES = 4 * 1024
 """Bytes that one connection reads and parses before other connections have their turn."""
 
 _MAX_HEAD_BYTES = 16 * 1024
