@@ -25,7 +25,7 @@ READ_BYTES = 4 * 1024
 
 _MAX_HEAD_BYTES = 16 * 1024
 _MAX_HEADERS = 100
-_MAX_FRAMING_BYTES = 64 * 1024  # chunk sizes, chunk extensions and trailers, beyond one byte for each byte of the body
+_MAX_FRAMING_BYTES = 16 * 1024  # chunk sizes, chunk extensions and trailers, beyond a quarter of the content
 _MAX_WAITING_REQUESTS = 16  # pipelined requests that wait while the connection still reads
 _LINGER_S = 1.0
 _MAX_DISCARDED_BYTES = 64 * 1024
@@ -67,6 +67,8 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self.is_opening = False
         """Whether the event loop has the socket."""
         self.is_ended = False
+        self.client_left = asyncio.Event()
+        """Set once nobody reads the answer under way."""
         self.write_timeout_s = settings.request_timeout_s
         """Longest time in which the client reads nothing of the answer under way."""
         self._settings = settings
@@ -121,8 +123,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
                 timer.cancel()
         super().connection_lost(exc)  # which ends the newest request only
         self.pipeline.clear()
-        if self._running:
-            _disconnect(self._running)
+        self._disconnect()
         self._unset_keepalive_if_required()
         self._forget(self)
 
@@ -198,7 +199,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Give the application a part of the body."""
-        self._framing_bytes -= 2 * len(body)
+        self._framing_bytes -= len(body) * 5 // 4
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -208,6 +209,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         self._has_head = False
         self._framing_bytes = 0
         super().on_message_complete()
+        self.flow.resume_reading()  # or the end of the connection would not be seen while the application works
 
     def _parse(self, data: memoryview) -> None:
         while True:
@@ -247,8 +249,8 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
             )
         if self._has_head and self._framing_bytes > _MAX_FRAMING_BYTES:
             raise _RefusedError(
-                f"chunk sizes, chunk extensions and trailers exceed the content by more than {_MAX_FRAMING_BYTES} "
-                "bytes; send larger chunks"
+                f"chunk sizes, chunk extensions and trailers exceed a quarter of the content by more than "
+                f"{_MAX_FRAMING_BYTES} bytes; send larger chunks"
             )
 
     # Requests
@@ -286,6 +288,13 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         if self._refusal and not self.is_answering and not self.transport.is_closing():
             self._send_refusal(*self._refusal)
 
+    def _disconnect(self) -> None:
+        """Let the application see that the client of the request under way has gone."""
+        self.client_left.set()
+        if self._running:
+            self._running.disconnected = not self._running.response_complete
+            self._running.message_event.set()
+
     def _refuse(self, error: "_RefusedError") -> None:
         """Answer with an error and close, after the answers to earlier requests."""
         self._refusal = (error.status, str(error))
@@ -296,7 +305,7 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
                 self.end()
                 return
             else:
-                _disconnect(self.cycle)
+                self._disconnect()
         if not self.is_answering:
             self._send_refusal(*self._refusal)
 
@@ -362,13 +371,6 @@ class _RefusedError(Exception):
     def __init__(self, detail: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(detail)
         self.status = status
-
-
-def _disconnect(cycle: RequestResponseCycle) -> None:
-    """Let the application of a request see that its client has gone."""
-    if not cycle.response_complete:
-        cycle.disconnected = True
-    cycle.message_event.set()
 
 
 @lru_cache(maxsize=2)

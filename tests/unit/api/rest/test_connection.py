@@ -16,8 +16,9 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from service.api.rest.connection import READ_BYTES, Connection
+from service.api.rest.context import Endpoint, HttpContext
 from service.api.rest.server import HttpServer
-from service.api.settings import HttpSettings
+from service.api.settings import GrpcSettings, HttpSettings
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles
 from tests.http_in_thread import http_server
@@ -261,8 +262,8 @@ async def test_trailers_are_no_headers() -> None:
     assert app.scopes[0]["headers"] == [(b"host", b"a"), (b"transfer-encoding", b"chunked")]
 
 
-async def test_chunks_of_a_few_bytes_are_taken_wherever_they_are_split() -> None:
-    body = b"".join(b"7\r\n%07d\r\n" % number for number in range(30_000)) + b"0\r\n\r\n"
+async def test_chunks_of_a_line_each_are_taken_wherever_they_are_split() -> None:
+    body = b"".join(b"1e\r\n%030d\r\n" % number for number in range(7_000)) + b"0\r\n\r\n"
     app = Recorder()
 
     sent = await Wire(app).send(CHUNKED + body)
@@ -321,6 +322,48 @@ async def test_all_requests_of_a_client_that_leaves_are_given_up(num_requests: i
 
     assert (app.num_begun, app.num_left) == (1, 1)
     assert not wire.transport.sent
+
+
+PART = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+
+
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize("request_bytes", [PART, PART + b" " * 99], ids=["part", "whole"])
+async def test_the_work_for_a_client_that_leaves_is_cancelled(request_bytes: bytes, reads: bool) -> None:
+    outcomes = []
+
+    async def answer(context: HttpContext) -> None:
+        try:
+            if reads:
+                await context.read()
+            await asyncio.Event().wait()
+        finally:
+            outcomes.append(context.is_left)
+
+    wire = Wire(Endpoint(answer, GrpcSettings()))
+    await wire.send(request_bytes)
+    assert outcomes == []
+
+    wire.connection.connection_lost(None)
+    await wire.settle()
+
+    assert outcomes == [True]
+
+
+async def test_the_end_of_a_connection_is_seen_while_a_large_request_is_answered() -> None:
+    async def answer(context: HttpContext) -> None:
+        await context.read()
+        await asyncio.Event().wait()
+
+    num_reads = 100
+    length = b"Content-Length: %d\r\n\r\n" % (num_reads * READ_BYTES)
+    wire = Wire(Endpoint(answer, GrpcSettings()))
+    await wire.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n" + length)
+    for _ in range(num_reads):  # the application has no turn in between
+        wire.connection.buffer_updated(READ_BYTES)
+    await wire.settle()
+
+    assert not wire.transport.is_paused
 
 
 async def test_a_body_is_not_read_before_the_application_asks_for_it() -> None:
