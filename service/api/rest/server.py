@@ -117,8 +117,6 @@ class HttpServer:
         if not self._make_room(peer_name(peer)):
             accepted.close()
             return
-        # asyncio sets this only on sockets whose protocol number is IPPROTO_TCP; accepted sockets have 0.
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(
             self._config,
             self._state,
@@ -139,6 +137,8 @@ class HttpServer:
         tls = self._tls() if self._tls else None
         handshake_s = self._settings.request_timeout_s if tls else None
         try:
+            # asyncio sets this only on sockets whose protocol number is IPPROTO_TCP; that of accepted sockets is 0.
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection, accepted, ssl=tls, ssl_handshake_timeout=handshake_s
             )
