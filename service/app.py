@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
 from service.api.access import Access
-from service.api.rest.application import HostCheck, make_app
+from service.api.rest.application import protected_app
 from service.api.rest.azure import AzureApi
 from service.api.rest.deepl import DeepLApi
 from service.api.rest.libretranslate import LibreTranslateApi
@@ -200,10 +200,10 @@ def http_servers(
         routes = [*routes, *playground_routes()]
     encryption = tls.context if tls and routes else None
     if http.metrics_port is None:
-        return [HttpServer(http, HostCheck(make_app([*monitoring, *routes]), http), tls=encryption)]
+        return [HttpServer(http, protected_app([*monitoring, *routes], http), tls=encryption)]
     own = http.of_monitoring()
-    apart = HttpServer(own, HostCheck(make_app(monitoring), own), setting="http.metrics_port")
-    return [HttpServer(http, HostCheck(make_app(routes), http), tls=encryption), apart] if routes else [apart]
+    apart = HttpServer(own, protected_app(monitoring, own), setting="http.metrics_port")
+    return [HttpServer(http, protected_app(routes, http), tls=encryption), apart] if routes else [apart]
 
 
 class App:

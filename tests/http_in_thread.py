@@ -7,25 +7,23 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
 
 from service.api.rest.application import make_app
 from service.api.rest.monitoring import monitoring_routes
-from service.api.rest.server import HttpServer
+from service.api.rest.server import HttpServer, TlsContext
 from service.api.settings import HttpSettings
 
 
 @contextlib.contextmanager
-def monitoring_server(
-    registry: CollectorRegistry, is_ready: Callable[[], bool] = lambda: True, **settings: Any
-) -> Iterator[HttpServer]:
-    """Run a server of metrics and probes on a free port."""
+def http_server(app: ASGIApp, *, tls: TlsContext | None = None, **settings: Any) -> Iterator[HttpServer]:
+    """Run a server of an application on a free port."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
     async def started() -> HttpServer:
-        app = make_app(monitoring_routes(registry, is_ready))
-        server = HttpServer(HttpSettings.model_validate({"port": 0, **settings}), app)
+        server = HttpServer(HttpSettings.model_validate({"port": 0, **settings}), app, tls=tls)
         server.start()
         return server
 
@@ -39,3 +37,12 @@ def monitoring_server(
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+@contextlib.contextmanager
+def monitoring_server(
+    registry: CollectorRegistry, is_ready: Callable[[], bool] = lambda: True, **settings: Any
+) -> Iterator[HttpServer]:
+    """Run a server of metrics and probes on a free port."""
+    with http_server(make_app(monitoring_routes(registry, is_ready)), **settings) as server:
+        yield server

@@ -1,11 +1,13 @@
 """The settings of the gRPC and HTTP servers."""
 
 import ipaddress
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from service.errors import ConfigError
 
@@ -13,6 +15,36 @@ from service.errors import ConfigError
 def _separated(value: object) -> object:
     """Let a list be text with commas, as in the environment."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def normalized_origin(origin: str) -> str | None:
+    """Return the origin of a web page as browsers send it: in lower case, without the default port of its scheme.
+
+    None if the text is not `scheme://host` or `scheme://host:port`.
+    """
+    match = _ORIGIN.fullmatch(origin.lower())
+    if not match or int(match[3] or 0) > 65535:
+        return None
+    scheme, host, port = match.groups()
+    is_default = port is None or int(port) == _DEFAULT_PORTS.get(scheme)
+    return f"{scheme}://{host}" if is_default else f"{scheme}://{host}:{int(port)}"
+
+
+def _origins(given: Iterable[str]) -> tuple[str, ...]:
+    origins = []
+    for entry in given:
+        origin = normalized_origin(entry)
+        if origin is None:
+            raise ValueError(
+                "entries of the form scheme://host[:port] without a path, such as https://shop.example (`*` is not "
+                "allowed, since any web page could then call the server)"
+            )
+        origins.append(origin)
+    return tuple(origins)
 
 
 class GrpcSettings(BaseModel):
@@ -162,6 +194,11 @@ class HttpSettings(BaseModel):
     """Names that the header `Host` of requests may have, beside addresses and `localhost`; others are refused with 421.
     Empty: where `host` is loopback no further ones, else any. Keeps web pages from reaching the server under a name of
     their own (DNS rebinding)."""
+
+    allowed_origins: Annotated[tuple[str, ...], BeforeValidator(_separated), AfterValidator(_origins)] = ()
+    """Origins of other web sites whose pages may call the server from a browser (CORS), each `scheme://host[:port]`,
+    such as `https://shop.example`. Pages of the server itself may always call it. Requests with any other `Origin` are
+    rejected with 403."""
 
     metrics_host: str | None = None
     """Address of `metrics_port`; unset: `host`."""

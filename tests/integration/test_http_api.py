@@ -490,3 +490,17 @@ async def test_a_page_cannot_reach_the_server_by_a_name_of_its_own(
             response = await http.get("/healthz", headers={"host": host})
 
     assert response.status_code == status
+
+
+async def test_a_form_on_a_page_of_another_site_is_refused_unless_its_origin_is_listed(tiny_model: Path) -> None:
+    form = {"q": "A man.", "source": "en", "target": "de"}
+    async with (
+        running_server(tiny_model, http__allowed_origins="https://shop.example") as server,
+        client_of(server) as http,
+    ):
+        refused = await http.post("/translate", data=form, headers={"origin": "https://evil.example"})
+        listed = await http.post("/translate", data=form, headers={"origin": "https://shop.example"})
+        own = await http.post("/translate", data=form, headers={"origin": str(http.base_url)})
+
+    assert (refused.status_code, listed.status_code, own.status_code) == (403, 200, 200)
+    assert listed.headers["access-control-allow-origin"] == "https://shop.example"

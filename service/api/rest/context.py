@@ -46,10 +46,10 @@ class HttpContext:
         self._media_types = media_types
         self._headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
         self._deadline_s: float | None = None
-        self._is_read = asyncio.Event()
         self._is_answered = False
-        if scope["method"] != "POST" and not self.header("content-length") and not self.header("transfer-encoding"):
-            self._is_read.set()
+        has_body = scope["method"] == "POST" or self.header("content-length") or self.header("transfer-encoding")
+        self.is_read = not has_body
+        """Whether the whole request has come."""
         self.http_status: HTTPStatus | None = None
         """Of a refusal that HTTP has its own status for."""
         self.has_begun = False
@@ -58,11 +58,6 @@ class HttpContext:
         """Whether the client has gone before it had its answer."""
         self.response_headers: list[tuple[bytes, bytes]] = []
         """Of a response that is a stream; to be set before it begins."""
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the whole request has come."""
-        return self._is_read.is_set()
 
     @property
     def path(self) -> str:
@@ -155,14 +150,12 @@ class HttpContext:
             chunks.append(event.get("body", b""))
             num_bytes += len(chunks[-1])
             if not event.get("more_body", False):
-                self._is_read.set()
+                self.is_read = True
                 return b"".join(chunks)
 
     async def cancel_when_client_leaves(self, task: "asyncio.Task[None] | None") -> None:
-        """Cancel what answers a client that has gone; before the end of its request `read` notices that."""
-        await self._is_read.wait()
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        """Cancel the task that answers a client that has gone."""
+        await self._scope["state"]["connection"].client_left.wait()
         if not self._is_answered:
             self.is_left = True
             if task:
