@@ -28,8 +28,8 @@ class GrpcSettings(BaseModel):
     """TCP port; 0 takes a free one."""
 
     google_translation: bool = False
-    """Whether the methods of Google Cloud Translation v3 are answered as well, for its clients; needs the extra
-    `google`."""
+    """Whether the server also answers clients of Google Cloud Translation: version 3 over gRPC and, where the API over
+    HTTP is on, versions 3 and 2 over HTTP. Needs the extra `google`."""
 
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=2**31 - 1)
     """Largest request; a larger one is rejected with RESOURCE_EXHAUSTED before it is parsed."""

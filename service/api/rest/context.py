@@ -77,6 +77,12 @@ class HttpContext:
         return parameters
 
     @property
+    def query_string(self) -> bytes:
+        """Return the query as the client wrote it, without the question mark."""
+        raw: bytes = self._scope["query_string"]
+        return raw
+
+    @property
     def query(self) -> Mapping[str, str]:
         """Return the parameters of the query, of one that is repeated the last; raises as `query_values`."""
         return dict(self._query)

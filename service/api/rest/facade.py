@@ -201,7 +201,7 @@ def fields_of(context: HttpContext, body: bytes, *, repeated: Collection[str]) -
     Raises:
         InvalidFieldError: if the body is neither, or another field is there twice.
     """
-    return _form(body, repeated) if context.media_type == FORM_MEDIA_TYPE else json_object(body)
+    return form_fields(body, repeated=repeated) if context.media_type == FORM_MEDIA_TYPE else json_object(body)
 
 
 def check_known(fields: Mapping[str, Any], known: Collection[str]) -> None:
@@ -234,20 +234,24 @@ def make_request(field: str, **content: Any) -> pb.TranslateRequest:
         raise InvalidFieldError(field, "a text with a lone surrogate", "Unicode text") from None
 
 
-def _form(body: bytes, repeated: Collection[str]) -> dict[str, Any]:
-    """Return the fields of a form; one that may be repeated is a list if it is."""
+def form_fields(body: bytes, *, repeated: Collection[str], name: str = "request") -> dict[str, Any]:
+    """Return the fields of a form or a query; one that may be repeated is a list if it is.
+
+    Raises:
+        InvalidFieldError: if it is not a form of UTF-8, or another field is there twice; `name` is what it names.
+    """
     try:
         pairs = parse_qsl(
             body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_TEXTS + _MAX_OTHER_FIELDS
         )
     except ValueError as error:  # no UTF-8, or too many fields
-        raise InvalidFieldError("request", f"no form in UTF-8 ({type(error).__name__})", "one") from None
+        raise InvalidFieldError(name, f"no form in UTF-8 ({type(error).__name__})", "one") from None
     fields: dict[str, Any] = {}
-    for name, value in pairs:
-        if name not in fields:
-            fields[name] = value
-        elif name in repeated:
-            fields[name] = [*(fields[name] if isinstance(fields[name], list) else [fields[name]]), value]
+    for field, value in pairs:
+        if field not in fields:
+            fields[field] = value
+        elif field in repeated:
+            fields[field] = [*(fields[field] if isinstance(fields[field], list) else [fields[field]]), value]
         else:
-            raise InvalidFieldError("request", "of a field that is there more than once", "of each field once")
+            raise InvalidFieldError(name, "of a field that is there more than once", "of each field once")
     return fields

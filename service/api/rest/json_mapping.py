@@ -42,12 +42,12 @@ async def parsed_json(raw_request: bytes, kind: type[_Message]) -> _Message:
         InvalidFieldError: names the field that the contract does not have, that is there twice or is of another type;
             `request` if the body is no JSON object.
     """
-    return await _converted(lambda: _message(raw_request, kind), len(raw_request))
+    return await converted(lambda: _message(raw_request, kind), len(raw_request))
 
 
 async def serialized_json(message: Message) -> bytes:
     """Return a message as JSON in one line of UTF-8, with the fields that have their default value."""
-    return await _converted(lambda: to_json(as_dict(message)), message.ByteSize())
+    return await converted(lambda: to_json(as_dict(message)), message.ByteSize())
 
 
 def as_dict(message: Message) -> dict[str, Any]:
@@ -60,7 +60,8 @@ def to_json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-async def _converted(convert: Callable[[], _Result], num_bytes: int) -> _Result:
+async def converted(convert: Callable[[], _Result], num_bytes: int) -> _Result:
+    """Return what `convert` returns; it runs in another thread if it converts many bytes."""
     return convert() if num_bytes <= _MAX_QUICK_BYTES else await asyncio.to_thread(convert)
 
 
@@ -123,6 +124,8 @@ def _fill(message: Message, content: Any, *, path: str, prefix: str) -> None:
         elif not field.is_repeated:
             part.SetInParent()
             _fill(part, value, path=field_path, prefix=f"{field_path}.")
+        elif field.message_type and field.message_type.GetOptions().map_entry:
+            _set(message, field, value, path=field_path)
         elif isinstance(value, list):
             for index, item in enumerate(value):
                 _fill(part.add(), item, path=f"{field_path}[{index}]", prefix=f"{field_path}[{index}].")
