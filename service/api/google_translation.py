@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 from google.cloud.translate_v3 import types as google
+from google.protobuf import descriptor_pb2, descriptor_pool
 
 from service.api.calls import Call
 from service.api.rest.facade import Translated, translate_each
@@ -25,6 +26,8 @@ from service.models.glossaries import Glossary
 
 SERVICE = "google.cloud.translation.v3.TranslationService"
 """Its name on the wire."""
+
+_FILE = "google/cloud/translation/v3/translation_service.proto"
 
 METHODS: Mapping[str, str] = {
     f"/{SERVICE}/{method}": ours
@@ -75,6 +78,7 @@ class Method:
 class GoogleTranslation:
     """Answers the methods of Google's service with those of the contract."""
 
+    name = SERVICE
     methods = METHODS
 
     def __init__(self, translation: TranslationServicer, models: ModelServicer) -> None:
@@ -97,7 +101,8 @@ class GoogleTranslation:
         """The methods by the last part of their path."""
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Register the methods with a server."""
+        """Register the methods with a server, and describe the service for reflection."""
+        self._describe()
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(
                 method.answer, method.request.FromString, method.response.SerializeToString
@@ -106,6 +111,18 @@ class GoogleTranslation:
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         server.add_registered_method_handlers(SERVICE, handlers)
+
+    def _describe(self) -> None:
+        """Add the service to the protobuf descriptors: google-cloud-translate describes messages only."""
+        package, _, name = SERVICE.rpartition(".")
+        file = descriptor_pb2.FileDescriptorProto(name=_FILE, package=package, syntax="proto3")
+        service = file.service.add(name=name)
+        for method_name, method in self.by_name.items():
+            messages = [method.request.DESCRIPTOR, method.response.DESCRIPTOR]
+            file.dependency.extend(sorted({message.file.name for message in messages}.difference(file.dependency)))
+            request, response = (f".{message.full_name}" for message in messages)
+            service.method.add(name=method_name, input_type=request, output_type=response)
+        descriptor_pool.Default().Add(file)
 
     async def _translate_text(self, request: Any, call: Call) -> Any:
         with _fields_of_google():
