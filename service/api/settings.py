@@ -249,8 +249,9 @@ class AccessSettings(BaseModel):
     and the store is tried again each second."""
 
     jwks: str | None = None
-    """Path or `https://` URL of the JWK Set of an identity provider (OpenID Connect); with it, callers may send a
-    signed token in place of an API key."""
+    """Path or `https://` URL of the JWK Set of an identity provider (OpenID Connect). If it is set, callers can send a
+    signed token instead of an API key. A URL must answer within 10 s with at most 1 MiB. RSA keys must have at least
+    2048 bits."""
 
     jwks_reload_interval_s: float = Field(default=300.0, ge=0.01, le=86400)
     """Interval at which `jwks` is read again."""
