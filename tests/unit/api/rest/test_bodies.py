@@ -35,7 +35,7 @@ MULTIPART = "multipart/form-data; boundary=b"
         b'["' + rb"\\" * 8 + b'",' + b",".join([b"[]"] * MANY) + b"]",
         b"[" * MANY + b"]" * MANY,
         b'["' + b"," * 200_000 + b'",' + b",".join([b"[]"] * MANY) + b"]",
-        b'["' + b"x" * 65_535 + rb"\"' + b'",' + b",".join([b"[]"] * MANY) + b"]",
+        b'["' + b"x" * 65_533 + b'\\"",' + b",".join([b"[]"] * MANY) + b"]",
     ],
 )
 def test_json_of_too_many_values_is_refused_before_it_is_parsed(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
