@@ -67,7 +67,7 @@ async def test_html_keeps_its_tags(http: httpx.AsyncClient) -> None:
 
 
 async def test_languages_are_listed_with_their_targets(http: httpx.AsyncClient) -> None:
-    assert (await http.get("/languages")).json() == [{"code": "en", "name": "en", "targets": ["de"]}]
+    assert (await http.get("/languages")).json() == [{"code": "en", "name": "English", "targets": ["de"]}]
 
 
 @pytest.mark.parametrize("way", ["json", "data"])

@@ -50,6 +50,9 @@ class HttpContext:
         self._is_answered = False
         if scope["method"] != "POST" and not self.header("content-length") and not self.header("transfer-encoding"):
             self._is_read.set()
+        self.key_place = "the header `Authorization: Bearer KEY`"
+        """Where a client of this API sends its key, for errors."""
+        self.max_body_bytes = settings.max_message_bytes
         self.http_status: HTTPStatus | None = None
         """Of a refusal that HTTP has its own status for."""
         self.has_begun = False
@@ -81,6 +84,11 @@ class HttpContext:
         """Return the parameters of the query, of one that is repeated the last; raises as `query_values`."""
         return dict(self._query)
 
+    @property
+    def parameters(self) -> list[tuple[str, str]]:
+        """Return names and values of the query in order; raises as `query_values`."""
+        return self._query
+
     def query_values(self, name: str) -> list[str]:
         """Return all values of a parameter of the query; InvalidFieldError if it has too many parameters."""
         return [value for given, value in self._query if given == name]
@@ -88,10 +96,17 @@ class HttpContext:
     @cached_property
     def _query(self) -> list[tuple[str, str]]:
         try:
-            return parse_qsl(self._scope["query_string"].decode("latin-1"), max_num_fields=_MAX_PARAMETERS)
+            return parse_qsl(
+                self._scope["query_string"].decode("latin-1"),
+                keep_blank_values=True,
+                errors="strict",
+                max_num_fields=_MAX_PARAMETERS,
+            )
+        except UnicodeDecodeError:
+            raise InvalidFieldError("query", "not UTF-8", "UTF-8") from None
         except ValueError:
-            limit = f"at most {_MAX_PARAMETERS}"
-            raise InvalidFieldError("query", "of too many parameters", limit) from None
+            limit = f"at most {_MAX_PARAMETERS} parameters"
+            raise InvalidFieldError("query", "too many parameters", limit) from None
 
     def peer(self) -> str:
         """Return the address of the client, as gRPC writes it."""
@@ -141,7 +156,7 @@ class HttpContext:
         """
         self.check_headers()
         self._check_content_type()
-        limit = self._settings.max_message_bytes
+        limit = self.max_body_bytes
         declared = self.header("content-length") or "0"
         chunks, num_bytes = [], 0
         while True:
