@@ -207,7 +207,7 @@ class Bounds:
             count_late=count_late,
         )
         self.open_bytes = places(
-            "max_unauthenticated_bytes", "bytes without an API key", _MAX_OPEN_BYTES, _MAX_OPEN_BYTES // 4
+            "max_received_bytes", "bytes without an API key", _MAX_OPEN_BYTES, _MAX_OPEN_BYTES // 4
         )
         """Taken by each body that has to be read to find the API key, until the key is known."""
         self.open_parsing = asyncio.Semaphore(1)

@@ -21,6 +21,7 @@ Result = TypeVar("Result")
 KEY = new_key()
 TBX = """<tbx><conceptEntry><langSec xml:lang="en"><term>file</term></langSec>
 <langSec xml:lang="fr"><term>fichier</term></langSec></conceptEntry></tbx>"""
+_SCALARS = ("source_lang", "target_lang", "context", "formality", "glossary_id", "tag_handling", "model_type")
 ASKED = {"text": ["A man."], "source_lang": "EN", "target_lang": "DE"}
 
 
@@ -155,8 +156,8 @@ async def test_languages_usage_and_glossaries_are_listed(server: RunningServer) 
     def ask(client: deepl.DeepLClient) -> dict[str, Any]:
         usage = client.get_usage()
         return {
-            "source": [one.code for one in client.get_source_languages()],
-            "target": [(one.code, one.supports_formality) for one in client.get_target_languages()],
+            "source": [(one.code, one.name) for one in client.get_source_languages()],
+            "target": [(one.code, one.name, one.supports_formality) for one in client.get_target_languages()],
             "pairs": [(one.source_lang, one.target_lang) for one in client.get_glossary_languages()],
             "usage": (usage.character.count, usage.any_limit_reached),
             "v2": [(one.glossary_id, one.source_lang, one.entry_count) for one in client.list_glossaries()],
@@ -168,8 +169,8 @@ async def test_languages_usage_and_glossaries_are_listed(server: RunningServer) 
         }
 
     assert await asked(server, ask) == {
-        "source": ["EN"],
-        "target": [("DE", False)],
+        "source": [("EN", "English")],
+        "target": [("DE", "German", False)],
         "pairs": [("en", "de")],
         "usage": (0, False),
         "v2": [("it", "EN", 2)],
@@ -228,6 +229,8 @@ async def test_what_cannot_be_is_an_error_of_the_client(
         {"glossary_id": 7},
         {"style_id": "x"},
         {"model_type": "best"},
+        *({name: "\ud800"} for name in (*_SCALARS, "ignore_tags")),
+        {"glossary_ids": ["\ud800"]},
     ],
 )
 async def test_what_cannot_be_has_the_form_of_deepl(server: RunningServer, change: dict[str, Any]) -> None:
