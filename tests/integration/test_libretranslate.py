@@ -186,33 +186,7 @@ async def test_languages_are_detected(http: httpx.AsyncClient, way: str) -> None
     assert (await http.post("/detect", json={"q": 7})).status_code == 400
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"q": None},
-        {"q": 7},
-        {"q": ["A man.", 7]},
-        {"q": []},
-        {"q": ["A man."] * 129},
-        {"q": "\ud800"},
-        {"q": "x" * 20_000},
-        {"source": None},
-        {"source": "xx"},
-        {"target": ["de"]},
-        {"format": "pdf"},
-        {"format": {}},
-        {"alternatives": 99},
-        {"alternatives": -1},
-        {"alternatives": "many"},
-        {"alternatives": 1.5},
-        {"colour": "red"},
-        {"source": "\ud800"},
-        {"target": "\udfff"},
-        {"format": "\ud800"},
-        {"q": ["A man.", "\ud800"]},
-        {"\ud800": "red"},
-    ],
-)
+@pytest.mark.parametrize("change", [{"q": ["A man.", 7]}, {"q": "x" * 20_000}, {"source": "xx"}, {"target": "\ud800"}])
 async def test_what_cannot_be_is_an_error_of_its_own_kind(http: httpx.AsyncClient, change: dict[str, Any]) -> None:
     headers = {"content-type": "application/json"}
     response = await http.post("/translate", content=json.dumps({**ASKED, **change}), headers=headers)

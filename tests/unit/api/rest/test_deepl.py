@@ -1,5 +1,6 @@
 """Requests of DeepL's clients as requests of the contract."""
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from service.api.rest import deepl
 from service.api.rest.deepl import counted_characters, translate_request, unused_marker
+from service.api.rest.facade import fields_of
 from service.errors import InvalidFieldError
 
 FIELDS = {"source_lang": "EN", "target_lang": "DE", "tag_handling": "xml", "ignore_tags": ["x", "keep"]}
@@ -61,3 +63,43 @@ def test_tags_and_comments_are_not_counted() -> None:
 
     assert counted_characters({"text": texts, "tag_handling": "html"}) == [14, 4]
     assert counted_characters({"text": texts}) == [len(texts[0]), 4]
+
+
+TEXT_FIELDS = ("source_lang", "target_lang", "context", "formality", "glossary_id", "tag_handling", "model_type")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"text": []},
+        {"text": None},
+        {"text": ["A.", 7]},
+        {"text": ["A."] * 129},
+        {"text": ["\ud800"]},
+        {"source_lang": None, "glossary_id": "it"},
+        {"target_lang": 7},
+        {"formality": "more"},
+        {"formality": {}},
+        {"context": "About dogs."},
+        {"split_sentences": "nonewlines"},
+        {"split_sentences": 2},
+        {"tag_handling": "md"},
+        {"outline_detection": False, "tag_handling": "xml"},
+        {"splitting_tags": ["p"], "tag_handling": "xml"},
+        {"ignore_tags": ["x"]},
+        {"ignore_tags": ["a|b"], "tag_handling": "xml"},
+        {"preserve_formatting": "maybe"},
+        {"glossary_ids": ["it", "both"]},
+        {"glossary_id": 7},
+        {"style_id": "x"},
+        {"model_type": "best"},
+        {"auth_key": "x"},
+        *({name: "\ud800"} for name in (*TEXT_FIELDS, "ignore_tags")),
+        {"glossary_ids": ["\ud800"]},
+    ],
+)
+def test_wrong_fields_are_refused(change: dict[str, Any]) -> None:
+    body = json.dumps({"text": ["A."], "source_lang": "EN", "target_lang": "DE", **change}).encode()
+
+    with pytest.raises(InvalidFieldError):
+        translate_request(fields_of(body, "application/json", repeated=()), max_characters=100)
