@@ -137,7 +137,7 @@ async def test_a_key_that_is_not_quite_right_is_rejected_and_not_repeated(guarde
     error = await refusal(translate(guarded, key))
 
     assert (error.code, error.reason) == REFUSED
-    assert error.message == "authentication failed: the API key is not known here"
+    assert error.message == "authentication failed: unknown API key"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ async def test_metadata_of_another_form_are_rejected(
     error = await refusal(guarded.translation.Translate(request("A man."), metadata=metadata))
 
     assert (error.code, error.reason) == REFUSED
-    assert "must be one value, `Bearer KEY`" in error.message
+    assert "must be sent once, in the metadata `authorization: Bearer KEY`" in error.message
     assert SHOP not in str(error.trailing)
 
 

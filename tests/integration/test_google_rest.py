@@ -244,6 +244,14 @@ async def test_v2_takes_parameters_in_each_way(server: RunningServer, way: str) 
     assert [one["translatedText"] for one in answered["data"]["translations"]] == await best(server, *texts)
 
 
+async def test_v2_takes_128_texts_in_the_query(server: RunningServer) -> None:
+    query = urlencode([("q", "A.")] * 128 + [("target", "de"), ("source", "en"), ("key", "x")])
+
+    status, answered = await sent(server, "GET", f"{V2}?{query}", headers={})
+
+    assert (status, len(answered["data"]["translations"])) == (200, 128)
+
+
 async def test_v2_keeps_empty_texts_in_their_place(server: RunningServer) -> None:
     query = urlencode([("q", ""), ("q", TEXTS[0]), ("q", ""), ("target", "de"), ("source", "en")])
 
@@ -267,7 +275,7 @@ async def test_v2_texts_are_html_unless_the_request_says_otherwise(server: Runni
     [
         ({"q": ["A."] * 129}, "q"),
         ({"q": []}, "q"),
-        ({"q": ["A.", 7]}, "q"),
+        ({"q": ["A.", 7]}, "q[1]"),
         ({"q": "\ud800"}, "q"),
         ({"q": "A.", "target": None}, "target"),
         ({"q": "A.", "target": "\ud800"}, "target"),

@@ -18,20 +18,19 @@ from starlette.routing import Route
 from service.api.calls import Call
 from service.api.google_translation import METHODS, SERVICE, GoogleTranslation, language_names, model_name
 from service.api.pipeline import RequestPipeline
+from service.api.rest.bodies import FORM_MEDIA_TYPE, converted
 from service.api.rest.context import JSON_MEDIA_TYPE, HttpContext
 from service.api.rest.facade import (
-    FORM_MEDIA_TYPE,
     Facade,
     Translated,
     check_known,
     check_texts,
     fields_of,
-    form_fields,
     given,
     json_error,
-    make_request,
+    merged,
 )
-from service.api.rest.json_mapping import converted, parsed_json, to_json
+from service.api.rest.json_mapping import parsed_json, to_json
 from service.api.rest.problems import Problem
 from service.api.rest.translation import TRANSLATION_SERVICE
 from service.api.servicer import ModelServicer, TranslationServicer
@@ -84,21 +83,16 @@ _REASONS: Mapping[str, str] = {
 }
 """`reason` in the list `errors`, by gRPC code; `backendError` for all others."""
 
-_NO_KEY = (
-    "authentication failed: no valid API key; send it in the header `x-goog-api-key`, "
-    "as `Authorization: Bearer KEY`, or in the query parameter `key`"
-)
-
 
 class _GoogleApi(Facade):
     """What both versions share: the place of the key, and errors."""
+
+    key_place = "the header `x-goog-api-key` or `Authorization: Bearer KEY`, or the query parameter `key`"
 
     def failed(self, found: Problem, message: str) -> Response:
         """Return an error in the form of Google."""
         name = str(found.members.get("code") or _NAMES[found.status])
         status = _STATUSES.get(name, found.status)
-        if status is HTTPStatus.UNAUTHORIZED and "metadata" in message:
-            message = _NO_KEY
         error = {
             "code": int(status),
             "message": message,
@@ -205,14 +199,14 @@ class GoogleV2Api(_GoogleApi):
 
     async def _translate(self, context: HttpContext) -> None:
         async def respond(call: Call, fields: dict[str, Any]) -> list[dict[str, Any]]:
-            request = translate_request(fields)
+            request = translate_request(fields, max_characters=self.max_text_characters)
             return [_translation(one, fields) for one in await self.translated(request, call)]
 
         await self._answer_fields(context, "Translate", _TRANSLATE_FIELDS, "translations", respond)
 
     async def _detect(self, context: HttpContext) -> None:
         async def respond(call: Call, fields: dict[str, Any]) -> list[list[dict[str, Any]]]:
-            return [[_detected(one)] for one in await self.detected(_texts(fields), call)]
+            return [[_detected(one)] for one in await self.detected(_texts(fields, self.max_text_characters), call)]
 
         await self._answer_fields(context, "DetectLanguage", _DETECT_FIELDS, "detections", respond)
 
@@ -258,7 +252,7 @@ class _Query:
         self._failure: DragomanError | None = None
         self._fields: dict[str, Any] = {}
         try:
-            self._fields = form_fields(context.query_string, repeated={"q"}, name="query")
+            self._fields = merged(context.parameters, {"q"})
         except DragomanError as error:
             self._failure = error
         if key := context.header(_KEY_HEADER) or self._fields.get("key"):
@@ -288,7 +282,7 @@ class _Query:
         )
 
 
-def translate_request(fields: Mapping[str, Any]) -> pb.TranslateRequest:
+def translate_request(fields: Mapping[str, Any], *, max_characters: int) -> pb.TranslateRequest:
     """Return the request of the contract; InvalidFieldError names the field of version 2 that is wrong."""
     text_format = given(fields, "format", "html")
     if not isinstance(text_format, str) or text_format not in _FORMATS:
@@ -299,9 +293,8 @@ def translate_request(fields: Mapping[str, Any]) -> pb.TranslateRequest:
     if not target:
         raise InvalidFieldError("target", "absent", "a language, such as `de`")
     model = _word(fields, "model")
-    return make_request(
-        "q",
-        texts=_texts(fields),
+    return pb.TranslateRequest(
+        texts=_texts(fields, max_characters),
         source_language=_word(fields, "source"),
         target_language=target,
         model="" if model in _V2_GENERAL_MODELS else model_name(model) if model.startswith("projects/") else model,
@@ -309,9 +302,9 @@ def translate_request(fields: Mapping[str, Any]) -> pb.TranslateRequest:
     )
 
 
-def _texts(fields: Mapping[str, Any]) -> list[str]:
+def _texts(fields: Mapping[str, Any], max_characters: int) -> list[str]:
     query = fields.get("q")
-    return check_texts("q", query if isinstance(query, list) else [query])
+    return check_texts("q", query if isinstance(query, list) else [query], max_characters=max_characters)
 
 
 def _word(fields: Mapping[str, Any], name: str) -> str:
@@ -345,7 +338,7 @@ async def _merged(context: HttpContext, query: _Query, body: bytes, known: Colle
         context.http_status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
         raise InvalidFieldError("content-type", repr(_UNREAD_MEDIA_TYPE), f"{JSON_MEDIA_TYPE} or {FORM_MEDIA_TYPE}")
     if body:
-        sent = await converted(lambda: fields_of(context, body, repeated={"q"}), len(body))
+        sent = await converted(lambda: fields_of(body, context.header("content-type"), repeated={"q"}), len(body))
         for name, value in sent.items():
             if name == "q" and name in merged:
                 merged[name] = [*_as_list(merged[name]), *_as_list(value)]
