@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
 from service.api.access import Access
+from service.api.pipeline import RequestPipeline
 from service.api.rest.application import protected_app
 from service.api.rest.azure import AzureApi
 from service.api.rest.deepl import DeepLApi
@@ -23,7 +24,7 @@ from service.api.rest.monitoring import monitoring_routes
 from service.api.rest.playground import playground_routes
 from service.api.rest.server import HttpServer
 from service.api.rest.translation import TranslationApi
-from service.api.server import FurtherService, GrpcServer
+from service.api.server import GrpcServer
 from service.api.servicer import ModelAdminServicer, ModelServicer, TranslationServicer
 from service.api.settings import GrpcSettings, is_loopback
 from service.api.tls import TlsIdentityFiles
@@ -51,6 +52,9 @@ from service.telemetry.tracing import Tracing, TracingSettings
 from service.text.tokenizer import open_tokenizer
 from service.threads import call_in_daemon, num_cores, shorten_slices, started_pool
 from service.translate.service import Translator
+
+if TYPE_CHECKING:
+    from service.api.google_translation import GoogleTranslation
 
 log = logging.getLogger(__name__)
 
@@ -176,8 +180,8 @@ def start_tracing(
 
 def google_translation(
     settings: GrpcSettings, translation: TranslationServicer, models: ModelServicer
-) -> FurtherService | None:
-    """Return what answers clients of Google Cloud Translation, if it is wanted; ConfigError without its package."""
+) -> "GoogleTranslation | None":
+    """Return what answers clients of Google Cloud Translation, None if it is off; ConfigError without its package."""
     if not settings.google_translation:
         return None
     try:
@@ -186,6 +190,24 @@ def google_translation(
         expected = f"false without google-cloud-translate, which the extra `google` installs ({error})"
         raise ConfigError("grpc.google_translation", True, expected) from error
     return GoogleTranslation(translation, models)
+
+
+def google_routes(
+    google: "GoogleTranslation | None",
+    pipeline: RequestPipeline,
+    *,
+    translation: TranslationServicer,
+    models: ModelServicer,
+    settings: GrpcSettings,
+) -> list[Route]:
+    """Return the HTTP routes for clients of Google Cloud Translation; none if it is off."""
+    if google is None:
+        return []
+    from service.api.rest.google_rest import GoogleV2Api, GoogleV3Api  # noqa: PLC0415 - an extra
+
+    v3 = GoogleV3Api(pipeline, translation=translation, models=models, settings=settings, google=google)
+    v2 = GoogleV2Api(pipeline, translation=translation, models=models, settings=settings)
+    return [*v3.routes(), *v2.routes()]
 
 
 def http_servers(
@@ -246,6 +268,7 @@ class App:
         translation = TranslationServicer(translator, settings.grpc, clock)
         models = ModelServicer(self._models, settings.limits, self._glossaries)
         self._tls = TlsIdentityFiles(settings.tls, metrics) if settings.tls.is_on else None
+        google = google_translation(settings.grpc, translation, models)
         self._grpc = GrpcServer(
             settings.grpc,
             translation=translation,
@@ -257,14 +280,20 @@ class App:
             tracing=self._tracing,
             logs=settings.logs,
             clock=clock,
-            further=google_translation(settings.grpc, translation, models),
+            further=google,
+        )
+        google_api = google_routes(
+            google, self._grpc.pipeline, translation=translation, models=models, settings=settings.grpc
         )
         self._api = [
-            route
-            for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)
-            for route in api(
-                self._grpc.pipeline, translation=translation, models=models, settings=settings.grpc
-            ).routes()
+            *google_api,  # first: the API of DeepL refuses all other paths below /v3
+            *(
+                route
+                for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)
+                for route in api(
+                    self._grpc.pipeline, translation=translation, models=models, settings=settings.grpc
+                ).routes()
+            ),
         ]
         self._http: list[HttpServer] = []
         self._is_ready = False

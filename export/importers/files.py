@@ -6,9 +6,7 @@ must be asked for, or be known to change nothing.
 """
 
 import json
-import pickle
 import re
-import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
@@ -134,20 +132,66 @@ def _load(path: Path, load: Callable[[Path], Any]) -> Any:
         return load(path)
     except OSError as error:
         raise ImportFormatError(f"cannot read {path}: {error.strerror or error}") from error
-    except (SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except SafetensorError as error:
         raise ImportFormatError(f"cannot read {path}: {error}") from error
 
 
 def _unpickle(path: Path) -> Any:
-    if not zipfile.is_zipfile(path):
-        raise ImportFormatError(f"cannot read {path}: no checkpoint, or one in the format before PyTorch 1.6")
+    """Return the content of a PyTorch checkpoint, of the zip format or of the format before PyTorch 1.6.
+
+    PyTorch's restricted unpickler makes tensors, plain values and the permitted classes, and calls nothing else.
+    """
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        # PyTorch's own words advise to run what the file contains.
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:
+        # The message of PyTorch is not shown: it advises to run the code that the file contains.
         refused = _REFUSED_CLASS.search(str(error))
-        found = f"it wants {refused[1]}, and nothing is run that a file names" if refused else "no checkpoint"
-        raise ImportFormatError(f"cannot read {path}: {found}") from error
+        reason = (
+            f"it names {refused[1]}, and an import runs no code of a file"
+            if refused
+            else f"not a PyTorch checkpoint of tensors and plain values, or damaged ({type(error).__name__})"
+        )
+        raise ImportFormatError(f"cannot read {path}: {reason}") from error
+    _check_size(content, path)
+    return content
+
+
+def _check_size(content: object, path: Path) -> None:
+    """Raise ImportFormatError if tensors take more memory than the file has bytes: a small file could fill the memory.
+
+    A pickle declares the size of each storage, and can repeat a storage of one value in a tensor of any size.
+    """
+    limit = path.stat().st_size
+    seen, num_bytes = set(), 0
+    for tensor in _tensors_in(content):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            num_bytes += storage.nbytes()
+        if max(tensor.nbytes, num_bytes) > limit:
+            raise ImportFormatError(
+                f"cannot read {path}: it declares more bytes of tensors than the file has ({limit})"
+            )
+
+
+def _tensors_in(content: object) -> Iterator[Tensor]:
+    """Yield the tensors of a checkpoint, each object once."""
+    waiting, seen = [content], set()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, list | tuple | set):
+            waiting.extend(value)
+        elif isinstance(value, Namespace):
+            waiting.append(vars(value))
 
 
 class ForeignConfig:

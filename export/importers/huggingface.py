@@ -281,6 +281,7 @@ def _check_generation(options: ForeignConfig, config: ModelConfig, text: Text) -
         ("eos_token_id", config.eos_id),
         ("decoder_start_token_id", config.decoder_start_id),
         ("bad_words_ids", [[config.pad_id]]),  # which the service never takes either
+        ("force_bos_token_to_be_generated", False),
         ("suppress_tokens", []),
         ("begin_suppress_tokens", []),
         ("repetition_penalty", 1.0),

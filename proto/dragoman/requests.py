@@ -69,10 +69,11 @@ class DecodingOptions:
     """How to translate; None means the server's default, which is named here as the server ships."""
 
     beam_size: int | None = None
-    """Live hypotheses per sentence, 1 to 16; default 4. None with `sampling`."""
+    """Live hypotheses per sentence, 1 to 16; default 4, or `num_hypotheses` if that is
+    more. None with `sampling`."""
 
     num_hypotheses: int | None = None
-    """Translations returned per text, 1 to `beam_size`, or 1 to 16 with `sampling`; default 1."""
+    """Translations returned per text, 1 to 16, and at most `beam_size` if that is given; default 1."""
 
     length_penalty: float | None = None
     """Exponent of the length penalty of Wu et al. 2016 (arXiv:1609.08144), 0 to 5; default 0.6."""

@@ -22,6 +22,8 @@ from service.telemetry.metrics import Metrics
 _SETTING = "access.callers_file"
 _JWKS_SETTING = "access.jwks"
 _MAX_NAME_CHARACTERS = 128
+_MAX_KEY_CHARACTERS = 16 * 1024  # a longer key is unknown: it is neither hashed nor parsed
+_METADATA = "the metadata `authorization: Bearer KEY`"
 _NUM_REMEMBERED = 1024  # callers that no file lists
 _TRANSLATE_ONLY = frozenset({Permission.TRANSLATE})
 
@@ -44,6 +46,9 @@ class Credentials:
 
     certificate_names: tuple[str, ...] = ()
     """Common name, then alternative names, of the certificate that TLS has verified; empty without one."""
+
+    key_place: str = _METADATA
+    """Where the client sends its key, for errors."""
 
 
 class Access:
@@ -90,6 +95,11 @@ class Access:
         await self._confirmed(self._limiter.take_request(caller))
         return caller.name
 
+    @property
+    def needs_key(self) -> bool:
+        """Whether callers must send a key, a token or a client certificate."""
+        return self._callers is not None or self._keys is not None or self._asks_certificates
+
     def check_known(self, context: CallContext) -> None:
         """Raise UnauthenticatedError unless the caller is one that the server serves, whatever its permissions."""
         self._identify(credentials(context))
@@ -124,12 +134,12 @@ class Access:
         return await self._shared.confirm(charges)
 
     def _identify(self, shown: Credentials) -> Caller:
-        if self._keys is not None and shown.api_keys and is_token(token := _api_key(shown.api_keys)):
+        if self._keys is not None and shown.api_keys and is_token(token := _api_key(shown)):
             return self._of_token(token, self._keys.value)
         if self._callers is not None:
             return _listed(self._callers.value, shown)
         if self._keys is not None and not (self._asks_certificates and shown.certificate_names):
-            raise UnauthenticatedError("there is no token in the metadata `authorization: Bearer TOKEN`")
+            raise UnauthenticatedError(f"no token in {shown.key_place}")
         if self._asks_certificates:
             return _certified(shown)
         return _unlisted(shown.peer, _TRANSLATE_ONLY if self._is_reachable_remotely else frozenset(Permission))
@@ -152,6 +162,7 @@ def credentials(context: CallContext) -> Credentials:
         peer=peer_name(context.peer()),
         api_keys=tuple(str(value) for key, value in context.invocation_metadata() or () if key == "authorization"),
         certificate_names=tuple(name.decode("utf-8", "replace") for name in names),
+        key_place=getattr(context, "key_place", _METADATA),
     )
 
 
@@ -188,21 +199,24 @@ def _shared_quota(
 def _listed(callers: Callers, shown: Credentials) -> Caller:
     """Find a caller in the file: by key if it sends one, else by certificate."""
     if shown.api_keys:
-        caller = callers.with_key(_api_key(shown.api_keys))
+        caller = callers.with_key(_api_key(shown))
         if caller is None:
-            raise UnauthenticatedError("the API key is not known here")
+            raise UnauthenticatedError("unknown API key")
         return caller
     caller = callers.with_certificate(shown.certificate_names)
     if caller is None:
-        certificate = " and the client certificate names no known caller" if shown.certificate_names else ""
-        raise UnauthenticatedError(f"there is no API key in the metadata `authorization: Bearer KEY`{certificate}")
+        certificate = ", and the client certificate names no known caller" if shown.certificate_names else ""
+        raise UnauthenticatedError(f"no API key in {shown.key_place}{certificate}")
     return caller
 
 
-def _api_key(values: tuple[str, ...]) -> str:
-    scheme, _, key = values[0].strip().partition(" ")
-    if len(values) > 1 or scheme.lower() != "bearer" or not key.strip():
-        raise UnauthenticatedError("the metadata `authorization` must be one value, `Bearer KEY`")
+def _api_key(shown: Credentials) -> str:
+    value, *others = shown.api_keys
+    if len(value) > _MAX_KEY_CHARACTERS:
+        raise UnauthenticatedError(f"an API key of {len(value)} characters, at most {_MAX_KEY_CHARACTERS}")
+    scheme, _, key = value.strip().partition(" ")
+    if others or scheme.lower() != "bearer" or not key.strip():
+        raise UnauthenticatedError(f"the key must be sent once, in {shown.key_place}")
     return key.strip()
 
 

@@ -1,20 +1,24 @@
-"""Google Cloud Translation v3 over gRPC, for its clients: its messages become those of the contract, and back.
+"""Google Cloud Translation v3: converts its messages to those of the contract and back, for gRPC and for REST.
 
-Messages and their types are those of the package google-cloud-translate. A method counts, and needs the permission, of
-the method of ours that it stands for; methods that are not here are UNIMPLEMENTED.
+The messages are those of the package google-cloud-translate. Each method counts as a method of the contract and needs
+the permission of that method. All other methods are UNIMPLEMENTED.
 """
 
+import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 from google.cloud.translate_v3 import types as google
+from google.protobuf import descriptor_pb2, descriptor_pool
 
 from service.api.calls import Call
 from service.api.rest.facade import Translated, translate_each
+from service.api.rest.language_names import language_name
 from service.api.rest.translation import MODEL_SERVICE, TRANSLATION_SERVICE, language_pairs
 from service.api.servicer import ModelServicer, TranslationServicer
 from service.errors import InvalidFieldError, RequestError, UnsupportedFieldError
@@ -22,6 +26,8 @@ from service.models.glossaries import Glossary
 
 SERVICE = "google.cloud.translation.v3.TranslationService"
 """Its name on the wire."""
+
+_FILE = "google/cloud/translation/v3/translation_service.proto"
 
 METHODS: Mapping[str, str] = {
     f"/{SERVICE}/{method}": ours
@@ -53,20 +59,32 @@ _NAMED = re.compile(r"(projects/[^/]+/locations/[^/]+)/(models|glossaries)/(.+)"
 _GENERAL_MODELS = frozenset({"", "general/base", "general/nmt"})
 _DETECTION_MODEL = "language-detection/default"
 _MAX_PAGE = 1000
+_MAX_LOCALE_CHARACTERS = 35  # of the longest tags (RFC 5646, section 4.4.1)
+_ENGLISH = "en"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method of Google's service."""
+
+    answer: Callable[[Any, Call], Awaitable[Any]]
+    request: type[Any]
+    """Class of the protobuf message that `answer` takes."""
+
+    response: type[Any]
+    """Class of the protobuf message that `answer` returns."""
 
 
 class GoogleTranslation:
-    """Answers the methods of Google's service by those of ours."""
+    """Answers the methods of Google's service with those of the contract."""
 
+    name = SERVICE
     methods = METHODS
 
     def __init__(self, translation: TranslationServicer, models: ModelServicer) -> None:
         self._translation = translation
         self._models = models
-
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Register the methods with a server."""
-        methods: dict[str, tuple[Callable[[Any, Call], Any], Any, Any]] = {
+        wrapped: dict[str, tuple[Callable[[Any, Call], Awaitable[Any]], Any, Any]] = {
             "TranslateText": (self._translate_text, google.TranslateTextRequest, google.TranslateTextResponse),
             "DetectLanguage": (self._detect_language, google.DetectLanguageRequest, google.DetectLanguageResponse),
             "GetSupportedLanguages": (
@@ -77,12 +95,34 @@ class GoogleTranslation:
             "ListGlossaries": (self._list_glossaries, google.ListGlossariesRequest, google.ListGlossariesResponse),
             "GetGlossary": (self._get_glossary, google.GetGlossaryRequest, google.Glossary),
         }
+        self.by_name: Mapping[str, Method] = {
+            name: Method(answer, request.pb(), response.pb()) for name, (answer, request, response) in wrapped.items()
+        }
+        """The methods by the last part of their path."""
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Register the methods with a server, and describe the service for reflection."""
+        self._describe()
         handlers = {
-            name: grpc.unary_unary_rpc_method_handler(method, request.pb().FromString, response.pb().SerializeToString)
-            for name, (method, request, response) in methods.items()
+            name: grpc.unary_unary_rpc_method_handler(
+                method.answer, method.request.FromString, method.response.SerializeToString
+            )
+            for name, method in self.by_name.items()
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         server.add_registered_method_handlers(SERVICE, handlers)
+
+    def _describe(self) -> None:
+        """Add the service to the protobuf descriptors: google-cloud-translate describes messages only."""
+        package, _, name = SERVICE.rpartition(".")
+        file = descriptor_pb2.FileDescriptorProto(name=_FILE, package=package, syntax="proto3")
+        service = file.service.add(name=name)
+        for method_name, method in self.by_name.items():
+            messages = [method.request.DESCRIPTOR, method.response.DESCRIPTOR]
+            file.dependency.extend(sorted({message.file.name for message in messages}.difference(file.dependency)))
+            request, response = (f".{message.full_name}" for message in messages)
+            service.method.add(name=method_name, input_type=request, output_type=response)
+        descriptor_pool.Default().Add(file)
 
     async def _translate_text(self, request: Any, call: Call) -> Any:
         with _fields_of_google():
@@ -113,7 +153,7 @@ class GoogleTranslation:
 
     async def _get_languages(self, request: Any, call: Call) -> Any:
         _check_parent(request.parent)
-        model = _model(request.model)
+        model = model_name(request.model)
         listed = (
             pb.ListModelsResponse(models=[(await self._models.GetModel(pb.GetModelRequest(model=model), call)).model])
             if model
@@ -121,11 +161,13 @@ class GoogleTranslation:
         )
         pairs = language_pairs(listed)
         targets = set().union(*pairs.values())
+        locale = request.display_language_code
+        names = await language_names(pairs.keys() | targets, locale) if locale else {}
         return google.SupportedLanguages.pb()(
             languages=[
                 {
                     "language_code": code,
-                    "display_name": code if request.display_language_code else "",
+                    "display_name": names.get(code, ""),
                     "support_source": code in pairs,
                     "support_target": code in targets,
                 }
@@ -152,6 +194,12 @@ class GoogleTranslation:
         return _glossary(self._models.glossaries.get(name, field="name"), request.name.partition("/glossaries/")[0])
 
 
+async def language_names(tags: Iterable[str], locale: str) -> dict[str, str]:
+    """Return names of languages in the language of a locale, in English if the locale is not known."""
+    in_locale = locale if len(locale) <= _MAX_LOCALE_CHARACTERS else _ENGLISH
+    return await asyncio.to_thread(lambda: {tag: language_name(tag, locale=in_locale) for tag in tags})
+
+
 def translate_request(request: Any) -> pb.TranslateRequest:
     """Return the request of the contract, without the glossary; RequestError names the field that cannot be."""
     _check_parent(request.parent)
@@ -167,7 +215,7 @@ def translate_request(request: Any) -> pb.TranslateRequest:
         texts=request.contents,
         source_language=request.source_language_code,
         target_language=request.target_language_code,
-        model=_model(request.model),
+        model=model_name(request.model),
         options=pb.DecodingOptions(format=_FORMATS[request.mime_type]),
     )
 
@@ -190,8 +238,8 @@ def _check_parent(parent: str) -> None:
         raise InvalidFieldError("parent", repr(parent[:64]), "projects/PROJECT, or projects/PROJECT/locations/LOCATION")
 
 
-def _model(name: str) -> str:
-    """Return the name of a model in the contract; empty for those that Google has for all."""
+def model_name(name: str) -> str:
+    """Return the name of a model in the contract; empty for the general models of Google, which select the default."""
     model = _resource(name, "models", "model") if name else ""
     return "" if model in _GENERAL_MODELS else model
 

@@ -1,12 +1,13 @@
-"""Health, which needs no key, and reflection, which any key may use: neither is counted among the requests."""
+"""Health, which needs no key, and reflection, for which any key is enough. Neither counts as a request."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from typing import Any
 
 import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, text_format
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from service.api import status
 from service.api.access import Access
@@ -17,6 +18,31 @@ from service.api.streams import parsed, undisturbed
 from service.errors import DragomanError
 
 HEALTH_NAME = "grpc.health.v1.Health"
+
+_V1ALPHA = "v1alpha"
+_REFLECTION_V1 = reflection.SERVICE_NAME.replace(_V1ALPHA, "v1")
+_REFLECTION_NAMES = (_REFLECTION_V1, reflection.SERVICE_NAME)
+"""Both versions of reflection: clients try v1 first. grpcio-reflection 1.85 has v1alpha only."""
+
+
+def add_reflection(server: grpc.aio.Server, names: Iterable[str]) -> None:
+    """Register reflection of these services, and of itself, with a server."""
+    v1 = descriptor_pb2.FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(v1)
+    v1 = text_format.Parse(
+        text_format.MessageToString(v1).replace(_V1ALPHA, "v1"), descriptor_pb2.FileDescriptorProto()
+    )
+    descriptor_pool.Default().Add(v1)
+    servicer = reflection.aio.ReflectionServicer((*names, *_REFLECTION_NAMES))
+    handler = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        reflection_pb2.ServerReflectionRequest.FromString,  # the same in both versions, apart from the package
+        reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    for name in _REFLECTION_NAMES:
+        handlers = {"ServerReflectionInfo": handler}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+        server.add_registered_method_handlers(name, handlers)
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc has no types
@@ -78,7 +104,7 @@ class OpenServicesInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         """Return the handler of the method with everything above around it."""
         handler = await continuation(handler_call_details)
         service = handler_call_details.method.strip("/").partition("/")[0]
-        if handler is None or service not in (HEALTH_NAME, reflection.SERVICE_NAME):
+        if handler is None or service not in (HEALTH_NAME, *_REFLECTION_NAMES):
             return handler
         is_unary = not (handler.request_streaming or handler.response_streaming)
         make_handler = grpc.stream_unary_rpc_method_handler if is_unary else grpc.stream_stream_rpc_method_handler

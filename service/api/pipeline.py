@@ -50,7 +50,7 @@ class RequestPipeline:
         self.bounds = bounds
         self._limited_prefix = f"/{limited_service}/"
         self._metrics = metrics
-        self._access = access
+        self.access = access
         self._tracing = tracing
         self._logs = logs or LogSettings()
         self._clock = clock
@@ -86,6 +86,7 @@ class RequestPipeline:
         *,
         raw_request: bytes | None = None,
         streams: ExitStack | None = None,
+        is_open: bool = False,
     ) -> _Response | _Failed:
         """Admit, answer, count and log a call or a request of a stream; the figures are complete afterwards.
 
@@ -99,13 +100,15 @@ class RequestPipeline:
             on_failure: makes a response of an error.
             raw_request: None to receive it.
             streams: of a stream, keeps its place among all.
+            is_open: answers any caller, who goes by its host.
         """
         response: _Response | _Failed | None = None
         in_flight = (
             self._metrics.open_streams if call.is_stream else self._metrics.requests_in_flight.labels(call.method)
         )
         try:
-            call.caller = await self._access.admit(call.path, call.context)
+            if not is_open:
+                call.caller = await self.access.admit(call.path, call.context)
             if streams is not None:
                 streams.enter_context(self.bounds.streams.taken(call.caller))
             if raw_request is None:

@@ -24,6 +24,10 @@ _MAX_OPEN_UNREAD = 256
 _OPEN_TIMEOUT_S = 6.0
 """For messages of callers who need no key, which are short; a probe outlives a server that stands still for seconds."""
 
+MAX_OPEN_BODY_BYTES = 1024 * 1024
+"""Of a body that has to be read to find the API key; 100,000 characters of Chinese are 900 kB as a form."""
+
+_MAX_OPEN_BYTES = 16 * 1024 * 1024  # of all such bodies at a time
 _REJECTED = ""  # in place of a caller
 _HURRIED_S = 1.0
 _CANCELLATION_S = 0.05  # within which a caller who has left is told from one who has sent nothing
@@ -202,6 +206,12 @@ class Bounds:
             timeout_s=settings.message_timeout_s,
             count_late=count_late,
         )
+        self.open_bytes = places(
+            "max_received_bytes", "bytes without an API key", _MAX_OPEN_BYTES, _MAX_OPEN_BYTES // 4
+        )
+        """Taken by each body that has to be read to find the API key, until the key is known."""
+        self.open_parsing = asyncio.Semaphore(1)
+        """Held while such a body is parsed."""
         self.open_receiver = Receiver(
             unread=places("max_concurrent_requests", unread, _MAX_OPEN_UNREAD, _MAX_OPEN_UNREAD // 2),
             num_reads=_NUM_OPEN_READS,

@@ -12,11 +12,10 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from service.api.access import Access
 from service.api.interceptors import RequestInterceptor
-from service.api.open_services import HEALTH_NAME, Health, OpenServicesInterceptor
+from service.api.open_services import HEALTH_NAME, Health, OpenServicesInterceptor, add_reflection
 from service.api.pipeline import RequestPipeline
 from service.api.rate_limits import ConcurrencyLimiter
 from service.api.receiving import Bounds
@@ -70,11 +69,14 @@ class UnseenCalls:
 class FurtherService(Protocol):
     """A service of somebody else's contract, whose methods are answered as methods of ours."""
 
+    name: str
+    """Full name of the service."""
+
     methods: Mapping[str, str]
     """Its paths, each with the path of the method that it counts as."""
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Register its methods with a server."""
+        """Register its methods with a server, and describe the service for reflection."""
 
 
 class GrpcServer:
@@ -128,8 +130,7 @@ class GrpcServer:
         if further:
             further.add_to(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (*SERVICE_NAMES, HEALTH_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        add_reflection(self._server, (*SERVICE_NAMES, HEALTH_NAME, *((further.name,) if further else ())))
 
     async def start(self) -> int:
         """Listen, still rejecting translations; return the bound port.

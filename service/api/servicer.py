@@ -97,17 +97,17 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
         self, models: ModelRepository, limits: TranslationLimits, glossaries: GlossaryRepository | None = None
     ) -> None:
         self.glossaries = glossaries or GlossaryRepository()
+        self.limits = limits
         self._models = models
-        self._limits = limits
 
     async def ListModels(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
         """List all models."""
-        return messages.to_list_models_response(self._models.list_models(), self._limits)
+        return messages.to_list_models_response(self._models.list_models(), self.limits)
 
     async def GetModel(self, request: pb.GetModelRequest, call: Call) -> pb.GetModelResponse:
         """Describe one model."""
         statuses = self._models.get_model(messages.from_model_name(request.model))
-        return pb.GetModelResponse(model=messages.to_model(statuses, self._limits))
+        return pb.GetModelResponse(model=messages.to_model(statuses, self.limits))
 
     async def ListGlossaries(self, request: pb.ListGlossariesRequest, call: Call) -> pb.ListGlossariesResponse:
         """List all glossaries."""

@@ -60,8 +60,8 @@ class GrpcSettings(BaseModel):
     """TCP port; 0 takes a free one."""
 
     google_translation: bool = False
-    """Whether the methods of Google Cloud Translation v3 are answered as well, for its clients; needs the extra
-    `google`."""
+    """Whether the server also answers clients of Google Cloud Translation: version 3 over gRPC and, where the API over
+    HTTP is on, versions 3 and 2 over HTTP. Needs the extra `google`."""
 
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=2**31 - 1)
     """Largest request; a larger one is rejected with RESOURCE_EXHAUSTED before it is parsed."""
@@ -286,8 +286,9 @@ class AccessSettings(BaseModel):
     and the store is tried again each second."""
 
     jwks: str | None = None
-    """Path or `https://` URL of the JWK Set of an identity provider (OpenID Connect); with it, callers may send a
-    signed token in place of an API key."""
+    """Path or `https://` URL of the JWK Set of an identity provider (OpenID Connect). If it is set, callers can send a
+    signed token instead of an API key. A URL must answer within 10 s with at most 1 MiB. RSA keys must have at least
+    2048 bits."""
 
     jwks_reload_interval_s: float = Field(default=300.0, ge=0.01, le=86400)
     """Interval at which `jwks` is read again."""

@@ -4,12 +4,11 @@ import asyncio
 import logging
 import ssl
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 from urllib.error import HTTPError
 
 import grpc
@@ -17,6 +16,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from service.api.fetch import fetched
 from service.api.settings import TlsSettings
 from service.errors import ConfigError
 from service.telemetry.metrics import Metrics
@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 _Value = TypeVar("_Value")
 
 _MAX_FILE_BYTES = 16 * 1024 * 1024
-_FETCH_TIMEOUT_S = 10.0
 
 
 class WatchedFiles(Generic[_Value]):
@@ -103,8 +102,10 @@ class WatchedFiles(Generic[_Value]):
 
 def _content(setting: str, source: Path | str) -> bytes:
     try:
-        with source.open("rb") if isinstance(source, Path) else _URLS.open(source, timeout=_FETCH_TIMEOUT_S) as file:
-            content: bytes = file.read(_MAX_FILE_BYTES + 1)
+        if isinstance(source, str):
+            return fetched(source)
+        with source.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, HTTPError):
             error.close()  # it is the answer, too
@@ -115,16 +116,6 @@ def _content(setting: str, source: Path | str) -> bytes:
     if len(content) > _MAX_FILE_BYTES:
         raise ConfigError(setting, str(source), f"a file of at most {_MAX_FILE_BYTES} bytes")
     return content
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: it could lead from https to plain text."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-_URLS = urllib.request.build_opener(_NoRedirect)
 
 
 _CERTIFICATE = "tls.certificate_file"

@@ -32,7 +32,7 @@ class KeySet:
     """The public keys of a provider."""
 
     def __init__(self, content: bytes) -> None:
-        """Parse a JWK Set; ValueError if it is none, or none of its keys can verify a signature."""
+        """Parse a JWK Set; ValueError if it is none, none of its keys can verify a signature, or a key is too short."""
         try:
             keys = jwt.PyJWKSet.from_json(content.decode("utf-8")).keys
             self._keys = {key.key_id: key for key in keys if _verifies(key)}
@@ -40,6 +40,9 @@ class KeySet:
             raise ValueError(f"not a JWK Set: {error}") from error
         if not self._keys:
             raise ValueError("a JWK Set without a public key that verifies signatures")
+        for key in self._keys.values():
+            if weakness := key.Algorithm.check_key_length(key.key):
+                raise ValueError(f"not a usable JWK Set: key {str(key.key_id)[:64]!r}: {weakness}")
 
     def verified_claims(self, token: str, *, issuer: str, audience: str) -> Mapping[str, Any]:
         """Return the claims of a token that the provider has signed for this audience and that has not expired.

@@ -36,9 +36,9 @@ class SchedulingSettings(BaseModel):
     room. 1: all, whoever comes first."""
 
     max_cached_bytes: int = Field(default=0, ge=0, le=64 << 30)
-    """Memory for the results of sentences that were decoded before, for each model version: the same sentence with the
-    same options gets the same answer without decoding. 0: off, since a caller can tell by the time of an answer
-    whether another caller had the same sentence translated."""
+    """Memory for the results of decoded sentences, for each model version. The same sentence with the same options then
+    gets the same answer without decoding. 0: off. If it is on, a caller can find out whether another caller had the
+    same sentence translated: `timings` of the answer show zero for queue, encoding and decoding."""
 
     max_batch_segments: int = Field(default=32, ge=1)
     """Segments decoded together by one thread. On a CPU a network as large as Transformer-base gains nothing beyond 16,

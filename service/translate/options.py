@@ -94,7 +94,8 @@ class TranslationDefaults(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     beam_size: int = Field(default=4, ge=1, le=MAX_BEAM_SIZE)
-    """Live hypotheses of each sentence; 1 is greedy search."""
+    """Live hypotheses of each sentence; 1 is greedy search. A request for more hypotheses gets a beam that is wide
+    enough for them."""
 
     length_penalty: float = Field(default=0.6, ge=0, le=MAX_LENGTH_PENALTY)
     """Exponent of the length penalty; 0 disables it."""
@@ -294,9 +295,10 @@ def _beam_size(options: TranslationOptions, defaults: TranslationDefaults) -> in
             raise InvalidFieldError("options.beam_size", options.beam_size, "absent with options.sampling")
         _check_range("num_hypotheses", num_hypotheses, 1, MAX_BEAM_SIZE)
         return num_hypotheses
-    beam_size = _chosen(options.beam_size, defaults.beam_size)
+    beam_size = _chosen(options.beam_size, max(defaults.beam_size, min(num_hypotheses, MAX_BEAM_SIZE)))
     _check_range("beam_size", beam_size, 1, MAX_BEAM_SIZE)
-    _check_range("num_hypotheses", num_hypotheses, 1, beam_size, note=", the beam size")
+    note = "" if options.beam_size is None else ", the beam size"
+    _check_range("num_hypotheses", num_hypotheses, 1, MAX_BEAM_SIZE if not note else beam_size, note=note)
     return beam_size
 
 

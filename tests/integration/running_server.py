@@ -11,8 +11,12 @@ from typing import Any
 import grpc
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry
 
@@ -195,6 +199,20 @@ async def running_server(models: Path, **settings: Any) -> AsyncIterator[Running
     async with listening_server(models, **settings) as server:
         await server.app.load()
         yield server
+
+
+def described_service(answer: reflection_pb2.ServerReflectionResponse, name: str) -> ServiceDescriptor:
+    """Return a service from the files that reflection describes it with, and nothing else."""
+    files = [FileDescriptorProto.FromString(raw) for raw in answer.file_descriptor_response.file_descriptor_proto]
+    assert files, answer.error_response
+    pool = DescriptorPool()
+    while files:
+        known = [file for file in files if not {*file.dependency} & {other.name for other in files}]
+        assert known, "a file that another one depends on is missing"
+        for file in known:
+            pool.Add(file)
+            files.remove(file)
+    return pool.FindServiceByName(name)
 
 
 def request(*texts: str, **fields: Any) -> pb.TranslateRequest:

@@ -12,7 +12,7 @@ import pytest
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 
 from service.api.callers import new_key, store
 from service.cli.demo import ServerProcess
@@ -82,10 +82,17 @@ def unload(server: RunningServer, key: str | None) -> Any:
     return stub.UnloadModel(pb.UnloadModelRequest(model="missing/1"), metadata=bearer(key) if key else ())
 
 
-async def services(server: RunningServer, key: str | None) -> list[str]:
-    stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+def reflect(server: RunningServer, version: str) -> Any:
+    return server.channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )
+
+
+async def services(server: RunningServer, key: str | None, version: str = "v1") -> list[str]:
     requests = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
-    call = stub.ServerReflectionInfo(requests, metadata=bearer(key) if key else ())
+    call = reflect(server, version)(requests, metadata=bearer(key) if key else ())
     return [service.name async for answer in call for service in answer.list_services_response.service]
 
 
@@ -130,7 +137,7 @@ async def test_a_key_that_is_not_quite_right_is_rejected_and_not_repeated(guarde
     error = await refusal(translate(guarded, key))
 
     assert (error.code, error.reason) == REFUSED
-    assert error.message == "authentication failed: the API key is not known here"
+    assert error.message == "authentication failed: unknown API key"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +158,7 @@ async def test_metadata_of_another_form_are_rejected(
     error = await refusal(guarded.translation.Translate(request("A man."), metadata=metadata))
 
     assert (error.code, error.reason) == REFUSED
-    assert "must be one value, `Bearer KEY`" in error.message
+    assert "must be sent once, in the metadata `authorization: Bearer KEY`" in error.message
     assert SHOP not in str(error.trailing)
 
 
@@ -179,8 +186,7 @@ async def test_streams_are_rejected_like_other_calls(guarded: RunningServer, key
 
 
 async def test_a_stream_on_which_nothing_is_sent_is_rejected_all_the_same(guarded: RunningServer) -> None:
-    reflect = reflection_pb2_grpc.ServerReflectionStub(guarded.channel).ServerReflectionInfo
-    for method in (guarded.translation.TranslateStream, reflect):
+    for method in (guarded.translation.TranslateStream, reflect(guarded, "v1"), reflect(guarded, "v1alpha")):
         assert (await refusal(method().read())).code == "UNAUTHENTICATED"
 
 
@@ -207,11 +213,12 @@ async def test_probes_need_no_key(guarded: RunningServer) -> None:
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_reflection_needs_a_key_of_any_kind(guarded: RunningServer) -> None:
-    assert "dragoman.v1.TranslationService" in await services(guarded, OPS)
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+async def test_reflection_needs_a_key_of_any_kind(guarded: RunningServer, version: str) -> None:
+    assert "dragoman.v1.TranslationService" in await services(guarded, OPS, version)
 
-    assert (await refusal(services(guarded, None))).code == "UNAUTHENTICATED"
-    assert (await refusal(services(guarded, STRANGER))).code == "UNAUTHENTICATED"
+    assert (await refusal(services(guarded, None, version))).code == "UNAUTHENTICATED"
+    assert (await refusal(services(guarded, STRANGER, version))).code == "UNAUTHENTICATED"
 
 
 async def test_without_a_callers_file_on_loopback_no_key_is_needed(server: RunningServer) -> None:

@@ -21,6 +21,7 @@ from tests.integration.running_server import PATIENCE_S, RunningServer, running_
 Result = TypeVar("Result")
 
 KEY = new_key()
+JSON = {"content-type": "application/json"}
 V3 = {"api-version": "3.0", "from": "en", "to": "de"}
 TEXTS = ["A man rides a bicycle.", "Two children play."]
 GERMAN = "Das ist ein schöner Tag."
@@ -170,11 +171,15 @@ async def test_version_3_has_its_parameters_in_the_query(server: RunningServer) 
         ({}, {"Text": "A."}),
         ({}, ["A."]),
         ({}, [{"Text": "A.", "Lang": "en"}]),
+        ({}, [{"Text": "\ud800"}]),
+        ({}, [{"\ud800": "A."}]),
+        ({}, [{"Text": "A." * 5001}]),
+        ({}, [{"Text": "A."}] * 129),
     ],
 )
 async def test_what_version_3_cannot_be_is_refused(server: RunningServer, change: dict[str, Any], body: Any) -> None:
     async with http_of(server) as http:
-        response = await http.post("/translate", params={**V3, **change}, json=body)
+        response = await http.post("/translate", params={**V3, **change}, content=json.dumps(body), headers=JSON)
         other = await http.post("/dictionary/lookup", params={"api-version": "3.0"}, json=[{"Text": "A."}])
 
     assert [(one.status_code, one.json()["error"]["code"] // 1000) for one in (response, other)] == [(400, 400)] * 2

@@ -12,10 +12,11 @@ from dragoman.v1 import translation_pb2 as pb
 from google.api_core import exceptions
 from google.cloud import translate_v3 as google
 from google.cloud.translate_v3.services.translation_service.transports import TranslationServiceGrpcTransport
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from service.api.callers import new_key, store
 from service.errors import ConfigError
-from tests.integration.running_server import RunningServer, running_server
+from tests.integration.running_server import RunningServer, described_service, running_server
 
 Result = TypeVar("Result")
 
@@ -194,6 +195,26 @@ async def test_a_key_is_asked_for_as_for_all_calls(tiny_model: Path, tmp_path: P
         response = await asked(server, lambda client: client.translate_text(request=request, metadata=metadata))
 
     assert len(response.translations) == 2
+
+
+async def test_reflection_lists_and_describes_the_service(server: RunningServer) -> None:
+    name = "google.cloud.translation.v3.TranslationService"
+    requests = [
+        reflection_pb2.ServerReflectionRequest(list_services=""),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol=name),
+    ]
+    stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+    listed, described = [answer async for answer in stub.ServerReflectionInfo(iter(requests))]
+
+    assert name in [service.name for service in listed.list_services_response.service]
+    service = described_service(described, name)
+    assert {method.name: method.input_type.name for method in service.methods} == {
+        "TranslateText": "TranslateTextRequest",
+        "DetectLanguage": "DetectLanguageRequest",
+        "GetSupportedLanguages": "GetSupportedLanguagesRequest",
+        "ListGlossaries": "ListGlossariesRequest",
+        "GetGlossary": "GetGlossaryRequest",
+    }
 
 
 async def test_it_is_off_by_default(tiny_model: Path) -> None:

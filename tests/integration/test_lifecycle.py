@@ -9,14 +9,15 @@ import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 
 from service.api.server import SERVICE_NAMES
 from service.errors import ConfigError
-from tests.integration.running_server import RunningServer, listening_server, refusal, running_server
+from tests.integration.running_server import RunningServer, described_service, listening_server, refusal, running_server
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+REFLECTION_PACKAGES = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
 
 
 @pytest.fixture
@@ -81,14 +82,27 @@ async def test_a_service_that_does_not_exist_has_no_health(server: RunningServer
     assert error.code == "NOT_FOUND"
 
 
-async def test_reflection_lists_every_service(server: RunningServer) -> None:
-    stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
-    call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+def reflect(server: RunningServer, package: str, requests: list[reflection_pb2.ServerReflectionRequest]) -> Any:
+    call = server.channel.stream_stream(
+        f"/{package}.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    return call(iter(requests))
 
-    (response,) = [response async for response in call]
 
-    names = {service.name for service in response.list_services_response.service}
-    assert names == {*SERVICE_NAMES, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+@pytest.mark.parametrize("package", REFLECTION_PACKAGES)
+async def test_reflection_lists_and_describes_every_service(server: RunningServer, package: str) -> None:
+    (listed,) = [
+        one async for one in reflect(server, package, [reflection_pb2.ServerReflectionRequest(list_services="")])
+    ]
+    names = [service.name for service in listed.list_services_response.service]
+    symbols = [reflection_pb2.ServerReflectionRequest(file_containing_symbol=name) for name in names]
+    described = [one async for one in reflect(server, package, symbols)]
+
+    reflections = {f"{one}.ServerReflection" for one in REFLECTION_PACKAGES}
+    assert set(names) == {*SERVICE_NAMES, "grpc.health.v1.Health", *reflections}
+    assert [described_service(answer, name).full_name for answer, name in zip(described, names, strict=True)] == names
 
 
 async def test_metrics_are_exposed(server: RunningServer) -> None:

@@ -1,10 +1,11 @@
-"""Azure Translator's API over the same calls, for its clients: `/translate` and `/languages` with `api-version`.
+"""Azure Translator's API for its clients: `/translate`, `/detect` and `/languages` with `api-version`.
 
-Two versions of its requests are taken: 3.0, whose parameters are in the query, and the later ones (2025-05-01-preview,
-2026-06-06), whose inputs name their targets. What the server cannot do is refused as Azure refuses:
-`{"error": {"code": ..., "message": "..."}}`. Paths are those of LibreTranslate, whose requests have no `api-version`.
+It takes two versions of requests: 3.0, whose parameters are in the query, and later ones (2025-05-01-preview,
+2026-06-06), whose inputs name their targets. Errors have Azure's form, `{"error": {"code": ..., "message": "..."}}`.
+LibreTranslate has the same paths, without `api-version`.
 """
 
+import asyncio
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,11 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from service.api.calls import Call
+from service.api.rest.bodies import check_unicode, converted, json_content
 from service.api.rest.context import JSON_MEDIA_TYPE, HttpContext
-from service.api.rest.facade import Facade, Translated, check_known, json_error, make_request
-from service.api.rest.json_mapping import json_content, to_json
+from service.api.rest.facade import Facade, Translated, check_known, check_texts, json_error
+from service.api.rest.json_mapping import to_json
+from service.api.rest.language_names import is_right_to_left, language_name, native_language_name
 from service.api.rest.problems import Problem
 from service.errors import InvalidFieldError
 from service.requests import MAX_TEXTS
@@ -39,7 +42,8 @@ _V3_FIXED: Mapping[str, Sequence[str]] = {
 """Parameters that may have these values only, as they choose what the server does anyway."""
 
 _TARGET_FIXED: Mapping[str, Sequence[str]] = {**_V3_FIXED, "tone": ("neutral",), "gender": ("neutral",)}
-_RIGHT_TO_LEFT = frozenset({"ar", "dv", "fa", "he", "ku", "ps", "sd", "ug", "ur", "yi"})
+_PATHS: Mapping[str, Sequence[str]] = {"/translate": ("POST",), "/detect": ("POST",), "/languages": ("GET",)}
+"""The methods of each path."""
 
 _STATUSES: Mapping[HTTPStatus, HTTPStatus] = {
     HTTPStatus.NOT_FOUND: HTTPStatus.BAD_REQUEST,
@@ -79,6 +83,7 @@ class _Extras:
 class AzureApi(Facade):
     """Answers the routes of Azure Translator."""
 
+    key_place = "the header `Ocp-Apim-Subscription-Key: KEY`"
     field_names: ClassVar[Mapping[str, str]] = {"source_language": "from", "target_language": "to", "texts": "text"}
 
     def routes(self) -> list[Route]:
@@ -97,6 +102,7 @@ class AzureApi(Facade):
                 _VersionedRoute(path, self.refusal(HTTPStatus.BAD_REQUEST, message), methods=["POST"])
                 for path, message in refused.items()
             ),
+            *self.refusals(_PATHS, _VersionedRoute),
         ]
 
     def failed(self, found: Problem, message: str) -> Response:
@@ -111,17 +117,16 @@ class AzureApi(Facade):
 
         async def respond(call: Call, body: bytes) -> Response:
             is_v3 = context.query.get("api-version") == _V3
-            if is_v3:
-                inputs, extras = _inputs_of_v3(context, body), _extras(context)
-            else:
-                inputs, extras = _inputs(context, body), _Extras()
+            read = _inputs_of_v3 if is_v3 else _inputs
+            inputs = await converted(lambda: read(context, body, max_characters=self.max_text_characters), len(body))
+            extras = _extras(context) if is_v3 else _Extras()
             translated = await self._translated(inputs, extras, call)
             answered = [
                 _item(one, extras, [translated[index, target] for target in one.targets], is_v3=is_v3)
                 for index, one in enumerate(inputs)
             ]
             headers = {"x-metered-usage": str(sum(len(one.text) * len(one.targets) for one in inputs))}
-            content = to_json(answered if is_v3 else {"value": answered})
+            content = await converted(lambda: to_json(answered if is_v3 else {"value": answered}), len(body))
             return Response(content, headers={**headers, "x-requestid": call.request_id}, media_type=JSON_MEDIA_TYPE)
 
         await self.answer_translation(context, respond)
@@ -134,8 +139,7 @@ class AzureApi(Facade):
         wanted = dict.fromkeys(target for one in inputs for target in one.targets)
         for settings in wanted:
             indices = [index for index, one in enumerate(inputs) if settings in one.targets]
-            request = make_request(
-                "text",
+            request = pb.TranslateRequest(
                 texts=[inputs[index].text for index in indices],
                 source_language=settings.source,
                 target_language=settings.target,
@@ -150,31 +154,30 @@ class AzureApi(Facade):
         _authorize(context)
 
         async def respond(call: Call, body: bytes) -> bytes:
-            texts = _texts_of_v3(body)
+            texts = await converted(lambda: _texts_of_v3(body, max_characters=self.max_text_characters), len(body))
             found = [_detected(languages) for languages in await self.detected(texts, call)]
             return to_json([{**best, "alternatives": others} for best, *others in found])
 
         await self.answer_translation(context, respond, method="DetectLanguage")
 
     async def _list_languages(self, context: HttpContext) -> None:
-        _authorize(context)
-
-        async def respond(call: Call, _body: bytes) -> bytes:
+        async def respond(call: Call) -> bytes:
             scopes = [scope for scope in context.query.get("scope", "").split(",") if scope]
             for scope in scopes:
                 if scope not in {"translation", "transliteration", "dictionary", "models"}:
                     raise InvalidFieldError("scope", "something else", "translation, transliteration or dictionary")
             pairs = await self.languages(call)
             codes = sorted(pairs.keys() | set(itertools.chain.from_iterable(pairs.values())))
+            described = await asyncio.to_thread(lambda: {code: _described(code) for code in codes})
             groups: dict[str, object] = {
-                "translation": {code: _described(code) for code in codes},
+                "translation": described,
                 "transliteration": {},
                 "dictionary": {},
                 "models": [],
             }
             return to_json({scope: groups[scope] for scope in scopes or groups})
 
-        await self.answer_reading(context, "ListModels", respond)
+        await self.answer_open(context, "ListModels", respond)
 
 
 class _VersionedRoute(Route):
@@ -191,21 +194,23 @@ def _authorize(context: HttpContext) -> None:
         context.authorize(key)
 
 
-def _inputs_of_v3(context: HttpContext, body: bytes) -> list[_Input]:
+def _inputs_of_v3(context: HttpContext, body: bytes, *, max_characters: int) -> list[_Input]:
     query = context.query
     check_known(query, (*_V3_PARAMETERS, *_V3_FIXED))
     _check_fixed(query, _V3_FIXED)
     settings = _settings(
         query.get("from"), context.query_values("to"), [query.get("category", _GENERAL)], query.get("textType", "plain")
     )
-    return _checked([_Input(text, settings) for text in _texts_of_v3(body)])
+    return _checked([_Input(text, settings) for text in _texts_of_v3(body, max_characters=max_characters)])
 
 
-def _texts_of_v3(body: bytes) -> list[str]:
+def _texts_of_v3(body: bytes, *, max_characters: int) -> list[str]:
     content = json_content(body)
     if not isinstance(content, list):
-        raise InvalidFieldError("request", "no list", 'a list of `{"Text": "..."}`')
-    return [_text_of_v3(one) for one in content]
+        raise InvalidFieldError("request", "not a list", 'a list of `{"Text": "..."}`')
+    texts = check_texts("texts", [_text_of_v3(one) for one in content], max_characters=max_characters)
+    check_unicode(texts, "texts")
+    return texts
 
 
 def _text_of_v3(one: object) -> str:
@@ -224,13 +229,16 @@ def _extras(context: HttpContext) -> _Extras:
     return _Extras(*(flag == "true" for flag in flags))
 
 
-def _inputs(context: HttpContext, body: bytes) -> list[_Input]:
+def _inputs(context: HttpContext, body: bytes, *, max_characters: int) -> list[_Input]:
     check_known(context.query, ("api-version",))
     content = json_content(body)
+    check_unicode(content)
     inputs = content.get("inputs") if isinstance(content, dict) else None
     if not isinstance(inputs, list) or not all(isinstance(one, dict) for one in inputs):
         raise InvalidFieldError("inputs", "no list of objects", "one")
-    return _checked([_input(one) for one in inputs])
+    checked = _checked([_input(one) for one in inputs])
+    check_texts("texts", [one.text for one in checked], max_characters=max_characters)
+    return checked
 
 
 def _input(one: Mapping[str, Any]) -> _Input:
@@ -339,5 +347,6 @@ def _lengths(starts: Sequence[int], end: int) -> list[int]:
 
 
 def _described(code: str) -> dict[str, object]:
-    direction = "rtl" if code.partition("-")[0] in _RIGHT_TO_LEFT else "ltr"
-    return {"name": code, "nativeName": code, "dir": direction, "models": [_GENERAL]}
+    direction = "rtl" if is_right_to_left(code) else "ltr"
+    names = {"name": language_name(code), "nativeName": native_language_name(code)}
+    return {**names, "dir": direction, "models": [_GENERAL]}

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.settings import GrpcSettings
 from service.errors import InvalidFieldError
+from service.requests import MAX_TEXTS
 
 TIMEOUT_HEADER = "x-request-timeout"
 """Seconds that the caller allows, as a decimal number."""
@@ -22,7 +23,7 @@ SECONDS_PATTERN = r"[0-9]{1,9}(\.[0-9]{1,9})?"
 
 JSON_MEDIA_TYPE = "application/json"
 
-_MAX_PARAMETERS = 100  # of a query
+_MAX_PARAMETERS = MAX_TEXTS + 64  # of a query, which can hold the texts
 
 _EVENT_STREAM_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
 
@@ -50,6 +51,9 @@ class HttpContext:
         has_body = scope["method"] == "POST" or self.header("content-length") or self.header("transfer-encoding")
         self.is_read = not has_body
         """Whether the whole request has come."""
+        self.key_place = "the header `Authorization: Bearer KEY`"
+        """Where a client of this API sends its key, for errors."""
+        self.max_body_bytes = settings.max_message_bytes
         self.http_status: HTTPStatus | None = None
         """Of a refusal that HTTP has its own status for."""
         self.has_begun = False
@@ -76,6 +80,11 @@ class HttpContext:
         """Return the parameters of the query, of one that is repeated the last; raises as `query_values`."""
         return dict(self._query)
 
+    @property
+    def parameters(self) -> list[tuple[str, str]]:
+        """Return names and values of the query in order; raises as `query_values`."""
+        return self._query
+
     def query_values(self, name: str) -> list[str]:
         """Return all values of a parameter of the query; InvalidFieldError if it has too many parameters."""
         return [value for given, value in self._query if given == name]
@@ -83,10 +92,17 @@ class HttpContext:
     @cached_property
     def _query(self) -> list[tuple[str, str]]:
         try:
-            return parse_qsl(self._scope["query_string"].decode("latin-1"), max_num_fields=_MAX_PARAMETERS)
+            return parse_qsl(
+                self._scope["query_string"].decode("latin-1"),
+                keep_blank_values=True,
+                errors="strict",
+                max_num_fields=_MAX_PARAMETERS,
+            )
+        except UnicodeDecodeError:
+            raise InvalidFieldError("query", "not UTF-8", "UTF-8") from None
         except ValueError:
-            limit = f"at most {_MAX_PARAMETERS}"
-            raise InvalidFieldError("query", "of too many parameters", limit) from None
+            limit = f"at most {_MAX_PARAMETERS} parameters"
+            raise InvalidFieldError("query", "too many parameters", limit) from None
 
     def peer(self) -> str:
         """Return the address of the client, as gRPC writes it."""
@@ -136,7 +152,7 @@ class HttpContext:
         """
         self.check_headers()
         self._check_content_type()
-        limit = self._settings.max_message_bytes
+        limit = self.max_body_bytes
         declared = self.header("content-length") or "0"
         chunks, num_bytes = [], 0
         while True:

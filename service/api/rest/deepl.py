@@ -1,11 +1,12 @@
-"""DeepL's API over the same calls, for its clients: version 2 of it, and the glossaries of version 3, to be read.
+"""DeepL's API for its clients: version 2, and reading the glossaries of version 3.
 
-What the server cannot do is refused as DeepL refuses: `{"message": "..."}` and one of its statuses.
+Errors have DeepL's form, `{"message": "..."}`, and one of its statuses.
 """
 
+import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from http import HTTPStatus
@@ -16,9 +17,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from service.api.calls import Call
+from service.api.rest.bodies import FORM_MEDIA_TYPE, converted
 from service.api.rest.context import JSON_MEDIA_TYPE, HttpContext
 from service.api.rest.facade import (
-    FORM_MEDIA_TYPE,
     Facade,
     Translated,
     check_known,
@@ -26,9 +27,9 @@ from service.api.rest.facade import (
     fields_of,
     given,
     json_error,
-    make_request,
 )
 from service.api.rest.json_mapping import to_json
+from service.api.rest.language_names import dialect_name
 from service.api.rest.problems import Problem
 from service.errors import GlossaryNotFoundError, InvalidFieldError
 from service.models.glossaries import Glossary, Pair
@@ -57,8 +58,11 @@ _CHANGING = ["POST", "PUT", "PATCH", "DELETE"]
 _GLOSSARIES = [("v2", ""), ("v2", "/{rest:path}"), ("v3", ""), ("v3", "/{rest:path}")]
 _MAX_TAGS = 100
 _TAG_NAME = re.compile(r"[A-Za-z_][\w.:-]{0,63}")
+_TAG_START = re.compile(r"<([A-Za-z_][\w.:-]*+)(?=[\s/>])")
 _MARKUP = re.compile(r"<!--.*?(?:-->|\Z)|<[A-Za-z/!?][^<>]*+>", re.DOTALL)
 """Tags and comments, which are not counted where there is `tag_handling`."""
+
+_UNTRANSLATED = "translate='no'"
 
 _MAX_COUNTED_CALLERS = 20_000
 _VARIANTS: Mapping[str, Sequence[str]] = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
@@ -95,6 +99,7 @@ class DeepLApi(Facade):
     """Answers the routes of DeepL."""
 
     media_types = (JSON_MEDIA_TYPE, FORM_MEDIA_TYPE)
+    key_place = f"the header `Authorization: {_SCHEME} KEY`"
     field_names: ClassVar[Mapping[str, str]] = {
         "texts": "text",
         "source_language": "source_lang",
@@ -139,26 +144,41 @@ class DeepLApi(Facade):
         context.take_scheme(_SCHEME)
 
         async def respond(call: Call, body: bytes) -> bytes:
-            fields = fields_of(context, body, repeated=_LISTS)
-            marker = _marker(fields)
-            translated = await self.translated(translate_request(fields, marker), call)
-            self._usage.add(call.caller, sum(counted_characters(fields)))
-            return to_json(answer(translated, fields, marker))
+            content_type = context.header("content-type")
+
+            def parse() -> tuple[dict[str, Any], pb.TranslateRequest, str]:
+                fields = fields_of(body, content_type, repeated=_LISTS)
+                return fields, *translate_request(fields, max_characters=self.max_text_characters)
+
+            fields, request, marker = await converted(parse, len(body))
+            translated = await self.translated(request, call)
+
+            def finish() -> tuple[int, bytes]:
+                counts = counted_characters(fields)
+                return sum(counts), to_json(answer(translated, fields, counts, marker))
+
+            num_characters, content = await converted(finish, len(body))
+            self._usage.add(call.caller, num_characters)
+            return content
 
         await self.answer_translation(context, respond)
 
     async def _list_languages(self, context: HttpContext) -> None:
         async def respond(call: Call, body: bytes) -> bytes:
             pairs = await self.languages(call)
-            sent = fields_of(context, body, repeated=()) if body else {}
+            sent = fields_of(body, context.header("content-type"), repeated=()) if body else {}
             kind = {**context.query, **sent}.get("type", "source")
             if kind == "source":
-                return to_json([{"language": code.upper(), "name": code} for code in sorted(pairs)])
+                return await asyncio.to_thread(
+                    lambda: to_json([_language_item(code.upper()) for code in sorted(pairs)])
+                )
             if kind != "target":
-                raise InvalidFieldError("type", "something else", "source or target")
+                raise InvalidFieldError("type", repr(str(kind)[:64]), "source or target")
             codes = sorted({code.upper() for targets in pairs.values() for code in targets})
             variants = [variant for code in codes for variant in _VARIANTS.get(code, (code,))]
-            return to_json([{"language": code, "name": code, "supports_formality": False} for code in variants])
+            return await asyncio.to_thread(
+                lambda: to_json([{**_language_item(code), "supports_formality": False} for code in variants])
+            )
 
         await self._answer_reading(context, "ListModels", respond)
 
@@ -221,21 +241,22 @@ class DeepLApi(Facade):
         await self.answer_reading(context, method, respond)
 
 
-def translate_request(fields: Mapping[str, Any], marker: str = "") -> pb.TranslateRequest:
-    """Return the request of the contract; InvalidFieldError names the field of DeepL that cannot be.
+def translate_request(fields: Mapping[str, Any], *, max_characters: int) -> tuple[pb.TranslateRequest, str]:
+    """Return the request of the contract, and the marker in the tags whose content is not translated.
 
-    The marker is put into the tags of `ignore_tags`: it has their content left alone.
+    Raises:
+        InvalidFieldError: names the field of DeepL that has a wrong value.
     """
+    texts = check_texts("text", _list(fields, "text"), max_characters=max_characters)
     check_known(fields, _FIELDS)
-    texts = check_texts("text", _list(fields, "text"))
     text_format = _one_of(fields, "tag_handling", tuple(_FORMATS), None)
     _refuse_what_cannot_be(fields)
     tags = _ignored_tags(fields)
+    if tags and text_format is None:
+        raise InvalidFieldError("ignore_tags", "given", "absent without `tag_handling`")
+    marker = unused_marker(texts) if tags else ""
     if tags:
-        if text_format is None:
-            raise InvalidFieldError("ignore_tags", "given", "absent without `tag_handling`")
-        start = re.compile(rf"<({'|'.join(map(re.escape, tags))})(?=[\s/>])")
-        texts = [start.sub(rf"<\1{marker}", text) for text in texts]
+        texts = _marked(texts, tags, marker, max_characters=max_characters)
     options = pb.DecodingOptions(format=_FORMATS[text_format], glossary=_glossary_id(fields))
     splits = _one_of(fields, "split_sentences", ("0", "1", "nonewlines"), "1")
     if splits == "nonewlines" and text_format is None:
@@ -247,20 +268,44 @@ def translate_request(fields: Mapping[str, Any], marker: str = "") -> pb.Transla
     is_detected = given(fields, "source_lang", None) is None
     if is_detected and options.glossary:
         raise InvalidFieldError("source_lang", "absent", "a language, where there is a glossary")
-    return make_request(
-        "text",
+    request = pb.TranslateRequest(
         texts=texts,
         source_language="" if is_detected else _language(fields, "source_lang"),
         target_language=_language(fields, "target_lang"),
         options=options,
     )
+    return request, marker
 
 
-def answer(translated: Sequence[Translated], fields: Mapping[str, Any], marker: str = "") -> dict[str, Any]:
-    """Return what DeepL answers to a request."""
+def unused_marker(texts: Sequence[str]) -> str:
+    """Return an attribute that no text has: `translate='no'` behind white space that stands before no other one.
+
+    The time is linear in the length of the texts, and the marker has at most a few dozen characters.
+    """
+    parts = [part for text in texts for part in text.split(_UNTRANSLATED)[:-1]]
+    width = (len(parts) + 1).bit_length()  # so that there are more patterns of this width than parts
+    used = {part[-width:] for part in parts}
+    patterns = (format(number, f"0{width}b").translate({48: " ", 49: "\t"}) for number in range(len(parts) + 1))
+    return f" {next(pattern for pattern in patterns if pattern not in used)}{_UNTRANSLATED}"
+
+
+def _marked(texts: Sequence[str], tags: Collection[str], marker: str, *, max_characters: int) -> list[str]:
+    """Return the texts with the marker in each start tag whose name is among the tags."""
+    marked = [_TAG_START.sub(lambda tag: f"{tag[0]}{marker}" if tag[1] in tags else tag[0], text) for text in texts]
+    for index, (text, longer) in enumerate(zip(texts, marked, strict=True)):
+        if len(longer) > max_characters:
+            limit = f"at most {max_characters}, with {len(marker)} more for each start tag of `ignore_tags`"
+            raise InvalidFieldError(f"text[{index}]", f"{len(text)} characters", limit)
+    return marked
+
+
+def answer(
+    translated: Sequence[Translated], fields: Mapping[str, Any], counts: Sequence[int], marker: str
+) -> dict[str, Any]:
+    """Return what DeepL answers to a request; `counts` are characters of each text."""
     model_type = given(fields, "model_type", None)
     translations = []
-    for count, one in zip(counted_characters(fields), translated, strict=True):
+    for count, one in zip(counts, translated, strict=True):
         source = one.detected.language if one.detected else str(fields["source_lang"])
         answered: dict[str, Any] = {
             "detected_source_language": source.upper(),
@@ -295,19 +340,13 @@ def _refuse_what_cannot_be(fields: Mapping[str, Any]) -> None:
         _flag(fields, name, default=False)
 
 
-def _marker(fields: Mapping[str, Any]) -> str:
-    """Return an attribute that no text has, for tags whose content is not translated; empty if there are none."""
-    if not given(fields, "ignore_tags", None):
-        return ""
-    text = "".join(text for text in _list(fields, "text") if isinstance(text, str))
-    longest = max((len(run) for run in re.findall(r" +(?=translate='no')", text)), default=0)
-    return f"{' ' * (longest + 1)}translate='no'"
-
-
-def _ignored_tags(fields: Mapping[str, Any]) -> list[str]:
-    tags = [tag.strip() for one in _list(fields, "ignore_tags") for tag in str(one).split(",") if tag.strip()]
-    if len(tags) > _MAX_TAGS or not all(map(_TAG_NAME.fullmatch, tags)):
-        raise InvalidFieldError("ignore_tags", "something else", f"at most {_MAX_TAGS} names of tags")
+def _ignored_tags(fields: Mapping[str, Any]) -> set[str]:
+    lists = _list(fields, "ignore_tags")
+    if not all(isinstance(one, str) for one in lists) or sum(one.count(",") + 1 for one in lists) > _MAX_TAGS:
+        raise InvalidFieldError("ignore_tags", "another type or too many tags", f"at most {_MAX_TAGS} names of tags")
+    tags = {tag.strip() for one in lists for tag in one.split(",")} - {""}
+    if not all(map(_TAG_NAME.fullmatch, tags)):
+        raise InvalidFieldError("ignore_tags", "something else", "names of tags")
     return tags
 
 
@@ -352,6 +391,10 @@ def _flag(fields: Mapping[str, Any], name: str, *, default: bool) -> bool:
     if value in ("0", "1", "false", "true"):
         return value in ("1", "true")
     raise InvalidFieldError(name, "something else", "true or false")
+
+
+def _language_item(code: str) -> dict[str, Any]:
+    return {"language": code, "name": dialect_name(code)}
 
 
 def _described(glossary: Glossary) -> dict[str, Any]:

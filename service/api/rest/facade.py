@@ -2,29 +2,37 @@
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, ClassVar
-from urllib.parse import parse_qsl
 
 from dragoman.v1 import translation_pb2 as pb
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from service.api import status
 from service.api.calls import REQUEST_ID_KEY, Call
 from service.api.pipeline import as_status
+from service.api.rest.bodies import (
+    FORM_MEDIA_TYPE,
+    MULTIPART_MEDIA_TYPE,
+    check_unicode,
+    form_fields,
+    json_content,
+    multipart_fields,
+    shown_name,
+)
 from service.api.rest.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
-from service.api.rest.json_mapping import json_object, to_json
+from service.api.rest.json_mapping import to_json
 from service.api.rest.problems import Problem, problem
 from service.api.rest.translation import MODEL_SERVICE, TRANSLATION_SERVICE, HttpApi, language_pairs
 from service.api.servicer import TranslationServicer, ended_after
 from service.errors import InvalidFieldError
 from service.requests import MAX_TEXTS
 
-FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
-_MAX_OTHER_FIELDS = 64  # of a form, beside texts
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 Answer = bytes | Response
 """The body of a response in JSON, or the whole of it."""
@@ -102,15 +110,42 @@ class Facade(HttpApi):
     def failed(self, found: Problem, message: str) -> Response:
         """Return the response of a failed call, in the form of the service."""
 
+    key_place: ClassVar[str] = "the header `Authorization: Bearer KEY`"
+    """Where the service's clients send their key, for errors."""
+
     def endpoint(self, answer: Callable[[HttpContext], Awaitable[None]]) -> Endpoint:
         """Return the application of a route."""
-        return Endpoint(answer, self._settings, self.media_types)
 
-    def refusal(self, code: HTTPStatus, message: str) -> Callable[[Request], Awaitable[Response]]:
-        """Return what refuses all requests of a route in the form of the service."""
+        async def answer_with_place(context: HttpContext) -> None:
+            context.key_place = self.key_place
+            await answer(context)
+
+        return Endpoint(answer_with_place, self._settings, self.media_types)
+
+    @property
+    def max_text_characters(self) -> int:
+        """Most characters of a text."""
+        return self._models.limits.max_text_characters
+
+    def refusals(self, paths: Mapping[str, Collection[str]], make_route: type[Route] = Route) -> list[Route]:
+        """Return routes that refuse the other methods of these paths, and the paths below, in the service's form."""
+        routes = []
+        for path, methods in paths.items():
+            allowed = ", ".join(methods)
+            refuse = self.refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"method not allowed: {path} takes {allowed}", allowed)
+            routes.append(make_route(path, refuse, methods=[one for one in _METHODS if one not in methods]))
+            below = self.refusal(HTTPStatus.NOT_FOUND, f"there is nothing below {path}")
+            routes.append(make_route(f"{path}/{{rest:path}}", below, methods=_METHODS))
+        return routes
+
+    def refusal(self, code: HTTPStatus, message: str, allowed: str = "") -> Callable[[Request], Awaitable[Response]]:
+        """Return what refuses all requests of a route in the form of the service; `allowed` are methods."""
 
         async def refuse(_request: Request) -> Response:
-            return self.failed(Problem(status=code, members={}, headers={}), message)
+            response = self.failed(Problem(status=code, members={}, headers={}), message)
+            if allowed:
+                response.headers["allow"] = allowed
+            return response
 
         return refuse
 
@@ -121,6 +156,7 @@ class Facade(HttpApi):
         *,
         method: str = "Translate",
         raw_request: bytes | None = None,
+        is_open: bool = False,
     ) -> None:
         """Answer a request as a method of TranslationService within its time; `respond` gets the body."""
 
@@ -128,7 +164,7 @@ class Facade(HttpApi):
             async with ended_after(self._settings.allowed_s(call.time_remaining())):
                 return await respond(call, body)
 
-        await self._answer(context, f"/{TRANSLATION_SERVICE}/{method}", within_time, raw_request)
+        await self._answer(context, f"/{TRANSLATION_SERVICE}/{method}", within_time, raw_request, is_open=is_open)
 
     async def answer_reading(
         self,
@@ -144,17 +180,24 @@ class Facade(HttpApi):
 
         await self._answer(context, f"/{MODEL_SERVICE}/{method}", checked, b"" if context.is_read else None)
 
+    async def answer_open(
+        self, context: HttpContext, method: str, respond: Callable[[Call], Awaitable[Answer]]
+    ) -> None:
+        """Answer a request that needs no key, as a method of ModelService; its body is not read."""
+
+        async def checked(call: Call, _body: bytes) -> Answer:
+            context.check_headers()
+            return await respond(call)
+
+        await self._answer(context, f"/{MODEL_SERVICE}/{method}", checked, b"", is_open=True)
+
     async def translated(self, request: pb.TranslateRequest, call: Call) -> list[Translated]:
         """Translate the texts of a request; see `translate_each`."""
         return await translate_each(self._translation, request, call)
 
     async def detected(self, texts: list[str], call: Call) -> list[list[pb.DetectedLanguage]]:
         """Return the languages that each text may be in, the likeliest first."""
-        try:
-            request = pb.DetectLanguageRequest(texts=texts)
-        except ValueError:
-            raise InvalidFieldError("texts", "a text with a lone surrogate", "Unicode text") from None
-        response = await self._translation.DetectLanguage(request, call)
+        response = await self._translation.DetectLanguage(pb.DetectLanguageRequest(texts=texts), call)
         return [list(one.languages) for one in response.detections]
 
     async def languages(self, call: Call) -> dict[str, set[str]]:
@@ -167,13 +210,15 @@ class Facade(HttpApi):
         path: str,
         respond: Callable[[Call, bytes], Awaitable[Answer]],
         raw_request: bytes | None,
+        *,
+        is_open: bool = False,
     ) -> None:
         call = self._pipeline.start(path, context)
 
         async def responded(body: bytes) -> Answer:
             return await respond(call, body)
 
-        outcome = await self._pipeline.answer(call, responded, as_status, raw_request=raw_request)
+        outcome = await self._pipeline.answer(call, responded, as_status, raw_request=raw_request, is_open=is_open)
         if isinstance(outcome, status.Answer):
             found = problem(outcome, request_id=call.request_id, http_status=context.http_status)
             response = self.failed(found, self._renamed(outcome.message))
@@ -195,59 +240,59 @@ def json_error(code: int, content: Mapping[str, Any]) -> Response:
     return Response(to_json(content), code, media_type=JSON_MEDIA_TYPE)
 
 
-def fields_of(context: HttpContext, body: bytes, *, repeated: Collection[str]) -> dict[str, Any]:
-    """Return the fields of a request in JSON or of a form, in which some may be there more than once.
+def fields_of(body: bytes, content_type: str, *, repeated: Collection[str]) -> dict[str, Any]:
+    """Return the fields of a request in JSON or of a form, in which some may be given more than once.
 
     Raises:
-        InvalidFieldError: if the body is neither, or another field is there twice.
+        InvalidFieldError: if the body is neither, has another field twice, or text that is not Unicode.
     """
-    return _form(body, repeated) if context.media_type == FORM_MEDIA_TYPE else json_object(body)
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type == FORM_MEDIA_TYPE:
+        return merged(form_fields(body), repeated)
+    if media_type == MULTIPART_MEDIA_TYPE:
+        return merged(multipart_fields(body, content_type), repeated)
+    fields = json_content(body)
+    if not isinstance(fields, dict):
+        raise InvalidFieldError("request", "not an object", "a JSON object")
+    check_unicode(fields)
+    return fields
+
+
+def merged(pairs: Iterable[tuple[str, str]], repeated: Collection[str]) -> dict[str, Any]:
+    """Return fields by name; one of `repeated` that is given more than once is a list."""
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    for name, given_values in values.items():
+        if len(given_values) > 1 and name not in repeated:
+            raise InvalidFieldError(shown_name(name), "given more than once", "given once")
+    return {name: given_values if len(given_values) > 1 else given_values[0] for name, given_values in values.items()}
 
 
 def check_known(fields: Mapping[str, Any], known: Collection[str]) -> None:
     """Raise InvalidFieldError if a request has a field that is not among the known ones."""
     for name in fields:
         if name not in known:
-            shown = name if name.isidentifier() and len(name) < 64 else "request"
-            raise InvalidFieldError(shown, "a field that this server does not take", f"one of {', '.join(known)}")
+            raise InvalidFieldError(
+                shown_name(name), "a field that this server does not take", f"one of {', '.join(known)}"
+            )
 
 
-def check_texts(field: str, texts: object) -> list[str]:
-    """Return the texts of a request; InvalidFieldError if it is no list of texts, or one of another length."""
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or not texts:
+def check_texts(field: str, texts: object, *, max_characters: int) -> list[str]:
+    """Return the texts of a request; InvalidFieldError if there are too many, one is too long or not a text."""
+    if not isinstance(texts, list) or not texts:
         raise InvalidFieldError(field, "of another type or empty", f"a text, or a list of 1 to {MAX_TEXTS} texts")
     if len(texts) > MAX_TEXTS:
         raise InvalidFieldError(field, f"a list of {len(texts)}", f"at most {MAX_TEXTS} texts")
+    for index, text in enumerate(texts):
+        item = f"{field}[{index}]" if len(texts) > 1 else field
+        if not isinstance(text, str):
+            raise InvalidFieldError(item, "not a text", "a text")
+        if len(text) > max_characters:
+            raise InvalidFieldError(item, f"{len(text)} characters", f"at most {max_characters}")
     return texts
 
 
 def given(fields: Mapping[str, Any], name: str, default: object) -> Any:
     """Return a field, or the default if it is absent, or empty as in a form."""
     return default if fields.get(name) in (None, "") else fields[name]
-
-
-def make_request(field: str, **content: Any) -> pb.TranslateRequest:
-    """Return the request of the contract; InvalidFieldError names the field with a text that is no Unicode."""
-    try:
-        return pb.TranslateRequest(**content)
-    except ValueError:
-        raise InvalidFieldError(field, "a text with a lone surrogate", "Unicode text") from None
-
-
-def _form(body: bytes, repeated: Collection[str]) -> dict[str, Any]:
-    """Return the fields of a form; one that may be repeated is a list if it is."""
-    try:
-        pairs = parse_qsl(
-            body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_TEXTS + _MAX_OTHER_FIELDS
-        )
-    except ValueError as error:  # no UTF-8, or too many fields
-        raise InvalidFieldError("request", f"no form in UTF-8 ({type(error).__name__})", "one") from None
-    fields: dict[str, Any] = {}
-    for name, value in pairs:
-        if name not in fields:
-            fields[name] = value
-        elif name in repeated:
-            fields[name] = [*(fields[name] if isinstance(fields[name], list) else [fields[name]]), value]
-        else:
-            raise InvalidFieldError("request", "of a field that is there more than once", "of each field once")
-    return fields

@@ -1,28 +1,23 @@
 """Messages of the contract as JSON and back (the JSON mapping of protobuf), strict, with errors that name the field."""
 
-import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import Message
 
+from service.api.rest.bodies import converted, json_content, shown_name
 from service.errors import InvalidFieldError
 
 _Message = TypeVar("_Message", bound=Message)
-_Result = TypeVar("_Result")
-
-_MAX_QUICK_BYTES = 16 * 1024
-"""Of what is converted at once; what is larger is converted in another thread, as calls wait for the event loop."""
 
 _MAX_SHOWN_CHARACTERS = 64
 _INTEGER = re.compile("-?[0-9]{1,19}")
 _NUMBERS = {FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_INT32}
 _MAX_SEARCHED_ITEMS = 1000  # of a list, for the one that is wrong
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 _EXPECTED: Mapping[int, str] = {
     FieldDescriptor.CPPTYPE_BOOL: "true or false",
@@ -42,12 +37,12 @@ async def parsed_json(raw_request: bytes, kind: type[_Message]) -> _Message:
         InvalidFieldError: names the field that the contract does not have, that is there twice or is of another type;
             `request` if the body is no JSON object.
     """
-    return await _converted(lambda: _message(raw_request, kind), len(raw_request))
+    return await converted(lambda: _message(raw_request, kind), len(raw_request))
 
 
 async def serialized_json(message: Message) -> bytes:
     """Return a message as JSON in one line of UTF-8, with the fields that have their default value."""
-    return await _converted(lambda: to_json(as_dict(message)), message.ByteSize())
+    return await converted(lambda: to_json(as_dict(message)), message.ByteSize())
 
 
 def as_dict(message: Message) -> dict[str, Any]:
@@ -60,45 +55,10 @@ def to_json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-async def _converted(convert: Callable[[], _Result], num_bytes: int) -> _Result:
-    return convert() if num_bytes <= _MAX_QUICK_BYTES else await asyncio.to_thread(convert)
-
-
-def json_object(raw_request: bytes) -> dict[str, Any]:
-    """Return the JSON object that the body of a request is; InvalidFieldError if it is none."""
-    content = json_content(raw_request)
-    if not isinstance(content, dict):
-        raise InvalidFieldError("request", _kind_of(content), "an object")
-    return content
-
-
-def json_content(raw_request: bytes) -> Any:
-    """Return what the body of a request is in JSON; InvalidFieldError if it is none."""
-    try:
-        return json.loads(raw_request.decode(), object_pairs_hook=_without_repeats, parse_constant=_no_constant)
-    except RecursionError:
-        raise InvalidFieldError("request", "nested too deeply", "a JSON object of the contract's depth") from None
-    except ValueError as error:  # no UTF-8, no JSON, or a number of thousands of digits
-        raise InvalidFieldError("request", f"no JSON in UTF-8 ({error})", "one JSON object") from None
-
-
 def _message(raw_request: bytes, kind: type[_Message]) -> _Message:
     message = kind()
-    _fill(message, json_object(raw_request), path="request", prefix="")
+    _fill(message, json_content(raw_request), path="request", prefix="")
     return message
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in members:
-            raise InvalidFieldError(_name(name), "there more than once", "there once")
-        members[name] = value
-    return members
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _fill(message: Message, content: Any, *, path: str, prefix: str) -> None:
@@ -112,7 +72,7 @@ def _fill(message: Message, content: Any, *, path: str, prefix: str) -> None:
         field = fields.get(name)
         if field is None:
             names = ", ".join(one.json_name for one in known)
-            raise InvalidFieldError(f"{prefix}{_name(name)}", "no field of the contract", f"one of {names}")
+            raise InvalidFieldError(f"{prefix}{shown_name(name)}", "no field of the contract", f"one of {names}")
         field_path = f"{prefix}{field.name}"
         if field.number in taken:
             raise InvalidFieldError(field_path, "there under both of its names", "there once")
@@ -123,6 +83,8 @@ def _fill(message: Message, content: Any, *, path: str, prefix: str) -> None:
         elif not field.is_repeated:
             part.SetInParent()
             _fill(part, value, path=field_path, prefix=f"{field_path}.")
+        elif field.message_type and field.message_type.GetOptions().map_entry:
+            _set(message, field, value, path=field_path)
         elif isinstance(value, list):
             for index, item in enumerate(value):
                 _fill(part.add(), item, path=f"{field_path}[{index}]", prefix=f"{field_path}[{index}].")
@@ -170,11 +132,6 @@ def _expected(field: Any) -> str:
     if field.enum_type is not None:
         return f"one of {', '.join(value.name for value in field.enum_type.values)}"
     return _EXPECTED.get(field.cpp_type, "of the contract's type")
-
-
-def _name(name: str) -> str:
-    """Return a name that the caller gave to a field; names are logged, so that of a text is not repeated."""
-    return name if _NAME.fullmatch(name) else "request"
 
 
 def _kind_of(value: object) -> str:

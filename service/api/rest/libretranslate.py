@@ -1,22 +1,26 @@
-"""LibreTranslate's API over the same calls, for its clients: `/translate`, `/languages`, `/detect`.
+"""LibreTranslate's API for its clients: `/translate`, `/detect`, `/languages` and what its web page asks for.
 
-Fields that the server does not know are refused with the kind of error that LibreTranslate has: `{"error": "..."}` and
-one of the statuses 400, 403, 429, 500 and 503.
+Parameters come from the query and from a body in JSON, an urlencoded form or a multipart form. Errors have
+LibreTranslate's form, `{"error": "..."}`, and one of the statuses 400, 403, 404, 405, 429, 500 and 503.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any, ClassVar
 
 from dragoman.v1 import translation_pb2 as pb
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from service.api.callers import peer_name
 from service.api.calls import Call
+from service.api.receiving import MAX_OPEN_BODY_BYTES
+from service.api.rest.bodies import FORM_MEDIA_TYPE, MULTIPART_MEDIA_TYPE, converted
 from service.api.rest.context import JSON_MEDIA_TYPE, HttpContext
 from service.api.rest.facade import (
-    FORM_MEDIA_TYPE,
     Facade,
     Translated,
     check_known,
@@ -24,54 +28,82 @@ from service.api.rest.facade import (
     fields_of,
     given,
     json_error,
-    make_request,
+    merged,
 )
 from service.api.rest.json_mapping import to_json
+from service.api.rest.language_names import language_name
 from service.api.rest.problems import Problem
-from service.errors import DragomanError, InvalidFieldError
+from service.errors import DragomanError, InvalidFieldError, UnauthenticatedError
 from service.requests import MAX_BEAM_SIZE
 
-_DEFAULT_BEAM_SIZE = 4
 _FORMATS: Mapping[object, pb.TextFormat] = {"text": pb.TEXT_FORMAT_PLAIN, "html": pb.TEXT_FORMAT_HTML}
 _FIELDS = ("q", "source", "target", "format", "alternatives", "api_key")
 
 _STATUSES: Mapping[HTTPStatus, HTTPStatus] = {
     HTTPStatus.UNAUTHORIZED: HTTPStatus.FORBIDDEN,
     HTTPStatus.FORBIDDEN: HTTPStatus.FORBIDDEN,
+    HTTPStatus.METHOD_NOT_ALLOWED: HTTPStatus.METHOD_NOT_ALLOWED,
     HTTPStatus.TOO_MANY_REQUESTS: HTTPStatus.TOO_MANY_REQUESTS,
 }
-"""What LibreTranslate sends in place of statuses below 500; 400 for all others."""
+"""What LibreTranslate sends in place of statuses below 500; 400 for all others, but 404 for unknown paths."""
+
+_PATHS: Mapping[str, Sequence[str]] = {
+    "/translate": ("POST",),
+    "/detect": ("POST",),
+    "/languages": ("GET",),
+    "/suggest": ("POST",),
+    "/health": ("GET",),
+    "/frontend/settings": ("GET",),
+    "/spec": ("GET",),
+}
+"""The methods of each path."""
 
 
 class LibreTranslateApi(Facade):
     """Answers the routes of LibreTranslate."""
 
-    media_types = (JSON_MEDIA_TYPE, FORM_MEDIA_TYPE)
+    media_types = (JSON_MEDIA_TYPE, FORM_MEDIA_TYPE, MULTIPART_MEDIA_TYPE)
+    key_place = "the parameter `api_key`"
     field_names: ClassVar[Mapping[str, str]] = {"texts": "q", "source_language": "source", "target_language": "target"}
+
+    file_formats: Sequence[str] = ()
+    """Extensions of the files that `/translate_file` takes, such as `.txt`; empty if it is off."""
 
     def routes(self) -> list[Route]:
         """Return what to add to the application."""
+        suggest = self.refusal(HTTPStatus.FORBIDDEN, "this server takes no suggestions")
+        spec = self.refusal(HTTPStatus.NOT_FOUND, "this server describes its own API at /openapi.json")
         return [
             Route("/translate", self.endpoint(self._translate), methods=["POST"]),
-            Route("/languages", self.endpoint(self._list_languages), methods=["GET"]),
             Route("/detect", self.endpoint(self._detect), methods=["POST"]),
+            Route("/languages", self.endpoint(self._list_languages), methods=["GET"]),
+            Route("/frontend/settings", self.endpoint(self._describe_settings), methods=["GET"]),
+            Route("/health", _answer_health, methods=["GET"]),
+            Route("/suggest", suggest, methods=["POST"]),
+            Route("/spec", spec, methods=["GET"]),
+            *self.refusals(_PATHS),
         ]
 
     def failed(self, found: Problem, message: str) -> Response:
         """Return `{"error": MESSAGE}`."""
         code = found.status if found.status >= HTTPStatus.INTERNAL_SERVER_ERROR else HTTPStatus.BAD_REQUEST
-        return json_error(_STATUSES.get(found.status, code), {"error": message})
+        is_unknown_path = found.status is HTTPStatus.NOT_FOUND and not found.members
+        code = HTTPStatus.NOT_FOUND if is_unknown_path else _STATUSES.get(found.status, code)
+        return json_error(code, {"error": message})
 
     async def _translate(self, context: HttpContext) -> None:
         async def respond(call: Call, fields: dict[str, Any]) -> bytes:
-            return to_json(answer(await self.translated(translate_request(fields), call), fields))
+            request = translate_request(fields, max_characters=self.max_text_characters)
+            translated = await self.translated(request, call)
+            return await converted(lambda: to_json(answer(translated, fields)), request.ByteSize())
 
         await self._answer_fields(context, "Translate", respond)
 
     async def _detect(self, context: HttpContext) -> None:
         async def respond(call: Call, fields: dict[str, Any]) -> bytes:
             check_known(fields, ("q", "api_key"))
-            (languages,) = await self.detected(check_texts("q", [fields.get("q")]), call)
+            texts = check_texts("q", [fields.get("q")], max_characters=self.max_text_characters)
+            (languages,) = await self.detected(texts, call)
             return to_json([_detected(one) for one in languages])
 
         await self._answer_fields(context, "DetectLanguage", respond)
@@ -79,38 +111,125 @@ class LibreTranslateApi(Facade):
     async def _answer_fields(
         self, context: HttpContext, method: str, respond: Callable[[Call, dict[str, Any]], Awaitable[bytes]]
     ) -> None:
-        """Answer a request whose key is in its body: it is read before the caller is known, as probes are."""
+        """Answer a request whose key may be in its body, which is then read before the caller is known."""
         failure: DragomanError | None = None
         fields: dict[str, Any] = {}
-        body = b""
+        body: bytes | None = None
         try:
-            body = await self._pipeline.bounds.open_receiver.receive(context, peer_name(context.peer()))
-            fields = fields_of(context, body, repeated={"q"})
-            if key := fields.get("api_key"):
-                context.authorize(str(key))
+            query = merged(context.parameters, {"q"})
+            if key := query.get("api_key"):
+                context.authorize(key)
+            if not self._is_known(context):
+                body, fields = await self._read_open(context, query)
+                if key := fields.get("api_key"):
+                    context.authorize(_text_of(key))
+            elif not has_body(context):
+                body, fields = b"", query
         except DragomanError as error:
-            failure = error
+            failure, body = error, body or b""
+        is_parsed = body is not None
 
-        async def respond_unless_failed(call: Call, _body: bytes) -> bytes:
+        async def respond_unless_failed(call: Call, read: bytes) -> bytes:
             if failure:
                 raise failure
-            return await respond(call, fields)
+            parsed = fields if is_parsed else await converted(lambda: _fields(context, read, query), len(read))
+            return await respond(call, parsed)
 
-        await self.answer_translation(context, respond_unless_failed, method=method, raw_request=body)
+        is_open = failure is not None  # the error says more than that there is no key
+        await self.answer_translation(context, respond_unless_failed, method=method, raw_request=body, is_open=is_open)
+
+    def _is_known(self, context: HttpContext) -> bool:
+        """Return whether the caller is known without the body."""
+        try:
+            self._pipeline.access.check_known(context)
+        except UnauthenticatedError:
+            return bool(context.header("authorization"))  # and the key is wrong, whatever the body has
+        return True
+
+    async def _read_open(self, context: HttpContext, query: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
+        """Return the body of a caller who is not known yet, and the fields of the request."""
+        if not has_body(context):
+            return b"", dict(query)
+        bounds, host = self._pipeline.bounds, peer_name(context.peer())
+        declared = int(context.header("content-length") or MAX_OPEN_BODY_BYTES)
+        if declared > MAX_OPEN_BODY_BYTES:
+            limit = f"at most {MAX_OPEN_BODY_BYTES} bytes, unless the query or the header Authorization has the key"
+            raise InvalidFieldError("request", f"{declared} bytes", limit)
+        context.max_body_bytes = MAX_OPEN_BODY_BYTES
+        with ExitStack() as places:
+            places.enter_context(bounds.open_bytes.taken(host, declared))
+            body = await bounds.open_receiver.receive(context, host)
+            async with bounds.open_parsing:
+                return body, await converted(lambda: _fields(context, body, query), len(body))
 
     async def _list_languages(self, context: HttpContext) -> None:
-        async def respond(call: Call, _body: bytes) -> bytes:
+        async def respond(call: Call) -> bytes:
             pairs = await self.languages(call)
-            return to_json([{"code": code, "name": code, "targets": sorted(pairs[code])} for code in sorted(pairs)])
 
-        await self.answer_reading(context, "ListModels", respond)
+            def listed() -> bytes:
+                return to_json(
+                    [
+                        {"code": code, "name": language_name(code), "targets": sorted(pairs[code])}
+                        for code in sorted(pairs)
+                    ]
+                )
+
+            return await asyncio.to_thread(listed)
+
+        await self.answer_open(context, "ListModels", respond)
+
+    async def _describe_settings(self, context: HttpContext) -> None:
+        async def respond(call: Call) -> bytes:
+            pairs = await self.languages(call)
+            target = next((code for source in sorted(pairs) for code in sorted(pairs[source])), "")
+            needs_key = self._pipeline.access.needs_key
+            settings = {
+                "charLimit": self.max_text_characters,
+                "frontendTimeout": 500,
+                "apiKeys": needs_key,
+                "keyRequired": needs_key,
+                "suggestions": False,
+                "filesTranslation": bool(self.file_formats),
+                "supportedFilesFormat": list(self.file_formats),
+                "language": {
+                    "source": {"code": "auto", "name": "Auto Detect"},
+                    "target": {"code": target, "name": await asyncio.to_thread(language_name, target)},
+                },
+            }
+            return to_json(settings)
+
+        await self.answer_open(context, "ListModels", respond)
 
 
-def translate_request(fields: Mapping[str, Any]) -> pb.TranslateRequest:
-    """Return the request of the contract; InvalidFieldError names the field of LibreTranslate that cannot be."""
-    check_known(fields, _FIELDS)
+def has_body(context: HttpContext) -> bool:
+    """Return whether a request has a body."""
+    return bool(context.header("transfer-encoding")) or context.header("content-length") not in {"", "0"}
+
+
+async def _answer_health(_request: Request) -> Response:
+    return Response(to_json({"status": "ok"}), media_type=JSON_MEDIA_TYPE)
+
+
+def _fields(context: HttpContext, body: bytes, query: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of query and body; a field may be in both only with the same value."""
+    fields = fields_of(body, context.header("content-type"), repeated={"q"})
+    for name in query.keys() & fields.keys():
+        if query[name] != fields[name]:
+            raise InvalidFieldError(name, "of two values, in query and body", "given once")
+    return {**query, **fields}
+
+
+def _text_of(key: object) -> str:
+    if not isinstance(key, str):
+        raise InvalidFieldError("api_key", "not a text", "an API key")
+    return key
+
+
+def translate_request(fields: Mapping[str, Any], *, max_characters: int) -> pb.TranslateRequest:
+    """Return the request of the contract; InvalidFieldError names the field of LibreTranslate with a wrong value."""
     query = fields.get("q")
-    texts = check_texts("q", query if isinstance(query, list) else [query])
+    texts = check_texts("q", query if isinstance(query, list) else [query], max_characters=max_characters)
+    check_known(fields, _FIELDS)
     source, target = fields.get("source"), fields.get("target")
     for name, language in (("source", source), ("target", target)):
         if not isinstance(language, str):
@@ -119,12 +238,10 @@ def translate_request(fields: Mapping[str, Any]) -> pb.TranslateRequest:
     text_format = given(fields, "format", "text")
     if not isinstance(text_format, str) or text_format not in _FORMATS:
         raise InvalidFieldError("format", "something else", "text or html")
-    num_hypotheses = _num_alternatives(fields) + 1
     options = pb.DecodingOptions(format=_FORMATS[text_format])
-    if num_hypotheses > 1:
-        options.num_hypotheses = num_hypotheses
-        options.beam_size = max(num_hypotheses, _DEFAULT_BEAM_SIZE)
-    return make_request("q", texts=texts, source_language=source, target_language=target, options=options)
+    if num_alternatives := _num_alternatives(fields):
+        options.num_hypotheses = num_alternatives + 1
+    return pb.TranslateRequest(texts=texts, source_language=source, target_language=target, options=options)
 
 
 def answer(translated: Sequence[Translated], fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -159,6 +159,15 @@ def test_a_key_set_without_a_usable_key_is_refused(content: bytes) -> None:
         KeySet(content)
 
 
+@pytest.mark.parametrize("num_others", [0, 1])
+def test_an_rsa_key_of_less_than_2048_bits_is_refused(num_others: int) -> None:
+    short = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 - the key under test
+    weak = public_key("RS256", short, "weak")
+
+    with pytest.raises(ValueError, match=r"JWK Set: key 'weak': .* 1024 bits .* 2048"):
+        key_set(*[public_key("ES256", EC_KEY, "ec")] * num_others, weak)
+
+
 def test_api_keys_are_no_tokens() -> None:
     assert not is_token("dgm_0123456789ab_x")
     assert is_token(token())

@@ -126,13 +126,18 @@ def test_a_library_of_another_version_is_not_used(
 
 
 @pytest.mark.usefixtures("library")
-def test_the_decoder_graph_is_not_opened_for_the_native_engine(bundle: Bundle, tmp_path: Path) -> None:
+@pytest.mark.parametrize("graph", ["encoder", "decoder"])
+def test_a_truncated_graph_is_refused_though_the_native_engine_does_not_run_it(
+    bundle: Bundle, tmp_path: Path, graph: str
+) -> None:
     for name in bundle.manifest.files:
         (tmp_path / name).write_bytes((bundle.directory / name).read_bytes())
-    (tmp_path / bundle.manifest.precisions["int8"].decoder).write_bytes(b"no graph")
+    path = tmp_path / f"{graph}.int8.onnx"
+    path.write_bytes(path.read_bytes()[:-1])
     damaged = Bundle(directory=tmp_path, manifest=bundle.manifest)
 
-    assert isinstance(open_step_model(damaged, _CPU), NativeStepModel)
+    with pytest.raises(BundleError, match=rf"{graph}\.int8\.onnx: graph"):
+        open_step_model(damaged, _CPU)
 
 
 def test_a_shortlist_needs_the_native_engine(bundle: Bundle) -> None:

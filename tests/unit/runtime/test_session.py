@@ -1,4 +1,5 @@
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -94,6 +95,36 @@ def test_a_graph_that_cannot_be_loaded_is_named(bundle: Bundle, tmp_path: Path) 
 
     with pytest.raises(BundleError, match=r"encoder\.fp32\.onnx: graph is .*, expected a graph this service can load"):
         open_sessions(Bundle(directory=tmp_path, manifest=bundle.manifest), RuntimeSettings())
+
+
+@pytest.mark.parametrize("graph", ["encoder", "decoder"])
+def test_a_truncated_graph_that_is_not_opened_is_refused(bundle: Bundle, tmp_path: Path, graph: str) -> None:
+    name = f"{graph}.fp32.onnx"
+    for other in ("encoder.fp32.onnx", "decoder.fp32.onnx", "attention.fp32.onnx", "weights.fp32.bin"):
+        shutil.copy(bundle.directory / other, tmp_path / other)
+    whole = (tmp_path / name).read_bytes()
+    part_of_header = onnx.load_from_string(whole)
+    part_of_header.ClearField("graph")
+    part_of_header.ClearField("opset_import")
+    without_opset = onnx.load_from_string(whole)
+    without_opset.ClearField("opset_import")
+
+    open_sessions(Bundle(directory=tmp_path, manifest=bundle.manifest), RuntimeSettings(), graphs=())
+    parts = [whole[:size] for size in (0, 1, 100, len(whole) // 2, len(whole) - 1)]
+    for part in (*parts, part_of_header.SerializeToString(), without_opset.SerializeToString()):
+        (tmp_path / name).write_bytes(part)
+        with pytest.raises(BundleError, match=rf"{graph}\.fp32\.onnx: .* is .*, expected"):
+            open_sessions(Bundle(directory=tmp_path, manifest=bundle.manifest), RuntimeSettings(), graphs=())
+
+
+def test_a_graph_that_is_not_opened_has_the_tensors_of_its_manifest(bundle: Bundle) -> None:
+    tensors = bundle.manifest.tensors["fp32"]
+    outputs = {**tensors.decoder.outputs, "more": "float32"}
+    changed = tensors.model_copy(update={"decoder": GraphTensors(inputs=tensors.decoder.inputs, outputs=outputs)})
+    manifest = bundle.manifest.model_copy(update={"tensors": {"fp32": changed}})
+
+    with pytest.raises(BundleError, match=r"decoder\.fp32\.onnx: outputs is .*, expected .*more"):
+        open_sessions(Bundle(directory=bundle.directory, manifest=manifest), RuntimeSettings(), graphs=())
 
 
 def test_tensors_other_than_those_of_the_manifest_are_named_with_both(bundle: Bundle) -> None:

@@ -42,6 +42,13 @@ def test_an_option_that_is_absent_gets_the_default() -> None:
     assert search == SearchConfig(beam_size=2, length_penalty=1.5, max_target_tokens=512, repetition_guard=True)
 
 
+@pytest.mark.parametrize(("default", "expected"), [(4, 6), (8, 8)])
+def test_default_beam_is_at_least_as_wide_as_the_hypotheses_wanted(default: int, expected: int) -> None:
+    search = search_config(TranslationOptions(num_hypotheses=6), TranslationDefaults(beam_size=default))
+
+    assert (search.beam_size, search.num_hypotheses) == (expected, 6)
+
+
 def test_options_at_their_bounds_are_accepted() -> None:
     low = TranslationOptions(
         beam_size=1,
@@ -82,8 +89,9 @@ def test_options_at_their_bounds_are_accepted() -> None:
     [
         ({"beam_size": 0}, "beam_size", "is 0, must be 1 to 16"),
         ({"beam_size": 17}, "beam_size", "is 17, must be 1 to 16"),
-        ({"num_hypotheses": 0}, "num_hypotheses", "is 0, must be 1 to 4, the beam size"),
-        ({"num_hypotheses": 5}, "num_hypotheses", "is 5, must be 1 to 4, the beam size"),
+        ({"num_hypotheses": 0}, "num_hypotheses", "is 0, must be 1 to 16"),
+        ({"num_hypotheses": 17}, "num_hypotheses", "is 17, must be 1 to 16"),
+        ({"beam_size": 4, "num_hypotheses": 5}, "num_hypotheses", "is 5, must be 1 to 4, the beam size"),
         ({"length_penalty": -0.1}, "length_penalty", "is -0.1, must be 0 to 5"),
         ({"length_penalty": 5.1}, "length_penalty", "is 5.1, must be 0 to 5"),
         ({"length_penalty": math.nan}, "length_penalty", "is nan, must be 0 to 5"),

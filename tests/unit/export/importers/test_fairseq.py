@@ -92,8 +92,21 @@ def test_a_checkpoint_of_something_else_is_refused(
 def test_a_checkpoint_that_wants_to_run_code_is_refused(saved: Path) -> None:
     _rewrite(saved, lambda content: content.update(meters=Fraction(1, 2)))
 
-    with pytest.raises(ImportFormatError, match=r"it wants fractions\.Fraction, and nothing is run"):
+    with pytest.raises(ImportFormatError, match=r"it names fractions\.Fraction"):
         read_fairseq(saved)
+
+
+def test_a_checkpoint_in_the_format_before_pytorch_1_6_is_read(saved: Path) -> None:
+    path = saved / "checkpoint_best.pt"
+    expected = read_fairseq(saved)
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        content = torch.load(path, weights_only=True)
+    torch.save(content, path, _use_new_zipfile_serialization=False)
+
+    found = read_fairseq(saved)
+
+    assert found.config == expected.config
+    assert all(torch.equal(found.weights[name], tensor) for name, tensor in expected.weights.items())
 
 
 def test_older_checkpoints_and_those_that_hydra_configured_say_the_same(saved: Path) -> None:

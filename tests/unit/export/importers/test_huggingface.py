@@ -1,7 +1,10 @@
+import io
 import json
 import os
 import pickle
+import pickletools
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import Parameter
 
 from export.errors import ImportFormatError
 from export.importers.huggingface import read_huggingface
@@ -48,6 +53,7 @@ def _rewrite(directory: Path, alter: Callable[[dict[str, torch.Tensor]], object]
         ({"layer_norm_eps": 1e-6}, "layer_norm_eps is 1e-06: expected 1e-05"),
         ({"bad_words_ids": [[3]]}, r"bad_words_ids is \[\[3\]\]: expected \[\[8"),
         ({"forced_bos_token_id": 5}, "forced_bos_token_id is 5"),
+        ({"force_bos_token_to_be_generated": True}, "force_bos_token_to_be_generated is True: expected False"),
         ({"suppress_tokens": [5]}, r"suppress_tokens is \[5\]"),
         ({"no_repeat_ngram_size": 3}, "no_repeat_ngram_size is 3"),
         ({"min_length": 56}, "min_length is 56: expected 0"),
@@ -108,6 +114,7 @@ def test_keys_of_old_configurations_that_say_what_is_so_anyway_are_no_error(mari
         "static_position_embeddings": True,
         "extra_pos_embeddings": 83,
         "bad_words_ids": [[82]],
+        "force_bos_token_to_be_generated": False,
         "bos_token_id": 0,
         "num_beams": 6,
         "max_length": 512,
@@ -135,12 +142,18 @@ def test_weights_of_16_bits_are_widened(marian: Path, dtype: torch.dtype) -> Non
         assert torch.equal(tensor, expected[name].to(dtype).float())
 
 
-def test_older_checkpoints_are_read_without_running_them(marian: Path) -> None:
-    expected = read_huggingface(marian).weights
+@pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "before PyTorch 1.6"])
+@pytest.mark.parametrize("wrap", [Tensor.clone, Tensor.half, Parameter], ids=["fp32", "fp16", "parameters"])
+def test_pytorch_checkpoints_of_both_formats_are_read(
+    marian: Path, wrap: Callable[[Tensor], Tensor], is_zip: bool
+) -> None:
     tensors = load_file(marian / "model.safetensors")
     stored = {**tensors, "lm_head.weight": tensors["model.shared.weight"]}
-    torch.save(stored, marian / "pytorch_model.bin")
+    stored = {name: wrap(tensor) for name, tensor in stored.items()}
+    _rewrite(marian, lambda kept: kept.update({name: wrap(tensor).data for name, tensor in kept.items()}))
+    expected = read_huggingface(marian).weights
     (marian / "model.safetensors").unlink()
+    torch.save(stored, marian / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
 
     found = read_huggingface(marian).weights
 
@@ -156,17 +169,68 @@ class _Malicious:
         return os.mkdir, (str(self._path),)
 
 
-def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(marian: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "before PyTorch 1.6"])
+def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(marian: Path, tmp_path: Path, is_zip: bool) -> None:
     (marian / "model.safetensors").unlink()
-    torch.save({"model.shared.weight": _Malicious(tmp_path / "done")}, marian / "pytorch_model.bin")
+    stored = {"model.shared.weight": _Malicious(tmp_path / "done")}
+    torch.save(stored, marian / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
 
-    with pytest.raises(ImportFormatError, match=r"cannot read .*pytorch_model.bin"):
-        read_huggingface(marian)
-    (marian / "pytorch_model.bin").write_bytes(pickle.dumps(_Malicious(tmp_path / "done")))
-    with pytest.raises(ImportFormatError, match=r"no checkpoint, or one in the format before PyTorch 1.6"):
+    with pytest.raises(ImportFormatError, match=r"cannot read .*pytorch_model.bin: it names posix\.mkdir"):
         read_huggingface(marian)
 
     assert not (tmp_path / "done").exists()
+
+
+def _tar(path: Path) -> None:
+    with tarfile.open(path, "w") as tar:
+        tar.add(path.parent / "config.json", "storages")
+
+
+def _without_data(path: Path) -> None:
+    """Write a checkpoint of the old format that declares a large storage and lists none."""
+    torch.save({"w": torch.zeros(1 << 16)}, path, _use_new_zipfile_serialization=False)
+    stream = io.BytesIO(path.read_bytes())
+    for _ in range(4):  # magic number, version, system, tensors
+        for _ in pickletools.genops(stream):
+            pass
+    path.write_bytes(stream.getvalue()[: stream.tell()] + pickle.dumps([], 2))
+
+
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        (lambda path: path.write_bytes(pickle.dumps(_Malicious(path), 2)), "it names posix.mkdir"),
+        (lambda path: path.write_bytes(b"\x80\x02" + b"no checkpoint" * 9), "not a PyTorch checkpoint"),
+        (lambda path: path.write_bytes(b""), "not a PyTorch checkpoint"),
+        (_tar, "not a PyTorch checkpoint"),
+        (_without_data, "more bytes of tensors than the file"),
+        (
+            lambda path: torch.save({"w": torch.zeros(1).half().expand(1 << 20)}, path),
+            "more bytes of tensors than the file",
+        ),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused(marian: Path, write: Callable[[Path], object], reason: str) -> None:
+    (marian / "model.safetensors").unlink()
+    write(marian / "pytorch_model.bin")
+
+    with pytest.raises(ImportFormatError, match=f"cannot read .*pytorch_model.bin: .*{reason}") as error:
+        read_huggingface(marian)
+
+    assert "weights_only" not in str(error.value)
+
+
+def test_a_truncated_checkpoint_of_the_old_format_is_refused(marian: Path) -> None:
+    tensors = load_file(marian / "model.safetensors")
+    (marian / "model.safetensors").unlink()
+    path = marian / "pytorch_model.bin"
+    torch.save(tensors, path, _use_new_zipfile_serialization=False)
+    whole = path.read_bytes()
+
+    for size in (1, 20, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ImportFormatError, match=r"cannot read .*pytorch_model.bin"):
+            read_huggingface(marian)
 
 
 @pytest.mark.parametrize("name", ["config.json", "source.spm", "vocab.json", "model.safetensors"])

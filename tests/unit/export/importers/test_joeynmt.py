@@ -97,7 +97,7 @@ def test_residuals_are_weighted_with_post_norm_only(tmp_path: Path) -> None:
     ("alter", "told"),
     [
         (lambda it: it.pop("model_state"), "holds NoneType: expected tensors by name"),
-        (lambda it: it.update(optimizer_state=Fraction(1, 2)), r"it wants fractions\.Fraction, and nothing is run"),
+        (lambda it: it.update(optimizer_state=Fraction(1, 2)), r"it names fractions\.Fraction"),
         (lambda it: it["model_state"].pop("encoder.layers.1.layer_norm.bias"), "there is no tensor encoder.layers.1"),
         (lambda it: it["model_state"].update(more=torch.ones(1)), "nothing is known of tensor more"),
         (lambda it: it["model_state"]["decoder.pe.pe"].add_(1), r"decoder\.pe\.pe holds other positions"),
