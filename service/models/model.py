@@ -22,8 +22,14 @@ MAX_LABELS = 100
 """Most labels of a model."""
 
 _PLAIN = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-_REFERENCE = re.compile(rf"({_PLAIN})(?:/({_PLAIN})|@({_PLAIN}))?")
-_LANGUAGE_TAG = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
+REFERENCE_PATTERN = rf"({_PLAIN})(?:/({_PLAIN})|@({_PLAIN}))?"
+"""The form of `name`, `name/version` and `name@label`."""
+
+LANGUAGE_TAG_PATTERN = r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*"
+"""The form of a language tag."""
+
+_REFERENCE = re.compile(REFERENCE_PATTERN)
+_LANGUAGE_TAG = re.compile(LANGUAGE_TAG_PATTERN)
 _SHOWN_CHARACTERS = 40  # of a malformed value, in messages
 
 

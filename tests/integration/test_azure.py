@@ -81,9 +81,11 @@ async def test_languages_are_listed(server: RunningServer) -> None:
     languages = await asked(server, lambda client: client.get_supported_languages())
     only = await asked(server, lambda client: client.get_supported_languages(scope="translation"))
 
-    assert {code: (one.dir, one.models) for code, one in (languages.translation or {}).items()} == {
-        "de": ("ltr", ["general"]),
-        "en": ("ltr", ["general"]),
+    assert {
+        code: (one.name, one.native_name, one.dir, one.models) for code, one in (languages.translation or {}).items()
+    } == {
+        "de": ("German", "Deutsch", "ltr", ["general"]),
+        "en": ("English", "English", "ltr", ["general"]),
     }
     assert (languages.transliteration, only.transliteration) == ({}, None)
 
@@ -197,6 +199,27 @@ async def test_languages_are_detected(server: RunningServer) -> None:
     assert [one.translations[0].text for one in answered[2:]] == ["7", GERMAN]
     assert [(one["language"], one["isTranslationSupported"]) for one in detected] == [("en", True), ("und", False)]
     assert wrong.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/translate", 405), ("POST", "/languages", 405), ("POST", "/detect/x", 404)]
+)
+async def test_other_methods_and_paths_have_errors_of_the_same_form(
+    server: RunningServer, method: str, path: str, status: int
+) -> None:
+    async with http_of(server) as http:
+        response = await http.request(method, path, params=V3)
+
+    assert response.status_code == status
+    assert response.json()["error"].keys() == {"code", "message"}
+
+
+async def test_texts_of_a_list_have_several_targets_on_one_connection(server: RunningServer) -> None:
+    def ask(client: TextTranslationClient) -> list[list[str]]:
+        answers = [client.translate(TEXTS, to_language=["de", "de-AT"], from_language="en") for _ in range(3)]
+        return [[one.language for item in items for one in item.translations] for items in answers]
+
+    assert await asked(server, ask) == [["de", "de-AT"] * 2] * 3
 
 
 async def test_requests_without_a_version_are_those_of_libretranslate(server: RunningServer) -> None:

@@ -107,7 +107,7 @@ class AzureApi(Facade):
 
     def failed(self, found: Problem, message: str) -> Response:
         """Return `{"error": {"code": CODE, "message": MESSAGE}}`."""
-        status = _STATUSES.get(found.status, found.status)
+        status = _STATUSES.get(found.status, found.status) if found.members else found.status
         fields = [violation["field"].partition("[")[0] for violation in found.members.get("violations", ())]
         code = _CODES.get(fields[0], status * 1000) if fields else status * 1000
         return json_error(status, {"error": {"code": code, "message": message}})

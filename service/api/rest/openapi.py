@@ -11,6 +11,7 @@ from service import requests
 from service.api.messages import MAX_LANGUAGE_CHARACTERS, MAX_NAME_CHARACTERS
 from service.api.rest.context import SECONDS_PATTERN, TIMEOUT_HEADER
 from service.api.rest.problems import HTTP_STATUSES, MEDIA_TYPE
+from service.models.model import LANGUAGE_TAG_PATTERN, REFERENCE_PATTERN
 
 _SCALARS: Mapping[int, dict[str, Any]] = {
     FieldDescriptor.CPPTYPE_BOOL: {"type": "boolean"},
@@ -22,7 +23,12 @@ _SCALARS: Mapping[int, dict[str, Any]] = {
 _INT64 = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": "^-?[0-9]{1,19}$"}, {"type": "null"}]}
 _DURATION = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?s$"}
 
-_LANGUAGE = {"type": "string", "minLength": 1, "maxLength": MAX_LANGUAGE_CHARACTERS}
+_LANGUAGE = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": MAX_LANGUAGE_CHARACTERS,
+    "pattern": f"^{LANGUAGE_TAG_PATTERN}$",
+}
 _REQUIRED: Mapping[str, dict[str, Any]] = {
     "texts": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": requests.MAX_TEXTS},
     "text": {"type": "string", "minLength": 1},
@@ -30,8 +36,14 @@ _REQUIRED: Mapping[str, dict[str, Any]] = {
 }
 """Fields without which a request is refused, by their names in JSON."""
 
-_RANGES: Mapping[str, dict[str, float]] = {
-    "sourceLanguage": {"maxLength": MAX_LANGUAGE_CHARACTERS},
+_RANGES: Mapping[str, dict[str, Any]] = {
+    "sourceLanguage": {"maxLength": MAX_LANGUAGE_CHARACTERS, "pattern": f"^({LANGUAGE_TAG_PATTERN})?$"},
+    "targetLanguage": {"maxLength": MAX_LANGUAGE_CHARACTERS, "pattern": f"^({LANGUAGE_TAG_PATTERN})?$"},
+    "pivotLanguages": {
+        "minLength": 1,
+        "maxLength": MAX_LANGUAGE_CHARACTERS,
+        "pattern": f"^{LANGUAGE_TAG_PATTERN}$",
+    },
     "beamSize": {"minimum": 1, "maximum": requests.MAX_BEAM_SIZE},
     "numHypotheses": {"minimum": 1, "maximum": requests.MAX_BEAM_SIZE},
     "lengthPenalty": {"minimum": 0, "maximum": requests.MAX_LENGTH_PENALTY},
@@ -44,8 +56,8 @@ _RANGES: Mapping[str, dict[str, float]] = {
     "topK": {"minimum": 1, "maximum": requests.MAX_TOP_K},
     "topP": {"exclusiveMinimum": 0, "maximum": 1},
     "targetPrefix": {"maxLength": requests.MAX_PREFIX_CHARACTERS},
-    "requestId": {"maxLength": MAX_NAME_CHARACTERS},
-    "model": {"maxLength": MAX_NAME_CHARACTERS},
+    "requestId": {"maxLength": MAX_NAME_CHARACTERS, "pattern": "^[ -~]*$"},
+    "model": {"maxLength": MAX_NAME_CHARACTERS, "pattern": f"^({REFERENCE_PATTERN})?$"},
     "glossary": {"maxLength": MAX_NAME_CHARACTERS},
 }
 """Caps of fields of requests, by their names in JSON."""
@@ -131,8 +143,8 @@ _HEADERS = [
     {
         "name": TIMEOUT_HEADER.title(),
         "in": "header",
-        "description": "Seconds allowed to the request.",
-        "schema": {"type": "string", "pattern": f"^{SECONDS_PATTERN}$"},
+        "description": "Seconds allowed to the request, more than 0.",
+        "schema": {"type": "string", "pattern": rf"^(?=[0-9.]*[1-9]){SECONDS_PATTERN}$"},
     },
 ]
 
@@ -151,7 +163,12 @@ def openapi_document() -> dict[str, Any]:
         pb.ListGlossariesResponse,
     ):
         _add_message(schemas, response.DESCRIPTOR, is_request=False)
-    model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    model = {
+        "name": "model",
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "minLength": 1, "pattern": f"^{REFERENCE_PATTERN}$"},
+    }
     return {
         "openapi": "3.1.0",
         "info": {
