@@ -15,6 +15,7 @@ from itertools import islice
 import sentencex
 
 from service.datatypes import Span
+from service.text.windows import Check, never_ends
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,9 @@ class Joined:
     """Where each sentence is in `text`, in order."""
 
 
-def iterate_sentences(text: str, *, language: str, splitter: SentenceSplitter = sentencex.segment) -> Iterator[Span]:
+def iterate_sentences(
+    text: str, *, language: str, splitter: SentenceSplitter = sentencex.segment, check: Check = never_ends
+) -> Iterator[Span]:
     """Yield the sentences of a text, looking no further than needed; none if nothing in it can be translated.
 
     Lines never merge: every line break of `str.splitlines` ends a sentence. A span begins and ends with a visible
@@ -103,6 +106,7 @@ def iterate_sentences(text: str, *, language: str, splitter: SentenceSplitter = 
     has_numbers = len(list(islice(_NUMBERED_LINE.finditer(text), 2))) > 1
     subtag = language.partition("-")[0].lower()
     for match in _LINE.finditer(text):
+        check()
         line = match[0]
         if not _WORD_CHARACTER.search(line):
             continue

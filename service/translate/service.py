@@ -219,7 +219,7 @@ class Translator:
 
     async def _translated(self, request: TranslationRequest, context: RequestContext) -> TranslationResult:
         """Translate texts of a language directly."""
-        budget = TextBudget(request.options, self._limits)
+        budget = TextBudget(request.options, self._limits, deadline_s=context.deadline_s, clock=self._clock)
         model, pipeline = self._prepare(request, context, budget)
         num_characters = sum(map(len, request.texts))
         model.engine.reject_early(num_characters, pipeline.search, context)
@@ -265,7 +265,9 @@ class Translator:
         if not request.source_language:
             detected = await self._detected_source(request, context)
             request = replace(request, source_language=detected.language)
-        budget = TextBudget(request.options, self._limits, is_document=True)
+        budget = TextBudget(
+            request.options, self._limits, is_document=True, deadline_s=context.deadline_s, clock=self._clock
+        )
         run = partial(self._threads.run, context.caller, cancel=budget.cancel)
         model, pipeline = self._prepare(request, context, budget, is_document=True)
         window = DocumentWindow(

@@ -94,7 +94,7 @@ async def test_the_result_names_the_model_and_counts_tokens() -> None:
 
 
 async def test_all_segments_are_queued_at_once_with_the_context_of_their_request() -> None:
-    model, context = FakeModel(), RequestContext(deadline_s=12.5, priority=Priority.BULK)
+    model, context = FakeModel(), RequestContext(deadline_s=1e12, priority=Priority.BULK)
 
     await _translator(model).translate(_request("One. Two.", "Three."), context)
 
