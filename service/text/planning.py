@@ -143,6 +143,7 @@ class TextPlanner:
         self._protection = compile_protection(protection, request.options.terms, glossary)
         self._num_alignable_tokens: float = MAX_RESTORED_TOKENS if has_attention else 0
         self._fixed: deque[FixedText] = deque()
+        self._is_document = False
 
     def plan(self) -> list[TextPlan]:
         """Split and tokenize all texts.
@@ -154,7 +155,7 @@ class TextPlanner:
 
     def _plan(self, text: str, index: int) -> TextPlan:
         parts = tuple(chain.from_iterable(self._sentences(text, index, f"texts[{index}]")))
-        fixed = tuple(self._fixed)
+        fixed = tuple(sorted(self._fixed, key=_start))
         self._fixed.clear()
         return TextPlan(text=text, parts=parts, fixed=fixed)
 
@@ -167,6 +168,7 @@ class TextPlanner:
             InvalidFieldError: naming `text`, if the model cannot take a sentence, or the prefix that leaves no room.
         """
         (text,) = self._request.texts
+        self._is_document = True
         if self._num_alignable_tokens:
             self._num_alignable_tokens = math.inf  # few sentences are in memory at a time
         separator = separator_between(self._request.source_language, self._request.target_language)
@@ -227,7 +229,7 @@ class TextPlanner:
             found: list[list[_EncodedPart]] = []
             while waiting and waiting[0].source.start < end:
                 found += self._encoded_block(waiting.popleft(), field)
-            if found and self._fixed:
+            if found and self._is_document:  # `document_pieces` takes those before the sentence that is next
                 self._fixed.extend(sorted([self._fixed.popleft() for _ in range(len(self._fixed))], key=_start))
             return sorted(found, key=lambda parts: (parts[0][0].start, -parts[-1][0].end))
 

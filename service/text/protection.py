@@ -168,6 +168,11 @@ def compile_protection(
     )
 
 
+def may_have_literals(text: str) -> bool:
+    """Whether a text has a character that is in every span of the default kinds."""
+    return _TRIGGER.search(text, 0, never_ends) is not None
+
+
 def is_placeholder_tag(tag: str) -> bool:
     """Whether a tag stands for something itself (`<ph id="1"/>`), instead of marking what is around it."""
     match = _TAG_NAME.match(tag)

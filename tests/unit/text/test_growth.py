@@ -1,7 +1,7 @@
 """Text work grows with the length of a text, whatever it holds, and can end at any time."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from itertools import count, islice
 from types import FrameType
 from typing import Any
@@ -79,10 +79,10 @@ class CountingBudget:
         if self.num_checks > self._max_checks:
             raise TimeoutError
 
-    def check_sentence(self, _: int) -> None:
+    def check_sentence(self, num_tokens: int) -> None:  # noqa: ARG002
         self.check()
 
-    def add(self, _: list[Segment]) -> None:
+    def add(self, segments: Sequence[Segment]) -> None:  # noqa: ARG002
         self.check()
 
     def trace(self, _frame: FrameType, event: str, _argument: Any) -> Any:
@@ -108,8 +108,8 @@ def planned(shape: str, length: int, budget: CountingBudget) -> CountingBudget:
 
 
 @pytest.fixture(params=SHAPES)
-def shape(request: pytest.FixtureRequest) -> Iterator[str]:
-    return request.param
+def shape(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def test_twice_the_text_is_twice_the_work(shape: str) -> None:

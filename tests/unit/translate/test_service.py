@@ -31,6 +31,8 @@ from service.requests import (
     LongSentencePolicy,
     RequestContext,
     SamplingOptions,
+    Term,
+    TextFormat,
     TranslationOptions,
     TranslationRequest,
 )
@@ -390,8 +392,10 @@ class _ThreadRecorder(CharacterTokenizer):
         (200, {"num_hypotheses": 4}, True),
         (1000, {}, False),
         (200, {"num_hypotheses": 4, "return_alignment": True}, False),
+        (100, {"terms": tuple(Term(source=f"term {number}") for number in range(128))}, False),
+        (200, {"format": TextFormat.HTML}, False),
     ],
-    ids=["small", "many hypotheses", "large", "many alignments"],
+    ids=["small", "many hypotheses", "large", "many alignments", "many terms", "markup"],
 )
 async def test_much_text_is_worked_on_outside_the_event_loop(
     num_sentences: int, options: dict[str, Any], is_here: bool
