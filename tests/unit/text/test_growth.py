@@ -79,10 +79,10 @@ class CountingBudget:
         if self.num_checks > self._max_checks:
             raise TimeoutError
 
-    def check_sentence(self, num_tokens: int) -> None:  # noqa: ARG002
+    def check_sentence(self, num_tokens: int) -> None:
         self.check()
 
-    def add(self, segments: Sequence[Segment]) -> None:  # noqa: ARG002
+    def add(self, segments: Sequence[Segment]) -> None:
         self.check()
 
     def trace(self, _frame: FrameType, event: str, _argument: Any) -> Any:
