@@ -50,7 +50,7 @@ from service.telemetry.logs import LogStream
 from service.telemetry.metrics import Metrics, observe_process
 from service.telemetry.tracing import Tracing, TracingSettings
 from service.text.tokenizer import open_tokenizer
-from service.threads import call_in_daemon, num_cores, shorten_slices, started_pool
+from service.threads import call_in_daemon, exit_after, num_cores, shorten_slices, started_pool
 from service.translate.service import Translator
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _HTTP_GRACE_S = 1.0  # for HTTP answers that are being sent
-_MAX_FLUSH_S = 5.0  # for traces that are not sent yet, after everything is answered
+_MAX_FLUSH_S = 2.0  # for traces that are not sent yet, after everything is answered
+_MAX_STOP_S = 4.5  # after the drain, for everything; the process ends within 5 s
 _MORE_THREADS_THAN_CORES = 4  # in the event loop's pool: most of its work computes, some waits for files
 
 
@@ -341,10 +342,12 @@ class App:
         """End everything; what is still unanswered is answered with an error."""
         self._set_ready(False)
         self._watcher.end()
-        await asyncio.to_thread(self._models.stop)  # before the port: gRPC would cancel the callers without a reason
+        # Before the port, or gRPC would cancel the callers without a reason. Not in the pool: its threads may be busy.
+        await call_in_daemon(self._models.stop, name="stop")
         await self._grpc.stop()
         await asyncio.gather(*(server.stop(_HTTP_GRACE_S) for server in self._http))
-        await asyncio.to_thread(self._tracing.stop, min(self._settings.grpc.drain_timeout_s, _MAX_FLUSH_S))
+        flush_s = min(self._settings.grpc.drain_timeout_s, _MAX_FLUSH_S)
+        await call_in_daemon(partial(self._tracing.stop, flush_s), name="tracing-stop")
         log.info("stopped")
 
     def _refresh(self) -> None:
@@ -363,6 +366,8 @@ class App:
 async def serve(settings: Settings, log_stream: LogStream) -> bool:
     """Serve until SIGTERM or SIGINT, then drain; a second signal stops at once.
 
+    If this or the exit of Python takes longer than it may after a signal, the process ends with exit code 1.
+
     Returns:
         True if every admitted call was answered.
 
@@ -371,10 +376,10 @@ async def serve(settings: Settings, log_stream: LogStream) -> bool:
         BundleError: if a model cannot be loaded.
         EngineError: if a model cannot translate.
     """
-    drain, stop = _events_of_signals()
+    drain, stop = _events_of_signals(drain_timeout_s=settings.grpc.drain_timeout_s)
     if shorten_slices():  # of this thread and all that are started from here on, but for those that decode
         settings = settings.model_copy(update={"scheduling": settings.scheduling.beside_short_slices()})
-    pool = started_pool(num_cores() + _MORE_THREADS_THAN_CORES, name="text")
+    pool = started_pool(num_cores() + _MORE_THREADS_THAN_CORES, name="text", is_awaited=False)
     asyncio.get_running_loop().set_default_executor(pool)
     metrics = Metrics(CollectorRegistry())
     observe_process(metrics.registry)
@@ -403,12 +408,13 @@ async def _is_loaded(app: App) -> bool:
     return True
 
 
-def _events_of_signals() -> tuple[asyncio.Event, asyncio.Event]:
-    """Return what the first SIGTERM or SIGINT sets, and what any further one sets."""
+def _events_of_signals(*, drain_timeout_s: float) -> tuple[asyncio.Event, asyncio.Event]:
+    """Return the events that the first SIGTERM or SIGINT and any further one set; each limits the time to the exit."""
     first, second = asyncio.Event(), asyncio.Event()
 
     def received(number: signal.Signals) -> None:
         log.info("signal received", extra={"signal": number.name})
+        exit_after(_MAX_STOP_S if first.is_set() else drain_timeout_s + _MAX_STOP_S, 1)
         (second if first.is_set() else first).set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -157,7 +157,7 @@ class DeadlineExceededError(DragomanError):
         """Say where, and for a request that was not admitted how long it would take and how long it may.
 
         Args:
-            stage: of the request: `admission`, `queue`, `decode` or `stream`.
+            stage: of the request: `text`, `admission`, `queue`, `decode` or `stream`.
             needed_s: expected time until the answer; given with `allowed_s`.
             allowed_s: time that was left until the deadline.
         """

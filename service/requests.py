@@ -27,6 +27,7 @@ MAX_SEED = 2**63 - 1
 MAX_KINDS = 16
 MAX_PATTERNS = 16
 MAX_PATTERN_CHARACTERS = 64
+MAX_PATTERN_STARS = 8  # in all patterns of a request
 MAX_TERMS = 128
 MAX_TERM_CHARACTERS = 200
 
@@ -110,7 +111,7 @@ class ProtectionOptions:
 
     disabled_kinds: frozenset[ProtectedKind] = frozenset()
     patterns: tuple[str, ...] = ()
-    """More of them: literal but for `*`, 1 to 100 characters up to the next of the pattern, without white space."""
+    """Literal but for `*`, 1 to 100 characters up to the next of the pattern, without white space."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

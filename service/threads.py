@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import logging
 import math
 import os
 import platform
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final
+
+log = logging.getLogger(__name__)
 
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 """Of this process, where it runs in a container."""
@@ -142,13 +145,27 @@ def _call(number: int, *arguments: object) -> bool:
     return calls is not None and ctypes.CDLL(None).syscall(calls[number], *arguments, 0) == 0
 
 
-def started_pool(num_threads: int, *, name: str) -> ThreadPoolExecutor:
+class _UnawaitedPool(ThreadPoolExecutor):
+    """A pool whose shutdown waits for no thread."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
+        """End idle threads, and busy ones after their work, without waiting for them."""
+        super().shutdown(wait=False, cancel_futures=cancel_futures)
+
+
+def started_pool(num_threads: int, *, name: str, is_awaited: bool = True) -> ThreadPoolExecutor:
     """Return a pool with all of its threads running; RuntimeError if the system starts no more threads.
 
     By default a pool starts a thread when work arrives and none is idle: a leaked thread cannot be told from one more
     of the pool, and where threads are limited a server fails under load instead of at its start.
+
+    Args:
+        num_threads: of the pool.
+        name: that the names of the threads begin with.
+        is_awaited: whether `shutdown` can wait for the threads. `asyncio.run` waits for those of its default executor;
+            if one of them is stuck, it does not return.
     """
-    pool = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
+    pool = (ThreadPoolExecutor if is_awaited else _UnawaitedPool)(num_threads, thread_name_prefix=name)
     together = threading.Barrier(num_threads)  # no thread is idle until all are running
     try:
         arrivals = [pool.submit(together.wait) for _ in range(num_threads)]
@@ -158,6 +175,22 @@ def started_pool(num_threads: int, *, name: str) -> ThreadPoolExecutor:
         raise
     wait(arrivals)
     return pool
+
+
+def exit_after(timeout_s: float, exit_code: int) -> None:
+    """End the process after a time unless it has ended by then, whatever its threads do.
+
+    Python waits at its exit for every thread that is no daemon. Child processes that read from this one see its end.
+    """
+
+    def end() -> None:
+        names = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
+        log.error("threads did not end in time", extra={"timeout_s": timeout_s, "threads": names})
+        os._exit(exit_code)
+
+    timer = threading.Timer(timeout_s, end)
+    timer.name, timer.daemon = "exit", True
+    timer.start()
 
 
 async def call_in_daemon(function: Callable[[], None], *, name: str) -> None:

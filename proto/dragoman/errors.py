@@ -157,7 +157,7 @@ class DeadlineExceededError(DragomanError):
 
     @property
     def stage(self) -> str | None:
-        """Where the time ran out: `admission`, `queue` or `decode`; None if the server did not answer in time."""
+        """Where the time ran out: `text`, `admission`, `queue`, `decode`; None if the server did not answer in time."""
         return self.metadata.get("stage")
 
     @property

@@ -13,6 +13,10 @@ from service.config import CONFIG_VARIABLE, load_settings
 from service.errors import ConfigError, DragomanError
 from service.models.watcher import LOADING
 from service.telemetry.logs import LogStream, configure_logs
+from service.threads import exit_after
+
+_EXIT_S = 3.0
+"""For all threads to end, of which some wait for a file or a caller."""
 
 _KILL_S = 2.0
 """For threads that load models to kill the processes that load."""
@@ -62,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"dragoman: {error}", file=sys.stderr)
         return 1
     exit_code = 0 if is_drained else 1
+    exit_after(_EXIT_S, exit_code)
     for thread in threading.enumerate():
         if thread.name.startswith(LOADING):
             thread.join(_KILL_S)

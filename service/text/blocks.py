@@ -14,9 +14,10 @@ years: of what no model was taught on purpose they are copied most surely, in an
 import enum
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count
+from itertools import chain, count, islice
 
 from service.datatypes import Span
 from service.requests import ProtectedKind
@@ -27,6 +28,7 @@ from service.text.protection import (
     tag_name,
     with_number_signs,
 )
+from service.text.windows import Check, never_ends
 
 _YEARS = (2013, 1947, 1985, 1962, 2006, 1978, 1991, 2019, 1954, 1936, 2002, 1969)
 """Those that differ in several digits come first; the others of two centuries, then longer numbers follow."""
@@ -89,7 +91,7 @@ class Block:
     escapes: str = ""
     """Characters that are markup where it stands, and are escaped in its translation."""
 
-    def part(self, span: Span) -> "Block":
+    def part(self, span: Span, check: Check = never_ends) -> "Block":
         """Return a range of the text with the pieces inside it.
 
         A tag at its edge is outside, unless its partner is inside.
@@ -97,23 +99,22 @@ class Block:
         first = bisect_left(self.pieces, span.start, key=lambda piece: piece.end)
         last = bisect_right(self.pieces, span.end, key=lambda piece: piece.start)
         while first < last and not self._is_inside(self.pieces[first], span):
+            check()
             first += 1
         while first < last and not self._is_inside(self.pieces[last - 1], span):
+            check()
             last -= 1
-        pieces = tuple(
-            replace(
-                piece,
-                start=piece.start - span.start,
-                end=piece.end - span.start,
-                partner=piece.partner - first if first <= piece.partner < last else -1,
-            )
-            for piece in self.pieces[first:last]
-        )
+        pieces = []
+        for piece in islice(self.pieces, first, last):
+            check()
+            partner = piece.partner - first if first <= piece.partner < last else -1
+            own = replace(piece, start=piece.start - span.start, end=piece.end - span.start, partner=partner)
+            pieces.append(own)
         start, end = self._position(span.start, after=True), self._position(span.end, after=False)
         source = Span(start=start, end=max(start, end))
         if pieces:
             source = Span(start=min(start, pieces[0].source.start), end=max(end, pieces[-1].source.end))
-        return replace(self, text=self.text[span.start : span.end], start=start, source=source, pieces=pieces)
+        return replace(self, text=self.text[span.start : span.end], start=start, source=source, pieces=tuple(pieces))
 
     def source_of(self, span: Span) -> Span:
         """Return where a range of the text is in the message, without the tags at its edges."""
@@ -201,6 +202,8 @@ class BlockBuilder:
         self._length = 0
         self._pieces: list[Piece] = []
         self._open: list[tuple[str, int]] = []
+        """Name and piece of each tag that is not closed."""
+        self._num_open: Counter[str] = Counter()
 
     @property
     def ends_in_space(self) -> bool:
@@ -242,16 +245,19 @@ class BlockBuilder:
     def open_tag(self, name: str, source: Span) -> None:
         """Add a tag that marks what follows."""
         self._open.append((name, len(self._pieces) if len(self._open) < MAX_DEPTH else -1))
+        self._num_open[name] += 1
         self._add("", source, Role.POINT)  # until it is closed
 
     def close_tag(self, name: str, source: Span) -> None:
         """Add the end of a tag; those opened since, and one that was never opened, have no partner."""
-        index = next((place for place in range(len(self._open) - 1, -1, -1) if self._open[place][0] == name), None)
         self._add("", source, Role.POINT)
-        if index is None:
+        if not self._num_open[name]:
             return
-        first, last = self._open[index][1], len(self._pieces) - 1
-        del self._open[index:]
+        opened, first = "", -1
+        while opened != name:
+            opened, first = self._open.pop()
+            self._num_open[opened] -= 1
+        last = len(self._pieces) - 1
         if first < 0:
             return
         self._pieces[first] = replace(self._pieces[first], role=Role.OPENING, partner=last)
@@ -310,65 +316,79 @@ class BlockBuilder:
         self._append(text)
 
 
-@dataclass(frozen=True, slots=True)
 class StandIns:
-    """What may stand for the protected spans of a message, in order: nothing that the message itself has."""
+    """What may stand for the protected spans of a message, in order: nothing that the message itself has.
 
-    placeholders: tuple[str, ...]
-    """Pieces that the model was taught to copy."""
+    Every block of the message iterates from the first one on.
+    """
 
-    taken: frozenset[str]
-    """Numbers of the message."""
+    def __init__(self, candidates: Iterator[str]) -> None:
+        """Take them in order, without end; each is looked up once."""
+        self._candidates = candidates
+        self._known: list[str] = []
 
     @classmethod
-    def of(cls, text: str, placeholders: Sequence[str] = ()) -> "StandIns":
-        """Return those of a message, for a model with such placeholders."""
-        return cls(tuple(one for one in placeholders if one not in text), _numbers_in(text))
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the placeholders, then years, then other numbers, without end."""
+    def of(cls, text: str, placeholders: Sequence[str] = (), check: Check = never_ends) -> "StandIns":
+        """Return those of a message: pieces that the model was taught to copy, then years, then other numbers."""
+        taken = _numbers_in(text, check)
         others: Iterable[int] = chain(range(2029, 1899, -1), count(100_003, 7))
         numbers = map(str, chain(_YEARS, (year for year in others if year not in _YEARS)))
-        return chain(self.placeholders, (number for number in numbers if number not in self.taken))
+        free = (one for one in placeholders if one not in text)
+        return cls(chain(free, (number for number in numbers if number not in taken)))
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield all of them from the first one on, without end."""
+        for index in count():
+            if index == len(self._known):
+                self._known.append(next(self._candidates))
+            yield self._known[index]
 
 
-def _numbers_in(text: str) -> frozenset[str]:
+def _numbers_in(text: str, check: Check) -> set[str]:
     """Return all runs of digits in a text that are as long as a stand-in, those within longer ones included."""
-    return frozenset(
-        run[place : place + size]
-        for run in _NUMBER.findall(text)
-        for size in _NUMBER_SIZES
-        for place in range(len(run) - size + 1)
-    )
+    numbers: set[str] = set()
+    for run in _NUMBER.finditer(text):
+        for start in range(*run.span()):
+            check()
+            numbers.update(text[start : start + size] for size in _NUMBER_SIZES if start + size <= run.end())
+    return numbers
 
 
 def protected_blocks(
-    block: Block, protection: Protection, stand_ins: StandIns, *, is_plural: bool = False
+    block: Block,
+    protection: Protection,
+    stand_ins: StandIns,
+    *,
+    is_plural: bool = False,
+    check: Check = never_ends,
 ) -> list[Block]:
     """Return a block with stand-ins for what is protected in it, and the blocks that are inside of those.
 
     Tags in plain texts are taken out, and what a tag parts is not protected. In the messages of a plural `#` stands for
     the number.
     """
-    spans = protection.find(block.text)
+    spans = protection.find(block.text, check)
     if is_plural:
-        spans = with_number_signs(spans, block.text)
-    blocks = [_with_stand_ins(block, spans, stand_ins)] if spans else [block]
+        spans = with_number_signs(spans, block.text, check)
+    blocks = [_with_stand_ins(block, spans, stand_ins, check)] if spans else [block]
     for one in spans:
+        check()
         has_number = is_plural or _ICU_PLURAL.match(block.text, one.span.start) is not None
         for message in one.messages:
             escapes = "".join(dict.fromkeys(block.escapes + "{}" + "#" * has_number))
-            inner = replace(block.part(message), escapes=escapes)
-            blocks += protected_blocks(inner, protection, stand_ins, is_plural=has_number)
+            inner = replace(block.part(message, check), escapes=escapes)
+            blocks += protected_blocks(inner, protection, stand_ins, is_plural=has_number, check=check)
     return blocks
 
 
-def _with_stand_ins(block: Block, spans: Sequence[ProtectedSpan], stand_ins: StandIns) -> Block:
+def _with_stand_ins(block: Block, spans: Sequence[ProtectedSpan], stand_ins: StandIns, check: Check) -> Block:
     builder = BlockBuilder(start=block.start, stand_ins=stand_ins, escapes=block.escapes)
     moved: dict[int, int] = {}
     pieces, index, position = block.pieces, 0, 0
     for one in spans:
+        check()
         while index < len(pieces) and pieces[index].end <= one.span.start:
+            check()
             position = builder.copy(block, pieces[index], position, index, moved)
             index += 1
         last = index
@@ -382,12 +402,13 @@ def _with_stand_ins(block: Block, spans: Sequence[ProtectedSpan], stand_ins: Sta
         builder.add_span(one, block.text[one.span.start : one.span.end], block.source_of(one.span))
         index, position = last, one.span.end
     for number in range(index, len(pieces)):
+        check()
         position = builder.copy(block, pieces[number], position, number, moved)
     builder.add_text(block.text[position:])
     built = builder.build(block.source)
     old = {new: index for index, new in moved.items()}
-    own = (
-        replace(piece, partner=moved.get(pieces[old[new]].partner, -1)) if new in old else piece
-        for new, piece in enumerate(built.pieces)
-    )
+    own = []
+    for new, piece in enumerate(built.pieces):
+        check()
+        own.append(replace(piece, partner=moved.get(pieces[old[new]].partner, -1)) if new in old else piece)
     return replace(built, pieces=tuple(own))

@@ -86,6 +86,11 @@ class DocumentPiece:
         """What is decoded for it."""
         return [part.segment for part in self.plan.parts] if self.plan else []
 
+    @property
+    def num_block_pieces(self) -> int:
+        """Tags, placeholders and spellings that are put back into its translation."""
+        return sum(len(part.block.pieces) for part in self.plan.parts if part.block) if self.plan else 0
+
 
 def document_pieces(
     text: str, sentences: Iterable[Sequence[TextPart]], *, separator: str, fixed: deque[FixedText] | None = None

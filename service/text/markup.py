@@ -17,6 +17,7 @@ from xml.parsers import expat
 
 from service.datatypes import Span
 from service.text.blocks import MAX_DEPTH, Block, BlockBuilder, StandIns
+from service.text.windows import Check, never_ends
 
 _INLINE = frozenset(
     (
@@ -59,7 +60,19 @@ _INLINE = frozenset(
         "mrk",
     )
 )
-"""Elements within a sentence; any other ends it."""
+"""Elements within a sentence; any other ends it, unless it is not translated and not in `_BLOCK`."""
+
+# fmt: off
+_BLOCK = frozenset((
+    "address", "article", "aside", "base", "basefont", "bgsound", "blockquote", "body", "br", "caption", "center",
+    "col", "colgroup", "dd", "details", "dialog", "dir", "div", "dl", "dt", "fieldset", "figcaption", "figure",
+    "footer", "form", "frame", "frameset", "h1", "h2", "h3", "h4", "h5", "h6", "head", "header", "hgroup", "hr",
+    "html", "legend", "li", "link", "listing", "main", "menu", "meta", "nav", "ol", "optgroup", "option", "p",
+    "param", "plaintext", "pre", "search", "section", "summary", "table", "tbody", "td", "textarea", "tfoot", "th",
+    "thead", "title", "tr", "ul",
+))
+# fmt: on
+"""Elements of HTML that end a sentence even if they are not translated."""
 
 _OPAQUE = frozenset(("code", "kbd", "samp", "var", "tt", "svg", "math"))
 """Inline elements that stay as they are and stand for a word."""
@@ -160,30 +173,32 @@ class _Copied:
 _Token = _Tag | _Text | _Copied
 
 
-def markup_blocks(text: str, *, is_xml: bool, stand_ins: StandIns) -> list[Block]:
+def markup_blocks(text: str, *, is_xml: bool, stand_ins: StandIns, check: Check = never_ends) -> list[Block]:
     """Return the blocks of a message in the order of their places; those of attributes may lie in another.
 
-    `stand_ins` are of the message, for what is not translated.
+    `stand_ins` are those of the message, for elements that are not translated.
 
     Raises:
         MarkupError: if the message is to be XML and is not, or declares entities, or is nested too deeply.
     """
     if is_xml:
-        _check_xml(text)
-    tokens = list(_tokens(text, is_xml=is_xml))
-    inline = _inline_by_content(text, tokens) if is_xml else None
-    reader = _Reader(text, is_xml=is_xml, inline=inline, stand_ins=stand_ins)
-    for token in _without_content(tokens):
+        _check_xml(text, check)
+    tokens = list(_tokens(text, is_xml=is_xml, check=check))
+    inline = _inline_by_content(text, tokens, check) if is_xml else None
+    reader = _Reader(text, is_xml=is_xml, inline=inline, stand_ins=stand_ins, check=check)
+    for token in _without_content(tokens, inline):
+        check()
         reader.read(token)
     return reader.end()
 
 
-def _check_xml(text: str) -> None:
+def _check_xml(text: str, check: Check) -> None:
     """Raise MarkupError unless a text is a well-formed document, or the content of an element."""
     depth = 0
 
     def start(*_: object) -> None:
         nonlocal depth
+        check()
         depth += 1
         if depth > MAX_DEPTH + 1:
             raise MarkupError(f"nested more than {MAX_DEPTH} deep")
@@ -207,11 +222,11 @@ def _check_xml(text: str) -> None:
         raise MarkupError(f"not well-formed: {what} in line {error.lineno}, column {max(column, 0)}") from error
 
 
-def _tokens(text: str, *, is_xml: bool) -> Iterator[_Token]:
+def _tokens(text: str, *, is_xml: bool, check: Check) -> Iterator[_Token]:
     """Yield the tokens of a message, which add up to it."""
     position = begin = 0
     while (start := text.find("<", position)) >= 0:
-        token = _markup_at(text, start, is_xml=is_xml)
+        token = _markup_at(text, start, is_xml=is_xml, check=check)
         if token is None:
             position = start + 1
             continue
@@ -232,8 +247,9 @@ def _tokens(text: str, *, is_xml: bool) -> Iterator[_Token]:
         yield _Text(begin, len(text))
 
 
-def _markup_at(text: str, start: int, *, is_xml: bool) -> _Token | None:
+def _markup_at(text: str, start: int, *, is_xml: bool, check: Check) -> _Token | None:
     """Return the token that begins with a `<`; None if that is text."""
+    check()
     following = text[start + 1 : start + 2]
     if following == "!":
         return _declaration_at(text, start, is_xml=is_xml)
@@ -242,7 +258,7 @@ def _markup_at(text: str, start: int, *, is_xml: bool) -> _Token | None:
     match = (_XML_TAG_START if is_xml else _TAG_START).match(text, start)
     if match is None:
         return _Copied(start, _end_of(text, ">", start + 2)) if following == "/" else None
-    return _tag_at(text, start, match, is_xml=is_xml)
+    return _tag_at(text, start, match, is_xml=is_xml, check=check)
 
 
 def _declaration_at(text: str, start: int, *, is_xml: bool) -> _Copied:
@@ -255,7 +271,7 @@ def _declaration_at(text: str, start: int, *, is_xml: bool) -> _Copied:
     return _Copied(start, _end_of(text, ">", start + 2))
 
 
-def _tag_at(text: str, start: int, match: re.Match[str], *, is_xml: bool) -> _Token:
+def _tag_at(text: str, start: int, match: re.Match[str], *, is_xml: bool, check: Check) -> _Token:
     """Return a tag; one that does not end is copied with all that follows it."""
     name = match[1].lower()
     is_closing = text.startswith("</", start)
@@ -263,6 +279,7 @@ def _tag_at(text: str, start: int, match: re.Match[str], *, is_xml: bool) -> _To
     is_untranslated = False
     position = match.end()
     while not text.startswith(">", position):
+        check()
         attribute = _ATTRIBUTE.match(text, position)
         if attribute is None or attribute.end() == position or attribute["unclosed"]:
             return _Copied(start, len(text))
@@ -293,8 +310,11 @@ def _raw_text_end(text: str, start: int, name: str) -> int:
     return match.start() if match else len(text)
 
 
-def _without_content(tokens: Sequence[_Token]) -> Iterator[_Token]:
-    """Yield the tokens, elements that are not translated as one; what is never closed goes on to the end."""
+def _without_content(tokens: Sequence[_Token], inline: frozenset[int] | None) -> Iterator[_Token]:
+    """Yield the tokens, elements that are not translated as one; what is never closed goes on to the end.
+
+    Such an element stands for a word where it is within text: `inline` is where those of XML begin, None in HTML.
+    """
     index = 0
     while index < len(tokens):
         token = tokens[index]
@@ -302,7 +322,8 @@ def _without_content(tokens: Sequence[_Token]) -> Iterator[_Token]:
         if not isinstance(token, _Tag) or token.is_closing:
             yield token
             continue
-        is_word = token.name in _OPAQUE or (token.is_untranslated and token.name in _INLINE)
+        is_within_text = token.name not in _BLOCK | _SILENT if inline is None else token.start in inline
+        is_word = token.name in _OPAQUE or (token.is_untranslated and is_within_text)
         if token.is_empty and token.name in _PLACEHOLDERS:
             yield _Copied(token.start, token.end, is_text=True)
         elif token.is_empty or not (is_word or token.is_untranslated or token.name in _SILENT):
@@ -323,12 +344,13 @@ def _without_content(tokens: Sequence[_Token]) -> Iterator[_Token]:
                 yield _Tag(first.start, end, first.name, is_empty=True)
 
 
-def _inline_by_content(text: str, tokens: Sequence[_Token]) -> frozenset[int]:
+def _inline_by_content(text: str, tokens: Sequence[_Token], check: Check) -> frozenset[int]:
     """Return where the tags of XML begin that stand within text: their parents hold words beside them."""
     parents: list[int] = [-1]
     has_text: set[int] = set()
     parent_of: list[tuple[int, int]] = []
     for token in tokens:
+        check()
         if isinstance(token, _Tag) and token.is_closing:
             parents.pop()
             parent_of.append((token.start, parents[-1]))
@@ -357,6 +379,7 @@ class _Reader:
     """Where the inline tags begin; None: their names say it."""
 
     stand_ins: StandIns
+    check: Check
 
     _blocks: list[Block] = field(default_factory=list)
     _builder: BlockBuilder | None = None
@@ -404,7 +427,7 @@ class _Reader:
             builder = BlockBuilder(
                 start=value.start, stand_ins=self.stand_ins, escapes=("&<" if self.is_xml else "&") + quote
             )
-            _add_text(builder, self.text, value, keeps_space=True)
+            self._add_text(builder, value, keeps_space=True)
             self._add_block(builder, value)
 
     def _read_text(self, token: _Text) -> None:
@@ -416,7 +439,7 @@ class _Reader:
             if token.start == token.end:
                 return
         keeps_space = self._num_preformatted > 0
-        _add_text(self._begin(token.start), self.text, Span(start=token.start, end=token.end), keeps_space=keeps_space)
+        self._add_text(self._begin(token.start), Span(start=token.start, end=token.end), keeps_space=keeps_space)
         self._end = token.end
 
     def _begin(self, start: int) -> BlockBuilder:
@@ -435,29 +458,29 @@ class _Reader:
         if any(map(str.isalnum, block.text)):
             self._blocks.append(block)
 
-
-def _add_text(builder: BlockBuilder, text: str, span: Span, *, keeps_space: bool) -> None:
-    """Add text of the message, character references resolved, white space made one space each."""
-    position = span.start
-    for match in _RUN.finditer(text, span.start, span.end):
-        source = Span(start=match.start(), end=match.end())
-        if match["space"] is not None:
-            is_doubled = position == match.start() and builder.ends_in_space
-            if keeps_space or (match[0] == " " and not is_doubled):
-                continue
-            builder.add_text(text[position : match.start()])
-            builder.add_space(source)
-        else:
-            character = html.unescape(match[0])
-            if character == match[0]:
-                continue
-            builder.add_text(text[position : match.start()])
-            if len(character) == 1:
-                builder.add_spelling(character, source)
+    def _add_text(self, builder: BlockBuilder, span: Span, *, keeps_space: bool) -> None:
+        """Add text of the message, character references resolved, white space made one space each."""
+        text, position = self.text, span.start
+        for match in _RUN.finditer(text, span.start, span.end):
+            self.check()
+            source = Span(start=match.start(), end=match.end())
+            if match["space"] is not None:
+                is_doubled = position == match.start() and builder.ends_in_space
+                if keeps_space or (match[0] == " " and not is_doubled):
+                    continue
+                builder.add_text(text[position : match.start()])
+                builder.add_space(source)
             else:
-                builder.add_stand_in(source)
-        position = match.end()
-    builder.add_text(text[position : span.end])
+                character = html.unescape(match[0])
+                if character == match[0]:
+                    continue
+                builder.add_text(text[position : match.start()])
+                if len(character) == 1:
+                    builder.add_spelling(character, source)
+                else:
+                    builder.add_stand_in(source)
+            position = match.end()
+        builder.add_text(text[position : span.end])
 
 
 def innermost_last(blocks: Iterable[Block]) -> Iterator[list[Block]]:

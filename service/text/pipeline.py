@@ -25,16 +25,23 @@ from service.datatypes import (
     WarningKind,
 )
 from service.errors import EngineError
-from service.requests import AttentionDetail, TranslationRequest
+from service.requests import AttentionDetail, TextFormat, TranslationRequest
 from service.text.alignment import Weights, align, alignment_layer, head_average, shifted
 from service.text.confidence import features, probability
 from service.text.documents import DocumentPiece, TextPart, TextPlan
 from service.text.planning import TextBudget, TextModel, TextPlanner
-from service.text.protection import TermMatcher
+from service.text.protection import TermMatcher, may_have_literals
 from service.text.restoration import Assembled, Assembler, Item, Restored, forced_prefix, restore
 from service.text.segmentation import Joined, join, separator_between
+from service.text.windows import Check, never_ends
 
 _MAX_SHOWN_CHARACTERS = 80
+
+_MARKUP_COST = 4
+"""Of a character of markup or of a text with placeholders, compared with one of plain text."""
+
+_TERMS_OF_DOUBLE_COST = 16
+"""So many terms of a request cost as much as its texts."""
 
 _MIN_NGRAM_SIZE, _MAX_NGRAM_SIZE = 3, 5
 """Of the runs of tokens that a second search may not repeat, so that no stand-in comes twice."""
@@ -84,6 +91,16 @@ def _findings(report: GuardReport | None) -> Iterator[tuple[WarningKind, str]]:
             yield WARNING_KINDS[kind], f"{detail}, since it was decoded again"
 
 
+def _cost_characters(request: TranslationRequest, search: SearchConfig) -> int:
+    """Return the size of the text work on a request; a character counts its bytes, as it may become as many tokens."""
+    options = request.options
+    num_bytes = sum(len(text.encode(errors="surrogatepass")) for text in request.texts)
+    has_pieces = options.format is not TextFormat.PLAIN or any(map(may_have_literals, request.texts))
+    cost = num_bytes * (_MARKUP_COST if has_pieces or options.protection.patterns else 1)
+    cost *= search.num_hypotheses if options.wants_attention else 1
+    return cost + cost * len(options.terms) // _TERMS_OF_DOUBLE_COST
+
+
 class TextPipeline:
     """The text side of one request: before the queue and after it."""
 
@@ -97,12 +114,12 @@ class TextPipeline:
         has_attention: bool = False,
         glossary: TermMatcher | None = None,
     ) -> None:
-        num_characters = sum(map(len, request.texts))
-        self.cost_characters = num_characters * (search.num_hypotheses if request.options.wants_attention else 1)
-        """Size of the work, as if it were that of plain texts of so many characters."""
+        self.cost_characters = _cost_characters(request, search)
+        """Size of the work, as that of a plain English text with this number of characters."""
         self.search = search
         """What the search of every segment obeys, but for its own limit, prefix and seed."""
         self._options = request.options
+        self._check: Check = budget.check if budget else never_ends
         self._model = model
         self._tokenizer = model.tokenizer
         self._separator = separator_between(request.source_language, request.target_language)
@@ -149,6 +166,7 @@ class TextPipeline:
         return chosen
 
     def _second_search(self, part: TextPart, result: SegmentResult) -> Segment | None:
+        self._check()
         search, tags = part.segment.search, self._tokenizer.target_prefix
         if part.block is None or not part.block.has_stand_ins or search.target_prefix != tags:
             return None
@@ -260,6 +278,7 @@ class TextPipeline:
         ]
 
     def _restored(self, part: TextPart, hypothesis: Hypothesis) -> Restored:
+        self._check()
         target = self._target(hypothesis.token_ids)
         if part.block is None:
             return Restored(items=(Item(text=target),), repairs=())
@@ -358,15 +377,28 @@ def best_combinations(hypotheses: Sequence[Sequence[Hypothesis]], *, count: int)
     of scores, then the one that is better in an earlier row. Keeping the best `count` after each row is exact: what
     is worse than that many others stays so whatever is added to all of them. Each row is best first, and not empty.
     """
-    best: list[tuple[int, float, tuple[int, ...]]] = [(0, 0.0, ())]
+    best = [(0, 0.0, 0)]  # unfinished hypotheses, negated score, rank by indices
+    steps: list[list[tuple[int, int]]] = []  # of each row: place of the combination that is extended, and the index
     for row in hypotheses:
         extended = [
-            (num_unfinished + (not hypothesis.is_finished), cost - hypothesis.score, (*indices, index))
-            for place, (num_unfinished, cost, indices) in enumerate(best, start=1)
-            for index, hypothesis in enumerate(row[: count // place])  # any further has `count` before it
+            (num_unfinished + (not hypothesis.is_finished), cost - hypothesis.score, (rank, index), place)
+            for place, (num_unfinished, cost, rank) in enumerate(best)
+            for index, hypothesis in enumerate(row[: count // (place + 1)])  # any further has `count` before it
         ]
-        best = heapq.nsmallest(count, extended)
-    return [indices for _, _, indices in best]
+        chosen = heapq.nsmallest(count, extended)
+        ranks = {key: rank for rank, key in enumerate(sorted(key for _, _, key, _ in chosen))}
+        best = [(num_unfinished, cost, ranks[key]) for num_unfinished, cost, key, _ in chosen]
+        steps.append([(place, index) for _, _, (_, index), place in chosen])
+    return [_combination(steps, place) for place in range(len(best))]
+
+
+def _combination(steps: Sequence[Sequence[tuple[int, int]]], place: int) -> tuple[int, ...]:
+    """Return the indices of a combination, followed from the last row back to the first."""
+    indices = []
+    for row in reversed(steps):
+        place, index = row[place]
+        indices.append(index)
+    return tuple(reversed(indices))
 
 
 def _alignments(

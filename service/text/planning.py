@@ -19,6 +19,7 @@ from service.text.documents import DocumentPiece, FixedText, TextPart, TextPlan,
 from service.text.markup import MarkupError, innermost_last, markup_blocks
 from service.text.protection import TermMatcher, compile_protection
 from service.text.segmentation import iterate_sentences, separator_between, split_overlong, trim
+from service.text.windows import Check, never_ends
 
 EXTRA_TARGET_TOKENS = 50
 """What a target may have more than its source if the caller sets no limit, as in section 6.1 of Vaswani et al. 2017."""
@@ -103,7 +104,10 @@ class TextModel(Protocol):
 
 
 class TextBudget(Protocol):
-    """Ends text work that exceeds a limit or is no longer wanted, by raising."""
+    """Ends text work that exceeds a limit, is too late or is no longer wanted, by raising."""
+
+    def check(self) -> None:
+        """Look whether the work must end; called every few milliseconds."""
 
     def check_sentence(self, num_tokens: int) -> None:
         """Look at a sentence of so many source tokens before it is split further."""
@@ -131,6 +135,7 @@ class TextPlanner:
         self._model = model
         self._search = search
         self._budget = budget
+        self._check: Check = budget.check if budget else never_ends
         self._tokenizer = model.tokenizer
         protection = request.options.protection
         if request.options.format is not TextFormat.PLAIN:
@@ -138,6 +143,7 @@ class TextPlanner:
         self._protection = compile_protection(protection, request.options.terms, glossary)
         self._num_alignable_tokens: float = MAX_RESTORED_TOKENS if has_attention else 0
         self._fixed: deque[FixedText] = deque()
+        self._is_document = False
 
     def plan(self) -> list[TextPlan]:
         """Split and tokenize all texts.
@@ -149,7 +155,7 @@ class TextPlanner:
 
     def _plan(self, text: str, index: int) -> TextPlan:
         parts = tuple(chain.from_iterable(self._sentences(text, index, f"texts[{index}]")))
-        fixed = tuple(self._fixed)
+        fixed = tuple(sorted(self._fixed, key=_start))
         self._fixed.clear()
         return TextPlan(text=text, parts=parts, fixed=fixed)
 
@@ -162,6 +168,7 @@ class TextPlanner:
             InvalidFieldError: naming `text`, if the model cannot take a sentence, or the prefix that leaves no room.
         """
         (text,) = self._request.texts
+        self._is_document = True
         if self._num_alignable_tokens:
             self._num_alignable_tokens = math.inf  # few sentences are in memory at a time
         separator = separator_between(self._request.source_language, self._request.target_language)
@@ -192,23 +199,28 @@ class TextPlanner:
 
     def _encoded_sentences(self, text: str, field: str) -> Iterator[list[list[_EncodedPart]]]:
         """Yield each sentence with those inside it, such as those of attributes, as parts that fit the model."""
-        if self._options.format is TextFormat.PLAIN and not self._protection.find(text):
+        if self._options.format is TextFormat.PLAIN and not self._protection.find(text, self._check):
             for span in self._spans(text):
                 parts: list[_EncodedPart] = [(own, ids, None) for own, ids in self._encoded(text, span, field) if ids]
                 if parts:
                     yield [parts]
             return
-        stand_ins = StandIns.of(text, self._tokenizer.placeholders)
+        stand_ins = StandIns.of(text, self._tokenizer.placeholders, self._check)
         if self._options.format is TextFormat.PLAIN:
             blocks = [plain_block(text)]
         else:
             try:
-                blocks = markup_blocks(text, is_xml=self._options.format is TextFormat.XML, stand_ins=stand_ins)
+                is_xml = self._options.format is TextFormat.XML
+                blocks = markup_blocks(text, is_xml=is_xml, stand_ins=stand_ins, check=self._check)
             except MarkupError as error:
                 raise InvalidFieldError(field, f"XML {error}", "well-formed XML") from error
         for group in innermost_last(blocks):
-            protected = chain.from_iterable(protected_blocks(block, self._protection, stand_ins) for block in group)
-            yield from self._encoded_group(list(protected), field)
+            protected = [
+                inner
+                for block in group
+                for inner in protected_blocks(block, self._protection, stand_ins, check=self._check)
+            ]
+            yield from self._encoded_group(protected, field)
 
     def _encoded_group(self, group: Sequence[Block], field: str) -> Iterator[list[list[_EncodedPart]]]:
         """Yield the sentences of a block, each as it is needed, with those of the blocks inside it."""
@@ -219,7 +231,7 @@ class TextPlanner:
             found: list[list[_EncodedPart]] = []
             while waiting and waiting[0].source.start < end:
                 found += self._encoded_block(waiting.popleft(), field)
-            if found and self._fixed:
+            if found and self._is_document:  # `document_pieces` takes those before the sentence that is next
                 self._fixed.extend(sorted([self._fixed.popleft() for _ in range(len(self._fixed))], key=_start))
             return sorted(found, key=lambda parts: (parts[0][0].start, -parts[-1][0].end))
 
@@ -236,7 +248,8 @@ class TextPlanner:
 
     def _encoded_sentence(self, block: Block, span: Span, field: str) -> list[_EncodedPart]:
         """Return the parts of a sentence of a block; none if there is nothing in it but protected spans."""
-        sentence = block.part(span)
+        self._check()
+        sentence = block.part(span, self._check)
         if sentence.has_stand_ins and not sentence.has_words:
             fixed = ((piece.source, piece.target) for piece in sentence.pieces)
             self._fixed += [FixedText(span=source, target=target) for source, target in fixed if target is not None]
@@ -244,7 +257,7 @@ class TextPlanner:
         parts: list[_EncodedPart] = []
         for own, ids in self._encoded(block.text, span, field, num_reserved=_CUT_TOKENS * sentence.has_stand_ins):
             whole = block.without_cut_pieces(own)
-            part = block.part(whole)
+            part = block.part(whole, self._check)
             token_ids = ids if whole == own else self._tokenizer.encode(part.text)
             if token_ids:
                 parts.append((part.source, token_ids, part))
@@ -252,7 +265,7 @@ class TextPlanner:
 
     def _spans(self, text: str) -> Iterator[Span]:
         if self._options.split_sentences:
-            return iterate_sentences(text, language=self._request.source_language)
+            return iterate_sentences(text, language=self._request.source_language, check=self._check)
         return iter(trim(text))
 
     def _encoded(self, text: str, sentence: Span, field: str, *, num_reserved: int = 0) -> list[tuple[Span, list[int]]]:
@@ -264,7 +277,12 @@ class TextPlanner:
         limit = self._model.max_source_tokens - added
 
         def encode(span: Span) -> list[int]:
+            self._check()
             return self._tokenizer.encode(text[span.start : span.end])
+
+        def fits(part: str) -> bool:
+            self._check()
+            return len(self._tokenizer.encode(part)) <= room
 
         token_ids = encode(sentence)
         if self._budget:
@@ -276,12 +294,13 @@ class TextPlanner:
             raise InvalidFieldError(field, value, f"at most {limit + added} unless options.long_sentences is SPLIT")
         room = limit - num_reserved if limit > num_reserved else limit
         try:
-            parts = split_overlong(text, sentence, fits=lambda part: len(self._tokenizer.encode(part)) <= room)
+            parts = split_overlong(text, sentence, fits=fits)
         except ValueError as error:
             raise InvalidFieldError(field, str(error), f"within {limit} source tokens") from error
         return [(part, encode(part)) for part in parts]
 
     def _segment(self, token_ids: list[int], text_index: int, segment_index: int, block: Block | None) -> Segment:
+        self._check()
         source_ids = (*self._tokenizer.source_prefix, *token_ids, *self._tokenizer.source_suffix)
         field, prefix = self._prefix(text_index) if segment_index == 0 else ("", ())
         tags = self._tokenizer.target_prefix

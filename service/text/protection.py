@@ -1,9 +1,9 @@
 """The grammar of protected spans: what in a text must come back unchanged, and the terms with fixed translations.
 
-Every kind is one regular expression whose repetitions are bounded, and nearly all possessive: from one start a match
-looks at a bounded number of characters and hardly ever goes back, so the time is linear in the text, whatever it holds.
-Kinds are alternatives of one expression; the first that matches at a place wins, and spans do not overlap. A caller's
-own patterns are no regular expressions: they are literal but for `*`.
+Every kind is one regular expression with bounded repetitions, nearly all of them possessive. A match looks at a bounded
+number of characters from its start on and hardly ever goes back, so the time is linear in the length of the text. Long
+texts are searched in windows. Kinds are alternatives of one expression; the first that matches at a place wins, and
+spans do not overlap. A caller's own patterns are literal except for `*`; at one place they win over all kinds.
 """
 
 import re
@@ -14,6 +14,8 @@ from functools import lru_cache
 
 from service.datatypes import Span
 from service.requests import ProtectedKind, ProtectionOptions, Term
+from service.text import icu
+from service.text.windows import Check, WindowedExpression, never_ends
 
 _URL_CHARACTER = r"[^\s<>\"`\\^|\x00-\x20\u3000-\u303f\uff00-\uffef]"
 _TAG_ATTRIBUTE = r"\s{1,32}+[\w:@.-]{1,64}+\s{0,8}+=\s{0,8}+(?:\"[^\"<>]{0,1000}+\"|'[^'<>]{0,1000}+')"
@@ -25,12 +27,12 @@ _UNIT = (
 )
 _GRAMMAR: dict[ProtectedKind, str] = {
     ProtectedKind.CODE: r"``[^`\n]{1,500}+``|`[^`\n]{1,500}+`",
-    ProtectedKind.TAG: rf"</?[A-Za-z][\w:.-]{{0,63}}+(?:{_TAG_ATTRIBUTE}){{0,32}}+\s{{0,32}}+/?>",
+    ProtectedKind.TAG: r"<(?=/?[A-Za-z])",  # its start, which is that of no other kind; see `_TAG`
     ProtectedKind.URL: (
         rf"(?<!\w)(?:(?:https?|ftps?|sftp|ssh|file|git|wss?)://|www\.(?=\w)|(?:mailto|tel|data):(?=\w)){_URL_CHARACTER}{{1,2000}}+"
     ),
     ProtectedKind.TEMPLATE: r"[$%#]\{[^{}\n]{1,200}+\}|\$t\([^()\n]{1,200}+\)|\$\([^()\s]{1,100}+\)",
-    ProtectedKind.ICU: r"\{\s{0,8}+\w{1,64}+\s{0,8}+,\s{0,8}+(?:plural|selectordinal|select)\s{0,8}+,",
+    ProtectedKind.ICU: icu.HEAD,
     ProtectedKind.BRACES: (
         r"\{\{\{?[^{}\n]{1,200}+\}\}\}?|\{%[^{}%\n]{1,200}+%\}"
         r"|\{ ?[\w.$@\[\]-]{0,100}+ ?(?:[,:!|][^{}\n]{1,100}+)?\}"
@@ -62,15 +64,24 @@ Before Python 3.11.5 a possessive group that fails halfway keeps what it has mat
 DEFAULT_KINDS = frozenset(ProtectedKind) - {ProtectedKind.COLON, ProtectedKind.NUMBER}
 """What is protected unless the request says otherwise."""
 
-_ICU_OFFSET = re.compile(r"\s{0,8}+offset:\d{1,9}+")
-_ICU_SELECTOR = re.compile(r"\s*+(?:=\d{1,9}+|[\w-]{1,64}+)\s{0,8}+\{")
-_ICU_END = re.compile(r"\s*+\}")
-_ICU_TOKEN = re.compile(r"''|'[{}#|][^']*+'?|[{}]")
-"""A brace, or something quoted that is passed over."""
+_TAG = re.compile(rf"</?[A-Za-z][\w:.-]{{0,63}}+(?:{_TAG_ATTRIBUTE}){{0,32}}+\s{{0,32}}+/?>")
 
-_MAX_ICU_DEPTH = 16
+_GRAMMAR_REACH = 9_000
+"""More than the longest path, 32 names of 255 characters; a tag may be longer, its start is not."""
 
-_TRIGGER = re.compile(r"[{%$@/\\`<#]|www\.|mailto:|tel:|data:")
+_GRAMMAR_WINDOW = 16_384
+"""With the reach, at most 15 ms in one call (`{` over and over)."""
+
+_PATTERN_WINDOW = 1_024
+"""With the reach of `MAX_PATTERN_STARS`, at most 10 ms in one call."""
+
+_MAX_STAR_CHARACTERS = 100
+"""Of what a `*` stands for."""
+
+_TERM_CHECK_CHARACTERS = 64
+"""After so many characters, the search for terms checks whether the work must end."""
+
+_TRIGGER = WindowedExpression(expression=re.compile(r"[{%$@/\\`<#]|www\.|mailto:|tel:|data:"), reach=8, window=1 << 17)
 """One of these is in every span of the default kinds: text without them is looked at once."""
 
 _TRAILING = frozenset(".,;:!?'\"*_~…")
@@ -101,36 +112,41 @@ class ProtectedSpan:
 class Protection:
     """What to look for in a text: kinds, patterns and terms, compiled once."""
 
-    expression: re.Pattern[str] | None
+    expressions: tuple[WindowedExpression, ...]
+    """Those of patterns and kinds, in order of precedence at one place."""
+
     terms: "TermMatcher | None"
     glossary: "TermMatcher | None"
     """Holds where none of the terms is."""
     needs_trigger: bool
     """Whether a text without any trigger has no span."""
 
-    def find(self, text: str) -> list[ProtectedSpan]:
+    def find(self, text: str, check: Check = never_ends) -> list[ProtectedSpan]:
         """Return the protected spans of a text in order, without overlaps; terms only where nothing else is."""
-        spans = [] if self.needs_trigger and not _TRIGGER.search(text) else list(self._literals(text))
+        has_literals = not self.needs_trigger or _TRIGGER.search(text, 0, check) is not None
+        spans = list(self._literals(text, check)) if has_literals else []
         for terms in (self.terms, self.glossary):
-            spans = terms.add_to(spans, text) if terms else spans
+            spans = terms.add_to(spans, text, check) if terms else spans
         return spans
 
-    def _literals(self, text: str) -> Iterator[ProtectedSpan]:
-        if self.expression is None:
-            return
-        position = 0
-        while match := self.expression.search(text, position):
-            kind = ProtectedKind[match.lastgroup] if match.lastgroup and match.lastgroup != "PATTERN" else None
+    def _literals(self, text: str, check: Check) -> Iterator[ProtectedSpan]:
+        arguments: icu.IcuReader | None = None
+        matches = [expression.search(text, 0, check) for expression in self.expressions]
+        while (match := min(filter(None, matches), key=re.Match.start, default=None)) is not None:
+            start, position = match.span()
+            kind = ProtectedKind[match.lastgroup] if match.lastgroup else None
             if kind is ProtectedKind.ICU:
-                position = match.end()
-                if (argument := icu_argument(text, match.start(), match.end())) is not None:
-                    yield argument
-                    position = argument.span.end
-                continue
-            end = _trimmed(kind, text, match.start(), match.end())
-            if end > match.start():
-                yield ProtectedSpan(span=Span(start=match.start(), end=end), kind=kind)
-            position = max(end, match.start() + 1) if end > match.start() else match.end()
+                arguments = arguments or icu.IcuReader(text, check)
+                if (argument := arguments.argument(position)) is not None:
+                    position = argument.end
+                    yield ProtectedSpan(span=Span(start=start, end=position), kind=kind, messages=argument.messages)
+            elif (end := _end(kind, text, start, position)) > start:
+                position = end
+                yield ProtectedSpan(span=Span(start=start, end=end), kind=kind)
+            for index, expression in enumerate(self.expressions):
+                other = matches[index]
+                if other is not None and other.start() < position:
+                    matches[index] = expression.search(text, position, check)
 
 
 @lru_cache(maxsize=64)
@@ -140,14 +156,21 @@ def compile_protection(
     """Return what finds the spans that a request wants protected; all is checked already."""
     kinds = (DEFAULT_KINDS | options.enabled_kinds) - options.disabled_kinds if options.is_enabled else frozenset()
     alternatives = [f"(?P<{kind.name}>{pattern})" for kind, pattern in _GRAMMAR.items() if kind in kinds]
-    if options.patterns:
-        alternatives.insert(0, f"(?P<PATTERN>{'|'.join(map(_pattern_expression, options.patterns))})")
+    expressions = [_pattern_expression(options.patterns)] if options.patterns else []
+    if alternatives:
+        grammar = re.compile("|".join(alternatives))
+        expressions.append(WindowedExpression(expression=grammar, reach=_GRAMMAR_REACH, window=_GRAMMAR_WINDOW))
     return Protection(
-        expression=re.compile("|".join(alternatives)) if alternatives else None,
+        expressions=tuple(expressions),
         terms=TermMatcher(terms) if terms else None,
         glossary=glossary,
         needs_trigger=not options.patterns and kinds <= DEFAULT_KINDS,
     )
+
+
+def may_have_literals(text: str) -> bool:
+    """Whether a text has a character that is in every span of the default kinds."""
+    return _TRIGGER.search(text, 0, never_ends) is not None
 
 
 def is_placeholder_tag(tag: str) -> bool:
@@ -162,50 +185,17 @@ def tag_name(tag: str) -> str:
     return match[1] if match else ""
 
 
-def icu_argument(text: str, start: int, position: int) -> ProtectedSpan | None:
-    """Return a plural or select argument of ICU MessageFormat whose head ends at a position; None if it is none."""
-    messages: list[Span] = []
-    if match := _ICU_OFFSET.match(text, position):
-        position = match.end()
-    while match := _ICU_SELECTOR.match(text, position):
-        end = _icu_message_end(text, match.end())
-        if end is None:
-            return None
-        messages.append(Span(start=match.end(), end=end))
-        position = end + 1
-    closing = _ICU_END.match(text, position)
-    if closing is None or not messages:
-        return None
-    span = Span(start=start, end=closing.end())
-    return ProtectedSpan(span=span, kind=ProtectedKind.ICU, messages=tuple(messages))
-
-
-def with_number_signs(spans: Sequence[ProtectedSpan], text: str) -> list[ProtectedSpan]:
+def with_number_signs(spans: Sequence[ProtectedSpan], text: str, check: Check) -> list[ProtectedSpan]:
     """Return the spans of a text and every `#` outside of them, in order."""
-    signs = [
-        ProtectedSpan(span=Span(start=match.start(), end=match.end()), kind=ProtectedKind.ICU)
-        for match in re.finditer("#", text)
-    ]
     ends = [one.span.end for one in spans]
     starts = [one.span.start for one in spans]
-    free = [sign for sign in signs if bisect_right(starts, sign.span.start) == bisect_right(ends, sign.span.start)]
+    free: list[ProtectedSpan] = []
+    for match in re.finditer("#", text):
+        check()
+        if bisect_right(starts, match.start()) == bisect_right(ends, match.start()):
+            sign = Span(start=match.start(), end=match.end())
+            free.append(ProtectedSpan(span=sign, kind=ProtectedKind.ICU))
     return sorted((*spans, *free), key=lambda one: one.span.start)
-
-
-def _icu_message_end(text: str, position: int) -> int | None:
-    """Return where the brace is that ends a message; None if there is none, or others are nested too deeply."""
-    depth = 1
-    while match := _ICU_TOKEN.search(text, position):
-        position = match.end()
-        if match[0] == "{":
-            depth += 1
-            if depth > _MAX_ICU_DEPTH:
-                return None
-        elif match[0] == "}":
-            depth -= 1
-            if depth == 0:
-                return match.start()
-    return None
 
 
 class TermMatcher:
@@ -224,13 +214,17 @@ class TermMatcher:
             lengths.setdefault((source[0], _begins_word(term)), set()).add(len(source))
         self._lengths = {start: sorted(found, reverse=True) for start, found in lengths.items()}
 
-    def add_to(self, spans: Sequence[ProtectedSpan], text: str) -> list[ProtectedSpan]:
+    def add_to(self, spans: Sequence[ProtectedSpan], text: str, check: Check = never_ends) -> list[ProtectedSpan]:
         """Return the spans and the terms between them, in order."""
         folded = _folded(text)
         found: list[ProtectedSpan] = []
-        begin = 0
+        begin = checked_to = 0
         for end, span in [*((one.span.start, one) for one in spans), (len(text), None)]:
+            check()
             while begin < end:
+                if begin >= checked_to:
+                    check()
+                    checked_to = begin + _TERM_CHECK_CHARACTERS
                 match = self._match_at(begin, end, text, folded)
                 if match is not None:
                     found.append(match)
@@ -281,15 +275,30 @@ def _fits(term: Term, source: str, is_within_word: tuple[bool | int, bool]) -> b
     return not ((is_within_word[0] and _begins_word(term)) or (is_within_word[1] and ends_word))
 
 
-def _pattern_expression(pattern: str) -> str:
-    """Return a caller's pattern as an expression: `*` is 1 to 100 characters up to what follows it, within a line."""
+def _pattern_expression(patterns: Sequence[str]) -> WindowedExpression:
+    """Return what finds a caller's patterns, of which the first that matches at a place wins."""
+    reach = max(len(pattern) + pattern.count("*") * _MAX_STAR_CHARACTERS for pattern in patterns)
+    expression = re.compile("|".join(map(_regular_expression, patterns)))
+    return WindowedExpression(expression=expression, reach=reach, window=_PATTERN_WINDOW)
+
+
+def _regular_expression(pattern: str) -> str:
+    """Return a pattern as a regular expression: `*` is 1 to 100 characters up to what follows it, within a line."""
     parts = pattern.split("*")
     expression = re.escape(parts[0])
     for part in parts[1:]:
         end = re.escape(part[0]) if part else r"\W"
         stop = rf"\s{end}" if part else r"\s\W"
-        expression += rf"[^{stop}]{{1,100}}+{re.escape(part)}"
+        expression += rf"[^{stop}]{{1,{_MAX_STAR_CHARACTERS}}}+{re.escape(part)}"
     return expression
+
+
+def _end(kind: ProtectedKind | None, text: str, start: int, end: int) -> int:
+    """Return where a match ends as a span. `start`: it is none."""
+    if kind is ProtectedKind.TAG:
+        match = _TAG.match(text, start)
+        return match.end() if match else start
+    return _trimmed(kind, text, start, end)
 
 
 def _trimmed(kind: ProtectedKind | None, text: str, start: int, end: int) -> int:

@@ -15,6 +15,7 @@ from itertools import islice
 import sentencex
 
 from service.datatypes import Span
+from service.text.windows import Check, never_ends
 
 log = logging.getLogger(__name__)
 
@@ -34,18 +35,18 @@ _CONTROLS = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
 _BLANK = _WHITE_SPACE + _INVISIBLE + _CONTROLS
 """Never the edge of a sentence: white space, control characters, byte order and direction marks."""
 
-_PICTOGRAPH = (
-    "[\u2190-\u21ff\u2300-\u23ff\u25a0-\u2775\u2794-\u27bf\u2900-\u297f\u2b00-\u2bff"
-    "\U0001f000-\U0001f0ff\U0001f110-\U0001faff]"
+_PICTOGRAPHS = (
+    "\u2190-\u21ff\u2300-\u23ff\u25a0-\u2775\u2794-\u27bf\u2900-\u297f\u2b00-\u2bff"
+    "\U0001f000-\U0001f0ff\U0001f110-\U0001faff"
 )
 """Emoji, arrows, dingbats, but no circled digits: copied at the edges of a sentence, as a model can only guess at what
 it never saw."""
 
-_JOINER = "[\u200d\u20e3\ufe0e\ufe0f\U000e0020-\U000e007f]"
-"""Follows a pictograph and belongs to it: zero-width joiner, keycap, variation selectors, tags of flags."""
+_JOINERS = "\u200d\u20e3\ufe0e\ufe0f\U000e0020-\U000e007f"
+"""Follow a pictograph and belong to it: zero-width joiner, keycap, variation selectors, tags of flags."""
 
-_LEADING = re.compile(f"(?:{_PICTOGRAPH}{_JOINER}*|[{re.escape(_BLANK)}])*")
-_TRAILING_REVERSED = re.compile(f"(?:{_JOINER}*{_PICTOGRAPH}|[{re.escape(_BLANK)}])*")
+_LEADING = re.compile(f"(?:[{re.escape(_BLANK)}]++|[{_PICTOGRAPHS}][{_PICTOGRAPHS}{_JOINERS}]*+)*")
+_TRAILING_REVERSED = re.compile(f"(?:[{re.escape(_BLANK)}]++|[{_JOINERS}]*+[{_PICTOGRAPHS}])*")
 
 _LIBRARY_TEXT = {ord(char): " " for char in _WHITE_SPACE if not char.isascii()} | dict.fromkeys(
     range(0xD800, 0xE000), "\ufffd"
@@ -53,8 +54,8 @@ _LIBRARY_TEXT = {ord(char): " " for char in _WHITE_SPACE if not char.isascii()} 
 """One for one: sentencex 1.0.32 panics on wide white space before a full stop, and takes no lone surrogate."""
 
 _WORD_CHARACTER = re.compile(r"[^\W_]")
-_LIST_MARKER = re.compile(r"\s*(?:[-*+•‣◦▪●○·–—]|\(?\d{1,3}\)|\(?[A-Za-z]\))\s+")
-_NUMBERED = re.compile(r"\s*\d{1,3}\.\s+")
+_LIST_MARKER = re.compile(r"\s*+(?:[-*+•‣◦▪●○·–—]|\(?\d{1,3}\)|\(?[A-Za-z]\))\s+")
+_NUMBERED = re.compile(r"\s*+\d{1,3}\.\s+")
 
 _BREAKS = "\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 """What `str.splitlines` ends a line at, for a set of characters in a pattern."""
@@ -88,7 +89,9 @@ class Joined:
     """Where each sentence is in `text`, in order."""
 
 
-def iterate_sentences(text: str, *, language: str, splitter: SentenceSplitter = sentencex.segment) -> Iterator[Span]:
+def iterate_sentences(
+    text: str, *, language: str, splitter: SentenceSplitter = sentencex.segment, check: Check = never_ends
+) -> Iterator[Span]:
     """Yield the sentences of a text, looking no further than needed; none if nothing in it can be translated.
 
     Lines never merge: every line break of `str.splitlines` ends a sentence. A span begins and ends with a visible
@@ -103,6 +106,7 @@ def iterate_sentences(text: str, *, language: str, splitter: SentenceSplitter = 
     has_numbers = len(list(islice(_NUMBERED_LINE.finditer(text), 2))) > 1
     subtag = language.partition("-")[0].lower()
     for match in _LINE.finditer(text):
+        check()
         line = match[0]
         if not _WORD_CHARACTER.search(line):
             continue

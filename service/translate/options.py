@@ -2,6 +2,7 @@
 
 import math
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
@@ -11,13 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.datatypes import SamplingConfig, SearchConfig, Segment
 from service.engine.forecast import most_work
-from service.errors import InvalidFieldError, UnsupportedFieldError
+from service.errors import DeadlineExceededError, InvalidFieldError, UnsupportedFieldError
 from service.requests import (
     MAX_BEAM_SIZE,
     MAX_COVERAGE_PENALTY,
     MAX_LENGTH_PENALTY,
     MAX_NGRAM_SIZE,
     MAX_PATTERN_CHARACTERS,
+    MAX_PATTERN_STARS,
     MAX_PREFIX_CHARACTERS,
     MAX_REPETITION_PENALTY,
     MAX_SEED,
@@ -204,7 +206,18 @@ class TextBudget:
     Splitting may expand a text: a single character can become 18 of them, and each of these a token.
     """
 
-    def __init__(self, options: TranslationOptions, limits: TranslationLimits, *, is_document: bool = False) -> None:
+    def __init__(
+        self,
+        options: TranslationOptions,
+        limits: TranslationLimits,
+        *,
+        is_document: bool = False,
+        deadline_s: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Count nothing yet. `deadline_s` is on the clock; infinite: the work is never too late."""
+        self._deadline_s = deadline_s
+        self._clock = clock
         self._options = options
         self._limits = limits
         self._is_document = is_document
@@ -212,13 +225,19 @@ class TextBudget:
         self._num_segments = self._num_tokens = self._work = 0
 
     def cancel(self) -> None:
-        """End the work at the next sentence; any thread may call it."""
+        """End the work at the next check, a few milliseconds later; any thread may call it."""
         self._is_cancelled = True
 
-    def check_sentence(self, num_tokens: int) -> None:
-        """Look at a sentence of so many source tokens before it is split further: InvalidFieldError, CancelledError."""
+    def check(self) -> None:
+        """Raise CancelledError if the work is no longer wanted, DeadlineExceededError if the deadline has passed."""
         if self._is_cancelled:
             raise CancelledError
+        if self._deadline_s < math.inf and self._clock() >= self._deadline_s:
+            raise DeadlineExceededError("text")
+
+    def check_sentence(self, num_tokens: int) -> None:
+        """Raise as `check`, and InvalidFieldError for a sentence of too many source tokens, before it is split."""
+        self.check()
         if self._is_document:
             self._num_segments = self._num_tokens = self._work = 0
         self._check("source tokens", self._num_tokens + num_tokens, self._limits.max_request_source_tokens)
@@ -334,6 +353,10 @@ def _check_patterns(patterns: Sequence[str]) -> None:
         _check_length(field, pattern, MAX_PATTERN_CHARACTERS, at_least=2)
         if pattern.startswith("*") or "**" in pattern or any(map(str.isspace, pattern)):
             raise InvalidFieldError(field, repr(pattern), "without white space, and `*` neither first nor doubled")
+    num_stars = sum(pattern.count("*") for pattern in patterns)
+    if num_stars > MAX_PATTERN_STARS:
+        limit = f"at most {MAX_PATTERN_STARS} in all patterns together"
+        raise InvalidFieldError("options.protection.patterns", f"{num_stars} `*`", limit)
 
 
 def _check_terms(terms: Sequence[Term]) -> None:

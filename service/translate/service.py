@@ -59,6 +59,9 @@ _INLINE_CHARACTERS = 2000
 _INLINE_TOKENS = 1000
 """Likewise the source tokens of a sentence of a document, times its hypotheses, when they are put together."""
 
+_PIECE_TOKENS = 4
+"""What a tag or placeholder counts there, in source tokens."""
+
 _NOT_INSTALLED = "languages cannot be detected here: pip install 'dragoman[detect]'"
 
 _CHARACTERS_PER_TOKEN = 8
@@ -106,6 +109,13 @@ class TextThreads:
         except asyncio.CancelledError:
             cancel()
             raise
+
+
+class Run(Protocol):
+    """Takes a step of text work in another thread."""
+
+    def __call__(self, work: Callable[[], _Result], /) -> Awaitable[_Result]:
+        """Return what the work returns."""
 
 
 class SegmentQueue(Protocol):
@@ -224,7 +234,7 @@ class Translator:
 
     async def _translated(self, request: TranslationRequest, context: RequestContext) -> TranslationResult:
         """Translate texts of a language directly."""
-        budget = TextBudget(request.options, self._limits)
+        budget = TextBudget(request.options, self._limits, deadline_s=context.deadline_s, clock=self._clock)
         model, pipeline = self._prepare(request, context, budget)
         num_characters = sum(map(len, request.texts))
         model.engine.reject_early(num_characters, pipeline.search, context)
@@ -238,7 +248,7 @@ class Translator:
         segments = [part.segment for plan in plans for part in plan.parts]
         submitted_s = self._clock()
         results = await _answers(await self._submit(model, segments, context, num_characters))
-        results = await self._searched_twice(model, pipeline, plans, results, context)
+        results = await self._searched_twice(model, pipeline, plans, results, context, run=in_thread)
         trace_segments(context.trace, submitted_s=submitted_s, segments=segments, results=results)
         assemble = partial(pipeline.assemble, plans, results)
         translations, began_s, join_s = await self._timed(assemble, in_thread)
@@ -269,7 +279,9 @@ class Translator:
         detected = None
         if not request.source_language:
             request, detected = await self._with_source(request, context, is_document=True)
-        budget = TextBudget(request.options, self._limits, is_document=True)
+        budget = TextBudget(
+            request.options, self._limits, is_document=True, deadline_s=context.deadline_s, clock=self._clock
+        )
         run = partial(self._threads.run, context.caller, cancel=budget.cancel)
         model, pipeline = self._prepare(request, context, budget, is_document=True)
         window = DocumentWindow(
@@ -286,11 +298,12 @@ class Translator:
         try:
             while in_work := await window.next_finished():
                 results = results_of(in_work.answers)
-                if in_work.piece.plan:
-                    results = await self._searched_twice(model, pipeline, [in_work.piece.plan], results, context)
+                cost = sum(map(segment_cost, in_work.segments)) + _PIECE_TOKENS * in_work.piece.num_block_pieces
+                in_thread = run if cost > _INLINE_TOKENS else None
+                if (plan := in_work.piece.plan) is not None:
+                    results = await self._searched_twice(model, pipeline, [plan], results, context, run=in_thread)
                 assemble = partial(pipeline.assemble_piece, in_work.piece, results)
-                is_long = sum(map(segment_cost, in_work.segments)) > _INLINE_TOKENS
-                translation, _, assembly_s = await self._timed(assemble, run if is_long else None)
+                translation, _, assembly_s = await self._timed(assemble, in_thread)
                 timings = _longest_timings(results, text_s=in_work.text_s + assembly_s)
                 sentence = document.next_sentence(in_work.piece, translation, timings)
                 if document.num_sentences == 1:
@@ -407,16 +420,22 @@ class Translator:
         plans: Sequence[TextPlan],
         results: list[SegmentResult],
         context: RequestContext,
+        *,
+        run: Run | None,
     ) -> list[SegmentResult]:
         """Search once more for translations that lost a protected span; the first ones stay if there is no room."""
         if all(plan.is_plain for plan in plans):
             return results
-        second = pipeline.second_searches(plans, results)
+        second, _, _ = await self._timed(partial(pipeline.second_searches, plans, results), run)
+        if not second:
+            return results
         try:
             answers = await _answers(await self._submit(model, list(second.values()), context))
         except RetryableError:
             return results
-        return pipeline.with_second_results(plans, results, dict(zip(second, answers, strict=True)))
+        found = dict(zip(second, answers, strict=True))
+        chosen, _, _ = await self._timed(partial(pipeline.with_second_results, plans, results, found), run)
+        return chosen
 
     async def _submit(
         self, model: ServingModel, segments: Sequence[Segment], context: RequestContext, num_characters: int = 0
@@ -439,9 +458,7 @@ class Translator:
             return _nothing
         return await self._quota.take_tokens(context.caller, num_tokens, work=work)
 
-    async def _timed(
-        self, step: Callable[[], _Result], run: Callable[[Callable[[], _Result]], Awaitable[_Result]] | None
-    ) -> tuple[_Result, float, float]:
+    async def _timed(self, step: Callable[[], _Result], run: Run | None) -> tuple[_Result, float, float]:
         """Take a step of text work, by `run` if it is long; return its result, begin and duration."""
         began_s = self._clock()
         result = await run(step) if run else step()

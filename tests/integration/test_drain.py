@@ -1,5 +1,6 @@
 """SIGTERM, as an operator sends it: the real process with calls under way, idle connections and impatient operators."""
 
+import os
 import queue
 import signal
 import socket
@@ -19,6 +20,7 @@ from service.app import Ports
 from service.cli.demo import ServerProcess
 from tests.integration.real_process import (
     CALL_S,
+    CHECKOUT,
     LONG_OPTIONS,
     ONE_BY_ONE,
     START_S,
@@ -32,6 +34,7 @@ from tests.integration.real_process import (
     wait_for_sample,
     wait_until_in_flight,
 )
+from tests.integration.test_decoding_process import decoding_processes, is_gone, until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -190,3 +193,37 @@ def test_a_stream_on_which_nothing_happens_does_not_hold_up_the_end(tiny_model: 
         assert reason(stream.exception()) == ("UNAVAILABLE", "DRAINING")
         assert server.wait(timeout_s=STOP_S) == 0
         assert "timed out" not in server.log
+
+
+BLOCKED_PLANNER = """
+import sys
+if "serve" in sys.orig_argv:
+    import time
+    from service.text.planning import TextPlanner
+
+    def blocked(planner, plan=TextPlanner.plan):
+        if sum(map(len, planner._request.texts)) < 2000:  # as when the server warms up
+            return plan(planner)
+        print('{"event": "blocked"}', file=sys.stderr, flush=True)
+        time.sleep(1e6)
+
+    TextPlanner.plan = blocked
+"""
+"""A thread of the server that never ends, whatever is cancelled; Python imports this before it runs a program."""
+
+
+def test_a_thread_that_never_ends_does_not_keep_the_process(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BLOCKED_PLANNER, encoding="utf-8")
+    path = os.pathsep.join((str(tmp_path), str(CHECKOUT / "proto"), str(CHECKOUT)))
+    impatient = {"PYTHONPATH": path, "DRAGOMAN_GRPC__DRAIN_TIMEOUT_S": "0.5"}
+    with ready_server(tiny_model, **impatient) as (server, ports), connect(ports) as channel:
+        (child,) = decoding_processes(server._process.pid)
+        call = begin(channel, num_sentences=100)  # so long that it is split in a thread
+        server.wait_for("blocked", timeout_s=START_S)
+
+        server.send(signal.SIGTERM)
+
+        assert call.code() is grpc.StatusCode.UNAVAILABLE
+        assert server.wait(timeout_s=STOP_S) == 1
+        assert "drain timed out" in server.log
+        until(lambda: is_gone(child), "the process that decodes is gone")

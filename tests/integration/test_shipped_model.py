@@ -145,6 +145,21 @@ def test_html_keeps_its_tags_around_their_words(client: TranslationClient, is_do
     assert target.endswith("<br>Wo ist Tom?")
 
 
+@pytest.mark.parametrize("text_format", [TextFormat.HTML, TextFormat.XML], ids=lambda one: one.name)
+@pytest.mark.parametrize("name", ["x", "keep"])
+def test_an_untranslated_element_has_its_place_in_the_sentence(
+    client: TranslationClient, name: str, text_format: TextFormat
+) -> None:
+    windows, tom = (f'<{name} translate="no">{word}</{name}>' for word in ("Windows", "Tom"))
+    options = DecodingOptions(format=text_format)
+
+    bought, asked = translate(client, f"I bought {windows} yesterday.", f"Where is {tom} {windows}?", options=options)
+
+    assert re.fullmatch(rf"Ich habe .*{windows} gekauft\.", bought.text)
+    assert re.fullmatch(rf"Wo ist {tom} {windows}\?", asked.text)
+    assert len(bought.sentences) == len(asked.sentences) == 1
+
+
 def test_terms_have_the_translation_that_the_caller_wants(client: TranslationClient) -> None:
     options = DecodingOptions(terms=(Term(source="tea", target="Früchtetee"), Term(source="Tom Smith")))
 

@@ -20,6 +20,9 @@ _XLIFF = re.compile(r"\{urn:oasis:names:tc:xliff:document:(1\.1|1\.2|2\.\d)\}xli
 _XLIFF_PAIRS = frozenset(("g", "mrk", "pc"))
 """Elements within a text whose content is text; all others are what stands in the place of code."""
 
+_MAX_PLURAL_FORMS = 6
+"""Arabic has six; no language of CLDR has more."""
+
 _DECLARATION = re.compile(rb"(?:\xef\xbb\xbf)?<\?xml[^>]*\?>\s*")
 
 
@@ -29,11 +32,14 @@ def read_po(content: bytes, options: ReadOptions) -> "PoContent":
     The file comes back byte for byte, as the Translate Toolkit writes it, but for the translations.
 
     Raises:
-        FileFormatError: if it is none.
+        FileFormatError: if it is none, or declares more plural forms than any language has.
     """
     kept = 0
     segments, places = [], []
     catalogue = _po(content)
+    declared = str(catalogue.getheaderplural()[0] or "")
+    if declared.isdecimal() and not 1 <= int(declared[:9]) <= _MAX_PLURAL_FORMS:
+        raise FileFormatError(f"its header declares nplurals={declared[:9]}, must be 1 to {_MAX_PLURAL_FORMS}")
     for index, unit in enumerate(catalogue.units):
         if unit.isheader() or unit.isobsolete() or not unit.istranslatable():
             continue
@@ -70,7 +76,7 @@ class PoContent:
         declared = catalogue.getheaderplural()[0]
         primary = self.target_language.partition("-")[0].lower()
         known = languages.get(primary, ("", 2, ""))[1]
-        num_forms = int(declared) if declared and declared.isdigit() else known or 2
+        num_forms = int(declared) if declared and declared.isdecimal() else known or 2
         told: dict[int, dict[int, str]] = {}
         for (unit, form), translation in zip(self.places, translations, strict=True):
             if translation is not None:

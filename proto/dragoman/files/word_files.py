@@ -91,10 +91,45 @@ def _check_package(content: bytes) -> None:
             if len(entries) > _MAX_ENTRIES or unpacked > _MAX_UNPACKED_BYTES or is_bomb:
                 raise FileFormatError("it unpacks to more than a document would")
             for entry in entries:
-                if entry.filename.endswith((".xml", ".rels")) and b"<!DOCTYPE" in package.read(entry):
+                if entry.filename.endswith((".xml", ".rels")) and _has_document_type(package.read(entry)):
                     raise FileFormatError(f"{entry.filename} in it has a document type, which no DOCX has")
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
         raise FileFormatError(f"no DOCX: {error}") from None
+
+
+def _has_document_type(content: bytes) -> bool:
+    """Whether the parser that reads a part of a package finds a document type before the first element of it."""
+    parser = etree.XMLParser(target=_Prologue(), resolve_entities=False, no_network=True, load_dtd=False)
+    try:
+        etree.fromstring(content, parser)
+    except _PrologueEndError as end:
+        return end.has_document_type
+    except (etree.XMLSyntaxError, ValueError) as error:
+        raise FileFormatError(f"no DOCX: {error}") from None
+    return False
+
+
+class _PrologueEndError(Exception):
+    """Ends the parsing of XML."""
+
+    def __init__(self, *, has_document_type: bool) -> None:
+        super().__init__()
+        self.has_document_type = has_document_type
+
+
+class _Prologue:
+    """Target of a parser, which ends at a document type or the first element."""
+
+    def doctype(self, _name: str, _public_id: str | None, _system_id: str | None) -> None:
+        """Take a document type."""
+        raise _PrologueEndError(has_document_type=True)
+
+    def start(self, _tag: str, _attributes: object) -> None:
+        """Take the first element."""
+        raise _PrologueEndError(has_document_type=False)
+
+    def close(self) -> None:
+        """Take the end of the document."""
 
 
 def _opened(content: bytes) -> Any:

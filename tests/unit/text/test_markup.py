@@ -50,6 +50,35 @@ def test_elements_of_xml_beside_words_are_within_the_sentence() -> None:
     assert texts(message, is_xml=True) == ["One two three", "Four", "five", "2013"]
 
 
+@pytest.mark.parametrize(
+    ("message", "blocks"),
+    [
+        ("I bought <keep translate='no'>Windows</keep> yesterday.", ["I bought 2013 yesterday."]),
+        ("Please call <name translate='no'>Tom</name>.", ["Please call 2013."]),
+        ("Where is <x translate='no'>the</x> <y translate='no'>station</y>?", ["Where is 2013 1947?"]),
+        ("a <div translate='no'>b</div> c <object translate='no'>d</object>", ["a 2013 c 1947"]),
+        ("<p>See <b>the <k translate='no'>x</k></b> now</p>", ["See the 2013 now"]),
+        ("<t>One</t><k translate='no'>two</k><t>three</t>", ["One", "three"]),
+    ],
+)
+def test_untranslated_elements_of_xml_within_text_stand_for_a_word(message: str, blocks: list[str]) -> None:
+    assert texts(message, is_xml=True) == blocks
+
+
+@pytest.mark.parametrize(
+    ("message", "blocks"),
+    [
+        ("I bought <keep translate=no>Windows</keep> yesterday.", ["I bought 2013 yesterday."]),
+        ("<x translate=no>the</x> <y translate=no>station</y> a", ["2013 1947 a"]),
+        ("Click <button class=notranslate>OK</button> now", ["Click 2013 now"]),
+        ("a <p translate=no>b</p> c<pre translate=no>d</pre>e", ["a ", "c", "e"]),
+        ("One <keep>two</keep> three", ["One ", "two", "three"]),
+    ],
+)
+def test_untranslated_elements_of_html_stand_for_a_word_unless_they_are_blocks(message: str, blocks: list[str]) -> None:
+    assert texts(message) == blocks
+
+
 def test_xml_may_be_a_document_or_a_fragment() -> None:
     assert texts('<?xml version="1.0" encoding="latin-1"?><!DOCTYPE a><a>é</a>', is_xml=True) == ["é"]
     assert texts("One <b>two</b>", is_xml=True) == ["One two"]

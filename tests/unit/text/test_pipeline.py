@@ -17,7 +17,15 @@ from service.datatypes import (
     WarningKind,
 )
 from service.errors import EngineError, InvalidFieldError
-from service.requests import AttentionDetail, LongSentencePolicy, TranslationOptions, TranslationRequest
+from service.requests import (
+    AttentionDetail,
+    LongSentencePolicy,
+    ProtectionOptions,
+    Term,
+    TextFormat,
+    TranslationOptions,
+    TranslationRequest,
+)
 from service.text.pipeline import TextPipeline, best_combinations
 from service.text.planning import segment_seed
 from tests.unit.text.text_fakes import (
@@ -459,6 +467,23 @@ def test_what_the_guard_found_is_a_warning_about_its_sentence() -> None:
     (warning,) = translation.warnings
     assert (warning.kind, warning.sentence_index) == (WarningKind.COPIED_SOURCE, 1)
     assert warning.message == "3 of 3 tokens; decoding again cured it"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "cost"),
+    [
+        ("a" * 100, {}, 100),
+        ("漢" * 100, {}, 300),
+        ("a" * 98 + "{}", {}, 400),
+        ("a" * 100, {"format": TextFormat.HTML}, 400),
+        ("a" * 100, {"protection": ProtectionOptions(patterns=("[*]",))}, 400),
+        ("a" * 100, {"terms": tuple(Term(source=str(number)) for number in range(32))}, 300),
+    ],
+)
+def test_text_work_costs_more_with_markup_terms_and_long_encodings(
+    text: str, options: dict[str, Any], cost: int
+) -> None:
+    assert _pipeline(text, **options).cost_characters == cost
 
 
 def test_an_unfinished_hypothesis_counts_as_worse_whatever_its_score() -> None:

@@ -1,6 +1,8 @@
 import math
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from service.datatypes import SamplingConfig, SearchConfig, Segment
-from service.errors import InvalidFieldError
+from service.errors import DeadlineExceededError, InvalidFieldError
 from service.requests import (
     AttentionDetail,
     ProtectionOptions,
@@ -343,8 +345,35 @@ def test_work_that_is_no_longer_wanted_ends() -> None:
 
     budget.cancel()
 
-    with pytest.raises(CancelledError):
-        budget.check_sentence(1)
+    for look in (budget.check, partial(budget.check_sentence, 1)):
+        with pytest.raises(CancelledError):
+            look()
+
+
+def test_work_behind_its_deadline_ends() -> None:
+    now_s = 1.0
+    budget = TextBudget(TranslationOptions(), TranslationLimits(), deadline_s=2.0, clock=lambda: now_s)
+    budget.check()
+
+    now_s = 2.0
+
+    with pytest.raises(DeadlineExceededError) as caught:
+        budget.check()
+    assert caught.value.stage == "text"
+
+
+def test_stars_of_all_patterns_are_counted_together() -> None:
+    patterns = tuple(f"{name}*]*]" for name in "abcd")
+
+    def check(*own: str) -> None:
+        options = TranslationOptions(protection=ProtectionOptions(patterns=own))
+        _check(replace(_request("a"), options=options))
+
+    check(*patterns)
+    with pytest.raises(InvalidFieldError) as caught:
+        check(*patterns, "e*")
+
+    assert str(caught.value) == "options.protection.patterns: is 9 `*`, must be at most 8 in all patterns together"
 
 
 @pytest.mark.parametrize(

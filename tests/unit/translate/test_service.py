@@ -31,6 +31,8 @@ from service.requests import (
     LongSentencePolicy,
     RequestContext,
     SamplingOptions,
+    Term,
+    TextFormat,
     TranslationOptions,
     TranslationRequest,
 )
@@ -94,7 +96,7 @@ async def test_the_result_names_the_model_and_counts_tokens() -> None:
 
 
 async def test_all_segments_are_queued_at_once_with_the_context_of_their_request() -> None:
-    model, context = FakeModel(), RequestContext(deadline_s=12.5, priority=Priority.BULK)
+    model, context = FakeModel(), RequestContext(deadline_s=1e12, priority=Priority.BULK)
 
     await _translator(model).translate(_request("One. Two.", "Three."), context)
 
@@ -390,8 +392,10 @@ class _ThreadRecorder(CharacterTokenizer):
         (200, {"num_hypotheses": 4}, True),
         (1000, {}, False),
         (200, {"num_hypotheses": 4, "return_alignment": True}, False),
+        (100, {"terms": tuple(Term(source=f"term {number}") for number in range(128))}, False),
+        (200, {"format": TextFormat.HTML}, False),
     ],
-    ids=["small", "many hypotheses", "large", "many alignments"],
+    ids=["small", "many hypotheses", "large", "many alignments", "many terms", "markup"],
 )
 async def test_much_text_is_worked_on_outside_the_event_loop(
     num_sentences: int, options: dict[str, Any], is_here: bool

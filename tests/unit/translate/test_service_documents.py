@@ -83,7 +83,7 @@ async def test_a_document_without_anything_to_translate_comes_back() -> None:
 
 
 async def test_context_and_options_reach_the_queue() -> None:
-    model, context = FakeModel(), RequestContext(deadline_s=12.5, priority=Priority.BULK)
+    model, context = FakeModel(), RequestContext(deadline_s=1e12, priority=Priority.BULK)
 
     await _sentences(model, _request("One.", beam_size=3), context)
 

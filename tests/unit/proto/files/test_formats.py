@@ -13,6 +13,10 @@ from dragoman.files.formats import ReadOptions, read_file
 from tests.unit.proto.files.samples import SAMPLES
 
 _OPTIONS = ReadOptions(target_language="de")
+_WITH_DOCUMENT_TYPE = (
+    '<?xml version="1.0" encoding="UTF-16"?><!DOCTYPE x [<!ENTITY e SYSTEM "file:///etc/passwd">]>'
+    '<xliff xmlns="urn:oasis:names:tc:xliff:document:1.2">&e;</xliff>'
+)
 
 
 def content_of(name: str, tmp_path: Path, content: bytes | str | None = None) -> FileContent:
@@ -196,7 +200,12 @@ def test_json_stays_json_whatever_the_translation_holds(tmp_path: Path) -> None:
         ("letter.docx", b"PK", "no DOCX"),
         ("letter.docx", _package({"word/document.xml": b" " * 2**24}), "unpacks to more"),
         ("letter.docx", _package({"word/document.xml": b"<!DOCTYPE x []><x/>"}), "document type"),
+        ("letter.docx", _package({"word/document.xml": _WITH_DOCUMENT_TYPE.encode("utf-16")}), "document type"),
         ("letter.docx", _package({"word/document.xml": b"<x/>"}), "no DOCX"),
+        ("letter.docx", _package({"word/document.xml": b"<x"}), "no DOCX"),
+        ("units.xlf", _WITH_DOCUMENT_TYPE.encode("utf-16"), "type"),
+        ("app.po", 'msgid ""\nmsgstr "Plural-Forms: nplurals=7; plural=0;\\n"\n', "nplurals=7, must be 1 to 6"),
+        ("app.po", f'msgid ""\nmsgstr "Plural-Forms: nplurals={"9" * 5000}; plural=0;\\n"\n', "must be 1 to 6"),
         ("song.mp3", b"", "its name must end in one of .txt, "),
     ],
 )

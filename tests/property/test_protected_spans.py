@@ -1,0 +1,164 @@
+"""Spans found in windows are those that one search of the whole text finds."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.requests import ProtectedKind, ProtectionOptions
+from service.text import protection
+from service.text.protection import DEFAULT_KINDS, Protection, compile_protection
+
+_FOUND = tuple[int, int, ProtectedKind | None, tuple[tuple[int, int], ...]]
+
+_ICU_PIECES = [
+    "{a, plural, ",
+    "{a,select,",
+    "one{",
+    "=1 {",
+    "{",
+    "}",
+    "'",
+    "''",
+    "'{",
+    "|",
+    "#",
+    "offset:1 ",
+    "'{a,plural,x{' ",
+]
+_LITERALS = [
+    "{x}",
+    "%s",
+    "%1$d",
+    "<b>",
+    "</b>",
+    '<a b="c">',
+    "<a ",
+    "`a`",
+    "`",
+    "a/b.c",
+    "/a/b",
+    "http://a.b",
+    "me@x.org",
+    ":n",
+]
+_OTHERS = [
+    "a",
+    "b",
+    "1,000.5",
+    "$",
+    "-",
+    "[[",
+    "]]",
+    "@@",
+    "é",
+    "ſ",
+    "漢",
+    "\u0301",
+    "\u2028",
+    "\x1c",
+    "\n",
+    " ",
+    "x" * 60,
+]
+_TEXTS = st.lists(st.sampled_from([*_ICU_PIECES, *_LITERALS, *_OTHERS]), max_size=60).map("".join) | st.text(
+    max_size=80
+)
+_FILLER = " " * protection._GRAMMAR_REACH
+_PATTERNS = st.lists(
+    st.text("ab[]@{é1*", min_size=2, max_size=8).filter(lambda one: not one.startswith("*") and "**" not in one),
+    max_size=3,
+    unique=True,
+).map(tuple)
+
+
+@given(_TEXTS, _PATTERNS, st.booleans(), st.integers(20, 60))
+def test_windows_change_nothing(text: str, patterns: tuple[str, ...], has_all_kinds: bool, window: int) -> None:
+    kinds = frozenset(ProtectedKind) if has_all_kinds else DEFAULT_KINDS
+    options = ProtectionOptions(enabled_kinds=kinds, patterns=patterns)
+    text += _FILLER  # else a call with the reach of the grammar would see all of the text
+
+    found = _in_windows(compile_protection(options, ()), window).find(text)
+
+    spans = [
+        (one.span.start, one.span.end, one.kind, tuple((inner.start, inner.end) for inner in one.messages))
+        for one in found
+    ]
+    assert spans == list(_found_at_once(text, kinds, patterns))
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        "/" + "/".join(["n" * 255] * 32),
+        "w" * 255 + ("/" + "n" * 255) * 31 + "/" + "n" * 252 + ".py",
+        "C:\\" + "n" * 1000,
+        "https://" + "u" * 2000,
+        "`" + "c" * 500 + "`",
+        "{{{" + "x" * 200 + "}}}",
+        "a" * 64 + "@" + "b" * 63 + ("." + "c" * 63) * 8,
+        "<" + "t" * 64 + f' {"a" * 64}="{"v" * 1000}"' * 32 + ">",
+        "{" + " " * 8 + "n" * 64 + " " * 8 + "," + " " * 8 + "selectordinal" + " " * 8 + ",one{}}",
+        "+$ " + "1" * 32 + ("." + "1" * 32) * 8 + " Mbit/s",
+        "[" + "p" * 100 + "]" + "p" * 100 + "]",
+    ],
+)
+def test_the_longest_span_of_each_kind_is_found_in_any_window(span: str) -> None:
+    options = ProtectionOptions(enabled_kinds=frozenset(ProtectedKind), patterns=("[*]*]",))
+
+    (found,) = _in_windows(compile_protection(options, ()), 1).find(f"{span} {_FILLER}")
+
+    assert (found.span.start, found.span.end) == (0, len(span))
+
+
+def _in_windows(whole: Protection, window: int) -> Protection:
+    return replace(whole, expressions=tuple(replace(one, window=window) for one in whole.expressions))
+
+
+def _found_at_once(text: str, kinds: frozenset[ProtectedKind], patterns: tuple[str, ...]) -> Iterator[_FOUND]:
+    """Search with all patterns and kinds as alternatives of one expression."""
+    grammar = {**protection._GRAMMAR, ProtectedKind.TAG: protection._TAG.pattern}
+    alternatives = [f"(?P<{kind.name}>{expression})" for kind, expression in grammar.items() if kind in kinds]
+    if patterns:
+        alternatives.insert(0, f"(?P<PATTERN>{'|'.join(map(protection._regular_expression, patterns))})")
+    expression = re.compile("|".join(alternatives))
+    position = 0
+    while match := expression.search(text, position):
+        kind = None if match.lastgroup in {None, "PATTERN"} else ProtectedKind[str(match.lastgroup)]
+        position = match.end()
+        if kind is ProtectedKind.ICU:
+            if (argument := _icu_argument(text, position)) is not None:
+                position, messages = argument
+                yield match.start(), position, kind, messages
+        elif (end := protection._trimmed(kind, text, match.start(), position)) > match.start():
+            position = end
+            yield match.start(), end, kind, ()
+
+
+def _icu_argument(text: str, position: int) -> tuple[int, tuple[tuple[int, int], ...]] | None:
+    messages: list[tuple[int, int]] = []
+    if match := re.compile(r"\s{0,8}+offset:\d{1,9}+").match(text, position):
+        position = match.end()
+    while match := re.compile(r"\s*+(?:=\d{1,9}+|[\w-]{1,64}+)\s{0,8}+\{").match(text, position):
+        end = _message_end(text, match.end())
+        if end is None:
+            return None
+        messages.append((match.end(), end))
+        position = end + 1
+    closing = re.compile(r"\s*+\}").match(text, position)
+    return (closing.end(), tuple(messages)) if closing and messages else None
+
+
+def _message_end(text: str, position: int) -> int | None:
+    depth = 1
+    while match := re.compile(r"''|'[{}#|][^']*+'?|[{}]").search(text, position):
+        position = match.end()
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if depth > 16:
+            return None
+        if depth == 0:
+            return match.start()
+    return None
