@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import io
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import deepl
@@ -50,10 +52,10 @@ async def http(server: RunningServer) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-def quick_polls(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """DeepL's client waits for 5 s between two requests for a status."""
-    monkeypatch.setattr("deepl.translator.time.sleep", lambda _: None)
-    yield
+    clock = SimpleNamespace(time=time.time, sleep=lambda _: time.sleep(0.01))
+    monkeypatch.setattr("deepl.translator.time", clock)
 
 
 async def translated(server: RunningServer, *texts: str, **options: Any) -> list[str]:
@@ -331,9 +333,9 @@ async def test_document_belongs_to_its_caller(tiny_model: Path, directory: Path,
 async def libretranslate_uploads(server: RunningServer, key: str) -> list[int]:
     """Send a key in the query, in a header, after a small file; then none, a wrong one, and one after a large file."""
     address = f"http://127.0.0.1:{server.ports.http_port}"
-    small, large = {"file": ("a.txt", b"A man.")}, {"file": ("a.txt", b"A man.\n" * 100_000)}
-    after = {"file": small["file"], **{name: (None, value) for name, value in {**LIBRE_FORM, "api_key": key}.items()}}
-    after_large = {**after, "file": large["file"]}
+    small: dict[str, Any] = {"file": ("a.txt", b"A man.")}
+    after = small | {name: (None, value) for name, value in {**LIBRE_FORM, "api_key": key}.items()}
+    after_large = after | {"file": ("a.txt", b"A man.\n" * 100_000)}
     async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S, trust_env=False) as http:
         requests = [
             http.post("/translate_file", params={"api_key": key}, data=LIBRE_FORM, files=small),
