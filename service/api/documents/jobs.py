@@ -5,11 +5,12 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
+from dragoman.files.content import FileSegment
 from dragoman.files.formats import FORMATS
 from dragoman.v1 import translation_pb2 as pb
 
@@ -199,18 +200,14 @@ class DocumentJobs:
         template.CopyFrom(request.template)
         if segments and not template.source_language:
             template.source_language = await translator.detected_language(segments, target_language)
-        translated = await translator.translations(segments, template)
-        translations = [translation for _, translation in translated]
-        if segments and not any(translation is not None for translation in translations):
-            raise DocumentError(f"no text could be translated: {next(iter(translator.failures.values()))}")
+        translations = await translator.translations(segments, template)
+        kept = await asyncio.to_thread(_failed, translator, segments, translations)
+        if segments and len(kept) == len(segments):
+            place, reason = kept[0]
+            raise DocumentError(f"no text could be translated; the first, {place}: {reason}")
         num_bytes = sum(len(translation or "") for translation in translations) * _ESCAPE_BYTES
         max_bytes = 2 * state.reserved_bytes + num_bytes + _RESULT_BYTES
         await asyncio.to_thread(store.reserve, document_id, state.reserved_bytes + max_bytes)
-        kept = [
-            (segment.place, translator.failures[segment.format, segment.text])
-            for segment, translation in translated
-            if translation is None
-        ]
         kept += await self._parser.write(
             source,
             request.suffix,
@@ -267,6 +264,17 @@ def suffix_of(file_name: str) -> str:
     if suffix not in supported_formats():
         raise InvalidFieldError("file", f"of the format {suffix[:16]!r}", f"one of {', '.join(supported_formats())}")
     return suffix
+
+
+def _failed(
+    translator: TextTranslator, segments: Sequence[FileSegment], translations: Sequence[str | None]
+) -> list[tuple[str, str]]:
+    """Return place and reason of each segment that was not translated."""
+    return [
+        (segment.place, translator.failures[segment.format, segment.text])
+        for segment, translation in zip(segments, translations, strict=True)
+        if translation is None
+    ]
 
 
 def _incomplete(kept: list[tuple[str, str]], num_segments: int) -> str:

@@ -42,10 +42,7 @@ class FileParser:
 
     async def read(self, source: Path, suffix: str, target_language: str) -> list[FileSegment]:
         """Return the texts of a file; DocumentError if it cannot be translated."""
-        lines = await self._run(self._command(source, suffix, target_language))
-        return [
-            FileSegment(text=text, format=TextFormat(text_format), place=place) for text, text_format, place in lines
-        ]
+        return await asyncio.to_thread(_segments, await self._run(self._command(source, suffix, target_language)))
 
     async def write(
         self,
@@ -137,6 +134,10 @@ async def _feed(stdin: asyncio.StreamWriter, sent: bytes) -> None:
 
 def _lines(values: Sequence[object]) -> bytes:
     return b"".join(json.dumps(value).encode() + b"\n" for value in values)
+
+
+def _segments(lines: Sequence[Any]) -> list[FileSegment]:
+    return [FileSegment(text=text, format=TextFormat(text_format), place=place) for text, text_format, place in lines]
 
 
 def _parsed(output: bytes) -> list[Any]:

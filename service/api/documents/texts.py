@@ -130,17 +130,13 @@ class TextTranslator:
             )
         return str(likeliest.language)
 
-    async def translations(
-        self, segments: Sequence[FileSegment], template: pb.TranslateRequest
-    ) -> list[tuple[FileSegment, str | None]]:
-        """Return each segment with its translation, or None where `failures` says why there is none.
+    async def translations(self, segments: Sequence[FileSegment], template: pb.TranslateRequest) -> list[str | None]:
+        """Return the translation of each segment, or None where `failures` says why there is none.
 
         Raises:
             DragomanError: if no text of the document can be translated, such as by a model that is not served.
         """
-        different: dict[_Text, FileSegment] = {}
-        for segment in segments:
-            different.setdefault((segment.format, segment.text), segment)
+        different = await asyncio.to_thread(lambda: {(each.format, each.text): each for each in segments})
         translated: dict[_Text, str] = {}
         remaining = batches(different.values())
         try:
@@ -149,7 +145,7 @@ class TextTranslator:
                     group.create_task(self._work(remaining, template, translated))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        return [(segment, translated.get((segment.format, segment.text))) for segment in segments]
+        return await asyncio.to_thread(lambda: [translated.get((each.format, each.text)) for each in segments])
 
     async def _work(
         self, remaining: Iterator[list[FileSegment]], template: pb.TranslateRequest, translated: dict[_Text, str]
@@ -176,7 +172,8 @@ class TextTranslator:
                 for segment in batch:
                     await self._translate([segment], template, translated)
                 return
-            self.failures[batch[0].format, batch[0].text] = status.answer(error).message
+            reason = error.description if isinstance(error, InvalidFieldError) else status.answer(error).message
+            self.failures[batch[0].format, batch[0].text] = reason
             return
         for segment, translation in zip(batch, response.translations, strict=True):
             translated[segment.format, segment.text] = translation.hypotheses[0].text

@@ -204,19 +204,11 @@ class LibreTranslateFiles(_DocumentApi):
         ]
 
     async def _translate(self, context: HttpContext) -> None:
-        upload, failure = None, None
-        try:
-            if key := context.query.get("api_key"):
-                context.authorize(key)
-            upload = DocumentUpload(context, self.jobs)
-            if not self._pipeline.is_known(context):
-                await self._read_key(upload, context)
-        except DragomanError as error:
-            failure = error
+        upload = await self._opened(context)
 
         async def respond(call: Call, _no_body: bytes) -> bytes:
-            if failure or not upload:
-                raise failure or UnauthenticatedError("no upload")
+            if isinstance(upload, DragomanError):
+                raise upload
             state, key, request = await self.stored(upload, call, partial(self._request, call=call))
             work = self.jobs.submit(state, request)
             try:
@@ -231,6 +223,18 @@ class LibreTranslateFiles(_DocumentApi):
             return to_json({**answered, "warning": state.message} if state.message else answered)
 
         await self.answer_document(context, "UploadDocument", respond, b"")
+
+    async def _opened(self, context: HttpContext) -> DocumentUpload | DragomanError:
+        """Return an upload whose caller has shown its key, or why there is none, for the caller's log line."""
+        try:
+            if key := context.query.get("api_key"):
+                context.authorize(key)
+            upload = DocumentUpload(context, self.jobs)
+            if not self._pipeline.is_known(context):
+                await self._read_key(upload, context)
+        except DragomanError as error:
+            return error
+        return upload
 
     async def _read_key(self, upload: DocumentUpload, context: HttpContext) -> None:
         """Read the key of an unknown caller from the form, within the bounds of such callers."""
