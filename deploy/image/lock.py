@@ -22,7 +22,7 @@ _SBOM_TOOL = "cyclonedx-bom>=7.5,<8"
 _RUNTIMES = {"cpu": "serve", "gpu": "gpu"}
 """Extra of the project that each variant is made of."""
 _COMMON_EXTRAS = "detect,files,google"
-"""Features of every image: detection of languages, translation of uploaded files, clients of Google Cloud Translation."""
+"""Features of every image: language detection, uploaded files, clients of Google Cloud Translation."""
 
 
 def requirements() -> dict[str, list[str]]:
