@@ -18,6 +18,7 @@ from dragoman.v1 import translation_pb2 as pb
 from service.api.callers import new_key, store
 from service.documents.state import DocumentStatus
 from service.documents.store import INTERRUPTED
+from service.errors import ConfigError
 from tests.integration.running_server import PATIENCE_S, RunningServer, running_server, until
 
 SENTENCES = ("A man rides a bicycle.", "Two children play.")
@@ -87,6 +88,10 @@ async def ended(http: httpx.AsyncClient, handle: dict[str, str]) -> dict[str, An
     return answer
 
 
+def documents(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir() if not path.name.startswith(".")]
+
+
 def word_document() -> bytes:
     document = docx.Document()
     for sentence in SENTENCES:
@@ -146,7 +151,7 @@ async def test_download_removes_the_document(server: RunningServer, http: httpx.
     assert (first.status_code, first.text) == (200, (await translated(server, "A man rides a bicycle."))[0])
     assert first.headers["content-disposition"] == "attachment; filename*=UTF-8''a.txt"
     assert [other.status_code for other in others] == [404, 404]
-    assert [path.name for path in directory.iterdir() if not path.name.startswith(".")] == []
+    assert documents(directory) == []
     usage = (await http.get("/v2/usage")).json()
     assert usage["character_count"] == len("A man rides a bicycle.")
 
@@ -178,7 +183,7 @@ async def test_upload_that_cannot_be_translated_is_refused(
 
     assert response.status_code in (400, 404)
     assert response.json()["message"].startswith(f"{named}: ")
-    assert [path for path in directory.iterdir() if not path.name.startswith(".")] == []
+    assert documents(directory) == []
 
 
 async def test_file_that_is_not_what_its_name_says_becomes_an_error(http: httpx.AsyncClient) -> None:
@@ -217,7 +222,7 @@ async def test_too_large_file_is_refused_and_nothing_stays(tiny_model: Path, dir
         )
 
     assert [declared.status_code, streamed.status_code] == [413, 413]
-    assert [path for path in directory.iterdir() if not path.name.startswith(".")] == []
+    assert documents(directory) == []
 
 
 async def test_caller_has_its_share_of_documents(tiny_model: Path, directory: Path) -> None:
@@ -270,7 +275,7 @@ async def test_expired_document_ends_its_work(tiny_model: Path, directory: Path)
         await server.until_sample(0, "mt_requests_in_flight", method="UploadDocument")
         server.model.resume()
 
-    assert [path for path in directory.iterdir() if not path.name.startswith(".")] == []
+    assert documents(directory) == []
 
 
 async def test_without_a_directory_both_apis_say_so(tiny_model: Path) -> None:
@@ -294,7 +299,7 @@ async def test_libretranslate_returns_an_address_for_one_download(
     assert first.text == (await translated(server, SENTENCES[0]))[0]
     assert first.headers["content-disposition"] == "attachment; filename*=UTF-8''%C3%BC.txt"
     assert (second.status_code, [*second.json()], other.status_code) == (400, ["error"], 400)
-    assert [path for path in directory.iterdir() if not path.name.startswith(".")] == []
+    assert documents(directory) == []
 
 
 async def test_libretranslate_gets_errors_in_its_form(http: httpx.AsyncClient, directory: Path) -> None:
@@ -303,7 +308,7 @@ async def test_libretranslate_gets_errors_in_its_form(http: httpx.AsyncClient, d
 
     assert (garbage.status_code, [*garbage.json()]) == (400, ["error"])
     assert (unknown.status_code, [*unknown.json()]) == (400, ["error"])
-    assert [path for path in directory.iterdir() if not path.name.startswith(".")] == []
+    assert documents(directory) == []
 
 
 async def test_document_belongs_to_its_caller(tiny_model: Path, directory: Path, tmp_path: Path) -> None:
@@ -346,3 +351,71 @@ async def libretranslate_uploads(server: RunningServer, key: str) -> list[int]:
             http.post("/translate_file", files=after_large),
         ]
         return [(await request).status_code for request in requests]
+
+
+async def test_work_ends_when_the_client_of_libretranslate_leaves(
+    server: RunningServer, http: httpx.AsyncClient, directory: Path
+) -> None:
+    server.model.halt()
+    request = asyncio.create_task(http.post("/translate_file", data=LIBRE_FORM, files={"file": ("a.txt", b"A man.")}))
+    await server.model.halted_step()
+    request.cancel()
+    await asyncio.wait((request,))
+
+    await until(lambda: not documents(directory))
+    await server.until_sample(1, "mt_documents_total", outcome="interrupted")
+    await server.until_sample(0, "mt_requests_in_flight", method="UploadDocument")
+
+
+@contextlib.asynccontextmanager
+async def unfinished_upload(server: RunningServer) -> AsyncIterator[asyncio.StreamReader]:
+    """Send the beginning of a form; yield where the answer comes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.ports.http_port)
+    try:
+        writer.write(
+            b"POST /v2/document HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+            b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"
+            b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\nA man'
+        )
+        yield reader
+    finally:
+        writer.close()
+
+
+async def test_upload_that_does_not_arrive_in_time_is_removed(tiny_model: Path, directory: Path) -> None:
+    settings = {"documents__directory": directory, "documents__upload_timeout_s": 0.05}
+    async with running_server(tiny_model, **settings) as server, unfinished_upload(server) as answer:
+        assert (await answer.readline()).split()[1] == b"504"
+
+    assert documents(directory) == []
+
+
+async def test_draining_ends_uploads_and_work(server: RunningServer, http: httpx.AsyncClient, directory: Path) -> None:
+    server.model.halt()
+    await uploaded(http)
+    await server.model.halted_step()
+    async with unfinished_upload(server) as answer:
+        await server.until_sample(1, "mt_requests_in_flight", method="UploadDocument")
+        await until(lambda: len(documents(directory)) == 2)
+
+        assert await server.app.drain()
+        assert (await answer.readline()).split()[1] == b"503"
+
+    assert len(documents(directory)) == 1
+    assert server.sample("mt_documents_total", outcome="interrupted") == 1
+
+
+async def test_upload_from_a_client_that_leaves_is_removed(server: RunningServer, directory: Path) -> None:
+    async with unfinished_upload(server):
+        await until(lambda: len(documents(directory)) == 1)
+
+    await until(lambda: not documents(directory))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"documents__directory": Path("/nowhere")}, {"documents__directory": Path(), "http__api": False}]
+)
+async def test_settings_that_do_not_fit_stop_the_server(tiny_model: Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"documents\.directory"):
+        async with running_server(tiny_model, **settings):
+            pass

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import PurePath
 from typing import Final
 
@@ -48,9 +49,10 @@ _ESCAPE_BYTES: Final = 6
 """Of a character of a translation in a file: `\\u00e4`."""
 
 
-def supported_formats() -> list[str]:
+@cache
+def supported_formats() -> tuple[str, ...]:
     """Return the ends of file names that can be translated here."""
-    return [suffix for suffix, file_format in FORMATS.items() if file_format.is_available]
+    return tuple(suffix for suffix, file_format in FORMATS.items() if file_format.is_available)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
