@@ -10,7 +10,7 @@
 # The gpu variant carries ONNX Runtime for CUDA and NVIDIA's libraries from the package index; the host needs a driver
 # for CUDA 13 and the NVIDIA container toolkit (`docker run --gpus all`).
 #
-# Nothing is written at run time, so the root may be read-only, and nothing needs a shell.
+# Nothing is written at run time (except uploaded documents, to a mounted directory), so the root may be read-only, and nothing needs a shell.
 
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 

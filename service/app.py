@@ -15,10 +15,13 @@ from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
 from service.api.access import Access
+from service.api.documents.jobs import DocumentJobs
 from service.api.pipeline import RequestPipeline
+from service.api.rate_limits import ConcurrencyLimiter
 from service.api.rest.application import protected_app
 from service.api.rest.azure import AzureApi
 from service.api.rest.deepl import DeepLApi
+from service.api.rest.document_files import document_routes
 from service.api.rest.libretranslate import LibreTranslateApi
 from service.api.rest.monitoring import monitoring_routes
 from service.api.rest.playground import playground_routes
@@ -30,6 +33,7 @@ from service.api.settings import GrpcSettings, is_loopback
 from service.api.tls import TlsIdentityFiles
 from service.bundle.files import Bundle
 from service.config import Settings, settings_of_model
+from service.documents.store import DocumentStore
 from service.engine.client import EngineClient
 from service.engine.core import EngineCore
 from service.engine.group import EngineGroup, open_others
@@ -211,6 +215,21 @@ def google_routes(
     return [*v3.routes(), *v2.routes()]
 
 
+def document_jobs(
+    settings: Settings, translation: TranslationServicer, limiter: ConcurrencyLimiter, metrics: Metrics
+) -> DocumentJobs | None:
+    """Return what translates uploaded documents, if that is wanted; ConfigError if the directory cannot be used."""
+    if settings.documents.directory is None:
+        return None
+    if not settings.http.serves_api(settings.tls):
+        expected = "unset where the API is not answered (http.api)"
+        raise ConfigError("documents.directory", str(settings.documents.directory), expected)
+    store = DocumentStore(settings.documents)
+    return DocumentJobs(
+        settings.documents, store, translation=translation, limiter=limiter, grpc=settings.grpc, metrics=metrics
+    )
+
+
 def http_servers(
     settings: Settings, tls: TlsIdentityFiles | None, api: list[Route], monitoring: list[Route]
 ) -> list[HttpServer]:
@@ -286,15 +305,15 @@ class App:
         google_api = google_routes(
             google, self._grpc.pipeline, translation=translation, models=models, settings=settings.grpc
         )
+        self._documents = document_jobs(settings, translation, self._grpc.pipeline.limiter, metrics)
+        apis = [
+            api(self._grpc.pipeline, translation=translation, models=models, settings=settings.grpc)
+            for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)
+        ]
         self._api = [
             *google_api,  # first: the API of DeepL refuses all other paths below /v3
-            *(
-                route
-                for api in (TranslationApi, AzureApi, LibreTranslateApi, DeepLApi)
-                for route in api(
-                    self._grpc.pipeline, translation=translation, models=models, settings=settings.grpc
-                ).routes()
-            ),
+            *document_routes(self._documents, apis),
+            *(route for api in apis for route in api.routes()),
         ]
         self._http: list[HttpServer] = []
         self._is_ready = False
@@ -304,6 +323,8 @@ class App:
         self._http = http_servers(self._settings, self._tls, self._api, self._monitoring())
         for server in self._http:
             server.start()
+        if self._documents:
+            self._documents.start()
         ports = Ports(
             grpc_port=await self._grpc.start(),
             http_port=self._http[0].port,
@@ -333,6 +354,8 @@ class App:
         self._watcher.end()
         self._set_ready(False)
         await self._grpc.close()
+        if self._documents:
+            await self._documents.stop()
         is_drained = await self._grpc.wait_until_idle(self._settings.grpc.drain_timeout_s)
         if not is_drained:
             log.warning("drain timed out; unanswered requests get an error")
@@ -342,6 +365,8 @@ class App:
         """End everything; what is still unanswered is answered with an error."""
         self._set_ready(False)
         self._watcher.end()
+        if self._documents:
+            await self._documents.stop()
         # Before the port, or gRPC would cancel the callers without a reason. Not in the pool: its threads may be busy.
         await call_in_daemon(self._models.stop, name="stop")
         await self._grpc.stop()

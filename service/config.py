@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from service.api.settings import AccessSettings, GrpcSettings, HttpSettings, TlsSettings, check_bind_policy
+from service.documents.settings import DocumentSettings
 from service.engine.settings import SchedulingSettings
 from service.errors import ConfigError
 from service.models.serving import ModelSettings, ServingSettings
@@ -40,6 +41,7 @@ class Settings(BaseModel):
     tls: TlsSettings = Field(default_factory=TlsSettings)
     access: AccessSettings = Field(default_factory=AccessSettings)
     http: HttpSettings = Field(default_factory=HttpSettings)
+    documents: DocumentSettings = Field(default_factory=DocumentSettings)
     logs: LogSettings = Field(default_factory=LogSettings)
     tracing: TracingSettings = Field(default_factory=TracingSettings)
     models: ModelSettings = Field(default_factory=ModelSettings)

@@ -21,8 +21,8 @@ _PLATFORM = "x86_64-manylinux_2_28"
 _SBOM_TOOL = "cyclonedx-bom>=7.5,<8"
 _RUNTIMES = {"cpu": "serve", "gpu": "gpu"}
 """Extra of the project that each variant is made of."""
-_COMMON_EXTRAS = "detect,google"
-"""What callers may ask of any image: languages detected, calls of clients of Google Cloud Translation."""
+_COMMON_EXTRAS = "detect,files,google"
+"""Features of every image: language detection, uploaded files, clients of Google Cloud Translation."""
 
 
 def requirements() -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from service.api.calls import REQUEST_ID_KEY, Call, CallContext, sent_or_new_id
 from service.api.rate_limits import ConcurrencyLimiter
 from service.api.receiving import Bounds
 from service.api.streams import IdleError
-from service.errors import PermissionDeniedError, RateLimitedError, RequestError
+from service.errors import PermissionDeniedError, RateLimitedError, RequestError, UnauthenticatedError
 from service.requests import AccessRecord
 from service.telemetry.logs import LogSettings, RepeatLimit
 from service.telemetry.metrics import Metrics
@@ -59,6 +59,14 @@ class RequestPipeline:
             clock=clock,
             call_later=lambda delay_s, tell: asyncio.get_running_loop().call_later(delay_s, tell),
         )
+
+    def is_known(self, context: CallContext) -> bool:
+        """Return whether a caller is known by what it has shown so far; without access control all callers are."""
+        try:
+            self._access.check_known(context)
+        except UnauthenticatedError:
+            return False
+        return True
 
     def start(self, path: str, context: CallContext) -> Call:
         """Begin a call of `/package.Service/Method`, in a task of its own."""

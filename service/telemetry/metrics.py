@@ -118,6 +118,13 @@ class Metrics:
         "mt_first_sentence_seconds", "Time from the start of a document to its first finished sentence."
     )
     requests_in_flight = _gauge("mt_requests_in_flight", "RPCs being answered.", ("method",))
+    documents = _counter(
+        "mt_documents",
+        "Uploaded documents by how work on them ended: done, error, expired, interrupted or removed.",
+        ("outcome",),
+        shown=("done", "error", "expired", "interrupted", "removed"),
+    )
+    documents_in_progress = _gauge("mt_documents_in_progress", "Uploaded documents that are being translated.")
     open_streams = _gauge("mt_open_streams", "Calls that carry many requests, such as TranslateStream.")
     unseen_calls = _counter(
         "mt_unseen_calls",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from dragoman.files.content import FileContent, FileFormatError
@@ -27,6 +28,13 @@ class _Format:
     module: str
     function: str
     takes_options: bool = False
+    packages: tuple[str, ...] = ()
+    """Packages of the extra `files` that the format needs."""
+
+    @property
+    def is_available(self) -> bool:
+        """Whether the packages that the format needs are installed."""
+        return all(find_spec(package) for package in self.packages)
 
     def read(self, content: bytes, options: ReadOptions) -> FileContent:
         """Import what the format needs, and read."""
@@ -36,17 +44,17 @@ class _Format:
 
 FORMATS: Mapping[str, _Format] = {
     ".txt": _Format("text_files", "read_text"),
-    ".md": _Format("markdown_files", "read_markdown"),
-    ".markdown": _Format("markdown_files", "read_markdown"),
+    ".md": _Format("markdown_files", "read_markdown", packages=("markdown_it",)),
+    ".markdown": _Format("markdown_files", "read_markdown", packages=("markdown_it",)),
     ".html": _Format("web_files", "read_html"),
     ".htm": _Format("web_files", "read_html"),
-    ".docx": _Format("word_files", "read_docx"),
+    ".docx": _Format("word_files", "read_docx", packages=("docx", "lxml")),
     ".srt": _Format("text_files", "read_srt"),
     ".vtt": _Format("text_files", "read_vtt"),
-    ".po": _Format("catalogues", "read_po", takes_options=True),
-    ".pot": _Format("catalogues", "read_po", takes_options=True),
-    ".xlf": _Format("catalogues", "read_xliff", takes_options=True),
-    ".xliff": _Format("catalogues", "read_xliff", takes_options=True),
+    ".po": _Format("catalogues", "read_po", takes_options=True, packages=("lxml", "translate")),
+    ".pot": _Format("catalogues", "read_po", takes_options=True, packages=("lxml", "translate")),
+    ".xlf": _Format("catalogues", "read_xliff", takes_options=True, packages=("lxml", "translate")),
+    ".xliff": _Format("catalogues", "read_xliff", takes_options=True, packages=("lxml", "translate")),
     ".json": _Format("string_files", "read_json"),
     ".properties": _Format("string_files", "read_properties"),
 }

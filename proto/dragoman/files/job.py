@@ -197,9 +197,9 @@ class _Caller:
 
     def answers(self, segments: Iterable[FileSegment]) -> Iterator[Answered]:
         """Yield each segment with its answer, in any order; DragomanError if the server cannot be asked at all."""
-        batches = _batches(segments)
+        remaining = batches(segments)
         with ThreadPoolExecutor(_NUM_CALLS) as pool:
-            running = {pool.submit(self._answered, batch) for batch in islice(batches, _NUM_CALLS)}
+            running = {pool.submit(self._answered, batch) for batch in islice(remaining, _NUM_CALLS)}
             failure: DragomanError | None = None
             while running:
                 done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -209,7 +209,7 @@ class _Caller:
                     except DragomanError as error:
                         failure = failure or error
                 if failure is None:
-                    running |= {pool.submit(self._answered, batch) for batch in islice(batches, len(done))}
+                    running |= {pool.submit(self._answered, batch) for batch in islice(remaining, len(done))}
             if failure is not None:
                 raise failure
 
@@ -251,8 +251,8 @@ def _may_be_of_one(error: DragomanError) -> bool:
     return not (isinstance(error, ExhaustedError) and error.reason)
 
 
-def _batches(segments: Iterable[FileSegment]) -> Iterator[list[FileSegment]]:
-    """Yield segments of one format each, in bounded numbers."""
+def batches(segments: Iterable[FileSegment]) -> Iterator[list[FileSegment]]:
+    """Yield lists of segments of one format each, small enough for one request."""
     batch: list[FileSegment] = []
     num_characters = 0
     for segment in segments:

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from email.message import Message as Headers
 from functools import cached_property
 from http import HTTPStatus
@@ -68,6 +68,11 @@ class HttpContext:
         """Return the path that is asked for."""
         path: str = self._scope["path"]
         return path
+
+    @property
+    def origin(self) -> str:
+        """Return the scheme and the host of the server, as the client names them."""
+        return f"{self._scope['scheme']}://{self.header('host')}"
 
     @property
     def path_parameters(self) -> Mapping[str, str]:
@@ -168,6 +173,25 @@ class HttpContext:
             if not event.get("more_body", False):
                 self.is_read = True
                 return b"".join(chunks)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives; the caller limits its size.
+
+        Raises:
+            InvalidFieldError: as `check_headers`.
+            asyncio.CancelledError: if the client leaves before the end of the body.
+        """
+        self.check_headers()
+        has_more = True
+        while has_more:
+            event = await self._receive()
+            if event["type"] != "http.request":
+                self.is_left = True
+                raise asyncio.CancelledError
+            has_more = event.get("more_body", False)
+            if not has_more:
+                self._is_read.set()
+            yield event.get("body", b"")
 
     async def cancel_when_client_leaves(self, task: "asyncio.Task[None] | None") -> None:
         """Cancel the task that answers a client that has gone."""

@@ -133,6 +133,10 @@ class DeepLApi(Facade):
             *(Route(f"/{version}/{{rest:path}}", others, methods=["GET", *_CHANGING]) for version in ("v2", "v3")),
         ]
 
+    def count_characters(self, caller: str, num_characters: int) -> None:
+        """Add characters that were translated for a caller to its usage."""
+        self._usage.add(caller, num_characters)
+
     def failed(self, found: Problem, message: str) -> Response:
         """Return `{"message": MESSAGE}`."""
         code = _STATUSES.get(found.status, found.status)

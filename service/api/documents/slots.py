@@ -1,0 +1,43 @@
+"""Which of the waiting documents is worked on next."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+
+
+class FairSlots:
+    """Lets a bounded number of documents proceed: those of the caller with the fewest first, then the oldest."""
+
+    def __init__(self, *, total: int, per_caller: int) -> None:
+        self._total = total
+        self._per_caller = per_caller
+        self._running: Counter[str] = Counter()
+        self._waiting: list[tuple[str, asyncio.Future[None]]] = []
+
+    @contextlib.asynccontextmanager
+    async def taken(self, caller: str) -> AsyncIterator[None]:
+        """Wait for a slot and keep it."""
+        may_run = asyncio.get_running_loop().create_future()
+        waiting = (caller, may_run)
+        self._waiting.append(waiting)
+        self._admit()
+        try:
+            await may_run
+            yield
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            else:
+                self._running[caller] -= 1
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._running.total() < self._total:
+            free = [waiting for waiting in self._waiting if self._running[waiting[0]] < self._per_caller]
+            if not free:
+                return
+            admitted = min(free, key=lambda waiting: self._running[waiting[0]])  # the first of equals is the oldest
+            self._waiting.remove(admitted)
+            self._running += Counter([admitted[0]])
+            admitted[1].set_result(None)

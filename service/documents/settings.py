@@ -1,0 +1,71 @@
+"""The settings of uploaded documents."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+_MIB = 1024 * 1024
+
+
+class DocumentSettings(BaseModel):
+    """Translation of uploaded files: `/v2/document` of DeepL and `/translate_file` of LibreTranslate."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    directory: Path | None = None
+    """Existing directory for uploaded documents and their translations; unset: documents are not translated. Servers
+    that share the directory answer status and download of the same documents; their clocks must agree to within 10 s.
+    """
+
+    max_file_bytes: int = Field(default=10 * _MIB, ge=1024, le=64 * _MIB)
+    """Largest uploaded file; a larger one is rejected with 413."""
+
+    max_characters: int = Field(default=1_000_000, ge=1, le=16_000_000)
+    """Most characters (Unicode code points) of text in a document."""
+
+    max_segments: int = Field(default=50_000, ge=1, le=1_000_000)
+    """Most separate texts in a document, such as paragraphs, cells or messages."""
+
+    max_documents: int = Field(default=256, ge=1, le=100_000)
+    """Documents in the directory, those being uploaded included; one more is rejected with 503."""
+
+    max_caller_documents: int = Field(default=32, ge=1, le=100_000)
+    """Documents of one caller in the directory; one more is rejected with 429."""
+
+    max_directory_bytes: int = Field(default=1024 * _MIB, ge=1024)
+    """Disk space for all documents and translations. It is reserved before it is used; if it is not available an upload
+    is rejected with 503, and a document that has no space for its translation fails."""
+
+    max_caller_bytes: int = Field(default=256 * _MIB, ge=1024)
+    """Disk space for the documents of one caller; an upload beyond it is rejected with 429."""
+
+    expiry_s: float = Field(default=3600.0, ge=1, le=30 * 86400)
+    """Lifetime of a document from the end of its upload. Then its work ends and its content is removed, whatever its
+    status is. A document that is downloaded is removed at once."""
+
+    upload_timeout_s: float = Field(default=120.0, gt=0, le=3600)
+    """Longest time for an upload."""
+
+    max_concurrent: int = Field(default=4, ge=1, le=1024)
+    """Documents that a server works on at a time; the others wait with the status `queued`."""
+
+    max_caller_concurrent: int = Field(default=2, ge=1, le=1024)
+    """Documents of one caller that a server works on at a time."""
+
+    parser_memory_bytes: int = Field(default=512 * _MIB, ge=64 * _MIB, le=64 * 1024 * _MIB)
+    """Address space of the process that reads or writes one file. Up to `max_concurrent` of them run at a time."""
+
+    parser_timeout_s: float = Field(default=60.0, gt=0, le=3600)
+    """Time for reading or writing one file; then the process is killed and the document has an error."""
+
+    @model_validator(mode="after")
+    def _callers_within_all(self) -> Self:
+        if self.max_caller_documents > self.max_documents:
+            raise ValueError(f"max_caller_documents at most max_documents ({self.max_documents})")
+        if not 4 * self.max_file_bytes <= self.max_caller_bytes <= self.max_directory_bytes:
+            raise ValueError(
+                f"max_caller_bytes at least 4 * max_file_bytes ({4 * self.max_file_bytes}) and at most "
+                f"max_directory_bytes ({self.max_directory_bytes})"
+            )
+        return self
