@@ -1,6 +1,7 @@
 """What the attacks came to: the table, the promises, the picture."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 from matplotlib.figure import Figure
@@ -8,7 +9,7 @@ from matplotlib.figure import Figure
 from loadtests.report import figure, markdown, rounded
 from loadtests.stress.bad_inputs.attacks.results import Campaign, broken
 from loadtests.stress.bad_inputs.attacks.watch import Seen
-from loadtests.stress.verdict import Promise
+from loadtests.stress.verdict import Promise, Summary, conclude
 
 _HEADER: Final = ("attack", "surface", "stall ms", "p99 ms", "lost", "exchanges", "cpu ms", "growth", "end s", "")
 
@@ -21,6 +22,13 @@ _PROMISES: Final = {
     "end": "SIGTERM ends the process under attack in time",
     "faults": "attacks are answered as expected, and the server is well afterwards",
 }
+
+
+def conclude_attacks(campaign: Campaign, output: Path) -> int:
+    """Print the table, write `attacks.json` and `attacks.png`; return the exit code."""
+    print(table(campaign), end="")
+    summary = Summary(scenario="attacks", figures=figures_of(campaign), promises=promises(campaign))
+    return conclude(summary, output, details=details(campaign), figure=picture(campaign))
 
 
 def promises(campaign: Campaign) -> list[Promise]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from loadtests.stress.bad_inputs.attacks.attack import Attack
-from loadtests.stress.bad_inputs.attacks.send import Sent
-from loadtests.stress.bad_inputs.attacks.watch import Seen
+from loadtests.stress.bad_inputs.attacks.send import NOTHING_SENT, Sent
+from loadtests.stress.bad_inputs.attacks.watch import NOTHING_SEEN, Seen
 
 DRAIN_TIMEOUT_S: Final = 5.0
 """The setting `grpc.drain_timeout_s` of the server under attack."""
@@ -38,8 +38,8 @@ class Result:
     """What was seen of one attack."""
 
     attack: Attack
-    seen: Seen = Seen(visits={})
-    sent: Sent = Sent(statuses={}, seconds=0.0)
+    seen: Seen = NOTHING_SEEN
+    sent: Sent = NOTHING_SENT
     works: Sequence[Work] = ()  # of growing sizes
     end_s: float | None = None  # from SIGTERM to the end of the process; None: it was not sent
     faults: Sequence[str] = ()
@@ -81,7 +81,7 @@ class Campaign:
 
 
 def limits_of(quiet: Seen, *, is_short: bool) -> Limits:
-    """Return the absolute limits; for the short mode, which also runs on busy machines, multiples of a quiet baseline."""
+    """Return the absolute limits; for the short mode, which runs on busy machines too, those of a quiet baseline."""
     if not is_short:
         return Limits(stall_ms=MAX_STALL_MS + quiet.stall_ms, p99_ms=MAX_P99_MS)
     return Limits(

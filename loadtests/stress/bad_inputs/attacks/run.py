@@ -18,7 +18,7 @@ from loadtests.stress.bad_inputs.attacks.results import (
     broken,
     limits_of,
 )
-from loadtests.stress.bad_inputs.attacks.send import Attacker, Sent
+from loadtests.stress.bad_inputs.attacks.send import NOTHING_SENT, Attacker
 from loadtests.stress.bad_inputs.attacks.watch import Watch
 from loadtests.target import ServerError
 
@@ -90,7 +90,7 @@ def _run(arena: Arena, attack: Attack, limits: Limits, *, seconds: float) -> Res
 
 def _watched(arena: Arena, attack: Attack, works: Sequence[Work], *, seconds: float) -> Result:
     """Attack a server that others call meanwhile."""
-    sent, faults = Sent(statuses={}, seconds=0.0), list[str]()
+    sent, faults = NOTHING_SENT, list[str]()
     with Watch(arena.watched) as watch:
         try:
             arena.attacker.begin(attack.name, seconds=seconds)

@@ -63,6 +63,9 @@ class Sent:
         return sum(self.statuses.values())
 
 
+NOTHING_SENT: Final = Sent(statuses={}, seconds=0.0)
+
+
 class Attacker:
     """The process that sends attacks; ended on exit. One thread at a time uses it."""
 

@@ -87,6 +87,9 @@ class Seen:
         return sorted({f"{name}: {one.error}" for name, visits in self.visits.items() for one in visits if one.error})
 
 
+NOTHING_SEEN: Final = Seen(visits={})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
     """Where the callers call, and the key of those who translate."""
