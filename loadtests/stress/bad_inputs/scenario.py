@@ -39,16 +39,16 @@ DIR gets bad_inputs.json, bad_inputs.png (time against size) and server.log. `--
 again, with the seed that is printed beside it, and shows what was sent and what came back.
 
 The second part starts another server, with API keys, and attacks it with one input after the other that is cheap to
-send and may be expensive to answer: chunks of one byte, bodies of megabytes without a key, unbalanced markup, patterns,
-slow clients, and about 300 others over HTTP, gRPC and the APIs of other vendors. Meanwhile /healthz is probed 50 times
-a second, and a caller over gRPC and one over HTTP translate. Latency counts from when a call was due. The processor time
-for each input is compared with that for half of it. Some attacks end with SIGTERM.
+send and may be expensive to answer: chunks of one byte, bodies of megabytes without a key, unbalanced markup,
+patterns, slow clients, and others over HTTP, gRPC and the APIs of other vendors. Meanwhile /healthz is probed 50
+times a second, and a caller over gRPC and one over HTTP translate. Latency counts from when a call was due. The
+processor time for each input is compared with that for half of it. Some attacks end with SIGTERM.
 
-What must hold: well-behaved callers lose no call; /healthz is answered within 100 ms at p99, and no probe waits for more
-than 50 ms longer than on the quiet server; twice the input takes at most three times the processor time; SIGTERM ends
-the process within `grpc.drain_timeout_s` and 5 s; statuses are right, and the log has no error. In the short mode, which
-takes at most three minutes and also runs on busy machines, /healthz may take 5 times the p99 of the quiet server or 250
-ms, and the worst probe 10 times the worst one of the quiet server or 500 ms, whichever is more.
+What must hold: well-behaved callers lose no call; /healthz is answered within 100 ms at p99, and no probe waits for
+more than 50 ms longer than on the quiet server; twice the input takes at most three times the processor time; SIGTERM
+ends the process within `grpc.drain_timeout_s` and 5 s; statuses are right, and the log has no error. In the short
+mode, which takes at most three minutes and also runs on busy machines, /healthz may take 5 times the p99 of the quiet
+server or 250 ms, and the worst probe 10 times the worst one of the quiet server or 500 ms, whichever is more.
 
 DIR gets attacks.json, attacks.png and the directory attacks with the server's log. `--part attacks` runs this part
 alone, `--only NAME` one attack."""

@@ -47,16 +47,20 @@ def _chunked(path: str, *, head: str = "1", is_authorized: bool = False, has_tex
     return make
 
 
-def _extended(extension: str, *, of_size: bool) -> Make:
-    """Return chunks with extensions: one of the whole size, or many short ones."""
+def _extended(extension: str) -> Make:
+    """Return chunks of one byte, each with an extension."""
 
     def make(size: int, _: Credentials) -> Payload:
-        chunk = f"1;{extension * (size // len(extension))}\r\nx\r\n" if of_size else f"1;{extension * 2000}\r\nx\r\n"
-        count = 1 if of_size else max(1, size // len(chunk))
+        chunk = f"1;{extension}\r\nx\r\n"
         head = request("POST", "/v1/translate", _JSON, _CHUNKED, has_length=False)
-        return Payload(parts=[head + (chunk * count + "0\r\n\r\n").encode()])
+        return Payload(parts=[head + (chunk * max(1, size // len(chunk)) + "0\r\n\r\n").encode()])
 
     return make
+
+
+def _endless_extension(size: int, _: Credentials) -> Payload:
+    head = request("POST", "/v1/translate", _JSON, _CHUNKED, has_length=False)
+    return Payload(parts=[head + b"1;" + b"a" * size + b"\r\nx\r\n0\r\n\r\n"])
 
 
 def _trailers(size: int, _: Credentials) -> Payload:
@@ -173,9 +177,10 @@ CONNECTIONS: Final[Sequence[Attack]] = [
             "chunks-metrics-port": (_chunked("/metrics"), 1_000_000, {**_METRICS, "is_short": True}),
             "chunks-healthz-6": (_chunked("/healthz"), 1_000_000, {**_METRICS, **_FLOOD, "grows": False}),
             "chunks-leading-zeros": (_chunked("/nowhere", head="0000001"), 1_000_000, {}),
-            "chunk-extension": (_extended("a", of_size=True), 15_000, {"is_short": True, "num_connections": 6}),
-            "chunk-extensions-many": (_extended(";a=b", of_size=False), 1_000_000, {"num_connections": 6}),
-            "chunk-extension-megabyte": (_extended("a", of_size=True), 1_000_000, {}),
+            "chunk-extensions": (_extended("a" * 15_000), 4_000_000, {**_FLOOD}),
+            "chunk-extensions-short": (_extended("a=b"), 1_000_000, {"num_connections": 6}),
+            "chunk-extensions-many": (_extended("a=b;" * 500), 1_000_000, {"num_connections": 6}),
+            "chunk-extension-megabyte": (_endless_extension, 1_000_000, {}),
             "chunk-size-of-zeros": (_endless_chunk_size, 1_000_000, {}),
             "trailers": (_trailers, 15_000, {}),
             "trailers-megabyte": (_trailers, 1_000_000, {"expected": REFUSED}),

@@ -49,7 +49,9 @@ def _pairs(opening: str, closing: str) -> Text:
 
 
 def _numbered_blocks(size: int) -> str:
-    return repeated("{i} ", size // 2) + repeated("<p><x/>a ", size // 2)
+    """Return a text with everything that could stand for its tags, then many tags."""
+    taken = [*(f"⟦{number}⟧" for number in range(1, 33)), *map(str, range(1900, 2030))]
+    return f"{' '.join(taken)} {repeated('{i} ', size // 2)}{repeated('<p><x/>a ', size // 2)}"
 
 
 _SHAPES: Final[Mapping[str, tuple[str, Text]]] = {  # formats: plain, html, xml
@@ -163,8 +165,11 @@ def _http_document(size: int, credentials: Credentials) -> Payload:
     return post("/v1/translate/document", bearer(credentials), body=as_json(content))
 
 
+_STARRED_TEXT: Final = _of("a" * 99 + "b")
+
+
 def _starred(num_patterns: int, stars: int) -> Sequence[str]:
-    """Return different patterns, each with so many `*`, that no text of `a` and `b` matches."""
+    """Return different patterns, each with so many `*`, that match no part of `_STARRED_TEXT` but its beginning."""
     return [f"a*{'b*' * (stars - 1)}{chr(0x3A9 + number)}" for number in range(num_patterns)]
 
 
@@ -181,7 +186,7 @@ def _protected(patterns: Sequence[str], text: Text, *, in_document: bool) -> Mak
 
 def _protected_http(size: int, credentials: Credentials) -> Payload:
     content = {
-        "texts": ["ab" * 5_000] * max(1, size // 10_000),
+        "texts": [_STARRED_TEXT(10_000)] * max(1, size // 10_000),
         "sourceLanguage": "en",
         "targetLanguage": "de",
         "options": {"protection": {"patterns": _starred(16, 31)}, "maxTargetTokens": 3, "beamSize": 1},
@@ -249,14 +254,14 @@ MARKUP: Final[Sequence[Attack]] = [
             (
                 "patterns-stars-document",
                 "patterns",
-                _protected(_starred(16, 31), _of("ab"), in_document=True),
+                _protected(_starred(16, 31), _STARRED_TEXT, in_document=True),
                 80_000,
                 {**_LEFT, "is_short": True, "is_stopped": True},
             ),
             (
                 "patterns-stars-texts",
                 "patterns",
-                _protected(_starred(16, 31), _of("ab"), in_document=False),
+                _protected(_starred(16, 31), _STARRED_TEXT, in_document=False),
                 100_000,
                 {**_GRPC, "is_short": True},
             ),
@@ -264,21 +269,21 @@ MARKUP: Final[Sequence[Attack]] = [
             (
                 "patterns-8-stars",
                 "patterns",
-                _protected(_starred(1, 8), _of("ab"), in_document=True),
+                _protected(_starred(1, 8), _STARRED_TEXT, in_document=True),
                 _FLOOD_SIZE,
                 {**_LEFT, "is_short": True},
             ),
             (
                 "patterns-31-stars",
                 "patterns",
-                _protected(_starred(1, 31), _of("ab"), in_document=True),
+                _protected(_starred(1, 31), _STARRED_TEXT, in_document=True),
                 _FLOOD_SIZE,
                 _LEFT,
             ),
             (
                 "patterns-star-each",
                 "patterns",
-                _protected(_starred(8, 1), _of("ab"), in_document=True),
+                _protected(_starred(8, 1), _STARRED_TEXT, in_document=True),
                 _FLOOD_SIZE,
                 _LEFT,
             ),

@@ -29,6 +29,7 @@ PATIENCE_S: Final = 10.0
 """How long a client waits for the answer to one exchange."""
 
 _BEGIN_TIMEOUT_S: Final = 60.0
+_AFTER_ANSWER_S: Final = 1.0  # how long a client goes on sending after its answer
 _PART_INTERVAL_S: Final = 0.1  # between the parts of one request
 _DRIP_INTERVAL_S: Final = 0.25
 _PAUSE_S: Final = 0.005  # after an exchange that the server ended at once
@@ -199,8 +200,10 @@ def _answer(connection: socket.socket, payload: Payload, until_s: float, *, leav
                 return _status(received) or CLOSED
             if leaves and b"\r\n\r\n" in received:  # the first part of the answer
                 return LEFT
-            if not parts and is_complete(received, payload.num_answers):
-                return _status(received) or CLOSED
+            if is_complete(received, payload.num_answers):
+                if not parts:
+                    return _status(received)
+                until_s = min(until_s, time.monotonic() + _AFTER_ANSWER_S)
         if writable:
             try:
                 num_sent += connection.send(parts[0][num_sent:])
@@ -210,7 +213,7 @@ def _answer(connection: socket.socket, payload: Payload, until_s: float, *, leav
             if num_sent == len(parts[0]):
                 parts, num_sent = parts[1:], 0
                 time.sleep(_PART_INTERVAL_S if parts else 0.0)
-    return LEFT if leaves else TIMEOUT
+    return LEFT if leaves else _status(received) or TIMEOUT
 
 
 def is_complete(received: bytes | bytearray, num_answers: int) -> bool:
