@@ -226,9 +226,15 @@ def _round(name: str, callers: Sequence[Caller], seconds: float) -> Iterator[Cal
         until_s = time.monotonic() + seconds
         while (began_s := time.monotonic()) < until_s:
             status = caller(len(records))
-            outcome = Outcome.ANSWERED if status in ("200", "OK") else Outcome.ERROR
-            times: dict[str, float] = {"planned_s": began_s, "sent_s": began_s, "ended_s": time.monotonic()}
-            records.append(CallRecord(**times, method=name, outcome=outcome, status=status))
+            record = CallRecord(
+                planned_s=began_s,
+                sent_s=began_s,
+                ended_s=time.monotonic(),
+                method=name,
+                outcome=Outcome.ANSWERED if status in ("200", "OK") else Outcome.ERROR,
+                status=status,
+            )
+            records.append(record)
         return records
 
     with ThreadPoolExecutor(len(callers)) as pool:

@@ -85,7 +85,7 @@ class Arena:
         self._stack.close()
         self._running = None
         lines = log_path(self._output).read_text(encoding="utf-8", errors="replace").splitlines()
-        self.faults += [f"the server's log has: {line[:400]}" for line in read_log(lines)[1]]
+        self.faults += [f"the server's log has: {_shown(line)}" for line in read_log(lines)[1]]
 
     def __enter__(self) -> Self:
         return self
@@ -99,6 +99,15 @@ class Arena:
         if self._running is None:
             raise ServerError("the server is not started")
         return self._running
+
+
+def _shown(line: str) -> str:
+    """Return the event of a record of an error and the end of its exception, or the beginning of any other line."""
+    try:
+        record = json.loads(line)
+        return f"{record['event']} ...{record.get('exception', '')[-400:]}"
+    except (ValueError, KeyError, TypeError):
+        return line[:400]
 
 
 def prepare(directory: Path) -> tuple[dict[str, str], str, Credentials]:

@@ -184,6 +184,36 @@ _ONCE: Final[Mapping[str, Any]] = {
     "expected": frozenset({"400"}),
 }
 
+_KEYS: Final[Sequence[tuple[str, Make, dict[str, Any]]]] = (
+    ("token-claims-deep", _token(_signed(claims=lambda size: b"[" * (size // 2))), {}),
+    ("token-header-deep", _token(lambda size, _: f"{_encoded(b'[' * (size // 2))}.e30.AAAA"), {}),
+    ("token-dots", _token(lambda size, _: "." * size), {}),
+    ("token-key-id", _token(_signed({"kid": lambda size: "k" * (size // 2)})), {}),
+    ("token-key-id-list", _token(_signed({"kid": lambda size: ["k"] * (size // 8)})), {}),
+    ("token-critical", _token(_signed({"crit": lambda size: ["a"] * (size // 8)})), {}),
+    ("token-scopes", _token(_signed(claims=lambda size: {"scope": "a " * (size // 4)})), {}),
+    ("token-audiences", _token(_signed(claims=lambda size: {"aud": ["a"] * (size // 8)})), {}),
+    ("token-signature", _token(lambda size, keys: _signed(signature=bytes(size // 2))(size, keys)), {}),
+    ("token-flood", _token(_signed()), {"grows": False, "num_connections": 6}),
+    ("key-flood", _token(lambda _, keys: f"{keys.key[:17]}{'A' * 43}"), {"grows": False, "num_connections": 6}),
+    (
+        "key-long",
+        _api_key(lambda size, keys: keys.key + "A" * size),
+        {"size": _MEGABYTES, "num_connections": 4},
+    ),
+    (
+        "key-like-token",
+        _api_key(lambda size, keys: _signed(signature=bytes(size * 3 // 4))(size, keys)),
+        {"size": _MEGABYTES, "num_connections": 4, "is_short": True},
+    ),
+    (
+        "key-of-claims",
+        _api_key(lambda size, keys: _signed(claims=lambda _: {"a": "b" * (size * 3 // 4)})(size, keys)),
+        {"size": _MEGABYTES, "num_connections": 4},
+    ),
+    ("key-of-dots", _api_key(lambda size, _: "a." * (size // 2)), {"size": _MEGABYTES, "num_connections": 4}),
+)
+
 BODIES: Final[Sequence[Attack]] = [
     *(
         Attack(
@@ -225,35 +255,7 @@ BODIES: Final[Sequence[Attack]] = [
     ),
     *(
         Attack(name=name, surface="keys and tokens", make=make, expected=_FORBIDDEN, **{"size": 12_000, **others})
-        for name, make, others in (
-            ("token-claims-deep", _token(_signed(claims=lambda size: b"[" * (size // 2))), {}),
-            ("token-header-deep", _token(lambda size, _: f"{_encoded(b'[' * (size // 2))}.e30.AAAA"), {}),
-            ("token-dots", _token(lambda size, _: "." * size), {}),
-            ("token-key-id", _token(_signed({"kid": lambda size: "k" * (size // 2)})), {}),
-            ("token-key-id-list", _token(_signed({"kid": lambda size: ["k"] * (size // 8)})), {}),
-            ("token-critical", _token(_signed({"crit": lambda size: ["a"] * (size // 8)})), {}),
-            ("token-scopes", _token(_signed(claims=lambda size: {"scope": "a " * (size // 4)})), {}),
-            ("token-audiences", _token(_signed(claims=lambda size: {"aud": ["a"] * (size // 8)})), {}),
-            ("token-signature", _token(lambda size, keys: _signed(signature=bytes(size // 2))(size, keys)), {}),
-            ("token-flood", _token(_signed()), {"grows": False, "num_connections": 6}),
-            ("key-flood", _token(lambda _, keys: f"{keys.key[:17]}{'A' * 43}"), {"grows": False, "num_connections": 6}),
-            (
-                "key-long",
-                _api_key(lambda size, keys: keys.key + "A" * size),
-                {"size": _MEGABYTES, "num_connections": 4},
-            ),
-            (
-                "key-like-token",
-                _api_key(lambda size, keys: _signed(signature=bytes(size * 3 // 4))(size, keys)),
-                {"size": _MEGABYTES, "num_connections": 4, "is_short": True},
-            ),
-            (
-                "key-of-claims",
-                _api_key(lambda size, keys: _signed(claims=lambda _: {"a": "b" * (size * 3 // 4)})(size, keys)),
-                {"size": _MEGABYTES, "num_connections": 4},
-            ),
-            ("key-of-dots", _api_key(lambda size, _: "a." * (size // 2)), {"size": _MEGABYTES, "num_connections": 4}),
-        )
+        for name, make, others in _KEYS
     ),
     *(
         Attack(name=name, surface="DeepL", make=make, size=size, num_connections=2, **others)

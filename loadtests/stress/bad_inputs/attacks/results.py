@@ -46,8 +46,8 @@ class Result:
 
     @property
     def growth(self) -> float | None:
-        """Processor time for the largest input, divided by that for half of it; None: not measured."""
-        if len(self.works) < 2 or not self.works[-2].cpu_s:
+        """Processor time for the largest input, divided by that for half of it; None: it took too little to say."""
+        if len(self.works) < 2 or self.works[-1].cpu_s < _MIN_GROWTH_CPU_S or not self.works[-2].cpu_s:
             return None
         return self.works[-1].cpu_s / self.works[-2].cpu_s
 
@@ -99,7 +99,7 @@ def broken(result: Result, limits: Limits) -> Mapping[str, str]:
         found["p99"] = f"{seen.p99_ms:.0f} ms, more than {limits.p99_ms:.0f}"
     if any(seen.lost.values()):
         found["lost"] = "; ".join(seen.errors)
-    if result.growth and result.growth > MAX_GROWTH and result.works[-1].cpu_s >= _MIN_GROWTH_CPU_S:
+    if result.growth and result.growth > MAX_GROWTH:
         half, whole = result.works[-2:]
         found["growth"] = f"{half.cpu_s:.2f} s for a size of {half.size}, {whole.cpu_s:.2f} s for {whole.size}"
     if result.end_s is not None and result.end_s > MAX_END_S:

@@ -31,8 +31,7 @@ _UNCLEAR: Final = 3.0
 """Up to so many times a limit, latency may come from other work on the machine: the attack is repeated."""
 
 _MAX_CPU_S: Final = 0.5  # of one input; a larger one of the same attack is not tried
-_DIVISORS: Final = (4, 2, 1)  # of the largest size
-_STEP_DOWN: Final = 8
+_NUM_DOUBLINGS: Final = 6  # from the smallest size to the largest
 _CLEAR_RATIO: Final = 2.5  # growth below it is not measured again
 _CLEAR_CPU_S: Final = 0.02  # nor is work below it
 _IDLE_SHARE: Final = 0.2  # of a core: below it the server has ended its work for a request
@@ -131,18 +130,14 @@ def _is_well(arena: Arena) -> bool:
 
 def _works(pid: int, attacker: Attacker, attack: Attack) -> Iterator[Work]:
     """Yield the least work of some tries for inputs of growing size, as long as it takes little time."""
-    largest = attack.grown_size or attack.size
-    sizes = [max(1, largest // divisor) for divisor in _DIVISORS]
+    largest, half_s = attack.grown_size or attack.size, 0.0
 
     def work(size: int) -> float:
         before_s = cpu_s(pid)
         attacker.send_once(attack.name, size)
         return _idle_cpu_s(pid) - before_s
 
-    while sizes[0] > _STEP_DOWN and work(sizes[0]) > _MAX_CPU_S:
-        sizes = [max(1, size // _STEP_DOWN) for size in sizes]
-    half_s = 0.0
-    for size in sizes:
+    for size in [largest >> doublings for doublings in range(_NUM_DOUBLINGS, -1, -1) if largest >> doublings]:
         whole_s = work(size)
         for _ in range(_MAX_TRIES - 1):
             if whole_s < _CLEAR_CPU_S or (half_s and whole_s <= _CLEAR_RATIO * half_s):

@@ -191,13 +191,9 @@ def _answer(connection: socket.socket, payload: Payload, until_s: float, *, leav
     while (left_s := until_s - time.monotonic()) > 0:
         readable, writable, _ = select.select([connection], [connection] if parts else [], [], left_s)
         if readable:
-            try:
-                content = connection.recv(_RECEIVE_BYTES)
-            except ConnectionError:
-                content = b""
-            received += content
-            if not content:
+            if not (content := _received(connection)):
                 return _status(received) or CLOSED
+            received += content
             if leaves and b"\r\n\r\n" in received:  # the first part of the answer
                 return LEFT
             if is_complete(received, payload.num_answers):
@@ -214,6 +210,14 @@ def _answer(connection: socket.socket, payload: Payload, until_s: float, *, leav
                 parts, num_sent = parts[1:], 0
                 time.sleep(_PART_INTERVAL_S if parts else 0.0)
     return LEFT if leaves else _status(received) or TIMEOUT
+
+
+def _received(connection: socket.socket) -> bytes:
+    """Return what has come; empty if the server has closed the connection."""
+    try:
+        return connection.recv(_RECEIVE_BYTES)
+    except ConnectionError:
+        return b""
 
 
 def is_complete(received: bytes | bytearray, num_answers: int) -> bool:
