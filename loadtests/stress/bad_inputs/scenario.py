@@ -54,7 +54,7 @@ DIR gets attacks.json, attacks.png and the directory attacks with the server's l
 alone, `--only NAME` one attack."""
 
 _PARTS: Final = ("all", "inputs", "attacks")
-_ATTACK_S: Final = {"short": 1.5, "full": 3.0}  # how long an attack goes on
+_ATTACK_S: Final = {"short": 1.5, "full": 2.0}  # how long an attack goes on
 _MAX_ATTACKS_S: Final = {"short": 170.0, "full": 7200.0}  # no attack begins later
 _COUNTS: Final = {"short": 2000, "full": 20_000}
 _SHORT_SHAPES: Final = ("combining", "untranslatable")
