@@ -98,7 +98,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Send them all, or one; return the exit code."""
     if options.list:
-        print("\n".join(f"{name:20} {kind.summary}" for name, kind in KINDS.items()))
+        print("\n".join(f"{name:27} {kind.summary}" for name, kind in KINDS.items()))
         print("\n".join(f"{name:27} attack on {attack.surface}" for name, attack in ATTACKS.items()))
         return 0
     kinds = [name for name in options.only or KINDS if name in KINDS and options.part != "attacks"]

@@ -179,14 +179,16 @@ def _protected(patterns: Sequence[str], text: Text, *, in_document: bool) -> Mak
     def make(size: int, credentials: Credentials) -> Payload:
         if in_document:
             return with_key(document(text(size), options=options), credentials)
-        return with_key(translate(texts=[text(10_000)] * max(1, size // 10_000), options=options), credentials)
+        return with_key(
+            translate(texts=[text(min(size, 10_000))] * max(1, size // 10_000), options=options), credentials
+        )
 
     return make
 
 
 def _protected_http(size: int, credentials: Credentials) -> Payload:
     content = {
-        "texts": [_STARRED_TEXT(10_000)] * max(1, size // 10_000),
+        "texts": [_STARRED_TEXT(min(size, 10_000))] * max(1, size // 10_000),
         "sourceLanguage": "en",
         "targetLanguage": "de",
         "options": {"protection": {"patterns": _starred(16, 31)}, "maxTargetTokens": 3, "beamSize": 1},
