@@ -55,7 +55,7 @@ alone, `--only NAME` one attack."""
 
 _PARTS: Final = ("all", "inputs", "attacks")
 _ATTACK_S: Final = {"short": 1.5, "full": 2.0}  # how long an attack goes on
-_MAX_ATTACKS_S: Final = {"short": 170.0, "full": 7200.0}  # no attack begins later
+_MAX_ATTACKS_S: Final = {"short": 165.0, "full": 7200.0}  # no attack begins later
 _COUNTS: Final = {"short": 2000, "full": 20_000}
 _SHORT_SHAPES: Final = ("combining", "untranslatable")
 _WARM_UP_SHARE: Final = 0.05  # of the inputs; a server needs some to get the buffers of its larger batches

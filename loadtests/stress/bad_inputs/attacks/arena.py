@@ -23,6 +23,8 @@ from loadtests.target import ServerError, ServerProcess
 _KEY_ID: Final = "stress"
 _GLOSSARY_SOURCES: Final = (*("a" * count for count in range(1, 150)), "(a+)+$", ".*", "[a", "station")
 _CHECKOUT: Final = Path(__file__).resolve().parents[4]
+_SETTINGS: Final = _CHECKOUT / "deploy" / "service.toml"
+"""Lists every setting of the server."""
 
 
 class Arena:
@@ -128,6 +130,9 @@ def prepare(directory: Path) -> tuple[dict[str, str], str, Credentials]:
         "http.metrics_port": "0",
         "models.glossaries_directory": str(glossaries.resolve()),
     }
+    if "[documents]" in _SETTINGS.read_text(encoding="utf-8"):
+        settings["documents.directory"] = str((directory / "documents").resolve())
+        (directory / "documents").mkdir(exist_ok=True)
     if _has_google():
         settings["grpc.google_translation"] = "true"
     variables = {f"DRAGOMAN_{name.replace('.', '__').upper()}": value for name, value in settings.items()}

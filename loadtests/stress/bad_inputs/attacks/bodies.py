@@ -27,7 +27,7 @@ _MEGABYTES: Final = 4_000_000
 
 _FORM: Final = "application/x-www-form-urlencoded"
 _REJECTED: Final = frozenset({"400", "413"})
-_FORBIDDEN: Final = frozenset({"400", "401", "403", "413", "431"})
+_FORBIDDEN: Final = frozenset({"400", "401", "403", "413", "429", "431", "503"})
 _NATIVE: Final = {"sourceLanguage": "en", "targetLanguage": "de"}
 
 Fill = Callable[[int], str]

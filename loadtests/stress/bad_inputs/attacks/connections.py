@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from loadtests.stress.bad_inputs.attacks.attack import (
-    ANSWERED,
     ANY,
     ORIGIN,
     REFUSED,
@@ -154,6 +153,7 @@ _LIBRE_FIELDS: Final = {"q": "Hello", "source": "en", "target": "de", "api_key":
 _DEEPL_FIELDS: Final = {"text": "Hello", "source_lang": "EN", "target_lang": "DE"}
 _DEEPL_KEY: Final = "Authorization: DeepL-Auth-Key {key}"
 _METRICS: Final = {"port": Port.METRICS}
+_RIGHT: Final = frozenset({"200"})
 _DENIED: Final = frozenset({"403"})
 
 CONNECTIONS: Final[Sequence[Attack]] = [
@@ -309,8 +309,8 @@ CONNECTIONS: Final[Sequence[Attack]] = [
     *_attacks(
         "protocols",
         {
-            "upgrade-whole": (_upgraded(is_split=False), 1, {**_ONCE, "expected": ANSWERED}),
-            "upgrade-split": (_upgraded(is_split=True), 1, {**_ONCE, "expected": ANSWERED}),
+            "upgrade-whole": (_upgraded(is_split=False), 1, {**_ONCE, "expected": _RIGHT}),
+            "upgrade-split": (_upgraded(is_split=True), 1, {**_ONCE, "expected": _RIGHT}),
             "length-and-chunks": (
                 _both_lengths(order=["Content-Length: 5", _CHUNKED]),
                 1,
@@ -398,7 +398,7 @@ CONNECTIONS: Final[Sequence[Attack]] = [
             "form-of-own-origin": (
                 _cross_site("/translate", _LIBRE_FIELDS, f"Origin: http://{ORIGIN}", "Sec-Fetch-Site: same-origin"),
                 1,
-                {**_ONCE, "expected": frozenset({"200"})},
+                {**_ONCE, "expected": _RIGHT},
             ),
         },
     ),

@@ -132,6 +132,7 @@ _SHAPES: Final[Mapping[str, tuple[str, Text]]] = {  # formats: plain, html, xml
     "right-to-left": ("p", _of("\u202eא")),
     "capitals": ("p", _of("ß ẞ İ ")),
 }
+_STOPPED: Final = ("tags-unmatched-html", "icu-quoted-heads-plain")
 _SHORT: Final = ("tags-unmatched-plain", "tags-unmatched-html", "icu-quoted-heads-plain", "numbers-before-blocks-html")
 
 
@@ -151,7 +152,7 @@ def _documents() -> list[Attack]:
             grown_size=_GROWN_SIZE,
             num_connections=8 if name in _SHORT else 2,
             is_short=name in _SHORT,
-            is_stopped=name in _SHORT,
+            is_stopped=name in _STOPPED,
             **common,
         )
         for (shape, (formats, text)), format_name in itertools.product(_SHAPES.items(), _FORMATS)

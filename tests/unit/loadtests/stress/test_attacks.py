@@ -48,7 +48,14 @@ def test_attacks_have_names_of_their_own_and_cover_every_surface() -> None:
     assert surfaces.keys() >= {
         *("chunks", "heads", "pipelines", "slow clients", "protocols", "cross-site forms", "forms", "multipart"),
         *("keys and tokens", "DeepL", "ids", "patterns", "terms", "glossaries", "detection", "JSON of azure"),
-        *("documents, plain", "documents, html", "documents, xml", "documents over HTTP", "Google over gRPC"),
+        *(
+            "documents, plain",
+            "documents, html",
+            "documents, xml",
+            "documents over HTTP",
+            "Google over gRPC",
+            "uploaded files",
+        ),
     }
 
 
