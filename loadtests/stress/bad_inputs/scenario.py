@@ -48,13 +48,13 @@ What must hold: well-behaved callers lose no call; /healthz is answered within 1
 more than 50 ms longer than on the quiet server; twice the input takes at most three times the processor time; SIGTERM
 ends the process within `grpc.drain_timeout_s` and 5 s; statuses are right, and the log has no error. In the short
 mode, which takes at most three minutes and also runs on busy machines, /healthz may take 5 times the p99 of the quiet
-server or 250 ms, and the worst probe 10 times the worst one of the quiet server or 500 ms, whichever is more.
+server or 400 ms, and the worst probe 10 times the worst one of the quiet server or 800 ms, whichever is more.
 
 DIR gets attacks.json, attacks.png and the directory attacks with the server's log. `--part attacks` runs this part
 alone, `--only NAME` one attack."""
 
 _PARTS: Final = ("all", "inputs", "attacks")
-_ATTACK_S: Final = {"short": 1.5, "full": 2.0}  # how long an attack goes on
+_ATTACK_S: Final = {"short": 1.2, "full": 2.0}  # how long an attack goes on
 _MAX_ATTACKS_S: Final = {"short": 165.0, "full": 7200.0}  # no attack begins later
 _COUNTS: Final = {"short": 2000, "full": 20_000}
 _SHORT_SHAPES: Final = ("combining", "untranslatable")

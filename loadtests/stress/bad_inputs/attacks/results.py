@@ -1,5 +1,6 @@
 """What was seen of attacks, and what must hold under them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -21,9 +22,9 @@ MAX_GROWTH: Final = 3.0
 
 _MIN_GROWTH_CPU_S: Final = 0.05  # below it the growth is not judged
 _STALL_RATIO: Final = 10.0
-_STALL_FLOOR_MS: Final = 500.0
+_STALL_FLOOR_MS: Final = 800.0
 _P99_RATIO: Final = 5.0
-_P99_FLOOR_MS: Final = 250.0
+_P99_FLOOR_MS: Final = 400.0
 
 
 class Work(NamedTuple):
@@ -46,10 +47,11 @@ class Result:
 
     @property
     def growth(self) -> float | None:
-        """Processor time for the largest input, divided by that for half of it; None: it took too little to say."""
+        """Factor of the processor time for twice the input, at the two largest; None: it took too little to say."""
         if len(self.works) < 2 or self.works[-1].cpu_s < _MIN_GROWTH_CPU_S or not self.works[-2].cpu_s:
             return None
-        return self.works[-1].cpu_s / self.works[-2].cpu_s
+        half, whole = self.works[-2:]
+        return float((whole.cpu_s / half.cpu_s) ** (1 / math.log2(whole.size / half.size)))
 
     def with_faults(self, *faults: str) -> "Result":
         """Return this result with more faults."""

@@ -34,6 +34,7 @@ _MAX_CPU_S: Final = 0.5  # of one input; a larger one of the same attack is not 
 _NUM_DOUBLINGS: Final = 6  # from the smallest size to the largest
 _CLEAR_RATIO: Final = 2.5  # growth below it is not measured again
 _CLEAR_CPU_S: Final = 0.02  # nor is work below it
+_SMALL_CPU_S: Final = 0.005  # below it the next size is four times as large
 _IDLE_SHARE: Final = 0.2  # of a core: below it the server has ended its work for a request
 _POLL_S: Final = 0.02
 _IDLE_TIMEOUT_S: Final = 15.0
@@ -137,7 +138,9 @@ def _works(pid: int, attacker: Attacker, attack: Attack) -> Iterator[Work]:
         attacker.send_once(attack.name, size)
         return _idle_cpu_s(pid) - before_s
 
-    for size in [largest >> doublings for doublings in range(_NUM_DOUBLINGS, -1, -1) if largest >> doublings]:
+    doublings = _NUM_DOUBLINGS
+    while doublings >= 0:
+        size = max(1, largest >> doublings)
         whole_s = work(size)
         for _ in range(_MAX_TRIES - 1):
             if whole_s < _CLEAR_CPU_S or (half_s and whole_s <= _CLEAR_RATIO * half_s):
@@ -147,6 +150,7 @@ def _works(pid: int, attacker: Attacker, attack: Attack) -> Iterator[Work]:
         if whole_s > _MAX_CPU_S:
             return
         half_s = whole_s
+        doublings -= 1 if whole_s > _SMALL_CPU_S or doublings == 1 else 2
 
 
 def cpu_s(pid: int) -> float:

@@ -124,8 +124,8 @@ def test_latency_counts_from_when_a_call_was_due() -> None:
 @pytest.mark.parametrize(
     ("quiet", "is_short", "limits"),
     [
-        (seen(2.0), True, Limits(stall_ms=500.0, p99_ms=250.0)),
-        (seen(80.0), True, Limits(stall_ms=800.0, p99_ms=400.0)),
+        (seen(2.0), True, Limits(stall_ms=800.0, p99_ms=400.0)),
+        (seen(90.0), True, Limits(stall_ms=900.0, p99_ms=450.0)),
         (seen(2.0), False, Limits(stall_ms=52.0, p99_ms=100.0)),
     ],
 )
@@ -145,6 +145,8 @@ QUADRATIC = (Work(10, 0.1), Work(20, 0.4))
         ({"seen": seen(1.0, lost="UNAVAILABLE")}, {"lost"}),
         ({"works": QUADRATIC}, {"growth"}),
         ({"works": [Work(10, 0.1), Work(20, 0.29)]}, set()),
+        ({"works": [Work(10, 0.1), Work(40, 0.8)]}, set()),
+        ({"works": [Work(10, 0.01), Work(40, 0.16)]}, {"growth"}),
         ({"works": [Work(10, 0.001), Work(20, 0.02)]}, set()),  # too little to be measured
         ({"works": QUADRATIC[1:]}, set()),
         ({"end_s": 9.9}, set()),
