@@ -25,6 +25,7 @@ from service.cli.demo import ServerProcess
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
 _SCRIPTS: Final = Path(__file__).with_name("clients")
+_EVERY_SETTING: Final = _CHECKOUT / "deploy" / "service.toml"
 _DIRECTORY: Final = _CHECKOUT / "build" / "clients"
 _PROTO: Final = (_CHECKOUT / "proto", _CHECKOUT / "proto" / "third_party")
 _READY_TIMEOUT_S: Final = 90.0
@@ -123,7 +124,11 @@ def _settings(directory: Path) -> tuple[str, dict[str, str]]:
     glossaries = directory / "glossaries"
     glossaries.mkdir()
     (glossaries / "travel.tsv").write_text("en\tde\nstation\tHaltestelle\n", encoding="utf-8")
+    uploads = directory / "uploads"
+    uploads.mkdir()
+    documents = {"DRAGOMAN_DOCUMENTS__DIRECTORY": str(uploads)} if "[documents]" in _EVERY_SETTING.read_text() else {}
     return key, {
+        **documents,
         "DRAGOMAN_ACCESS__CALLERS_FILE": str(directory / "callers.toml"),
         "DRAGOMAN_GRPC__GOOGLE_TRANSLATION": "true",
         "DRAGOMAN_MODELS__GLOSSARIES_DIRECTORY": str(glossaries),
@@ -265,6 +270,7 @@ CLIENTS: Final[Mapping[str, Client]] = {
             "glossary": re.compile("Haltestelle"),
             "source": [["en", "English"]],
             "target": [["de", "German"]],
+            "document": _STATION,
             "usage": False,
             "glossaries": [["travel", 1]],
             "entries": {"station": "Haltestelle"},

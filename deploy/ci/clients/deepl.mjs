@@ -1,5 +1,6 @@
 // DeepL's client for Node.js.
 
+import { readFileSync, rmSync } from "node:fs";
 import * as deepl from "deepl-node";
 import { run, server } from "./steps.mjs";
 
@@ -42,6 +43,11 @@ await run({
   glossary: async () => (await client.translateText("The station is here.", "en", "de", { glossary: "travel" })).text,
   source: async () => (await client.getSourceLanguages()).map((one) => [one.code, one.name]),
   target: async () => (await client.getTargetLanguages()).map((one) => [one.code, one.name]),
+  document: async () => {
+    rmSync("letter.de.txt", { force: true });
+    await client.translateDocument(Buffer.from(`${texts[0]}\n`), "letter.de.txt", "en", "de", { filename: "letter.txt" });
+    return readFileSync("letter.de.txt", "utf-8");
+  },
   usage: async () => (await client.getUsage()).anyLimitReached(),
   glossaries: async () => (await client.listGlossaries()).map((one) => [one.glossaryId, one.entryCount]),
   entries: async () => (await client.getGlossaryEntries("travel")).entries(),
