@@ -15,6 +15,8 @@ _NAMES: Final[Mapping[str, Sequence[str]]] = {
     "/translate_file": ("source", "target"),
 }
 
+_LEAVE_S: Final = 1.5
+
 Content = Callable[[int], bytes]
 """Returns a file; its size grows with the number."""
 
@@ -23,7 +25,7 @@ def _uploaded(
     file_name: str,
     content: Content,
     *,
-    path: str = "/v2/document",
+    path: str = "/translate_file",
     is_authorized: bool = True,
     file_first: bool = False,
 ) -> Make:
@@ -112,28 +114,22 @@ _TEXT: Final = _unit(lambda size: "A man reads. " * (size // 13))
 
 
 def _attack(name: str, make: Make, size: int, **others: Any) -> Attack:
-    usual: dict[str, Any] = {"grows": False, "num_connections": 4, "expected": ANY}
+    usual: dict[str, Any] = {"grows": False, "num_connections": 2, "expected": ANY}
+    usual |= {"way": Way.LEAVE, "leave_after_s": _LEAVE_S}  # which removes the file
     return Attack(**{"name": name, "surface": "uploaded files", "make": make, "size": size, **usual, **others})
 
 
 FILES: Final[Sequence[Attack]] = [
     *(_attack(f"file-{name}", _uploaded(file, content), size) for name, (file, content, size) in _FILES.items()),
-    _attack("file-large", _uploaded("a.txt", _TEXT), 9_000_000, grows=True),
-    _attack("file-too-large", _uploaded("a.txt", _TEXT), 40_000_000, num_connections=2),
-    _attack("file-flood", _uploaded("a.txt", _TEXT), 100, is_short=True, num_connections=8),
-    _attack(
-        "file-left",
-        _uploaded("a.txt", _TEXT, path="/translate_file"),
-        200_000,
-        way=Way.LEAVE,
-        leave_after_s=1.0,
-        num_connections=8,
-        num_hosts=8,
-    ),
+    _attack("file-large", _uploaded("a.txt", _TEXT), 9_000_000, num_connections=4),
+    _attack("file-too-large", _uploaded("a.txt", _TEXT), 40_000_000, way=Way.REPEAT),
+    _attack("file-flood", _uploaded("a.txt", _TEXT, path="/v2/document"), 100, way=Way.REPEAT, num_connections=8),
+    _attack("file-left", _uploaded("a.txt", _TEXT), 200_000, num_connections=8, num_hosts=8, is_short=True),
     _attack(
         "file-before-key",
-        _uploaded("a.txt", _TEXT, path="/translate_file", is_authorized=False, file_first=True),
+        _uploaded("a.txt", _TEXT, is_authorized=False, file_first=True),
         4_000_000,
+        way=Way.REPEAT,
         grows=True,
         num_connections=8,
     ),
