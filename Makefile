@@ -94,9 +94,9 @@ overload: $(VENV)/.load ## Offer ten times the capacity for a minute: are calls 
 soak stress: $(VENV)/.bench
 soak: SCENARIO = soak
 soak: ## Half an hour of everything at once: does anything leak, is anything lost? [MODE=short]
-stress: ## Stress a server: make stress SCENARIO=soak|chaos|bad-inputs|cancellations [MODE=short]
+stress: ## Stress a server: make stress SCENARIO=soak|chaos|bad-inputs|cancellations [MODE=short] [PART=inputs|attacks]
 soak stress:
-	@$(BIN)/python -m loadtests stress $(SCENARIO) --mode $(MODE)
+	@$(BIN)/python -m loadtests stress $(SCENARIO) --mode $(MODE) $(if $(PART),--part "$(PART)")
 
 bench: $(VENV)/.bench ## Compare with CTranslate2, Transformers and PyTorch: make bench [COMMAND=load: as servers] [MODE=short]
 	@$(BIN)/python -m loadtests peers $(COMMAND) --mode $(MODE)

@@ -16,6 +16,7 @@ _VERBS: Final = {
     "load": "offer calls at a given rate and judge them against an objective",
     "capacity": "find the highest rate at which an objective holds, and latency at every load",
     "overload": "offer ten times the capacity: are calls rejected early, with a time to retry after?",
+    "transports": "compare HTTP with gRPC on kept connections: requests per second, latency",
     "stress": "soak, chaos, cancellations, bad inputs: does anything leak, is anything lost?",
     "peers": "the same work on other systems",
 }
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; return its exit code."""
     verb, *rest = [*(sys.argv[1:] if arguments is None else arguments), ""]
     if verb not in _VERBS:
-        lines = [f"  {name:<10}{what}" for name, what in _VERBS.items()]
+        lines = [f"  {name:<12}{what}" for name, what in _VERBS.items()]
         print("usage: python -m loadtests VERB ...\n", *lines, sep="\n")
         return 0 if verb in {"-h", "--help"} else 2
     sys.argv = [f"loadtests {verb}", *rest[:-1]]

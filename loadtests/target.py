@@ -39,6 +39,8 @@ class ServerProcess:
     """
 
     target: str  # address of gRPC, once it is ready
+    http_port: int  # once it is ready
+    metrics_port: int  # once it is ready
     metrics_url: str  # where it exposes its metrics, once it is ready
 
     def __init__(
@@ -73,8 +75,11 @@ class ServerProcess:
             whole = [json.loads(line) for line in lines if line[0] == "{" and line[-1] == "\n"]  # the last may be half
             ports = {record.get("event"): record for record in whole}
             if "ready" in ports:
-                self.target = f"127.0.0.1:{ports['listening']['grpc_port']}"
-                self.metrics_url = f"http://127.0.0.1:{ports['listening'].get('http_port', 0)}/metrics"
+                listening = ports["listening"]
+                self.target = f"127.0.0.1:{listening['grpc_port']}"
+                self.http_port = listening.get("http_port", 0)
+                self.metrics_port = listening.get("metrics_port", self.http_port)
+                self.metrics_url = f"http://127.0.0.1:{self.metrics_port}/metrics"
                 return
             time.sleep(_POLL_S)
         raise ServerError(f"the server is not ready; it said:\n{self._log_path.read_text(encoding='utf-8')[-2000:]}")
@@ -88,13 +93,13 @@ class ServerProcess:
         """Return every metric that it exposes, by name with labels."""
         return scrape(self.metrics_url)
 
-    def stop(self) -> int:
+    def stop(self, *, timeout_s: float = _STOP_TIMEOUT_S) -> int:
         """Let it drain; return its exit code, or raise ServerError if it does not end in time."""
         self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(_STOP_TIMEOUT_S)
+            return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise ServerError(f"the server still runs {_STOP_TIMEOUT_S:g} s after SIGTERM") from error
+            raise ServerError(f"the server still runs {timeout_s:g} s after SIGTERM") from error
 
     def __enter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.__main__ import main as run
 from loadtests.stress.__main__ import main
 from loadtests.stress.bad_inputs.kinds import KINDS
 from loadtests.stress.chaos.fault import LIMITS, Stage, fault
@@ -33,7 +34,7 @@ ANSWERED = rf"bad_inputs inputs={COUNT} kinds={len(KINDS)} ok=[1-9]\d* refused=[
     [
         (["soak", "--duration", "12", "--callers", "8"], r" of 12 s: rss_mb=[^$]*\nsoak .* swaps=[1-9]"),
         *(([*CANCELLING, method], CANCELLED) for method in ("Translate", "TranslateDocument", "TranslateStream")),
-        (["bad-inputs", "--mode", "short", "--count", str(COUNT)], ANSWERED),
+        (["bad-inputs", "--part", "inputs", "--mode", "short", "--count", str(COUNT)], ANSWERED),
         (["chaos", "--mode", "short", "--only", FAULTS], r"fault=log-disk-full [^$]*\nchaos faults=3 "),
     ],
 )
@@ -50,6 +51,22 @@ def test_a_scenario_finds_nothing_wrong_with_a_server_to_which_nothing_is_wrong(
     unexplained = [one for one in broken if one.partition(": ")[0] not in OF_MACHINES_AND_LONG_RUNS]
     assert [one for one in unexplained if "NUL" not in one] == []  # random weights may choose that byte
     assert exit_code == bool(broken)
+
+
+@pytest.mark.slow
+def test_attacks_are_watched_and_their_growth_is_measured(tiny_model: Path, tmp_path: Path, capsys: Capture) -> None:
+    names = "form-of-own-origin,chunk-extension-megabyte,slow-heads,dots-plain"
+    flags = ["bad-inputs", "--only", names, "--mode", "short"]
+
+    main([*flags, "--model-dir", str(tiny_model), "--output", str(tmp_path)])
+
+    assert "\nattacks attacks=4 " in capsys.readouterr().out
+    told = {one["name"]: one for one in json.loads((tmp_path / "attacks.json").read_text(encoding="utf-8"))["attacks"]}
+    assert list(told) == ["chunk-extension-megabyte", "slow-heads", "form-of-own-origin", "dots-plain"]
+    assert told["form-of-own-origin"]["statuses"] == {"200": 1}
+    assert told["dots-plain"]["works"][0]["size"] == 1250
+    assert all(one["stall_ms"] >= one["p99_ms"] > 0 for one in told.values())
+    assert sum(told["slow-heads"]["statuses"].values()) == 200
 
 
 @pytest.mark.slow
@@ -80,3 +97,13 @@ def test_a_server_that_ends_is_told_and_the_next_fault_gets_another(tiny_model: 
     assert {error.status for error in killed.errors} == {"UNAVAILABLE"}
     assert left_alone.summary.broken == []
     assert exit_codes == [-9, 0]
+
+
+@pytest.mark.slow
+def test_transports_of_a_server_are_compared(tiny_model: Path, tmp_path: Path, capsys: Capture) -> None:
+    flags = ["transports", "--mode", "short", "--model-dir", str(tiny_model), "--output", str(tmp_path)]
+
+    assert run(flags) == 0
+
+    assert "\ntransports health_per_s=" in capsys.readouterr().out
+    assert {"transports.json", "calls.jsonl", "server.log"} <= {path.name for path in tmp_path.iterdir()}

@@ -1,4 +1,4 @@
-"""Scenario `bad-inputs`: thousands of malformed and extreme inputs, what they did, and which promises held."""
+"""Scenario `bad-inputs`: malformed and extreme inputs, then attacks on the speed of the server; which promises held."""
 
 import argparse
 from collections import Counter, defaultdict
@@ -11,6 +11,9 @@ from matplotlib.figure import Figure
 from loadtests.flags import several, within
 from loadtests.records import percentile
 from loadtests.report import figure, rounded
+from loadtests.stress.bad_inputs.attacks.report import conclude_attacks
+from loadtests.stress.bad_inputs.attacks.run import run_attacks
+from loadtests.stress.bad_inputs.attacks.table import ATTACKS
 from loadtests.stress.bad_inputs.inputs import LEFT
 from loadtests.stress.bad_inputs.kinds import KINDS, make, plan
 from loadtests.stress.bad_inputs.run import Record, Run, send_all
@@ -18,7 +21,7 @@ from loadtests.stress.bad_inputs.texts import SHAPES
 from loadtests.stress.server import started
 from loadtests.stress.verdict import Promise, Summary, at_most, conclude, print_broken
 
-SUMMARY: Final = "20,000 malformed and extreme inputs: does each get the right status?"
+SUMMARY: Final = "malformed and extreme inputs, and attacks: right statuses, and no stall for other callers?"
 
 DESCRIPTION: Final = """\
 Starts the server on free ports of this machine with the model that ships and sends it inputs of every bad kind, drawn
@@ -33,8 +36,26 @@ hang, no lost connection, no error in the server's log; after each thousand the 
 what it did before; memory is bounded; bystanders are answered; twice the text takes no more than three times as long.
 
 DIR gets bad_inputs.json, bad_inputs.png (time against size) and server.log. `--only KIND --index I` sends one input
-again, with the seed that is printed beside it, and shows what was sent and what came back."""
+again, with the seed that is printed beside it, and shows what was sent and what came back.
 
+The second part starts another server, with API keys, and attacks it with one input after the other that is cheap to
+send and may be expensive to answer: chunks of one byte, bodies of megabytes without a key, unbalanced markup,
+patterns, slow clients, and others over HTTP, gRPC and the APIs of other vendors. Meanwhile /healthz is probed 50
+times a second, and a caller over gRPC and one over HTTP translate. Latency counts from when a call was due. The
+processor time for each input is compared with that for half of it. Some attacks end with SIGTERM.
+
+What must hold: well-behaved callers lose no call; /healthz is answered within 100 ms at p99, and no probe waits for
+more than 50 ms longer than on the quiet server; twice the input takes at most three times the processor time; SIGTERM
+ends the process within `grpc.drain_timeout_s` and 5 s; statuses are right, and the log has no error. In the short
+mode, which takes at most three minutes and also runs on busy machines, /healthz may take 5 times the p99 of the quiet
+server or 400 ms, and the worst probe 10 times the worst one of the quiet server or 800 ms, whichever is more.
+
+DIR gets attacks.json, attacks.png and the directory attacks with the server's log. `--part attacks` runs this part
+alone, `--only NAME` one attack."""
+
+_PARTS: Final = ("all", "inputs", "attacks")
+_ATTACK_S: Final = {"short": 1.2, "full": 2.0}  # how long an attack goes on
+_MAX_ATTACKS_S: Final = {"short": 165.0, "full": 7200.0}  # no attack begins later
 _COUNTS: Final = {"short": 2000, "full": 20_000}
 _SHORT_SHAPES: Final = ("combining", "untranslatable")
 _WARM_UP_SHARE: Final = 0.05  # of the inputs; a server needs some to get the buffers of its larger batches
@@ -62,13 +83,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--count", type=within(1, _MAX_COUNT, int), metavar="N", help=f"inputs ({counts}, and growth of all shapes)")
     add(
         "--only",
-        type=several({name: name for name in KINDS}),
-        default=list(KINDS),
+        type=several({name: name for name in (*KINDS, *ATTACKS)}),
         metavar="KIND,...",
-        help="kinds to send (all)",
+        help="kinds and attacks to send (all)",
     )
+    add("--part", choices=_PARTS, default="all", help="inputs of all kinds, or attacks (all)")
     add("--index", type=within(0, _MAX_COUNT, int), metavar="I", help="send and show this one input of one kind")
-    add("--list", action="store_true", help="print the kinds and end")
+    add("--list", action="store_true", help="print the kinds and attacks, and end")
     add("--callers", type=within(1, 1000, int), default=8, metavar="N", help="inputs in flight at a time (8)")
     add("--timeout", type=within(0.1, 3600), default=60.0, metavar="S", help="after which a call hangs (60)")
     add("--max-rss-growth-mb", type=within(1, 1e6), default=256.0, metavar="MB", help="memory promise (256)")
@@ -77,9 +98,25 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Send them all, or one; return the exit code."""
     if options.list:
-        print("\n".join(f"{name:20} {kind.summary}" for name, kind in KINDS.items()))
+        print("\n".join(f"{name:27} {kind.summary}" for name, kind in KINDS.items()))
+        print("\n".join(f"{name:27} attack on {attack.surface}" for name, attack in ATTACKS.items()))
         return 0
-    only, seed, is_one = options.only, options.seed, options.index is not None
+    kinds = [name for name in options.only or KINDS if name in KINDS and options.part != "attacks"]
+    attacks = [ATTACKS[name] for name in options.only or ATTACKS if name in ATTACKS and options.part != "inputs"]
+    if options.mode == "short" and not options.only:
+        attacks = [attack for attack in attacks if attack.is_short]
+    exit_code = _run_inputs(options, kinds) if kinds else 0
+    if attacks and options.index is None:
+        folder, seconds, max_s = options.output / "attacks", _ATTACK_S[options.mode], _MAX_ATTACKS_S[options.mode]
+        times: Any = {"seconds": seconds, "max_s": max_s, "is_short": options.mode == "short"}
+        campaign = run_attacks(attacks, folder, models=options.model_dir, **times)
+        exit_code |= conclude_attacks(campaign, options.output)
+    return exit_code
+
+
+def _run_inputs(options: argparse.Namespace, only: Sequence[str]) -> int:
+    """Send inputs of these kinds, or one; return the exit code."""
+    seed, is_one = options.seed, options.index is not None
     if is_one and len(only) != 1:
         raise argparse.ArgumentTypeError("--index needs --only with one kind")
     options.count = 1 if is_one else options.count or _COUNTS[options.mode]

@@ -13,7 +13,7 @@ def test_without_a_verb_all_verbs_are_listed(arguments: list[str], exit_code: in
     assert main(arguments) == exit_code
 
     told = capsys.readouterr().out
-    assert all(f"  {verb} " in told for verb in ("load", "capacity", "overload", "stress", "peers"))
+    assert all(f"  {verb} " in told for verb in ("load", "capacity", "overload", "transports", "stress", "peers"))
 
 
 @pytest.mark.parametrize("verb", ["load", "capacity", "overload"])

@@ -13,6 +13,7 @@ from loadtests.sampler import Footprint
 from loadtests.stress import cancellations as cancelling
 from loadtests.stress.__main__ import main
 from loadtests.stress.bad_inputs import scenario as bad
+from loadtests.stress.bad_inputs.attacks.table import ATTACKS
 from loadtests.stress.bad_inputs.kinds import KINDS
 from loadtests.stress.bad_inputs.run import Growth, Record, Run
 from loadtests.stress.callers import Reply
@@ -242,7 +243,7 @@ def test_faults_are_declared_once_with_growing_amounts_and_what_needs_a_server_o
         (["chaos"], "/bin/cc", [fault.name for fault in FAULTS]),
         (["chaos"], None, [fault.name for fault in FAULTS if fault.name != "clock-jump"]),
         (["chaos", "--only", "sigstop,step-raises"], None, ["step-raises", "sigstop"]),
-        (["bad-inputs"], None, list(KINDS)),
+        (["bad-inputs"], None, [*KINDS, *ATTACKS]),
     ],
 )
 def test_the_list_says_what_each_fault_and_each_kind_is(

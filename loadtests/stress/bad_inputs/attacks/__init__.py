@@ -1,0 +1,1 @@
+"""Attacks on the speed of a server: inputs that are cheap to send and may be expensive to answer."""
