@@ -1,7 +1,6 @@
-"""The HTTP port: uvicorn's protocol in the server's event loop, within bounds on connections and slow clients.
+"""The HTTP port: accepts connections in the server's event loop and bounds their number.
 
-uvicorn parses HTTP and calls the ASGI application. Its own server class is not used: that takes every connection there
-is, waits without end for a request that comes byte by byte, and handles signals.
+uvicorn's server class is not used: it accepts any number of connections and handles signals.
 """
 
 import asyncio
@@ -58,12 +57,12 @@ class HttpServer:
             lifespan="off",
             interface="asgi3",
             log_config=None,
-            log_level=logging.ERROR,  # anybody can cause its warnings
+            log_level=logging.ERROR,  # any client can cause warnings
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            reset_contextvars=True,  # or a request would log what the one before it has bound
-            timeout_keep_alive=round(settings.keep_alive_s) + 1,  # never before ours
+            reset_contextvars=True,  # or a request would log the fields of the previous one
+            timeout_keep_alive=round(settings.keep_alive_s) + 1,  # never before the timer of Connection
         )
         self._config.load()
         self._state = ServerState()
