@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
-from deep_translator import LibreTranslator
-from deep_translator.exceptions import AuthorizationException
+from deep_translator import LibreTranslator  # type: ignore[import-untyped]
+from deep_translator.exceptions import AuthorizationException  # type: ignore[import-untyped]
 from dragoman.v1 import translation_pb2 as pb
-from libretranslatepy import LibreTranslateAPI
+from libretranslatepy import LibreTranslateAPI  # type: ignore[import-untyped]
 
 from service.api.callers import new_key, store
 from tests.integration.running_server import PATIENCE_S, RunningServer, request, running_server

@@ -6,9 +6,9 @@ it returns. Bodies above 16 KiB are converted in another thread.
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
-from urllib.parse import unquote_to_bytes
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
@@ -29,6 +29,7 @@ MAX_FORM_FIELDS = MAX_TEXTS + 64
 
 _MAX_QUICK_BYTES = 16 * 1024
 _SLICE_BYTES = 64 * 1024  # of what is counted or unquoted in one go
+_ESCAPES = re.compile(rb"(?:%[0-9A-Fa-f]{2})+")
 _MULTIPART_LIMITS = {
     "MAX_HEADER_COUNT": 8,
     "MAX_HEADER_SIZE": 4096,
@@ -191,9 +192,13 @@ def _unquoted(quoted: bytes) -> str:
         end = start + _SLICE_BYTES
         if end < len(quoted) and (cut := quoted.rfind(b"%", end - 2, end)) >= 0:
             end = cut  # not within an escape
-        slices.append(unquote_to_bytes(quoted[start:end]))
+        slices.append(_ESCAPES.sub(_unescaped, quoted[start:end]))
         start = end
     return _text(b"".join(slices))
+
+
+def _unescaped(escapes: re.Match[bytes]) -> bytes:
+    return bytes.fromhex(escapes[0].replace(b"%", b"").decode())
 
 
 def _text(raw: bytes) -> str:

@@ -111,9 +111,26 @@ def _is_set(message: Message, field: Any, value: Any) -> bool:
     """
     if not all(_may_be(field, item) for item in (value if isinstance(value, list) else [value])):
         return False
+    if field.type == FieldDescriptor.TYPE_STRING and value is not None:
+        return _is_text_set(message, field, value)
     try:
         ParseDict({field.name: value}, message)
     except (ParseError, RecursionError):
+        return False
+    return True
+
+
+def _is_text_set(message: Message, field: Any, value: Any) -> bool:
+    """Set a field of texts as `_is_set`; the parser would search each text with one regular expression."""
+    texts = value if isinstance(value, list) else [value]
+    if isinstance(value, list) != field.is_repeated or not all(isinstance(text, str) for text in texts):
+        return False
+    try:
+        if field.is_repeated:
+            getattr(message, field.name).extend(texts)
+        else:
+            setattr(message, field.name, value)
+    except ValueError:  # a lone surrogate
         return False
     return True
 
