@@ -99,7 +99,8 @@ def _check_package(content: bytes) -> None:
 
 def _has_document_type(content: bytes) -> bool:
     """Whether the parser that reads a part of a package finds a document type before the first element of it."""
-    parser = etree.XMLParser(target=_Prologue(), resolve_entities=False, no_network=True, load_dtd=False)
+    prologue: Any = _Prologue()
+    parser = etree.XMLParser(target=prologue, resolve_entities=False, no_network=True, load_dtd=False)
     try:
         etree.fromstring(content, parser)
     except _PrologueEndError as end:
