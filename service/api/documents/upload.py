@@ -3,7 +3,7 @@
 import asyncio
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, Final, Protocol
 
 from service.api.documents.jobs import DocumentJobs
 from service.api.documents.multipart import FormWithFile
@@ -74,16 +74,14 @@ class DocumentUpload:
         return state.document_id, num_bytes
 
     async def _receive(self, path: Path, limit: int) -> int:
-        num_bytes = 0
-        with await asyncio.to_thread(path.open, "xb") as file:
-            num_bytes += await self._write(file)
-            async for chunk in self._chunks:
-                self._feed(chunk)
-                if num_bytes + self.form.num_file_bytes > limit:
-                    raise self._too_large()
-                if self.form.num_file_bytes >= _WRITE_BYTES:
-                    num_bytes += await self._write(file)
-            num_bytes += await self._write(file)
+        num_bytes = await self._write(path)
+        async for chunk in self._chunks:
+            self._feed(chunk)
+            if num_bytes + self.form.num_file_bytes > limit:
+                raise self._too_large()
+            if self.form.num_file_bytes >= _WRITE_BYTES:
+                num_bytes += await self._write(path)
+        num_bytes += await self._write(path)
         if not self.form.is_complete:
             raise InvalidFieldError("request", "a form without its end", "a whole form")
         if self.form.file_name is None:
@@ -94,13 +92,17 @@ class DocumentUpload:
         self.num_bytes += len(chunk)
         self.form.feed(chunk)
 
-    async def _write(self, file: BinaryIO) -> int:
+    async def _write(self, path: Path) -> int:
         data = self.form.take_file_bytes()
-        if data:
-            await asyncio.to_thread(file.write, data)
+        await asyncio.to_thread(_append, path, data)
         return len(data)
 
     def _too_large(self) -> InvalidFieldError:
         self._source.http_status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         limit = f"{self._jobs.settings.max_file_bytes} bytes (documents.max_file_bytes)"
         return InvalidFieldError("file", "larger than that", f"at most {limit}")
+
+
+def _append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
