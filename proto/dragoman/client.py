@@ -93,9 +93,9 @@ class TranslationClient(SyncConnection):
         timeout_s: float | None = None,
         metadata: Metadata = (),
     ) -> tuple[tuple[DetectedLanguage, ...], ...]:
-        """Return for each of 1 to 128 texts what it may be in, the likeliest first; empty if nothing tells.
+        """Return the languages that each of 1 to 128 texts may be in, the likeliest first; none without letters.
 
-        With `target_language`, only languages that are translated into it compete.
+        With `target_language`, languages that are translated into it count as served.
         """
         how = CallSettings(timeout_s=timeout_s, metadata=metadata)
         return answer(self._calls.detect_languages(texts, target_language, how))

@@ -225,7 +225,7 @@ class DetectedLanguage:
     """BCP-47 tag."""
 
     confidence: float
-    """0 to 1, among the languages that are translated from."""
+    """Probability among all known languages, served or not, 0 to 1."""
 
     is_served: bool
     """Whether it is translated from."""
@@ -273,7 +273,7 @@ class TranslationResult(Sequence[Translation]):
     num_target_tokens: int
     request_id: str
     detected_language: DetectedLanguage | None
-    """What the texts were taken to be in; None: the request named it."""
+    """The detected language of the texts; None: the request named it."""
 
     pivot: Pivot | None
     """What was translated through; None: nothing was."""
@@ -355,7 +355,7 @@ class TranslatedSentence:
     timings: StageTimings
     request_id: str
     detected_language: DetectedLanguage | None
-    """What the document was taken to be in; None: the request named it."""
+    """The detected language of the document; None: the request named it."""
 
     @classmethod
     def from_message(cls, message: pb.TranslatedSentence) -> Self:

@@ -82,8 +82,9 @@ async def translate_each(
             part.source_language = language  # empty for texts without letters, which are returned unchanged
             part.texts[:] = texts
             parts = _each(await translation.Translate(part, call))
-        for index, one in zip(indices, parts, strict=True):
-            translated[index] = replace(one, detected=found[index] or commonest or one.detected)
+        for index, answered in zip(indices, parts, strict=True):
+            detected = found[index] or commonest or answered.detected
+            translated[index] = replace(answered, detected=detected)
     return [translated[index] for index in range(len(found))]
 
 
