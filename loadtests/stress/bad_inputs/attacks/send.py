@@ -194,8 +194,8 @@ def _answer(connection: socket.socket, payload: Payload, until_s: float, *, leav
             if not (content := _received(connection)):
                 return _status(received) or CLOSED
             received += content
-            if leaves and b"\r\n\r\n" in received:  # the first part of the answer
-                return LEFT
+            if leaves and (status := _status(received)):  # the first part of the answer
+                return LEFT if status == "200" else status
             if is_complete(received, payload.num_answers):
                 if not parts:
                     return _status(received)
