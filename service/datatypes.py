@@ -42,7 +42,7 @@ class SearchConfig:
     """Live hypotheses kept after each step; 1 is greedy search. At least 1."""
 
     num_hypotheses: int = 1
-    """Finished hypotheses returned, best first; between 1 and `beam_size`."""
+    """Most hypotheses returned, best first; between 1 and `beam_size`."""
 
     length_penalty: float = 0.6
     """Exponent of the length penalty of Wu et al. 2016 (arXiv:1609.08144), section 7; 0 disables it."""

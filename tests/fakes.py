@@ -26,6 +26,7 @@ from service.decoding.step_model import (
     FloatArray,
     IntArray,
     ModelLimits,
+    Placeholder,
     StepBatch,
     StepModel,
     StepOutput,
@@ -109,7 +110,8 @@ class ToyModel:
     `next_log_probs(source, prefix)` is a distribution drawn from a generator seeded with a hash of the model's seed,
     the source and the prefix: no structure, no ties, the same in any batch. The special tokens have their share of
     probability, so that a search that takes PAD, BOS or UNK is found out. `eos_bias` is added to the logit of EOS:
-    large values end hypotheses early, very negative ones never.
+    large values end hypotheses early, very negative ones never. Words in `placeholders` have the same token id in
+    source and target.
     """
 
     def __init__(
@@ -120,9 +122,17 @@ class ToyModel:
         eos_bias: float = 0.0,
         max_source_tokens: int = 64,
         max_target_tokens: int = 200,
+        placeholders: Sequence[int] = (),
     ) -> None:
         self.limits = ModelLimits(
-            vocabulary=VocabularySpec(size=FIRST_WORD + num_words, pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=UNK),
+            vocabulary=VocabularySpec(
+                size=FIRST_WORD + num_words,
+                pad_id=PAD,
+                bos_id=BOS,
+                eos_id=EOS,
+                unk_id=UNK,
+                placeholders=tuple(Placeholder(word, word) for word in placeholders),
+            ),
             max_source_tokens=max_source_tokens,
             max_target_tokens=max_target_tokens,
         )

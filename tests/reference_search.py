@@ -44,8 +44,10 @@ def final_score(model: ToyModel, segment: Segment, candidate: Candidate) -> floa
 def allowed_tokens(model: ToyModel, segment: Segment, target: Sequence[int]) -> dict[int, float]:
     """Return the log-probability of each token that may follow a target, its prefix passed."""
     search, log_probs = segment.search, model.next_log_probs(segment.source_ids, target)
+    placeholders = {placeholder.target_id for placeholder in model.limits.vocabulary.placeholders}
+    masked = placeholders.difference(segment.source_ids, search.target_prefix)
     allowed = {}
-    for token in [EOS, *range(FIRST_WORD, model.limits.vocabulary.size)]:
+    for token in sorted({EOS, *range(FIRST_WORD, model.limits.vocabulary.size)} - masked):
         is_early_end = token == EOS and len(target) < search.min_target_tokens
         if is_early_end or token in search.suppressed_tokens or repeats_itself((*target, token), search):
             continue

@@ -73,7 +73,10 @@ class DecodingOptions:
     more. None with `sampling`."""
 
     num_hypotheses: int | None = None
-    """Translations returned per text, 1 to 16, and at most `beam_size` if that is given; default 1."""
+    """Most translations returned per text, 1 to 16, and at most `beam_size` if that is given; default 1.
+
+    Beam search returns fewer if several hypotheses have the same text, or if one is empty.
+    """
 
     length_penalty: float | None = None
     """Exponent of the length penalty of Wu et al. 2016 (arXiv:1609.08144), 0 to 5; default 0.6."""

@@ -48,16 +48,12 @@ class SearchingBatch(StepBatch, Protocol):
     It may leave out rows whose continuations can no longer be part of an answer.
     """
 
-    def search_step(
-        self, state: BeamState, *, num_candidates: int, forbidden: Sequence[int], eos_id: int
-    ) -> RankedStep:
+    def search_step(self, state: BeamState, *, rules: CandidateRules) -> RankedStep:
         """Extend every row of the state by one token, without changing it; `state.composition.is_plain`.
 
         Args:
             state: of the segments of the batch, in order.
-            num_candidates: C, which each row needs.
-            forbidden: tokens that are never taken.
-            eos_id: the token that finishes a hypothesis; not before the minimum length of its segment.
+            rules: of the vocabulary.
         """
 
 
@@ -74,7 +70,7 @@ def advance(state: BeamState, output: StepOutput, *, rules: CandidateRules, atte
     `output` has at least `num_candidates` of each row, and all rows up to `state.num_live_rows`. `attend` is called for
     hypotheses that end, if their segment has a coverage penalty.
     """
-    _Step(state, output, rules=rules, attend=attend).take()
+    _Step(state, rules.without_masked(output, state.is_masked), rules=rules, attend=attend).take()
 
 
 class _Step:
@@ -222,21 +218,23 @@ def num_candidates(state: BeamState, *, rules: CandidateRules, num_rows: int) ->
     """C of the next step: as many as are needed to search as if over the whole vocabulary.
 
     Where segments have rules of their own or are sampled, those of each row [B, K]: one that needs the whole
-    vocabulary does not slow down the others.
+    vocabulary does not slow down the others. Each row may have all placeholders among its best candidates.
     """
     most = rules.num_candidates(state.widest_beam)
+    num_placeholders: int = state.is_masked.shape[1]
     if not state.composition.has_rules and not state.composition.sampled:
-        return most
+        return min(most + num_placeholders, rules.vocabulary_size)
     of_rows = np.full((len(state.searches), num_rows), most, np.int64)
     for segment, (own, sampler) in enumerate(zip(state.target_rules, state.samplers, strict=True)):
         if own is not None or sampler is not None:
             live = slice(state.num_live(segment))
             of_rows[segment, live] = max(most, _num_own_candidates(state, segment, rules=rules))
-    return of_rows
+    of_rows += num_placeholders
+    return of_rows.clip(max=rules.vocabulary_size)
 
 
 def _num_own_candidates(state: BeamState, segment: int, *, rules: CandidateRules) -> int:
-    """Return how many candidates a segment needs, without regard to the others."""
+    """Return how many candidates that are not masked a segment needs, without regard to the others."""
     own, sampler = state.target_rules[segment], state.samplers[segment]
     if state.lengths[segment] < state.prefix_lengths[segment]:
         return 1

@@ -218,6 +218,9 @@ class BeamState:
     bound_penalties: DoubleArray
     """[B] see `scoring.bound_penalty`."""
 
+    is_masked: BoolArray
+    """[B, P] placeholders that a segment must not take; see `CandidateRules.find_masked`. [B, 0]: none."""
+
     scores_to_beat: DoubleArray
     """[B] a hypothesis that finishes later must score higher to be kept: -inf while places are free."""
 
@@ -249,9 +252,17 @@ class BeamState:
 
     @classmethod
     def starting(
-        cls, searches: Sequence[SearchConfig], *, bos_id: int, target_rules: Sequence[TargetRules | None] | None = None
+        cls,
+        searches: Sequence[SearchConfig],
+        *,
+        bos_id: int,
+        target_rules: Sequence[TargetRules | None] | None = None,
+        is_masked: BoolArray | None = None,
     ) -> "BeamState":
-        """Return searches that have taken no step: one live row each, holding BOS; without rules if none are given."""
+        """Return searches that have taken no step: one live row each, holding BOS.
+
+        Without `target_rules` there are no rules, without `is_masked` no token is masked.
+        """
         num_segments = len(searches)
         beam_sizes = np.array([search.beam_size for search in searches], np.int64)
         num_rows = int(beam_sizes.max(initial=1))
@@ -267,6 +278,7 @@ class BeamState:
             max_tokens=np.array([search.max_target_tokens for search in searches], np.int64),
             prefix_lengths=np.array([len(search.target_prefix) for search in searches], np.int64),
             early_stopping=np.array([search.early_stopping for search in searches], np.bool_),
+            is_masked=np.zeros((num_segments, 0), np.bool_) if is_masked is None else is_masked,
             bound_penalties=np.array([bound_penalty(search) for search in searches], np.float64),
             scores_to_beat=np.full(num_segments, -np.inf),
             num_finished=np.zeros(num_segments, np.int64),

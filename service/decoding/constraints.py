@@ -5,6 +5,7 @@ N + L best, so a search over a few candidates equals the search over the whole v
 the rows of its own segment only, so that other segments cannot change a draw.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +30,11 @@ class SearchPlan:
 
 
 class CandidateRules:
-    """The rules of one vocabulary: special tokens never, EOS not before the minimum length."""
+    """The rules of one vocabulary.
+
+    Special tokens are never taken, placeholders only if the source or the prefix of the segment contains them, and EOS
+    not before the minimum length.
+    """
 
     def __init__(self, vocabulary: VocabularySpec) -> None:
         self.eos_id = vocabulary.eos_id
@@ -44,13 +49,51 @@ class CandidateRules:
         self._bias = np.zeros(vocabulary.size, dtype=np.float32)
         self._bias[self.never] = -np.inf
 
+        self._placeholders = sorted(vocabulary.placeholders, key=lambda placeholder: placeholder.target_id)
+        self.placeholder_ids = np.array([placeholder.target_id for placeholder in self._placeholders], np.int64)
+        """[P] target tokens, ascending."""
+
+        self._places = np.full(vocabulary.size, -1, np.int16)  # [V] index into `placeholder_ids`; -1: another token
+        self._places[self.placeholder_ids] = np.arange(len(self._placeholders))
+
     def num_candidates(self, num_taken: int) -> int:
         """C that makes the search over candidates equal to the search over the whole vocabulary.
 
         Of one row, at most `num_taken` continuations live on and EOS may finish, so the best `num_taken + 1` allowed
-        ones suffice; forbidden ones may come before them. A forbidden EOS takes the place of the allowed one.
+        ones suffice; forbidden ones may come before them. A forbidden EOS takes the place of the allowed one. Masked
+        placeholders are not counted: they are removed before.
         """
         return min(num_taken + 1 + len(self.never), self.vocabulary_size)
+
+    def find_masked(self, source_ids: Sequence[int], target_prefix: Sequence[int]) -> BoolArray:
+        """Return [P], True for each placeholder that is neither in the source nor in the target prefix."""
+        sources, prefix = set(source_ids), set(target_prefix)
+        return np.array([source not in sources and target not in prefix for source, target in self._placeholders], bool)
+
+    def without_masked(self, output: StepOutput, is_masked: BoolArray) -> StepOutput:
+        """Return the candidates of each row in their order, the masked ones last with a log-probability of -inf.
+
+        The log-probabilities of the other tokens are not normalised again, so they keep their bits.
+
+        Args:
+            output: [B, K, C]
+            is_masked: [B, P] from `find_masked` for each segment, or [B, 0].
+        """
+        if not is_masked.any():
+            return output
+        places = self._places.take(output.token_ids)
+        if places.max() < 0:  # as in most steps
+            return output
+        segments = np.arange(len(is_masked))[:, None, None]
+        is_out = is_masked[segments, places] & (places >= 0)
+        if not is_out.any():
+            return output
+        order = is_out.argsort(axis=2, kind="stable")
+        log_probs = np.where(is_out, np.float32(-np.inf), output.log_probs)
+        return StepOutput(
+            log_probs=np.take_along_axis(log_probs, order, axis=2),
+            token_ids=np.take_along_axis(output.token_ids, order, axis=2),
+        )
 
     def apply(self, output: StepOutput, *, forbids_eos: BoolArray | None) -> FloatArray:
         """Return the log-probabilities [B, K, C] with those of forbidden candidates set to -inf.
@@ -178,7 +221,8 @@ def remaining_weights(log_probs: FloatArray, config: SamplingConfig) -> DoubleAr
     the sum is over what top_k keeps, normalised again.
 
     Args:
-        log_probs: [N, C] descending in C, -inf for tokens not allowed, the first column finite.
+        log_probs: [N, C] descending in C, -inf for tokens not allowed (masked placeholders among them), the first
+            column finite. Tokens that are not allowed have no share in `top_k`, `top_p` and the sum of weights.
         config: says how to draw.
 
     Returns:

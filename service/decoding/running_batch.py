@@ -4,6 +4,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from service.datatypes import SamplingConfig, SearchConfig, Segment
 from service.decoding.beam_search import (
     SearchingBatch,
@@ -211,10 +213,7 @@ class RunningBatch:
         state, rules, attend = self._state, self._rules, self._batch.cross_attention
         if self._searching is not None and state.composition.is_plain:
             num_rows = state.log_probs.shape[1]
-            count = rules.num_candidates(state.widest_beam)
-            ranked = self._searching.search_step(
-                state, num_candidates=count, forbidden=rules.never, eos_id=rules.eos_id
-            )
+            ranked = self._searching.search_step(state, rules=rules)
             advance_ranked(state, ranked, rules=rules, attend=attend)
             return num_rows, ranked.may_end or bool(ranked.finished) or state.steps_left <= 0
         num_rows = self._num_rows()
@@ -239,6 +238,12 @@ class RunningBatch:
             [plan.search for plan in plans.values()],
             bos_id=self._vocabulary.bos_id,
             target_rules=[TargetRules.of(plan, vocabulary_size=self._vocabulary.size) for plan in plans.values()],
+            is_masked=np.array(
+                [
+                    self._rules.find_masked(self._segments[segment_id].source_ids, plan.search.target_prefix)
+                    for segment_id, plan in plans.items()
+                ]
+            ),
         )
         if self._ids:
             self._state.append(joining)

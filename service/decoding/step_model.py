@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +13,24 @@ FloatArray = NDArray[np.float32]
 DoubleArray = NDArray[np.float64]
 
 
+class Placeholder(NamedTuple):
+    """The token ids of one placeholder piece."""
+
+    source_id: int
+    target_id: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularySpec:
-    """Size and special ids of a vocabulary."""
+    """Size, special ids and placeholders of a vocabulary."""
 
     size: int
     pad_id: int
     bos_id: int
     eos_id: int
     unk_id: int
+    placeholders: tuple[Placeholder, ...] = ()
+    """Pieces that the model copies; a target contains only those of its source and its prefix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,16 +5,19 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import starmap
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.bundle.architecture import layer_names
+from service.bundle.files import Bundle
 from service.bundle.manifest import Manifest
-from service.decoding.step_model import EncodedSource, IntArray, ModelLimits, VocabularySpec
+from service.decoding.step_model import EncodedSource, IntArray, ModelLimits, Placeholder, VocabularySpec
 from service.runtime.device import DeviceMemory, DeviceSource
 from service.runtime.session import Sessions
+from service.text.tokenizer import open_tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +137,7 @@ class EncodingModel:
 
     def __init__(self, sessions: Sessions) -> None:
         """Encode with loaded graphs."""
-        self.limits = model_limits(sessions.bundle.manifest)
+        self.limits = model_limits(sessions.bundle.manifest, _placeholders(sessions.bundle))
         """What its batches take."""
         self.placement, self.weights_bytes = sessions.placement, sessions.weights_bytes
         """Device and precision that were chosen, and the size of the files that hold graphs and weights."""
@@ -177,12 +180,24 @@ class EncodingModel:
         return self._num_running() == 1
 
 
-def model_limits(manifest: Manifest) -> ModelLimits:
-    """Return the limits of the networks of a bundle."""
+def _placeholders(bundle: Bundle) -> tuple[Placeholder, ...]:
+    """Return the placeholders of a bundle; BundleError if it has some and its tokenizer cannot be opened."""
+    if not bundle.manifest.tokenization.placeholders:
+        return ()
+    return tuple(starmap(Placeholder, open_tokenizer(bundle).placeholder_ids))
+
+
+def model_limits(manifest: Manifest, placeholders: tuple[Placeholder, ...] = ()) -> ModelLimits:
+    """Return the limits of the networks of a bundle; a search masks `placeholders`, a check of limits needs none."""
     ids, limits = manifest.special_ids, manifest.limits
     return ModelLimits(
         vocabulary=VocabularySpec(
-            size=manifest.architecture.vocabulary_size, pad_id=ids.pad, bos_id=ids.bos, eos_id=ids.eos, unk_id=ids.unk
+            size=manifest.architecture.vocabulary_size,
+            pad_id=ids.pad,
+            bos_id=ids.bos,
+            eos_id=ids.eos,
+            unk_id=ids.unk,
+            placeholders=placeholders,
         ),
         max_source_tokens=limits.max_source_tokens,
         max_target_tokens=limits.max_target_tokens,

@@ -20,6 +20,7 @@ from service.bundle.int8_weights import NetworkWeights
 from service.bundle.manifest import MAX_FILE_BYTES
 from service.decoding.beam_search import RankedStep
 from service.decoding.beam_state import BeamState, Continuations
+from service.decoding.constraints import CandidateRules
 from service.decoding.step_model import EncodedSource, FloatArray, IntArray, StepOutput
 from service.errors import ConfigError
 from service.runtime.encoder import EncodingModel
@@ -76,8 +77,8 @@ class _Rows:
 class _Search:
     """The structure that a search hands to the library, filled as far as it stays the same from step to step."""
 
-    def __init__(self, state: BeamState, forbidden: Sequence[int], eos_id: int, num_candidates: int) -> None:
-        self.state, self.composition, self.num_candidates = state, state.composition, num_candidates
+    def __init__(self, state: BeamState, rules: CandidateRules) -> None:
+        self.state, self.composition = state, state.composition
         num_segments, width = state.num_segments, state.widest_beam
         self._finished = np.empty((num_segments * width, 2), np.int64)
         self._finished_log_probs = np.empty(num_segments * width, np.float64)
@@ -90,26 +91,28 @@ class _Search:
             "bound_penalties": state.bound_penalties,
             "scores_to_beat": state.scores_to_beat,
             "early_stopping": state.early_stopping,
-            "forbidden": np.array(forbidden, np.int64),
+            "forbidden": np.array(rules.never, np.int64),
+            "placeholders": rules.placeholder_ids,
+            "is_masked": np.ascontiguousarray(state.is_masked),
             "finished": self._finished,
             "finished_log_probs": self._finished_log_probs,
             "finished_eos_log_probs": self._finished_eos_log_probs,
         }
         self.step = SearchStep(
             **{name: pointer(array) for name, array in self._arrays.items()},
-            eos_id=eos_id,
+            eos_id=rules.eos_id,
             width=width,
-            num_candidates=num_candidates,
-            num_forbidden=len(forbidden),
+            num_candidates=rules.num_candidates(width),
+            num_forbidden=len(rules.never),
+            num_placeholders=state.is_masked.shape[1],
         )
         self.rows = _Rows(num_segments, width)
         self._latest: Continuations | None = None
         self._latest_pointers: list[int] = []
 
-    def fits(self, state: BeamState, num_candidates: int) -> bool:
-        """Say whether the batch has the same segments, with the same options, as when this was made."""
-        is_same = state is self.state and state.composition is self.composition
-        return is_same and num_candidates == self.num_candidates
+    def fits(self, state: BeamState) -> bool:
+        """Return whether the batch has the same segments, with the same options, as when this was made."""
+        return state is self.state and state.composition is self.composition
 
     def prepare(self, state: BeamState) -> Continuations:
         """Point to the state's rows and to room for the next ones, which are returned."""
@@ -207,13 +210,11 @@ class NativeStepBatch:
         self.cache_bytes = self._bytes(self._handle)
         return self._output
 
-    def search_step(
-        self, state: BeamState, *, num_candidates: int, forbidden: Sequence[int], eos_id: int
-    ) -> RankedStep:
-        """Take a step and rank, as `SearchingBatch` says."""
+    def search_step(self, state: BeamState, *, rules: CandidateRules) -> RankedStep:
+        """Take a step and rank; see `SearchingBatch`."""
         search = self._search
-        if search is None or not search.fits(state, num_candidates):
-            search = self._search = _Search(state, forbidden, eos_id, num_candidates)
+        if search is None or not search.fits(state):
+            search = self._search = _Search(state, rules)
         rows, step = search.prepare(state), search.step
         step.num_threads = self._num_threads()
         if self._search_step(self._handle, step):

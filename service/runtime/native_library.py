@@ -19,7 +19,7 @@ from service.errors import EngineError
 _LIBRARY_VARIABLE = "DRAGOMAN_NATIVE_LIBRARY"
 """Environment variable that names another library than the installed one, such as a build with sanitizers."""
 
-_ABI = 6
+_ABI = 7
 """Of the library's functions, as they are declared here."""
 
 _PRODUCTS = (
@@ -72,11 +72,12 @@ class SearchStep(ctypes.Structure):
     _fields_ = (
         *((name, _ARRAY) for name in ("log_probs", "token_ids", "parents", "beam_sizes", "lengths", "min_tokens")),
         *((name, _ARRAY) for name in ("bound_penalties", "scores_to_beat", "early_stopping", "forbidden")),
+        *((name, _ARRAY) for name in ("placeholders", "is_masked")),
         *((name, _ARRAY) for name in ("next_log_probs", "next_token_ids", "next_parents", "next_steps")),
         *((name, _ARRAY) for name in ("finished", "finished_log_probs", "finished_eos_log_probs")),
         *((name, c_int64) for name in ("eos_id", "num_bytes")),
         *((name, c_int32) for name in ("num_rows", "width", "num_candidates", "num_threads", "num_forbidden")),
-        *((name, c_int32) for name in ("num_finished", "may_end")),
+        *((name, c_int32) for name in ("num_placeholders", "num_finished", "may_end")),
     )
 
 
@@ -109,7 +110,10 @@ class Library:
         """Load the library at a path; OSError if it cannot be, EngineError if it is of another version."""
         self._functions = ctypes.CDLL(path)  # calls release the interpreter lock
         if (abi := self._functions.dragoman_abi()) != _ABI:
-            raise EngineError(f"dragoman-native has interface {abi}; this service needs {_ABI}: install it again")
+            raise EngineError(
+                f"dragoman-native has interface {abi}, this service needs {_ABI}: "
+                "reinstall it from the same checkout (pip install ./service/native)"
+            )
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(self._functions, name)
             function.restype, function.argtypes = result, arguments

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain, groupby, islice, repeat
+from typing import TypeVar
 
 import numpy as np
 
@@ -34,6 +35,8 @@ from service.text.protection import TermMatcher, may_have_literals
 from service.text.restoration import Assembled, Assembler, Item, Restored, forced_prefix, restore
 from service.text.segmentation import Joined, join, separator_between
 from service.text.windows import Check, never_ends
+
+_T = TypeVar("_T")
 
 _MAX_SHOWN_CHARACTERS = 80
 
@@ -191,13 +194,18 @@ class TextPipeline:
         if not plan.parts:
             text = plan.text if plan.is_plain else self._joined(plan, [[]], self._target)[0].text
             return Translation(hypotheses=(TextHypothesis(text=text, score=0.0),), sentences=())
-        rows = [result.hypotheses for result in results]
+        decode = cache(self._target)  # most combinations share most of their hypotheses, and the scores look at them
+        rows: list[Sequence[Hypothesis]] = [result.hypotheses for result in results]
+        if self.search.sampling is None:
+            rows = [_distinct(row, [decode(hypothesis.token_ids) for hypothesis in row]) for row in rows]
         chosen = [
             [row[index] for row, index in zip(rows, indices, strict=True)]
             for indices in best_combinations(rows, count=self.search.num_hypotheses)
         ]
-        decode = cache(self._target)  # most combinations share most of their hypotheses, and the scores look at them
         joined = self._joined(plan, chosen, decode)
+        if self.search.sampling is None:  # different hypotheses may be joined to the same text
+            pairs = _distinct(list(zip(chosen, joined, strict=True)), [one.text for one in joined])
+            chosen, joined = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         scores = self._scores(plan, chosen[0], results, decode)
         sentences = tuple(_alignments(plan, chosen[0], joined[0].spans, scores))
         warnings = [*self._warnings(plan, sentences, results), *self._lost(plan, chosen[0])]
@@ -368,6 +376,16 @@ def _attention_of(hypothesis: Hypothesis) -> Weights:
     if hypothesis.attention is None:
         raise EngineError("a segment came back without the attention it was asked for")
     return hypothesis.attention
+
+
+def _distinct(candidates: Sequence[_T], texts: Sequence[str]) -> list[_T]:
+    """Return the first candidate of each text, in order, without the empty text if there is another one."""
+    firsts: dict[str, _T] = {}
+    for candidate, text in zip(candidates, texts, strict=True):
+        firsts.setdefault(text, candidate)
+    if len(firsts) > 1:
+        firsts.pop("", None)
+    return list(firsts.values())
 
 
 def best_combinations(hypotheses: Sequence[Sequence[Hypothesis]], *, count: int) -> list[tuple[int, ...]]:

@@ -169,10 +169,15 @@ class SentencePieceTokenizer:
         """What every target is made to begin with; it has no text."""
         self.placeholders: tuple[str, ...] = tokenization.placeholders
         """Pieces of source and target that the model was taught to copy."""
+        self.placeholder_ids: tuple[tuple[int, int], ...] = ()
+        """Source and target token of each of `placeholders`."""
         for piece in self.placeholders:
-            if any(piece not in side.spell(side.encode(piece)) for side in (self._source, self._target)):
+            sides = (self._source, self._target)
+            ids = [token_id for side in sides for token_id in side.encode(piece) if side.spell([token_id]) == [piece]]
+            if len(ids) != len(sides):
                 found, expected = "spelled by several tokens", "one token"
                 raise BundleError(str(model_file), found=found, expected=expected, what=f"placeholder {piece}")
+            self.placeholder_ids += ((ids[0], ids[1]),)
         self.vocabulary_size: int = self._target.size
         """Token ids of targets are below this."""
         self.source_vocabulary_size: int = self._source.size

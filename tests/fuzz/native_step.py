@@ -1,17 +1,30 @@
-"""The C++ decoder step: shapes, weights, joins, leaves, steps, against numpy and against each segment alone."""
+"""The C++ decoder: steps against numpy and against each segment alone, searches against the ranking in numpy."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from service.runtime.native_library import Library
+from service.datatypes import Hypothesis, SearchConfig, Segment
+from service.decoding.running_batch import RunningBatch
+from service.decoding.step_model import EncodedSource, ModelLimits, Placeholder, StepBatch, VocabularySpec
+from service.runtime.native import NativeStepBatch
+from service.runtime.native_library import Library, NativeNetwork
 from tests.fuzz.target import Check, Target, bounded
-from tests.reference_step import Decoder, LibraryBatch, ReferenceBatch, check_candidates, native_library
+from tests.reference_step import (
+    MAX_POSITIONS,
+    Decoder,
+    LibraryBatch,
+    ReferenceBatch,
+    check_candidates,
+    native_library,
+)
 
 _MAX_SEGMENTS: Final = 4
 _MAX_STEPS: Final = 24
@@ -34,11 +47,8 @@ class _Choices:
         return values[byte % len(values)]
 
 
-def check_steps(library: Library, content: bytes) -> None:
-    """Play what bytes choose; a segment has the candidates of the reference, and the bits it has alone."""
-    choices = _Choices(content)
-    generator = np.random.default_rng(choices.among(*range(256)))
-    decoder = Decoder.drawn(
+def _decoder(choices: _Choices, generator: np.random.Generator) -> Decoder:
+    return Decoder.drawn(
         generator,
         head_size=choices.among(8, 16, 24, 32, 40, 64, 72, 128),
         num_heads=choices.among(1, 2, 3),
@@ -48,6 +58,13 @@ def check_steps(library: Library, content: bytes) -> None:
         is_pre_norm=choices.among(True, False),
         has_fixed_scales=choices.among(True, False),
     )
+
+
+def check_steps(library: Library, content: bytes) -> None:
+    """Play what bytes choose; a segment has the candidates of the reference, and the bits it has alone."""
+    choices = _Choices(content)
+    generator = np.random.default_rng(choices.among(*range(256)))
+    decoder = _decoder(choices, generator)
     packed, best = decoder.packed(library, choices.among(*library.instruction_sets)), decoder.packed(library)
     with ExitStack() as opened:
         company = opened.enter_context(LibraryBatch(packed, num_threads=choices.among(1, 2, 3)))
@@ -79,14 +96,104 @@ def check_steps(library: Library, content: bytes) -> None:
             alone = [alone[index] for index in order]
 
 
+def check_searches(library: Library, content: bytes) -> None:
+    """Play what bytes choose; the library ranks and masks as numpy does, bit for bit."""
+    choices = _Choices(content)
+    generator = np.random.default_rng(choices.among(*range(256)))
+    decoder = _decoder(choices, generator)
+    size = decoder.architecture.vocabulary_size
+    packed = decoder.packed(library, choices.among(*library.instruction_sets))
+    taken = generator.permutation(size)[: choices.among(0, 1, 5, 40, 256)].tolist()
+    placeholders = tuple(Placeholder(token, token) for token in taken)
+    shortlist = generator.permutation(size)[: choices.among(size, size // 2 + 1)]
+    model = _RandomModel(decoder, packed, placeholders=placeholders, shortlist=np.sort(shortlist).astype(np.int32))
+    segments: list[Segment] = []
+    while len(segments) < _MAX_SEGMENTS and not choices.is_over:
+        beam_size = choices.among(4, 1, 2, 5, 9)
+        search = SearchConfig(
+            beam_size=beam_size,
+            num_hypotheses=choices.among(1, beam_size),
+            min_target_tokens=choices.among(0, 4),
+            max_target_tokens=choices.among(12, 1, 24),
+            early_stopping=choices.among(False, True),
+        )
+        length = choices.among(2, 1, 15, 16, 17, 40)
+        segments.append(Segment(source_ids=tuple(generator.integers(size, size=length).tolist()), search=search))
+
+    found, expected = (_decoded(RunningBatch(each), segments) for each in (model, _RankedByNumpy(model)))
+
+    assert found == expected
+    for segment, hypotheses in zip(segments, found, strict=True):
+        assert {token for each in hypotheses for token in each.token_ids}.intersection(taken) <= {*segment.source_ids}
+
+
+class _RandomModel:
+    """Random networks of the library, whose sources are encoded at random."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        packed: NativeNetwork,
+        *,
+        placeholders: tuple[Placeholder, ...],
+        shortlist: NDArray[np.int32],
+    ) -> None:
+        size = decoder.architecture.vocabulary_size
+        vocabulary = VocabularySpec(
+            size=size, pad_id=0, bos_id=0, eos_id=min(1, size - 1), unk_id=0, placeholders=placeholders
+        )
+        self.limits = ModelLimits(vocabulary=vocabulary, max_source_tokens=MAX_POSITIONS, max_target_tokens=64)
+        self._decoder, self._packed = decoder, packed
+        self._shortlist: Any = SimpleNamespace(of=lambda _: shortlist) if len(shortlist) < size else None
+
+    def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
+        """Draw what an encoder might make of each source."""
+        return [
+            EncodedSource(source_ids=tuple(ids), cross=self._decoder.cross(np.random.default_rng([*ids]), len(ids)))
+            for ids in source_ids
+        ]
+
+    def new_batch(self) -> NativeStepBatch:
+        """Return an empty running batch."""
+        sessions: Any = None  # which only compute attention
+        return NativeStepBatch(self._packed, sessions, num_threads=lambda: 2, shortlist=self._shortlist)
+
+
+class _RankedByNumpy:
+    """The same networks without the library's ranking."""
+
+    def __init__(self, model: _RandomModel) -> None:
+        self.limits, self.encode, self._new_batch = model.limits, model.encode, model.new_batch
+
+    def new_batch(self) -> StepBatch:
+        """Return an empty running batch."""
+        batch: Any = self._new_batch()
+        names = ("start", "step", "drop", "cross_attention")
+        return cast("StepBatch", SimpleNamespace(**{name: getattr(batch, name) for name in names}))
+
+
+def _decoded(batch: RunningBatch, segments: list[Segment]) -> list[tuple[Hypothesis, ...]]:
+    """Return the hypotheses of segments, one of which joins before each step."""
+    found: dict[int, tuple[Hypothesis, ...]] = {}
+    waiting = list(segments)
+    while waiting or batch.num_segments:
+        if waiting:
+            batch.start([waiting.pop(0)])
+        found.update({ended.segment_id: ended.hypotheses for ended in batch.step().ended})
+    return [found[index] for index in range(len(segments))]
+
+
 @contextmanager
-def _opened() -> Iterator[Check]:
+def _opened(check: Callable[[Library, bytes], None]) -> Iterator[Check]:
     library = native_library()
     if isinstance(library, str):
         yield lambda _: None  # there is nothing to check
         return
-    with bounded(partial(check_steps, library)) as judged:
+    with bounded(partial(check, library)) as judged:
         yield judged
 
 
-NATIVE: Final = (Target(name="native-step", inputs=st.binary(max_size=120), opened=_opened),)
+NATIVE: Final = tuple(
+    Target(name=name, inputs=st.binary(max_size=120), opened=partial(_opened, check))
+    for name, check in (("native-step", check_steps), ("native-search", check_searches))
+)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from dragoman.client import TranslationClient
 from dragoman.enums import TextFormat
-from dragoman.requests import DecodingOptions, Term
+from dragoman.requests import DecodingOptions, SamplingOptions, Term
 from dragoman.results import Translation
 
 from service.bundle.files import open_bundle
@@ -170,9 +170,27 @@ def test_a_wider_beam_gives_more_hypotheses_best_first(client: TranslationClient
     (translation,) = translate(client, "I like tea.", options=DecodingOptions(beam_size=8, num_hypotheses=5))
 
     scores = [hypothesis.score for hypothesis in translation.hypotheses]
-    assert len({hypothesis.text for hypothesis in translation.hypotheses}) > 1
+    texts = [hypothesis.text for hypothesis in translation.hypotheses]
     assert scores == sorted(scores, reverse=True)
-    assert len(scores) == 5
+    assert 1 < len(texts) == len(set(texts)) <= 5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        DecodingOptions(beam_size=16, num_hypotheses=16),
+        DecodingOptions(beam_size=16, num_hypotheses=16, no_repeat_ngram_size=3),
+        DecodingOptions(num_hypotheses=16, sampling=SamplingOptions(seed=1)),
+    ],
+    ids=["native ranking", "rules", "samples"],
+)
+def test_no_hypothesis_has_a_placeholder_that_its_source_lacks(
+    client: TranslationClient, options: DecodingOptions
+) -> None:
+    hello, named = translate(client, "Hello", "Hello {name}", options=options)
+
+    assert not [hypothesis.text for hypothesis in (*hello.hypotheses, *named.hypotheses) if "⟦" in hypothesis.text]
+    assert all("{name}" in hypothesis.text for hypothesis in named.hypotheses)
 
 
 def test_the_sentences_of_a_document_add_up_to_the_translation_of_its_text(client: TranslationClient) -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from service.bundle.architecture import FloatType
 from service.bundle.files import Bundle
 from service.datatypes import Hypothesis, SearchConfig, Segment
 from service.decoding.running_batch import RunningBatch
-from service.decoding.step_model import StepBatch, StepModel
+from service.decoding.step_model import Placeholder, StepBatch, StepModel
 from service.engine.core import CoreBatch
 from service.engine.protocol import BatchCommand, NewSegment
 from service.runtime.cache_graphs import advance_graph, write_graph, zeros_graph
@@ -89,6 +90,23 @@ def test_every_hypothesis_is_that_of_the_cpu(bundle: Bundle, precision: str) -> 
 
     assert found == decode(on_cpu, segments, batch_size=7)
     assert len({hypotheses for hypotheses in found if hypotheses}) > 15
+
+
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_placeholders_that_a_source_lacks_are_masked_on_a_device_too(bundle: Bundle, cuda_graphs: bool) -> None:
+    segments, tokens = random_segments(24, seed=4), range(20, 220)
+    on_device = StandInModel(bundle, cuda_graphs=cuda_graphs)
+    on_cpu = OnnxStepModel(bundle, RuntimeSettings(device="cpu", precision="fp32"))
+    for model in (on_device, on_cpu):
+        taught = replace(model.limits.vocabulary, placeholders=tuple(Placeholder(token, token) for token in tokens))
+        model.limits = replace(model.limits, vocabulary=taught)
+
+    found = decode(on_device, segments, batch_size=7)
+
+    assert found == decode(on_cpu, segments, batch_size=7)
+    copied = [{token for one in hypotheses for token in one.token_ids} & set(tokens) for hypotheses in found]
+    assert any(copied)
+    assert all(each <= set(segment.source_ids) for each, segment in zip(copied, segments, strict=True))
 
 
 @pytest.mark.parametrize(("precision", "least_equal"), [("fp32", 0.98), ("fp16", 0.9)])

@@ -1,30 +1,54 @@
 """Plain beam search ranked by the C++ library against numpy, the reference: the same hypotheses, to the last bit."""
 
 import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
+from export.bundle import add_shortlist
 from service.bundle.files import open_bundle
 from service.datatypes import Hypothesis, SearchConfig, Segment
+from service.decoding.beam_search import RankedStep
+from service.decoding.beam_state import BeamState
+from service.decoding.constraints import CandidateRules
 from service.decoding.running_batch import RunningBatch
+from service.decoding.step_model import ModelLimits, Placeholder
 from service.errors import ConfigError
 from service.runtime.native import NativeStepModel, open_step_model
 from service.runtime.settings import RuntimeSettings
+from tests.parity.test_shortlist import shortlist
 from tests.tiny_bundle import build_tiny_bundle
+
+_PLACEHOLDERS = (4, 5, 6, 40, 41, *range(100, 200))
+"""Token ids of sources and targets: many, so that they are often among the best candidates."""
 
 _NUM_SEGMENTS = 60
 _MOST_AT_ONCE = 12
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> NativeStepModel:
+@pytest.fixture(scope="module", params=["whole vocabulary", "shortlist"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> NativeStepModel:
     build_tiny_bundle(directory := tmp_path_factory.mktemp("bundle") / "tiny", precisions=("int8",))
+    settings = RuntimeSettings(device="cpu", engine="native", shortlist=request.param == "shortlist")
+    if settings.shortlist:
+        add_shortlist(directory, listed := directory.with_name("listed"), shortlist(320, max_size=128))
+        directory = listed
     try:
-        opened = open_step_model(open_bundle(directory), RuntimeSettings(device="cpu", engine="native"))
+        opened = open_step_model(open_bundle(directory), settings)
     except ConfigError as error:
         pytest.skip(str(error))
     assert isinstance(opened, NativeStepModel)
     return opened
+
+
+@pytest.fixture
+def taught_model(model: NativeStepModel) -> Iterator[NativeStepModel]:
+    """Yield the model with placeholders."""
+    limits = model.limits
+    model.limits = _taught(limits, _PLACEHOLDERS)
+    yield model
+    model.limits = limits
 
 
 class _NumpySearch:
@@ -93,3 +117,62 @@ def test_the_library_ranks_as_numpy_does(seed: int, is_plain: bool, model: Nativ
 
     assert len(ranked) == _NUM_SEGMENTS
     assert ranked == reference
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_library_masks_placeholders_as_numpy_does(seed: int, is_plain: bool, taught_model: NativeStepModel) -> None:
+    segments = _segments(seed, vocabulary_size=taught_model.limits.vocabulary.size, is_plain=is_plain)
+
+    ranked = _decode(RunningBatch(taught_model), segments, seed=seed)
+    reference = _decode(RunningBatch(_NumpySearch(taught_model)), segments, seed=seed)
+
+    assert ranked == reference
+    found = [set(_PLACEHOLDERS).intersection(_tokens(ranked[index])) for index in range(_NUM_SEGMENTS)]
+    assert any(found)
+    assert all(tokens <= set(segment.source_ids) for tokens, segment in zip(found, segments, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_placeholders_that_enter_no_beam_change_no_bit(seed: int, model: NativeStepModel) -> None:
+    segments = _segments(seed, vocabulary_size=model.limits.vocabulary.size, is_plain=True)
+    observed = _ObservedSearch(model)
+    expected = _decode(RunningBatch(observed), segments, seed=seed)
+    unused = set(range(4, model.limits.vocabulary.size)) - observed.taken
+    assert unused
+
+    observed.limits = _taught(model.limits, sorted(unused))
+
+    assert _decode(RunningBatch(observed), segments, seed=seed) == expected
+
+
+class _ObservedSearch(_NumpySearch):
+    """The same network with its own ranking; collects the tokens that enter a beam."""
+
+    def __init__(self, model: NativeStepModel) -> None:
+        super().__init__(model)
+        self.taken: set[int] = set()
+
+    def new_batch(self) -> "_ObservedBatch":
+        return _ObservedBatch(self._model, self.taken)
+
+
+class _ObservedBatch(_StepsAlone):
+    def __init__(self, model: NativeStepModel, taken: set[int]) -> None:
+        super().__init__(model)
+        self._taken = taken
+
+    def search_step(self, state: BeamState, *, rules: CandidateRules) -> RankedStep:
+        ranked = self._batch.search_step(state, rules=rules)
+        self._taken.update(ranked.rows.tokens.ravel().tolist())
+        return ranked
+
+
+def _taught(limits: ModelLimits, tokens: Sequence[int]) -> ModelLimits:
+    """Return the limits of a model with placeholders, whose ids are the same in sources and targets."""
+    placeholders = tuple(Placeholder(token, token) for token in tokens)
+    return replace(limits, vocabulary=replace(limits.vocabulary, placeholders=placeholders))
+
+
+def _tokens(hypotheses: tuple[Hypothesis, ...]) -> set[int]:
+    return {token for hypothesis in hypotheses for token in hypothesis.token_ids}

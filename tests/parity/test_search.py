@@ -151,6 +151,26 @@ def test_every_option_is_exact_over_the_whole_vocabulary(
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("options", OPTIONS)
+def test_placeholders_that_source_and_prefix_lack_are_never_taken(seed: int, options: dict[str, Any]) -> None:
+    words = range(FIRST_WORD, FIRST_WORD + 60)
+    model = ToyModel(num_words=60, seed=seed, placeholders=[word for word in words if word % 3])
+    segment = make_segment(7, 8, beam_size=4, num_hypotheses=4, **options)
+    others = make_segment(10, beam_size=6), make_segment(7, 8, no_repeat_ngram_size=2)
+    engine = RunningBatch(model)
+
+    segment_id, *_ = engine.start([segment, *others])
+    ended = [each for _ in range(12) if engine.num_segments for each in engine.step().ended]
+
+    assert_same(model, segment, full_beam_search(model, segment))
+    assert next(each.hypotheses for each in ended if each.segment_id == segment_id) == decode(model, segment)
+    assert {token for each in ended for best in each.hypotheses for token in best.token_ids} - {EOS, *words[2::3]} <= {
+        *(7, 8, 10),
+        *segment.search.target_prefix,
+    }
+
+
+@pytest.mark.parametrize("seed", range(6))
 def test_more_tokens_may_be_lowered_than_the_beam_takes(seed: int) -> None:
     model = ToyModel(num_words=60, seed=seed)
     likely = model.next_log_probs((7, EOS), ()).argsort()[-40:].tolist()

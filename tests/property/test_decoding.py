@@ -14,7 +14,7 @@ from service.decoding.running_batch import RunningBatch, check_segment
 from service.decoding.scoring import bound_penalty, score
 from tests.fakes import EOS, FIRST_WORD, FaultyToyModel
 
-MODEL = FaultyToyModel(eos_bias=0.5)
+MODEL = FaultyToyModel(eos_bias=0.5, placeholders=(FIRST_WORD + 3,))
 WORDS = st.integers(FIRST_WORD, FIRST_WORD + 4)
 
 

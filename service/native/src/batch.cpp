@@ -199,7 +199,8 @@ void Batch::describe_slots() {
 }
 
 void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents, const int32_t* wanted,
-                 int num_candidates, int num_threads, float* log_probs, int64_t* candidate_ids) {
+                 int num_candidates, int num_threads, float* log_probs, int64_t* candidate_ids,
+                 const SearchStep* search) {
   Model& model = *model_;
   const Kernels& kernels = model.kernels;
   require(!is_half_stepped_, "an earlier step of the batch failed");
@@ -290,8 +291,23 @@ void Batch::step(int num_rows, const int64_t* token_ids, const int64_t* parents,
   const size_t capacity = size_t(num_candidates);
   best_.resize(size_t(num_lanes * n));
   found_.resize(best_.size() * capacity);
-  for (size_t i = 0; i < best_.size(); ++i)
-    best_[i] = {found_.data() + i * capacity, 0, wanted ? wanted[rows_[i % size_t(n)].index] : num_candidates, none};
+  masks_.clear();
+  for (int b = 0; search && search->num_placeholders > 0 && b < num_segments; ++b) {
+    const std::vector<int32_t>& listed = segments_[size_t(b)]->shortlist_ids;  // empty without a shortlist
+    const int count = search->num_placeholders;
+    int64_t first = search->placeholders[0], last = search->placeholders[count - 1];
+    if (!listed.empty()) {
+      first = std::lower_bound(listed.begin(), listed.end(), first) - listed.begin();
+      last = std::upper_bound(listed.begin(), listed.end(), last) - listed.begin() - 1;
+    }
+    masks_.push_back({search->placeholders, search->is_masked + int64_t(b) * count, count,
+                      listed.empty() ? nullptr : listed.data(), int32_t(first), int32_t(last)});
+  }
+  for (size_t i = 0; i < best_.size(); ++i) {
+    const Row& row = rows_[i % size_t(n)];
+    best_[i] = {found_.data() + i * capacity, 0, wanted ? wanted[row.index] : num_candidates, none,
+                masks_.empty() ? nullptr : &masks_[size_t(row.segment)]};
+  }
   const auto project = [&](int first, int count, const Weights& w, int chunk, int lane) {
     const Rounded& rows = pass.rounded;
     kernels.project({{rows.bytes + first * rows.stride, rows.stride, rows.scales + first}, count, &w, chunk,
@@ -372,7 +388,7 @@ void Batch::search(SearchStep& step) {
   const size_t size = wanted_.size() * size_t(std::max(step.num_candidates, 0));
   log_probs_.resize(size), candidate_ids_.resize(size);
   this->step(step.num_rows, step.token_ids, step.parents, wanted_.data(), step.num_candidates, step.num_threads,
-             log_probs_.data(), candidate_ids_.data());
+             log_probs_.data(), candidate_ids_.data(), &step);
   step.num_finished = step.may_end = 0;
   step.num_bytes = num_bytes_;
   for (int b = 0; b < int(num_segments); ++b) rank(step, b);

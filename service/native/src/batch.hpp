@@ -34,6 +34,8 @@ struct SearchStep {
   const double* scores_to_beat;  // [B]
   const uint8_t* early_stopping; // [B]
   const int64_t* forbidden;      // token ids
+  const int64_t* placeholders;   // [P] token ids, ascending
+  const uint8_t* is_masked;      // [B][P] whether a segment must not take a placeholder
   double* next_log_probs;        // [B][W]
   int64_t* next_token_ids;       // [B][W]
   int64_t* next_parents;         // [B][W]
@@ -43,7 +45,7 @@ struct SearchStep {
   float* finished_eos_log_probs; // [B * W]
   int64_t eos_id;
   int64_t num_bytes;             // set: what the caches of the batch take
-  int32_t num_rows, width, num_candidates, num_threads, num_forbidden;
+  int32_t num_rows, width, num_candidates, num_threads, num_forbidden, num_placeholders;
   int32_t num_finished;          // set
   int32_t may_end;               // set: whether the best hypothesis of a segment can no longer beat those that finished
 };
@@ -68,11 +70,13 @@ class Batch {
   // needs; -inf and token 0 follow these, and rows of which none is wanted are left out. Scores of rows whose states are
   // not finite are NaN. After an error in what is passed the batch is as before; after another error it can be stepped
   // no more.
+  // Candidates that `search` masks are left out; they keep their part in the softmax.
   void step(int num_rows, const int64_t* token_ids, const int64_t* parents, const int32_t* wanted, int num_candidates,
-            int num_threads, float* log_probs, int64_t* candidate_ids);
+            int num_threads, float* log_probs, int64_t* candidate_ids, const SearchStep* search = nullptr);
 
   // Takes a step and ranks: of the continuations of each segment those among the best K that are EOS finish, the best K
-  // others go on. Rows that can no longer win are not computed; none of their continuations could either.
+  // others go on. Rows that can no longer win are not computed; none of their continuations could either. Masked
+  // placeholders are no continuations.
   void search(SearchStep& step);
 
  private:
@@ -111,6 +115,7 @@ class Batch {
   std::vector<float> log_probs_;
   std::vector<int64_t> candidate_ids_;
   std::vector<Best> best_;
+  std::vector<Mask> masks_;       // of the segments; empty: nothing is masked
   std::vector<Candidate> found_;  // of all of these
 };
 

@@ -49,7 +49,16 @@ inline bool is_better(const Candidate& a, const Candidate& b) {
   return a.value > b.value || (a.value == b.value && a.column < b.column);
 }
 
-// The best C columns of a row. A few are kept best first; many (sampling may want the whole vocabulary), for which an
+// Tokens that are not taken in the rows of a segment.
+struct Mask {
+  const int64_t* token_ids;      // [count] ascending
+  const uint8_t* is_masked;      // [count]
+  int count;
+  const int32_t* shortlist_ids;  // the token of each column, ascending; null: columns are tokens
+  int32_t first_column, last_column;  // all that may be masked are within
+};
+
+// The best C columns of a row that are not masked. A few are kept best first; many (sampling may want the whole vocabulary), for which an
 // insertion would move half of the others each time, are a heap with the worst on top as soon as there are C of them.
 struct Best {
   static constexpr int kFew = 64;
@@ -57,6 +66,7 @@ struct Best {
   Candidate* found;  // [capacity]
   int count, capacity;
   float threshold;   // what a value must exceed to be taken
+  const Mask* mask;  // null: nothing is masked
 
   bool is_ordered() const { return capacity <= kFew; }
 };

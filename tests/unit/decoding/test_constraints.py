@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 
 from service.datatypes import SearchConfig
 from service.decoding.constraints import CandidateRules, SearchPlan, TargetRules
-from service.decoding.step_model import StepOutput, VocabularySpec
+from service.decoding.step_model import Placeholder, StepOutput, VocabularySpec
 from tests.fakes import BOS, EOS, FIRST_WORD, PAD, UNK
 
 VOCABULARY = VocabularySpec(size=100, pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=UNK)
@@ -39,6 +40,44 @@ def test_the_model_s_arrays_are_left_alone() -> None:
     CandidateRules(VOCABULARY).apply(output, forbids_eos=np.array([True]))
 
     assert output.log_probs.tolist() == [[[-1.0, -2.0]]]
+
+
+TAUGHT = replace(VOCABULARY, placeholders=(Placeholder(90, 12), Placeholder(91, 10), Placeholder(92, 11)))
+"""Sources have other token ids than targets."""
+
+
+@pytest.mark.parametrize(
+    ("source_ids", "prefix", "expected"),
+    [
+        ((50, EOS), (), [True, True, True]),
+        ((50, 91, 91, EOS), (), [False, True, True]),
+        ((90, EOS), (11,), [True, False, False]),
+        ((10, 11, 12, EOS), (90,), [True, True, True]),
+    ],
+)
+def test_placeholders_are_masked_unless_source_or_prefix_has_them(
+    source_ids: tuple[int, ...], prefix: tuple[int, ...], expected: list[bool]
+) -> None:
+    rules = CandidateRules(TAUGHT)
+
+    assert rules.placeholder_ids.tolist() == [10, 11, 12]
+    assert rules.find_masked(source_ids, prefix).tolist() == expected
+
+
+def test_masked_candidates_come_last_and_the_others_keep_order_and_bits() -> None:
+    output = make_output(11, 20, 10, 12, 21)
+    both = StepOutput(log_probs=np.repeat(output.log_probs, 2, 0), token_ids=np.repeat(output.token_ids, 2, 0))
+
+    found = CandidateRules(TAUGHT).without_masked(both, np.array([[True, True, False], [False, False, False]]))
+
+    assert found.token_ids.tolist() == [[[20, 12, 21, 11, 10]], [[11, 20, 10, 12, 21]]]
+    assert found.log_probs.tolist() == [[[-2.0, -4.0, -5.0, -np.inf, -np.inf]], [[-1.0, -2.0, -3.0, -4.0, -5.0]]]
+
+
+def test_a_step_without_masked_candidates_is_not_copied() -> None:
+    output = make_output(20, 21, 11)
+
+    assert CandidateRules(TAUGHT).without_masked(output, np.array([[True, False, True]])) is output
 
 
 @pytest.mark.parametrize(("beam_size", "expected"), [(1, 5), (4, 8), (200, 100)])

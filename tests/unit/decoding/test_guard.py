@@ -219,6 +219,18 @@ def test_a_loop_is_ended_early_and_searched_once_more_without_repeats(beam_size:
     assert ended.num_steps == 16 + second.num_steps
 
 
+def test_a_second_search_masks_placeholders_as_the_first_did() -> None:
+    placeholders = range(FIRST_WORD + 10, FIRST_WORD + 40)
+    engine = RunningBatch(FaultyToyModel(num_words=40, eos_bias=-1.0, placeholders=placeholders))
+    engine.start([LOOPING])
+
+    (ended,) = (each for _ in range(60) if engine.num_segments for each in engine.step().ended)
+
+    assert ended.guard is not None
+    assert ended.guard.is_replaced
+    assert set(placeholders).intersection(ended.hypotheses[0].token_ids) <= set(LOOPING.source_ids)
+
+
 def test_an_unguarded_loop_runs_to_its_end() -> None:
     ended = decode(without_guard(LOOPING))[0]
 

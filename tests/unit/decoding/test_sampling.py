@@ -103,6 +103,23 @@ def test_first_tokens_are_drawn_as_the_model_says(temperature: float) -> None:
     assert chi_squared(Counter(hypothesis.token_ids[0] for hypothesis in hypotheses), expected) < CHI_SQUARED_LIMIT
 
 
+@pytest.mark.parametrize("top_k", [None, 3])
+def test_masked_placeholders_are_removed_before_the_draw(top_k: int | None) -> None:
+    model = ToyModel(seed=1, num_words=7, placeholders=(5, 6, 7, 8))
+    sampling = SamplingConfig(top_k=top_k, seed=11)
+
+    hypotheses = sample(model, NUM_DRAWS // 10, sampling, max_target_tokens=1)
+
+    log_probs = model.next_log_probs((7, EOS), ())
+    likeliest = sorted((EOS, 4, 7, 9, 10), key=lambda token: -log_probs[token])[:top_k]
+    shares = np.exp(log_probs[likeliest].astype(np.float64))
+    expected = dict(zip(likeliest, (NUM_DRAWS / 10 * shares / shares.sum()).tolist(), strict=True))
+    drawn = [hypothesis.token_ids[0] for hypothesis in hypotheses]
+    assert set(drawn) <= expected.keys()
+    assert chi_squared(Counter(drawn), expected) < CHI_SQUARED_LIMIT
+    assert all(each.token_log_probs[0] == log_probs[each.token_ids[0]] for each in hypotheses)  # not normalised again
+
+
 def test_chains_continue_their_own_tokens() -> None:
     model = ToyModel(seed=2)
 

@@ -300,6 +300,50 @@ def test_hypotheses_of_a_text_are_the_best_combinations_of_its_sentences() -> No
     ]
 
 
+def test_a_beam_search_returns_no_text_twice_and_no_empty_text_beside_another() -> None:
+    pipeline = _pipeline("Yes.", search=SearchConfig(num_hypotheses=4))
+    found = [("", -1.0), ("Ja.", -2.0), (" Ja. ", -3.0), ("Jo.", -4.0)]
+    results = [make_result(*(make_hypothesis(text, score=score) for text, score in found))]
+
+    (translation,) = pipeline.assemble(pipeline.plan(), results)
+
+    assert [(one.text, one.score) for one in translation.hypotheses] == [("Ja.", -2.0), ("Jo.", -4.0)]
+    assert translation.sentences[0].num_target_tokens == len("Ja.") + 1
+
+
+def test_combinations_of_sentences_hold_no_text_twice() -> None:
+    pipeline = _pipeline("Yes. No.", search=SearchConfig(num_hypotheses=4))
+    results = [
+        make_result(make_hypothesis("Ja."), make_hypothesis(" Ja."), make_hypothesis("Ja. Ja.", score=-4.0)),
+        make_result(make_hypothesis("Nein."), make_hypothesis("Ja. Nein.", score=-2.0)),
+    ]
+
+    (translation,) = pipeline.assemble(pipeline.plan(), results)
+
+    assert [(one.text, one.score) for one in translation.hypotheses] == [
+        ("Ja. Nein.", -2.0),
+        ("Ja. Ja. Nein.", -3.0),
+        ("Ja. Ja. Ja. Nein.", -6.0),
+    ]
+
+
+def test_a_source_without_a_translation_has_one_empty_hypothesis() -> None:
+    pipeline = _pipeline("Hm.", search=SearchConfig(num_hypotheses=3))
+
+    (translation,) = pipeline.assemble(pipeline.plan(), [make_result(make_hypothesis(""), make_hypothesis(" "))])
+
+    assert [one.text for one in translation.hypotheses] == [""]
+
+
+def test_samples_may_repeat_and_be_empty() -> None:
+    pipeline = _pipeline("Yes.", search=SearchConfig(num_hypotheses=3, sampling=SamplingConfig()))
+    results = [make_result(make_hypothesis("Ja."), make_hypothesis("Ja."), make_hypothesis(""))]
+
+    (translation,) = pipeline.assemble(pipeline.plan(), results)
+
+    assert [one.text for one in translation.hypotheses] == ["Ja.", "Ja.", ""]
+
+
 def test_tokens_and_their_log_probabilities_come_if_asked_for() -> None:
     pipeline = _pipeline("One. Two.", return_tokens=True, return_scores=True)
     results = [make_result(make_hypothesis("c", score=-1.0)), make_result(make_hypothesis("d", score=-2.0))]

@@ -368,5 +368,8 @@ def test_placeholders_are_one_token_each_or_the_model_is_refused(tmp_path: Path,
 
     assert taught.placeholders == ("⟦1⟧",)
     assert taught.pieces(taught.encode("you⟦1⟧, ⟦1⟧")).count("⟦1⟧") == 2
+    assert [taught.source_pieces([source]) + taught.pieces([target]) for source, target in taught.placeholder_ids] == [
+        ["⟦1⟧", "⟦1⟧"]
+    ]
     with pytest.raises(BundleError, match="placeholder ⟦1⟧"):
         SentencePieceTokenizer(tokenizer_file, Tokenization(placeholders=("⟦1⟧",)))
