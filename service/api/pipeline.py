@@ -60,14 +60,6 @@ class RequestPipeline:
             call_later=lambda delay_s, tell: asyncio.get_running_loop().call_later(delay_s, tell),
         )
 
-    def is_known(self, context: CallContext) -> bool:
-        """Return whether a caller is known by what it has shown so far; without access control all callers are."""
-        try:
-            self._access.check_known(context)
-        except UnauthenticatedError:
-            return False
-        return True
-
     def start(self, path: str, context: CallContext) -> Call:
         """Begin a call of `/package.Service/Method`, in a task of its own."""
         metadata: dict[str, Any] = dict(context.invocation_metadata() or ())

@@ -190,7 +190,7 @@ class HttpContext:
                 raise asyncio.CancelledError
             has_more = event.get("more_body", False)
             if not has_more:
-                self._is_read.set()
+                self.is_read = True
             yield event.get("body", b"")
 
     async def cancel_when_client_leaves(self, task: "asyncio.Task[None] | None") -> None:

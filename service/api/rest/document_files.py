@@ -19,12 +19,12 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.callers import peer_name
 from service.api.calls import Call
-from service.api.documents.jobs import DocumentJobs, DocumentRequest, suffix_of
-from service.api.documents.multipart import MEDIA_TYPE
+from service.api.documents.jobs import DocumentJobs, DocumentRequest, suffix_of, supported_formats
 from service.api.documents.upload import MAX_UNAUTHENTICATED_BYTES, DocumentUpload
 from service.api.rest import deepl, libretranslate
-from service.api.rest.context import JSON_MEDIA_TYPE, Endpoint, HttpContext
-from service.api.rest.facade import FORM_MEDIA_TYPE, Answer, Facade, fields_of
+from service.api.rest.bodies import MULTIPART_MEDIA_TYPE
+from service.api.rest.context import HttpContext
+from service.api.rest.facade import Answer, Facade, fields_of
 from service.api.rest.json_mapping import to_json
 from service.api.rest.problems import Problem
 from service.api.rest.translation import TRANSLATION_SERVICE, HttpApi
@@ -117,6 +117,8 @@ class DeepLDocuments(_DocumentApi):
     """Answers `/v2/document` of DeepL: upload, status and download."""
 
     field_names = deepl.DeepLApi.field_names
+    key_place = deepl.DeepLApi.key_place
+    media_types = deepl.DeepLApi.media_types
 
     def __init__(self, facade: deepl.DeepLApi, jobs: DocumentJobs) -> None:
         super().__init__(facade, jobs)
@@ -125,11 +127,10 @@ class DeepLDocuments(_DocumentApi):
     def routes(self) -> list[Route]:
         """Return what to add to the application, before the routes of DeepL."""
         upload, status, result = _DEEPL_PATHS
-        media_types = (JSON_MEDIA_TYPE, FORM_MEDIA_TYPE)
         return [
-            Route(upload, Endpoint(self._upload, self._settings, (MEDIA_TYPE,)), methods=["POST"]),
-            Route(status, Endpoint(self._tell_status, self._settings, media_types), methods=["POST"]),
-            Route(result, Endpoint(self._download, self._settings, media_types), methods=["POST"]),
+            Route(upload, self.endpoint(self._upload, (MULTIPART_MEDIA_TYPE,)), methods=["POST"]),
+            Route(status, self.endpoint(self._tell_status), methods=["POST"]),
+            Route(result, self.endpoint(self._download), methods=["POST"]),
         ]
 
     async def _upload(self, context: HttpContext) -> None:
@@ -149,9 +150,10 @@ class DeepLDocuments(_DocumentApi):
         output = fields.pop("output_format", "").lower().removeprefix(".")
         if output and not any({suffix, f".{output}"} <= same for same in ({suffix}, *_SAME_FORMATS)):
             raise InvalidFieldError("output_format", repr(output[:16]), f"absent or {suffix[1:]}, as the file")
+        template, _ = deepl.translate_request({**fields, "text": [""]}, max_characters=self.max_text_characters)
         return DocumentRequest(
             suffix=suffix,
-            template=deepl.translate_request({**fields, "text": [""]}),
+            template=template,
             peer=call.context.peer(),
             request_id=call.request_id,
             count=partial(self._count, call.caller),
@@ -180,7 +182,8 @@ class DeepLDocuments(_DocumentApi):
         await self.answer_document(context, "DownloadDocument", respond)
 
     async def _state(self, context: HttpContext, call: Call, body: bytes) -> DocumentState:
-        key = fields_of(context, body, repeated=()).get("document_key")
+        fields = fields_of(body, context.header("content-type"), repeated=())
+        key = fields.get("document_key")
         if not isinstance(key, str):
             raise InvalidFieldError("document_key", "absent or not a string", "the key that the upload returned")
         document_id = context.path_parameters["document_id"]
@@ -191,6 +194,12 @@ class LibreTranslateFiles(_DocumentApi):
     """Answers `/translate_file` and `/download_file` of LibreTranslate."""
 
     field_names = libretranslate.LibreTranslateApi.field_names
+    key_place = libretranslate.LibreTranslateApi.key_place
+
+    def __init__(self, facade: libretranslate.LibreTranslateApi, jobs: DocumentJobs) -> None:
+        super().__init__(facade, jobs)
+        self._is_known = facade.is_known
+        facade.file_formats = supported_formats()
 
     @cached_property
     def _downloads(self) -> asyncio.Semaphore:
@@ -199,8 +208,8 @@ class LibreTranslateFiles(_DocumentApi):
     def routes(self) -> list[Route]:
         """Return what to add to the application, before the routes of LibreTranslate."""
         return [
-            Route(_UPLOAD_PATH, Endpoint(self._translate, self._settings, (MEDIA_TYPE,)), methods=["POST"]),
-            Route(_DOWNLOAD_PATH, Endpoint(self._download, self._settings), methods=["GET"]),
+            Route(_UPLOAD_PATH, self.endpoint(self._translate, (MULTIPART_MEDIA_TYPE,)), methods=["POST"]),
+            Route(_DOWNLOAD_PATH, self.endpoint(self._download), methods=["GET"]),
         ]
 
     async def _translate(self, context: HttpContext) -> None:
@@ -230,7 +239,7 @@ class LibreTranslateFiles(_DocumentApi):
             if key := context.query.get("api_key"):
                 context.authorize(key)
             upload = DocumentUpload(context, self.jobs)
-            if not self._pipeline.is_known(context):
+            if not self._is_known(context):
                 await self._read_key(upload, context)
         except DragomanError as error:
             return error
@@ -255,7 +264,7 @@ class LibreTranslateFiles(_DocumentApi):
         fields: dict[str, Any] = {name: value for name, value in upload.form.fields.items() if name != "api_key"}
         return DocumentRequest(
             suffix=suffix_of(upload.form.file_name or ""),
-            template=libretranslate.translate_request({**fields, "q": ""}),
+            template=libretranslate.translate_request({**fields, "q": ""}, max_characters=self.max_text_characters),
             peer=call.context.peer(),
             request_id=call.request_id,
         )
@@ -288,6 +297,7 @@ def document_routes(jobs: DocumentJobs | None, apis: Iterable[HttpApi]) -> list[
             refuse = api.refusal(HTTPStatus.FORBIDDEN, _DISABLED)
             disabled = [Route(_UPLOAD_PATH, refuse, methods=["POST"]), Route(_DOWNLOAD_PATH, refuse, methods=["GET"])]
             routes += LibreTranslateFiles(api, jobs).routes() if jobs else disabled
+            routes += api.refusals({_UPLOAD_PATH: ("POST",)})
     return routes
 
 

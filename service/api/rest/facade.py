@@ -114,14 +114,16 @@ class Facade(HttpApi):
     key_place: ClassVar[str] = "the header `Authorization: Bearer KEY`"
     """Where the service's clients send their key, for errors."""
 
-    def endpoint(self, answer: Callable[[HttpContext], Awaitable[None]]) -> Endpoint:
-        """Return the application of a route."""
+    def endpoint(
+        self, answer: Callable[[HttpContext], Awaitable[None]], media_types: tuple[str, ...] | None = None
+    ) -> Endpoint:
+        """Return the application of a route whose bodies are of other media types than those of the API, if given."""
 
         async def answer_with_place(context: HttpContext) -> None:
             context.key_place = self.key_place
             await answer(context)
 
-        return Endpoint(answer_with_place, self._settings, self.media_types)
+        return Endpoint(answer_with_place, self._settings, media_types or self.media_types)
 
     @property
     def max_text_characters(self) -> int:

@@ -119,7 +119,7 @@ class LibreTranslateApi(Facade):
             query = merged(context.parameters, {"q"})
             if key := query.get("api_key"):
                 context.authorize(key)
-            if not self._is_known(context):
+            if not self.is_known(context):
                 body, fields = await self._read_open(context, query)
                 if key := fields.get("api_key"):
                     context.authorize(_text_of(key))
@@ -138,7 +138,7 @@ class LibreTranslateApi(Facade):
         is_open = failure is not None  # the error says more than that there is no key
         await self.answer_translation(context, respond_unless_failed, method=method, raw_request=body, is_open=is_open)
 
-    def _is_known(self, context: HttpContext) -> bool:
+    def is_known(self, context: HttpContext) -> bool:
         """Return whether the caller is known without the body."""
         try:
             self._pipeline.access.check_known(context)
