@@ -462,15 +462,16 @@ class _Reader:
         """Add text of the message, character references resolved, white space made one space each."""
         text, position = self.text, span.start
         for match in _RUN.finditer(text, span.start, span.end):
-            self.check()
             source = Span(start=match.start(), end=match.end())
             if match["space"] is not None:
                 is_doubled = position == match.start() and builder.ends_in_space
                 if keeps_space or (match[0] == " " and not is_doubled):
                     continue
+                self.check()
                 builder.add_text(text[position : match.start()])
                 builder.add_space(source)
             else:
+                self.check()
                 character = html.unescape(match[0])
                 if character == match[0]:
                     continue

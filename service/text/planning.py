@@ -277,7 +277,6 @@ class TextPlanner:
         limit = self._model.max_source_tokens - added
 
         def encode(span: Span) -> list[int]:
-            self._check()
             return self._tokenizer.encode(text[span.start : span.end])
 
         def fits(part: str) -> bool:

@@ -89,10 +89,13 @@ def _arrange_nodes(cells: Sequence[Cell], nodes: Sequence[_Node], low: int, high
     runs = _runs(cells, nodes, low, high)
     taken = sorted((runs[id(node)], node.start) for node in nodes if id(node) in runs)
     placed = []
+    anchors: dict[int, int] = {}  # many tags may stand at one place
     for number, node in enumerate(nodes):
         run = runs.get(id(node))
         if run is None:
-            place = _out_of_runs(anchor(cells, node.start, low, high), node, taken)
+            if node.start not in anchors:
+                anchors[node.start] = anchor(cells, node.start, low, high)
+            place = _out_of_runs(anchors[node.start], node, taken)
             run = place, place
         placed.append((*run, number))
     for begin, end, number in sorted(placed):
@@ -113,6 +116,8 @@ def _runs(cells: Sequence[Cell], nodes: Sequence[_Node], low: int, high: int) ->
     """Return the run of cells of each element by its id; none for those that nothing comes from."""
     own: list[tuple[int, _Node]] = []
     for node in nodes:
+        if node.start == node.end:
+            continue
         num_own = sum(node.start <= cell.origin < node.end for cell in cells[low:high])
         if num_own:
             own.append((num_own, node))

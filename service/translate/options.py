@@ -217,6 +217,7 @@ class TextBudget:
     ) -> None:
         """Count nothing yet. `deadline_s` is on the clock; infinite: the work is never too late."""
         self._deadline_s = deadline_s
+        self._has_deadline = deadline_s < math.inf
         self._clock = clock
         self._options = options
         self._limits = limits
@@ -232,7 +233,7 @@ class TextBudget:
         """Raise CancelledError if the work is no longer wanted, DeadlineExceededError if the deadline has passed."""
         if self._is_cancelled:
             raise CancelledError
-        if self._deadline_s < math.inf and self._clock() >= self._deadline_s:
+        if self._has_deadline and self._clock() >= self._deadline_s:
             raise DeadlineExceededError("text")
 
     def check_sentence(self, num_tokens: int) -> None:
