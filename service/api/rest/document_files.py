@@ -230,7 +230,7 @@ class LibreTranslateFiles(_DocumentApi):
             if key := context.query.get("api_key"):
                 context.authorize(key)
             upload = DocumentUpload(context, self.jobs)
-            if not self._pipeline.is_known(context):
+            if not context.header("authorization") and not self._pipeline.is_known(context):
                 await self._read_key(upload, context)
         except DragomanError as error:
             return error
