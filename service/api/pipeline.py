@@ -17,7 +17,7 @@ from service.api.calls import REQUEST_ID_KEY, Call, CallContext, sent_or_new_id
 from service.api.rate_limits import ConcurrencyLimiter
 from service.api.receiving import Bounds
 from service.api.streams import IdleError
-from service.errors import PermissionDeniedError, RateLimitedError, RequestError, UnauthenticatedError
+from service.errors import PermissionDeniedError, RateLimitedError, RequestError
 from service.requests import AccessRecord
 from service.telemetry.logs import LogSettings, RepeatLimit
 from service.telemetry.metrics import Metrics

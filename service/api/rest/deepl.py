@@ -310,7 +310,7 @@ def answer(
     model_type = given(fields, "model_type", None)
     translations = []
     for count, one in zip(counts, translated, strict=True):
-        source = one.detected.language if one.detected else str(fields["source_lang"])
+        source = one.detected.language if one.detected else str(given(fields, "source_lang", ""))
         answered: dict[str, Any] = {
             "detected_source_language": source.upper(),
             "text": one.text.replace(marker, "") if marker else one.text,

@@ -68,6 +68,13 @@ async def test_a_wrong_key_is_not_made_good_by_a_certificate(tmp_path: Path) -> 
         await listed.admit(TRANSLATE, call(f"Bearer {KEY}", names=names))
 
 
+async def test_a_long_key_is_unknown_without_being_hashed(callers_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.api.callers._digest", lambda _key: pytest.fail("was hashed"))
+
+    with pytest.raises(UnauthenticatedError, match="at most 16384"):
+        await access(callers_file).admit(TRANSLATE, call(f"Bearer {KEY}{'x' * 16_384}"))
+
+
 @pytest.mark.parametrize("names", [{}, {"x509_common_name": [b""]}])
 async def test_a_certificate_without_any_name_is_rejected(names: dict[str, list[bytes]]) -> None:
     with pytest.raises(UnauthenticatedError, match="neither a common nor an alternative name"):

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.api.rest import deepl
-from service.api.rest.deepl import counted_characters, translate_request, unused_marker
-from service.api.rest.facade import fields_of
+from service.api.rest.deepl import answer, counted_characters, translate_request, unused_marker
+from service.api.rest.facade import Translated, fields_of
 from service.errors import InvalidFieldError
 
 FIELDS = {"source_lang": "EN", "target_lang": "DE", "tag_handling": "xml", "ignore_tags": ["x", "keep"]}
@@ -56,6 +56,14 @@ def test_text_that_is_too_long_with_its_marks_is_refused_by_its_own_length() -> 
 def test_ignored_tags_are_names_of_a_limited_number(tags: list[Any]) -> None:
     with pytest.raises(InvalidFieldError, match="ignore_tags"):
         requested(text=["a"], ignore_tags=tags)
+
+
+def test_text_without_a_detected_language_is_answered() -> None:
+    unchanged = Translated(pb.Translation(hypotheses=[pb.Hypothesis(text="…")]), "", None)
+
+    answers = [answer([unchanged], {"source_lang": source}, [1], "") for source in (None, "", "en")]
+
+    assert [one["translations"][0]["detected_source_language"] for one in answers] == ["", "", "EN"]
 
 
 def test_tags_and_comments_are_not_counted() -> None:
