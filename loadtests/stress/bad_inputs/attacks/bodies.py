@@ -59,7 +59,6 @@ _JSON_FILLS: Final[Mapping[str, Fill]] = {
     "unclosed-string": lambda size: '{"q":"' + "a" * size,
     "backslashes": lambda size: '{"q":"' + "\\\\" * (size // 2) + '"}',
 }
-_SHORT_FILLS: Final = ("objects", "members", "lists")
 _FORM_FILLS: Final[Mapping[str, Fill]] = {
     "escapes": lambda size: "q=" + "%C3%A4" * (size // 6),
     "bad-escapes": lambda size: "q=" + "%zz" * (size // 3),
@@ -177,10 +176,10 @@ _TARGETS: Final[Mapping[str, tuple[str, bool]]] = {  # path, with a key
     "deepl": ("/v2/translate", True),
     "azure": ("/translate?api-version=3.0&to=de&from=en", True),
 }
+_SHORT_IDS: Final = ("surrogate-glossary-deepl", "surrogate-text", "surrogate-request-id")
 _ONCE: Final[Mapping[str, Any]] = {
     "grows": False,
     "is_once": True,
-    "is_short": True,
     "expected": frozenset({"400"}),
 }
 
@@ -223,7 +222,7 @@ BODIES: Final[Sequence[Attack]] = [
             size=_MEGABYTES,
             num_connections=6 if target == "libretranslate" else 2,
             expected=REFUSED | ANSWERED,
-            is_short=target == "libretranslate" and fill in _SHORT_FILLS,
+            is_short=(target, fill) == ("libretranslate", "objects"),
         )
         for (target, (path, is_authorized)), (fill, make_fill) in itertools.product(
             _TARGETS.items(), _JSON_FILLS.items()
@@ -305,7 +304,7 @@ BODIES: Final[Sequence[Attack]] = [
         )
     ),
     *(
-        Attack(name=name, surface="ids", make=make, size=1, **_ONCE)
+        Attack(name=name, surface="ids", make=make, size=1, **_ONCE, is_short=name in _SHORT_IDS)
         for name, make in {
             "surrogate-glossary-deepl": _ids(
                 "/v2/translate", {**_DEEPL, "glossary_id": _LONE}, scheme="DeepL-Auth-Key"

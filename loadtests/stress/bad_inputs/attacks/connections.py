@@ -163,7 +163,7 @@ CONNECTIONS: Final[Sequence[Attack]] = [
             "chunks-nowhere": (_chunked("/nowhere"), 1_000_000, {"is_short": True}),
             "chunks-nowhere-6": (_chunked("/nowhere"), 1_000_000, {**_FLOOD, "grows": False, "is_stopped": True}),
             "chunks-models-6": (_chunked("/v1/models"), 1_000_000, {**_FLOOD, "grows": False, "is_short": False}),
-            "chunks-translate": (_chunked("/v1/translate"), 1_000_000, {"is_short": True}),
+            "chunks-translate": (_chunked("/v1/translate"), 1_000_000, {}),
             "chunks-authorized": (_chunked("/v1/translate", is_authorized=True), 1_000_000, {}),
             "chunks-authorized-6": (
                 _chunked("/v1/translate/document", is_authorized=True, has_text=True),
@@ -174,7 +174,7 @@ CONNECTIONS: Final[Sequence[Attack]] = [
             "chunks-deepl": (_chunked("/v2/translate"), 1_000_000, {}),
             "chunks-azure": (_chunked("/translate?api-version=3.0"), 1_000_000, {}),
             "chunks-libretranslate": (_chunked("/translate"), 1_000_000, {"is_short": True}),
-            "chunks-metrics-port": (_chunked("/metrics"), 1_000_000, {**_METRICS, "is_short": True}),
+            "chunks-metrics-port": (_chunked("/metrics"), 1_000_000, _METRICS),
             "chunks-healthz-6": (_chunked("/healthz"), 1_000_000, {**_METRICS, **_FLOOD, "grows": False}),
             "chunks-leading-zeros": (_chunked("/nowhere", head="0000001"), 1_000_000, {}),
             "chunk-extensions": (_extended("a" * 15_000), 4_000_000, {**_FLOOD}),

@@ -37,6 +37,7 @@ _CLEAR_CPU_S: Final = 0.02  # nor is work below it
 _SMALL_CPU_S: Final = 0.005  # below it the next size is four times as large
 _IDLE_SHARE: Final = 0.2  # of a core: below it the server has ended its work for a request
 _POLL_S: Final = 0.02
+_NUM_IDLE: Final = 3  # looks in a row; on a busy machine an idle one may be a process that waits for a core
 _IDLE_TIMEOUT_S: Final = 15.0
 
 
@@ -162,12 +163,11 @@ def cpu_s(pid: int) -> float:
 
 
 def _idle_cpu_s(pid: int) -> float:
-    """Wait until a process is idle; return the processor time that it has taken."""
-    until_s, before_s = time.monotonic() + _IDLE_TIMEOUT_S, cpu_s(pid)
-    while time.monotonic() < until_s:
+    """Wait until a process is idle for some moments; return the processor time that it has taken."""
+    until_s, before_s, num_idle = time.monotonic() + _IDLE_TIMEOUT_S, cpu_s(pid), 0
+    while time.monotonic() < until_s and num_idle < _NUM_IDLE:
         time.sleep(_POLL_S)
         now_s = cpu_s(pid)
-        if now_s - before_s < _IDLE_SHARE * _POLL_S:
-            return before_s
+        num_idle = num_idle + 1 if now_s - before_s < _IDLE_SHARE * _POLL_S else 0
         before_s = now_s
     return before_s

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -124,6 +124,8 @@ def _serve(pipe: Connection, addresses: Addresses) -> None:
             name, size, seconds = pipe.recv()
             try:
                 attack = ATTACKS[name]
+                if seconds is None:  # the whole work is measured, until the first part of the answer
+                    attack = replace(attack, leave_after_s=0.0)
                 payload = attack.make(size, addresses.credentials)
                 pipe.send(name)
                 pipe.send(attack_server(attack, payload, addresses, seconds=seconds))
