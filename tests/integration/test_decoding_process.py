@@ -221,7 +221,7 @@ def test_there_is_none_without_isolation_and_the_answers_are_the_same_to_the_las
     hosted, local = answers
     assert numbers == [1, 0]
     assert list(hosted.translations) == list(local.translations)
-    assert [len(one.hypotheses) for one in hosted.translations] == [4] * len(SENTENCES)
+    assert {len(one.hypotheses) for one in hosted.translations} <= {3, 4}  # texts that are equal are returned once
     assert hosted.translations[0].hypotheses[0].score < 0
 
 

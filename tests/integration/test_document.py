@@ -130,7 +130,7 @@ async def test_the_client_of_the_package_reads_a_document(server: RunningServer)
     [
         (document(""), "INVALID_ARGUMENT", "text"),
         (document("x" * 201), "INVALID_ARGUMENT", "text"),
-        (document("x", source_language=""), "INVALID_ARGUMENT", "source_language"),
+        (document("Привет", source_language=""), "INVALID_ARGUMENT", "source_language"),
         (document("x", request_id="ß"), "INVALID_ARGUMENT", "request_id"),
         (document("x", options=pb.DecodingOptions(beam_size=17)), "INVALID_ARGUMENT", "options.beam_size"),
         (

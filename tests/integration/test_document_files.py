@@ -298,7 +298,7 @@ async def test_libretranslate_returns_an_address_for_one_download(
 
     assert first.text == (await translated(server, SENTENCES[0]))[0]
     assert first.headers["content-disposition"] == "attachment; filename*=UTF-8''%C3%BC.txt"
-    assert (second.status_code, [*second.json()], other.status_code) == (400, ["error"], 400)
+    assert (second.status_code, [*second.json()], other.status_code) == (404, ["error"], 404)
     assert documents(directory) == []
 
 

@@ -45,7 +45,7 @@ def free_ports() -> list[int]:
 
 @pytest.fixture(scope="module")
 def ports() -> Iterator[Ports]:
-    with ServerProcess() as server:
+    with ServerProcess(environment={"DRAGOMAN_GRPC__GOOGLE_TRANSLATION": "true"}) as server:
         yield server.wait_until_ready(timeout_s=60)
 
 

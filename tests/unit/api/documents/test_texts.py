@@ -133,7 +133,7 @@ async def test_errors_of_the_document_end_it(error: Exception) -> None:
     ("languages", "expected"),
     [
         ([("en", 0.9, True)], "en"),
-        ([("en", 0.5, True)], None),
+        ([("en", 0.2, True)], None),
         ([("fr", 0.9, False)], None),
         ([("de", 0.9, True)], None),
         ([], None),
