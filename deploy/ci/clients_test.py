@@ -25,7 +25,6 @@ from service.cli.demo import ServerProcess
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[2]
 _SCRIPTS: Final = Path(__file__).with_name("clients")
-_EVERY_SETTING: Final = _CHECKOUT / "deploy" / "service.toml"
 _DIRECTORY: Final = _CHECKOUT / "build" / "clients"
 _PROTO: Final = (_CHECKOUT / "proto", _CHECKOUT / "proto" / "third_party")
 _READY_TIMEOUT_S: Final = 90.0
@@ -126,10 +125,9 @@ def _settings(directory: Path) -> tuple[str, dict[str, str]]:
     (glossaries / "travel.tsv").write_text("en\tde\nstation\tHaltestelle\n", encoding="utf-8")
     uploads = directory / "uploads"
     uploads.mkdir()
-    documents = {"DRAGOMAN_DOCUMENTS__DIRECTORY": str(uploads)} if "[documents]" in _EVERY_SETTING.read_text() else {}
     return key, {
-        **documents,
         "DRAGOMAN_ACCESS__CALLERS_FILE": str(directory / "callers.toml"),
+        "DRAGOMAN_DOCUMENTS__DIRECTORY": str(uploads),
         "DRAGOMAN_GRPC__GOOGLE_TRANSLATION": "true",
         "DRAGOMAN_MODELS__GLOSSARIES_DIRECTORY": str(glossaries),
     }

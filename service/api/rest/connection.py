@@ -323,9 +323,13 @@ class Connection(HttpToolsProtocol, asyncio.BufferedProtocol):
         A socket that is closed with unread data resets the connection, and the client may lose the answer.
         """
         self._is_lingering = True
-        if self.transport.can_write_eof():  # not with TLS
-            self.transport.write_eof()
-        self._end_in(_LINGER_S)
+        try:
+            if self.transport.can_write_eof():  # not with TLS
+                self.transport.write_eof()
+        except OSError:  # the client has reset the connection, and the event loop has not read that yet
+            self.end()
+        else:
+            self._end_in(_LINGER_S)
 
     def _discard(self, num_bytes: int) -> None:
         self._num_discarded_bytes += num_bytes

@@ -10,7 +10,6 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
-from itertools import count
 
 from starlette.types import ASGIApp
 from uvicorn.config import Config
@@ -69,21 +68,23 @@ class HttpServer:
         self._read_buffer = memoryview(bytearray(READ_BYTES))
         self._connections: dict[Connection, None] = {}  # in the order of their beginning
         self._is_empty = asyncio.Event()
-        self._accepting: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
         self._socket = _listening_socket(settings, setting)
         self.port: int = self._socket.getsockname()[1]
         """The bound port."""
 
     def start(self) -> None:
         """Begin to take connections."""
-        self._accepting = asyncio.create_task(self._accept())
+        # loop.sock_accept() raises InvalidStateError if it is cancelled in the step that sees a connection.
+        asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Close the port; requests under way have a grace to be answered."""
-        if self._accepting:
-            self._accepting.cancel()
-            await asyncio.wait((self._accepting,))
-        self._socket.close()
+        if self._retry:
+            self._retry.cancel()
+        if self._socket.fileno() != -1:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
         for connection in list(self._connections):
             connection.end_when_answered()
         with contextlib.suppress(TimeoutError):
@@ -96,20 +97,23 @@ class HttpServer:
         if self._state.tasks:
             await asyncio.wait(self._state.tasks, timeout=_ABORT_S)
 
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in count(1):
+    def _accept(self) -> None:
+        """Accept the connections that wait, a bounded number at a time."""
+        for _ in range(_BURST):
             try:
-                accepted, address = await loop.sock_accept(self._socket)
+                accepted, address = self._socket.accept()
+            except BlockingIOError:
+                return
             except ConnectionError:  # its client has gone already
                 continue
             except OSError as error:
                 log.warning("a connection cannot be accepted", extra={"reason": str(error)})
-                await asyncio.sleep(_ACCEPT_RETRY_S)
-                continue
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(self._socket)
+                self._retry = loop.call_later(_ACCEPT_RETRY_S, self.start)
+                return
+            accepted.setblocking(False)
             self._open(accepted, _peer(address))
-            if number % _BURST == 0:
-                await asyncio.sleep(0)
 
     def _open(self, accepted: socket.socket, peer: str) -> None:
         """Take a connection, or close it at once."""

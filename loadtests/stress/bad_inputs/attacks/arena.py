@@ -23,8 +23,6 @@ from loadtests.target import ServerError, ServerProcess
 _KEY_ID: Final = "stress"
 _GLOSSARY_SOURCES: Final = (*("a" * count for count in range(1, 150)), "(a+)+$", ".*", "[a", "station")
 _CHECKOUT: Final = Path(__file__).resolve().parents[4]
-_SETTINGS: Final = _CHECKOUT / "deploy" / "service.toml"
-"""Lists every setting of the server."""
 
 
 class Arena:
@@ -114,8 +112,9 @@ def _shown(line: str) -> str:
 
 def prepare(directory: Path) -> tuple[dict[str, str], str, Credentials]:
     """Write callers, key set and glossary; return settings, the key of friends, and what attackers have."""
-    glossaries = directory / "glossaries"
-    glossaries.mkdir(parents=True, exist_ok=True)
+    glossaries, documents = directory / "glossaries", directory / "documents"
+    for folder in (glossaries, documents):
+        folder.mkdir(parents=True, exist_ok=True)
     (friend, of_friend), (key, of_attacker) = _new_key("friend"), _new_key("attacker")
     (directory / "callers.toml").write_text(of_friend + of_attacker, encoding="utf-8")
     (directory / "jwks.json").write_text(json.dumps({"keys": [_public_key()]}), encoding="utf-8")
@@ -126,13 +125,11 @@ def prepare(directory: Path) -> tuple[dict[str, str], str, Credentials]:
         "access.jwks": str((directory / "jwks.json").resolve()),
         "access.jwt_issuer": "https://login.example",
         "access.jwt_audience": "dragoman",
+        "documents.directory": str(documents.resolve()),
         "grpc.drain_timeout_s": str(DRAIN_TIMEOUT_S),
         "http.metrics_port": "0",
         "models.glossaries_directory": str(glossaries.resolve()),
     }
-    if "[documents]" in _SETTINGS.read_text(encoding="utf-8"):
-        settings["documents.directory"] = str((directory / "documents").resolve())
-        (directory / "documents").mkdir(exist_ok=True)
     if _has_google():
         settings["grpc.google_translation"] = "true"
     variables = {f"DRAGOMAN_{name.replace('.', '__').upper()}": value for name, value in settings.items()}

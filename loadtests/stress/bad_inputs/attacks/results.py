@@ -34,6 +34,11 @@ class Work(NamedTuple):
     cpu_s: float
 
 
+def _factor(small: Work, large: Work) -> float:
+    """Return the factor of the processor time for each doubling of the size."""
+    return float((large.cpu_s / small.cpu_s) ** (1 / math.log2(large.size / small.size)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What was seen of one attack."""
@@ -47,11 +52,16 @@ class Result:
 
     @property
     def growth(self) -> float | None:
-        """Factor of the processor time for twice the input, at the two largest; None: it took too little to say."""
-        if len(self.works) < 2 or self.works[-1].cpu_s < _MIN_GROWTH_CPU_S or not self.works[-2].cpu_s:
+        """Factor of the processor time for twice the input; None if the largest input takes too little time to judge.
+
+        The largest size is compared with each of the two before it, and the smaller factor counts: on a busy machine,
+        one of the measurements may be much too long or too short.
+        """
+        if not self.works or self.works[-1].cpu_s < _MIN_GROWTH_CPU_S:
             return None
-        half, whole = self.works[-2:]
-        return float((whole.cpu_s / half.cpu_s) ** (1 / math.log2(whole.size / half.size)))
+        whole = self.works[-1]
+        smaller = [each for each in self.works[-3:-1] if each.cpu_s]
+        return min((_factor(each, whole) for each in smaller), default=None)
 
     def with_faults(self, *faults: str) -> "Result":
         """Return this result with more faults."""

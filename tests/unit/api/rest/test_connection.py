@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import socket
 import ssl
 import threading
@@ -17,7 +18,7 @@ from service.api.settings import GrpcSettings
 from tests.captured_logs import capture_logs
 from tests.certificates import NAME, Authority, ServerFiles
 from tests.http_in_thread import http_server
-from tests.http_wire import CHUNKED, GET, Recorder, Wire, respond, statuses
+from tests.http_wire import CHUNKED, GET, FakeTransport, Recorder, Wire, respond, statuses
 
 PATIENCE_S = 30.0  # only reached by a test that would otherwise hang
 
@@ -277,6 +278,22 @@ async def test_the_rest_of_a_refused_body_is_neither_parsed_nor_read_to_its_end(
     assert (statuses(sent), wire.transport.is_half_closed, wire.transport.is_paused) == ([401], True, True)
     assert b"\r\nconnection: close\r\n" in sent
     assert 400_000 - 64 * 1024 - READ_BYTES <= sum(map(len, wire.unread)) <= 400_000 - 64 * 1024
+
+
+@pytest.mark.parametrize("request_bytes", [CHUNKED, b"GET / HTTP/1.1\r\n\r\n"], ids=["early answer", "malformed"])
+async def test_a_connection_whose_client_has_gone_before_its_refusal_is_closed(
+    monkeypatch: pytest.MonkeyPatch, request_bytes: bytes
+) -> None:
+    def fail(_transport: FakeTransport) -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    monkeypatch.setattr(FakeTransport, "write_eof", fail)
+    wire = Wire(refuse)
+
+    with capture_logs() as records:
+        await wire.send(request_bytes)
+
+    assert (wire.transport.is_closed, wire.connection.is_ended, records) == (True, True, [])
 
 
 @pytest.fixture(scope="module")

@@ -1,3 +1,5 @@
+import asyncio
+import errno
 import gzip
 import select
 import socket
@@ -7,6 +9,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPConnection
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Metric
@@ -88,8 +91,53 @@ async def test_a_port_that_is_taken_is_named() -> None:
             HttpServer(HttpSettings(port=port), make_app([]))
 
 
-async def test_a_server_that_never_started_can_be_stopped() -> None:
-    await HttpServer(HttpSettings(port=0), make_app([])).stop()
+@pytest.mark.parametrize("is_started", [False, True])
+async def test_a_server_can_be_stopped_before_it_starts_and_twice(is_started: bool) -> None:
+    server = HttpServer(HttpSettings(port=0), make_app([]))
+    if is_started:
+        server.start()
+
+    await server.stop()
+    await server.stop()
+
+
+async def test_a_connection_that_comes_while_the_server_stops_is_closed_and_not_logged() -> None:
+    server = HttpServer(HttpSettings(port=0), make_app([]))
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: faults.append(context))
+    server.start()
+    await asyncio.sleep(0)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        await asyncio.sleep(0)  # stop() runs in the step of the event loop that sees the connection
+        await server.stop()
+        await asyncio.sleep(0)
+
+        assert not faults
+        with suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+
+
+async def test_accepting_continues_after_the_system_has_refused_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept = socket.socket.accept
+    errors = iter([OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError()])
+
+    def fail_twice(listening: socket.socket) -> tuple[socket.socket, Any]:
+        if error := next(errors, None):
+            raise error
+        return accept(listening)
+
+    monkeypatch.setattr("service.api.rest.server._ACCEPT_RETRY_S", 0.0)
+    monkeypatch.setattr(socket.socket, "accept", fail_twice)
+    server = HttpServer(HttpSettings(port=0), make_app([]))
+    server.start()
+    with capture_logs() as records:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /absent HTTP/1.0\r\n\r\n")
+
+        assert (await reader.read()).startswith(b"HTTP/1.1 404")
+        writer.close()
+        await server.stop()
+    assert [record["event"] for record in records] == ["a connection cannot be accepted"]
 
 
 class BrokenCollector(Collector):
@@ -194,13 +242,19 @@ def test_a_host_that_holds_all_connections_makes_room_for_another(server: HttpSe
         assert patient.recv(12) == b"HTTP/1.1 503"
 
 
-def answer_to_drops(connection: socket.socket) -> bytes:
-    """Send a character now and then, never a whole line, until the server says something or hangs up."""
-    connection.settimeout(0.02)
-    while True:
-        connection.sendall(b"X")
-        with suppress(TimeoutError):
+def answer_to_slow_bytes(connection: socket.socket) -> bytes:
+    """Send a byte at a time without ending a line; return the answer, or nothing once the server has closed."""
+    interval_s = 0.02
+    connection.settimeout(interval_s)
+    for _ in range(round(PATIENCE_MS / 1000 / interval_s)):
+        try:
+            connection.sendall(b"X")
             return connection.recv(1)
+        except TimeoutError:
+            continue
+        except ConnectionError:  # a server that closes before it has read every byte resets the connection
+            return b""
+    pytest.fail(f"the server has not closed the connection within {PATIENCE_MS} ms")
 
 
 @pytest.mark.parametrize("first_request", [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"])
@@ -212,7 +266,7 @@ def test_a_client_that_sends_its_head_slowly_is_closed_in_time(first_request: by
             with connection.makefile("rb", buffering=0) as answer:
                 assert b"alive\n" in iter(answer.readline, b"")
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: ")
-        assert answer_to_drops(connection) == b""
+        assert answer_to_slow_bytes(connection) == b""
 
 
 def test_a_connection_is_kept_for_further_requests(server: HttpServer) -> None:

@@ -147,6 +147,11 @@ QUADRATIC = (Work(10, 0.1), Work(20, 0.4))
         ({"works": [Work(10, 0.1), Work(20, 0.29)]}, set()),
         ({"works": [Work(10, 0.1), Work(40, 0.8)]}, set()),
         ({"works": [Work(10, 0.01), Work(40, 0.16)]}, {"growth"}),
+        (
+            {"works": [Work(20, 0.06), Work(40, 0.07), Work(80, 0.25)]},
+            set(),
+        ),  # the second is too short, or the third long
+        ({"works": [Work(20, 0.02), Work(40, 0.07), Work(80, 0.25)]}, {"growth"}),
         ({"works": [Work(10, 0.001), Work(20, 0.02)]}, set()),  # too little to be measured
         ({"works": QUADRATIC[1:]}, set()),
         ({"end_s": 9.9}, set()),
