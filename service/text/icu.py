@@ -17,6 +17,11 @@ _TOKEN = re.compile(r"''|'[{}#|][^']*+'?|[{}]")
 """A brace, or quoted text that is passed over."""
 
 _MAX_DEPTH = 16
+MAX_MESSAGES = 256
+"""Of one argument. CLDR has six plural categories; more messages than this are not a message of a program."""
+
+MAX_NUMBER_SIGNS = 256
+"""`#` in one message. Each becomes a placeholder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +56,10 @@ class IcuReader:
         """Places behind a message of an argument that does not end."""
 
     def argument(self, position: int) -> IcuArgument | None:
-        """Return the argument whose head ends at a position; None if it does not end, or is nested too deeply."""
+        """Return the argument whose head ends at a position.
+
+        None if it does not end, is nested too deeply, or has more messages or number signs than the limits.
+        """
         messages: list[Span] = []
         if match := _OFFSET.match(self._text, position):
             position = match.end()
@@ -59,7 +67,7 @@ class IcuReader:
             self._check()
             match = _SELECTOR.match(self._text, position)
             end = self._message_end(match.end()) if match else None
-            if match is None or end is None:
+            if match is None or end is None or self._is_too_large(match.end(), end, len(messages)):
                 break
             messages.append(Span(start=match.end(), end=end))
             position = end + 1
@@ -68,6 +76,9 @@ class IcuReader:
             self._dead_ends.update(message.end + 1 for message in messages)
             return None
         return IcuArgument(end=closing.end(), messages=tuple(messages))
+
+    def _is_too_large(self, start: int, end: int, num_messages: int) -> bool:
+        return num_messages == MAX_MESSAGES or self._text.count("#", start, end) > MAX_NUMBER_SIGNS
 
     def _message_end(self, position: int) -> int | None:
         """Return where the brace is that ends a message; None if there is none, or others are nested too deeply."""

@@ -262,7 +262,7 @@ class Translator:
             model_version=model.version,
             timings=_longest_timings(results, text_s=split_s + join_s),
             num_source_tokens=num_source_tokens(segments),
-            num_target_tokens=sum(len(result.hypotheses[0].token_ids) for result in results),
+            num_target_tokens=sum(each.num_target_tokens for one in translations for each in one.sentences),
         )
 
     async def translate_document(

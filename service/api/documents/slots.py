@@ -34,7 +34,11 @@ class FairSlots:
 
     def _admit(self) -> None:
         while self._running.total() < self._total:
-            free = [waiting for waiting in self._waiting if self._running[waiting[0]] < self._per_caller]
+            free = [
+                waiting
+                for waiting in self._waiting
+                if self._running[waiting[0]] < self._per_caller and not waiting[1].cancelled()
+            ]
             if not free:
                 return
             admitted = min(free, key=lambda waiting: self._running[waiting[0]])  # the first of equals is the oldest

@@ -1,6 +1,7 @@
 import pytest
 
 from service.requests import ProtectedKind, ProtectionOptions, Term
+from service.text.icu import MAX_MESSAGES, MAX_NUMBER_SIGNS
 from service.text.protection import compile_protection
 
 
@@ -82,3 +83,19 @@ def test_case_and_word_rules_of_terms() -> None:
     assert found("Go goes go", Term(source="Go", is_case_sensitive=True)) == ["Go"]
     assert found("Go goes go", Term(source="go", is_part_of_word=True)) == ["Go", "go", "go"]
     assert found("C++ and C", Term(source="C++"), Term(source="C")) == ["C++", "C"]
+
+
+@pytest.mark.parametrize(
+    ("few", "many"),
+    [
+        ("{n, plural, " + "one {a} " * MAX_MESSAGES + "}", "{n, plural, " + "one {a} " * (MAX_MESSAGES + 1) + "}"),
+        (
+            "{n, plural, one {" + "#" * MAX_NUMBER_SIGNS + "}}",
+            "{n, plural, one {" + "#" * (MAX_NUMBER_SIGNS + 1) + "}}",
+        ),
+    ],
+    ids=["messages", "number signs"],
+)
+def test_plural_beyond_its_limits_is_not_protected_as_one(few: str, many: str) -> None:
+    assert found(few) == [few]
+    assert many not in found(many)

@@ -95,6 +95,16 @@ async def test_the_result_names_the_model_and_counts_tokens() -> None:
     assert result.num_target_tokens == 3 * 4
 
 
+async def test_counted_tokens_are_those_of_the_best_hypothesis_that_is_returned() -> None:
+    model = FakeModel(FakeQueue(lambda _: (make_hypothesis(""), make_hypothesis("abc"))))
+
+    result = await _translator(model).translate(_request("One.", num_hypotheses=2), RequestContext())
+
+    (translation,) = result.translations
+    assert [one.text for one in translation.hypotheses] == ["abc"]
+    assert result.num_target_tokens == translation.sentences[0].num_target_tokens == 4
+
+
 async def test_all_segments_are_queued_at_once_with_the_context_of_their_request() -> None:
     model, context = FakeModel(), RequestContext(deadline_s=1e12, priority=Priority.BULK)
 

@@ -1,5 +1,7 @@
 import asyncio
 
+import pytest
+
 from service.api.documents.slots import FairSlots
 
 
@@ -57,13 +59,16 @@ async def test_caller_with_fewer_documents_goes_first() -> None:
         await document.end()
 
 
-async def test_cancelled_documents_free_their_places() -> None:
+@pytest.mark.parametrize("cancelled", [(0, 1), (1, 0)], ids=["running first", "waiting first"])
+async def test_cancelled_documents_free_their_places(cancelled: tuple[int, int]) -> None:
     slots = FairSlots(total=1, per_caller=1)
     documents = [Document(slots, caller) for caller in "abc"]
     assert await running(*documents) == [True, False, False]
 
-    documents[1].task.cancel()
-    documents[0].task.cancel()
+    for index in cancelled:
+        documents[index].task.cancel()
 
     assert await running(*documents) == [True, False, True]
     await documents[2].end()
+    ended = await asyncio.gather(*(documents[index].task for index in cancelled), return_exceptions=True)
+    assert [type(one) for one in ended] == [asyncio.CancelledError] * 2
