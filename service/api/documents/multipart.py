@@ -7,9 +7,8 @@ from typing import Final
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
+from service.api.rest.bodies import MULTIPART_MEDIA_TYPE
 from service.errors import InvalidFieldError
-
-MEDIA_TYPE: Final = "multipart/form-data"
 
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it logs a warning for each invalid form
 
@@ -28,8 +27,8 @@ class FormWithFile:
         parsed = Headers()
         parsed["content-type"] = content_type
         boundary = parsed.get_param("boundary")
-        if parsed.get_content_type() != MEDIA_TYPE or not isinstance(boundary, str) or not boundary.isascii():
-            raise InvalidFieldError("content-type", repr(content_type[:64]), f"{MEDIA_TYPE} with a boundary")
+        if parsed.get_content_type() != MULTIPART_MEDIA_TYPE or not isinstance(boundary, str) or not boundary.isascii():
+            raise InvalidFieldError("content-type", repr(content_type[:64]), f"{MULTIPART_MEDIA_TYPE} with a boundary")
         self.fields: dict[str, str] = {}
         """Whole fields."""
 
@@ -134,4 +133,4 @@ def _text(field: str, data: bytes) -> str:
 
 
 def _invalid(error: Exception) -> InvalidFieldError:
-    return InvalidFieldError("request", f"not a valid form ({error})", MEDIA_TYPE)
+    return InvalidFieldError("request", f"not a valid form ({error})", MULTIPART_MEDIA_TYPE)
