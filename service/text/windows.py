@@ -1,12 +1,15 @@
 """Regular expressions that search long texts in windows.
 
-`re` holds Python's global lock during each call. A search in windows releases it between two calls, and the work can
-end there: see `Check`.
+`re` holds Python's global interpreter lock (GIL) during each call. A search in windows releases the GIL between two
+calls, and the work can end there: see `Check`.
 """
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+_LONG_CALL_S = 0.001
 
 Check = Callable[[], None]
 """Called every few milliseconds of text work; raises if the work must end."""
@@ -32,7 +35,12 @@ class WindowedExpression:
         while True:
             check()
             end = position + self.window
+            started_s = time.perf_counter()
             match = self.expression.search(text, position, end + self.reach)
             if end + self.reach >= len(text) or (match is not None and match.start() < end):
                 return match
             position = end  # a match that starts behind `end` may be cut off
+            # The event loop releases the GIL at each of its system calls, several times per answer. Without a pause it
+            # would wait for a whole window each time.
+            if (duration_s := time.perf_counter() - started_s) > _LONG_CALL_S:
+                time.sleep(duration_s)

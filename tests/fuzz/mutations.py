@@ -3,6 +3,7 @@
 Strategies are made once: to make one for each draw would take most of the time.
 """
 
+import copy
 import json
 from collections.abc import Sequence
 from typing import Any, Final
@@ -102,9 +103,9 @@ def _changed(tree: dict[str, Any], changes: Sequence[tuple[int, int, str, Any]])
             case 1:
                 table[name] = table.pop(key, None)
             case 2:
-                table[name] = value
+                table[name] = copy.deepcopy(value)  # the sampled [] and {} are shared by all draws
             case _:
-                table[key] = value
+                table[key] = copy.deepcopy(value)
     content = json.dumps(tree)
     for mark, odd in _UNPRINTABLE.items():
         content = content.replace(json.dumps(mark), odd)
