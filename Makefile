@@ -31,13 +31,13 @@ help: ## Show the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '$$1 != "help" {printf "  make %-10s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.serve ## Start the server on the shipped model, translate four texts through gRPC, stop it
-	@$(BIN)/python -m service demo
+	@$(BIN)/python -m dragoman_service demo
 
 serve: $(VENV)/.serve ## Serve the shipped model: gRPC on 50051, metrics on 9464
-	@$(BIN)/python -m service serve
+	@$(BIN)/python -m dragoman_service serve
 
 translate: $(VENV)/.serve ## Ask a running server: make translate TEXT="..." [TARGET=host:port]
-	@$(BIN)/python -m service translate --target "$(TARGET)" -- "$$DRAGOMAN_TEXT"
+	@$(BIN)/python -m dragoman_service translate --target "$(TARGET)" -- "$$DRAGOMAN_TEXT"
 translate: export DRAGOMAN_TEXT = $(value TEXT)
 
 test: check ## make check, then all tests but the slow ones
@@ -120,11 +120,11 @@ gpu-check: $(GPU_READY) ## Check and measure everything on a GPU within ten minu
 		$(if $(STAGES),--stages "$(STAGES)")
 
 gpu-train: $(GPU_READY) ## Train Transformer-base, go on where the last call ended, make a bundle: make gpu-train [MINUTES=60] [DATA=DIR]
-	@$(GPU_PYTHON) -m export train --output "$(RUN)" --max-minutes "$(MINUTES)" $(TRAIN_FLAGS) \
+	@$(GPU_PYTHON) -m dragoman_export train --output "$(RUN)" --max-minutes "$(MINUTES)" $(TRAIN_FLAGS) \
 		$(if $(wildcard $(RUN)/checkpoints/step-*),--resume,--preset "$(PRESET)" \
 		--train $(wildcard $(DATA)/*/train.tsv.gz) --dev $(wildcard $(DATA)/*/dev.tsv.gz))
 	@rm -rf "$(RUN)/models/en-de/1"
-	@$(GPU_PYTHON) -m export bundle --checkpoint "$(RUN)" --output "$(RUN)/models/en-de/1" --name en-de --version 1 \
+	@$(GPU_PYTHON) -m dragoman_export bundle --checkpoint "$(RUN)" --output "$(RUN)/models/en-de/1" --name en-de --version 1 \
 		--source-language en --target-language de
 
 image: ## Build the container image with docker or podman: make image [VARIANT=gpu] [TAG=dragoman:cpu]
@@ -147,19 +147,19 @@ $(VENV)/.native: $(NATIVE) | $(VENV)/bin/python
 	CXX=$$compiler $(PIP) ./service/native >$@.log 2>&1 && touch $@ || \
 		echo "the native engine cannot be built ($@.log says why): $(WITHOUT_NATIVE)" >&2
 
-$(VENV)/.serve: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
+$(VENV)/.serve: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing what serving needs (no PyTorch) ..."
-	@$(PIP) --editable '.[serve]'
+	@$(PIP) --editable '.[serve]' --editable ./deploy/models
 	@touch $@
 
-$(VENV)/.bench: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
+$(VENV)/.bench: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing what the comparison with other systems needs ..."
-	@$(PIP) --editable '.[serve,bench]'
+	@$(PIP) --editable '.[serve,bench]' --editable ./deploy/models
 	@touch $@ $(VENV)/.serve
 
-$(VENV)/.load: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
+$(VENV)/.load: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing what the load tests need ..."
-	@$(PIP) --editable '.[serve,load]'
+	@$(PIP) --editable '.[serve,load]' --editable ./deploy/models
 	@touch $@ $(VENV)/.serve
 
 # CTranslate2 is built for CUDA 12, of which it needs cuBLAS; ONNX Runtime and PyTorch bring the libraries of CUDA 13.
@@ -167,10 +167,10 @@ build/gpu/venv/.installed: pyproject.toml
 	@echo "installing what the GPU needs into build/gpu/venv ..."
 	@$(PYTHON) -m venv build/gpu/venv
 	@build/gpu/venv/bin/python -m pip --disable-pip-version-check install --quiet \
-		$(if $(WHEELS),--no-index --find-links "$(WHEELS)") --editable '.[gpu,bench,load,test]' nvidia-cublas-cu12
+		$(if $(WHEELS),--no-index --find-links "$(WHEELS)") --editable '.[gpu,bench,load,test]' --editable ./deploy/models nvidia-cublas-cu12
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python $(VENV)/.native
+$(VENV)/.dev: pyproject.toml deploy/models/pyproject.toml | $(VENV)/bin/python $(VENV)/.native
 	@echo "installing what training, export and the checks need ..."
-	@$(PIP) --editable '.[dev]'
+	@$(PIP) --editable '.[dev]' --editable ./deploy/models
 	@touch $@ $(VENV)/.serve $(VENV)/.bench $(VENV)/.load

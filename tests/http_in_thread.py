@@ -9,10 +9,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from service.api.rest.application import make_app
-from service.api.rest.monitoring import monitoring_routes
-from service.api.rest.server import HttpServer, TlsContext
-from service.api.settings import HttpSettings
+from dragoman_service.http_api.application import make_app
+from dragoman_service.http_api.monitoring import monitoring_routes
+from dragoman_service.http_api.server import HttpServer, TlsContext
+from dragoman_service.security.settings import HttpSettings
 
 
 @contextlib.contextmanager

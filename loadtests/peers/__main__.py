@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import grpc
-from dragoman.errors import DragomanError as CallError
 
-from export.errors import ExportError
+from dragoman.errors import DragomanError as CallError
+from dragoman_export.errors import ExportError
+from dragoman_service.errors import DragomanError
 from loadtests.target import ServerError
-from service.errors import DragomanError
 
 _MODULES: Final = {
     "bench": ("bench", "table"),

@@ -14,17 +14,17 @@ import torch
 from sentencepiece import sentencepiece_model_pb2
 from torch import Tensor, nn
 
-from export.bundle import BundleDescription, exporter_version, write_bundle
-from export.corpus.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Vocabulary
-from export.graph.calibration import calibrate
-from export.graph.network import Network
-from export.importers.bundle import read_network
-from export.model.config import PRESETS
-from export.model.transformer import Transformer
+from dragoman_export.bundle_writer import BundleDescription, exporter_version, write_bundle
+from dragoman_export.data.vocabulary import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Vocabulary
+from dragoman_export.importers.bundle import read_network
+from dragoman_export.model.config import PRESETS
+from dragoman_export.model.transformer import Transformer
+from dragoman_export.onnx_export.calibration import calibrate
+from dragoman_export.onnx_export.network import Network
+from dragoman_service.bundle.architecture import Limits
+from dragoman_service.bundle.files import open_bundle
+from dragoman_service.bundle.manifest import Provenance
 from loadtests.peers.systems import Device, ModelFiles
-from service.bundle.architecture import Limits
-from service.bundle.files import open_bundle
-from service.bundle.manifest import Provenance
 
 MODELS: Final = ("base", "shipped")
 """Transformer-base with random weights, and the model that ships."""
@@ -33,7 +33,7 @@ SPECIAL_IDS: Final = (PAD_ID, BOS_ID, UNK_ID)
 FIRST_ORDINARY_ID: Final = max(*SPECIAL_IDS, EOS_ID) + 1
 BASE_VOCABULARY_SIZE: Final = 32_000
 """Of Transformer-base."""
-_SHIPPED: Final = Path(__file__).resolve().parents[2] / "deploy" / "models" / "en-de" / "1"
+_SHIPPED: Final = Path(__file__).resolve().parents[2] / "deploy" / "models" / "dragoman_models" / "en-de" / "1"
 _SEED: Final = 20170612
 _CALIBRATION_PAIRS: Final = 32
 _LIMITS: Final = Limits(max_source_tokens=256, max_target_tokens=256)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import grpc
 import pytest
-from dragoman.v1 import translation_pb2 as pb
-from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from tests.integration.real_process import CHECKOUT, START_S, STOP_S
 from tests.integration.running_server import request
 
@@ -28,7 +28,7 @@ def server(models: Path, stderr: int) -> Iterator[tuple[subprocess.Popen[bytes],
     with tempfile.TemporaryDirectory(prefix="log-") as directory:
         address = f"unix:{directory}/s"
         process = subprocess.Popen(
-            [sys.executable, "-m", "service", "serve", "--models", str(models), "--http-port", "0"],
+            [sys.executable, "-m", "dragoman_service", "serve", "--models", str(models), "--http-port", "0"],
             cwd=CHECKOUT,
             env={**os.environ, "DRAGOMAN_GRPC__HOST": address},
             stderr=stderr,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.errors import DragomanError
+from dragoman_service.errors import DragomanError
 
 VALUES: dict[Any, Any] = {
     str: "a name",

@@ -3,8 +3,8 @@ import weakref
 import numpy as np
 import pytest
 
-from service.datatypes import SearchConfig
-from service.decoding.beam_state import BeamState, History, indices_without
+from dragoman_service.datatypes import SearchConfig
+from dragoman_service.decoding.beam_state import BeamState, History, indices_without
 from tests.fakes import BOS
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-from service.bundle.architecture import Architecture
-from service.bundle.files import Bundle
-from service.bundle.manifest import Languages, Manifest, SpecialIds, TargetTokens, Tokenization
-from service.errors import BundleError
-from service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
+from dragoman_service.bundle.architecture import Architecture
+from dragoman_service.bundle.files import Bundle
+from dragoman_service.bundle.manifest import Languages, Manifest, SpecialIds, TargetTokens, Tokenization
+from dragoman_service.errors import BundleError
+from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bundle.manifest import Confidence, GraphFiles, Manifest
-from service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
-from service.engine.forecast import most_work
-from service.requests import RequestContext
+from dragoman_service.bundle.manifest import Confidence, GraphFiles, Manifest
+from dragoman_service.datatypes import Hypothesis, SearchConfig, Segment, SegmentResult, StageTimings
+from dragoman_service.request import RequestContext
+from dragoman_service.scheduling.latency_model import most_work
 
 EOS = 2
 FIRST_CHARACTER = 4

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from export.model.config import PRESETS, ModelConfig
-from export.model.layers import sinusoidal_positions
-from export.model.transformer import Transformer
+from dragoman_export.model.config import PRESETS, ModelConfig
+from dragoman_export.model.layers import sinusoidal_positions
+from dragoman_export.model.transformer import Transformer
 from tests.unit.export.model.tiny_models import mask_of, random_ids, tiny_config, tiny_model
 
 ROUNDING = 1e-5

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from export.model.config import ModelConfig
-from export.model.transformer import Transformer
+from dragoman_export.model.config import ModelConfig
+from dragoman_export.model.transformer import Transformer
 
 VOCABULARY_SIZE = 40
 

@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 import torch
 
-from export.errors import CheckpointConflictError, DivergenceError
-from export.model.transformer import Transformer
-from export.training.config import TrainingConfig
-from export.training.optimizer import (
+from dragoman_export.errors import CheckpointConflictError, DivergenceError
+from dragoman_export.model.transformer import Transformer
+from dragoman_export.training.config import TrainingConfig
+from dragoman_export.training.optimizer import (
     ScheduledOptimizer,
     cooldown_factor,
     inverse_sqrt_rate,
