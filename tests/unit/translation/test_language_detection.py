@@ -17,7 +17,7 @@ from dragoman_service.translation.language_detection import (
     LanguageDetector,
     has_letters,
     is_same_language,
-    reported,
+    listed_candidates,
     source_languages,
 )
 from dragoman_service.translation.translator import Translator
@@ -92,7 +92,7 @@ def test_single_english_word_is_accepted_where_english_is_served(detector: Langu
     ],
 )
 def test_text_in_unserved_language_is_refused(detector: LanguageDetector, text: str) -> None:
-    first = reported(detector.detect(text, {"en"}))[0]
+    first = listed_candidates(detector.detect(text, {"en"}))[0]
 
     assert not first.is_served
     with pytest.raises(InvalidFieldError, match=rf"source_language: .* text 0 .* {first.language} \(.*not served"):
@@ -142,9 +142,9 @@ def test_unlikely_unserved_languages_are_reported_only_if_no_served_language_is_
     candidates = detector.detect("abc", {"en"})
 
     assert candidates[0].language == "nl"
-    assert [each.language for each in reported(candidates)] == ["en"]
-    assert [each.language for each in reported(detector.detect("abc", {"ru"}))] == ["nl", "fr", "es", "it", "pt"]
-    assert len(reported(detector.detect("abc", {"ru"}))) == MAX_CANDIDATES
+    assert [each.language for each in listed_candidates(candidates)] == ["en"]
+    assert [each.language for each in listed_candidates(detector.detect("abc", {"ru"}))] == ["nl", "fr", "es", "it", "pt"]
+    assert len(listed_candidates(detector.detect("abc", {"ru"}))) == MAX_CANDIDATES
 
 
 def _candidates(**confidences: float) -> Candidates:
