@@ -83,6 +83,24 @@ class OptionRange:
         high_word = "below" if self.exclusive_maximum else "at most"
         return f"{low_word} {low}, {high_word} {high}"
 
+    @property
+    def description(self) -> str:
+        """Range and default in words, such as `1 to 16; default 4`; empty if nothing is declared."""
+        parts = []
+        if self.type in (int, float):
+            parts.append(self.text)
+        if self.max_items is not None:
+            parts.append(f"{_least(self.min_items)} {self.max_items} items")
+        if self.max_characters is not None:
+            parts.append(f"{_least(self.min_characters)} {self.max_characters} characters")
+        if self.default is not None:
+            default = f"{self.default:g}" if self.type in (int, float) else str(self.default)
+            default = default.lower() if self.type is bool else default
+            parts.append(f"default {default}" + (f", {self.if_absent}" if self.if_absent else ""))
+        elif self.if_absent:
+            parts.append(f"default: {self.if_absent}")
+        return "; ".join(parts)
+
 
 @cache
 def option_ranges(message: type[Message]) -> Mapping[str, OptionRange]:
@@ -124,6 +142,10 @@ def field_range(field: Any) -> OptionRange:
         if_absent=rules.if_absent,
         unit=rules.unit,
     )
+
+
+def _least(minimum: int) -> str:
+    return f"{minimum} to" if minimum else "at most"
 
 
 def _text(number: float) -> str:

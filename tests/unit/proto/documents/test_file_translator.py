@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.__main__ import main
 from dragoman.v1 import translation_pb2 as pb
-from tests.unit.proto.files.echo_server import EchoService, echo_server, refuse_text
+from tests.unit.proto.documents.echo_server import EchoService, echo_server, refuse_text
 from tests.unit.proto.scripted_server import refuses, running
 
 _PATIENCE_S = 60.0

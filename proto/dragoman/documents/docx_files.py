@@ -20,8 +20,8 @@ from docx.oxml import parse_xml
 from docx.oxml.ns import qn
 from lxml import etree
 
-from dragoman.files.content import FileFormatError, FileSegment, MarkupLostError, has_words
-from dragoman.files.tagged import Part, Piece, TaggedText
+from dragoman.documents.content import FileFormatError, FileSegment, MarkupLostError, has_words
+from dragoman.documents.tagged_text import Part, Piece, TaggedText
 
 _MAX_UNPACKED_BYTES = 256 * 1024 * 1024
 _MAX_ENTRIES = 10_000

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from dragoman.files.content import FileSegment
+from dragoman.documents.content import FileSegment
 
 
 class Journal:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 
-from dragoman.enums import TextFormat
-from dragoman.files.content import (
+from dragoman.client.enums import TextFormat
+from dragoman.documents.content import (
     MAX_TEXT_CHARACTERS,
     FileSegment,
     LineNumbers,

@@ -9,9 +9,9 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from dragoman.files.content import LineNumbers, MarkupLostError, Patch, PatchedText, decoded, has_words
-from dragoman.files.tagged import Piece, TaggedText
-from dragoman.files.web_files import html_patches
+from dragoman.documents.content import LineNumbers, MarkupLostError, Patch, PatchedText, decoded, has_words
+from dragoman.documents.html_files import html_patches
+from dragoman.documents.tagged_text import Piece, TaggedText
 
 _FRONT_MATTER = re.compile(
     r"\ufeff?(?:---[ \t]*\r?\n.*?\n(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)|\+\+\+[ \t]*\r?\n.*?\n\+\+\+[ \t]*(?:\r?\n|\Z))",

@@ -1,28 +1,28 @@
-"""The requests of a stream on their way to gRPC, which swallows what an iterator raises: kept here for the caller."""
+"""Request streams. gRPC discards exceptions of request iterators; these classes keep them for the caller."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Protocol, Self
 
-from dragoman.requests import TranslationRequest, translation_message
+from dragoman.client.request import TranslationRequest, translation_message
 from dragoman.v1 import translation_pb2 as pb
 
 
-class Feed(Protocol):
+class RequestStream(Protocol):
     """Requests that a call consumes."""
 
     error: Exception | None
-    """What the requests raised, which ended them; None so far."""
+    """Exception that ended the requests; None so far."""
 
     def stop(self) -> None:
-        """End them early: the call is over."""
+        """End the requests early because the call has ended."""
 
 
-class RequestFeed:
-    """Makes messages of requests; consumed by a thread of gRPC."""
+class SyncRequestStream:
+    """Converts requests to messages; consumed by a thread of gRPC."""
 
     def __init__(self, requests: Iterable[TranslationRequest]) -> None:
-        """Take the requests as gRPC asks for them."""
+        """Read a request whenever gRPC sends one."""
         self.error: Exception | None = None
         self._requests = iter(requests)
         self._is_stopped = False
@@ -37,20 +37,20 @@ class RequestFeed:
             return translation_message(next(self._requests))
         except StopIteration:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the caller's iterator raises is the caller's
+        except Exception as error:  # noqa: BLE001 - any exception of the caller's iterator
             self.error = error
             raise StopIteration from None
 
     def stop(self) -> None:
-        """See `Feed`; takes effect once the request awaited now has come."""
+        """See `RequestStream`; takes effect when the pending request arrives."""
         self._is_stopped = True
 
 
-class AsyncRequestFeed:
-    """Makes messages of requests; consumed by a task of gRPC."""
+class AsyncRequestStream:
+    """Converts requests to messages; consumed by a task of gRPC."""
 
     def __init__(self, requests: Iterable[TranslationRequest] | AsyncIterable[TranslationRequest]) -> None:
-        """Take the requests as gRPC asks for them."""
+        """Read a request whenever gRPC sends one."""
         self.error: Exception | None = None
         self._requests = aiter(requests) if isinstance(requests, AsyncIterable) else _async_iterator(requests)
         self._next: asyncio.Future[TranslationRequest] | None = None
@@ -67,12 +67,12 @@ class AsyncRequestFeed:
             return translation_message(await self._next)
         except StopAsyncIteration:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the caller's iterator raises is the caller's
+        except Exception as error:  # noqa: BLE001 - any exception of the caller's iterator
             self.error = error
             raise StopAsyncIteration from None
 
     def stop(self) -> None:
-        """See `Feed`; cancels the wait for the next request."""
+        """See `RequestStream`; cancels the wait for the pending request."""
         self._is_stopped = True
         if self._next is not None:
             self._next.cancel()

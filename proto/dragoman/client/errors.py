@@ -225,12 +225,16 @@ REASON_CLASSES: Mapping[str, type[DragomanError]] = MappingProxyType(
 )
 """The class for each reason; that of the status for one that is newer than this client."""
 
+_UNREACHABLE_HINT = "check the address, that the server runs, and that both sides use TLS or neither"
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def error_from_rpc(error: grpc.RpcError, request_id: str) -> DragomanError:
-    """Make the error that gRPC raised, sync or async."""
-    return error_from_status(_status(error), request_id)
+def error_from_rpc(error: grpc.RpcError, request_id: str, *, target: str) -> DragomanError:
+    """Convert an error of gRPC. If no server answered, add the target and a hint."""
+    status = _status(error)
+    if status.code == grpc.StatusCode.UNAVAILABLE.value[0] and not status.details:
+        status.message = f"cannot reach {target}: {status.message}; {_UNREACHABLE_HINT}"
+    return error_from_status(status, request_id)
 
 
 def error_from_status(status: status_pb2.Status, request_id: str) -> DragomanError:

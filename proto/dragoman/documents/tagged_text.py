@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dragoman.enums import TextFormat
-from dragoman.files.content import FileSegment, MarkupLostError
+from dragoman.client.enums import TextFormat
+from dragoman.documents.content import FileSegment, MarkupLostError
 
 _TAG = re.compile(r'<(?:g id="(?P<open>\d+)"|(?P<close>/g)|x id="(?P<single>\d+)"\s*/)>')
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -11,10 +11,10 @@ from lxml import etree
 from translate.lang.data import languages
 from translate.storage import pypo
 
-from dragoman.enums import TextFormat
-from dragoman.files.content import FileFormatError, FileSegment, has_words
-from dragoman.files.formats import ReadOptions
-from dragoman.files.tagged import Piece, TaggedText
+from dragoman.client.enums import TextFormat
+from dragoman.documents.content import FileFormatError, FileSegment, has_words
+from dragoman.documents.formats import ReadOptions
+from dragoman.documents.tagged_text import Piece, TaggedText
 
 _XLIFF = re.compile(r"\{urn:oasis:names:tc:xliff:document:(1\.1|1\.2|2\.\d)\}xliff")
 _XLIFF_PAIRS = frozenset(("g", "mrk", "pc"))

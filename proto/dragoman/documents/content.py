@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dragoman.enums import TextFormat
+from dragoman.client.enums import TextFormat
 
 MAX_TEXT_CHARACTERS = 4_000
 """Of one segment; below what a server takes by default, 10,000."""

@@ -3,8 +3,8 @@
 import json
 import re
 
-from dragoman.enums import TextFormat
-from dragoman.files.content import FileFormatError, FileSegment, LineNumbers, Patch, PatchedText, decoded, has_words
+from dragoman.client.enums import TextFormat
+from dragoman.documents.content import FileFormatError, FileSegment, LineNumbers, Patch, PatchedText, decoded, has_words
 
 _JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"(?P<key>\s*:)?')
 _PROPERTY = re.compile(

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from dragoman.enums import TextFormat
-from dragoman.files.content import (
+from dragoman.client.enums import TextFormat
+from dragoman.documents.content import (
     MAX_TEXT_CHARACTERS,
     FileSegment,
     LineNumbers,
@@ -15,7 +15,7 @@ from dragoman.files.content import (
     decoded,
     has_words,
 )
-from dragoman.files.tagged import Piece, TaggedText
+from dragoman.documents.tagged_text import Piece, TaggedText
 
 _LINE = re.compile(r"[^\r\n]+")
 _CUT = re.compile(rf"(?s).{{1,{MAX_TEXT_CHARACTERS}}}(?:(?<=[.!?…] )|(?<= )|\Z)|.{{1,{MAX_TEXT_CHARACTERS}}}")

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.enums import AttentionDetail, LongSentencePolicy, Priority, TextFormat
-from dragoman.requests import (
+from dragoman.client.enums import AttentionDetail, LongSentencePolicy, Priority, TextFormat
+from dragoman.client.request import (
     DecodingOptions,
     RequestSettings,
     SamplingOptions,

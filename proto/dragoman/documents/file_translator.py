@@ -9,19 +9,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from dragoman.enums import Priority
-from dragoman.errors import (
+from dragoman.client.enums import Priority
+from dragoman.client.errors import (
     DeadlineExceededError,
     DragomanError,
     ExhaustedError,
     InvalidFieldError,
     ServerError,
 )
-from dragoman.files.content import FileContent, FileFormatError, FileSegment, MarkupLostError
-from dragoman.files.formats import ReadOptions, read_file
-from dragoman.files.journal import Journal
-from dragoman.requests import DecodingOptions, RequestSettings
-from dragoman.results import TranslationResult
+from dragoman.client.request import DecodingOptions, RequestSettings
+from dragoman.client.results import TranslationResult
+from dragoman.documents.content import FileContent, FileFormatError, FileSegment, MarkupLostError
+from dragoman.documents.formats import ReadOptions, read_file
+from dragoman.documents.journal import Journal
 
 _BATCH_TEXTS = 16
 _BATCH_CHARACTERS = 8_000

@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from dragoman.files.content import FileContent, FileFormatError
+from dragoman.documents.content import FileContent, FileFormatError
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """Larger files are refused; every format holds its file in memory."""
@@ -38,7 +38,7 @@ class _Format:
 
     def read(self, content: bytes, options: ReadOptions) -> FileContent:
         """Import what the format needs, and read."""
-        read: Callable[..., FileContent] = getattr(import_module(f"dragoman.files.{self.module}"), self.function)
+        read: Callable[..., FileContent] = getattr(import_module(f"dragoman.documents.{self.module}"), self.function)
         return read(content, options) if self.takes_options else read(content)
 
 

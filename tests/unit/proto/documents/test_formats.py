@@ -8,9 +8,9 @@ from xml.etree.ElementTree import canonicalize
 import docx
 import pytest
 
-from dragoman.files.content import FileContent, FileFormatError, MarkupLostError
-from dragoman.files.formats import ReadOptions, read_file
-from tests.unit.proto.files.samples import SAMPLES
+from dragoman.documents.content import FileContent, FileFormatError, MarkupLostError
+from dragoman.documents.formats import ReadOptions, read_file
+from tests.unit.proto.documents.samples import SAMPLES
 
 _OPTIONS = ReadOptions(target_language="de")
 _WITH_DOCUMENT_TYPE = (

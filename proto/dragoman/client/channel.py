@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from dragoman.credentials import TlsOptions, is_local
+from dragoman.client.credentials import TlsOptions, is_local
 from dragoman.v1 import translation_pb2 as pb
 
 RETRYABLE_CODES = ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED")
