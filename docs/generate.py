@@ -19,8 +19,8 @@ from grpc_tools import protoc  # type: ignore[import-untyped]
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from dragoman import errors as client_errors
 from dragoman.__main__ import COMMANDS
+from dragoman.client import errors as client_errors
 from dragoman_export.__main__ import COMMANDS as EXPORT_COMMANDS
 from dragoman_export.__main__ import main as export_command
 from dragoman_service.__main__ import main as service_command
@@ -138,7 +138,7 @@ contract](contract.md) says what else is in them. A status that gRPC itself or a
 
 ## Classes of the Python client
 
-`dragoman.errors` has one class for each reason, below one for each gRPC status:
+`dragoman.client.errors` has one class for each reason, below one for each gRPC status:
 
 ```text
 {inspect.cleandoc(client_errors.__doc__ or "")}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dragoman.client import AsyncTranslationClient
-from dragoman.enums import AttentionDetail
-from dragoman.requests import DecodingOptions
+from dragoman.client.enums import AttentionDetail
+from dragoman.client.request import DecodingOptions
 from dragoman.v1 import translation_pb2 as pb
 from tests.integration.running_server import RunningServer, refusal
 

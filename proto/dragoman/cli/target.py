@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dragoman.credentials import TlsOptions
-from dragoman.errors import DragomanError
+from dragoman.client.credentials import TlsOptions
+from dragoman.client.errors import DragomanError
 
 DEFAULT_TARGET = "localhost:50051"
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from dragoman.cli.target import add_target_flags, call
 from dragoman.client import TranslationClient
-from dragoman.files.formats import FORMATS, ReadOptions
-from dragoman.files.job import Outcome, Plan, planned, translate_file
-from dragoman.requests import DecodingOptions, RequestSettings, SamplingOptions
-from dragoman.results import Translation, TranslationWarning
+from dragoman.client.request import DecodingOptions, RequestSettings, SamplingOptions
+from dragoman.client.results import Translation, TranslationWarning
+from dragoman.documents.file_translator import Outcome, Plan, planned, translate_file
+from dragoman.documents.formats import FORMATS, ReadOptions
 
 _BATCH_TEXTS = 64  # of standard input per call; a server takes 128 at most
 _DOCUMENT_TIMEOUT_S = 600.0

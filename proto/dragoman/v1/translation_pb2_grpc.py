@@ -7,7 +7,7 @@ import warnings
 
 from dragoman.v1 import translation_pb2 as dragoman_dot_v1_dot_translation__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.74.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -20,14 +20,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in dragoman/v1/translation_pb2_grpc.py depends on'
+        + f' but the generated code in dragoman/v1/translation_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class TranslationServiceStub:
+class TranslationServiceStub(object):
     """Translates text.
     """
 
@@ -59,7 +59,7 @@ class TranslationServiceStub:
                 _registered_method=True)
 
 
-class TranslationServiceServicer:
+class TranslationServiceServicer(object):
     """Translates text.
     """
 
@@ -131,7 +131,7 @@ def add_TranslationServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class TranslationService:
+class TranslationService(object):
     """Translates text.
     """
 
@@ -244,7 +244,7 @@ class TranslationService:
             _registered_method=True)
 
 
-class ModelServiceStub:
+class ModelServiceStub(object):
     """Tells what the server can translate with.
     """
 
@@ -271,7 +271,7 @@ class ModelServiceStub:
                 _registered_method=True)
 
 
-class ModelServiceServicer:
+class ModelServiceServicer(object):
     """Tells what the server can translate with.
     """
 
@@ -322,7 +322,7 @@ def add_ModelServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class ModelService:
+class ModelService(object):
     """Tells what the server can translate with.
     """
 
@@ -408,7 +408,7 @@ class ModelService:
             _registered_method=True)
 
 
-class ModelAdminServiceStub:
+class ModelAdminServiceStub(object):
     """Changes what the server translates with, while it serves. Needs a permission of its own.
     """
 
@@ -435,7 +435,7 @@ class ModelAdminServiceStub:
                 _registered_method=True)
 
 
-class ModelAdminServiceServicer:
+class ModelAdminServiceServicer(object):
     """Changes what the server translates with, while it serves. Needs a permission of its own.
     """
 
@@ -494,7 +494,7 @@ def add_ModelAdminServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class ModelAdminService:
+class ModelAdminService(object):
     """Changes what the server translates with, while it serves. Needs a permission of its own.
     """
 

@@ -2,9 +2,9 @@
 
 from google.protobuf import duration_pb2
 
-from dragoman.enums import ModelState, Precision, WarningKind
-from dragoman.models import EvaluationScore, LanguageGroup, LanguagePair, Model, ModelLimits, ModelVersion
-from dragoman.results import (
+from dragoman.client.enums import ModelState, Precision, WarningKind
+from dragoman.client.models import EvaluationScore, LanguageGroup, LanguagePair, Model, ModelLimits, ModelVersion
+from dragoman.client.results import (
     AlignmentLink,
     CrossAttention,
     DetectedLanguage,

@@ -1,7 +1,7 @@
 import pytest
 
-from dragoman.calls import trace_metadata
 from dragoman.client import AsyncTranslationClient, TranslationClient
+from dragoman.client.calls import trace_metadata
 from dragoman.v1 import translation_pb2 as pb
 from tests.unit.proto.scripted_server import ScriptedService, answers
 

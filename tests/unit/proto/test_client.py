@@ -7,9 +7,9 @@ import pytest
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
-from dragoman.channel import ChannelSettings, RetrySettings
 from dragoman.client import TranslationClient
-from dragoman.errors import (
+from dragoman.client.channel import ChannelSettings, RetrySettings
+from dragoman.client.errors import (
     DeadlineExceededError,
     FieldViolation,
     InvalidRequestError,
@@ -18,8 +18,8 @@ from dragoman.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from dragoman.models import Model
-from dragoman.requests import DecodingOptions, TranslationRequest
+from dragoman.client.models import Model
+from dragoman.client.request import DecodingOptions, TranslationRequest
 from dragoman.v1 import translation_pb2 as pb
 from tests.unit.proto.samples import MODEL, MODEL_MESSAGE, RESPONSE, RESULT
 from tests.unit.proto.scripted_server import (

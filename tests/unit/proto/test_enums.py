@@ -1,6 +1,6 @@
 import pytest
 
-from dragoman.enums import (
+from dragoman.client.enums import (
     AttentionDetail,
     LongSentencePolicy,
     ModelState,

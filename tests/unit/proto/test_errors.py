@@ -6,7 +6,7 @@ import pytest
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
-from dragoman import errors
+from dragoman.client import errors
 from dragoman_service.middleware import error_mapping
 
 NOT_OK = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]

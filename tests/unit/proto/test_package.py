@@ -14,7 +14,7 @@ def test_the_public_names_come_from_the_top() -> None:
     from dragoman import DragomanError, TranslationClient  # noqa: PLC0415 - what is tested
 
     assert TranslationClient.__module__ == "dragoman.client"
-    assert DragomanError.__module__ == "dragoman.errors"
+    assert DragomanError.__module__ == "dragoman.client.errors"
     assert all(getattr(dragoman, name) for name in dragoman.__all__)
 
 
@@ -28,7 +28,7 @@ def test_the_version_is_that_of_the_package() -> None:
 
 
 def test_one_module_loads_no_other() -> None:
-    program = f"import sys; sys.path.insert(0, {str(_PROTO)!r}); import dragoman.enums; print(*sys.modules)"
+    program = f"import sys; sys.path.insert(0, {str(_PROTO)!r}); import dragoman.client.enums; print(*sys.modules)"
 
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 

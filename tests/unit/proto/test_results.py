@@ -5,9 +5,9 @@ import grpc
 import pytest
 from google.rpc import status_pb2
 
-from dragoman import models, results
-from dragoman.enums import WarningKind
-from dragoman.errors import InvalidRequestError
+from dragoman.client import models, results
+from dragoman.client.enums import WarningKind
+from dragoman.client.errors import InvalidRequestError
 from dragoman.v1 import translation_pb2 as pb
 
 TYPED_MESSAGES = [
@@ -50,8 +50,8 @@ def test_the_stages_are_those_of_the_wire_in_seconds() -> None:
 
 
 def test_what_is_absent_on_the_wire_is_none() -> None:
-    warning = results.TranslationWarning.from_message(pb.TranslationWarning(kind=pb.WARNING_KIND_REPETITION))
-    sentence = results.TranslatedSentence.from_message(pb.TranslatedSentence(text="\n"))
+    warning = from_message(results.TranslationWarning, pb.TranslationWarning(kind=pb.WARNING_KIND_REPETITION))
+    sentence = from_message(results.TranslatedSentence, pb.TranslatedSentence(text="\n"))
 
     assert warning.sentence_index is None
     assert sentence.sentence is None
@@ -59,7 +59,7 @@ def test_what_is_absent_on_the_wire_is_none() -> None:
 
 
 def test_an_index_of_zero_is_not_absent() -> None:
-    warning = results.TranslationWarning.from_message(pb.TranslationWarning(sentence_index=0))
+    warning = from_message(results.TranslationWarning, pb.TranslationWarning(sentence_index=0))
 
     assert warning.sentence_index == 0
 
@@ -67,7 +67,7 @@ def test_an_index_of_zero_is_not_absent() -> None:
 def test_a_kind_of_warning_newer_than_the_client_is_unspecified() -> None:
     message = pb.TranslationWarning.FromString(b"\x08\xe7\x07")  # field 1, varint 999
 
-    assert results.TranslationWarning.from_message(message).kind is WarningKind.UNSPECIFIED
+    assert from_message(results.TranslationWarning, message).kind is WarningKind.UNSPECIFIED
 
 
 def test_the_weights_of_a_target_piece_are_a_row_over_the_source() -> None:
@@ -75,7 +75,7 @@ def test_the_weights_of_a_target_piece_are_a_row_over_the_source() -> None:
         source_pieces=["▁Hi", "</s>"], target_pieces=["▁Ha", "llo", "</s>"], num_heads=2, weights=range(12)
     )
 
-    attention = results.CrossAttention.from_message(message)
+    attention = from_message(results.CrossAttention, message)
 
     assert attention.row(1) == (2.0, 3.0)
     assert attention.row(2, head=1) == (10.0, 11.0)
@@ -84,7 +84,7 @@ def test_the_weights_of_a_target_piece_are_a_row_over_the_source() -> None:
 def test_an_answer_with_an_error_raises_it_when_asked_for_the_result() -> None:
     status = status_pb2.Status(code=grpc.StatusCode.INVALID_ARGUMENT.value[0], message="texts: is empty")
 
-    answer = results.StreamAnswer.from_message(pb.TranslateResponse(request_id="r-1", error=status))
+    answer = from_message(results.StreamAnswer, pb.TranslateResponse(request_id="r-1", error=status))
 
     with pytest.raises(InvalidRequestError, match="texts: is empty"):
         answer.result()

@@ -9,10 +9,16 @@ import pytest
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
-from dragoman.channel import ChannelSettings, RetrySettings
 from dragoman.client import AsyncTranslationClient, TranslationClient
-from dragoman.errors import DeadlineExceededError, DragomanError, ExhaustedError, OverloadedError, RateLimitedError
-from dragoman.results import TranslationResult
+from dragoman.client.channel import ChannelSettings, RetrySettings
+from dragoman.client.errors import (
+    DeadlineExceededError,
+    DragomanError,
+    ExhaustedError,
+    OverloadedError,
+    RateLimitedError,
+)
+from dragoman.client.results import TranslationResult
 from tests.unit.proto.samples import RESPONSE, RESULT
 from tests.unit.proto.scripted_server import EN_DE, ScriptedService, answers, refuses, refuses_for
 

@@ -1,0 +1,129 @@
+"""Descriptions of models and glossaries."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dragoman.client.enums import ModelState, Precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguagePair:
+    """A direction of translation."""
+
+    source_language: str
+    target_language: str
+    is_default: bool
+    """Whether requests for this pair without a model get this version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlossaryPair:
+    """A direction of translation of a glossary."""
+
+    source_language: str
+    target_language: str
+    num_terms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glossary:
+    """Terms with fixed translations on the server."""
+
+    name: str
+    """Value for `DecodingOptions.glossary`."""
+
+    pairs: tuple[GlossaryPair, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageGroup:
+    """Directions of translation: each source language into each target language, see `pairs`."""
+
+    source_languages: tuple[str, ...]
+    target_languages: tuple[str, ...]
+    is_default: bool
+    """Whether requests for one of these pairs without a model get this version."""
+
+    def pairs(self) -> Iterator[LanguagePair]:
+        """Yield each direction, without pairs of a language with itself unless the group has one of each."""
+        is_one = len(self.source_languages) == len(self.target_languages) == 1
+        for source in self.source_languages:
+            for target in self.target_languages:
+                if is_one or source != target:
+                    yield LanguagePair(source_language=source, target_language=target, is_default=self.is_default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLimits:
+    """Limits of requests to a model version."""
+
+    max_source_tokens: int
+    """Per sentence; `DecodingOptions.long_sentences` decides how longer ones are handled."""
+
+    max_target_tokens: int
+    """Per sentence."""
+
+    max_texts: int
+    """Per request."""
+
+    max_text_characters: int
+    """Per text."""
+
+    max_document_characters: int
+    """Per document; 0 if the server does not translate documents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationScore:
+    """Quality of a model version on a test set."""
+
+    metric: str
+    """For example `BLEU` or `chrF`."""
+
+    test_set: str
+    """For example `newstest2020`."""
+
+    source_language: str
+    target_language: str
+    value: float
+    """On the usual scale of the metric."""
+
+    signature: str
+    """Settings of the metric, such as a sacreBLEU signature; empty if unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelVersion:
+    """One version of a model."""
+
+    version: str
+    state: ModelState
+    state_message: str
+    """Reason for `ModelState.FAILED`, for people; else empty."""
+
+    is_default: bool
+    """Whether requests for the model without a version get this one."""
+
+    language_pairs: tuple[LanguagePair, ...]
+    """All pairs; empty if there are more than 256."""
+
+    language_groups: tuple[LanguageGroup, ...]
+    """All pairs, grouped; empty if the server predates groups."""
+
+    precision: Precision
+    limits: ModelLimits
+    evaluation_scores: tuple[EvaluationScore, ...]
+    unsupported_fields: tuple[str, ...]
+    """Paths of request fields that the server rejects for this version, such as `options.sampling`."""
+
+    labels: tuple[str, ...]
+    """Labels of this version, such as `stable`: requests for `name@stable` get it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A named model and its versions."""
+
+    name: str
+    versions: tuple[ModelVersion, ...]
+    """Newest first, at least one."""

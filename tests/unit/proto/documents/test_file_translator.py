@@ -1,0 +1,195 @@
+# ruff: noqa: N802 - the wire names the methods
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from dragoman.__main__ import main
+from dragoman.v1 import translation_pb2 as pb
+from tests.unit.proto.documents.echo_server import EchoService, echo_server, refuse_text
+from tests.unit.proto.scripted_server import refuses, running
+
+_PATIENCE_S = 60.0
+_LINES = [f"This is line number {number}." for number in range(200)]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "source.txt").write_text("\n".join(_LINES))
+    return tmp_path / "source.txt"
+
+
+def translate(target: str, *flags: object) -> int:
+    return main(["translate", "--target", target, *map(str, flags)])
+
+
+class HaltingService(EchoService):
+    """Answers three calls, and no other before it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = threading.Event()
+        self.arrived = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._num_calls = 0
+
+    def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
+        with self._lock:
+            self._num_calls += 1
+            number = self._num_calls
+        self.arrived.release()
+        if number > 3:
+            self.may_answer.wait(_PATIENCE_S)
+        return super().Translate(request, context)
+
+
+def test_a_job_that_was_killed_asks_only_for_what_is_missing(source: Path, tmp_path: Path) -> None:
+    service, output = HaltingService(), tmp_path / "out" / "target.txt"
+    with running(service) as target:
+        command = [sys.executable, "-m", "dragoman", "translate", "--target", target]
+        job = subprocess.Popen([*command, "--input", str(source), "--output", str(output)])
+        # Four calls run at a time, and the next begins once what the last one answered is in the journal.
+        assert all(service.arrived.acquire(timeout=_PATIENCE_S) for _ in range(7))
+        os.kill(job.pid, signal.SIGKILL)
+        job.wait()
+        service.may_answer.set()
+        journal = (tmp_path / "out" / ".target.txt.journal").read_bytes().splitlines()
+        assert not output.exists()
+        assert len(journal) == 3 * 16
+        (tmp_path / "out" / ".target.txt.journal").write_bytes(b"\n".join(journal[:-1]) + b"\n" + journal[-1][:40])
+        with echo_server() as (other_target, other):
+            assert translate(other_target, "--input", source, "--output", output) == 0
+
+    kept = [json.loads(line)[1] for line in journal[:-1]]
+    assert sorted(other.asked) == sorted(set(_LINES) - set(kept))
+    assert output.read_bytes() == source.read_bytes()
+    assert [path.name for path in output.parent.iterdir()] == ["target.txt"]
+
+
+def test_other_options_do_not_take_what_was_translated_before(source: Path, tmp_path: Path) -> None:
+    class RefusingService(EchoService):
+        def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
+            if _LINES[7] in request.texts:
+                refuse_text(request, context, request.texts.index(_LINES[7]))
+            return super().Translate(request, context)
+
+    output = tmp_path / "target.txt"
+    with running(RefusingService()) as target:
+        assert translate(target, "--input", source, "--output", output) == 1
+    with echo_server(str.upper) as (target, service):
+        assert translate(target, "--input", source, "--output", output, "--beam-size", "2") == 0
+
+    assert len(service.asked) == len(_LINES)
+    assert output.read_text() == source.read_text().upper()
+
+
+@pytest.mark.parametrize("fails", ["refused", "markup"])
+def test_a_segment_that_fails_keeps_its_source_and_is_named(
+    fails: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["One <i>man</i>.", "Two men.", "Three men."]
+    cues = "\n".join(f"00:00:0{n},000 --> 00:00:0{n},500\n{line}\n" for n, line in enumerate(lines))
+    (tmp_path / "film.srt").write_text(cues)
+
+    class FailingService(EchoService):
+        def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
+            if fails == "refused" and any("<g" in text for text in request.texts):
+                refuse_text(request, context, 0)
+            return super().Translate(request, context)
+
+    flags = ("--input", tmp_path / "film.srt", "--output", tmp_path / "out.srt")
+    with running(FailingService(lambda text: text.replace("<g", "<b").upper())) as target:
+        assert translate(target, *flags) == 1
+    printed = capsys.readouterr()
+    assert "film.srt, line 2: not translated: " in printed.err
+    assert "2 of 3 segments translated" in printed.out
+    assert (tmp_path / "out.srt").read_text() == cues.replace("Two men", "TWO MEN").replace("Three men", "THREE MEN")
+
+    with echo_server() as (target, service):
+        translate(target, *flags)
+    assert service.asked == ([] if fails == "markup" else ['One <g id="1">man</g>.'])
+
+
+def test_a_text_that_comes_again_is_asked_for_once(tmp_path: Path) -> None:
+    (tmp_path / "source.txt").write_text("Yes.\nNo.\nYes.\n" * 100)
+
+    with echo_server(str.upper) as (target, service):
+        assert translate(target, "--input", tmp_path / "source.txt", "--output", tmp_path / "target.txt") == 0
+
+    assert service.asked == ["Yes.", "No."]
+    assert (tmp_path / "target.txt").read_text() == "YES.\nNO.\nYES.\n" * 100
+
+
+def test_several_files_go_into_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("One.\n")
+    (tmp_path / "b.json").write_text('["Two"]')
+
+    with echo_server(str.upper) as (target, _):
+        flags = ("--input", tmp_path / "a.txt", tmp_path / "b.json", "--output", tmp_path / "out")
+        assert translate(target, *flags) == 0
+
+    assert (tmp_path / "out" / "a.txt").read_text() == "ONE.\n"
+    assert (tmp_path / "out" / "b.json").read_text() == '["TWO"]'
+
+
+def _missing_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    return [tmp_path / "a.txt", "--output", tmp_path / "b.txt"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (lambda path, _: [path / "a.txt"], "--input and --output go together"),
+        (lambda path, _: [path / "a.txt", "--output", path / "a.txt"], "is a source"),
+        (lambda path, _: [path / "a.txt", path / "c" / "a.txt", "--output", path / "out"], "two sources are named"),
+        (lambda path, _: [path / "missing.txt", "--output", path / "out"], "missing.txt"),
+        (lambda path, _: [path / "a.txt", "--output", path / "b.txt", "--document", "-"], "--input takes no TEXT"),
+        (_missing_extra, "[files]'"),
+    ],
+)
+def test_a_job_that_cannot_be_done_is_told_before_it_begins(
+    flags: Callable[[Path, pytest.MonkeyPatch], list[object]],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "c").mkdir()
+    for name in ("a.txt", "c/a.txt"):
+        (tmp_path / name).write_text("One.")
+
+    with echo_server() as (target, service):
+        assert translate(target, "--input", *flags(tmp_path, monkeypatch)) == 2
+
+    assert message in capsys.readouterr().err
+    assert not service.asked
+
+
+def test_a_dry_run_counts_and_asks_nobody(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert translate("localhost:1", "--input", source, "--output", tmp_path / "out.txt", "--dry-run") == 0
+
+    assert capsys.readouterr().out == f"{source}: 200 segments, 4690 characters, 0 translated already\n"
+    assert not (tmp_path / "out.txt").exists()
+
+
+def test_a_server_that_takes_no_calls_ends_the_job(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class StoppedService(EchoService):
+        def Translate(self, request: pb.TranslateRequest, context: Any) -> Any:
+            return refuses(grpc.StatusCode.UNAVAILABLE, pushback_ms=-1)(request, context)
+
+    with running(StoppedService()) as target:
+        assert translate(target, "--input", source, "--output", tmp_path / "out.txt") == 1
+
+    assert "UNAVAILABLE" in capsys.readouterr().err
+    assert not (tmp_path / "out.txt").exists()
