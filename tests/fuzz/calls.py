@@ -24,12 +24,12 @@ from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.segmentation import iterate_sentences, join, split_overlong
 from dragoman_service.text.tokenizer import open_tokenizer
 from dragoman_service.translation.options import (
-    TextBudget,
     TranslationDefaults,
     TranslationLimits,
     check_request,
     fit_to_model,
 )
+from dragoman_service.translation.text_work import TextBudget
 from tests.fuzz.mutations import mutated, mutated_json
 from tests.fuzz.target import Check, Target, bounded
 from tests.property.test_text_segmentation import LANGUAGES, TEXTS

@@ -26,7 +26,8 @@ from dragoman_service.request import (
     TranslationOptions,
     TranslationRequest,
 )
-from dragoman_service.text.pipeline import TextPipeline, best_combinations
+from dragoman_service.text.nbest import best_combinations
+from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.planning import segment_seed
 from tests.unit.text.text_fakes import (
     EOS,

@@ -9,8 +9,8 @@ import pytest
 
 from dragoman_service.datatypes import Segment, SegmentResult, Span
 from dragoman_service.errors import DeadlineExceededError, EngineError, OverloadedError
-from dragoman_service.text.documents import DocumentPiece, TextPart, TextPlan
-from dragoman_service.translation.document_window import DocumentWindow, PieceInWork, results_of
+from dragoman_service.text.documents import PlannedSentence, TextPart, TextPlan
+from dragoman_service.translation.document_window import DocumentWindow, PendingSentence, results_of
 from tests.fakes import ManualClock, make_segment
 from tests.unit.text.text_fakes import make_hypothesis, make_result
 
@@ -40,21 +40,21 @@ class ManualQueue:
             future.set_result(make_result(make_hypothesis("a")))
 
 
-def pieces(*sizes: int) -> Iterator[DocumentPiece]:
+def pieces(*sizes: int) -> Iterator[PlannedSentence]:
     """Yield pieces of so many segments each."""
     for size in sizes:
         part = TextPart(span=Span(start=0, end=1), segment=make_segment(5), sentence_index=0)
-        yield DocumentPiece(before="", plan=TextPlan(text="a", parts=(part,) * size) if size else None)
+        yield PlannedSentence(before="", plan=TextPlan(text="a", parts=(part,) * size) if size else None)
 
 
 def window(
-    queue: ManualQueue, given: Iterator[DocumentPiece], *, max_segments: int = 4, **options: Any
+    queue: ManualQueue, given: Iterator[PlannedSentence], *, max_segments: int = 4, **options: Any
 ) -> DocumentWindow:
     defaults = {"deadline_s": math.inf, "clock": ManualClock()}
     return DocumentWindow(given, queue.submit, max_segments=max_segments, **{**defaults, **options})
 
 
-async def begun(one: DocumentWindow, until: Callable[[], bool]) -> "asyncio.Task[PieceInWork | None]":
+async def begun(one: DocumentWindow, until: Callable[[], bool]) -> "asyncio.Task[PendingSentence | None]":
     """Ask for the next piece, and let it come to where the test wants it."""
     task = asyncio.create_task(one.next_finished())
     while not until():
@@ -97,7 +97,7 @@ async def test_pieces_come_in_order_whatever_is_finished_first() -> None:
     queue.answer()
 
     handed_out = [await task, await one.next_finished(), await one.next_finished(), await one.next_finished()]
-    assert [found and found.piece for found in handed_out] == [*given, None]
+    assert [found and found.planned for found in handed_out] == [*given, None]
 
 
 async def test_what_is_finished_behind_an_unfinished_piece_still_counts() -> None:
@@ -125,7 +125,7 @@ async def test_a_piece_larger_than_the_window_goes_through_it_bit_by_bit() -> No
 
     found = task.result()
     assert found
-    assert len(results_of(found.answers)) == 10
+    assert len(results_of(found.results)) == 10
     assert most <= 4
 
 
@@ -209,10 +209,10 @@ async def test_an_error_comes_in_its_turn() -> None:
     first, second = await task, await one.next_finished()
 
     assert first
-    assert results_of(first.answers)
+    assert results_of(first.results)
     assert second
     with pytest.raises(EngineError):
-        results_of(second.answers)
+        results_of(second.results)
 
 
 async def test_cancelling_drops_everything_under_way() -> None:
@@ -236,12 +236,12 @@ async def test_the_cost_of_the_window_is_bounded_too() -> None:
 
 
 def test_a_segment_that_is_cancelled_unanswered_is_an_error() -> None:
-    in_work = PieceInWork(piece=next(pieces(1)), segments=[make_segment(5)], text_s=0.0)
+    in_work = PendingSentence(planned=next(pieces(1)), segments=[make_segment(5)], text_s=0.0)
     loop = asyncio.new_event_loop()
     answer: asyncio.Future[SegmentResult] = loop.create_future()
     answer.cancel()
-    in_work.answers.append(answer)
+    in_work.results.append(answer)
     loop.close()
 
     with pytest.raises(EngineError):
-        results_of(in_work.answers)
+        results_of(in_work.results)

@@ -16,7 +16,7 @@ from dragoman_service.request import (
     TranslationRequest,
 )
 from dragoman_service.translation.options import TranslationLimits
-from dragoman_service.translation.pivot import routed, sources
+from dragoman_service.translation.pivot import find_pivot_route, served_source_languages
 from dragoman_service.translation.translator import Translator
 from tests.unit.text.text_fakes import FakeModel, FakeQueue, make_hypothesis
 
@@ -138,7 +138,7 @@ async def test_the_first_translation_has_the_options_that_are_not_about_the_targ
         max_target_tokens=9,
         repetition_penalty=2.0,
     )
-    route = routed(Models("en-fr", "fr-de"), _request(options=options, target_prefixes=("Ho",)))
+    route = find_pivot_route(Models("en-fr", "fr-de"), _request(options=options, target_prefixes=("Ho",)))
 
     assert route is not None
     assert route.first.options == TranslationOptions(repetition_penalty=2.0)
@@ -157,7 +157,7 @@ async def test_a_text_that_grew_too_long_is_told_with_the_language_between() -> 
 def test_sources_are_those_that_reach_the_target() -> None:
     models = Models("en-fr", "fr-de", "it-de", "nl-es")
 
-    assert set(sources(models, _request())) == {"en", "fr", "it"}
-    assert set(sources(models, replace(_request(), pivot_languages=()))) == {"fr", "it"}
+    assert set(served_source_languages(models, _request())) == {"en", "fr", "it"}
+    assert set(served_source_languages(models, replace(_request(), pivot_languages=()))) == {"fr", "it"}
     with pytest.raises(ModelNotFoundError):
-        sources(models, _request(target_language="tlh"))
+        served_source_languages(models, _request(target_language="tlh"))

@@ -2,12 +2,12 @@ import time
 
 import pytest
 
-from dragoman_service.text.placeholders.blocks import Block, Placeholders
-from dragoman_service.text.placeholders.markup import MarkupError, markup_blocks
+from dragoman_service.text.placeholders.markup import MarkupError, markup_units
+from dragoman_service.text.placeholders.text_units import Placeholders, TextUnit
 
 
-def blocks_of(message: str, *, is_xml: bool = False, placeholders: tuple[str, ...] = ()) -> list[Block]:
-    return markup_blocks(message, is_xml=is_xml, stand_ins=Placeholders.of(message, placeholders))
+def blocks_of(message: str, *, is_xml: bool = False, placeholders: tuple[str, ...] = ()) -> list[TextUnit]:
+    return markup_units(message, is_xml=is_xml, placeholders=Placeholders(message, placeholders))
 
 
 def texts(message: str, *, is_xml: bool = False) -> list[str]:

@@ -4,17 +4,17 @@ import pytest
 
 from dragoman_service.datatypes import AlignmentLink, Span
 from dragoman_service.request import ProtectionOptions
-from dragoman_service.text.placeholders.blocks import Block, Placeholders, plain_block, protected_blocks
 from dragoman_service.text.placeholders.patterns import compile_protection
 from dragoman_service.text.placeholders.restoration import Assembler, forced_prefix, restore
+from dragoman_service.text.placeholders.text_units import Placeholders, TextUnit, plain_unit, protected_units
 
 
-def block_of(text: str, placeholders: Sequence[str] = ()) -> Block:
+def block_of(text: str, placeholders: Sequence[str] = ()) -> TextUnit:
     protection = compile_protection(ProtectionOptions(), ())
-    return protected_blocks(plain_block(text), protection, Placeholders.of(text, placeholders))[0]
+    return protected_units(plain_unit(text), protection, Placeholders(text, placeholders))[0]
 
 
-def links_of(block: Block, target: str, pairs: Sequence[tuple[str, str]]) -> list[AlignmentLink]:
+def links_of(block: TextUnit, target: str, pairs: Sequence[tuple[str, str]]) -> list[AlignmentLink]:
     """Link words by what they are, each the first time that it occurs."""
     links = []
     for source, own in pairs:
@@ -27,7 +27,7 @@ def links_of(block: Block, target: str, pairs: Sequence[tuple[str, str]]) -> lis
 def restored(text: str, target: str, *pairs: tuple[str, str]) -> tuple[str, list[str]]:
     block = block_of(text)
     done = restore(block, target, links_of(block, target, pairs))
-    whole = Assembler(text, [], separator="").assemble([block.source], [done.items])
+    whole = Assembler(text, [], separator="").assemble([block.source], [done.fragments])
     return whole.text, [repair.action.partition(",")[0] for repair in done.repairs]
 
 
@@ -75,7 +75,7 @@ def test_a_text_translated_into_itself_comes_back(text: str) -> None:
         for i in range(len(block.text))
         if not block.text[i].isspace()
     ]
-    whole = Assembler(text, [], separator="").assemble([block.source], [restore(block, block.text, links).items])
+    whole = Assembler(text, [], separator="").assemble([block.source], [restore(block, block.text, links).fragments])
 
     assert whole.text == text
 
@@ -106,7 +106,7 @@ def test_placeholders_of_the_model_come_first_then_years() -> None:
     block = block_of("⟦2⟧ {a}, {b} in 2013, {c}{d}", placeholders)
 
     assert block.text == "⟦2⟧ ⟦1⟧, ⟦3⟧ in 2013, 1947 1985"
-    assert block.stand_ins == ["⟦1⟧", "⟦3⟧", "1947", "1985"]
+    assert block.placeholders == ["⟦1⟧", "⟦3⟧", "1947", "1985"]
 
 
 @pytest.mark.parametrize(
@@ -123,5 +123,5 @@ def test_placeholders_give_way_to_their_spans_beside_anything(target: str, text:
 
     done = restore(block, target, None)
 
-    whole = Assembler("{a} {b} {c}", [], separator="").assemble([block.source], [done.items])
+    whole = Assembler("{a} {b} {c}", [], separator="").assemble([block.source], [done.fragments])
     assert (whole.text, [repair.action.partition(",")[0] for repair in done.repairs]) == (text, actions)
