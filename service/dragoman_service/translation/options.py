@@ -32,6 +32,7 @@ MAX_DOCUMENT_CHARACTERS = 2**28
 # Options that need a model with an attention graph.
 ATTENTION_FIELDS = ("options.coverage_penalty", "options.return_alignment", "options.return_attention")
 
+_MAX_TEXTS: Any = option_range("texts").max_items
 _SEED_BITS = 63
 
 
@@ -40,7 +41,7 @@ class TranslationLimits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    max_texts: int = Field(default=option_range("texts").max_items, ge=1, le=option_range("texts").max_items)
+    max_texts: int = Field(default=_MAX_TEXTS, ge=1, le=_MAX_TEXTS)
     """Maximum number of texts of a request."""
 
     max_text_characters: int = Field(default=10_000, ge=1)
@@ -71,7 +72,7 @@ class TranslationLimits(BaseModel):
 
 def _default_of(name: str) -> Any:
     option = option_range(f"options.{name}")
-    bounds = {} if option.type is bool else {"ge": option.minimum, "le": option.maximum}
+    bounds: dict[str, Any] = {} if option.type is bool else {"ge": option.minimum, "le": option.maximum}
     return Field(default=option.default, **bounds)
 
 
@@ -226,7 +227,7 @@ def _ranges(kind: type, path: str) -> Mapping[str, OptionRange]:
     return ranges
 
 
-def _check_fields(message: Any, path: str, field: str = "") -> None:
+def _check_fields(message: object, path: str, field: str = "") -> None:
     # `path` locates the declaration of a field in the contract, `field` the field itself: it has indices of lists.
     for name, option in _ranges(type(message), path).items():
         value = getattr(message, name)

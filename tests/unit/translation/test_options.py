@@ -60,7 +60,7 @@ def rejected_field(request: TranslationRequest, limits: TranslationLimits | None
 
 
 def with_option(kind: type, name: str, value: Any) -> TranslationRequest:
-    changed = kind(**{"source": "x", name: value}) if kind is Term else kind(**{name: value})
+    changed: Any = kind(**{"source": "x", name: value}) if kind is Term else kind(**{name: value})
     options = {
         TranslationOptions: changed,
         SamplingOptions: TranslationOptions(sampling=changed),
@@ -109,7 +109,7 @@ def test_every_declared_option_is_a_field_of_the_request() -> None:
 @pytest.mark.parametrize(("kind", "name", "option"), ALL_OPTIONS, ids=IDS)
 def test_options_are_accepted_within_their_range_only(kind: type, name: str, option: OptionRange) -> None:
     valid, invalid = boundary_values(name, option)
-    beam = {"beam_size": 16} if name == "num_hypotheses" else {}
+    beam: dict[str, Any] = {"beam_size": 16} if name == "num_hypotheses" else {}
 
     for value in valid:
         request = with_option(kind, name, value)

@@ -1,5 +1,6 @@
 from concurrent.futures import CancelledError
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def count(counted: list[Segment], options: TranslationOptions = NO_OPTIONS, **li
 
 @pytest.mark.parametrize(("lengths", "limit"), [((1, 1, 1, 1), 3), ((5, 6), 10)], ids=["sentences", "tokens"])
 def test_segments_are_limited_over_all_texts(lengths: tuple[int, ...], limit: int) -> None:
-    limits = {"max_request_sentences": 3, "max_request_source_tokens": 10}
+    limits: dict[str, Any] = {"max_request_sentences": 3, "max_request_source_tokens": 10}
 
     count(segments(*lengths[:-1]), **limits)
     with pytest.raises(InvalidFieldError, match=f"at most {limit} over all texts") as caught:
