@@ -62,7 +62,7 @@ def _text(request: TranslationRequest, queue: FakeQueue, *, longest: int) -> Tra
 @settings(max_examples=200, deadline=None)
 @given(_TEXTS, _PAIRS, _OPTIONS, st.integers(1, 5), st.integers(3, 40))
 @example("<A> {b}. C <d> e@f.org!", ("en", "de"), {}, 1, 40)
-def test_a_document_and_a_text_agree(
+def test_document_is_translated_like_a_text(
     text: str, pair: tuple[str, str], options: dict[str, Any], window: int, longest: int
 ) -> None:
     request = _request(text, pair, options)
@@ -82,7 +82,7 @@ def test_a_document_and_a_text_agree(
 @settings(max_examples=200, deadline=None)
 @given(_TEXTS, _SOURCES, st.integers(1, 5))
 @example("<A>", "en", 1)
-def test_what_is_between_sentences_is_copied_verbatim(text: str, language: str, window: int) -> None:
+def test_text_between_sentences_is_copied(text: str, language: str, window: int) -> None:
     unprotected = {
         "protection": ProtectionOptions(is_enabled=False)
     }  # else a sentence that is nothing but a tag is none

@@ -227,9 +227,9 @@ def _ranges(kind: type, path: str) -> Mapping[str, OptionRange]:
     return ranges
 
 
-def _check_fields(message: object, path: str, field: str = "") -> None:
+def _check_fields(message: Any, path: str, field: str = "") -> None:
     # `path` locates the declaration of a field in the contract, `field` the field itself: it has indices of lists.
-    for name, option in _ranges(type(message), path).items():
+    for name, option in _ranges(message.__class__, path).items():
         value = getattr(message, name)
         if isinstance(value, tuple | frozenset):
             _check_items(value, option, path + name, (field or path) + name)

@@ -32,7 +32,7 @@ def test_spans_are_counted_from_the_sentence() -> None:
     assert len(piece.segments) == 2
 
 
-def test_a_document_without_sentences_is_one_piece() -> None:
+def test_document_without_sentences_is_only_copied() -> None:
     assert pieces("...\n") == [PlannedSentence(before="...\n")]
 
 
@@ -53,7 +53,7 @@ def test_much_to_copy_comes_in_pieces_of_its_own() -> None:
     assert [bool(piece.plan) for piece in found] == [False, False, True, False, False, False]
 
 
-def test_a_piece_is_known_once_the_next_sentence_is() -> None:
+def test_sentence_is_yielded_once_the_next_one_is_known() -> None:
     read: list[int] = []
 
     def sentences() -> Iterator[list[TextPart]]:

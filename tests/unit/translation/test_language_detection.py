@@ -91,7 +91,7 @@ def test_single_english_word_is_accepted_where_english_is_served(detector: Langu
         FRENCH,
     ],
 )
-def test_text_in_unserved_language_is_refused(detector: LanguageDetector, text: str) -> None:
+def test_text_in_unserved_language_is_rejected(detector: LanguageDetector, text: str) -> None:
     first = listed_candidates(detector.detect(text, {"en"}))[0]
 
     assert not first.is_served
@@ -178,7 +178,7 @@ def test_ambiguous_text_alone_needs_one_language_likelier_than_the_others_togeth
         _chosen(_candidates(en=0.05, fr=0.04, es=0.03))
 
 
-def test_unserved_text_in_a_list_is_refused_with_its_index() -> None:
+def test_unserved_text_in_a_list_is_rejected_with_its_index() -> None:
     with pytest.raises(InvalidFieldError, match=r"text 1 seems to be nl \(0.90, not served\).* en, es, fr"):
         _chosen(SURE_ENGLISH, _candidates(NL=0.9, en=0.05))
 
@@ -214,7 +214,7 @@ class _NoDetector(LanguageDetector):
         self.is_available = False
 
 
-async def test_what_is_not_installed_is_named() -> None:
+async def test_missing_package_is_named() -> None:
     translator = _translator(FakeModel(), detector=_NoDetector())
     request = TranslationRequest(texts=("Hi.",), source_language="", target_language="de")
 
@@ -224,7 +224,7 @@ async def test_what_is_not_installed_is_named() -> None:
         await translator.detect_languages(["Hi."], RequestContext())
 
 
-async def test_a_request_is_translated_from_what_was_detected() -> None:
+async def test_request_is_translated_from_the_detected_language() -> None:
     model = FakeModel()
     translator = _translator(model, detector=_detector(fr=0.3, nl=0.1))
     request = TranslationRequest(texts=("Hi.",), source_language="", target_language="de")
@@ -268,7 +268,7 @@ async def test_document_and_markup_without_letters_are_returned_unchanged() -> N
     assert "".join(each.text for each in sentences) == "1.\n\n2.\n"
 
 
-async def test_texts_in_two_languages_are_refused() -> None:
+async def test_texts_in_two_languages_are_rejected() -> None:
     detector = LanguageDetector(load=lambda: lambda text: [("fr" if "F" in text else "en", 1.0)])
     request = TranslationRequest(texts=("7", "Fin.", "Ends."), source_language="", target_language="de")
 
@@ -276,7 +276,7 @@ async def test_texts_in_two_languages_are_refused() -> None:
         await _translator(FakeModel(), detector=detector).translate(request, RequestContext())
 
 
-def test_the_model_is_loaded_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_model_is_loaded_on_a_read_only_file_system(tmp_path: Path) -> None:
     script = f"""
 import tempfile
 tempfile.tempdir = {str(tmp_path / "missing")!r}

@@ -112,7 +112,7 @@ def shape(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_twice_the_text_is_twice_the_work(shape: str) -> None:
+def test_work_is_linear_in_the_length(shape: str) -> None:
     once, twice = (planned(shape, length, CountingBudget()) for length in (NUM_CHARACTERS, 2 * NUM_CHARACTERS))
 
     assert twice.num_lines < MAX_GROWTH * once.num_lines + 1000
