@@ -11,7 +11,7 @@ from dragoman_service.datatypes import TranslatedSentence, Translation
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import (
     ProtectionOptions,
-    RequestContext,
+    RequestRecord,
     SamplingOptions,
     TranslationOptions,
     TranslationRequest,
@@ -49,14 +49,14 @@ def _document(request: TranslationRequest, queue: FakeQueue, *, window: int, lon
     documents = Translator(model, metrics=_METRICS, limits=limits)
 
     async def read() -> list[TranslatedSentence]:
-        return [sentence async for sentence in documents.translate_document(request, RequestContext())]
+        return [sentence async for sentence in documents.translate_document(request, RequestRecord())]
 
     return asyncio.run(read())
 
 
 def _text(request: TranslationRequest, queue: FakeQueue, *, longest: int) -> Translation:
     translator = Translator(FakeModel(queue, max_source_tokens=longest), metrics=_METRICS)
-    return asyncio.run(translator.translate(request, RequestContext())).translations[0]
+    return asyncio.run(translator.translate(request, RequestRecord())).translations[0]
 
 
 @settings(max_examples=200, deadline=None)

@@ -15,7 +15,7 @@ from selectolax.lexbor import LexborHTMLParser
 
 from dragoman_service.datatypes import Segment, Translation, WarningKind
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import ProtectionOptions, RequestContext, Term, TextFormat, TranslationOptions
+from dragoman_service.request import ProtectionOptions, RequestRecord, Term, TextFormat, TranslationOptions
 from dragoman_service.request import TranslationRequest as Request
 from dragoman_service.text.placeholders.patterns import compile_protection
 from dragoman_service.translation.options import TranslationLimits
@@ -41,7 +41,7 @@ _ANY_SIZE = TranslationLimits(
 def translate(model: FakeModel, text: str, **options: Any) -> Translation:
     translator = Translator(model, metrics=Metrics(CollectorRegistry()))
     request = Request(texts=(text,), source_language="en", target_language="de", options=TranslationOptions(**options))
-    return asyncio.run(translator.translate(request, RequestContext())).translations[0]
+    return asyncio.run(translator.translate(request, RequestRecord())).translations[0]
 
 
 def literals(text: str, **options: Any) -> list[str]:
@@ -314,7 +314,7 @@ def test_pages_of_documentation_translated_into_themselves_are_unchanged() -> No
         request = Request(texts=(text,), source_language="en", target_language="de", options=_HTML_OPTIONS)
         translator = Translator(FakeModel(has_attention=True), metrics=Metrics(CollectorRegistry()), limits=_ANY_SIZE)
 
-        translation = asyncio.run(translator.translate(request, RequestContext())).translations[0]
+        translation = asyncio.run(translator.translate(request, RequestRecord())).translations[0]
 
         assert translation.hypotheses[0].text == text, page.name
 

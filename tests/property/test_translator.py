@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from dragoman_service.datatypes import Hypothesis, TranslationResult
 from dragoman_service.decoding.scoring import rank
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import AttentionDetail, RequestContext, TranslationOptions, TranslationRequest
+from dragoman_service.request import AttentionDetail, RequestRecord, TranslationOptions, TranslationRequest
 from dragoman_service.text.nbest import best_combinations
 from dragoman_service.translation.translator import Translator
 from tests.unit.text.text_fakes import FakeModel, FakeQueue, echo, make_hypothesis, shout
@@ -29,7 +29,7 @@ def _translate(model: FakeModel, texts: list[str], **options: Any) -> Translatio
     request = TranslationRequest(
         texts=tuple(texts), source_language="en", target_language="de", options=TranslationOptions(**options)
     )
-    return asyncio.run(translator.translate(request, RequestContext()))
+    return asyncio.run(translator.translate(request, RequestRecord()))
 
 
 @given(_TEXTS, st.booleans(), st.integers(3, 40))

@@ -25,7 +25,7 @@ from dragoman_service.errors import GlossaryNotFoundError, InvalidFieldError, Re
 from dragoman_service.models.model import Futures, SegmentQueue
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import trace_segments
-from dragoman_service.request import RequestContext, TextFormat, TranslationRequest
+from dragoman_service.request import RequestRecord, TextFormat, TranslationRequest
 from dragoman_service.text.documents import TextPlan, TranslatedDocument
 from dragoman_service.text.pipeline import TextPipeline
 from dragoman_service.text.placeholders.patterns import TermMatcher
@@ -153,7 +153,7 @@ class Translator:
         self._quota = quota
         self._threads = TextThreads()
 
-    async def translate(self, request: TranslationRequest, context: RequestContext) -> TranslationResult:
+    async def translate(self, request: TranslationRequest, record: RequestRecord) -> TranslationResult:
         """Translate all texts of a request, or none: the first failed sentence cancels the others.
 
         Cancelling the awaiting task cancels its segments.
@@ -166,50 +166,48 @@ class Translator:
             DeadlineExceededError: if the deadline passes.
             EngineError: if decoding fails.
         """
-        context.access_record.add_texts(request.texts)
+        record.add_texts(request.texts)
         detected = None
         if not request.source_language:
-            request, detected = await self._with_source(request, context)
+            request, detected = await self._with_source(request, record)
         route = find_pivot_route(self._models, request) if request.pivot_languages else None
-        result = await (
-            self._translate_by_pivot(route, context) if route else self._translate_directly(request, context)
-        )
+        result = await (self._translate_by_pivot(route, record) if route else self._translate_directly(request, record))
         if detected:
             result = replace(result, detected_language=detected)
-        context.access_record.add_result(result)
+        record.add_result(result)
         return result
 
-    async def _translate_by_pivot(self, route: PivotRoute, context: RequestContext) -> TranslationResult:
+    async def _translate_by_pivot(self, route: PivotRoute, record: RequestRecord) -> TranslationResult:
         # Checks the options of the second translation before the first one begins.
         check_request(route.request, self._limits, self._defaults, draw_seed=self._draw_seed)
-        first = await self._translate_directly(route.first, context)
+        first = await self._translate_directly(route.first, record)
         try:
-            second = await self._translate_directly(route.second(first), context)
+            second = await self._translate_directly(route.second(first), record)
         except InvalidFieldError as error:
             raise route.explained(error) from error
         return route.joined(first, second)
 
-    async def _translate_directly(self, request: TranslationRequest, context: RequestContext) -> TranslationResult:
-        budget = TextBudget(request.options, self._limits, deadline_s=context.deadline_s, clock=self._clock)
-        model, pipeline = self._prepare(request, context, budget)
+    async def _translate_directly(self, request: TranslationRequest, record: RequestRecord) -> TranslationResult:
+        budget = TextBudget(request.options, self._limits, deadline_s=record.deadline_s, clock=self._clock)
+        model, pipeline = self._prepare(request, record, budget)
         num_characters = sum(map(len, request.texts))
-        model.engine.reject_early(num_characters, pipeline.search, context)
-        run = partial(self._threads.run, context.caller, cancel=budget.cancel)
+        model.engine.reject_early(num_characters, pipeline.search, record)
+        run = partial(self._threads.run, record.caller, cancel=budget.cancel)
         in_thread = run if pipeline.cost_characters > _INLINE_CHARACTERS else None
         advance = num_characters // _CHARACTERS_PER_TOKEN if in_thread else 0
-        refund = await self._charge(context, advance)
+        refund = await self._charge(record, advance)
         plans, began_s, split_s = await self._timed(pipeline.plan, in_thread)
         refund()  # not if the texts exceed a limit or the call is cancelled
-        context.trace.add("text.split", began_s=began_s, ended_s=began_s + split_s)
+        record.trace.add("text.split", began_s=began_s, ended_s=began_s + split_s)
         segments = [part.segment for plan in plans for part in plan.parts]
         submitted_s = self._clock()
-        results = await _wait_for_results(await self._submit(model, segments, context, num_characters))
-        results = await self._redecode(model, pipeline, plans, results, context, run=in_thread)
-        trace_segments(context.trace, submitted_s=submitted_s, segments=segments, results=results)
+        results = await _wait_for_results(await self._submit(model, segments, record, num_characters))
+        results = await self._redecode(model, pipeline, plans, results, record, run=in_thread)
+        trace_segments(record.trace, submitted_s=submitted_s, segments=segments, results=results)
         assemble = partial(pipeline.assemble, plans, results)
         translations, began_s, join_s = await self._timed(assemble, in_thread)
-        context.trace.add("text.join", began_s=began_s, ended_s=began_s + join_s)
-        self._metrics.text_seconds.observe(split_s + join_s, context.trace.exemplar)
+        record.trace.add("text.join", began_s=began_s, ended_s=began_s + join_s)
+        self._metrics.text_seconds.observe(split_s + join_s, record.trace.exemplar)
         for translation in translations:
             self._count(translation.warnings)
         return TranslationResult(
@@ -224,7 +222,7 @@ class Translator:
         )
 
     async def translate_document(
-        self, request: TranslationRequest, context: RequestContext
+        self, request: TranslationRequest, record: RequestRecord
     ) -> AsyncGenerator[TranslatedSentence, None]:
         """Yield the sentences of the only text in order. Closing the generator cancels unfinished sentences.
 
@@ -233,22 +231,22 @@ class Translator:
                 document waits.
         """
         began_s = self._clock()
-        context.access_record.add_texts(request.texts)
+        record.add_texts(request.texts)
         detected = None
         if not request.source_language:
-            request, detected = await self._with_source(request, context, is_document=True)
+            request, detected = await self._with_source(request, record, is_document=True)
         budget = TextBudget(
-            request.options, self._limits, is_document=True, deadline_s=context.deadline_s, clock=self._clock
+            request.options, self._limits, is_document=True, deadline_s=record.deadline_s, clock=self._clock
         )
-        run = partial(self._threads.run, context.caller, cancel=budget.cancel)
-        model, pipeline = self._prepare(request, context, budget, is_document=True)
+        run = partial(self._threads.run, record.caller, cancel=budget.cancel)
+        model, pipeline = self._prepare(request, record, budget, is_document=True)
         window = DocumentWindow(
             pipeline.document_sentences(),
-            partial(self._submit, model, context=context),
+            partial(self._submit, model, record=record),
             run,
             max_segments=self._limits.document_window_segments,
             max_cost=max_attention_tokens(request.options),
-            deadline_s=context.deadline_s,
+            deadline_s=record.deadline_s,
             clock=self._clock,
             sleep=self._sleep,
         )
@@ -259,31 +257,31 @@ class Translator:
                 cost = sum(map(segment_cost, pending.segments)) + _CODE_TOKENS * planned.num_codes
                 in_thread = run if cost > _INLINE_TOKENS else None
                 if planned.plan is not None:
-                    results = await self._redecode(model, pipeline, [planned.plan], results, context, run=in_thread)
+                    results = await self._redecode(model, pipeline, [planned.plan], results, record, run=in_thread)
                 assemble = partial(pipeline.assemble_sentence, planned, results)
                 translation, _, assembly_s = await self._timed(assemble, in_thread)
                 timings = _longest_timings(results, text_s=pending.text_s + assembly_s)
                 sentence = document.next_sentence(planned, translation, timings)
                 if document.num_sentences == 1:
-                    self._metrics.first_sentence_seconds.observe(self._clock() - began_s, context.trace.exemplar)
+                    self._metrics.first_sentence_seconds.observe(self._clock() - began_s, record.trace.exemplar)
                 self._count(sentence.warnings)
-                context.access_record.add_sentence(sentence)
+                record.add_sentence(sentence)
                 submitted_s, segments = pending.submitted_s, pending.segments
-                trace_segments(context.trace, submitted_s=submitted_s, segments=segments, results=results)
+                trace_segments(record.trace, submitted_s=submitted_s, segments=segments, results=results)
                 yield replace(sentence, detected_language=detected) if detected else sentence
         finally:
             budget.cancel()
             window.cancel()
-            self._metrics.text_seconds.observe(document.text_s, context.trace.exemplar)
+            self._metrics.text_seconds.observe(document.text_s, record.trace.exemplar)
 
     async def detect_languages(
-        self, texts: Sequence[str], context: RequestContext, *, model: str = "", target_language: str = ""
+        self, texts: Sequence[str], record: RequestRecord, *, model: str = "", target_language: str = ""
     ) -> list[tuple[DetectedLanguage, ...]]:
         """Return the candidate languages of each text, the likeliest first; none for a text without letters.
 
         Args:
             texts: texts, of which only the beginning is ranked.
-            context: context of the call.
+            record: record of the call.
             model: model as in a request; empty: any.
             target_language: languages that are translated into this language count as served; empty: into any.
 
@@ -294,10 +292,10 @@ class Translator:
         if not self._detector.is_available:
             raise UnsupportedFieldError("DetectLanguage", f"is not implemented by this server: {_NOT_INSTALLED}")
         served = self._models.source_languages(model, target_language)
-        return list(map(listed_candidates, await self._detect(texts, served, context)))
+        return list(map(listed_candidates, await self._detect(texts, served, record)))
 
     async def source_languages(
-        self, request: TranslationRequest, context: RequestContext, *, is_document: bool = False
+        self, request: TranslationRequest, record: RequestRecord, *, is_document: bool = False
     ) -> list[DetectedLanguage | None]:
         """Return the language of each text of a request without a source language; None for a text without letters.
 
@@ -307,21 +305,21 @@ class Translator:
             InvalidFieldError: if the request is invalid, or the language of a text is ambiguous or not served.
             RequestError: if the model or the target language is not served.
         """
-        candidates, served = await self._candidates(request, context, is_document=is_document)
+        candidates, served = await self._candidates(request, record, is_document=is_document)
         return source_languages(candidates, served, target_language=request.target_language)
 
     async def _detect(
-        self, texts: Sequence[str], served: Collection[str], context: RequestContext, *, is_markup: bool = False
+        self, texts: Sequence[str], served: Collection[str], record: RequestRecord, *, is_markup: bool = False
     ) -> list[Candidates]:
         stopped = threading.Event()
 
         def detect() -> list[Candidates]:
             return [self._detector.detect(text, served, is_markup=is_markup) for text in texts if not stopped.is_set()]
 
-        return await self._threads.run(context.caller, detect, cancel=stopped.set)
+        return await self._threads.run(record.caller, detect, cancel=stopped.set)
 
     async def _candidates(
-        self, request: TranslationRequest, context: RequestContext, *, is_document: bool
+        self, request: TranslationRequest, record: RequestRecord, *, is_document: bool
     ) -> tuple[list[Candidates], Collection[str]]:
         # The candidate languages of each text, and the served languages.
         check_request(request, self._limits, self._defaults, draw_seed=self._draw_seed, is_document=is_document)
@@ -330,29 +328,29 @@ class Translator:
         served = served_source_languages(self._models, request)
         is_markup = request.options.format is not TextFormat.PLAIN
         began_s = self._clock()
-        candidates = await self._detect(request.texts, served, context, is_markup=is_markup)
-        context.trace.add("text.detect", began_s=began_s, ended_s=self._clock())
+        candidates = await self._detect(request.texts, served, record, is_markup=is_markup)
+        record.trace.add("text.detect", began_s=began_s, ended_s=self._clock())
         return candidates, served
 
     async def _with_source(
-        self, request: TranslationRequest, context: RequestContext, *, is_document: bool = False
+        self, request: TranslationRequest, record: RequestRecord, *, is_document: bool = False
     ) -> tuple[TranslationRequest, DetectedLanguage]:
         # All texts must be in the same language.
-        candidates, served = await self._candidates(request, context, is_document=is_document)
+        candidates, served = await self._candidates(request, record, is_document=is_document)
         languages = source_languages(candidates, served)
         detected = common_language(languages) or DetectedLanguage(language=min(served), confidence=0.0)
         unchanged = frozenset(index for index, language in enumerate(languages) if language is None)
         return replace(request, source_language=detected.language, unchanged_texts=unchanged), detected
 
     def _prepare(
-        self, request: TranslationRequest, context: RequestContext, budget: TextBudget, *, is_document: bool = False
+        self, request: TranslationRequest, record: RequestRecord, budget: TextBudget, *, is_document: bool = False
     ) -> tuple[ServingModel, TextPipeline]:
         # Does every check that does not read the texts.
         search = check_request(
             request, self._limits, self._defaults, draw_seed=self._draw_seed, is_document=is_document
         )
         model = self._models.resolve(request.model, request.source_language, request.target_language)
-        name = context.access_record.model = f"{model.name}/{model.version}"
+        name = record.model = f"{model.name}/{model.version}"
         search = fit_to_model(search, request.options, model, name=name, has_attention=model.has_attention)
         pipeline = TextPipeline(
             request,
@@ -376,7 +374,7 @@ class Translator:
         pipeline: TextPipeline,
         plans: Sequence[TextPlan],
         results: list[SegmentResult],
-        context: RequestContext,
+        record: RequestRecord,
         *,
         run: Run | None,
     ) -> list[SegmentResult]:
@@ -387,7 +385,7 @@ class Translator:
         if not requests:
             return results
         try:
-            redecoded = await _wait_for_results(await self._submit(model, list(requests.values()), context))
+            redecoded = await _wait_for_results(await self._submit(model, list(requests.values()), record))
         except RetryableError:
             return results
         by_index = dict(zip(requests, redecoded, strict=True))
@@ -395,25 +393,25 @@ class Translator:
         return chosen
 
     async def _submit(
-        self, model: ServingModel, segments: Sequence[Segment], context: RequestContext, num_characters: int = 0
+        self, model: ServingModel, segments: Sequence[Segment], record: RequestRecord, num_characters: int = 0
     ) -> Futures:
         # Queues all segments or none, and charges their tokens and work to the caller.
         if not segments:
             return ()
         work = partial(model.engine.expected_work, segments)
-        refund = await self._charge(context, num_source_tokens(segments), work)
+        refund = await self._charge(record, num_source_tokens(segments), work)
         try:
-            return model.engine.submit(segments, context, num_characters=num_characters)
+            return model.engine.submit(segments, record, num_characters=num_characters)
         except BaseException:
             refund()
             raise
 
     async def _charge(
-        self, context: RequestContext, num_tokens: int, work: Callable[[], int] | None = None
+        self, record: RequestRecord, num_tokens: int, work: Callable[[], int] | None = None
     ) -> Callable[[], None]:
         if self._quota is None or not num_tokens:
             return _refund_nothing
-        return await self._quota.take_tokens(context.caller, num_tokens, work=work)
+        return await self._quota.take_tokens(record.caller, num_tokens, work=work)
 
     async def _timed(self, step: Callable[[], _Result], run: Run | None) -> tuple[_Result, float, float]:
         # Returns the result of a step, its start and duration.

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from dragoman_service.datatypes import DetectedLanguage
 from dragoman_service.errors import InvalidFieldError, UnsupportedFieldError
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestContext, TextFormat, TranslationOptions, TranslationRequest
+from dragoman_service.request import RequestRecord, TextFormat, TranslationOptions, TranslationRequest
 from dragoman_service.translation.language_detection import (
     MAX_CANDIDATES,
     UNKNOWN_LANGUAGE,
@@ -219,9 +219,9 @@ async def test_missing_package_is_named() -> None:
     request = TranslationRequest(texts=("Hi.",), source_language="", target_language="de")
 
     with pytest.raises(InvalidFieldError, match=r"source_language: is absent.*pip install 'dragoman\[detect\]'"):
-        await translator.translate(request, RequestContext())
+        await translator.translate(request, RequestRecord())
     with pytest.raises(UnsupportedFieldError, match=r"pip install 'dragoman\[detect\]'"):
-        await translator.detect_languages(["Hi."], RequestContext())
+        await translator.detect_languages(["Hi."], RequestRecord())
 
 
 async def test_request_is_translated_from_the_detected_language() -> None:
@@ -229,8 +229,8 @@ async def test_request_is_translated_from_the_detected_language() -> None:
     translator = _translator(model, detector=_detector(fr=0.3, nl=0.1))
     request = TranslationRequest(texts=("Hi.",), source_language="", target_language="de")
 
-    result = await translator.translate(request, RequestContext())
-    sentences = [each async for each in translator.translate_document(request, RequestContext())]
+    result = await translator.translate(request, RequestRecord())
+    sentences = [each async for each in translator.translate_document(request, RequestRecord())]
 
     assert result.detected_language is not None
     assert result.detected_language.language == "fr"
@@ -245,8 +245,8 @@ async def test_text_without_letters_is_returned_unchanged_if_the_language_is_det
     alone = TranslationRequest(texts=(text,), source_language="", target_language="de")
     others = TranslationRequest(texts=("Hi.", text), source_language="", target_language="de")
 
-    result = await translator.translate(alone, RequestContext())
-    with_others = await translator.translate(others, RequestContext())
+    result = await translator.translate(alone, RequestRecord())
+    with_others = await translator.translate(others, RequestRecord())
 
     assert [one.text for one in result.translations[0].hypotheses] == [text]
     assert result.num_source_tokens == 0
@@ -261,8 +261,8 @@ async def test_document_and_markup_without_letters_are_returned_unchanged() -> N
     markup = TranslationRequest(texts=("<b>7</b>",), source_language="", target_language="de", options=options)
     document = TranslationRequest(texts=("1.\n\n2.\n",), source_language="", target_language="de")
 
-    result = await translator.translate(markup, RequestContext())
-    sentences = [each async for each in translator.translate_document(document, RequestContext())]
+    result = await translator.translate(markup, RequestRecord())
+    sentences = [each async for each in translator.translate_document(document, RequestRecord())]
 
     assert result.translations[0].hypotheses[0].text == "<b>7</b>"
     assert "".join(each.text for each in sentences) == "1.\n\n2.\n"
@@ -273,7 +273,7 @@ async def test_texts_in_two_languages_are_rejected() -> None:
     request = TranslationRequest(texts=("7", "Fin.", "Ends."), source_language="", target_language="de")
 
     with pytest.raises(InvalidFieldError, match="text 1 seems to be in fr, text 2 in en"):
-        await _translator(FakeModel(), detector=detector).translate(request, RequestContext())
+        await _translator(FakeModel(), detector=detector).translate(request, RequestRecord())
 
 
 def test_model_is_loaded_on_a_read_only_file_system(tmp_path: Path) -> None:

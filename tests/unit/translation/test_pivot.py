@@ -9,7 +9,7 @@ from dragoman_service.errors import DrainingError, InvalidFieldError, ModelNotFo
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import (
     AttentionDetail,
-    RequestContext,
+    RequestRecord,
     SamplingOptions,
     Term,
     TranslationOptions,
@@ -59,7 +59,7 @@ def _request(**fields: Any) -> TranslationRequest:
 
 async def _translate(models: Models, limits: TranslationLimits | None = None, **fields: Any) -> Any:
     translator = Translator(models, metrics=Metrics(CollectorRegistry()), limits=limits)
-    return await translator.translate(_request(**fields), RequestContext())
+    return await translator.translate(_request(**fields), RequestRecord())
 
 
 async def test_text_is_translated_through_the_first_language_with_both_models() -> None:

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from dragoman_service.errors import InvalidFieldError, OverloadedError, RateLimitedError
 from dragoman_service.observability.metrics import Metrics
-from dragoman_service.request import RequestContext, TranslationRequest
+from dragoman_service.request import RequestRecord, TranslationRequest
 from dragoman_service.security.api_keys import Caller, Permission
 from dragoman_service.security.rate_limits import RateLimiter
 from dragoman_service.translation.options import TranslationLimits
@@ -68,7 +68,7 @@ def translator(queue: FakeQueue, account: Account, clock: ManualClock) -> Transl
 
 async def test_request_costs_its_source_tokens(account: Account, clock: ManualClock) -> None:
     result = await translator(FakeQueue(), account, clock).translate(
-        request("One two. Three."), RequestContext(caller="shop")
+        request("One two. Three."), RequestRecord(caller="shop")
     )
 
     assert {caller for caller, _ in account.asked} == {"shop"}
@@ -79,11 +79,11 @@ async def test_request_costs_its_source_tokens(account: Account, clock: ManualCl
 async def test_request_beyond_the_quota_is_not_queued(account: Account, clock: ManualClock) -> None:
     queue = FakeQueue()
     one = translator(queue, account, clock)
-    await one.translate(request("One two three four five six seven."), RequestContext(caller="shop"))
+    await one.translate(request("One two three four five six seven."), RequestRecord(caller="shop"))
     num_queued = len(queue.segments)
 
     with pytest.raises(RateLimitedError):
-        await one.translate(request("One."), RequestContext(caller="shop"))
+        await one.translate(request("One."), RequestRecord(caller="shop"))
 
     assert len(queue.segments) == num_queued
 
@@ -93,18 +93,18 @@ async def test_rejected_long_text_is_charged_without_refund(account: Account, cl
     one = Translator(FakeModel(FakeQueue()), metrics=Metrics(CollectorRegistry()), limits=limits, quota=account)
 
     with pytest.raises(InvalidFieldError):
-        await one.translate(request("One two three four. " * 200), RequestContext(caller="shop"))
+        await one.translate(request("One two three four. " * 200), RequestRecord(caller="shop"))
 
     assert account.asked == [("shop", 500)]
     with pytest.raises(RateLimitedError):
-        await one.translate(request("One two."), RequestContext(caller="shop"))
+        await one.translate(request("One two."), RequestRecord(caller="shop"))
 
 
 async def test_request_rejected_by_the_queue_costs_nothing(account: Account, clock: ManualClock) -> None:
     with pytest.raises(OverloadedError):
-        await translator(FullQueue(), account, clock).translate(request("One two three."), RequestContext())
+        await translator(FullQueue(), account, clock).translate(request("One two three."), RequestRecord())
 
-    await translator(FakeQueue(), account, clock).translate(request("One two three."), RequestContext())
+    await translator(FakeQueue(), account, clock).translate(request("One two three."), RequestRecord())
 
 
 async def test_document_beyond_the_quota_continues_at_its_rate(account: Account, clock: ManualClock) -> None:
@@ -122,9 +122,7 @@ async def test_document_beyond_the_quota_continues_at_its_rate(account: Account,
         sleep=sleep,
         quota=account,
     )
-    sentences = documents.translate_document(
-        request("One. Two. Three. Four. Five. Six."), RequestContext(caller="shop")
-    )
+    sentences = documents.translate_document(request("One. Two. Three. Four. Five. Six."), RequestRecord(caller="shop"))
 
     assert len([sentence.text async for sentence in sentences]) == 6
     assert sum(slept) > 0
@@ -142,4 +140,4 @@ async def test_document_is_rejected_if_its_first_sentence_exceeds_the_quota(
     )
 
     with pytest.raises(RateLimitedError):
-        await anext(documents.translate_document(request("One."), RequestContext(caller="shop")))
+        await anext(documents.translate_document(request("One."), RequestRecord(caller="shop")))

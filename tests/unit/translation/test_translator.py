@@ -20,7 +20,7 @@ from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import (
     AttentionDetail,
     LongSentencePolicy,
-    RequestContext,
+    RequestRecord,
     SamplingOptions,
     Term,
     TextFormat,
@@ -60,7 +60,7 @@ def make_translator(model: FakeModel, **arguments: Any) -> Translator:
 
 
 async def translated(model: FakeModel, *texts: str, **options: Any) -> Any:
-    return await make_translator(model).translate(make_request(*texts, **options), RequestContext())
+    return await make_translator(model).translate(make_request(*texts, **options), RequestRecord())
 
 
 async def pending(model: FakeModel, *texts: str) -> "asyncio.Task[Any]":
@@ -99,7 +99,7 @@ async def test_number_of_tokens_is_that_of_the_best_returned_hypothesis() -> Non
 
 
 async def test_all_segments_are_queued_at_once_with_the_context_of_the_request() -> None:
-    model, context = FakeModel(), RequestContext(deadline_s=1e12, priority=Priority.BULK)
+    model, context = FakeModel(), RequestRecord(deadline_s=1e12, priority=Priority.BULK)
 
     await make_translator(model).translate(make_request("One. Two.", "Three."), context)
 
@@ -158,7 +158,7 @@ async def test_request_beyond_a_limit_is_rejected_before_the_queue(request_: Tra
     translator = make_translator(model, limits=TranslationLimits(max_request_source_tokens=130))
 
     with pytest.raises(InvalidFieldError) as caught:
-        await translator.translate(request_, RequestContext())
+        await translator.translate(request_, RequestRecord())
 
     assert caught.value.field == field
     assert model.engine.segments == []
@@ -182,7 +182,7 @@ async def test_model_without_attention_rejects_options_that_need_it(option: str,
 async def drawn_seeds(seed: int | None, *, server_seed: int = 0) -> list[int]:
     model = FakeModel()
     request = make_request("One. Two.", sampling=SamplingOptions(seed=seed))
-    await make_translator(model, draw_seed=lambda: server_seed).translate(request, RequestContext())
+    await make_translator(model, draw_seed=lambda: server_seed).translate(request, RequestRecord())
     return [segment.search.sampling.seed for segment in model.engine.segments if segment.search.sampling]
 
 
@@ -288,7 +288,7 @@ async def test_timings_are_those_of_the_slowest_segment_and_all_text_work() -> N
     ticks = itertools.count()
 
     translator = make_translator(model, clock=lambda: float(next(ticks)))
-    result = await translator.translate(make_request("A. B."), RequestContext())
+    result = await translator.translate(make_request("A. B."), RequestRecord())
 
     assert result.timings == StageTimings(queue_s=0.5, encode_s=0.25, decode_s=2.0, text_s=2.0)
 
@@ -298,7 +298,7 @@ async def test_text_time_and_warnings_are_recorded() -> None:
     model = FakeModel(FakeQueue(lambda _: (make_hypothesis("abc", is_finished=False),)))
 
     translator = make_translator(model, metrics=Metrics(registry))
-    result = await translator.translate(make_request("One. Two."), RequestContext())
+    result = await translator.translate(make_request("One. Two."), RequestRecord())
 
     assert [warning.kind for warning in result.translations[0].warnings] == [WarningKind.TRUNCATED] * 2
     assert registry.get_sample_value("dragoman_translation_warnings_total", {"kind": "truncated"}) == 2
@@ -371,7 +371,7 @@ TIMEOUT_S = 30.0
 async def test_text_work_of_a_cancelled_call_ends_at_the_next_sentence(is_document: bool) -> None:
     tokenizer = BlockedTokenizer()
     translator = make_translator(FakeModel(tokenizer=tokenizer))
-    context = RequestContext(caller="cancelled")
+    context = RequestRecord(caller="cancelled")
 
     async def all_sentences() -> list[str]:
         return [sentence.text async for sentence in translator.translate_document(make_request(LONG_TEXT), context)]
@@ -393,7 +393,7 @@ async def test_long_texts_are_processed_one_at_a_time_for_each_caller() -> None:
     tokenizer = BlockedTokenizer()
     translator = make_translator(FakeModel(tokenizer=tokenizer))
     calls = [
-        asyncio.ensure_future(translator.translate(make_request(LONG_TEXT), RequestContext(caller=caller)))
+        asyncio.ensure_future(translator.translate(make_request(LONG_TEXT), RequestRecord(caller=caller)))
         for caller in ("busy", "busy", "busy", "other")
     ]
     for _ in range(2):

@@ -11,7 +11,7 @@ from dragoman_service.observability.metrics import Metrics
 from dragoman_service.request import (
     AttentionDetail,
     LongSentencePolicy,
-    RequestContext,
+    RequestRecord,
     SamplingOptions,
     TranslationOptions,
     TranslationRequest,
@@ -44,9 +44,9 @@ def _documents(model: FakeModel, **arguments: Any) -> Translator:
 
 
 async def _sentences(
-    model: FakeModel, request: TranslationRequest, context: RequestContext | None = None, **arguments: Any
+    model: FakeModel, request: TranslationRequest, context: RequestRecord | None = None, **arguments: Any
 ) -> list[TranslatedSentence]:
-    sentences = _documents(model, **arguments).translate_document(request, context or RequestContext())
+    sentences = _documents(model, **arguments).translate_document(request, context or RequestRecord())
     return [sentence async for sentence in sentences]
 
 
@@ -83,7 +83,7 @@ async def test_document_without_words_is_unchanged() -> None:
 
 
 async def test_context_and_options_reach_the_queue() -> None:
-    model, context = FakeModel(), RequestContext(deadline_s=1e12, priority=Priority.BULK)
+    model, context = FakeModel(), RequestRecord(deadline_s=1e12, priority=Priority.BULK)
 
     await _sentences(model, _request("One.", beam_size=3), context)
 
@@ -145,7 +145,7 @@ async def test_sentences_before_an_error_are_valid() -> None:
         return EngineError("decoding failed") if source_text(segment) == "Three." else shout(segment)
 
     sentences = _documents(FakeModel(FakeQueue(answer))).translate_document(
-        _request("One. Two. Three. Four."), RequestContext()
+        _request("One. Two. Three. Four."), RequestRecord()
     )
 
     assert [(await anext(sentences)).text for _ in range(2)] == ["ONE.", " TWO."]
@@ -167,7 +167,7 @@ async def test_closing_a_document_cancels_its_segments() -> None:
         return shout(segment) if source_text(segment) == "One." else None
 
     model = FakeModel(FakeQueue(answer))
-    sentences = _documents(model).translate_document(_request("One. Two. Three."), RequestContext())
+    sentences = _documents(model).translate_document(_request("One. Two. Three."), RequestRecord())
     await anext(sentences)
 
     await sentences.aclose()
@@ -191,7 +191,7 @@ async def test_cancelling_the_reader_cancels_the_segments() -> None:
 async def test_only_the_window_is_queued_without_a_reader() -> None:
     model = FakeModel(FakeQueue(shout))
     limits = TranslationLimits(document_window_segments=5)
-    sentences = _documents(model, limits=limits).translate_document(_request("One more. " * 1000), RequestContext())
+    sentences = _documents(model, limits=limits).translate_document(_request("One more. " * 1000), RequestRecord())
 
     await anext(sentences)
 
