@@ -26,7 +26,7 @@ The defaults serve the bundled model. docs/reference/settings.md lists all setti
 
 SIGTERM or SIGINT drains the server: it rejects new requests and answers admitted ones. A second signal stops it.
 
-exit status: 0 after a complete drain, 1 if requests were left unanswered or a model failed, 2 if a setting is invalid"""
+exit status: 0 after a complete drain, 1 if requests stayed unanswered or a model failed, 2 if a setting is invalid"""
 
 
 def add_parser(commands: Any) -> None:
