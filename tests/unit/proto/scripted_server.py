@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypedDict
@@ -133,8 +133,10 @@ class BlockingClient:
         async def create() -> Any:
             return client_class(*arguments, **options)
 
-        self._runner = asyncio.Runner()
-        self._client = self._runner.run(create())
+        with ExitStack() as stack:
+            self._runner = stack.enter_context(asyncio.Runner())
+            self._client = self._runner.run(create())
+            self._stack = stack.pop_all()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -151,8 +153,8 @@ class BlockingClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._runner.run(self._client.close())
-        self._runner.close()
+        with self._stack:
+            self._runner.run(self._client.close())
 
     def _items(self, generator: AsyncGenerator[Any, None]) -> Iterator[Any]:
         async def following() -> Any:
