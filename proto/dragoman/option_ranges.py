@@ -46,10 +46,10 @@ class OptionRange:
     """Largest number; see `minimum`."""
 
     exclusive_minimum: bool
-    """Whether `minimum` itself is invalid."""
+    """True if `minimum` itself is invalid."""
 
     exclusive_maximum: bool
-    """Whether `maximum` itself is invalid."""
+    """True if `maximum` itself is invalid."""
 
     min_items: int
     max_items: int | None
@@ -102,20 +102,23 @@ class OptionRange:
         return "; ".join(parts)
 
 
-@cache
 def option_ranges(message: type[Message]) -> Mapping[str, OptionRange]:
     """Return the ranges of all fields of a message type by field name."""
-    return MappingProxyType({field.name: field_range(field) for field in message.DESCRIPTOR.fields})
+    return _ranges(message.DESCRIPTOR)
 
 
-@cache
 def option_range(path: str, message: type[Message] = pb.TranslateRequest) -> OptionRange:
     """Return the range of the field at a path, such as `texts` or `options.sampling.top_k`; KeyError if unknown."""
     *parents, name = path.split(".")
-    descriptor = message.DESCRIPTOR
+    descriptor: Any = message.DESCRIPTOR
     for parent in parents:
         descriptor = descriptor.fields_by_name[parent].message_type
-    return field_range(descriptor.fields_by_name[name])
+    return _ranges(descriptor)[name]
+
+
+@cache
+def _ranges(message: Any) -> Mapping[str, OptionRange]:
+    return MappingProxyType({field.name: field_range(field) for field in message.fields})
 
 
 def field_range(field: Any) -> OptionRange:

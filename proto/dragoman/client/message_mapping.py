@@ -72,7 +72,7 @@ class _Shape(NamedTuple):
 
 
 @cache
-def _shapes(cls: type) -> tuple[tuple[str, _Shape], ...]:
+def _shapes(cls: Any) -> tuple[tuple[str, _Shape], ...]:
     hints = get_type_hints(cls)
     return tuple((field.name, _shape(hints[field.name])) for field in dataclasses.fields(cls))
 
@@ -84,7 +84,7 @@ def _shape(hint: Any) -> _Shape:
 
 
 @cache
-def _readers(cls: type) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+def _readers(cls: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
     return tuple((name, _reader(name, shape)) for name, shape in _shapes(cls))
 
 

@@ -156,7 +156,7 @@ class BlockingClient:
         with self._stack:
             self._runner.run(self._client.close())
 
-    def _items(self, generator: AsyncGenerator[Any, None]) -> Iterator[Any]:
+    def _items(self, generator: AsyncGenerator[Any, Any]) -> Iterator[Any]:
         async def following() -> Any:
             return await anext(generator, None)
 

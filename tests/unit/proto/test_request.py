@@ -44,7 +44,7 @@ def test_message_has_every_setting() -> None:
         "model": "tiny/3",
         "request_id": "r-1",
     }
-    request: TranslationRequest = {**settings, "options": options, "priority": Priority.BULK}
+    request: Any = {**settings, "options": options, "priority": Priority.BULK}
 
     assert translation_message(request) == pb.TranslateRequest(
         **settings,
@@ -64,7 +64,9 @@ def test_message_has_every_setting() -> None:
 def test_document_message_has_text_and_settings() -> None:
     message = document_message("Long text.", {**EN_DE, "request_id": "r-1"})
 
-    assert message == pb.TranslateDocumentRequest(text="Long text.", request_id="r-1", **EN_DE)
+    assert message == pb.TranslateDocumentRequest(
+        text="Long text.", source_language="en", target_language="de", request_id="r-1"
+    )
 
 
 def test_requests_without_an_id_get_different_ids() -> None:
