@@ -18,7 +18,8 @@ def from_message(cls: type[T], message: Message) -> T:
 
     An absent field becomes None if the dataclass allows None. A field `x_s` is read from the duration `x`.
     """
-    return cls(**{name: read(message) for name, read in _readers(cls)})
+    key: Any = cls  # mypy: not every type is known to be hashable
+    return cls(**{name: read(message) for name, read in _readers(key)})
 
 
 def to_fields(value: Any, path: str) -> dict[str, Any]:
@@ -29,7 +30,8 @@ def to_fields(value: Any, path: str) -> dict[str, Any]:
             The message starts with `path`.
     """
     fields = {}
-    for name, shape in _shapes(type(value)):
+    key: Any = type(value)
+    for name, shape in _shapes(key):
         item, item_path = getattr(value, name), f"{path}.{name}"
         if item is None:
             continue
