@@ -11,7 +11,7 @@ from dragoman.cli.target import add_target_flags, call
 from dragoman.client import TranslationClient
 from dragoman.client.request import DecodingOptions, RequestSettings, SamplingOptions
 from dragoman.client.results import Translation, TranslationWarning
-from dragoman.documents.file_translator import Outcome, Plan, planned, translate_file
+from dragoman.documents.file_translator import Outcome, Plan, plan_files, translate_file
 from dragoman.documents.formats import FORMATS, ReadOptions
 
 _BATCH_TEXTS = 64  # of standard input per call; a server takes 128 at most
@@ -143,7 +143,7 @@ def _plans(arguments: argparse.Namespace) -> list[Plan]:
     if not (arguments.input and arguments.output):
         raise ValueError("--input and --output go together")
     options = ReadOptions(target_language=arguments.target_language, retranslates=arguments.retranslate)
-    return planned(arguments.input, arguments.output, options)
+    return plan_files(arguments.input, arguments.output, options)
 
 
 def _print_counts(plans: Iterable[Plan]) -> int:

@@ -13,7 +13,7 @@ class LanguagePair:
     source_language: str
     target_language: str
     is_default: bool
-    """Whether requests for this pair without a model get this version."""
+    """True if requests for this pair without a model get this version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class LanguageGroup:
     source_languages: tuple[str, ...]
     target_languages: tuple[str, ...]
     is_default: bool
-    """Whether requests for one of these pairs without a model get this version."""
+    """True if requests for one of these pairs without a model get this version."""
 
     def pairs(self) -> Iterator[LanguagePair]:
         """Yield each direction, without pairs of a language with itself unless the group has one of each."""
@@ -78,10 +78,10 @@ class EvaluationScore:
     """Quality of a model version on a test set."""
 
     metric: str
-    """For example `BLEU` or `chrF`."""
+    """Name such as `BLEU` or `chrF`."""
 
     test_set: str
-    """For example `newstest2020`."""
+    """Name such as `newstest2020`."""
 
     source_language: str
     target_language: str
@@ -102,7 +102,7 @@ class ModelVersion:
     """Reason for `ModelState.FAILED`, for people; else empty."""
 
     is_default: bool
-    """Whether requests for the model without a version get this one."""
+    """True if requests for the model without a version get this one."""
 
     language_pairs: tuple[LanguagePair, ...]
     """All pairs; empty if there are more than 256."""

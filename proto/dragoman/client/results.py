@@ -149,7 +149,7 @@ class DetectedLanguage:
     """Probability among all languages that the detector supports, 0 to 1."""
 
     is_served: bool
-    """Whether the server translates from it."""
+    """True if the server translates from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
