@@ -177,7 +177,7 @@ def test_invalid_arguments_are_rejected_before_the_first_call(
 def test_dry_run_only_counts_segments(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert translate("localhost:1", "--input", source, "--output", tmp_path / "out.txt", "--dry-run") == 0
 
-    assert capsys.readouterr().out == f"{source}: 200 segments, 4690 characters, 0 translated already\n"
+    assert capsys.readouterr().out == f"{source}: 200 segments, 4690 characters, 0 already translated\n"
     assert not (tmp_path / "out.txt").exists()
 
 
