@@ -39,22 +39,12 @@ class OptionRange:
     """`int`, `float`, `bool` or `str` (also for enums, by name); `dict` for a message. Of each item, for a list."""
 
     is_list: bool
-    minimum: float
-    """Smallest number: an `int` if `type` is `int`; -infinity for a number without a lower bound."""
-
-    maximum: float
-    """Largest number; see `minimum`."""
-
-    exclusive_minimum: bool
-    """True if `minimum` itself is invalid."""
-
-    exclusive_maximum: bool
-    """True if `maximum` itself is invalid."""
-
+    minimum: float  # smallest number: an `int` if `type` is `int`; -infinity for a number without a lower bound
+    maximum: float  # largest number; see `minimum`
+    exclusive_minimum: bool  # True if `minimum` itself is invalid
+    exclusive_maximum: bool  # True if `maximum` itself is invalid
     min_items: int
-    max_items: int | None
-    """None: the list is unlimited, or the field is not a list."""
-
+    max_items: int | None  # None: the list is unlimited, or the field is not a list
     min_characters: int
     max_characters: int | None
     """None: the string is unlimited or limited by a server setting, or the field is not a string."""
@@ -62,11 +52,8 @@ class OptionRange:
     default: float | str | None
     """Value of an absent field: a number, a bool or the name of an enum value. None: not a constant."""
 
-    if_absent: str
-    """Meaning of absence if `default` is None, or the condition that changes the default; may be empty."""
-
-    unit: str
-    """Unit of a number, such as `tokens`; empty if it has none."""
+    if_absent: str  # meaning of absence if `default` is None, or the condition that changes the default; may be empty
+    unit: str  # unit of a number, such as `tokens`; empty if it has none
 
     def contains(self, value: float) -> bool:
         """Return whether a number is in the range. NaN is in no range."""

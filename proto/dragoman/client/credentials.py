@@ -80,8 +80,8 @@ def checked_metadata(metadata: Metadata) -> tuple[tuple[str, str | bytes], ...]:
     for name, value in pairs:
         if not _NAME.fullmatch(name) or name.startswith("grpc-"):
             raise ValueError(f"metadata name {name!r} must be lower-case letters, digits, '_', '.', '-', not grpc-...")
-        is_valid = isinstance(value, bytes) if name.endswith("-bin") else _is_printable(value)
-        if not is_valid:
+        is_text = isinstance(value, str) and _VALUE.fullmatch(value) is not None
+        if not (isinstance(value, bytes) if name.endswith("-bin") else is_text):
             raise ValueError(f"metadata {name!r} must be printable ASCII, or bytes if its name ends in -bin")
     return pairs
 
@@ -140,7 +140,3 @@ def _host(address: str) -> str:
     if address.startswith("["):
         return address[1:].partition("]")[0]
     return address.partition(":")[0] if address.count(":") == 1 else address
-
-
-def _is_printable(value: object) -> bool:
-    return isinstance(value, str) and _VALUE.fullmatch(value) is not None

@@ -40,28 +40,18 @@ _DOMAIN = "dragoman"  # of an ErrorInfo of a Dragoman server; proxies add their 
 class FieldViolation:
     """A problem with one field of a request."""
 
-    field: str
-    """Path in the wire message, such as `options.beam_size` or `texts[3]`."""
-
-    description: str
-    """The value and the valid range, for people."""
+    field: str  # path such as `options.beam_size` or `texts[3]`
+    description: str  # the value and the valid range, for people
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorDetails:
     """Details of an error in addition to code and message."""
 
-    reason: str = ""
-    """Reason of the server, such as `MODEL_NOT_FOUND`; empty if gRPC or a proxy created the status."""
-
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    """Further information about `reason`."""
-
-    field_violations: tuple[FieldViolation, ...] = ()
-    """The fields to change; empty if the request did not cause the error."""
-
-    retry_after_s: float | None = None
-    """Delay after which the same request may succeed; None: unknown."""
+    reason: str = ""  # such as `MODEL_NOT_FOUND`; empty if gRPC or a proxy created the status
+    metadata: Mapping[str, str] = field(default_factory=dict)  # further information about `reason`
+    field_violations: tuple[FieldViolation, ...] = ()  # the fields to change
+    retry_after_s: float | None = None  # delay after which the same request may succeed; None: unknown
 
 
 class DragomanError(Exception):

@@ -194,7 +194,8 @@ class _Unit:
                     element = etree.SubElement(stack[-1], element.tag, element.attrib, nsmap=element.nsmap)
                     stack.append(element)
                 else:
-                    stack[-1].append(_without_tail(element))
+                    stack[-1].append(copy.deepcopy(element))
+                    stack[-1][-1].tail = None
         if etree.QName(self.parent).localname == "segment":
             self.parent.set("state", "translated")
         else:
@@ -220,7 +221,7 @@ def _xliff_units(tree: Any) -> Iterator[_Unit]:
         source = next(parent.iterchildren("{*}seg-source"), None)
         if source is None:
             source = next(parent.iterchildren("{*}source"), None)
-        if source is None or _translates(parent) == "no":
+        if source is None or _inherited(parent, "translate") == "no":
             continue
         keeps_space = _inherited(source, "{http://www.w3.org/XML/1998/namespace}space") == "preserve"
         pieces: list[Piece] = []
@@ -229,10 +230,6 @@ def _xliff_units(tree: Any) -> Iterator[_Unit]:
             pieces.append(piece)
             elements.append(element)
         yield _Unit(parent, source, TaggedText(pieces), elements, f"line {source.sourceline}")
-
-
-def _translates(parent: Any) -> str:
-    return _inherited(parent, "translate") or "yes"
 
 
 def _inherited(element: Any, name: str) -> str | None:
@@ -245,7 +242,8 @@ def _pieces(element: Any, *, keeps_space: bool) -> Iterator[tuple[Piece, Any]]:
     text = partial(_text_piece, keeps_space=keeps_space)
     yield from text(element.text)
     for child in element:
-        if isinstance(child.tag, str) and etree.QName(child).localname in _XLIFF_PAIRS and _has_content(child):
+        is_pair = isinstance(child.tag, str) and etree.QName(child).localname in _XLIFF_PAIRS
+        if is_pair and has_words("".join(child.itertext())):
             yield Piece("open", ""), child
             yield from _pieces(child, keeps_space=keeps_space)
             yield Piece("close", ""), child
@@ -260,18 +258,8 @@ def _text_piece(text: str | None, *, keeps_space: bool) -> Iterator[tuple[Piece,
         yield Piece("text", "", content), None
 
 
-def _has_content(element: Any) -> bool:
-    return has_words("".join(element.itertext()))
-
-
 def _append_text(element: Any, text: str) -> None:
     if len(element):
         element[-1].tail = (element[-1].tail or "") + text
     else:
         element.text = (element.text or "") + text
-
-
-def _without_tail(element: Any) -> Any:
-    copied = copy.deepcopy(element)
-    copied.tail = None
-    return copied
