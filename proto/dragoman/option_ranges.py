@@ -74,7 +74,7 @@ class OptionRange:
     def description(self) -> str:
         """Range and default in words, such as `1 to 16; default 4`; empty if nothing is declared."""
         parts = []
-        if self.type in (int, float):
+        if self.type in (int, float) and self.minimum >= 0:  # no declared range allows negative numbers
             parts.append(self.text)
         if self.max_items is not None:
             parts.append(f"{_least(self.min_items)} {self.max_items} items")
