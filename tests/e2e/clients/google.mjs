@@ -14,7 +14,7 @@ const german = "Das ist heute ein sehr schöner Tag im Garten.";
 const french = "Où est la gare, s'il vous plaît ? Je cherche le train pour Lyon.";
 const plain = { parent, sourceLanguageCode: "en", targetLanguageCode: "de", mimeType: "text/plain" };
 
-// The calls of version 3, over either transport; `client(key)` makes a client and the options of its calls.
+// Calls of version 3 over one transport; `client(key)` returns a client and the options of its calls.
 function steps(prefix, client) {
   const [mine, options] = client(server.key);
   const [theirs, wrong] = client(server.wrong_key);

@@ -25,13 +25,13 @@ const metadata = (key = server.key) => {
 };
 const deadline = (seconds) => ({ deadline: Date.now() + 1000 * seconds });
 
-// One answer.
+// One response.
 const call = (method, request, { key = server.key, seconds = 20 } = {}) =>
   new Promise((resolve, reject) => {
     client[method](request, metadata(key), deadline(seconds), (error, answer) => (error ? reject(error) : resolve(answer)));
   });
 
-// All answers of a stream, which `begin` may be told what to send.
+// All responses of a stream.
 const read = (stream) =>
   new Promise((resolve, reject) => {
     const answers = [];
@@ -73,7 +73,6 @@ await run({
   details: () =>
     call("Translate", { texts: ["Hello."], ...languages, options: { beamSize: 99 } }).catch((error) => [
       error.code,
-      error.details,
       String(error.metadata.get("grpc-status-details-bin")[0]).includes("options.beam_size"),
     ]),
   pair: async () => texts(await call("Translate", { texts: ["Hello."], sourceLanguage: "en", targetLanguage: "ja" })),

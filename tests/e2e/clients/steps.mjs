@@ -1,8 +1,8 @@
-// Calls of a client, one after the other: prints what each returns as JSON, or the error that it throws.
+// Runs the calls of a client one after the other and prints their results, or the errors that they throw, as JSON.
 
 import { readFileSync } from "node:fs";
 
-// Ports, keys and paths, as the test has written them.
+// Ports, keys and paths that the test wrote.
 export const server = JSON.parse(readFileSync("server.json", "utf-8"));
 
 export async function run(steps) {
