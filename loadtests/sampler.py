@@ -14,16 +14,21 @@ import psutil
 CPU_SECONDS: Final = "process_cpu_seconds_total"
 RESIDENT_BYTES: Final = "process_resident_memory_bytes"
 _IN_DECODING_PROCESSES: Final = {
-    CPU_SECONDS: "mt_decoding_process_cpu_seconds_total",
-    RESIDENT_BYTES: "mt_decoding_process_resident_memory_bytes",
+    CPU_SECONDS: "dragoman_decoding_process_cpu_seconds_total",
+    RESIDENT_BYTES: "dragoman_decoding_process_resident_memory_bytes",
 }
 """What a server exposes of the processes that it has started, by what it exposes of itself."""
 
-CALLS: Final = ("mt_requests_in_flight", "mt_open_streams")
+CALLS: Final = ("dragoman_requests_in_flight", "dragoman_open_streams")
 """Gauges of calls; a task of the server answers each."""
-SEGMENTS: Final = ("mt_queue_segments", "mt_queue_tokens", "mt_queue_work_tokens", "mt_batch_live_")
+SEGMENTS: Final = (
+    "dragoman_queue_segments",
+    "dragoman_queue_tokens",
+    "dragoman_queue_work_tokens",
+    "dragoman_batch_live_",
+)
 """Gauges of what waits or is decoded."""
-_FACTS: Final = ("mt_build_info{", "mt_model_info{")  # metrics whose labels say what runs
+_FACTS: Final = ("dragoman_build_info{", "dragoman_model_info{")  # metrics whose labels say what runs
 
 _INTERVAL_S: Final = 1.0
 _TIMEOUT_S: Final = 5.0

@@ -33,7 +33,7 @@ class ServerError(Exception):
 
 
 class ServerProcess:
-    """`python -m service serve` on free ports of this machine; killed on exit if it still runs.
+    """`python -m dragoman_service serve` on free ports of this machine; killed on exit if it still runs.
 
     Its log goes to a file, so that a measurement spends no time on reading it.
     """

@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, TypeVar
 
+from dragoman_service.text.tokenizer import open_tokenizer
+
 from loadtests.machine import num_cores
 from loadtests.peers import work
 from loadtests.peers.models import prepare_model
@@ -29,7 +31,6 @@ from loadtests.peers.systems import (
 )
 from loadtests.records import percentile
 from loadtests.report import circumstances
-from service.text.tokenizer import open_tokenizer
 
 SystemName = tuple[Peer, Precision]
 Pairing = tuple[SystemName, SystemName]

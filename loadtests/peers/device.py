@@ -10,6 +10,11 @@ from statistics import median
 from typing import Final
 
 import torch
+from dragoman_service.bundle.architecture import Architecture
+from dragoman_service.decoding.step_model import StepModel
+from dragoman_service.runtimes.native.step_model import open_step_model
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.text.tokenizer import open_tokenizer
 
 from loadtests.flags import within
 from loadtests.machine import num_cores
@@ -27,11 +32,6 @@ from loadtests.peers.systems import (
     open_system,
 )
 from loadtests.report import figures_line
-from service.bundle.architecture import Architecture
-from service.decoding.step_model import StepModel
-from service.runtime.native import open_step_model
-from service.runtime.settings import RuntimeSettings
-from service.text.tokenizer import open_tokenizer
 
 _BATCH_SIZE: Final = 64
 _NUM_ALONE: Final = 50  # sentences that are decoded alone, too

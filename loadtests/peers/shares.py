@@ -17,21 +17,21 @@ from unittest.mock import patch
 
 from dragoman.client import TranslationClient
 from dragoman.requests import DecodingOptions
+from dragoman_export.data.vocabulary import EOS_ID
+from dragoman_service.datatypes import SearchConfig, Segment
+from dragoman_service.decoding.running_batch import RunningBatch
+from dragoman_service.decoding.step_model import StepModel
+from dragoman_service.runtimes.native.library import Library
+from dragoman_service.runtimes.native.step_model import open_step_model
+from dragoman_service.runtimes.settings import RuntimeSettings
 from onnxruntime import InferenceSession
 
-from export.corpus.vocabulary import EOS_ID
 from loadtests.machine import num_cores
 from loadtests.peers import work
 from loadtests.peers.models import BASE_VOCABULARY_SIZE, made_up_word, prepare_model
 from loadtests.peers.systems import ModelFiles, SearchOptions, SystemSettings, Work, Workers
 from loadtests.report import figures_line
 from loadtests.target import ServerProcess
-from service.datatypes import SearchConfig, Segment
-from service.decoding.running_batch import RunningBatch
-from service.decoding.step_model import StepModel
-from service.runtime.native import open_step_model
-from service.runtime.native_library import Library
-from service.runtime.settings import RuntimeSettings
 
 _NUM_STEPS: Final = 48
 _NUM_WARM_UP_STEPS: Final = 2

@@ -18,16 +18,16 @@ from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
 import torch
+from dragoman_export.data.batches import Batch, BatchingConfig, EncodedCorpus, Epoch, TokenLists
+from dragoman_export.data.reader import ParallelFiles, read_spread
+from dragoman_export.data.vocabulary import Vocabulary, VocabularyConfig, train_vocabulary
+from dragoman_export.model.config import PRESETS, ModelConfig
+from dragoman_export.model.layers import sinusoidal_positions
+from dragoman_export.model.transformer import Transformer
+from dragoman_export.training.loss import BatchLoss
+from dragoman_export.training.ranks import keep_freed_memory
 from torch import Tensor, nn
 
-from export.corpus.batches import Batch, BatchingConfig, EncodedCorpus, Epoch, TokenLists
-from export.corpus.reader import ParallelFiles, read_spread
-from export.corpus.vocabulary import Vocabulary, VocabularyConfig, train_vocabulary
-from export.model.config import PRESETS, ModelConfig
-from export.model.layers import sinusoidal_positions
-from export.model.transformer import Transformer
-from export.training.loss import BatchLoss
-from export.training.ranks import keep_freed_memory
 from loadtests.flags import within
 from loadtests.report import markdown
 
@@ -142,7 +142,7 @@ class _Learner:
 
 
 class Dragoman:
-    """What `python -m export train` learns with."""
+    """What `python -m dragoman_export train` learns with."""
 
     def __init__(self, config: ModelConfig) -> None:
         """Make the network."""

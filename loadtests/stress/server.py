@@ -21,7 +21,7 @@ _EVERY_LINE: Final = {"DRAGOMAN_LOGS__MAX_FAILURES_PER_S": "1000000"}
 
 _COMPLAINTS: Final = frozenset({"error", "critical"})
 _MANIFEST: Final = "manifest.json"
-_STEPS: Final = "mt_decoder_steps_total"  # grows as long as anything is in a batch
+_STEPS: Final = "dragoman_decoder_steps_total"  # grows as long as anything is in a batch
 
 
 def poll(

@@ -183,7 +183,9 @@ def panel_queries(variables: Mapping[str, str]) -> list[PanelQuery]:
 
 def annotations(variables: Mapping[str, str]) -> list[str]:
     """Return the expressions that mark events in the panels."""
-    return [_substitute(mark["expr"], variables) for _, content in _dashboards() for mark in content["annotations"]["list"]]
+    return [
+        _substitute(mark["expr"], variables) for _, content in _dashboards() for mark in content["annotations"]["list"]
+    ]
 
 
 def write_prometheus(
@@ -200,7 +202,7 @@ def write_prometheus(
     shutil.copytree(PROMETHEUS, folder)
     (folder / "targets").mkdir()
     config = _load(PROMETHEUS / "prometheus.yml")
-    config["global"] = {name: _INTERVAL for name in config["global"]}
+    config["global"] = dict.fromkeys(config["global"], _INTERVAL)
     replicas, envoy, itself = config["scrape_configs"]
     (alertmanager,) = config["alerting"]["alertmanagers"]
     for name, job in (("dragoman", replicas), ("envoy", envoy), ("alertmanager", alertmanager)):

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final, Self
 
 import trustme
+from dragoman_service.cli.keys import entry
+from dragoman_service.security.api_keys import new_key
 
 from loadtests.target import ServerProcess
-from service.api.callers import new_key
-from service.cli.keys import entry
 from tests.e2e.tools import DEPLOY
 
 MODELS: Final = DEPLOY / "models"
@@ -128,7 +128,7 @@ class Replica:
     def upgrade(self, version: str) -> None:
         """Add another version and wait until it is loaded."""
         self.add_version(version)
-        self._wait_for(partial(self._sum, "mt_model_state", f'state="ready",version="{version}"'))
+        self._wait_for(partial(self._sum, "dragoman_model_state", f'state="ready",version="{version}"'))
 
     def break_callers(self) -> None:
         """Make the callers file invalid."""
@@ -140,7 +140,7 @@ class Replica:
 
     def num_requests_in_flight(self) -> int:
         """Return the number of requests that are being answered."""
-        return int(self._sum("mt_requests_in_flight", "method="))
+        return int(self._sum("dragoman_requests_in_flight", "method="))
 
     def sample(self, name: str) -> float:
         """Return a metric by name with labels; 0 if it does not exist."""

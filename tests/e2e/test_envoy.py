@@ -98,7 +98,7 @@ def test_calls_are_balanced_over_replicas(deployment: Deployment) -> None:
             client.translate(SENTENCES[:2], **EN_DE)
 
     counts = [
-        replica.sample('mt_requests_total{method="Translate",status="OK"}') for replica in deployment.replicas
+        replica.sample('dragoman_requests_total{method="Translate",status="OK"}') for replica in deployment.replicas
     ]
     assert min(counts) >= 2
 
@@ -127,7 +127,7 @@ def test_missing_key_is_rejected(deployment: Deployment) -> None:
 
 
 def test_server_rejects_deadlines_and_envoy_ejects_no_replica(deployment: Deployment) -> None:
-    metric = 'mt_deadline_misses_total{stage="admission"}'
+    metric = 'dragoman_deadline_misses_total{stage="admission"}'
     misses, retries = deployment.total(metric), deployment.num_retries()
 
     stages = set()
@@ -144,7 +144,7 @@ def test_server_rejects_deadlines_and_envoy_ejects_no_replica(deployment: Deploy
 
 
 def test_rejection_has_retry_delay_and_is_not_retried_by_envoy(deployment: Deployment) -> None:
-    metric = 'mt_rejected_requests_total{reason="rate_limited"}'
+    metric = 'dragoman_rejected_requests_total{reason="rate_limited"}'
     rejections, retries = deployment.total(metric), deployment.num_retries()
 
     with pytest.raises(grpc.RpcError) as raised:

@@ -90,7 +90,7 @@ def test_bill_of_materials_lists_the_locked_packages(engine: Engine) -> None:
 
 
 def test_server_starts_from_compiled_bytecode(engine: Engine) -> None:
-    python = ("--entrypoint", PYTHON, engine.image, "-v", "-c", "import service.app")
+    python = ("--entrypoint", PYTHON, engine.image, "-v", "-c", "import dragoman_service.app")
     log = engine.call("run", "--rm", "--network", "none", *python).stderr
 
     assert re.search(r"^# code object from '", log, re.MULTILINE)
@@ -115,7 +115,7 @@ def test_restricted_container_starts_translates_and_drains(engine: Engine) -> No
 
         with TranslationClient(target) as client:  # detects the language
             assert TRANSLATED_WORD in client.translate([TEXT], target_language="de")[0].text
-        assert container.metric("mt_requests_total") == 1
+        assert container.metric("dragoman_requests_total") == 1
         columns = ("--no-stream", "--format", "{{.MemUsage}}, {{.PIDs}} threads")
         print(engine.call("stats", *columns, container.name).stdout.strip())
 
@@ -135,7 +135,7 @@ def test_restricted_container_starts_translates_and_drains(engine: Engine) -> No
 
         caller = threading.Thread(target=call)
         caller.start()
-        container.wait_until(lambda: container.metric("mt_batch_live_segments") > 0)
+        container.wait_until(lambda: container.metric("dragoman_batch_live_segments") > 0)
         stopped_s = time.monotonic()
         engine.call("stop", "--time", str(GRACE_S), container.name)
         caller.join()

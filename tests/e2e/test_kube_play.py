@@ -251,7 +251,7 @@ def assert_drains(podman: Podman, play: Play, key: str) -> None:
     caller.start()
     until_s = time.monotonic() + READY_TIMEOUT_S
     metrics = f"http://127.0.0.1:{play.http_port}/metrics"
-    while scrape(metrics).get('mt_requests_in_flight{method="Translate"}') != 1:
+    while scrape(metrics).get('dragoman_requests_in_flight{method="Translate"}') != 1:
         assert time.monotonic() < until_s
         time.sleep(0.05)
     podman.call("stop", play.container)

@@ -38,7 +38,9 @@ CHANGE_EVERY_S: Final = 4.0
 AFTERMATH_S: Final = 3.0
 MAX_SENTENCES: Final = 96
 MAX_TOKENS: Final = 4096
-MAX_WORK_TOKENS: Final = MAX_TOKENS * 33  # beams times steps, and the token itself; a request within the limits must fit
+MAX_WORK_TOKENS: Final = (
+    MAX_TOKENS * 33
+)  # beams times steps, and the token itself; a request within the limits must fit
 SETTINGS: Final = {
     "MODELS__POLL_INTERVAL_S": "1",
     "MODELS__SETTLE_S": "1",
@@ -111,9 +113,7 @@ def deployment(tools: MonitoringTools, tmp_path_factory: pytest.TempPathFactory)
         flags = (f"--storage.tsdb.path={config.parent / 'data'}", "--enable-feature=exemplar-storage")
         url = start(config, prometheus_port, tools.prometheus, *flags)
         callers = stack.enter_context(
-            MixedCallers(
-                envoy.target, f"localhost:{tls_port}", tls.authority, api_key=api_key, limited_key=limited_key
-            )
+            MixedCallers(envoy.target, f"localhost:{tls_port}", tls.authority, api_key=api_key, limited_key=limited_key)
         )
         yield Deployment(Prometheus(url), receiver, callers, plain, tls)
 
@@ -149,7 +149,7 @@ def test_dashboards_and_alerts_show_load_changes_and_overload(deployment: Deploy
             series = prometheus.query(query.expr, ended_s)
         else:
             series = prometheus.query_range(query.expr, began_s, ended_s)
-        if not series and "mt_gpu_" not in query.expr:
+        if not series and "dragoman_gpu_" not in query.expr:
             faults.append(f"no data: {query}")
         missing = {label for label in query.legend_labels for labels in series if label not in labels}
         faults += [f"series lack {label}, which the legend shows: {query}" for label in missing]

@@ -47,7 +47,7 @@ def counted(server: ServerProcess) -> Counter[str]:
     """What the server has answered so far, by method and status."""
     calls: Counter[str] = Counter()
     for name, value in server.samples().items():
-        if name.startswith("mt_requests_total{"):
+        if name.startswith("dragoman_requests_total{"):
             calls["{method} {status}".format(**dict(re.findall(r'(\w+)="(\w*)"', name)))] += int(value)
     return calls
 
@@ -70,7 +70,7 @@ def test_the_ledger_of_all_processes_is_what_the_server_counted(server: ServerPr
     # Both processes kept one schedule, and none of its calls was lost or made twice.
     planned = [record.planned_s - result.began_s for record in result.records]
     assert planned == pytest.approx(poisson(40.0).times(1.5, seed=1), abs=1e-6)
-    seen = [result.samples[-1].total(name) for name in ("mt_requests_total", "process_cpu_seconds_total")]
+    seen = [result.samples[-1].total(name) for name in ("dragoman_requests_total", "process_cpu_seconds_total")]
     assert min(result.summary.tokens_per_s, result.summary.generator_cpu_s or 0, *seen) > 0
 
 

@@ -87,7 +87,7 @@ def test_a_server_that_ends_is_told_and_the_next_fault_gets_another(tiny_model: 
         os.kill(stage.server.process.pid, signal.SIGKILL)
         stage.bystanders.wait_for_answers()
 
-    @fault(metric="mt_requests_total", limits=any_time)
+    @fault(metric="dragoman_requests_total", limits=any_time)
     def leave_alone(stage: Stage) -> None:
         stage.require_ok("nothing was done", [stage.ask()])
 

@@ -192,14 +192,14 @@ def details(run: Run) -> dict[str, Any]:
     by_kind: dict[str, Counter[str]] = defaultdict(Counter)
     for record in run.records:
         by_kind[record.kind][record.status] += 1
-    alone_s = _p99([reply.latency_s for reply in run.alone])
+    unloaded_latency_s = _p99([reply.latency_s for reply in run.alone])
     return {
         "faults": [asdict(record) for record in run.records if record.faults],
         "slowest": [asdict(record) for record in _slowest(run)],
         "statuses": dict(Counter(record.status for record in run.records)),
         "statuses_by_kind": {kind: dict(statuses) for kind, statuses in sorted(by_kind.items())},
         "retried": sum(record.num_retries > 0 for record in run.records),
-        "bystander_alone_p99_ms": alone_s and 1000 * alone_s,
+        "bystander_alone_p99_ms": unloaded_latency_s and 1000 * unloaded_latency_s,
         "memory_mb": [round(size_mb, 1) for size_mb in run.memory_mb],
         "growth": [growth._asdict() for growth in run.growths],
     }

@@ -30,7 +30,7 @@ OPEN_FILES: Final = "process_open_fds"
 
 def requests(method: str, status: str) -> str:
     """Return the name of the metric that counts the requests that end so."""
-    return f'mt_requests_total{{method="{method}",status="{status}"}}'
+    return f'dragoman_requests_total{{method="{method}",status="{status}"}}'
 
 
 def lasting(seconds: float) -> Iterator[int]:

@@ -29,7 +29,7 @@ _GIVEN_UP: Final = {
 }
 """Status that the client's own library gives a call that ended as planned before a status of the server came."""
 
-_REQUESTS: Final = re.compile(r'mt_requests_total\{method="(\w+)",status="(\w+)"\}')
+_REQUESTS: Final = re.compile(r'dragoman_requests_total\{method="(\w+)",status="(\w+)"\}')
 
 
 class Entry(NamedTuple):
@@ -112,7 +112,7 @@ class Notes:
         differing = sorted(_differing(self.entries, logged))
         miscounted = _miscounted(self.entries, logged, metrics)
         difference = len(differing) + sum(miscounted.values())
-        num_failed = round(metrics.get('mt_segments_total{outcome="error"}', 0))
+        num_failed = round(metrics.get('dragoman_segments_total{outcome="error"}', 0))
         failed = [f"{num_failed} segments failed"] if num_failed else []
         return [
             Promise(name="each request is answered", broken=self.unanswered),

@@ -291,8 +291,8 @@ def summarize(found: Observations, logged: Sequence[Entry], complaints: Sequence
     errors = [line for line in complaints if _BROKEN_VERSION not in line] + provoked[found.num_broken_versions :]
     of_calls = notes.promises(logged, metrics, errors=errors, exit_code=exit_code)
     num_unanswered, num_twice, num_wrong, num_errors = (len(promise.broken) for promise in of_calls[:4])
-    num_swaps = round(sum(value for name, value in metrics.items() if name.startswith("mt_model_swaps_total")))
-    num_answered = round(metrics.get('mt_segments_total{outcome="ok"}', 0))
+    num_swaps = round(sum(value for name, value in metrics.items() if name.startswith("dragoman_model_swaps_total")))
+    num_answered = round(metrics.get('dragoman_segments_total{outcome="ok"}', 0))
     memory, doubt = judge_memory(found.samples, found.settings)
     left = _left(found)
     missed = [status for status in _ENDS if not notes.num_ended(status)]

@@ -3,8 +3,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from deploy.grafana.__main__ import DASHBOARDS, file_of, main
+
 from tests.unit.deploy.promql import DEPLOY, catalogue, faults
 
 FILES = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
@@ -69,7 +69,8 @@ def test_dashboards_have_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "expr", ["rate(mt_nothing_total[1m])", 'mt_ready{color="red"}', "sum by (stage) (mt_ready)", "sum(up{)"]
+    "expr",
+    ["rate(dragoman_nothing_total[1m])", 'dragoman_ready{color="red"}', "sum by (stage) (dragoman_ready)", "sum(up{)"],
 )
 def test_a_query_that_is_wrong_is_found(expr: str) -> None:
     try:

@@ -138,7 +138,7 @@ def prepare(directory: Path) -> tuple[dict[str, str], str, Credentials]:
 
 def _new_key(name: str) -> tuple[str, str]:
     """Return a key of a caller who may translate, and its entry of the callers file."""
-    command = (sys.executable, "-m", "service", "keys", "new", name)
+    command = (sys.executable, "-m", "dragoman_service", "keys", "new", name)
     done = subprocess.run(command, cwd=_CHECKOUT, check=True, capture_output=True, text=True)  # noqa: S603 - ours
     return done.stdout.strip(), done.stderr[done.stderr.index("[[caller]]") :]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from dragoman_service.bundle.architecture import Architecture
 
 from loadtests.__main__ import main as loadtests_main
 from loadtests.peers import gpu
@@ -13,7 +14,6 @@ from loadtests.peers.__main__ import main
 from loadtests.peers.device import step_bytes
 from loadtests.peers.gpu import Done, Stage
 from loadtests.peers.systems import Device
-from service.bundle.architecture import Architecture
 
 
 def _python(program: str) -> str:

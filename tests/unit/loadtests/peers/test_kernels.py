@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from dragoman_service.runtimes.onnx.session import cuda_fault
 
 from loadtests.peers import kernels
 from loadtests.peers.kernels import LAYERS, LayerRun, Sizes, make_step, measure
-from service.runtime.session import cuda_fault
 
 _SIZES = Sizes(num_segments=3, num_rows=4, num_tokens=5, num_heads=2, head_size=8)
 

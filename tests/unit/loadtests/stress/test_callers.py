@@ -9,6 +9,7 @@ from typing import cast
 import grpc
 import pytest
 from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.errors import DeadlineExceededError, DragomanError, InvalidFieldError, ModelNotFoundError
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, RequestReceived, StreamEnded
@@ -20,7 +21,6 @@ from loadtests.stress.chaos.fault import Fault, Stage
 from loadtests.stress.chaos.server import ChaosServer
 from loadtests.stress.server import add_version, only_bundle, remove_version
 from loadtests.wire import Method
-from service.errors import DeadlineExceededError, DragomanError, InvalidFieldError, ModelNotFoundError
 from tests.fakes import ManualClock
 from tests.unit.loadtests.fake_calls import EndedCall
 
