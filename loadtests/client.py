@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any, Final, Self
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests import wire
 from loadtests.records import CallRecord
 from loadtests.target import Target

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf import json_format
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.flags import within
 from loadtests.records import CallRecord, Percentiles, write_records
 from loadtests.report import Report, circumstances, markdown, rounded, unclean_end

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests import texts as sentences
 
 _PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"

@@ -12,7 +12,6 @@ from statistics import median
 from typing import Any, Final, TypeVar
 
 from dragoman_service.text.tokenizer import open_tokenizer
-
 from loadtests.machine import num_cores
 from loadtests.peers import work
 from loadtests.peers.models import prepare_model

@@ -16,6 +16,11 @@ from dragoman_service.runtimes.native.step_model import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import open_tokenizer
 
+from dragoman_service.bundle.architecture import Architecture
+from dragoman_service.decoding.step_model import StepModel
+from dragoman_service.runtimes.native.step_model import open_step_model
+from dragoman_service.runtimes.settings import RuntimeSettings
+from dragoman_service.text.tokenizer import open_tokenizer
 from loadtests.flags import within
 from loadtests.machine import num_cores
 from loadtests.peers import work

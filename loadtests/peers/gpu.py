@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dragoman_service.runtimes.onnx.session import cuda_fault
-
 from loadtests.flags import parsed_by, within
 from loadtests.peers.systems import GPU_PRECISIONS, Device
 from loadtests.peers.work import some_of

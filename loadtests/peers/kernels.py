@@ -19,13 +19,13 @@ from typing import Any, Final
 import numpy as np
 import onnx
 import onnxruntime
+from numpy.typing import NDArray
+from onnx import helper
+
 from dragoman_export.onnx_export.write import IR_VERSION, MICROSOFT, OPSET_VERSION
 from dragoman_service.runtimes.onnx.session import check_device, providers, session_options
 from dragoman_service.runtimes.onnx_cuda.cache_graphs import HIDDEN
 from dragoman_service.runtimes.settings import RuntimeSettings
-from numpy.typing import NDArray
-from onnx import helper
-
 from loadtests.flags import within
 from loadtests.peers.systems import GPU_PRECISIONS, Device
 from loadtests.report import figures_line
@@ -115,7 +115,7 @@ class Layer:
 
 
 def slot_pool(step: Step, device: Device) -> Layer:  # noqa: ARG001
-    """Return the layer as `dragoman_export.onnx_export.decoder` has it; token t of hypothesis k lies in slot t * K + k."""
+    """Return the layer as `onnx_export.decoder` has it; token t of hypothesis k lies in slot t * K + k."""
     sizes = step.sizes
     count, rows, tokens = sizes.num_segments, sizes.num_rows, sizes.num_tokens
     slots = (tokens + 1) * rows

@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, Literal
 
-from dragoman.v1 import translation_pb2 as pb
 from tqdm import tqdm
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.capacity import DEFAULT_SLO, PLANS, Run, SearchPlan, System, find_capacities, run
 from loadtests.flags import flags_of, parsed_by, within
 from loadtests.machine import num_cores

@@ -15,6 +15,8 @@ from statistics import median
 from typing import Any, Final, Literal
 from unittest.mock import patch
 
+from onnxruntime import InferenceSession
+
 from dragoman.client import TranslationClient
 from dragoman.requests import DecodingOptions
 from dragoman_export.data.vocabulary import EOS_ID
@@ -24,8 +26,6 @@ from dragoman_service.decoding.step_model import StepModel
 from dragoman_service.runtimes.native.library import Library
 from dragoman_service.runtimes.native.step_model import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
-from onnxruntime import InferenceSession
-
 from loadtests.machine import num_cores
 from loadtests.peers import work
 from loadtests.peers.models import BASE_VOCABULARY_SIZE, made_up_word, prepare_model

@@ -18,6 +18,8 @@ from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
 import torch
+from torch import Tensor, nn
+
 from dragoman_export.data.batches import Batch, BatchingConfig, EncodedCorpus, Epoch, TokenLists
 from dragoman_export.data.reader import ParallelFiles, read_spread
 from dragoman_export.data.vocabulary import Vocabulary, VocabularyConfig, train_vocabulary
@@ -26,8 +28,6 @@ from dragoman_export.model.layers import sinusoidal_positions
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.training.loss import BatchLoss
 from dragoman_export.training.ranks import keep_freed_memory
-from torch import Tensor, nn
-
 from loadtests.flags import within
 from loadtests.report import markdown
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
 from grpc_health.v1 import health_pb2
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.contract import meaning
 from loadtests.target import ServerError, Target
 from loadtests.wire import Method

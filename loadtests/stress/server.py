@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from loadtests.sampler import work_left
 from loadtests.target import ServerProcess
 
-SHIPPED_MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models"
+SHIPPED_MODELS: Final = Path(__file__).resolve().parents[2] / "deploy" / "models" / "dragoman_models"
 
 _Seen = TypeVar("_Seen")
 _START_TIMEOUT_S: Final = 120.0

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.bundle.files import MANIFEST_NAME
 from dragoman_service.models.serving import SERVING_NAME
-
 from tests.integration.running_server import RunningServer, refusal, running_server, until
 from tests.tiny_bundle import build_tiny_bundle
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import grpc
 import pytest
-from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.errors import DeadlineExceededError, DragomanError, DrainingError, OverloadedError
-from dragoman_service.middleware import error_mapping
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import code_pb2, status_pb2
 
+from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.errors import DeadlineExceededError, DragomanError, DrainingError, OverloadedError
+from dragoman_service.middleware import error_mapping
 from loadtests.__main__ import main
 from loadtests.client import Client
 from loadtests.offer import Generator

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from dragoman_service.config import setting_fields
 from dragoman_service.observability.metrics import Metrics
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import DecodeError
 from hypothesis import strategies as st
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.stress.bad_inputs.inputs import CHEAP, LEFT, OK, BadInput, Draw, Expected, call, invalid, repeated
 from loadtests.stress.bad_inputs.messages import CHANGES, encoded
 from loadtests.stress.bad_inputs.texts import NAMES, NUM_ROWS, SHAPES, row, shaped

@@ -13,9 +13,9 @@ from queue import SimpleQueue
 from typing import Final, NamedTuple
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
 from tqdm import tqdm
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.sampler import footprint
 from loadtests.stress.bad_inputs.answers import Answer, faults, send
 from loadtests.stress.bad_inputs.inputs import CHEAP, OK, BadInput, Draw, repeated

@@ -9,11 +9,11 @@ from contextlib import closing
 from typing import Any, Final
 
 import grpc
-from dragoman.v1 import translation_pb2 as pb
 from h2.errors import ErrorCodes
 from hpack import Encoder
 from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.stress.callers import Client
 from loadtests.stress.chaos import http2
 from loadtests.stress.chaos.fault import LATE, OPEN_FILES, Stage, fault, lasting, requests

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dragoman.v1 import translation_pb2 as pb
-
 from loadtests.contract import document_faults, meaning, stream_answers, translate_faults
 from loadtests.stress.callers import Kind, PlannedCall, Reply
 from loadtests.stress.server import log_path, read_log

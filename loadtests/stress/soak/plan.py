@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from dragoman.v1 import translation_pb2 as pb
-
 from loadtests.stress.callers import Kind, Moment, PlannedCall
 from loadtests.texts import SENTENCES, Profile, Texts
 from loadtests.wire import Method

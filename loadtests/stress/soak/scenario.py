@@ -17,10 +17,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from dragoman.v1 import translation_pb2 as pb
 from google.protobuf.message import Message
 from matplotlib.figure import Figure
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.flags import within
 from loadtests.report import draw, figure, figures_line, rounded
 from loadtests.sampler import CALLS, SEGMENTS, Footprint, footprint, work_left

@@ -6,17 +6,18 @@ from typing import Any, cast
 
 import grpc
 import pytest
+from prometheus_client import CollectorRegistry
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_service.grpc_api import streaming
-from dragoman_service.grpc_api.streaming import RequestStream, readable_id, wait_for_first_message
+from dragoman_service.grpc_api.streaming import RequestStream, readable_id
 from dragoman_service.middleware.call import Call
-from dragoman_service.middleware.flow_control import RequestReader, ResourceLimits
+from dragoman_service.middleware.flow_control import RequestReader, ResourceLimits, wait_for_first_message
 from dragoman_service.observability.metrics import Metrics
 from dragoman_service.observability.tracing import RequestTrace
 from dragoman_service.request import AccessRecord
 from dragoman_service.security.rate_limits import ConcurrencyLimiter
 from dragoman_service.security.settings import GrpcSettings
-from prometheus_client import CollectorRegistry
 
 IDLE_S = 60.0  # no test waits for it
 

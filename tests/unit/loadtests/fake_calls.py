@@ -11,6 +11,8 @@ import grpc
 from dragoman_service.errors import DragomanError
 from dragoman_service.middleware import error_mapping
 
+from dragoman_service.errors import DragomanError
+from dragoman_service.middleware import error_mapping
 from loadtests.arrivals import poisson
 from loadtests.load import report_of
 from loadtests.offer import Load, Run

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dragoman.v1 import translation_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.flags import add_workload_flags, flags_of, workload_of
 from loadtests.texts import Profile
 from loadtests.wire import Method, translate_requests

@@ -5,8 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import dragoman
 import pytest
+
+import dragoman
 from dragoman import __main__ as command
 from dragoman_service import __main__ as service_program
 

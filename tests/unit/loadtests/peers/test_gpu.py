@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from dragoman_service.bundle.architecture import Architecture
 
+from dragoman_service.bundle.architecture import Architecture
 from loadtests.__main__ import main as loadtests_main
 from loadtests.peers import gpu
 from loadtests.peers.__main__ import main

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from dragoman_service.runtimes.onnx.session import cuda_fault
 
+from dragoman_service.runtimes.onnx.session import cuda_fault
 from loadtests.peers import kernels
 from loadtests.peers.kernels import LAYERS, LayerRun, Sizes, make_step, measure
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dragoman.v1 import translation_pb2 as pb
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.flags import add_workload_flags, workload_of
 from loadtests.peers import load, report
 from loadtests.peers.__main__ import main

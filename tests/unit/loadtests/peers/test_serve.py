@@ -11,12 +11,12 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.errors import EngineError, OverloadedError
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-
 from loadtests.peers.serve import BatchingSettings, DynamicBatcher, serving
 from loadtests.peers.systems import Output, SearchOptions, System, TokenIds, open_system
 from loadtests.peers.work import encode

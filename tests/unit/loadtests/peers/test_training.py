@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+
 from dragoman_export.data.batches import Batch, make_batch
 from dragoman_export.model.transformer import Transformer
-
 from loadtests.peers.__main__ import main
 from loadtests.peers.training import Dragoman, PlainPyTorch, padded_labels
 from tests.unit.export.data.tiny_text import write_tsv

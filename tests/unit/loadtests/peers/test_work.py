@@ -4,9 +4,9 @@ from statistics import correlation
 
 import pytest
 import torch
+
 from dragoman_export.model.config import PRESETS, ModelConfig
 from dragoman_export.model.transformer import Transformer
-
 from loadtests.peers import work
 from loadtests.peers.models import end_by_itself, made_up_vocabulary
 from loadtests.peers.pytorch_system import beam_search

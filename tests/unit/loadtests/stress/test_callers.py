@@ -8,12 +8,12 @@ from typing import cast
 
 import grpc
 import pytest
-from dragoman.v1 import translation_pb2 as pb
-from dragoman_service.errors import DeadlineExceededError, DragomanError, InvalidFieldError, ModelNotFoundError
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, RequestReceived, StreamEnded
 
+from dragoman.v1 import translation_pb2 as pb
+from dragoman_service.errors import DeadlineExceededError, DragomanError, InvalidFieldError, ModelNotFoundError
 from loadtests.stress import callers
 from loadtests.stress.callers import Bystanders, Client, Kind, PlannedCall, Question, reply_of
 from loadtests.stress.chaos import http2

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dragoman.v1 import translation_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.stress.callers import Kind, PlannedCall, Reply
 from loadtests.stress.server import log_path
 from loadtests.stress.soak.ledger import UNSEEN, Entry, Notes, abandoned, answered, read_access_log

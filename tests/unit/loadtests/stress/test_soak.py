@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from dragoman.v1 import translation_pb2 as pb
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.stress import cancellations
 from loadtests.stress.callers import Kind, Moment, PlannedCall
 from loadtests.stress.soak.plan import EVERYTHING, OPTIONS, PROBES, REFUSED, Mix, Plan

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dragoman.v1 import translation_pb2 as pb
 
+from dragoman.v1 import translation_pb2 as pb
 from loadtests.sampler import Footprint
 from loadtests.stress import cancellations as cancelling
 from loadtests.stress.__main__ import main
