@@ -10,11 +10,6 @@ from statistics import median
 from typing import Final
 
 import torch
-from dragoman_service.bundle.architecture import Architecture
-from dragoman_service.decoding.step_model import StepModel
-from dragoman_service.runtimes.native.step_model import open_step_model
-from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.text.tokenizer import open_tokenizer
 
 from dragoman_service.bundle.architecture import Architecture
 from dragoman_service.decoding.step_model import StepModel

@@ -15,7 +15,6 @@ from dragoman.credentials import TlsOptions
 from dragoman.enums import Priority
 from dragoman.errors import DragomanError
 from dragoman.requests import DecodingOptions, TranslationRequest
-
 from loadtests.texts import sample
 
 Action = Callable[[random.Random], object]

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-from dragoman.client import TranslationClient
-from dragoman.credentials import TlsOptions
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
+from dragoman.client import TranslationClient
+from dragoman.credentials import TlsOptions
 from tests.e2e.tools import DEPLOY, run, run_or_skip
 
 TEXT: Final = "The weather is nice today."

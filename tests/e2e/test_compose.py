@@ -1,7 +1,7 @@
 """docker-compose.yml: two replicas behind Envoy that stop, return, are replaced one by one and require keys.
 
-Without a registry the programs around the server come from packages (deploy/ci/compose.offline.yml), and Grafana is left
-out. COMPOSE_TEST_ONLINE=1 pulls the images that the file names instead. The tests run in this order, on one stack.
+Without a registry the programs around the server come from packages (deploy/ci/compose.offline.yml), without Grafana.
+COMPOSE_TEST_ONLINE=1 pulls the images that the file names instead. The tests run in this order, on one stack.
 """
 
 import json
@@ -16,8 +16,8 @@ from typing import Final
 from urllib.parse import quote
 
 import pytest
-from dragoman.errors import DragomanError, UnauthenticatedError
 
+from dragoman.errors import DragomanError, UnauthenticatedError
 from tests.e2e.containers import TRANSLATED_WORD, Engine, translate
 from tests.e2e.processes import envoy_binary
 from tests.e2e.replicas import make_key

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from packaging.utils import canonicalize_name
+
 from dragoman.client import TranslationClient
 from dragoman.credentials import TlsOptions
 from dragoman.errors import UnauthenticatedError
 from dragoman.results import TranslationResult
-from packaging.utils import canonicalize_name
-
 from tests.e2e.containers import TEXT, TRANSLATED_WORD, Engine, translate
 from tests.e2e.replicas import write_secrets
 from tests.e2e.tools import DEPLOY, python_tools, run

