@@ -190,7 +190,10 @@ class MixedCallers(Callers):
         sentences.close()
 
     def _stream(self, generator: random.Random) -> None:
-        requests = [TranslationRequest(texts=[text], **EN_DE) for text in sample(generator, 3)]
+        requests = [
+            TranslationRequest(texts=[text], source_language="en", target_language="de")
+            for text in sample(generator, 3)
+        ]
         list(self._client.translate_stream(requests))
 
     def _invalid_calls(self) -> Iterator[Callable[[], object]]:

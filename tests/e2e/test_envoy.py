@@ -105,7 +105,8 @@ def test_calls_are_balanced_over_replicas(deployment: Deployment) -> None:
 
 def test_documents_and_streams_pass_through(deployment: Deployment) -> None:
     requests = [
-        TranslationRequest(texts=[text], request_id=f"r-{number}", **EN_DE) for number, text in enumerate(SENTENCES[:8])
+        TranslationRequest(texts=[text], source_language="en", target_language="de", request_id=f"r-{number}")
+        for number, text in enumerate(SENTENCES[:8])
     ]
 
     with deployment.client() as client:

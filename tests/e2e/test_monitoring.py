@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -164,8 +165,8 @@ def test_dashboards_and_alerts_show_load_changes_and_overload(deployment: Deploy
 def change_replicas(deployment: Deployment) -> None:
     """Load a new version and a broken one, and break a callers file and a certificate, while callers continue."""
     for change in (
-        lambda: deployment.plain.add_version("2"),
-        lambda: deployment.plain.add_version("3", is_broken=True),
+        partial(deployment.plain.add_version, "2"),
+        partial(deployment.plain.add_version, "3", is_broken=True),
         deployment.tls.break_callers,
         deployment.tls.break_certificate,
     ):

@@ -97,9 +97,8 @@ KNOWN = known_metrics()
 
 def faults(expr: str) -> list[str]:
     """Return unknown metrics and labels of an expression; ValueError if it is not PromQL."""
-    expr = (
-        expr.replace("$__rate_interval", "1m").replace("<<.LabelMatchers>>", 'job="a"').replace("<<.GroupBy>>", "job")
-    )
+    for variable, value in (("$__rate_interval", "1m"), ("<<.LabelMatchers>>", 'job="a"'), ("<<.GroupBy>>", "job")):
+        expr = expr.replace(variable, value)
     selectors, groupings = [], []
 
     def visit(node: promql_parser.Expr) -> None:

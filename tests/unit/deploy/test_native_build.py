@@ -34,7 +34,7 @@ class Machine:
 
     def make(self, *options: str) -> list[str]:
         """Return the lines that `make` prints for the native engine."""
-        command = [self.programs / "make", f"VENV={self.environment}", str(self.environment / ".native"), *options]
+        command = [str(self.programs / "make"), f"VENV={self.environment}", str(self.environment / ".native"), *options]
         finished = subprocess.run(
             command, cwd=CHECKOUT, env={"PATH": str(self.programs)}, capture_output=True, text=True, check=True
         )
