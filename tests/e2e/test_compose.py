@@ -85,7 +85,7 @@ def stack(compose: Path, packages: Path, engine: Engine, request: pytest.Fixture
     )
     if not IS_ONLINE:
         stack.environment |= {
-            "STAND_INS": str(gather_stand_ins(packages)),
+            "OFFLINE_CONTEXT": str(offline_context(packages)),
             "BASE_IMAGE": engine.base_image or DEFAULT_BASE,
         }
         stack.flags += ["-f", "deploy/ci/compose.offline.yml"]
@@ -102,12 +102,12 @@ def stack(compose: Path, packages: Path, engine: Engine, request: pytest.Fixture
         stack.call("--profile", "load", *down, is_checked=False)
 
 
-def gather_stand_ins(packages: Path) -> Path:
+def offline_context(packages: Path) -> Path:
     """Collect the build context of the images that replace those of the registry."""
-    folder, root = BUILD / "stand-ins", packages / "usr"
+    folder, root = BUILD / "offline", packages / "usr"
     folder.mkdir(exist_ok=True)
     for source, name in (
-        (DEPLOY / "ci" / "stand_ins.Dockerfile", "Dockerfile"),
+        (DEPLOY / "ci" / "offline.Dockerfile", "Dockerfile"),
         (envoy_binary(), "envoy"),
         (root / "bin" / "prometheus", "prometheus"),
         (root / "bin" / "prometheus-alertmanager", "alertmanager"),

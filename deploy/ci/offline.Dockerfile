@@ -1,4 +1,4 @@
-# Images of the programs around the server, where Docker Hub cannot be reached: the same paths, users and entry points.
+# Replacements for images of Docker Hub, with the same paths, users and entry points.
 ARG BASE_IMAGE
 FROM ${BASE_IMAGE} AS base
 COPY busybox /bin/busybox
