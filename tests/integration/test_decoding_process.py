@@ -177,7 +177,7 @@ def test_there_is_one_process_for_a_version_whatever_the_number_of_decoding_thre
 
         assert len(server.children()) == 2
         commands = [Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8") for pid in server.children()]
-        assert all("dragoman_service.runtimes" in command for command in commands)
+        assert all("dragoman_service.worker" in command for command in commands)
 
 
 @pytest.mark.parametrize(("isolation", "niceness"), [("process", None), ("process", 7), ("none", None)])
