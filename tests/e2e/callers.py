@@ -1,4 +1,4 @@
-"""Threads that call the server through the Python client until they are told to stop."""
+"""Threads that call the server through the Python client until they are stopped."""
 
 import itertools
 import random

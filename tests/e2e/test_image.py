@@ -182,7 +182,7 @@ def test_container_with_tls_and_keys_is_healthy_and_rejects_missing_keys(engine:
 
 
 def has_native_instructions() -> bool:
-    """Whether the native decoder supports the CPU."""
+    """Return whether the native engine supports the CPU."""
     flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
     fast = ({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}, {"avx_vnni"})
     return {"avx2", "fma"} <= flags and any(names <= flags for names in fast)

@@ -2,7 +2,7 @@
 
 Needs root, and Debian's podman, runc and catatonit, which are installed if they are missing. Images, networks and state
 of podman are below a temporary directory. Podman 4.3 ignores gRPC probes, preStop, terminationGracePeriodSeconds,
-fsGroup, modes of files in volumes, and limits of emptyDir; it knows no Services and mounts Secrets undecoded, so
+fsGroup, modes of files in volumes, and limits of emptyDir; it does not support Services and mounts Secrets undecoded, so
 ConfigMaps replace them.
 """
 

@@ -30,7 +30,7 @@ from tests.e2e.tools import free_ports, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-ALERT: Final = "DragomanRefusingCalls"
+ALERT: Final = "DragomanRejectingRequests"
 RATE_INTERVAL: Final = "15s"
 READY_TIMEOUT_S: Final = 30.0
 ALERT_TIMEOUT_S: Final = 60.0

@@ -44,7 +44,7 @@ def python_tools(name: str, requirements: Sequence[str]) -> Path:
 
     Args:
         name: of the directory below build/e2e.
-        requirements: a changed list is installed anew.
+        requirements: a changed list is installed again.
     """
     environment, wanted = BUILD / name, "\n".join(requirements)
     installed = environment / "requirements.txt"
@@ -66,7 +66,7 @@ def debian_packages(name: str, *packages: str) -> Path:
 
 
 def kubectl() -> str:
-    """Return the path of a recent kubectl; skip the test if none can be had."""
+    """Return the path of a recent kubectl; skip the test if none is available."""
     return run_or_skip(DEPLOY / "ci" / "kubectl.sh").strip()
 
 
