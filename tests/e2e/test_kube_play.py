@@ -2,8 +2,8 @@
 
 Needs root, and Debian's podman, runc and catatonit, which are installed if they are missing. Images, networks and state
 of podman are below a temporary directory. Podman 4.3 ignores gRPC probes, preStop, terminationGracePeriodSeconds,
-fsGroup, modes of files in volumes, and limits of emptyDir; it does not support Services and mounts Secrets undecoded, so
-ConfigMaps replace them.
+fsGroup, modes of files in volumes, and limits of emptyDir. It supports no Services and mounts Secrets undecoded, so
+ConfigMaps replace Secrets.
 """
 
 import base64
