@@ -9,12 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, Final, Self, TypedDict
 
-from dragoman.channel import ChannelSettings, RetrySettings
-from dragoman.client import TranslationClient
-from dragoman.credentials import TlsOptions
-from dragoman.enums import Priority
-from dragoman.errors import DragomanError
-from dragoman.requests import DecodingOptions, TranslationRequest
+from dragoman.client import (
+    ChannelSettings,
+    DecodingOptions,
+    DragomanError,
+    Priority,
+    RetrySettings,
+    TlsOptions,
+    TranslationClient,
+    TranslationRequest,
+)
 from loadtests.texts import sample
 
 Action = Callable[[random.Random], object]

@@ -17,8 +17,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from dragoman.client import TranslationClient
-from dragoman.credentials import TlsOptions
+from dragoman.client import TlsOptions, TranslationClient
 from tests.e2e.tools import DEPLOY, run, run_or_skip
 
 TEXT: Final = "The weather is nice today."

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import pytest
 
-from dragoman.errors import DragomanError, UnauthenticatedError
+from dragoman.client import DragomanError, UnauthenticatedError
 from tests.e2e.containers import TRANSLATED_WORD, Engine, translate
 from tests.e2e.processes import envoy_binary
 from tests.e2e.replicas import make_key

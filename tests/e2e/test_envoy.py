@@ -15,10 +15,7 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from dragoman import errors
-from dragoman.admin import ModelAdminClient
-from dragoman.client import TranslationClient
-from dragoman.requests import TranslationRequest
+from dragoman.client import ModelAdminClient, TranslationClient, TranslationRequest, errors
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 from loadtests.stress.chaos.resets import flood_with_resets

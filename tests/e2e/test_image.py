@@ -14,10 +14,7 @@ from typing import Final
 import pytest
 from packaging.utils import canonicalize_name
 
-from dragoman.client import TranslationClient
-from dragoman.credentials import TlsOptions
-from dragoman.errors import UnauthenticatedError
-from dragoman.results import TranslationResult
+from dragoman.client import TlsOptions, TranslationClient, TranslationResult, UnauthenticatedError
 from tests.e2e.containers import TEXT, TRANSLATED_WORD, Engine, translate
 from tests.e2e.replicas import write_secrets
 from tests.e2e.tools import DEPLOY, python_tools, run

@@ -24,9 +24,7 @@ import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from packaging.version import Version
 
-from dragoman.client import TranslationClient
-from dragoman.credentials import TlsOptions
-from dragoman.errors import DragomanError, UnauthenticatedError
+from dragoman.client import DragomanError, TlsOptions, TranslationClient, UnauthenticatedError
 from loadtests.sampler import scrape
 from tests.e2e.containers import TRANSLATED_WORD, Engine, translate
 from tests.e2e.processes import get
