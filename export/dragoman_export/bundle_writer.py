@@ -1,4 +1,4 @@
-"""Writes a model bundle: graphs, tokenizer and the manifest that `dragoman_service.bundle` checks."""
+"""Writes model bundles: graphs, tokenizer and the manifest that `dragoman_service.bundle` checks."""
 
 import shutil
 import tempfile
@@ -38,41 +38,39 @@ _SHORTLIST_NAME = "shortlist.bin"
 
 
 class BundleWriteError(ExportError):
-    """A bundle cannot be written as asked."""
+    """A bundle cannot be written as requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleDescription:
-    """What a manifest says that neither weights nor vocabulary tell."""
+    """Manifest fields that follow neither from the weights nor from the vocabulary."""
 
     name: str
     version: str
     source_language: str
     target_language: str
     limits: Limits
-    precisions: tuple[str, ...]
-    """Of `ARITHMETICS`; the last one is the default."""
+    precisions: tuple[str, ...]  # keys of `ARITHMETICS`; the last one is the default
     provenance: Provenance
     scores: tuple[Score, ...] = ()
-    licence: str = "NOASSERTION"
-    """SPDX expression; the default is SPDX's word for: nothing is claimed."""
+    licence: str = "NOASSERTION"  # SPDX expression
     attribution: str = ""
 
 
 def write_bundle(
     output: Path, network: Network, vocabulary: Vocabulary | TokenizerFiles, description: BundleDescription
 ) -> Manifest:
-    """Write a bundle into a new directory, which appears whole or not at all.
+    """Write a bundle into a new directory atomically.
 
     Raises:
-        BundleError: if the tokenizer of another system does not fit the network.
+        BundleError: if an imported tokenizer does not fit the network.
         BundleWriteError: if the directory exists, or the description or the vocabulary does not fit.
     """
     if unknown := set(description.precisions) - set(ARITHMETICS):
-        raise BundleWriteError(f"no such precision: {', '.join(sorted(unknown))}; known: {', '.join(ARITHMETICS)}")
+        raise BundleWriteError(f"unsupported precision {', '.join(sorted(unknown))}; expected {', '.join(ARITHMETICS)}")
     if isinstance(vocabulary, Vocabulary) and len(vocabulary) != network.config.vocabulary_size:
-        sizes = f"{len(vocabulary)} pieces, the model {network.config.vocabulary_size}"
-        raise BundleWriteError(f"the vocabulary has {sizes}")
+        size = network.config.vocabulary_size
+        raise BundleWriteError(f"the vocabulary has {len(vocabulary)} pieces: expected {size}, as the model")
     with _new_directory(output) as directory:
         tokenizer = vocabulary if isinstance(vocabulary, TokenizerFiles) else _of_one_model(vocabulary)
         tokenizer.write(directory)
@@ -86,33 +84,30 @@ def write_bundle(
 
 
 def upgrade_bundle(source: Path, output: Path) -> Manifest:
-    """Copy a bundle into a new directory, and describe there the weights of its int8 graphs.
+    """Copy a bundle atomically and add the description of its int8 weights.
 
-    Graphs and translations stay the same. The directory appears whole or not at all; other files of the source, such
-    as a model card, come along.
+    Graphs, translations and other files, such as a model card, are unchanged.
 
     Raises:
         BundleError: if the bundle is damaged.
         BundleWriteError: if the directory exists, or there is nothing to describe.
-        ImportFormatError: if a graph is not as this exporter makes them.
+        ImportFormatError: if a graph was not written by this exporter.
     """
     manifest = open_bundle(source).manifest
     if described := [name for name, files in manifest.precisions.items() if files.int8_weights is not None]:
-        raise BundleWriteError(f"{source} describes its int8 weights already: {', '.join(described)}")
+        raise BundleWriteError(f"{source} already describes its int8 weights: {', '.join(described)}")
     with _copied(source, output) as directory:
         precisions = {name: _described(directory, name, manifest) for name in manifest.precisions}
         if precisions == manifest.precisions:
-            raise BundleWriteError(f"{source} has no decoder whose products are all int8, with its weights in a file")
+            raise BundleWriteError(f"{source} has no decoder with int8 weights in a file")
         return _add(directory, manifest, {"precisions": precisions})
 
 
 def add_shortlist(source: Path, output: Path, shortlist: Shortlist) -> Manifest:
-    """Copy a bundle into a new directory with a shortlist, in place of the one that it may have had.
-
-    Nothing else changes. The directory appears whole or not at all.
+    """Copy a bundle atomically and add or replace its shortlist.
 
     Raises:
-        BundleError: if the bundle is damaged, or the shortlist is not of its vocabulary.
+        BundleError: if the bundle is damaged, or the shortlist has another vocabulary.
         BundleWriteError: if the directory exists.
     """
     manifest = open_bundle(source).manifest
@@ -122,9 +117,7 @@ def add_shortlist(source: Path, output: Path, shortlist: Shortlist) -> Manifest:
 
 
 def add_confidence(source: Path, output: Path, confidence: Confidence) -> Manifest:
-    """Copy a bundle into a new directory with a confidence, in place of the one that it may have had.
-
-    Nothing else changes: it translates as before. The directory appears whole or not at all.
+    """Copy a bundle atomically and add or replace its confidence model; translations are unchanged.
 
     Raises:
         BundleError: if the bundle is damaged.
@@ -137,7 +130,6 @@ def add_confidence(source: Path, output: Path, confidence: Confidence) -> Manife
 
 @contextmanager
 def _copied(source: Path, output: Path) -> Iterator[Path]:
-    """Yield a copy of a bundle that takes its place if all goes well."""
     with _new_directory(output) as directory:
         for path in source.iterdir():
             if path.is_file():
@@ -146,7 +138,6 @@ def _copied(source: Path, output: Path) -> Iterator[Path]:
 
 
 def _add(directory: Path, manifest: Manifest, changes: dict[str, Any]) -> Manifest:
-    """Write the manifest of a bundle to which files were added, and return it."""
     manifest = manifest.model_copy(update={**changes, "schema_version": SCHEMA_VERSION})
     files = {name: file_entry(directory / name) for name in sorted(manifest.files.keys() | manifest.named_files())}
     manifest = manifest.model_copy(update={"files": files})
@@ -155,7 +146,7 @@ def _add(directory: Path, manifest: Manifest, changes: dict[str, Any]) -> Manife
 
 
 def _described(directory: Path, precision: str, manifest: Manifest) -> GraphFiles:
-    """Describe int8 weights, if all products of the decoder are int8; return the files of the precision."""
+    # Describes int8 weights if all decoder products are int8; returns the files of the precision.
     files = manifest.precisions[precision]
     if files.weights is None:
         return files
@@ -168,7 +159,6 @@ def _described(directory: Path, precision: str, manifest: Manifest) -> GraphFile
 
 
 def _write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write `manifest.json` if the service can read the bundle; BundleError if it could not."""
     (directory / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
     bundle = open_bundle(directory)
     for precision in manifest.precisions:
@@ -179,7 +169,7 @@ def _write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def exporter_version() -> str:
-    """Return the version of this package, or `unknown` when it runs from a source tree that is not installed."""
+    """Return the version of this package, or `unknown` if it is not installed."""
     try:
         return version("dragoman")
     except PackageNotFoundError:
@@ -222,11 +212,10 @@ def _manifest(
             attribution=description.attribution,
         )
     except ValidationError as error:
-        raise BundleWriteError(f"the manifest would not be valid: {error}") from error
+        raise BundleWriteError(f"invalid manifest: {error}") from error
 
 
 def _of_one_model(vocabulary: Vocabulary) -> TokenizerFiles:
-    """Return the files of a vocabulary with SentencePiece's own ids."""
     placeholders = tuple(piece for piece in PLACEHOLDERS if piece in vocabulary.reserved)
     description = TokenizerDescription(model=_TOKENIZER_NAME, placeholders=placeholders)
     return TokenizerFiles(description=description, files={_TOKENIZER_NAME: vocabulary.model})
@@ -234,14 +223,14 @@ def _of_one_model(vocabulary: Vocabulary) -> TokenizerFiles:
 
 @contextmanager
 def _new_directory(output: Path) -> Iterator[Path]:
-    """Yield a temporary directory beside `output` that takes its place if all goes well."""
+    # A temporary sibling directory that is renamed to `output` on success.
     if output.exists():
-        raise BundleWriteError(f"{output} exists already")
+        raise BundleWriteError(f"{output} already exists")
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     try:
         yield temporary
-        temporary.chmod(0o755)  # mkdtemp gives access to its owner only
+        temporary.chmod(0o755)  # mkdtemp grants access to its owner only
         temporary.rename(output)
     except BaseException:
         shutil.rmtree(temporary)

@@ -1,4 +1,4 @@
-"""How a graph multiplies by weights, which is what makes its precision."""
+"""How a graph multiplies by weights; one class per precision."""
 
 from typing import Protocol
 
@@ -13,9 +13,9 @@ FloatArray = NDArray[np.float32]
 
 
 class Arithmetic(Protocol):
-    """Products with weights, and tables of embeddings, which may serve for lookup and projection alike.
+    """Weight products and embedding tables, which lookup and projection may share.
 
-    Weights are given as PyTorch stores them, [outputs, inputs]; a name is stored once in a graph.
+    Weights have PyTorch's layout, [outputs, inputs]; each name is stored once per graph.
     """
 
     def linear(
@@ -28,15 +28,9 @@ class Arithmetic(Protocol):
         *,
         rectifies: bool = False,
     ) -> ir.Value:
-        """Return states [..., inputs] times the transposed weight plus bias.
+        """Return states [..., inputs] times the transposed weight [outputs, inputs] plus bias [outputs].
 
-        Args:
-            graph: where nodes and weights go.
-            states: [..., inputs].
-            name: of the weights in the graph: the path of the first projection that they belong to, and what follows.
-            weight: [outputs, inputs].
-            bias: [outputs].
-            rectifies: negative states count as zero (ReLU).
+        With `rectifies` negative states count as zero (ReLU). `name` is the path of the first projection and a suffix.
         """
 
     def lookup(
@@ -47,19 +41,14 @@ class Arithmetic(Protocol):
     def project(
         self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray, bias: FloatArray | None = None
     ) -> ir.Value:
-        """Return float32 logits [..., V]: states [..., d_model] times a transposed table, which `lookup` may read, too.
+        """Return float32 logits [..., V] of states [..., d_model]; `lookup` may share the table [V, d_model].
 
-        Args:
-            graph: where nodes and weights go.
-            states: [..., d_model].
-            name: of the table in the graph.
-            table: [V, d_model].
-            bias: [V], added; stored as `PROJECTION_BIAS`.
+        `bias` [V] is stored as `PROJECTION_BIAS`.
         """
 
 
 class Float32:
-    """Everything in 32-bit floats, as PyTorch computes it."""
+    """32-bit floats, as PyTorch computes."""
 
     _float_type: FloatType = "float32"
 
@@ -73,7 +62,7 @@ class Float32:
         *,
         rectifies: bool = False,
     ) -> ir.Value:
-        """Multiply in floats of the type."""
+        """Multiply in the float type of the class."""
         entered = graph.op("Relu", states) if rectifies else states
         product = graph.op("MatMul", entered, self._stored(graph, f"{name}.weight", weight.T))
         return graph.op("Add", product, self._stored(graph, f"{name}.bias", bias))
@@ -88,7 +77,7 @@ class Float32:
     def project(
         self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray, bias: FloatArray | None = None
     ) -> ir.Value:
-        """Multiply by the table; ONNX Runtime transposes it once, when it loads the graph."""
+        """Multiply by the table; ONNX Runtime transposes it once, at load time."""
         logits = graph.op("MatMul", states, graph.op("Transpose", self._stored(graph, name, table), perm=[1, 0]))
         return logits if bias is None else graph.op("Add", logits, self._stored(graph, PROJECTION_BIAS, bias))
 
@@ -97,12 +86,12 @@ class Float32:
 
 
 class Float16(Float32):
-    """As `Float32`, with weights and states in 16-bit floats; logits stay 32-bit ones."""
+    """Weights and states in 16-bit floats, logits in 32-bit floats."""
 
     _float_type = "float16"
 
     def project(
         self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray, bias: FloatArray | None = None
     ) -> ir.Value:
-        """Multiply by the table and give what comes out as float32."""
+        """Multiply by the table and cast the logits to float32."""
         return graph.op("Cast", super().project(graph, states, name, table, bias), to=ir.DataType.FLOAT)

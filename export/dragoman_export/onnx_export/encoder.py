@@ -1,4 +1,4 @@
-"""The encoder graph: source ids in, keys and values for the cross-attention of every decoder layer out."""
+"""The encoder graph: from source ids to the cross-attention keys and values of every decoder layer."""
 
 from collections.abc import Callable, Mapping
 from itertools import chain
@@ -20,9 +20,9 @@ def build_encoder(
     *,
     max_source_tokens: int,
 ) -> ir.Model:
-    """Return the encoder graph; its tensors are described by `dragoman_service.bundle.architecture.graph_tensors`.
+    """Return the encoder graph, with the tensors of `dragoman_service.bundle.architecture.graph_tensors`.
 
-    Source positions at and beyond a segment's length have no influence on those before, bit for bit.
+    Padding does not influence the real tokens, bit for bit.
     """
     graph = GraphBuilder("encoder")
     writer = _EncoderWriter(graph, config, weights, arithmetic, float_type, max_source_tokens)
@@ -39,13 +39,10 @@ def build_encoder(
 
 
 class _EncoderWriter(NetworkWriter):
-    """Adds what only the encoder graph has."""
-
     __slots__ = ()
 
     def first_rows(self, source_ids: ir.Value) -> PickRows:
-        """Pick the rows [S, ...] of the source's positions."""
-
+        # Rows [S, ...] of the source's positions.
         def pick(make_table: Callable[[], ir.Value]) -> ir.Value:
             num_positions = self.graph.op("Shape", source_ids, start=1)
             begin = axis = self.graph.shape(0)
@@ -54,7 +51,6 @@ class _EncoderWriter(NetworkWriter):
         return pick
 
     def attend_self(self, source_lengths: ir.Value) -> AttendSelf:
-        """Attend to the real tokens of the source."""
         return lambda query, key, value: self.ungrouped(
             self.graph.op(
                 "MultiHeadAttention",
@@ -65,7 +61,7 @@ class _EncoderWriter(NetworkWriter):
         )
 
     def write_cross_attention(self, memory: ir.Value) -> None:
-        """Project the memory for all decoder layers in one product and declare the outputs."""
+        # Projects the memory for all decoder layers in one product.
         config, graph = self.config, self.graph
         num_heads, head_size, num_parts = config.num_key_heads, config.head_size, 2 * config.num_decoder_layers
         layers = range(config.num_decoder_layers)

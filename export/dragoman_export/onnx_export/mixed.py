@@ -1,4 +1,4 @@
-"""Some kinds of products in one arithmetic, all others in another: layers that stay in floats beside int8 ones."""
+"""Mixed precision: some kinds of products in float32, the others in int8."""
 
 import re
 from collections.abc import Collection
@@ -12,24 +12,19 @@ from dragoman_export.onnx_export.write import GraphBuilder
 
 
 class ProductKind(StrEnum):
-    """Products with weights that go together; the kinds overlap."""
+    """Kinds of weight products, which may overlap."""
 
-    VOCABULARY = "vocabulary"
-    """The projection to the vocabulary, and with it the tables of embeddings, which may be the same array."""
-    FEED_FORWARD = "feed-forward"
-    """Both products of every feed-forward block."""
-    FEED_FORWARD_OUTER = "feed-forward-outer"
-    """The second of the two, which takes what the ReLU leaves."""
-    ATTENTION = "attention"
-    """Queries, keys, values and outputs of every self- and cross-attention."""
-    ENCODER = "encoder"
-    """All products of the encoder graph, the keys and values of cross-attention included."""
-    DECODER = "decoder"
-    """All products of the decoder graph, the projection to the vocabulary included."""
+    VOCABULARY = "vocabulary"  # output projection and embedding tables, which may be one array
+    FEED_FORWARD = "feed-forward"  # both products of every feed-forward block
+    FEED_FORWARD_OUTER = "feed-forward-outer"  # the second of the two, after the ReLU
+    ATTENTION = "attention"  # queries, keys, values and outputs of self- and cross-attention
+    ENCODER = "encoder"  # all products of the encoder graph, including keys and values of cross-attention
+    DECODER = "decoder"  # all products of the decoder graph, including the output projection
 
 
 _TABLES = "|".join(map(re.escape, (EMBEDDING, PROJECTION)))
 
+# regular expressions for the names of weights
 _NAMES = {
     ProductKind.VOCABULARY: rf"{_TABLES}|{re.escape(SOURCE_EMBEDDING)}",
     ProductKind.FEED_FORWARD: r".*\.feed_forward\.",
@@ -38,14 +33,13 @@ _NAMES = {
     ProductKind.ENCODER: r"encoder\.|.*\.cross_attention\.key",
     ProductKind.DECODER: rf"decoder\.(?!.*\.cross_attention\.key)|{_TABLES}",
 }
-"""What the name that `Arithmetic` is given begins with."""
 
 
 class Mixed:
-    """Products of the kinds kept in one arithmetic, the others in another; both take and give the same floats."""
+    """Products of some kinds in one arithmetic, the others in another; both use the same float type."""
 
     def __init__(self, kinds: Collection[ProductKind], *, kept: Arithmetic, others: Arithmetic) -> None:
-        """Take the kinds that `kept` multiplies, and who multiplies the others."""
+        """Use `kept` for products of `kinds` and `others` for the rest."""
         self._names = [re.compile(_NAMES[kind]) for kind in kinds]
         self._kept = kept
         self._others = others
@@ -60,19 +54,19 @@ class Mixed:
         *,
         rectifies: bool = False,
     ) -> ir.Value:
-        """Multiply as the name's arithmetic does."""
+        """Multiply with the arithmetic of the name."""
         return self._of(name).linear(graph, states, name, weight, bias, rectifies=rectifies)
 
     def lookup(
         self, graph: GraphBuilder, token_ids: ir.Value, name: str, table: FloatArray, *, factor: float
     ) -> ir.Value:
-        """Gather rows of the one table that the projection reads, too."""
+        """Gather rows with the arithmetic of the name."""
         return self._of(name).lookup(graph, token_ids, name, table, factor=factor)
 
     def project(
         self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray, bias: FloatArray | None = None
     ) -> ir.Value:
-        """Multiply by the table as its arithmetic does."""
+        """Multiply by the table with the arithmetic of the name."""
         return self._of(name).project(graph, states, name, table, bias)
 
     def _of(self, name: str) -> Arithmetic:

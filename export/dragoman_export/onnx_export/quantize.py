@@ -1,7 +1,6 @@
-"""8-bit integer products: weights per output, activations with a fixed scale or one per row, sums exact.
+"""8-bit integer products: one scale per output for weights, a fixed scale or one per row for activations.
 
-Either way a row's result does not depend on the rows beside it, so the same text gets the same translation in any
-batch.
+The result of a row does not depend on other rows, so a text has the same translation in any batch.
 """
 
 from collections.abc import Mapping
@@ -16,19 +15,19 @@ from dragoman_export.onnx_export.calibration import LARGEST_INTEGER, SMALLEST_SC
 from dragoman_export.onnx_export.write import MICROSOFT, GraphBuilder
 from dragoman_service.bundle.architecture import PROJECTION_BIAS
 
-_WEIGHT_MAX = 127
-"""Largest magnitude of a quantized weight; -128 is left out to keep the range symmetric."""
+_WEIGHT_MAX = 127  # largest magnitude of a quantized weight; -128 is unused to keep the range symmetric
 
 
 def quantize_rows(matrix: FloatArray) -> tuple[NDArray[np.int8], FloatArray]:
-    """Return int8 integers and the factor of each row that turns them back into (nearly) the matrix.
+    """Quantize the rows of a matrix to int8.
 
     Args:
         matrix: [rows, columns].
 
     Returns:
-        Integers [rows, columns] between -127 and 127, and float32 factors [rows]; no element is off by more than
-        half its row's factor.
+        Integers [rows, columns] from -127 to 127 and float32 factors [rows]. The error of an element is at most
+            half the
+        factor of its row.
     """
     factors = np.abs(matrix).max(axis=1).astype(np.float32) / np.float32(_WEIGHT_MAX)
     factors = np.where(factors >= SMALLEST_SCALE, factors, np.float32(1.0))
@@ -36,19 +35,14 @@ def quantize_rows(matrix: FloatArray) -> tuple[NDArray[np.int8], FloatArray]:
 
 
 class Int8:
-    """Weights as int8 with a factor an output, activations quantized to 8 bits on the fly, products summed in int32.
+    """int8 weights with one factor per output, activations quantized to 8 bits at run time, sums in int32.
 
-    An activation's scale is either fixed, if it was measured when the graph was made, or that of its own row.
-    ONNX Runtime's `DynamicQuantizeMatMul` would take one scale for all rows of a batch: a translation would depend on
-    its neighbours.
+    The scale of activations is fixed if it was calibrated, otherwise computed per row. ONNX Runtime's
+    `DynamicQuantizeMatMul` is not used: its single scale per batch makes translations depend on other segments.
     """
 
     def __init__(self, roundings: Mapping[str, Rounding] | None = None) -> None:
-        """Take what was measured.
-
-        Args:
-            roundings: of what enters a projection, by its path. One that is not there takes the scale of each row.
-        """
+        """Use calibrated roundings by path of the projection; others use one scale per row."""
         self._roundings = roundings or {}
 
     def linear(
@@ -61,7 +55,7 @@ class Int8:
         *,
         rectifies: bool = False,
     ) -> ir.Value:
-        """Multiply in int8; rectified rows get all of the 8 bits."""
+        """Multiply in int8; rectified rows use all 8 bits."""
         integers, factors = quantize_rows(weight)
         rounding = self._rounding(name)
         product = _Product(
@@ -86,7 +80,7 @@ class Int8:
     def project(
         self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray, bias: FloatArray | None = None
     ) -> ir.Value:
-        """Multiply by the integer table; ONNX Runtime transposes it once, when it loads the graph."""
+        """Multiply by the integer table; ONNX Runtime transposes it once, at load time."""
         integers, factors = quantize_rows(table)
         rounding = self._rounding(name)
         if bias is not None:
@@ -107,18 +101,14 @@ class Int8:
 def _stored_table(
     graph: GraphBuilder, name: str, integers: NDArray[np.int8], factors: FloatArray
 ) -> tuple[ir.Value, ir.Value]:
-    """Return the integers [V, d_model] and factors [V, 1] of an embedding table, as they are stored."""
     return graph.constant(f"{name}.int8", integers), graph.constant(f"{name}.factors", factors[:, None])
 
 
 def _corrected(
     bias: FloatArray, weight: FloatArray, integers: NDArray[np.int8], factors: FloatArray, rounding: Rounding | None
 ) -> FloatArray:
-    """Return a bias [outputs] with which the mean of the outputs is that of the product of floats.
-
-    Rounding weights, and activations whose largest are cut off, shifts an output's mean by what was measured (Nagel et
-    al. 2019, arXiv:1906.04721, section 4.2); the bias takes it back at no cost.
-    """
+    # Bias correction (Nagel et al. 2019, arXiv:1906.04721, section 4.2): keeps the mean of each output of the float
+    # product, which rounding of weights and clipping of activations shift.
     if rounding is None or rounding.means is None:
         return bias
     mean, rounded_mean = rounding.means
@@ -128,12 +118,8 @@ def _corrected(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Product:
-    """Activations [..., inputs] times integers [inputs, outputs] times factors [outputs], plus a bias.
-
-    Activations are rounded to integers from 0 to 255, because the product takes unsigned ones: by row around a zero
-    point of 128, rectified ones from zero up, where what is negative is cut off by the rounding itself.
-    """
-
+    # Activations [..., inputs] times integers [inputs, outputs] times factors [outputs], plus a bias. Activations are
+    # uint8: by row around a zero point of 128, rectified ones from zero up.
     integers: ir.Value
     factors: ir.Value
     num_inputs: int
@@ -141,7 +127,6 @@ class _Product:
     rectifies: bool = False
 
     def multiply(self, graph: GraphBuilder, states: ir.Value, rounding: Rounding | None) -> ir.Value:
-        """Multiply with fixed scales if there are any."""
         return self._by_row(graph, states) if rounding is None else self._fixed(graph, states, rounding)
 
     @property
@@ -153,7 +138,7 @@ class _Product:
         return 0 if self.rectifies else 128
 
     def _fixed(self, graph: GraphBuilder, states: ir.Value, rounding: Rounding) -> ir.Value:
-        """Multiply with one scale for all rows: two nodes in all. What is beyond the measured range is cut to it."""
+        # One scale for all rows: two nodes. Values outside the calibrated range are clipped.
         scale, zero_point = graph.scalar(rounding.scale), graph.scalar(rounding.zero_point, "uint8")
         rounded = graph.op("QuantizeLinear", states, scale, zero_point)
         return graph.op(
@@ -163,14 +148,12 @@ class _Product:
         )
 
     def _by_row(self, graph: GraphBuilder, states: ir.Value) -> ir.Value:
-        """Multiply with a scale for each row, by which its largest magnitude becomes the largest integer.
-
-        A row of zeros is divided by zero: whatever integers that gives, its scale of zero makes the product zero.
-        """
+        # The largest magnitude of each row becomes the largest integer. A row of zeros is divided by zero; its scale of
+        # zero makes the product zero whatever the integers are.
         magnitudes = graph.op("Relu" if self.rectifies else "Abs", states)
         largest = graph.op("ReduceMax", magnitudes, graph.shape(-1), keepdims=1)  # [..., 1]
         scale = graph.op("Mul", largest, graph.scalar(1 / self._levels))
-        # A block is a row: one node divides and rounds, where dividing first would be one more pass over the states.
+        # A block is a row: one node divides and rounds in a single pass over the states.
         rounded = graph.op(
             "QuantizeLinear",
             *(states, scale, None if self.rectifies else self._zero_points(graph, scale)),
@@ -187,6 +170,6 @@ class _Product:
         return scaled if self.bias is None else graph.op("Add", scaled, self.bias)
 
     def _zero_points(self, graph: GraphBuilder, scale: ir.Value) -> ir.Value:
-        """Return one zero point a row, in the shape of `scale`, which is the same for all products of a graph."""
+        # One zero point per row, in the shape of `scale`, shared by all products of a graph.
         value = ir.tensor(np.array([self._zero_point], dtype=np.uint8))
         return graph.once("zero_points", lambda: graph.op("ConstantOfShape", graph.op("Shape", scale), value=value))

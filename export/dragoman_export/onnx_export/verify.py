@@ -1,4 +1,4 @@
-"""Holds the graphs of a bundle against the PyTorch model they were made from, on real sentences."""
+"""Compares the graphs of a bundle with the PyTorch model they were made from, on real sentences."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,11 +21,8 @@ is already 2e-6."""
 BLEU_TOLERANCE = 0.3
 """Most BLEU that int8 may lose; half of what 8-bit quantization cost OPUS-MT models elsewhere."""
 
-_STEP_SENTENCES = 8
-"""Sentences scored together, step by step."""
-
-_COMPARED_SENTENCES = 32
-"""The same where only the likeliest token is asked for."""
+_STEP_SENTENCES = 8  # Sentences scored together, step by step.
+_COMPARED_SENTENCES = 32  # The same where only the likeliest token is asked for.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +44,7 @@ class Check:
 
 
 def check_steps(model: Transformer, graph: StepModel, pairs: Sequence[tuple[list[int], list[int]]]) -> list[Check]:
-    """Compare the log-probabilities of all tokens at every step of given translations, three ways.
+    """Compare the log-probabilities of all tokens at every step of given translations.
 
     Args:
         model: the reference, in evaluation mode.
@@ -70,10 +67,10 @@ def check_steps(model: Transformer, graph: StepModel, pairs: Sequence[tuple[list
 
 
 def check_batching(model: TextModel, sources: Sequence[str], *, beam_size: int, precision: str) -> Check:
-    """Count the sentences whose translation depends on those decoded beside it."""
+    """Count the sentences whose translation depends on the batch."""
     together, alone = (translate_texts(model, sources, beam_size=beam_size, batch_size=size).texts for size in (16, 1))
     differing = sum(a != b for a, b in zip(together, alone, strict=True))
-    claim = f"ONNX {precision}, alone = beside others"
+    claim = f"ONNX {precision}, alone = in a batch"
     return Check(claim=claim, measured=differing, limit=0, unit="sentences", detail=f"of {len(sources)} sentences")
 
 
@@ -85,7 +82,7 @@ def check_quality(
     beam_size: int,
     precision: str,
 ) -> Check:
-    """Measure the BLEU that a precision loses against fp32."""
+    """Measure the BLEU that a precision loses compared with fp32."""
     targets = [[pair.target for pair in pairs]]
     bleu = []
     for model in (reference, quantized):
@@ -141,15 +138,15 @@ def _steps(
 def agreement(
     reference: StepModel, other: StepModel, pairs: Sequence[tuple[list[int], list[int]]]
 ) -> tuple[float, int]:
-    """Return at which share of the tokens of given translations two models find the same next token, and their number.
+    """Return the share of target tokens at which two models predict the same token, and the number of tokens.
 
     Args:
-        reference: what is compared with, for instance the float32 graphs.
+        reference: for instance the float32 graphs.
         other: for instance the int8 graphs.
         pairs: source and target token ids, EOS last; at least one.
     """
     num_equal, num_tokens = 0, 0
-    by_length = sorted(pairs, key=lambda pair: len(pair[1]))  # a batch takes as many steps as its longest target
+    by_length = sorted(pairs, key=lambda pair: len(pair[1]))  # a batch needs as many steps as its longest target
     for start in range(0, len(pairs), _COMPARED_SENTENCES):
         batch = by_length[start : start + _COMPARED_SENTENCES]
         lengths = np.array([len(target) for _, target in batch])
@@ -163,7 +160,6 @@ def agreement(
 def _likeliest(
     graph: StepModel, pairs: Sequence[tuple[list[int], list[int]]]
 ) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """Yield the likeliest token [B] at every step of given translations."""
     for output in _steps(graph, pairs, num_candidates=1):
         yield output.token_ids[:, 0, 0].copy()
 
@@ -175,7 +171,7 @@ def _largest_difference(expected: Sequence[FloatArray], found: Iterator[FloatArr
 def _inputs(
     pairs: Sequence[tuple[list[int], list[int]]], *, start_id: int
 ) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Return what the decoder is fed, [B, T]: start and target without EOS; short rows repeat their last token."""
+    # Decoder input [B, T]: start and target without EOS; short rows repeat their last token.
     longest = max(len(target) for _, target in pairs)
     rows = [[start_id, *target[:-1]] for _, target in pairs]
     return np.array([row + row[-1:] * (longest - len(row)) for row in rows], dtype=np.int64)

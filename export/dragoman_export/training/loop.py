@@ -1,4 +1,4 @@
-"""The training loop: step, log, evaluate, write a checkpoint, until something says stop."""
+"""The training loop: steps, log, evaluations and checkpoints until a limit or a signal."""
 
 import math
 import time
@@ -41,19 +41,19 @@ _OTHER_RANK, _MAX_MINUTES = "signal of another rank", "max-minutes"
 
 
 class Trainer:
-    """One invocation of training on one rank; a resumed run continues bit by bit where the checkpoint left off."""
+    """One invocation of training on one rank; a resumed run continues bit by bit from the checkpoint."""
 
     def __init__(
         self, model: Transformer, config: TrainingConfig, text: TrainingText, *, folder: RunFolder, ranks: Ranks
     ) -> None:
-        """Prepare a run from step 0; `resume` moves it on.
+        """Prepare a run from step 0; `resume` loads a later state.
 
         Args:
-            model: learned in place, on the device of `ranks`.
-            config: all settings.
+            model: trained in place, on the device of `ranks`.
+            config: settings.
             text: the same on every rank.
-            folder: written by the main rank only.
-            ranks: this process among its peers.
+            folder: written by the main rank.
+            ranks: processes of the run.
         """
         self.progress = Progress()
         self._model = model
@@ -76,14 +76,12 @@ class Trainer:
         self._saved: Progress | None = None
 
     def resume(self, checkpoint: Path) -> dict[str, tuple[Any, Any]]:
-        """Take over the state in a checkpoint.
+        """Load the state of a checkpoint.
 
-        If the batches are cut differently than before, the rest of the epoch is skipped, since its batches are
-        not those the checkpoint counted.
+        If the settings of the batches changed, the rest of the epoch is skipped, because its batches differ.
 
         Returns:
-            Why the rest of an epoch was skipped: the settings that changed, each with its old and new value; empty
-            if nothing was skipped.
+            The changed settings, each with old and new value; empty if nothing was skipped.
 
         Raises:
             RunFolderError: if it cannot be read.
@@ -108,9 +106,9 @@ class Trainer:
         return changed
 
     def run(self) -> str:
-        """Train until a limit, a signal or early stopping, and return which it was.
+        """Train until a limit, a signal or early stopping; return the reason.
 
-        Before it returns, the state is in a checkpoint and, unless a signal came, evaluated.
+        The final state is saved in a checkpoint and, unless a signal came, evaluated.
         """
         self._began = time.monotonic()
         self._first_step = self.progress.step
@@ -126,7 +124,7 @@ class Trainer:
         return reason
 
     def _train_step(self) -> None:
-        """Learn from the next batches, this rank from its rows of them, as if they were one."""
+        # Each rank trains on its rows of the batches.
         self._meter.begin()
         loss, num_tokens = 0.0, 0
         for batch in self._next_batches():
@@ -145,14 +143,14 @@ class Trainer:
         self._meter.show(epoch=self.progress.epoch, last_step=self._expected_last_step())
 
     def _next_batches(self) -> list[Batch]:
-        """Return this rank's rows of the batches of the next step; the last step of an epoch may have fewer batches."""
+        # This rank's rows of the batches of the next step; the last step of an epoch may have fewer batches.
         first = self.progress.epoch_step * self._config.accumulation
         indices = range(first, min(first + self._config.accumulation, len(self._epoch)))
         shares = (self._ranks.share(self._epoch.batch(index)) for index in indices)
         return [share.to(self._ranks.device) for share in shares if share is not None]
 
     def _exchange(self, loss: float, num_tokens: int) -> tuple[float, int]:
-        """Return loss and tokens summed over the ranks, and agree on whether to stop after this step."""
+        # Sums loss and tokens over the ranks and agrees on whether to stop after this step.
         minutes = self._config.max_minutes
         is_late = minutes is not None and self._spent_s() >= 60 * minutes
         has_signal = self._stop_request.signal_name is not None
@@ -229,7 +227,7 @@ class Trainer:
         self._meter.reset()
 
     def _evaluate(self) -> None:
-        """Measure on the main rank, tell all, and keep the model if it is the best so far."""
+        # Evaluates on the main rank, shares the result, and saves the model if it is the best so far.
         evaluation: Evaluation = self._ranks.gather(self._measure() if self._ranks.is_main else None)[0]
         progress = self.progress
         is_best = progress.best_loss is None or evaluation.loss < progress.best_loss
@@ -243,7 +241,7 @@ class Trainer:
         if self._ranks.is_main:
             self._report(evaluation)
         if progress.patience_step == progress.step and self._config.cooldown_steps:
-            self._meter.say(f"patience ended: the rate cools down for {self._config.cooldown_steps} steps")
+            self._meter.say(f"patience ended: cooldown for {self._config.cooldown_steps} steps")
 
     def _measure(self) -> Evaluation:
         self._loss.eval()
@@ -272,7 +270,7 @@ class Trainer:
         self._meter.say(f"step {progress.step}, {minutes:.1f} min: dev loss {evaluation.loss:.4f}{bleu}")
 
     def _save(self) -> None:
-        """Write the state of all ranks to a numbered checkpoint and redraw the curves, unless that was done already."""
+        # Writes the state of all ranks and redraws the curves, unless this step was already saved.
         if self._saved == self.progress:
             return
         self._saved = replace(self.progress)
@@ -299,7 +297,7 @@ class Trainer:
         }
 
     def _batches_key(self) -> dict[str, Any]:
-        """Return what decides which batches an epoch has and how many make a step."""
+        # Everything that determines the batches of an epoch and the number of batches per step.
         drawn = {"subword_sampling": self._config.subword_sampling, **asdict(self._config.variation)}
         return {
             **asdict(self._batching),
@@ -309,7 +307,7 @@ class Trainer:
         }
 
     def _finish(self, reason: str) -> None:
-        # decided by what all ranks agreed on: a signal may have reached only one of them, or come since
+        # uses the agreed reason: a signal may have reached only one rank, or arrived later
         was_signal = self._agreed_stop not in (None, _MAX_MINUTES)
         if not was_signal and self.progress.step % self._config.eval_interval:
             self._evaluate()
