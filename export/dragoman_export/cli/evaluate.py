@@ -1,6 +1,6 @@
-"""`python -m dragoman_export evaluate`: scores the translations of a bundle, of a running server, or of a file.
+"""`dragoman export evaluate`: scores the translations of a bundle, of a server, or of a file.
 
-A bundle translates as the service does, so what is scored is what callers get.
+A bundle translates as the service does, so scores apply to served translations.
 """
 
 import argparse
@@ -33,11 +33,9 @@ from dragoman_service.bundle.manifest import Score
 from dragoman_service.request import MAX_LENGTH_PENALTY
 from dragoman_service.runtimes.settings import RuntimeSettings
 
+# of the paired bootstrap (Koehn 2004, "Statistical significance tests for machine translation evaluation")
 _NUM_RESAMPLES = 1000
-"""Of the paired bootstrap (Koehn 2004, "Statistical significance tests for machine translation evaluation")."""
-
-_TIMEOUT_S = 300.0
-"""Of a call: the queue of a server may be long."""
+_TIMEOUT_S = 300.0  # per call: a server may have a long queue
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,17 +86,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Translated:
-    """What a system made of the sources."""
-
     texts: tuple[str, ...]
-    report: tuple[str, ...] = ()
-    """Lines about speed, and about what went wrong."""
+    report: tuple[str, ...] = ()  # lines about speed and warnings
     precision: str = ""
     data_suffix: str = ""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Translate, score, and print both."""
+    """Translate, score and print."""
     if not 0 <= args.length_penalty <= MAX_LENGTH_PENALTY:
         raise SettingError("--length-penalty", args.length_penalty, f"from 0 to {MAX_LENGTH_PENALTY:g}")
     pairs = read_pairs(args.data, args.limit)
@@ -130,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{score.metric} {score.value:.2f}  {score.signature}")
     length: Any = measured["BLEU"]
     ratio = length.sys_len / max(length.ref_len, 1)
-    print(f"length ratio {ratio:.3f}: {length.sys_len:,} words, {length.ref_len:,} in the references")
+    print(f"length ratio {ratio:.3f}: {length.sys_len:,} words, references {length.ref_len:,}")
     for line in (*done.report, *_compared(done.texts, other, references)):
         print(line)
     if args.scores:
@@ -139,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_pairs(paths: list[Path], limit: int | None) -> tuple[Pair, ...]:
-    """Read the first pairs of TSV files, of which every line must be one; CorpusError else."""
+    """Return the first pairs of TSV files; CorpusError if a line is malformed."""
     return read_corpus([ParallelFiles(source=path) for path in paths], max_malformed=0.0).pairs[:limit]
 
 
@@ -149,7 +144,7 @@ def _read_lines(path: Path, num_wanted: int) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise CorpusError(f"{path} cannot be read: {error}") from error
     if len(lines) != num_wanted:
-        raise CorpusError(f"{path} has {len(lines):,} lines; there are {num_wanted:,} sources")
+        raise CorpusError(f"{path} has {len(lines):,} lines: expected {num_wanted:,}, one per source")
     return lines
 
 
@@ -167,15 +162,15 @@ def _by_bundle(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
     how = f"with {args.threads} threads, {precision}, beam {args.beam}{_other_penalty(args)}"
     report = [_speed(len(pairs), done.num_target_tokens, done.elapsed_s, how)]
     if done.num_split:
-        report.append(f"{done.num_split} sentences were decoded in parts of at most {model.max_source_tokens} tokens")
+        report.append(f"{done.num_split} sentences decoded in parts of at most {model.max_source_tokens} tokens")
     if done.num_truncated:
-        report.append(f"{done.num_truncated} translations were cut off at the limit of target tokens")
+        report.append(f"{done.num_truncated} translations truncated at the limit of target tokens")
     suffix = ", shortlist" if args.shortlist else ""
     return _Translated(texts=done.texts, report=tuple(report), precision=precision, data_suffix=suffix)
 
 
 def _by_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
-    """Send the sources to a server, some texts a call; ExportError if a call fails."""
+    # Several texts per call; ExportError if a call fails.
     requests = [[pair.source for pair in pairs[i : i + args.batch_size]] for i in range(0, len(pairs), args.batch_size)]
     try:
         api_key = args.api_key_file.read_text(encoding="ascii") if args.api_key_file else None
@@ -203,7 +198,7 @@ def _by_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
     translations = [translation for result in results for translation in result]
     num_tokens = sum(result.num_target_tokens for result in results)
     models = sorted({f"{result.model_name}/{result.model_version}" for result in results})
-    calls = f"with {args.callers} calls of {args.batch_size} texts at a time, {', '.join(models)}"
+    calls = f"with {args.callers} concurrent calls of {args.batch_size} texts, {', '.join(models)}"
     how = f"{calls}, beam {args.beam}{_other_penalty(args)}"
     report = [_speed(len(pairs), num_tokens, elapsed_s, how)]
     warnings = Counter(warning.kind.name for translation in translations for warning in translation.warnings)
@@ -212,7 +207,7 @@ def _by_server(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
 
 
 def _other_penalty(args: argparse.Namespace) -> str:
-    """Return the length penalty, to be told behind other things, unless it is the default."""
+    # suffix for a length penalty other than the default
     return "" if args.length_penalty == DEFAULT_LENGTH_PENALTY else f", length penalty {args.length_penalty:g}"
 
 
@@ -222,19 +217,18 @@ def _speed(num_texts: int, num_tokens: int, elapsed_s: float, how: str) -> str:
 
 
 def _languages(client: TranslationClient, args: argparse.Namespace) -> tuple[str, str]:
-    """Return those asked for, or else those of the only pair that the server has."""
+    # The requested languages, or those of the only pair of the server.
     if args.source_language and args.target_language:
         return args.source_language, args.target_language
     versions = [version for model in client.list_models() for version in model.versions]
     pairs = {(pair.source_language, pair.target_language) for version in versions for pair in version.language_pairs}
     if len(pairs) == 1:
         return next(iter(pairs))
-    told = ", ".join(f"{source} to {target}" for source, target in sorted(pairs)) or "none"
-    raise SettingError("--source-language and --target-language", None, f"one of the server's pairs ({told})")
+    available = ", ".join(f"{source} to {target}" for source, target in sorted(pairs)) or "none"
+    raise SettingError("--source-language and --target-language", None, f"a pair of the server ({available})")
 
 
 def _name(paths: list[Path], limit: int | None) -> str:
-    """Return what a score says it was measured on."""
     names = ", ".join(f"{path.parent.name}/{path.name}" for path in paths)
     return f"{names}, first {limit} lines" if limit else names
 
@@ -244,7 +238,7 @@ def _metrics() -> dict[str, Metric]:
 
 
 def _compared(ours: tuple[str, ...], theirs: tuple[str, ...] | None, references: list[str]) -> list[str]:
-    """Return a line for each metric: our score and the other's, and how likely chance makes as large a difference."""
+    # Per metric, both scores and the p-value of their difference.
     if theirs is None:
         return []
     systems: list[tuple[str, Sequence[str]]] = [("theirs", theirs), ("ours", ours)]

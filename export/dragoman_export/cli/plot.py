@@ -1,4 +1,4 @@
-"""`dragoman export plot`: draws the curves of a run, its learning rate, and what a model attends to and adds."""
+"""`dragoman export plot`: plots curves and schedule of a run, or attention and positions of a model."""
 
 import argparse
 import os
@@ -22,36 +22,37 @@ from dragoman_export.training.run_folder import RunFolder
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 _KINDS = {
-    "curves": "loss, BLEU, rate and speed over the steps of a run, from its log",
-    "schedule": "learning rate over all steps of a run",
+    "curves": "loss, BLEU, rate and speed of a run, from its log",
+    "schedule": "learning rate of a run",
     "attention": "weights of every layer and head for a sentence and its translation",
-    "positions": "what tells the place of a token",
+    "positions": "position encodings",
 }
 _STACKS = ("cross", "encoder", "decoder")
 _DPI = 110
-_MAX_RATES = 2000
-"""Points of a schedule's line."""
+_MAX_RATES = 2000  # points of the schedule
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument("path", type=Path, metavar="PATH", help="run folder; for a model also checkpoint or bundle")
+    parser.add_argument(
+        "path", type=Path, metavar="PATH", help="run folder; for attention and positions also a checkpoint or bundle"
+    )
     kinds = "; ".join(f"{kind}: {what}" for kind, what in _KINDS.items())
     parser.add_argument("--picture", choices=_KINDS, default="curves", help=f"{kinds}. Default: curves.")
     parser.add_argument("--output", type=Path, metavar="FILE", help="PNG to write. Default: PICTURE.png in PATH.")
     attention = parser.add_argument_group("with --picture attention")
     attention.add_argument("--source", metavar="TEXT", help="sentence")
-    attention.add_argument("--target", metavar="TEXT", help="its translation. Default: that of the model, greedy.")
+    attention.add_argument("--target", metavar="TEXT", help="its translation. Default: greedy translation.")
     attention.add_argument("--attention", choices=_STACKS, default="cross", help="which weights. Default: cross.")
-    attention.add_argument("--layers", type=int, nargs="+", metavar="N", help="layers, from 1 on. Default: all.")
-    parser.add_argument("--length", type=int, default=128, metavar="T", help="positions drawn. Default: 128.")
+    attention.add_argument("--layers", type=int, nargs="+", metavar="N", help="layers, counted from 1. Default: all.")
+    parser.add_argument("--length", type=int, default=128, metavar="T", help="number of positions. Default: 128.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw.
+    """Plot.
 
     Raises:
-        RunFolderError: if the folder lacks what is drawn.
+        RunFolderError: if the folder lacks a required file.
         SettingError: naming a flag that is missing or out of range.
     """
     output = args.output or (args.path if args.path.is_dir() else args.path.parent) / f"{args.picture}.png"
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 def _curves(args: argparse.Namespace) -> Figure:
     log = RunFolder(args.path).log
     if not log.exists():
-        raise RunFolderError(f"{args.path} holds no log")
+        raise RunFolderError(f"{args.path} has no log")
     return plot_curves(read_log(log))
 
 
@@ -76,7 +77,7 @@ def _schedule(args: argparse.Namespace) -> Figure:
 
 
 def plot_schedule(config: TrainingConfig, *, d_model: int) -> Figure:
-    """Return the rates of each optimizer up to `max_steps`, or ten times the warm-up where that is not set."""
+    """Return the rates of each optimizer up to `max_steps`, or ten times the warm-up if it is not set."""
     end = config.max_steps or 10 * config.warmup_steps
     steps = np.unique(np.linspace(1, end, min(end, _MAX_RATES)).round()).astype(int).tolist()
     figure = Figure(figsize=(8, 4), layout="constrained")
@@ -96,7 +97,7 @@ def _positions(args: argparse.Namespace) -> Figure:
     model, _ = open_model(args.path)
     tables = model.position_tables(args.length)
     if not tables:
-        raise SettingError("--picture", "positions", "another one: this network has no positions")
+        raise SettingError("--picture", "positions", "another picture: this network has no positions")
     figure = Figure(figsize=(8, 4 * len(tables)), layout="constrained")
     for axis, (name, table) in zip(np.atleast_1d(figure.subplots(len(tables))), tables.items(), strict=True):
         image = axis.imshow(table.detach().numpy(), aspect="auto", cmap="RdBu", interpolation="nearest")
@@ -121,7 +122,7 @@ def _attention(args: argparse.Namespace) -> Figure:
 
 
 def attention_weights(model: Transformer, source_ids: Sequence[int], target_ids: Sequence[int]) -> dict[str, Tensor]:
-    """Return the weights with which a network attends when it scores a target.
+    """Return the attention weights of a network that scores a target.
 
     Args:
         model: in evaluation mode, on a CPU.
@@ -129,15 +130,16 @@ def attention_weights(model: Transformer, source_ids: Sequence[int], target_ids:
         target_ids: T token ids, EOS last.
 
     Returns:
-        `cross` [L, H, T, S] and `decoder` [L, H, T, T] of the decoder, `encoder` [L, H, S, S]; rows add up to 1. Row t
-        of the decoder's chose target token t, and saw in column t what precedes it.
+        `cross` [L, H, T, S] and `decoder` [L, H, T, T] of the decoder, `encoder` [L, H, S, S]; rows sum to 1. Row t
+            of
+        the decoder predicts target token t; its column t is the preceding token.
     """
     seen: dict[str, list[Tensor]] = {stack: [] for stack in _STACKS}
 
     def keep(stack: str, _: nn.Module, __: tuple[Tensor, ...], weights: Tensor) -> None:
         seen[stack].append(weights[0])
 
-    # attention weights pass through a dropout of their own, which keeps them as they are here
+    # the dropout of attention weights is the identity in evaluation mode
     blocks = [(layer.self_attention, "encoder") for layer in model.encoder.layers]
     for layer in model.decoder.layers:
         blocks += [(layer.self_attention, "decoder"), (layer.cross_attention, "cross")]
@@ -155,7 +157,6 @@ def attention_weights(model: Transformer, source_ids: Sequence[int], target_ids:
 def _labels(
     tokenizer: SentencePieceTokenizer, source_ids: Sequence[int], target_ids: Sequence[int], stack: str
 ) -> tuple[list[str], list[str]]:
-    """Return the tokens of rows and columns."""
     source, target = tokenizer.source_pieces(source_ids), tokenizer.pieces(target_ids)
     if stack == "encoder":
         return source, source
@@ -163,7 +164,7 @@ def _labels(
 
 
 def plot_attention(weights: Mapping[int, Tensor], rows: Sequence[str], columns: Sequence[str]) -> Figure:
-    """Return a heatmap of each head, [H, T, S] by layer, with all layers below each other on one scale."""
+    """Return a heatmap of each head, [H, T, S] by layer, on one scale."""
     num_heads = len(next(iter(weights.values())))
     height, width = 0.19 * len(rows) + 0.3, 0.19 * len(columns) + 0.3
     size = (num_heads * width + 1.5, len(weights) * height + 1.2)

@@ -1,4 +1,4 @@
-"""`python -m dragoman_export verify`: proves that a bundle computes what its checkpoint does, or says what differs."""
+"""`dragoman export verify`: compares a bundle with its checkpoint."""
 
 import argparse
 import sys
@@ -26,9 +26,9 @@ from dragoman_service.text.tokenizer import open_tokenizer
 
 _EXACT = "fp32"
 
+# by precision, if below `BLEU_TOLERANCE`: half precision changes log-probabilities by hundredths, which sometimes
+# decides between translations of equal quality
 _MOST_BLEU_LOST = {"fp16": 0.1}
-"""Of precisions that must stay closer than `BLEU_TOLERANCE`: rounding to halves moves a log-probability by hundredths,
-which now and then decides between two translations that are about as good."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check everything, print a table, and return 1 if any claim is false."""
+    """Run all checks, print a table, and return 1 if one fails."""
     bundle = open_bundle(args.bundle)
     manifest = bundle.manifest
     trained = TrainedModel.find(args.checkpoint)
@@ -87,25 +87,20 @@ def run(args: argparse.Namespace) -> int:
         checks = list(_report(verification.checks()))
     failed = [check for check in checks if not check.holds]
     for check in failed:
-        print(f"FAILED: {check.claim}: {check.measured:.6g} {check.unit}, at most {check.limit:g}", file=sys.stderr)
+        print(f"FAILED: {check.claim}: {check.measured:.6g} {check.unit}, limit {check.limit:g}", file=sys.stderr)
     return 1 if failed else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verification:
-    """All that the checks need."""
-
     model: Transformer
-    models: dict[str, TextModel]
-    """By precision; `fp32` is always there."""
+    models: dict[str, TextModel]  # by precision, always with `fp32`
     pairs: Sequence[Pair]
     num_step_sentences: int
     beam_size: int
-    original: Original | None
-    """None: the model was trained here."""
+    original: Original | None  # None: the model was trained here
 
     def checks(self) -> Iterator[Check]:
-        """Yield each check as soon as it is done."""
         exact = self.models[_EXACT]
         few = self.pairs[: self.num_step_sentences]
         yield from check_steps(self.model, exact.graph, [self._encode(pair) for pair in few])
@@ -128,14 +123,14 @@ class _Verification:
 
 
 def _check_origin(bundle: Bundle, trained: TrainedModel) -> None:
-    """Raise BundleError unless the bundle was made from this very checkpoint."""
+    # The bundle must have been exported from this checkpoint.
     found, stated = file_entry(trained.checkpoint).sha256, bundle.manifest.provenance.checkpoint_sha256
     if found != stated:
         raise BundleError(str(trained.checkpoint), found=found, expected=stated, what="SHA-256")
 
 
 def _load_graphs(bundle: Bundle, model: Transformer, temporary: Path) -> dict[str, StepModel]:
-    """Load every precision of the bundle, and fp32 from the checkpoint if the bundle does not ship it."""
+    # All precisions of the bundle; exports fp32 from the checkpoint if the bundle lacks it.
     manifest = bundle.manifest
     graphs: dict[str, StepModel] = {}
     if _EXACT not in manifest.precisions:
@@ -149,7 +144,6 @@ def _load_graphs(bundle: Bundle, model: Transformer, temporary: Path) -> dict[st
 
 
 def _report(checks: Iterable[Check]) -> Iterator[Check]:
-    """Print each check as a line of a table, and pass it on."""
     print(f"{'claim':36} {'measured':>12} {'at most':>10} {'unit':10} {'holds':5}  of")
     for check in checks:
         holds = "yes" if check.holds else "NO"

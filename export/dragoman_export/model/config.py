@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from pydantic import ConfigDict
+
 from dragoman_export.errors import SettingError
 from dragoman_service.bundle.architecture import (
     Activation,
@@ -30,94 +32,68 @@ class ModelConfig(DerivedSizes):
     bundle.
     """
 
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True)  # docstrings are the help of flags
+
     vocabulary_size: int
     """V, tokens of the target vocabulary; also of the source unless `source_vocabulary_size` is set."""
-
     d_model: int
     """Width of the residual stream."""
-
     num_heads: int
     """H, attention heads; divides `d_model` unless `head_dim` is set."""
-
     ffn_size: int
     """Width of the hidden layer of the feed-forward blocks."""
-
     num_encoder_layers: int
     """Encoder layers."""
-
     num_decoder_layers: int
     """Decoder layers."""
-
     dropout: float = 0.1
     """Dropout of sublayer outputs and embedded inputs, from 0 to below 1."""
-
     attention_dropout: float = 0.0
     """Dropout of attention weights, from 0 to below 1; 0 in the paper."""
-
     norm: Literal["pre", "post"] = "post"
     """Normalise after each residual sum (post, as in the paper) or before each sublayer (pre)."""
-
     activation: Activation = "relu"
     """Activation of the feed-forward blocks: ReLU as in the paper, GELU (error function), swish (x times its sigmoid),
     or SwiGLU (Shazeer 2020, arXiv:2002.05202), where the swish of a third projection gates the inner one."""
-
     norm_kind: NormKind = "layer"
     """Layer normalisation, or RMS normalisation without mean and bias (Zhang and Sennrich 2019, arXiv:1910.07467)."""
-
     norm_epsilon: float = 1e-5
     """Added to the variance by every normalisation."""
-
     embedding_norm: bool = False
     """Normalise the input of each stack, embeddings plus positions, as BART does."""
-
     final_norm: bool | None = None
     """Normalise the output of each stack. None: only with pre-norm."""
-
     head_dim: int | None = None
     """D, width of one head. None: `d_model` / `num_heads`."""
-
     num_kv_heads: int | None = None
     """Heads of keys and values, a divisor of `num_heads`: query head h uses head h modulo this number (grouped-query
     attention, Ainslie et al. 2023, arXiv:2305.13245; 1: multi-query attention). None: as many as queries."""
-
     positions: Positions = "sinusoidal"
     """Position encoding: sinusoids as in the paper or a learned table, added to the embeddings; rotary (Su et al. 2021,
     arXiv:2104.09864); or none."""
-
     sinusoid_layout: SinusoidLayout = "interleaved"
     """Order of sinusoids: sine and cosine in turn as in the paper; all sines before all cosines (halves, Marian); or
     the same order with the wavelengths of fairseq, where the longest is exactly 10000 times the shortest."""
-
     position_offset: int = 0
     """Position of the first token, for sinusoids and learned tables: 2 for BART, M2M-100 and NLLB."""
-
     max_positions: int | None = None
     """Tokens with a learned position; the tables have `position_offset` more rows."""
-
     scale_embeddings: bool = True
     """Multiply embeddings by the square root of `d_model`."""
-
     tied_embeddings: TiedEmbeddings = "all"
     """Which tables are shared: source, target and output (all), target and output (decoder), or none."""
-
     projection_bias: bool = False
     """Add a bias to the logits."""
-
     source_vocabulary_size: int | None = None
     """Tokens of a separate source vocabulary, whose table cannot be shared. None: source and target share one."""
-
     pad_id: int = 0
     """Token id of padding."""
-
     bos_id: int = 1
     """Token id of the beginning of a sentence."""
-
     eos_id: int = 2
     """Token id at the end of every source and target."""
-
     unk_id: int = 3
     """Token id of unknown text."""
-
     decoder_start_id: int | None = None
     """Token id of the first decoder input. None: `bos_id`."""
 

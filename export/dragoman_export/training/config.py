@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ConfigDict
+
 from dragoman_export.data.augmentation import VariationConfig
 from dragoman_export.data.reader import ParallelFiles
 from dragoman_export.errors import SettingError
@@ -36,107 +38,78 @@ _RANGES: tuple[tuple[str, Callable[[Any], bool], tuple[str, ...]], ...] = (
 class TrainingConfig:
     """Settings of the training; all fields except `optimizer` may change on resume."""
 
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True)  # docstrings are the help of flags
+
     seed: int = 1
     """Seed of weights, dropout, batches and concatenations."""
-
     batch_tokens: int = 4096
     """Most tokens on either side of a batch, padding included; a longer pair forms its own batch. The rows of a batch
     are distributed over all ranks, so more ranks train the same model faster."""
-
     accumulation: int = 1
     """Batches whose gradients are summed for one step."""
-
     max_tokens: int = 256
     """Pairs with more tokens on a side, EOS included, are skipped and reported."""
-
     pool_size: int = 1 << 17
     """Examples sorted by length together; smaller pools are more random and need more padding."""
-
     concatenate: float = 0.0
     """Share of examples that join two or three random pairs by a space, from 0 to below 1."""
-
     subword_sampling: float = 0.0
     """Sample a new segmentation of each text in every epoch, from 0 to below 1; 0: off. Unigram vocabularies: exponent
     of the segmentation's probability, such as 0.2; BPE: share of skipped merges, such as 0.1."""
-
     placeholders: float = 0.0
     """Share of pairs in which names and numbers that occur on both sides become numbered placeholders such as ⟦1⟧,
     pieces of the vocabulary that the model learns to copy, from 0 to below 1; above 0, code in backticks and addresses
     are replaced in 90 % of the pairs that contain them."""
-
     placeholder_words: float = 0.0
     """Share of pairs in which one or two words that translate each other, by a lexicon learned from the text, also
     become placeholders, so that the model keeps placeholders in any context, from 0 to below 1."""
-
     tags: float = 0.0
     """Share of pairs with a pair of tag pieces, such as ⟪1⟫ and ⟪/1⟫, around spans that translate each other, from 0 to
     below 1."""
-
     capitals: float = 0.0
     """Share of pairs in upper case or, in half of them, with capitalised source words, from 0 to below 1."""
-
     full_stops: float = 0.0
     """Share of pairs without the full stop, question or exclamation mark that ends both sides, from 0 to below 1."""
-
     label_smoothing: float = 0.1
     """Probability moved from the correct token to the whole vocabulary, from 0 to below 1."""
-
     r_drop: float = 0.0
     """Weight of the divergence between two passes with different dropout (R-Drop, Liang et al. 2021, arXiv:2106.14448),
     such as 5; doubles the time of a step. 0: one pass."""
-
     optimizer: Literal["adam", "muon"] = "adam"
     """Optimizer of the projection matrices, fixed for the run; all other weights use Adam."""
-
     warmup_steps: int = 4000
     """Steps until the highest learning rate."""
-
     lr_factor: float = 1.0
     """Factor of the paper's rate d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)."""
-
     muon_lr: float = 0.002
     """Highest rate of Muon, with the same schedule."""
-
     cooldown_steps: int = 0
     """Last steps before `max_steps`, or steps after the end of `patience`, in which the rate also falls linearly to 0.
     The value of a preset is scaled with `max_steps`."""
-
     clip_norm: float = 1.0
     """Largest norm of the gradient of the mean loss; larger ones are scaled down. 0: no clipping."""
-
     max_steps: int | None = None
     """Stop after this many steps over all invocations."""
-
     max_epochs: int | None = None
     """Stop after this many epochs over all invocations."""
-
     max_minutes: float | None = None
     """Stop this invocation after this many minutes."""
-
     patience: int | None = None
     """Stop after this many consecutive evaluations without a lower dev loss, and the cooldown after them."""
-
     eval_interval: int = 500
     """Steps between evaluations on the dev text."""
-
     bleu_sentences: int = 300
     """Dev sentences translated for BLEU, spread evenly over the dev text; 0: no BLEU."""
-
     checkpoint_interval: int = 500
     """Steps between checkpoints."""
-
     keep_checkpoints: int = 10
     """Newest checkpoints kept, in addition to the best."""
-
     log_interval: int = 50
     """Steps between records of the log."""
-
     bf16: bool = True
     """Compute products in bfloat16 (autocast); weights stay float32."""
-
     compile: bool = False
     """Compile the network with torch.compile; slower for the small preset on a CPU."""
-
     threads: int | None = None
     """Threads of PyTorch; none: PyTorch's default."""
 

@@ -14,11 +14,9 @@ from dragoman_export.importers.ctranslate2.text import (
     sources_end_with_eos,
 )
 from dragoman_export.importers.ctranslate2.variables import Variables
-from dragoman_export.importers.huggingface_text import Text
 from dragoman_export.importers.language_tags import WantedLanguages
-from dragoman_export.importers.portable import MAX_TOKENS, ImportedModel
+from dragoman_export.importers.portable import ImportedModel
 from dragoman_export.importers.vocabulary_text import SentencePieceFiles, Vocabularies
-from dragoman_service.bundle.architecture import Limits
 
 
 def read_ctranslate2(
@@ -32,21 +30,20 @@ def read_ctranslate2(
     target_languages: Sequence[str] | None = None,
     source_eos: str | None = None,
 ) -> ImportedModel:
-    """Read a directory that a converter of CTranslate2 wrote.
+    """Import a directory written by a CTranslate2 converter.
 
     Args:
-        directory: with `model.bin`, the vocabularies and, from version 6 of the format on, `config.json`.
+        directory: with `model.bin`, the vocabularies and, from version 6 of the format, `config.json`.
         source_spm: SentencePiece model of sources; None: `source.spm`, or the only one, in the directory.
-        target_spm: the same of targets.
-        source_tag: language of sources as the vocabulary spells it, for one pair of a model of many languages.
-        target_tag: the same of targets.
-        source_languages: those translated from by a model of many, as BCP-47 tags or as the vocabulary spells them;
-            None: all that it has tags of.
-        target_languages: the same of those translated into.
-        source_eos: `yes` or `no`: whether sources end with EOS, where the directory leaves that to its caller.
+        target_spm: the same for targets.
+        source_tag: the vocabulary's tag of the source language, for one pair of a multilingual model.
+        target_tag: the same for the target.
+        source_languages: source languages as BCP-47 tags or the vocabulary's names; None: all tagged languages.
+        target_languages: the same for targets.
+        source_eos: `yes` or `no`: whether sources end with EOS, if the directory does not define it.
 
     Raises:
-        ImportFormatError: naming what is missing or cannot be imported.
+        ImportFormatError: naming what is missing or unsupported.
     """
     wanted = WantedLanguages.of(source_tag, target_tag, source_languages, target_languages)
     path = directory / "model.bin"
@@ -56,7 +53,7 @@ def read_ctranslate2(
     settings = read_settings(directory, variables, binary.version)
     tokens = SpecialTokens.take(settings)
     epsilon = settings.take_optional("layer_norm_epsilon", float)
-    settings.ignore(["multi_query_attention"])  # as the shapes say
+    settings.ignore(["multi_query_attention"])  # visible in the shapes
     settings.finish()
     lists = read_vocabularies(directory, tokens.unk)
     is_marian = bool(variables.attribute("decoder/start_from_zero_embedding", 0))
@@ -64,28 +61,16 @@ def read_ctranslate2(
     vocabularies = Vocabularies.fitted(*lists, eos=tokens.eos, unk=tokens.unk, start=start, origin=directory)
     spm = SentencePieceFiles.find(directory, source_spm, target_spm)
     learned = spm.check((vocabularies.source, vocabularies.target))
-    models = spm.read()
     known = find_tags(vocabularies, learned)
     tags = find_pair(vocabularies, wanted, known, directory)
     languages = None if any(tags) else find_languages(wanted, known, directory)
     is_known = is_marian or languages is not None or any(tags)
     has_eos = sources_end_with_eos(tokens, source_eos, vocabularies, directory, is_known=is_known)
     bos = (find_token(vocabularies.source, tokens.bos, directory),) if tokens.adds_bos else ()
-    network = Network(variables, vocabularies, epsilon)
-    config = network.config()
-    most = min(network.num_positions, MAX_TOKENS)
-    return ImportedModel(
-        config=config,
-        limits=Limits(max_source_tokens=most, max_target_tokens=most),
-        weights=network.weights,
-        tokenizer=Text(
-            model=models[1],
-            source_model=models[0],
-            pieces=vocabularies.target,
-            source_pieces=vocabularies.source,
-            source_prefix=() if languages else (*bos, *tags[0]),
-            target_prefix=tags[1],
-            languages=languages and with_bos(languages, bos),
-            source_suffix=None if has_eos else (),
-        ).files(),
+    return Network(variables, vocabularies, epsilon).imported(
+        spm,
+        source_prefix=() if languages else (*bos, *tags[0]),
+        target_prefix=tags[1],
+        languages=languages and with_bos(languages, bos),
+        source_suffix=None if has_eos else (),
     )

@@ -1,4 +1,4 @@
-"""The languages of a model of many, by the tags among its tokens."""
+"""Languages of a multilingual model, from the tags in its vocabulary."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -12,21 +12,20 @@ from dragoman_export.importers.vocabulary_text import Vocabularies
 from dragoman_service.bundle.manifest import Languages
 
 _SOURCE_TAGS: Final = ">>deu<<"
+# patterns of language tags, by example: Marian (sources start with the target's tag), M2M-100, NLLB and mBART-50 (both
+# sides start with their own tag)
 _TAGS: Final = {
     _SOURCE_TAGS: re.compile(r">>(\S+)<<"),
     "__de__": re.compile(r"__([a-z]{2,3})__"),
     "deu_Latn": re.compile(r"([a-z]{3}_[A-Z][a-z]{3})"),
     "de_DE": re.compile(r"([a-z]{2}_[A-Z]{2})"),
 }
-"""Tokens that tell a language, and its name in them: those of Marian (sources begin with that of the target), M2M-100,
-NLLB and mBART-50 (both sides begin with their own)."""
-
+# by pattern, token ids of the tags of sources and of targets, by language name
 Tags = Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]]
-"""By kind, ids of the tags that the vocabularies of sources and of targets have, by the names of the languages."""
 
 
 def find_tags(vocabularies: Vocabularies, learned: Collection[str]) -> Tags:
-    """Return what may be tags of languages; pieces that were learned from texts are none, whatever they look like."""
+    """Return possible language tags; pieces learned from text are excluded."""
     found = {
         kind: (_matches(pattern, vocabularies.source, learned), _matches(pattern, vocabularies.target, learned))
         for kind, pattern in _TAGS.items()
@@ -43,7 +42,7 @@ def _matches(pattern: re.Pattern[str], pieces: Sequence[str | None], learned: Co
 def find_pair(
     vocabularies: Vocabularies, wanted: WantedLanguages, known: Tags, directory: Path
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ids of the tags that sources and targets of one pair begin with, empty if none is wanted."""
+    """Return the ids of the prefix tags of sources and targets of one pair; empty if none is requested."""
     sources, targets = vocabularies.source, vocabularies.target
     source, target = _spelled(wanted.source_tag, sources), _spelled(wanted.target_tag, targets)
     if target is not None and target.startswith(">>") and source is None:
@@ -53,20 +52,20 @@ def find_pair(
     if source is not None or target is not None:
         ids = {token_id for tags, _ in known.values() for token_id in tags.values()}
         some = ", ".join(str(sources[token_id]) for token_id in sorted(ids)[:8]) or "no tags"
-        raise ImportFormatError(f"{directory}: give the tags of source and target language; the vocabulary has {some}")
+        raise ImportFormatError(f"{directory}: give the tags of both source and target language; available: {some}")
     return (), ()
 
 
 def find_languages(wanted: WantedLanguages, known: Tags, directory: Path) -> Languages | None:
-    """Return the languages of a model of many, None if it is one of one pair; ImportFormatError if that is unclear."""
+    """Return the languages of a multilingual model, None for one pair; ImportFormatError if ambiguous."""
     named = {*wanted.sources, *wanted.targets}
     kinds = list(known)
     if len(kinds) > 1:
         kinds = [kind for kind in kinds if named and named <= {*known[kind][0], *known[kind][1]}] or kinds
     if len(kinds) > 1:
         raise ImportFormatError(
-            f"{directory}: tokens such as {' and '.join(kinds)} may be the tags of languages: give --source-languages "
-            "and --target-languages as those that are spell them (de, deu_Latn, de_DE), or the tags of one pair"
+            f"{directory}: ambiguous language tags ({' and '.join(kinds)}): give --source-languages "
+            "and --target-languages as the tags spell them (de, deu_Latn, de_DE), or the tags of one pair"
         )
     if not named and (not kinds or len(known[kinds[0]][0]) == 1):
         return None
@@ -76,7 +75,7 @@ def find_languages(wanted: WantedLanguages, known: Tags, directory: Path) -> Lan
 
 
 def with_bos(languages: Languages, bos: tuple[int, ...]) -> Languages:
-    """Return languages whose sources begin with BOS before their tags, if there is any."""
+    """Return languages whose sources start with BOS before their tags, if there is a BOS."""
     return languages.model_copy(update={"sources": {tag: (*bos, *ids) for tag, ids in languages.sources.items()}})
 
 
