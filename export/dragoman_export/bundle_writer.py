@@ -184,12 +184,7 @@ def _manifest(
     description: BundleDescription,
 ) -> Manifest:
     config = network.config
-    special_ids = SpecialIds(
-        pad=config.pad_id,
-        bos=config.start_id,
-        eos=config.eos_id,
-        unk=config.unk_id,
-    )
+    special_ids = SpecialIds(pad=config.pad_id, bos=config.start_id, eos=config.eos_id, unk=config.unk_id)
     try:
         return Manifest(
             schema_version=SCHEMA_VERSION,

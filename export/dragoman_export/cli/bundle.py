@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dragoman_export.bundle_writer import BundleDescription, BundleWriteError, exporter_version, write_bundle
+from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.augmentation import VariationConfig, vary_all
 from dragoman_export.data.reader import ParallelFiles, read_spread
 from dragoman_export.errors import CorpusError, RunFolderError, SettingError
@@ -46,56 +47,32 @@ _PLACEHOLDER_SHARE = 0.25  # share of calibration pairs whose names and numbers 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument(
-        "--checkpoint",
-        type=Path,
-        required=True,
-        metavar="PATH",
-        help="checkpoint, run folder, or output of `import`",
-    )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory to make; must not exist")
+    add_shared(parser, "checkpoint", "output")
     parser.add_argument("--name", required=True, help="name of the model, such as en-de")
     parser.add_argument("--version", required=True, help="version of the model, such as 1")
     parser.add_argument("--source-language", required=True, metavar="TAG", help="BCP-47 tag, such as en")
     parser.add_argument("--target-language", required=True, metavar="TAG", help="BCP-47 tag, such as de")
     known = ",".join(ARITHMETICS)
-    parser.add_argument(
-        "--precisions", default=known, metavar="LIST", help=f"precisions; the last is the default ({known})"
+    precisions_help = f"precisions; the last is the default ({known})"
+    parser.add_argument("--precisions", default=known, metavar="LIST", help=precisions_help)
+    calibration_help = (
+        "source<TAB>target lines for the scales of int8 activations (training or development text of the run)"
     )
-    parser.add_argument(
-        "--calibration",
-        type=Path,
-        nargs="+",
-        metavar="TSV",
-        help="source<TAB>target lines for the scales of int8 activations (training text of the run, or else its "
-        "development text)",
-    )
-    parser.add_argument(
-        "--calibration-sentences", type=int, default=500, metavar="N", help="lines used, spread evenly (500)"
-    )
-    parser.add_argument(
-        "--row-scales",
-        action="store_true",
-        help="no calibration: one scale per row of int8 activations, which is slower",
-    )
-    parser.add_argument(
-        "--keep-fp32",
-        default="",
-        metavar="LIST",
-        help="products that stay in 32-bit floats in int8, separated by commas: "
-        f"{', '.join(f'{kind} ({_KIND_HELP[kind]})' for kind in ProductKind)} (none)",
-    )
-    parser.add_argument(
-        "--max-source-tokens", type=int, metavar="N", help="limit, EOS included (longest training pair)"
-    )
-    parser.add_argument(
-        "--max-target-tokens", type=int, metavar="N", help="limit, EOS included (longest training pair)"
-    )
-    parser.add_argument("--licence", default="NOASSERTION", metavar="SPDX", help="of the model (NOASSERTION)")
+    parser.add_argument("--calibration", type=Path, nargs="+", metavar="TSV", help=calibration_help)
+    sentences_help = "lines used, spread evenly (500)"
+    parser.add_argument("--calibration-sentences", type=int, default=500, metavar="N", help=sentences_help)
+    rows_help = "no calibration: one scale per row of int8 activations, which is slower"
+    parser.add_argument("--row-scales", action="store_true", help=rows_help)
+    kinds = ", ".join(f"{kind} ({_KIND_HELP[kind]})" for kind in ProductKind)
+    kept_help = f"products that stay in 32-bit floats in int8, separated by commas: {kinds} (none)"
+    parser.add_argument("--keep-fp32", default="", metavar="LIST", help=kept_help)
+    for side in ("source", "target"):
+        limit_help = f"limit of {side}s, EOS included (longest training pair)"
+        parser.add_argument(f"--max-{side}-tokens", type=int, metavar="N", help=limit_help)
+    parser.add_argument("--licence", default="NOASSERTION", metavar="SPDX", help="licence of the model (NOASSERTION)")
     parser.add_argument("--attribution", default="", metavar="TEXT", help="required attribution")
-    parser.add_argument(
-        "--scores-from", type=Path, nargs="+", default=(), metavar="JSON", help="output of `evaluate --scores`"
-    )
+    scores_help = "output of `evaluate --scores`"
+    parser.add_argument("--scores-from", type=Path, nargs="+", default=(), metavar="JSON", help=scores_help)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -124,7 +101,11 @@ def run(args: argparse.Namespace) -> int:
     roundings: Mapping[str, Rounding] = {}
     pairs: list[tuple[list[int], list[int]]] = []
     if text is not None:
-        pairs = _calibration_pairs(text, args.calibration_sentences, _tokenizer(trained, args), description.limits)
+        try:
+            tokenizer = trained.open_tokenizer().for_pair(args.source_language, args.target_language)
+        except KeyError as error:
+            raise BundleWriteError(f"{trained.checkpoint} does not support language {error}") from error
+        pairs = _calibration_pairs(text, args.calibration_sentences, tokenizer, description.limits)
         roundings = calibrate(model, pairs)
         print(f"int8 activations: fixed scales, calibrated on {len(pairs)} sentences of {text}")
     elif is_fixed:
@@ -133,32 +114,21 @@ def run(args: argparse.Namespace) -> int:
     manifest = write_bundle(args.output, network, trained.read_vocabulary(), description)
     print(f"{args.output}: {manifest.name}/{manifest.version} from {trained.checkpoint}")
     if pairs and _EXACT in manifest.precisions:
-        _print_agreement(args.output, pairs[:_AGREEMENT_SENTENCES])
+        bundle = open_bundle(args.output)
+        exact, int8 = (OnnxStepModel(bundle, RuntimeSettings(precision=precision)) for precision in (_EXACT, "int8"))
+        share, num_tokens = agreement(exact, int8, pairs[:_AGREEMENT_SENTENCES])
+        print(f"int8 agrees with {_EXACT} at {share:.2%} of {num_tokens:,} target tokens of that text")
     place = args.output.resolve()
     if (place.parent.name, place.name) != (manifest.name, manifest.version):
         print(
-            f"warning: move the bundle to a directory {manifest.name}/{manifest.version}; the service does not load it from "
-            f"{place.parent.name}/{place.name}",
+            f"warning: the service loads this bundle only from a directory {manifest.name}/{manifest.version}, "
+            f"not from {place.parent.name}/{place.name}",
             file=sys.stderr,
         )
     sizes = {name: entry.bytes for name, entry in manifest.files.items()}
     for name, size in {**sizes, "all files": sum(sizes.values())}.items():
         print(f"  {name:24} {size:>12,} bytes")
     return 0
-
-
-def _tokenizer(trained: TrainedModel, args: argparse.Namespace) -> SentencePieceTokenizer:
-    try:
-        return trained.open_tokenizer().for_pair(args.source_language, args.target_language)
-    except KeyError as error:
-        raise BundleWriteError(f"{trained.checkpoint} does not support language {error}") from error
-
-
-def _print_agreement(directory: Path, pairs: Sequence[tuple[list[int], list[int]]]) -> None:
-    bundle = open_bundle(directory)
-    exact, int8 = (OnnxStepModel(bundle, RuntimeSettings(precision=precision)) for precision in (_EXACT, "int8"))
-    share, num_tokens = agreement(exact, int8, pairs)
-    print(f"int8 agrees with {_EXACT} at {share:.2%} of {num_tokens:,} target tokens of that text")
 
 
 def _kept(text: str, precisions: tuple[str, ...]) -> frozenset[ProductKind]:
@@ -226,8 +196,7 @@ def _imported_roundings(trained: TrainedModel) -> Mapping[str, Rounding]:
         print("int8 activations: fixed scales of the imported bundle")
     else:
         print(
-            "warning: int8 activations have one scale per row, which is slower: no calibration text; give sentences with "
-            "--calibration",
+            "warning: one scale per row of int8 activations, which is slower: no calibration text, give --calibration",
             file=sys.stderr,
         )
     return {path: Rounding(scale=scale, zero_point=zero_point) for path, (scale, zero_point) in stored.items()}

@@ -18,6 +18,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from dragoman_export.bundle_writer import add_confidence
 from dragoman_export.cli.evaluate import read_pairs
+from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair
 from dragoman_export.ensemble import open_text_model
 from dragoman_export.errors import CorpusError, SettingError
@@ -42,24 +43,14 @@ Flags = NDArray[np.bool_]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument("--bundle", type=Path, required=True, metavar="DIR", help="bundle to read; it stays as it is")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory to make; must not exist")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        nargs="+",
-        required=True,
-        metavar="TSV",
-        help="source<TAB>reference lines that the model has not learned from, and that no score is measured on",
-    )
-    parser.add_argument("--limit", type=int, metavar="N", help="take the first N lines of each file only")
+    add_shared(parser, "bundle", "output")
+    add_shared(parser, "data", help="source<TAB>reference lines used neither for training nor for scores")
+    add_shared(parser, "limit", help="use the first N lines of each file only")
     parser.add_argument("--good-chrf", type=float, default=40.0, metavar="X", help="chrF of a good translation (40)")
-    parser.add_argument("--beam", type=int, default=4, metavar="K", help="live hypotheses (4)")
-    parser.add_argument("--batch-size", type=int, default=32, metavar="B", help="sentences translated together (32)")
-    parser.add_argument("--threads", type=int, default=1, metavar="T", help="CPU threads (1)")
-    parser.add_argument(
-        "--diagram", type=Path, metavar="FILE", help="where to draw the reliability diagram, such as PNG"
-    )
+    add_shared(parser, "beam")
+    add_shared(parser, "batch-size", default=32)
+    add_shared(parser, "threads")
+    parser.add_argument("--diagram", type=Path, metavar="FILE", help="write the reliability diagram, such as PNG")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from tqdm import tqdm
 
 from dragoman_export.bundle_writer import exporter_version
+from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles
 from dragoman_export.ensemble import open_text_model
 from dragoman_export.errors import CorpusError
@@ -32,27 +33,14 @@ _SEPARATORS = str.maketrans("\t\n\r", "   ")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument(
-        "--teacher",
-        type=Path,
-        nargs="+",
-        required=True,
-        metavar="PATH",
-        help="bundle, checkpoint or run folder; several form an ensemble",
-    )
-    parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="TSV", help="source<TAB>target lines")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="TSV",
-        help="source<TAB>translation lines, in the order of the data; a partial output is OUTPUT.part, and the same "
-        "command continues it after an interruption",
-    )
-    parser.add_argument("--precision", help="graphs of bundles to run (each bundle's default)")
-    parser.add_argument("--beam", type=int, default=4, metavar="K", help="live hypotheses; 1 is greedy search (4)")
-    parser.add_argument("--batch-size", type=int, default=64, metavar="B", help="texts translated together (64)")
-    parser.add_argument("--threads", type=int, default=1, metavar="T", help="CPU threads, each with a batch (1)")
+    teacher_help = "bundle, checkpoint or run folder; several form an ensemble"
+    parser.add_argument("--teacher", type=Path, nargs="+", required=True, metavar="PATH", help=teacher_help)
+    add_shared(parser, "data", help="source<TAB>target lines")
+    output_help = "source<TAB>translation lines, in the order of the data; the same command continues a partial output OUTPUT.part"
+    add_shared(parser, "output", metavar="TSV", help=output_help)
+    add_shared(parser, "precision", "beam")
+    add_shared(parser, "batch-size", default=64)
+    add_shared(parser, "threads", help="CPU threads, each with its own batch (1)")
     parser.add_argument("--save-every", type=int, default=1000, metavar="N", help="texts between writes (1000)")
 
 
@@ -86,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
         left = itertools.islice(pairs, num_done, None)
         chunks = iter(lambda: list(itertools.islice(left, args.save_every)), [])
         for chunk, texts in _in_order(pool, translate, chunks, num_ahead=2 * args.threads):
-            file.write("".join(_lines(chunk, texts)).encode())
+            for pair, text in zip(chunk, texts, strict=True):  # an empty translation is replaced by the reference
+                file.write(f"{pair.source}\t{text.translate(_SEPARATORS).strip() or pair.target}\n".encode())
             file.flush()
             os.fsync(file.fileno())
             progress.update(len(chunk))
@@ -113,16 +102,18 @@ def _in_order(
         yield first, texts.result()
 
 
-def _lines(pairs: Sequence[Pair], texts: Sequence[str]) -> Iterator[str]:
-    # An empty translation is replaced by the reference.
-    for pair, text in zip(pairs, texts, strict=True):
-        yield f"{pair.source}\t{text.translate(_SEPARATORS).strip() or pair.target}\n"
-
-
 def _check_origin(args: argparse.Namespace, path: Path, *, has_begun: bool) -> None:
     # Writes the settings of the translations to a file; a partial output must have the same settings.
+    # a manifest contains the checksums of all other files
+    models = [
+        teacher / MANIFEST_NAME if (teacher / MANIFEST_NAME).is_file() else TrainedModel.find(teacher).checkpoint
+        for teacher in args.teacher
+    ]
     origin: dict[str, Any] = {
-        "teachers": [{"path": str(teacher), "sha256": _checksum(teacher)} for teacher in args.teacher],
+        "teachers": [
+            {"path": str(teacher), "sha256": file_entry(model).sha256}
+            for teacher, model in zip(args.teacher, models, strict=True)
+        ],
         "data": [str(file) for file in args.data],
         "precision": args.precision,
         "beam": args.beam,
@@ -139,11 +130,6 @@ def _check_origin(args: argparse.Namespace, path: Path, *, has_begun: bool) -> N
     if changed:
         differences = ", ".join(f"{name} was {stored.get(name)!r}" for name in changed)
         raise CorpusError(f"{path.with_suffix('.part')} has other settings ({differences}): delete it to start again")
-
-
-def _checksum(teacher: Path) -> str:
-    manifest = teacher / MANIFEST_NAME  # contains the checksums of all other files
-    return file_entry(manifest if manifest.is_file() else TrainedModel.find(teacher).checkpoint).sha256
 
 
 def _recover(part: Path, pairs: Iterable[Pair]) -> int:

@@ -25,6 +25,7 @@ from dragoman.credentials import TlsOptions
 from dragoman.errors import DragomanError
 from dragoman.requests import DecodingOptions
 from dragoman.results import TranslationResult
+from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair, ParallelFiles, read_corpus
 from dragoman_export.ensemble import open_text_model
 from dragoman_export.errors import CorpusError, ExportError, SettingError
@@ -41,47 +42,30 @@ _TIMEOUT_S = 300.0  # per call: a server may have a long queue
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
     system = parser.add_mutually_exclusive_group(required=True)
-    system.add_argument(
-        "--bundle",
-        type=Path,
-        nargs="+",
-        metavar="PATH",
-        help="the model that translates: bundle, checkpoint or run folder; several make an ensemble",
-    )
-    system.add_argument("--target", metavar="HOST:PORT", help="the server that translates")
-    system.add_argument("--translations", type=Path, metavar="FILE", help="translations to score, one a line")
-    parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="TSV", help="source<TAB>reference lines")
-    parser.add_argument("--limit", type=int, metavar="N", help="take the first N lines only")
-    parser.add_argument("--beam", type=int, default=4, metavar="K", help="live hypotheses; 1 is greedy search (4)")
-    parser.add_argument(
-        "--length-penalty",
-        type=float,
-        default=DEFAULT_LENGTH_PENALTY,
-        metavar="ALPHA",
-        help="more favours longer translations, 0 is none (%(default)s)",
-    )
-    parser.add_argument("--batch-size", type=int, default=16, metavar="B", help="texts translated together (16)")
-    parser.add_argument(
-        "--against",
-        type=Path,
-        metavar="FILE",
-        help="translations of another system, one a line: which is better, and how surely, by paired bootstrap",
-    )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write the translations, one a line")
-    parser.add_argument(
-        "--scores", type=Path, metavar="JSON", help="where to write the scores for `bundle --scores-from`"
-    )
+    bundle_help = "bundle, checkpoint or run folder; several form an ensemble"
+    system.add_argument("--bundle", type=Path, nargs="+", metavar="PATH", help=bundle_help)
+    system.add_argument("--target", metavar="HOST:PORT", help="server")
+    system.add_argument("--translations", type=Path, metavar="FILE", help="translations to score, one per line")
+    add_shared(parser, "data", "limit", "beam")
+    alpha = {"type": float, "default": DEFAULT_LENGTH_PENALTY, "metavar": "ALPHA"}
+    alpha_help = "larger values favour longer translations, 0: none (%(default)s)"
+    parser.add_argument("--length-penalty", **alpha, help=alpha_help)
+    add_shared(parser, "batch-size")
+    against_help = "translations of another system, one per line: compare by paired bootstrap"
+    parser.add_argument("--against", type=Path, metavar="FILE", help=against_help)
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the translations, one per line")
+    parser.add_argument("--scores", type=Path, metavar="JSON", help="write the scores for `bundle --scores-from`")
     bundle = parser.add_argument_group("with --bundle")
-    bundle.add_argument("--precision", help="graphs to run (the bundle's default)")
-    bundle.add_argument("--shortlist", action="store_true", help="choose among likely tokens, see runtime.shortlist")
-    bundle.add_argument("--threads", type=int, default=1, metavar="T", help="CPU threads (1)")
+    add_shared(bundle, "precision")
+    bundle.add_argument("--shortlist", action="store_true", help="use the shortlist of the bundle")
+    add_shared(bundle, "threads")
     server = parser.add_argument_group("with --target")
-    server.add_argument("--source-language", metavar="TAG", help="such as en (that of the server's only pair)")
-    server.add_argument("--target-language", metavar="TAG", help="such as de (that of the server's only pair)")
-    server.add_argument("--model", default="", help="name, name/version or name@label (that of the pair)")
-    server.add_argument("--callers", type=int, default=4, metavar="N", help="calls at a time (4)")
-    server.add_argument("--api-key-file", type=Path, metavar="FILE", help="holds the API key")
-    server.add_argument("--ca-file", type=Path, metavar="PEM", help="whom to trust; encrypts the connection")
+    server.add_argument("--source-language", metavar="TAG", help="such as en (source of the server's only pair)")
+    server.add_argument("--target-language", metavar="TAG", help="such as de (target of the server's only pair)")
+    server.add_argument("--model", default="", help="name, name/version or name@label (model of the pair)")
+    server.add_argument("--callers", type=int, default=4, metavar="N", help="concurrent requests (4)")
+    server.add_argument("--api-key-file", type=Path, metavar="FILE", help="file with the API key")
+    server.add_argument("--ca-file", type=Path, metavar="PEM", help="trusted certificates; enables TLS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         Score(
             metric=name,
             value=round(float(measured[name].score), 2),
-            data=_name(args.data, args.limit) + done.data_suffix + _other_penalty(args),
+            data=_data_name(args) + done.data_suffix + _other_penalty(args),
             signature=str(metric.get_signature()),
             precision=done.precision,
             beam_size=args.beam,
@@ -153,11 +137,7 @@ def _by_bundle(args: argparse.Namespace, pairs: Sequence[Pair]) -> _Translated:
     sources = [pair.source for pair in pairs]
     with open_text_model(args.bundle, settings) as (model, precision):
         done = translate_texts(
-            model,
-            sources,
-            beam_size=args.beam,
-            batch_size=args.batch_size,
-            length_penalty=args.length_penalty,
+            model, sources, beam_size=args.beam, batch_size=args.batch_size, length_penalty=args.length_penalty
         )
     how = f"with {args.threads} threads, {precision}, beam {args.beam}{_other_penalty(args)}"
     report = [_speed(len(pairs), done.num_target_tokens, done.elapsed_s, how)]
@@ -228,9 +208,9 @@ def _languages(client: TranslationClient, args: argparse.Namespace) -> tuple[str
     raise SettingError("--source-language and --target-language", None, f"a pair of the server ({available})")
 
 
-def _name(paths: list[Path], limit: int | None) -> str:
-    names = ", ".join(f"{path.parent.name}/{path.name}" for path in paths)
-    return f"{names}, first {limit} lines" if limit else names
+def _data_name(args: argparse.Namespace) -> str:
+    names = ", ".join(f"{path.parent.name}/{path.name}" for path in args.data)
+    return f"{names}, first {args.limit} lines" if args.limit else names
 
 
 def _metrics() -> dict[str, Metric]:

@@ -14,6 +14,7 @@ _SHARED: Final[Mapping[str, Mapping[str, Any]]] = {
     "output": {"type": Path, "required": True, "metavar": "DIR", "help": "directory to create"},
     "data": {"type": Path, "nargs": "+", "required": True, "metavar": "TSV", "help": "source<TAB>reference lines"},
     "limit": {"type": int, "metavar": "N", "help": "use the first N lines only"},
+    "checkpoint": {"type": Path, "required": True, "metavar": "PATH", "help": "checkpoint, run folder or import"},
     "precision": {"help": "precision of the graphs (default of the bundle)"},
     "beam": {"type": int, "default": 4, "metavar": "K", "help": "live hypotheses; 1: greedy search (%(default)s)"},
     "batch-size": {"type": int, "default": 16, "metavar": "B", "help": "texts translated together (%(default)s)"},

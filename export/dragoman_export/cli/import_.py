@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{side}-tag",
             metavar="TAG",
-            help=f"{side} language of a bundle for one pair, as a multilingual model spells it: de, deu_Latn, de_DE, >>deu<<",
+            help=f"{side} language of a bundle for one pair, in the model's spelling: de, deu_Latn, de_DE, >>deu<<",
         )
         parser.add_argument(
             f"--{side}-languages",

@@ -19,7 +19,6 @@ from dragoman_export.training.evaluation import decode_greedily
 from dragoman_export.training.optimizer import learning_rate, relative_rate
 from dragoman_export.training.report import plot_curves, read_log
 from dragoman_export.training.run_folder import RunFolder
-from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
 _KINDS = {
     "curves": "loss, BLEU, rate and speed of a run, from its log",
@@ -34,9 +33,7 @@ _MAX_RATES = 2000  # points of the schedule
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument(
-        "path", type=Path, metavar="PATH", help="run folder; for attention and positions also a checkpoint or bundle"
-    )
+    parser.add_argument("path", type=Path, metavar="PATH", help="run folder, or a checkpoint or bundle")
     kinds = "; ".join(f"{kind}: {what}" for kind, what in _KINDS.items())
     parser.add_argument("--picture", choices=_KINDS, default="curves", help=f"{kinds}. Default: curves.")
     parser.add_argument("--output", type=Path, metavar="FILE", help="PNG to write. Default: PICTURE.png in PATH.")
@@ -114,7 +111,9 @@ def _attention(args: argparse.Namespace) -> Figure:
     if args.target is None:
         target_ids = [*decode_greedily(model, torch.tensor([source_ids]), None)[0], tokenizer.eos_id]
     weights = attention_weights(model, source_ids, target_ids)[args.attention]
-    rows, columns = _labels(tokenizer, source_ids, target_ids, args.attention)
+    source, target = tokenizer.source_pieces(source_ids), tokenizer.pieces(target_ids)
+    rows = source if args.attention == "encoder" else target
+    columns = ["start", *target[:-1]] if args.attention == "decoder" else source
     layers = args.layers or range(1, len(weights) + 1)
     if not all(1 <= layer <= len(weights) for layer in layers):
         raise SettingError("--layers", list(layers), f"from 1 to {len(weights)}")
@@ -152,15 +151,6 @@ def attention_weights(model: Transformer, source_ids: Sequence[int], target_ids:
         for hook in hooks:
             hook.remove()
     return {stack: torch.stack(weights) for stack, weights in seen.items()}
-
-
-def _labels(
-    tokenizer: SentencePieceTokenizer, source_ids: Sequence[int], target_ids: Sequence[int], stack: str
-) -> tuple[list[str], list[str]]:
-    source, target = tokenizer.source_pieces(source_ids), tokenizer.pieces(target_ids)
-    if stack == "encoder":
-        return source, source
-    return target, source if stack == "cross" else ["start", *target[:-1]]
 
 
 def plot_attention(weights: Mapping[int, Tensor], rows: Sequence[str], columns: Sequence[str]) -> Figure:

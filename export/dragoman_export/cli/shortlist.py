@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dragoman_export.bundle_writer import add_shortlist
 from dragoman_export.cli.evaluate import read_pairs
+from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.lexicon import TokenPair
 from dragoman_export.errors import CorpusError, SettingError
 from dragoman_export.shortlist import make_shortlist
@@ -21,37 +22,16 @@ _SAMPLE: Final = 1_000  # sources for the statistics of the lists
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument("--bundle", type=Path, required=True, metavar="DIR", help="bundle to read; it stays as it is")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory to make; must not exist")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        nargs="+",
-        required=True,
-        metavar="TSV",
-        help="source<TAB>target lines, such as those learned from, or sources and the model's own translations",
-    )
-    parser.add_argument(
-        "--sentences", type=int, default=1_000_000, metavar="N", help="most lines used, spread evenly (1,000,000)"
-    )
-    parser.add_argument(
-        "--mean-size",
-        type=int,
-        default=512,
-        metavar="N",
-        help="target tokens of a list, on average over the text (512)",
-    )
-    parser.add_argument(
-        "--max-size", type=int, metavar="N", help="most target tokens of a list (4 times as many as on average)"
-    )
-    parser.add_argument(
-        "--held-out",
-        type=Path,
-        nargs="+",
-        default=(),
-        metavar="TSV",
-        help="source<TAB>target lines: says how many of the target tokens are in the lists of their sources",
-    )
+    add_shared(parser, "bundle", "output")
+    add_shared(parser, "data", help="source<TAB>target lines: training text, or sources and their translations")
+    sentences_help = "most lines used, spread evenly (1,000,000)"
+    parser.add_argument("--sentences", type=int, default=1_000_000, metavar="N", help=sentences_help)
+    mean_help = "target tokens per list, on average over the text (512)"
+    parser.add_argument("--mean-size", type=int, default=512, metavar="N", help=mean_help)
+    max_help = "most target tokens per list (4 times the average)"
+    parser.add_argument("--max-size", type=int, metavar="N", help=max_help)
+    held_out_help = "source<TAB>target lines for the coverage of target tokens"
+    parser.add_argument("--held-out", type=Path, nargs="+", default=(), metavar="TSV", help=held_out_help)
 
 
 def run(args: argparse.Namespace) -> int:

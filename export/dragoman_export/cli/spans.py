@@ -27,7 +27,7 @@ _SPANS = (
 )
 # English words that a name, an address or a number may follow
 _BEFORE = frozenset(
-    ["the", "a", "an", "my", "your", "his", "her", "to", "in", "at", "of", "with", "for", "by", "from", "and", "is"]
+    ("the", "a", "an", "my", "your", "his", "her", "to", "in", "at", "of", "with", "for", "by", "from", "and", "is")
 )
 _WORD = re.compile(r"([A-Za-z]{3,})([.,!?]?)")
 

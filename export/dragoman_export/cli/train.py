@@ -64,20 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_text_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="Folder of the run.")
     parser.add_argument("--resume", action="store_true", help="Continue from the last checkpoint in --output.")
-    parser.add_argument(
-        "--initialize-from",
-        type=Path,
-        metavar="PATH",
-        help="Bundle, import, run folder or checkpoint to start from, with its vocabulary unless --vocabulary names the "
-        "same. Default: random weights.",
+    from_help = "Bundle, import, run folder or checkpoint to start from, with its vocabulary. Default: random weights."
+    parser.add_argument("--initialize-from", type=Path, metavar="PATH", help=from_help)
+    old_help = (
+        "SentencePiece model of that checkpoint, if the run has another: a new piece starts as the mean of the old pieces "
+        "that spell it. Default: vocabulary of the run."
     )
-    parser.add_argument(
-        "--initialize-vocabulary",
-        type=Path,
-        metavar="FILE",
-        help="SentencePiece model of that checkpoint, if the run has another: a new piece starts as the mean of the old "
-        "pieces that spell it. Default: vocabulary of the run.",
-    )
+    parser.add_argument("--initialize-vocabulary", type=Path, metavar="FILE", help=old_help)
     parser.add_argument("--preset", choices=PRESETS, help="Defaults of all settings. Default: small.")
     for name, purpose in (("train", "Training"), ("dev", "Development")):
         parser.add_argument(
@@ -90,23 +83,14 @@ def _add_text_flags(parser: argparse.ArgumentParser) -> None:
         for side in ("source", "target"):
             text = f"{side.capitalize()} lines of {purpose.lower()} text, plain or gzip, in addition to --{name}."
             parser.add_argument(f"--{name}-{side}", type=Path, metavar="FILE", help=text)
-    parser.add_argument(
-        "--max-malformed",
-        type=float,
-        metavar="SHARE",
-        help="Largest share of malformed lines, from 0 to 1. Default: 0.001.",
-    )
-    parser.add_argument(
-        "--vocabulary", type=Path, metavar="FILE", help="SentencePiece model. Default: learned from the training text."
-    )
-    parser.add_argument(
-        "--normalization",
-        metavar="RULE",
-        help=f"SentencePiece normalization rule of a learned vocabulary. Default: {_NORMALIZATION}.",
-    )
-    parser.add_argument(
-        "--subwords", choices=("unigram", "bpe"), help="Type of a learned vocabulary. Default: unigram."
-    )
+    malformed_help = "Largest share of malformed lines, from 0 to 1. Default: 0.001."
+    parser.add_argument("--max-malformed", type=float, metavar="SHARE", help=malformed_help)
+    vocabulary_help = "SentencePiece model. Default: learned from the training text."
+    parser.add_argument("--vocabulary", type=Path, metavar="FILE", help=vocabulary_help)
+    rule_help = f"SentencePiece normalization rule of a learned vocabulary. Default: {_NORMALIZATION}."
+    parser.add_argument("--normalization", metavar="RULE", help=rule_help)
+    type_help = "Type of a learned vocabulary. Default: unigram."
+    parser.add_argument("--subwords", choices=("unigram", "bpe"), help=type_help)
 
 
 def flag_of(field: str) -> str:
@@ -123,7 +107,10 @@ def run(args: argparse.Namespace) -> int:
     config = _resumed_config(args, folder) if args.resume else new_config(args, initial.config if initial else None)
     if config.training.threads:
         torch.set_num_threads(config.training.threads)
-    _seed(config.training.seed + ranks.rank)
+    seed = config.training.seed + ranks.rank
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
     if ranks.is_main and not args.resume:
         folder.create()
     report = Report(folder, is_silent=not ranks.is_main)
@@ -190,9 +177,9 @@ def _resumed_config(args: argparse.Namespace, folder: RunFolder) -> RunConfig:
     )
 
 
-def _check_unchanged(stored: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def _check_unchanged(stored: Mapping[str, Any], requested: Mapping[str, Any]) -> None:
     conflicts = {
-        name: (stored[name], value) for name, value in asked.items() if name in _FIXED and stored[name] != value
+        name: (stored[name], value) for name, value in requested.items() if name in _FIXED and stored[name] != value
     }
     if conflicts:
         raise CheckpointConflictError(conflicts)
@@ -268,7 +255,8 @@ def _make_trainer(
     torch.manual_seed(config.training.seed)  # same weights on every rank
     model = Transformer(config.model)
     if initial:
-        _copy_weights(initial, model)
+        _check_unchanged(initial.config.to_dict(), model.config.to_dict())
+        model.load_state_dict(initial.state_dict())
     model = model.to(ranks.device)
     torch.manual_seed(config.training.seed + ranks.rank)  # different dropout on every rank
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -276,14 +264,6 @@ def _make_trainer(
     report.tell(f"{num_parameters:,} parameters, {threads} threads, {ranks.count} ranks")
     report.record("start", num_parameters=num_parameters, ranks=ranks.count, threads=threads)
     return Trainer(model, config.training, text, folder=folder, ranks=ranks)
-
-
-def _copy_weights(trained: Transformer, model: Transformer) -> None:
-    stored, asked = trained.config.to_dict(), model.config.to_dict()
-    conflicts = {name: (stored[name], asked[name]) for name in stored if name in _FIXED and stored[name] != asked[name]}
-    if conflicts:
-        raise CheckpointConflictError(conflicts)
-    model.load_state_dict(trained.state_dict())
 
 
 def _tell_skip(changed: Mapping[str, tuple[Any, Any]], trainer: Trainer, report: Report) -> None:
@@ -301,9 +281,3 @@ def _files(args: argparse.Namespace, name: str) -> tuple[ParallelFiles, ...]:
     if source is not None:
         files.append(ParallelFiles(source=source, target=target))
     return tuple(files)
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)

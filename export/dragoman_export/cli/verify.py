@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dragoman_export.cli.evaluate import read_pairs
+from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair
 from dragoman_export.errors import SettingError
 from dragoman_export.importers.reference_models.checks import check_original, open_original
@@ -33,30 +34,16 @@ _MOST_BLEU_LOST = {"fp16": 0.1}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument("--bundle", type=Path, required=True, metavar="DIR", help="the bundle to verify")
-    parser.add_argument(
-        "--checkpoint",
-        type=Path,
-        required=True,
-        metavar="PATH",
-        help="what it was made from: checkpoint, run folder or import",
-    )
-    parser.add_argument(
-        "--original",
-        type=Path,
-        metavar="PATH",
-        help="what was imported, of any format but fairseq: compare with the library that it comes from, too",
-    )
+    add_shared(parser, "bundle", help="bundle to verify")
+    add_shared(parser, "checkpoint")
+    original_help = "imported model (not fairseq): also compare with its own library"
+    parser.add_argument("--original", type=Path, metavar="PATH", help=original_help)
     for side in ("source", "target"):
-        parser.add_argument(
-            f"--{side}-language",
-            metavar="TAG",
-            help="of the sentences, if not that of the pair that the bundle names first; for bundles of many languages",
-        )
-    parser.add_argument("--data", type=Path, nargs="+", required=True, metavar="TSV", help="source<TAB>reference lines")
-    parser.add_argument("--limit", type=int, metavar="N", help="compare BLEU on the first N lines only")
+        language_help = f"{side} language of the sentences (first pair of the bundle)"
+        parser.add_argument(f"--{side}-language", metavar="TAG", help=language_help)
+    add_shared(parser, "data", "limit")
     parser.add_argument("--step-sentences", type=int, default=40, metavar="N", help="lines compared step by step (40)")
-    parser.add_argument("--beam", type=int, default=4, metavar="K", help="live hypotheses (4)")
+    add_shared(parser, "beam")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,7 +51,9 @@ def run(args: argparse.Namespace) -> int:
     bundle = open_bundle(args.bundle)
     manifest = bundle.manifest
     trained = TrainedModel.find(args.checkpoint)
-    _check_origin(bundle, trained)
+    found, stated = file_entry(trained.checkpoint).sha256, manifest.provenance.checkpoint_sha256
+    if found != stated:
+        raise BundleError(str(trained.checkpoint), found=found, expected=stated, what="SHA-256")
     model = trained.load()
     pairs = read_pairs(args.data, args.limit)
     with tempfile.TemporaryDirectory() as temporary:
@@ -103,7 +92,12 @@ class _Verification:
     def checks(self) -> Iterator[Check]:
         exact = self.models[_EXACT]
         few = self.pairs[: self.num_step_sentences]
-        yield from check_steps(self.model, exact.graph, [self._encode(pair) for pair in few])
+        limits = (exact.max_source_tokens, exact.max_target_tokens)
+        ids = [exact.tokenizer.encode_pair(pair.source, pair.target) for pair in few]
+        source_ids, target_ids = (
+            [[*each[side][:-1][: limit - 1], each[side][-1]] for each in ids] for side, limit in enumerate(limits)
+        )
+        yield from check_steps(self.model, exact.graph, list(zip(source_ids, target_ids, strict=True)))
         if self.original is not None:
             yield from check_original(self.original, exact, few, beam_size=self.beam_size)
         sources = [pair.source for pair in few]
@@ -113,20 +107,6 @@ class _Verification:
             if precision != _EXACT:
                 check = check_quality(exact, model, self.pairs, beam_size=self.beam_size, precision=precision)
                 yield replace(check, limit=_MOST_BLEU_LOST.get(precision, check.limit))
-
-    def _encode(self, pair: Pair) -> tuple[list[int], list[int]]:
-        exact = self.models[_EXACT]
-        limits = (exact.max_source_tokens, exact.max_target_tokens)
-        ids = exact.tokenizer.encode_pair(pair.source, pair.target)
-        source, target = ([*side[:-1][: limit - 1], *side[-1:]] for side, limit in zip(ids, limits, strict=True))
-        return source, target
-
-
-def _check_origin(bundle: Bundle, trained: TrainedModel) -> None:
-    # The bundle must have been exported from this checkpoint.
-    found, stated = file_entry(trained.checkpoint).sha256, bundle.manifest.provenance.checkpoint_sha256
-    if found != stated:
-        raise BundleError(str(trained.checkpoint), found=found, expected=stated, what="SHA-256")
 
 
 def _load_graphs(bundle: Bundle, model: Transformer, temporary: Path) -> dict[str, StepModel]:

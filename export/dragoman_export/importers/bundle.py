@@ -45,13 +45,7 @@ def read_network(bundle: Bundle, precision: str | None = None) -> Network:
         ImportFormatError: if a weight of a graph is missing or has another shape.
     """
     shape, ids = bundle.manifest.architecture, bundle.manifest.special_ids
-    config = ModelConfig(
-        **shape.model_dump(),
-        pad_id=ids.pad,
-        bos_id=ids.bos,
-        eos_id=ids.eos,
-        unk_id=ids.unk,
-    )
+    config = ModelConfig(**shape.model_dump(), pad_id=ids.pad, bos_id=ids.bos, eos_id=ids.eos, unk_id=ids.unk)
     weights: dict[str, FloatArray] = {}
     paths = bundle.graph_paths(precision or bundle.manifest.default_precision)
     for stack, path in zip(("encoder", "decoder"), paths, strict=True):

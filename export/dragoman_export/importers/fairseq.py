@@ -87,12 +87,7 @@ def read_fairseq(
         config=config,
         max_tokens=min(most, MAX_TOKENS),
         weights=FairseqWeights(_named(content, checkpoint, config), checkpoint).translated(config),
-        tokenizer=Text(
-            model=models[1],
-            source_model=models[0],
-            pieces=target,
-            source_pieces=source,
-        ).files(),
+        tokenizer=Text(model=models[1], source_model=models[0], pieces=target, source_pieces=source).files(),
     )
 
 

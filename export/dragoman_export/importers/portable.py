@@ -137,10 +137,7 @@ class PortableModel:
         except ValidationError as error:
             raise _invalid(path, error) from error
         return cls(
-            directory=directory,
-            config=config,
-            limits=described.limits,
-            tokenizer_files=TokenizerFiles.read(directory),
+            directory=directory, config=config, limits=described.limits, tokenizer_files=TokenizerFiles.read(directory)
         )
 
     def load(self) -> Transformer:

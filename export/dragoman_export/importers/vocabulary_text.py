@@ -33,11 +33,7 @@ class SentencePieceFiles:
 
     @classmethod
     def find(
-        cls,
-        directory: Path,
-        source: Path | None,
-        target: Path | None,
-        languages: Sequence[str] = ("source", "target"),
+        cls, directory: Path, source: Path | None, target: Path | None, languages: Sequence[str] = ("source", "target")
     ) -> "SentencePieceFiles":
         """Return the given files, of which one suffices, or else the files in a directory.
 

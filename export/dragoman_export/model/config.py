@@ -152,12 +152,7 @@ class ModelConfig(DerivedSizes):
 # `base` and `big` as in table 3 of the paper; `small` trains and serves on CPU; `tiny` is for tests
 PRESETS: Mapping[str, ModelConfig] = {
     "base": ModelConfig(
-        vocabulary_size=37000,
-        d_model=512,
-        num_heads=8,
-        ffn_size=2048,
-        num_encoder_layers=6,
-        num_decoder_layers=6,
+        vocabulary_size=37000, d_model=512, num_heads=8, ffn_size=2048, num_encoder_layers=6, num_decoder_layers=6
     ),
     "big": ModelConfig(
         vocabulary_size=37000,

@@ -75,12 +75,7 @@ def check_batching(model: TextModel, sources: Sequence[str], *, beam_size: int, 
 
 
 def check_quality(
-    reference: TextModel,
-    quantized: TextModel,
-    pairs: Sequence[Pair],
-    *,
-    beam_size: int,
-    precision: str,
+    reference: TextModel, quantized: TextModel, pairs: Sequence[Pair], *, beam_size: int, precision: str
 ) -> Check:
     """Measure the BLEU that a precision loses compared with fp32."""
     targets = [[pair.target for pair in pairs]]

@@ -32,12 +32,7 @@ class Network:
     """Converts variables to configuration and weights."""
 
     def __init__(
-        self,
-        variables: Variables,
-        vocabularies: Vocabularies,
-        epsilon: float | None,
-        *,
-        has_positions: bool = True,
+        self, variables: Variables, vocabularies: Vocabularies, epsilon: float | None, *, has_positions: bool = True
     ) -> None:
         """Convert all variables.
 

@@ -77,10 +77,7 @@ class HuggingFaceOriginal:
 
 def _languages(directory: Path, tokenizer: SentencePieceTokenizer) -> tuple[str, dict[str, str]]:
     # Text before each source, and the language arguments of the tokenizer.
-    source, target = (
-        tokenizer.source_pieces(tokenizer.source_prefix),
-        tokenizer.pieces(tokenizer.target_prefix),
-    )
+    source, target = (tokenizer.source_pieces(tokenizer.source_prefix), tokenizer.pieces(tokenizer.target_prefix))
     if read_json(directory / "config.json").get("model_type") == "marian":
         return "".join(f"{tag} " for tag in source), {}
     return "", {"src_lang": source[0].strip("_"), "tgt_lang": target[0].strip("_")} if source and target else {}
