@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     teacher_help = "bundle, checkpoint or run folder; several form an ensemble"
     parser.add_argument("--teacher", type=Path, nargs="+", required=True, metavar="PATH", help=teacher_help)
     add_shared(parser, "data", help="source<TAB>target lines")
-    output_help = "source<TAB>translation lines, in the order of the data; the same command continues a partial output OUTPUT.part"
+    output_help = "source<TAB>translation lines in the order of the data; a partial OUTPUT.part is continued"
     add_shared(parser, "output", metavar="TSV", help=output_help)
     add_shared(parser, "precision", "beam")
     add_shared(parser, "batch-size", default=64)

@@ -67,19 +67,14 @@ def _add_text_flags(parser: argparse.ArgumentParser) -> None:
     from_help = "Bundle, import, run folder or checkpoint to start from, with its vocabulary. Default: random weights."
     parser.add_argument("--initialize-from", type=Path, metavar="PATH", help=from_help)
     old_help = (
-        "SentencePiece model of that checkpoint, if the run has another: a new piece starts as the mean of the old pieces "
-        "that spell it. Default: vocabulary of the run."
+        "SentencePiece model of that checkpoint, if the run has another: a new piece starts as the mean of the old "
+        "pieces that spell it. Default: vocabulary of the run."
     )
     parser.add_argument("--initialize-vocabulary", type=Path, metavar="FILE", help=old_help)
     parser.add_argument("--preset", choices=PRESETS, help="Defaults of all settings. Default: small.")
     for name, purpose in (("train", "Training"), ("dev", "Development")):
-        parser.add_argument(
-            f"--{name}",
-            type=Path,
-            nargs="+",
-            metavar="TSV",
-            help=f"{purpose} text: source<TAB>target lines, plain or gzip.",
-        )
+        text = f"{purpose} text: source<TAB>target lines, plain or gzip."
+        parser.add_argument(f"--{name}", type=Path, nargs="+", metavar="TSV", help=text)
         for side in ("source", "target"):
             text = f"{side.capitalize()} lines of {purpose.lower()} text, plain or gzip, in addition to --{name}."
             parser.add_argument(f"--{name}-{side}", type=Path, metavar="FILE", help=text)

@@ -52,7 +52,6 @@ _SEARCH: Final = (
 class _Kind:
     # Properties of a model type that its configuration does not contain.
     fields: Mapping[str, Any]  # of `ModelConfig`
-    fixed: Mapping[str, Any]  # values that older configurations state explicitly
     activation: str  # default of the library, as is `scales`
     scales: bool
     tokenizers: Mapping[str, Callable[[TextRequest], Text]]  # by tokenizer class
@@ -61,48 +60,24 @@ class _Kind:
 _KINDS: Final[Mapping[str, _Kind]] = {
     "marian": _Kind(
         fields={"norm": "post", "positions": "sinusoidal", "sinusoid_layout": "halves", "projection_bias": True},
-        fixed={
-            "normalize_before": False,
-            "normalize_embedding": False,
-            "add_final_layer_norm": False,
-            "static_position_embeddings": True,
-        },
         activation="gelu",
         scales=False,
         tokenizers={"MarianTokenizer": read_marian},
     ),
     "m2m_100": _Kind(
         fields={"norm": "pre", "positions": "sinusoidal", "sinusoid_layout": "fairseq"},
-        fixed={
-            "normalize_before": True,
-            "normalize_embedding": False,
-            "add_final_layer_norm": True,
-            "static_position_embeddings": True,
-        },
         activation="relu",
         scales=True,
         tokenizers={"M2M100Tokenizer": read_m2m100, "NllbTokenizer": read_fairseq},
     ),
     "mbart": _Kind(
         fields={"norm": "pre", "embedding_norm": True, "positions": "learned", "projection_bias": True},
-        fixed={
-            "normalize_before": True,
-            "normalize_embedding": True,
-            "add_final_layer_norm": True,
-            "static_position_embeddings": False,
-        },
         activation="gelu",
         scales=False,
         tokenizers={"MBart50Tokenizer": read_fairseq},
     ),
     "bart": _Kind(
         fields={"norm": "post", "embedding_norm": True, "positions": "learned", "projection_bias": True},
-        fixed={
-            "normalize_before": False,
-            "normalize_embedding": True,
-            "add_final_layer_norm": False,
-            "static_position_embeddings": False,
-        },
         activation="gelu",
         scales=False,
         tokenizers={"BartTokenizer": read_bart, "RobertaTokenizer": read_bart},
@@ -110,11 +85,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 }
 
 # unsupported model types, with the reason
-_REFUSED: Final = {
-    "t5": "its attention has a relative position bias, which no graph of ours computes",
-    "mt5": "its attention has a relative position bias, which no graph of ours computes",
-    "umt5": "its attention has a relative position bias, which no graph of ours computes",
-}
+_REFUSED: Final = dict.fromkeys(("t5", "mt5", "umt5"), "relative position bias")
 
 
 def read_huggingface(
@@ -172,8 +143,12 @@ def read_huggingface(
 
 
 def _read_config(settings: ForeignConfig, generation: ForeignConfig, kind: _Kind) -> dict[str, Any]:
-    for key, value in kind.fixed.items():
-        settings.require(key, value)
+    is_pre_norm, is_sinusoidal = kind.fields["norm"] == "pre", kind.fields["positions"] == "sinusoidal"
+    # older configurations state these explicitly
+    settings.require("normalize_before", is_pre_norm)
+    settings.require("normalize_embedding", kind.fields.get("embedding_norm", False))
+    settings.require("add_final_layer_norm", is_pre_norm)
+    settings.require("static_position_embeddings", is_sinusoidal)
     settings.require("is_encoder_decoder", True)
     settings.require("is_decoder", False)
     settings.require("layer_norm_eps", 1e-5)
@@ -196,7 +171,6 @@ def _read_config(settings: ForeignConfig, generation: ForeignConfig, kind: _Kind
     if start_id is None:
         start_id = generation.take("decoder_start_token_id", int)
     bos_id = settings.take_optional("bos_token_id", int)
-    is_sinusoidal = kind.fields["positions"] == "sinusoidal"
     return {
         **kind.fields,
         **both,

@@ -25,31 +25,11 @@ _ISO_639: Final = (
 )
 _SHORT: Final = {pair[:3]: pair[3:] for pair in _ISO_639.split()}  # BCP-47 prefers ISO 639-1 codes
 # standard varieties by the usual tag of their language, and deprecated tags
-_MACRO: Final = {
-    "arb": "ar",
-    "als": "sq",
-    "ayr": "ay",
-    "azj": "az",
-    "cmn": "zh",
-    "ekk": "et",
-    "gaz": "om",
-    "khk": "mn",
-    "kmr": "ku",
-    "knc": "kr",
-    "lvs": "lv",
-    "npi": "ne",
-    "ory": "or",
-    "pbt": "ps",
-    "pes": "fa",
-    "plt": "mg",
-    "swh": "sw",
-    "uzn": "uz",
-    "ydd": "yi",
-    "zsm": "ms",
-    "quy": "qu",
-    "iw": "he",
-    "ns": "nso",
-}
+_MACRO_639: Final = (
+    "arb:ar als:sq ayr:ay azj:az cmn:zh ekk:et gaz:om khk:mn kmr:ku knc:kr lvs:lv npi:ne ory:or pbt:ps pes:fa plt:mg "
+    "swh:sw uzn:uz ydd:yi zsm:ms quy:qu iw:he ns:nso"
+)
+_MACRO: Final = dict(pair.split(":") for pair in _MACRO_639.split())
 # default script of languages with several; Latin for all others
 _USUAL_SCRIPTS: Final = {"ar": "Arab", "ks": "Arab", "sr": "Cyrl", "zh": "Hans"}
 _NAME: Final = re.compile(r"([A-Za-z]{2,3})(?:[_-]([A-Za-z]{4}))?(?:[_-]([A-Za-z]{2}))?")

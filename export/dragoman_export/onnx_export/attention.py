@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from dragoman_export.model.config import ModelConfig
-from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray
-from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, NetworkWriter, PickRows
+from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, NetworkParts, NetworkWriter, PickRows
 from dragoman_export.onnx_export.write import GraphBuilder
 from dragoman_service.bundle.architecture import FloatType, attention_tensors
 
@@ -19,20 +18,13 @@ from dragoman_service.bundle.architecture import FloatType, attention_tensors
 _HIDDEN = -3e4
 
 
-def build_attention(
-    config: ModelConfig,
-    weights: Mapping[str, FloatArray],
-    arithmetic: Arithmetic,
-    float_type: FloatType,
-    *,
-    max_target_tokens: int,
-) -> ir.Model:
+def build_attention(parts: NetworkParts, *, max_target_tokens: int) -> ir.Model:
     """Return the attention graph, with the tensors of `dragoman_service.bundle.architecture.attention_tensors`.
 
     Padding of targets and sources does not influence the weights.
     """
-    graph = GraphBuilder("attention")
-    writer = _AttentionWriter(graph, config, weights, arithmetic, float_type, max_target_tokens)
+    graph, config, float_type = GraphBuilder("attention"), parts[0], parts[-1]
+    writer = _AttentionWriter(graph, *parts, max_target_tokens)
     inputs = _declare_inputs(graph, config, float_type)
     token_ids = inputs["token_ids"]
     attend_self = writer.attend_self(writer.causal_mask(token_ids))
@@ -97,7 +89,7 @@ class _AttentionWriter(NetworkWriter):
             graph = self.graph
             weights = self._weights(query, inputs[f"cross_key.{index}"], source_mask, index)
             values = self._per_head(inputs[f"cross_value.{index}"])
-            heads = graph.op("MatMul", self._as_states(weights), values)  # [B, H, T, D]
+            heads = graph.op("MatMul", self._cast(weights, ir.DataType.FLOAT16), values)  # [B, H, T, D]
             per_token = graph.op("Transpose", heads, perm=[0, 2, 1, 3])
             return graph.op("Reshape", per_token, graph.shape(0, 0, self.config.num_heads * self.config.head_size))
 
@@ -118,7 +110,7 @@ class _AttentionWriter(NetworkWriter):
         heads = graph.op("Reshape", scaled, graph.shape(0, 0, config.num_heads, config.head_size))
         heads = graph.op("Transpose", heads, perm=[0, 2, 1, 3])  # [B, T, H, D] -> [B, H, T, D]
         scores = graph.op("MatMul", heads, graph.op("Transpose", self._per_head(cross_key), perm=[0, 1, 3, 2]))
-        weights = graph.op("Softmax", graph.op("Add", self._as_float32(scores), source_mask), axis=-1)
+        weights = graph.op("Softmax", graph.op("Add", self._cast(scores, ir.DataType.FLOAT), source_mask), axis=-1)
         graph.output(weights, f"cross_attention.{index}", "float32", ["B", config.num_heads, "T", "S"])
         return weights
 
@@ -126,11 +118,8 @@ class _AttentionWriter(NetworkWriter):
         # Keys or values [B, H, S, D] for each query head.
         return shared if self.num_groups == 1 else self.graph.op("Concat", *[shared] * self.num_groups, axis=1)
 
-    def _as_states(self, weights: ir.Value) -> ir.Value:
-        return weights if self.float_type == "float32" else self.graph.op("Cast", weights, to=ir.DataType.FLOAT16)
-
-    def _as_float32(self, states: ir.Value) -> ir.Value:
-        return states if self.float_type == "float32" else self.graph.op("Cast", states, to=ir.DataType.FLOAT)
+    def _cast(self, value: ir.Value, kind: ir.DataType) -> ir.Value:
+        return value if self.float_type == "float32" else self.graph.op("Cast", value, to=kind)
 
 
 def _declare_inputs(graph: GraphBuilder, config: ModelConfig, float_type: FloatType) -> dict[str, ir.Value]:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.layers import rotary_positions, sinusoidal_positions
-from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray
+from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray, Weights
 from dragoman_export.onnx_export.write import GraphBuilder
 from dragoman_service.bundle.architecture import PROJECTION_BIAS, FloatType
 
@@ -33,6 +33,10 @@ Stack = Literal["encoder", "decoder"]
 EMBEDDING = "embedding.weight"
 SOURCE_EMBEDDING = "encoder.embedding.weight"  # embedding table of the source, if separate
 PROJECTION = "projection.weight"  # table of the output projection, if separate
+
+
+# configuration, weights by the names of the checkpoint, arithmetic, and type of the states
+NetworkParts = tuple[ModelConfig, Mapping[str, FloatArray], Arithmetic, FloatType]
 
 
 def projection_table(config: ModelConfig) -> str:
@@ -59,7 +63,7 @@ class NetworkWriter:
         positions = None
         if config.positions in ("sinusoidal", "learned"):
             positions = pick(lambda: self._stored("position_encodings", self._encodings(stack)))
-        states = self.arithmetic.lookup(graph, token_ids, name, self.weights[name], factor=factor)
+        states = self.arithmetic.lookup(graph, token_ids, Weights(name, self.weights[name]), factor=factor)
         if positions is not None:
             states = graph.op("Add", states, positions)
         return self.norm(states, f"{stack}.embedding_norm") if config.embedding_norm else states
@@ -90,7 +94,7 @@ class NetworkWriter:
         """Return float32 logits [..., V]."""
         name = projection_table(self.config)
         bias = self.weights[PROJECTION_BIAS] if self.config.projection_bias else None
-        return self.arithmetic.project(self.graph, states, name, self.weights[name], bias)
+        return self.arithmetic.project(self.graph, states, Weights(name, self.weights[name], bias))
 
     def norm(self, states: ir.Value, path: str) -> ir.Value:
         """Normalise the last axis with the weights of a path; mean and variance are float32."""
@@ -208,7 +212,7 @@ class NetworkWriter:
         """Multiply by the concatenated weights of all paths and add their biases."""
         name = paths[0] if len(paths) == 1 else f"{paths[0]}.fused"
         weight, bias = (np.concatenate([self.weights[f"{path}.{part}"] for path in paths]) for part in _PARTS)
-        return self.arithmetic.linear(self.graph, states, name, weight, bias, rectifies=rectifies)
+        return self.arithmetic.linear(self.graph, states, Weights(name, weight, bias), rectifies=rectifies)
 
     def _feed_forward(self, states: ir.Value, path: str) -> ir.Value:
         # max(0, x W1 + b1) W2 + b2, or another activation in place of the maximum

@@ -94,15 +94,11 @@ def fit_rounding(states: FloatArray) -> Rounding | None:
         return float(counts @ np.square(_rounded(centres, scale, zero_point) - centres))
 
     ranges = itertools.product(np.unique(least * _CUTS), np.unique(most * _CUTS))
-    scale, zero_point = min((_scale_of(*ends) for ends in ranges), key=lambda found: error(*found))
+    scales = ((float(last - first) / LARGEST_INTEGER, first) for first, last in ranges)
+    # zero is represented exactly
+    scale, zero_point = min(((scale, round(-first / scale)) for scale, first in scales), key=lambda each: error(*each))
     means = states.mean(axis=0), _rounded(states, scale, zero_point).mean(axis=0)
     return Rounding(scale=scale, zero_point=zero_point, means=means)
-
-
-def _scale_of(least: float, most: float) -> tuple[float, int]:
-    # Scale and zero point of a range that includes zero; zero is represented exactly.
-    scale = float(most - least) / LARGEST_INTEGER
-    return scale, round(-least / scale)
 
 
 def _rounded(numbers: FloatArray, scale: float, zero_point: int) -> FloatArray:

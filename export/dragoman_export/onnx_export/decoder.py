@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from dragoman_export.model.config import ModelConfig
-from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray
-from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, NetworkWriter
+from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, NetworkParts, NetworkWriter
 from dragoman_export.onnx_export.write import MICROSOFT, GraphBuilder
 from dragoman_service.bundle.architecture import FloatType, graph_tensors, layer_names
 
@@ -22,17 +21,10 @@ _MIN_CHUNK = 8  # with smaller chunks there are hardly fewer chunks than tokens,
 _KINDS = ("self_key_pool", "self_value_pool", "cross_key", "cross_value")
 
 
-def build_decoder(
-    config: ModelConfig,
-    weights: Mapping[str, FloatArray],
-    arithmetic: Arithmetic,
-    float_type: FloatType,
-    *,
-    max_target_tokens: int,
-) -> ir.Model:
+def build_decoder(parts: NetworkParts, *, max_target_tokens: int) -> ir.Model:
     """Return the graph of one decoder step, with the tensors of `bundle.architecture.graph_tensors`."""
-    graph = GraphBuilder("decoder")
-    writer = _DecoderWriter(graph, config, weights, arithmetic, float_type, max_target_tokens)
+    graph, config, float_type = GraphBuilder("decoder"), parts[0], parts[-1]
+    writer = _DecoderWriter(graph, *parts, max_target_tokens)
     inputs = _declare_inputs(graph, config, float_type)
     inputs["num_rows"] = graph.op("Shape", inputs["token_ids"], start=1, end=2)  # K, as int64 [1]
 

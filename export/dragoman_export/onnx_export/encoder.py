@@ -1,31 +1,22 @@
 """The encoder graph: from source ids to the cross-attention keys and values of every decoder layer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import chain
 
 import onnx_ir as ir
 
-from dragoman_export.model.config import ModelConfig
-from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray
-from dragoman_export.onnx_export.blocks import AttendSelf, NetworkWriter, PickRows
+from dragoman_export.onnx_export.blocks import AttendSelf, NetworkParts, NetworkWriter, PickRows
 from dragoman_export.onnx_export.write import MICROSOFT, GraphBuilder
-from dragoman_service.bundle.architecture import FloatType, graph_tensors, layer_names
+from dragoman_service.bundle.architecture import graph_tensors, layer_names
 
 
-def build_encoder(
-    config: ModelConfig,
-    weights: Mapping[str, FloatArray],
-    arithmetic: Arithmetic,
-    float_type: FloatType,
-    *,
-    max_source_tokens: int,
-) -> ir.Model:
+def build_encoder(parts: NetworkParts, *, max_source_tokens: int) -> ir.Model:
     """Return the encoder graph, with the tensors of `dragoman_service.bundle.architecture.graph_tensors`.
 
     Padding does not influence the real tokens, bit for bit.
     """
-    graph = GraphBuilder("encoder")
-    writer = _EncoderWriter(graph, config, weights, arithmetic, float_type, max_source_tokens)
+    graph, config, float_type = GraphBuilder("encoder"), parts[0], parts[-1]
+    writer = _EncoderWriter(graph, *parts, max_source_tokens)
     dtypes = graph_tensors(config.num_decoder_layers, float_type).encoder.inputs
     source_ids = graph.input("source_ids", dtypes["source_ids"], ["B", "S"])
     source_lengths = graph.input("source_lengths", dtypes["source_lengths"], ["B"])

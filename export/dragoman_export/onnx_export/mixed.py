@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import onnx_ir as ir
 
-from dragoman_export.onnx_export.arithmetic import Arithmetic, FloatArray
+from dragoman_export.onnx_export.arithmetic import Arithmetic, Weights
 from dragoman_export.onnx_export.blocks import EMBEDDING, PROJECTION, SOURCE_EMBEDDING
 from dragoman_export.onnx_export.write import GraphBuilder
 
@@ -44,30 +44,17 @@ class Mixed:
         self._kept = kept
         self._others = others
 
-    def linear(
-        self,
-        graph: GraphBuilder,
-        states: ir.Value,
-        name: str,
-        weight: FloatArray,
-        bias: FloatArray,
-        *,
-        rectifies: bool = False,
-    ) -> ir.Value:
+    def linear(self, graph: GraphBuilder, states: ir.Value, layer: Weights, *, rectifies: bool = False) -> ir.Value:
         """Multiply with the arithmetic of the name."""
-        return self._of(name).linear(graph, states, name, weight, bias, rectifies=rectifies)
+        return self._of(layer.name).linear(graph, states, layer, rectifies=rectifies)
 
-    def lookup(
-        self, graph: GraphBuilder, token_ids: ir.Value, name: str, table: FloatArray, *, factor: float
-    ) -> ir.Value:
+    def lookup(self, graph: GraphBuilder, token_ids: ir.Value, table: Weights, *, factor: float) -> ir.Value:
         """Gather rows with the arithmetic of the name."""
-        return self._of(name).lookup(graph, token_ids, name, table, factor=factor)
+        return self._of(table.name).lookup(graph, token_ids, table, factor=factor)
 
-    def project(
-        self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray, bias: FloatArray | None = None
-    ) -> ir.Value:
+    def project(self, graph: GraphBuilder, states: ir.Value, table: Weights) -> ir.Value:
         """Multiply by the table with the arithmetic of the name."""
-        return self._of(name).project(graph, states, name, table, bias)
+        return self._of(table.name).project(graph, states, table)
 
     def _of(self, name: str) -> Arithmetic:
         return self._kept if any(pattern.match(name) for pattern in self._names) else self._others

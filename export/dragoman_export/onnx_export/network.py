@@ -144,9 +144,9 @@ def write_graphs(directory: Path, network: Network, precision: str, limits: Limi
     parts = network.config, network.weights, ARITHMETICS[precision](network), FLOAT_TYPES[precision]
     max_target_tokens = limits.max_target_tokens
     graphs = {
-        "encoder": build_encoder(*parts, max_source_tokens=limits.max_source_tokens),
-        "decoder": build_decoder(*parts, max_target_tokens=max_target_tokens),
-        "attention": build_attention(*parts, max_target_tokens=max_target_tokens),
+        "encoder": build_encoder(parts, max_source_tokens=limits.max_source_tokens),
+        "decoder": build_decoder(parts, max_target_tokens=max_target_tokens),
+        "attention": build_attention(parts, max_target_tokens=max_target_tokens),
     }
     names = {kind: f"{kind}.{precision}.onnx" for kind in graphs}
     shared = WeightsFile(directory / f"weights.{precision}.bin")

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from dragoman_export.onnx_export.arithmetic import FloatArray
+from dragoman_export.onnx_export.arithmetic import FloatArray, Weights
 from dragoman_export.onnx_export.calibration import LARGEST_INTEGER, SMALLEST_SCALE, Rounding
 from dragoman_export.onnx_export.write import MICROSOFT, GraphBuilder
 from dragoman_service.bundle.architecture import PROJECTION_BIAS
@@ -45,52 +45,39 @@ class Int8:
         """Use calibrated roundings by path of the projection; others use one scale per row."""
         self._roundings = roundings or {}
 
-    def linear(
-        self,
-        graph: GraphBuilder,
-        states: ir.Value,
-        name: str,
-        weight: FloatArray,
-        bias: FloatArray,
-        *,
-        rectifies: bool = False,
-    ) -> ir.Value:
+    def linear(self, graph: GraphBuilder, states: ir.Value, layer: Weights, *, rectifies: bool = False) -> ir.Value:
         """Multiply in int8; rectified rows use all 8 bits."""
-        integers, factors = quantize_rows(weight)
-        rounding = self._rounding(name)
+        integers, factors = quantize_rows(layer.matrix)
+        rounding = self._rounding(layer.name)
+        bias = _corrected(layer, integers, factors, rounding)
         product = _Product(
-            integers=graph.constant(f"{name}.weight.int8", integers.T),
-            factors=graph.constant(f"{name}.weight.factors", factors),
-            bias=graph.constant(f"{name}.bias", _corrected(bias, weight, integers, factors, rounding)),
-            num_inputs=weight.shape[1],
+            integers=graph.constant(f"{layer.name}.weight.int8", integers.T),
+            factors=graph.constant(f"{layer.name}.weight.factors", factors),
+            bias=None if bias is None else graph.constant(f"{layer.name}.bias", bias),
+            num_inputs=layer.matrix.shape[1],
             rectifies=rectifies,
         )
         return product.multiply(graph, states, rounding)
 
-    def lookup(
-        self, graph: GraphBuilder, token_ids: ir.Value, name: str, table: FloatArray, *, factor: float
-    ) -> ir.Value:
+    def lookup(self, graph: GraphBuilder, token_ids: ir.Value, table: Weights, *, factor: float) -> ir.Value:
         """Gather integer rows and their factors."""
-        integers, factors = _stored_table(graph, name, *quantize_rows(table))
+        integers, factors = _stored_table(graph, table.name, *quantize_rows(table.matrix))
         rows = graph.op("Cast", graph.op("Gather", integers, token_ids), to=ir.DataType.FLOAT)  # [..., d_model]
         scaled = factors if factor == 1 else graph.op("Mul", factors, graph.scalar(factor))
         scales = graph.op("Gather", scaled, token_ids)  # [..., 1]
         return graph.op("Mul", rows, scales)
 
-    def project(
-        self, graph: GraphBuilder, states: ir.Value, name: str, table: FloatArray, bias: FloatArray | None = None
-    ) -> ir.Value:
+    def project(self, graph: GraphBuilder, states: ir.Value, table: Weights) -> ir.Value:
         """Multiply by the integer table; ONNX Runtime transposes it once, at load time."""
-        integers, factors = quantize_rows(table)
-        rounding = self._rounding(name)
-        if bias is not None:
-            bias = _corrected(bias, table, integers, factors, rounding)
-        stored_integers, stored_factors = _stored_table(graph, name, integers, factors)
+        integers, factors = quantize_rows(table.matrix)
+        rounding = self._rounding(table.name)
+        bias = _corrected(table, integers, factors, rounding)
+        stored_integers, stored_factors = _stored_table(graph, table.name, integers, factors)
         product = _Product(
             integers=graph.op("Transpose", stored_integers, perm=[1, 0]),
             factors=graph.op("Squeeze", stored_factors, graph.shape(1)),
             bias=None if bias is None else graph.constant(PROJECTION_BIAS, bias),
-            num_inputs=table.shape[1],
+            num_inputs=table.matrix.shape[1],
         )
         return product.multiply(graph, states, rounding)
 
@@ -105,14 +92,14 @@ def _stored_table(
 
 
 def _corrected(
-    bias: FloatArray, weight: FloatArray, integers: NDArray[np.int8], factors: FloatArray, rounding: Rounding | None
-) -> FloatArray:
+    layer: Weights, integers: NDArray[np.int8], factors: FloatArray, rounding: Rounding | None
+) -> FloatArray | None:
     # Bias correction (Nagel et al. 2019, arXiv:1906.04721, section 4.2): keeps the mean of each output of the float
     # product, which rounding of weights and clipping of activations shift.
-    if rounding is None or rounding.means is None:
-        return bias
+    if layer.bias is None or rounding is None or rounding.means is None:
+        return layer.bias
     mean, rounded_mean = rounding.means
-    corrected: FloatArray = bias + weight @ mean - (integers @ rounded_mean) * factors
+    corrected: FloatArray = layer.bias + layer.matrix @ mean - (integers @ rounded_mean) * factors
     return corrected
 
 
@@ -128,10 +115,6 @@ class _Product:
 
     def multiply(self, graph: GraphBuilder, states: ir.Value, rounding: Rounding | None) -> ir.Value:
         return self._by_row(graph, states) if rounding is None else self._fixed(graph, states, rounding)
-
-    @property
-    def _levels(self) -> int:
-        return LARGEST_INTEGER if self.rectifies else 127
 
     @property
     def _zero_point(self) -> int:
@@ -152,11 +135,17 @@ class _Product:
         # zero makes the product zero whatever the integers are.
         magnitudes = graph.op("Relu" if self.rectifies else "Abs", states)
         largest = graph.op("ReduceMax", magnitudes, graph.shape(-1), keepdims=1)  # [..., 1]
-        scale = graph.op("Mul", largest, graph.scalar(1 / self._levels))
+        scale = graph.op("Mul", largest, graph.scalar(1 / (LARGEST_INTEGER if self.rectifies else 127)))
+        # One zero point per row, in the shape of `scale`, shared by all products of a graph.
+        point = ir.tensor(np.array([self._zero_point], dtype=np.uint8))
+        zero_points = None
+        if not self.rectifies:
+            shape = graph.op("Shape", scale)
+            zero_points = graph.once("zero_points", lambda: graph.op("ConstantOfShape", shape, value=point))
         # A block is a row: one node divides and rounds in a single pass over the states.
         rounded = graph.op(
             "QuantizeLinear",
-            *(states, scale, None if self.rectifies else self._zero_points(graph, scale)),
+            *(states, scale, zero_points),
             axis=-1,
             block_size=self.num_inputs,
             output_dtype=ir.DataType.UINT8,
@@ -168,8 +157,3 @@ class _Product:
         )
         scaled = graph.op("Mul", product, scale)
         return scaled if self.bias is None else graph.op("Add", scaled, self.bias)
-
-    def _zero_points(self, graph: GraphBuilder, scale: ir.Value) -> ir.Value:
-        # One zero point per row, in the shape of `scale`, shared by all products of a graph.
-        value = ir.tensor(np.array([self._zero_point], dtype=np.uint8))
-        return graph.once("zero_points", lambda: graph.op("ConstantOfShape", graph.op("Shape", scale), value=value))

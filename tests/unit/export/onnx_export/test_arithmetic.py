@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from dragoman_export.onnx_export.arithmetic import Float16
+from dragoman_export.onnx_export.arithmetic import Float16, Weights
 from dragoman_export.onnx_export.network import ARITHMETICS, FLOAT_TYPES, Network, write_graphs
 from dragoman_export.onnx_export.write import GraphBuilder, save_model
 from dragoman_service.bundle.architecture import Limits
@@ -59,7 +59,10 @@ def test_logits_of_halves_are_float32(tmp_path: Path) -> None:
     states = np.array([[0.5, -1.0, 2.0, 0.25]], dtype=np.float16)
 
     logits = _run(
-        tmp_path / "g.onnx", lambda graph, value: Float16().project(graph, value, "table", _TABLE), states, "float32"
+        tmp_path / "g.onnx",
+        lambda graph, value: Float16().project(graph, value, Weights("table", _TABLE)),
+        states,
+        "float32",
     )
 
     assert logits.dtype == np.float32
@@ -72,7 +75,7 @@ def test_a_product_of_halves_is_a_product_rounded(tmp_path: Path, rectifies: boo
 
     product = _run(
         tmp_path / "g.onnx",
-        lambda graph, value: Float16().linear(graph, value, "layer", _TABLE, bias, rectifies=rectifies),
+        lambda graph, value: Float16().linear(graph, value, Weights("layer", _TABLE, bias), rectifies=rectifies),
         states,
         "float16",
     )
@@ -85,8 +88,8 @@ def test_a_product_of_halves_is_a_product_rounded(tmp_path: Path, rectifies: boo
 def test_a_table_of_halves_is_stored_once_for_lookup_and_projection() -> None:
     graph, arithmetic = GraphBuilder("half"), Float16()
     token_ids = graph.input("token_ids", "int64", ["rows"])
-    rows = arithmetic.lookup(graph, token_ids, "table", _TABLE, factor=2.0)
-    graph.output(arithmetic.project(graph, rows, "table", _TABLE), "logits", "float32", ["rows", 6])
+    rows = arithmetic.lookup(graph, token_ids, Weights("table", _TABLE), factor=2.0)
+    graph.output(arithmetic.project(graph, rows, Weights("table", _TABLE)), "logits", "float32", ["rows", 6])
 
     stored = graph.build().graph.initializers
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from dragoman_export.onnx_export.arithmetic import Weights
 from dragoman_export.onnx_export.calibration import Rounding
 from dragoman_export.onnx_export.quantize import Int8, quantize_rows
 from dragoman_export.onnx_export.write import GraphBuilder
@@ -82,7 +83,7 @@ def test_the_bias_makes_up_for_what_rounding_does_to_the_mean(tmp_path: Path) ->
 def _multiplied(folder: Path, arithmetic: Int8, states: np.ndarray, *, rectifies: bool = False) -> np.ndarray:
     graph = GraphBuilder("product")
     entered = graph.input("states", "float32", ["R", 3])
-    product = arithmetic.linear(graph, entered, "layer", _WEIGHT, _BIAS, rectifies=rectifies)
+    product = arithmetic.linear(graph, entered, Weights("layer", _WEIGHT, _BIAS), rectifies=rectifies)
     graph.output(product, "product", "float32", ["R", 2])
     ir.save(graph.build(), folder / "product.onnx")
     session = onnxruntime.InferenceSession(folder / "product.onnx", providers=["CPUExecutionProvider"])
