@@ -7,7 +7,6 @@ from typing import Any
 
 from tests.foreign_checkpoints.eole import EOLE, run_eole, save_eole
 from tests.foreign_checkpoints.fairseq import FAIRSEQ, run_fairseq, save_fairseq
-from tests.foreign_checkpoints.joeynmt import JOEYNMT, run_joeynmt, save_joeynmt
 from tests.foreign_checkpoints.opennmt import OPENNMT, run_opennmt, save_opennmt
 from tests.foreign_checkpoints.said import Pairs, Said
 
@@ -47,7 +46,6 @@ class System:
 
 SYSTEMS: Mapping[str, System] = {
     "fairseq": System("fairseq", save_fairseq, run_fairseq, FAIRSEQ, eos_id=2),
-    "joeynmt": System("joeynmt", save_joeynmt, run_joeynmt, JOEYNMT, eos_id=3),
     "opennmt": System("onmt", save_opennmt, run_opennmt, OPENNMT, eos_id=3, ends_sources=False, file="model.pt"),
     "eole": System("eole", save_eole, run_eole, EOLE, eos_id=3, ends_sources=False),
 }

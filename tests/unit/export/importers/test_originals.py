@@ -119,7 +119,6 @@ def _save(*names: str) -> Callable[[Path], Path]:
     [
         ("onmt", _save_opennmt, "--no-deps OpenNMT-py"),
         ("eole", _save("config.json", "vocab.json", "model.00.safetensors"), "--no-deps eole"),
-        ("joeynmt", _save("config.yaml", "best.ckpt"), "--no-deps joeynmt"),
     ],
 )
 def test_a_library_that_is_missing_is_named_with_how_to_install_it(
