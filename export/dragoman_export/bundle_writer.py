@@ -72,7 +72,12 @@ def write_bundle(
         size = network.config.vocabulary_size
         raise BundleWriteError(f"the vocabulary has {len(vocabulary)} pieces: expected {size}, as the model")
     with _new_directory(output) as directory:
-        tokenizer = vocabulary if isinstance(vocabulary, TokenizerFiles) else _of_one_model(vocabulary)
+        if isinstance(vocabulary, TokenizerFiles):
+            tokenizer = vocabulary
+        else:
+            placeholders = tuple(piece for piece in PLACEHOLDERS if piece in vocabulary.reserved)
+            described = TokenizerDescription(model=_TOKENIZER_NAME, placeholders=placeholders)
+            tokenizer = TokenizerFiles(description=described, files={_TOKENIZER_NAME: vocabulary.model})
         tokenizer.write(directory)
         files = {
             precision: write_graphs(directory, network, precision, description.limits)
@@ -104,12 +109,7 @@ def upgrade_bundle(source: Path, output: Path) -> Manifest:
 
 
 def add_shortlist(source: Path, output: Path, shortlist: Shortlist) -> Manifest:
-    """Copy a bundle atomically and add or replace its shortlist.
-
-    Raises:
-        BundleError: if the bundle is damaged, or the shortlist has another vocabulary.
-        BundleWriteError: if the directory exists.
-    """
+    """Copy a bundle atomically and add or replace its shortlist; errors as of `upgrade_bundle`."""
     manifest = open_bundle(source).manifest
     with _copied(source, output) as directory:
         (directory / _SHORTLIST_NAME).write_bytes(shortlist.to_bytes())
@@ -117,12 +117,7 @@ def add_shortlist(source: Path, output: Path, shortlist: Shortlist) -> Manifest:
 
 
 def add_confidence(source: Path, output: Path, confidence: Confidence) -> Manifest:
-    """Copy a bundle atomically and add or replace its confidence model; translations are unchanged.
-
-    Raises:
-        BundleError: if the bundle is damaged.
-        BundleWriteError: if the directory exists.
-    """
+    """Copy a bundle atomically and add or replace its confidence model; errors as of `upgrade_bundle`."""
     manifest = open_bundle(source).manifest
     with _copied(source, output) as directory:
         return _add(directory, manifest, {"confidence": confidence})
@@ -208,12 +203,6 @@ def _manifest(
         )
     except ValidationError as error:
         raise BundleWriteError(f"invalid manifest: {error}") from error
-
-
-def _of_one_model(vocabulary: Vocabulary) -> TokenizerFiles:
-    placeholders = tuple(piece for piece in PLACEHOLDERS if piece in vocabulary.reserved)
-    description = TokenizerDescription(model=_TOKENIZER_NAME, placeholders=placeholders)
-    return TokenizerFiles(description=description, files={_TOKENIZER_NAME: vocabulary.model})
 
 
 @contextmanager

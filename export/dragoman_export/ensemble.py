@@ -58,7 +58,6 @@ class EnsembleBatch:
     """One running batch per network, with the same segments and rows."""
 
     def __init__(self, batches: Sequence[StepBatch], vocabulary_size: int) -> None:
-        """Combine empty batches."""
         self._batches, self._vocabulary_size = batches, vocabulary_size
 
     @property
@@ -117,7 +116,12 @@ def open_text_model(paths: Sequence[Path], settings: RuntimeSettings) -> Iterato
     if settings.shortlist and len(paths) > 1:
         raise SettingError("--shortlist", "given", "a single model")
     with tempfile.TemporaryDirectory() as temporary:
-        bundles = [_open_bundle(path, Path(temporary) / str(index)) for index, path in enumerate(paths)]
+        bundles = [
+            open_bundle(path)
+            if (path / MANIFEST_NAME).is_file()
+            else float_bundle(TrainedModel.find(path), Path(temporary) / str(index))
+            for index, path in enumerate(paths)
+        ]
         tokenizers = [open_tokenizer(bundle) for bundle in bundles]
         for path, tokenizer in zip(paths, tokenizers, strict=True):
             if _vocabulary(tokenizer) != _vocabulary(tokenizers[0]):
@@ -129,10 +133,6 @@ def open_text_model(paths: Sequence[Path], settings: RuntimeSettings) -> Iterato
             graphs.append(open_step_model(bundle, own))
         graph = graphs[0] if len(graphs) == 1 else Ensemble(graphs)
         yield TextModel.of(graph, tokenizers[0], bundles[0].manifest), "+".join(dict.fromkeys(precisions))
-
-
-def _open_bundle(path: Path, temporary: Path) -> Bundle:
-    return open_bundle(path) if (path / MANIFEST_NAME).is_file() else float_bundle(TrainedModel.find(path), temporary)
 
 
 def float_bundle(trained: TrainedModel, directory: Path) -> Bundle:

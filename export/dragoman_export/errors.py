@@ -11,7 +11,6 @@ class SettingError(ExportError):
     """A setting has an invalid value."""
 
     def __init__(self, setting: str, value: object, expected: str) -> None:
-        """Report the setting, its value and the expected values."""
         super().__init__(f"{setting} is {value!r}: expected {expected}")
         self.setting = setting
         self.value = value
@@ -29,7 +28,6 @@ class CheckpointConflictError(ExportError):
     """A flag differs from a fixed property of the checkpoint: the architecture or the optimizer."""
 
     def __init__(self, conflicts: Mapping[str, tuple[object, object]]) -> None:
-        """Report, for each field, the value in the checkpoint and the requested value."""
         differences = "; ".join(f"{name} is {old!r}, requested {new!r}" for name, (old, new) in conflicts.items())
         super().__init__(f"settings differ from the checkpoint: {differences}")
         self.conflicts = dict(conflicts)
@@ -39,7 +37,6 @@ class DivergenceError(ExportError):
     """Training diverged: the gradient is not finite."""
 
     def __init__(self, step: int, norm: float) -> None:
-        """Report the step that was skipped and the norm of its gradient."""
         super().__init__(f"training diverged: the gradient norm of step {step} is {norm}; try a lower learning rate")
         self.step = step
         self.norm = norm

@@ -150,10 +150,7 @@ def fit_confidence(features: Floats, good: Flags, planted: Floats) -> tuple[Floa
 def fit_logistic(features: Floats, good: Flags, counts: Floats) -> tuple[Floats, float]:
     """Return weights [F] and bias of the logistic regression, by Newton's method on standardized features.
 
-    Args:
-        features: [N, F].
-        good: [N], both values occur.
-        counts: [N], weight of each example.
+    `counts` [N] are the weights of the examples [N, F]; both values of `good` [N] occur.
     """
     mean, spread = features.mean(axis=0), features.std(axis=0) + 1e-9
     inputs = np.column_stack(((features - mean) / spread, np.ones(len(features))))

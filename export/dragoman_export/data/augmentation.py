@@ -83,22 +83,18 @@ class _Aligned(NamedTuple):
 def vary(
     source: str, target: str, config: VariationConfig, random: Random, translations: Translations | None = None
 ) -> tuple[str, str]:
-    """Return an augmented pair; advances `random`.
-
-    Args:
-        source: a sentence.
-        target: its translation.
-        config: shares of each augmentation.
-        random: generator.
-        translations: from `translations_of`, for `config.placeholder_words`.
-    """
+    """Return an augmented pair; advances `random`. `translations` are those of `translations_of`."""
     if config.has_placeholders:
         source, target = _with_placeholders(source, target, config, random, translations or {})
     if random.random() < config.tags:
         source, target = _with_tags(source, target, random)
     kind = random.random()
     if kind < config.capitals and not _LITERAL.search(source + target):
-        source, target = (source.upper(), target.upper()) if 2 * kind < config.capitals else (_title(source), target)
+        source, target = (
+            (source.upper(), target.upper())
+            if 2 * kind < config.capitals
+            else (" ".join(word[:1].upper() + word[1:] for word in source.split(" ")), target)
+        )
     if random.random() < config.full_stops:
         ends = _END.search(source), _END.search(target)
         if ends[0] and ends[1] and ends[0][0] == ends[1][0]:
@@ -124,10 +120,6 @@ def translations_of(pairs: Iterable[tuple[str, str]], *, num_pairs: int) -> Tran
     chosen = islice(pairs, 0, None, -(-num_pairs // _LEXICON_PAIRS))
     words = [(_WORD.findall(source.lower()), _WORD.findall(target.lower())) for source, target in chosen]
     return learn_translations(words, max_share=_MAX_WORD_SHARE)
-
-
-def _title(text: str) -> str:
-    return " ".join(word[:1].upper() + word[1:] for word in text.split(" "))
 
 
 def _with_placeholders(
@@ -184,7 +176,14 @@ def _overlaps(span: _Aligned, others: Sequence[_Aligned]) -> bool:
 
 def _protected_copies(source: str, target: str) -> list[_Aligned]:
     # Code, addresses and other spans protected by default that occur equally often on both sides.
-    sides = [_by_spelling(text, _protected(text)) for text in (source, target)]
+    sides = []
+    for text in (source, target):
+        spans = [
+            (each.span.start, each.span.end)
+            for each in _PROTECTION.find(text)
+            if each.kind is not ProtectedKind.TAG or is_placeholder_tag(text[each.span.start : each.span.end])
+        ]
+        sides.append(_by_spelling(text, spans))
     return [
         _Aligned(*places)
         for spelling, spans in sides[0].items()
@@ -198,14 +197,6 @@ def _by_spelling(text: str, spans: Iterable[_Range], spelled: Callable[[str], st
     for start, end in spans:
         places.setdefault(spelled(text[start:end]), []).append((start, end))
     return places
-
-
-def _protected(text: str) -> list[_Range]:
-    return [
-        (one.span.start, one.span.end)
-        for one in _PROTECTION.find(text)
-        if one.kind is not ProtectedKind.TAG or is_placeholder_tag(text[one.span.start : one.span.end])
-    ]
 
 
 def _copied_words(source: str, target: str) -> list[_Aligned]:

@@ -183,16 +183,9 @@ def joined_lengths(lengths: NDArray[np.int32], members: MemberArray) -> IntArray
 def plan_batches(
     source_lengths: IntArray, target_lengths: IntArray, config: BatchingConfig, random: np.random.Generator
 ) -> list[IntArray]:
-    """Split examples into batches of similar lengths, in random order.
+    """Split examples into batches of similar lengths, in random order; every example is in exactly one.
 
-    Args:
-        source_lengths: [E] tokens, EOS included.
-        target_lengths: [E] tokens, EOS included.
-        config: budget and pool size.
-        random: advanced by this call.
-
-    Returns:
-        Indices of the examples of each batch; every example is in exactly one batch.
+    Lengths [E] include EOS. Advances `random`.
     """
     order = random.permutation(len(source_lengths))
     batches: list[IntArray] = []
@@ -238,12 +231,13 @@ def make_batch(
     """Pad token ids, EOS last in each, into a batch on the CPU."""
     source_ids = _pad(sources, pad_id)
     labels = _pad(targets, pad_id)
-    target_lengths = np.array([len(ids) for ids in targets])
+    source_lengths, target_lengths = (np.array([len(ids) for ids in side]) for side in (sources, targets))
+    is_source = np.arange(source_ids.shape[1]) < source_lengths[:, None]  # [B, S]
     is_real = np.arange(labels.shape[1]) < target_lengths[:, None]  # [B, T]
     target_ids = np.concatenate((np.full((len(labels), 1), start_id), labels[:, :-1]), axis=1)
     return Batch(
         source_ids=torch.from_numpy(source_ids),
-        source_mask=_mask([len(ids) for ids in sources]),
+        source_mask=None if source_lengths.min() == source_lengths.max() else torch.from_numpy(is_source),
         target_ids=torch.from_numpy(target_ids),
         label_positions=torch.from_numpy(np.flatnonzero(is_real)),
         labels=torch.from_numpy(labels[is_real]),
@@ -255,10 +249,3 @@ def _pad(lists: Sequence[NDArray[np.int32]], pad_id: int) -> IntArray:
     for row, ids in zip(padded, lists, strict=True):
         row[: len(ids)] = ids
     return padded
-
-
-def _mask(lengths: Sequence[int]) -> Tensor | None:
-    longest = max(lengths)
-    if min(lengths) == longest:
-        return None
-    return torch.arange(longest) < torch.tensor(lengths)[:, None]

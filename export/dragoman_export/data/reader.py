@@ -149,21 +149,16 @@ def _check_share(num_pairs: int, num_malformed: int, max_malformed: float, *, fi
 
 
 def _read(files: ParallelFiles) -> Iterator[Pair | MalformedLine]:
-    return _read_tsv(files.source) if files.target is None else _read_two(files.source, files.target)
-
-
-def _read_tsv(path: Path) -> Iterator[Pair | MalformedLine]:
-    for number, line in enumerate(_lines(path), start=1):
-        yield _pair(line.split(b"\t"), f"{path}:{number}")
-
-
-def _read_two(source: Path, target: Path) -> Iterator[Pair | MalformedLine]:
-    lines = itertools.zip_longest(_lines(source), _lines(target))
+    if files.target is None:
+        for number, line in enumerate(_lines(files.source), start=1):
+            yield _pair(line.split(b"\t"), f"{files.source}:{number}")
+        return
+    lines = itertools.zip_longest(_lines(files.source), _lines(files.target))
     for number, (source_line, target_line) in enumerate(lines, start=1):
         if source_line is None or target_line is None:
-            shorter = source if source_line is None else target
+            shorter = files.source if source_line is None else files.target
             raise CorpusError(f"{shorter} has fewer lines than the other file: no line {number}")
-        yield _pair([source_line, target_line], f"{source}:{number}")
+        yield _pair([source_line, target_line], f"{files.source}:{number}")
 
 
 def _lines(path: Path) -> Iterator[bytes]:

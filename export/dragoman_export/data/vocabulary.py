@@ -62,7 +62,6 @@ class ImportedCodec:
     reserved: tuple[str, ...] = ()
 
     def __init__(self, tokenizer: SentencePieceTokenizer) -> None:
-        """Wrap an opened tokenizer."""
         self._tokenizer = tokenizer
         self.pad_id, self.start_id = tokenizer.pad_id, tokenizer.bos_id
         self.target_prefix = tokenizer.target_prefix
@@ -96,11 +95,7 @@ class Vocabulary:
     target_prefix: tuple[int, ...] = ()
 
     def __init__(self, model: bytes) -> None:
-        """Load a serialised SentencePiece model.
-
-        Raises:
-            CorpusError: if it cannot be parsed, or the special ids are not 0 to 3 for pad, BOS, EOS and unknown.
-        """
+        """Load a serialised model; CorpusError if it is invalid or has special ids other than 0 to 3."""
         self.model = model
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
@@ -189,11 +184,7 @@ class Vocabulary:
 
 
 def train_vocabulary(sentences: Iterator[str], config: VocabularyConfig) -> Vocabulary:
-    """Learn a joint vocabulary with byte fallback.
-
-    Raises:
-        CorpusError: if there is too little text for the size.
-    """
+    """Learn a joint vocabulary with byte fallback; CorpusError if there is too little text for the size."""
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(

@@ -34,11 +34,7 @@ _TABLES = frozenset({EMBEDDING, SOURCE_EMBEDDING, PROJECTION})
 
 
 def read_network(bundle: Bundle, precision: str | None = None) -> Network:
-    """Return configuration and weights of a bundle's network.
-
-    Args:
-        bundle: an opened bundle.
-        precision: of the graphs to read; None: the bundle's default.
+    """Return configuration and weights of a bundle's network, by default of its default precision.
 
     Raises:
         BundleError: if the bundle lacks the precision.
@@ -49,7 +45,8 @@ def read_network(bundle: Bundle, precision: str | None = None) -> Network:
     weights: dict[str, FloatArray] = {}
     paths = bundle.graph_paths(precision or bundle.manifest.default_precision)
     for stack, path in zip(("encoder", "decoder"), paths, strict=True):
-        stored = _stored(ir.load(path))
+        values = ir.load(path).graph.initializers.items()
+        stored = {name: value.const_value.numpy() for name, value in values}  # type: ignore[union-attr]
         for name, array in _floats(stored).items():
             weights.update(_parts(name, array, config))
         if config.positions == "learned":  # rows before the first token are not stored
@@ -103,10 +100,6 @@ def read_roundings(bundle: Bundle) -> dict[str, Rounding]:
         for product, fixed in int8_scales(ir.load(path)).items()
         if fixed is not None
     }
-
-
-def _stored(model: ir.Model) -> dict[str, NDArray[Any]]:
-    return {name: value.const_value.numpy() for name, value in model.graph.initializers.items()}  # type: ignore[union-attr]
 
 
 def _floats(stored: Mapping[str, NDArray[Any]]) -> dict[str, FloatArray]:

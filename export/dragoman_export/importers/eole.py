@@ -131,16 +131,9 @@ _T = TypeVar("_T")
 
 
 def read_eole(directory: Path, *, source_spm: Path | None = None, target_spm: Path | None = None) -> ImportedModel:
-    """Import `config.json`, `vocab.json`, `model.00.safetensors` and further parts, and SentencePiece models.
+    """Import the directory of a model or of one of its steps, with `config.json`, `vocab.json` and weights.
 
-    Args:
-        directory: of a model, or of one of its steps.
-        source_spm: SentencePiece model of sources; None: the one named in `config.json`, or the only one, in the
-            directory.
-        target_spm: the same for targets.
-
-    Raises:
-        ImportFormatError: naming what is missing or unsupported.
+    The arguments are those of `dragoman export import`. Raises ImportFormatError if a part is missing or unsupported.
     """
     settings = _read_settings(directory / "config.json")
     vocab = read_json(directory / "vocab.json")

@@ -59,18 +59,9 @@ _FIRST_WITH_FINAL_NORM: Final = 2  # first stack version whose pre-norm includes
 def read_fairseq(
     path: Path, *, text: Path | None = None, source_spm: Path | None = None, target_spm: Path | None = None
 ) -> ImportedModel:
-    """Import a checkpoint; only tensors and plain values are loaded.
+    """Import a checkpoint, or the one in a directory; only tensors and plain values are loaded.
 
-    Args:
-        path: the checkpoint, or its directory.
-        text: directory of `dict.LANGUAGE.txt` and SentencePiece models; None: that of the checkpoint.
-        source_spm: SentencePiece model of sources; None: the only `.model` or `.spm` file there, or the only one
-            with the
-            language between dots in its name.
-        target_spm: the same for targets.
-
-    Raises:
-        ImportFormatError: naming what is missing or unsupported.
+    The arguments are those of `dragoman export import`. Raises ImportFormatError if a part is missing or unsupported.
     """
     checkpoint = _find_checkpoint(path)
     content = read_checkpoint(checkpoint)

@@ -32,7 +32,6 @@ class FairseqWeights:
     """Tensors by names that start with `model.`; each must be used once."""
 
     def __init__(self, weights: Mapping[str, Tensor], origin: Path) -> None:
-        """`origin` is for errors."""
         self._origin = origin
         self._left = dict(weights)
 

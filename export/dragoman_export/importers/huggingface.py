@@ -96,17 +96,9 @@ def read_huggingface(
     source_languages: Sequence[str] | None = None,
     target_languages: Sequence[str] | None = None,
 ) -> ImportedModel:
-    """Import a directory written by `save_pretrained` or copied from the hub.
+    """Import a directory written by `save_pretrained` or copied from the hub, with weights and tokenizer.
 
-    Args:
-        directory: with `config.json`, weights (safetensors or `.bin`) and the files of the tokenizer.
-        source_tag: the model's own tag of the source language, for one pair of a multilingual model.
-        target_tag: the same for the target.
-        source_languages: source languages as BCP-47 tags or the model's own names; None: all.
-        target_languages: the same for targets.
-
-    Raises:
-        ImportFormatError: naming what is missing or unsupported.
+    The arguments are those of `dragoman export import`. Raises ImportFormatError if a part is missing or unsupported.
     """
     wanted = WantedLanguages.of(source_tag, target_tag, source_languages, target_languages)
     settings = ForeignConfig.read(directory / "config.json")

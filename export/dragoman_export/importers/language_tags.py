@@ -105,14 +105,7 @@ def languages_of_tags(
 ) -> Languages:
     """Return the languages of a model whose sources and targets both start with their own tag.
 
-    Args:
-        wanted: requested languages.
-        source_tags: token ids by language name, without the delimiters.
-        target_tags: the same for targets.
-        directory: for errors.
-
-    Raises:
-        ImportFormatError: if there are none, or a requested language is missing.
+    Tags are token ids by language name. ImportFormatError if there are none, or a requested language is missing.
     """
     names = {"source": bcp47_tags(source_tags), "target": bcp47_tags(target_tags)}
     if not all(names.values()):
@@ -129,14 +122,9 @@ def languages_of_source_tags(
 ) -> Languages:
     """Return the languages of a model whose sources start with the tag of the target, if any.
 
-    Args:
-        wanted: requested languages; must include the sources unless the model names its source.
-        tags: token ids by target language name.
-        directory: for errors.
-        own_source: source language named by the model; empty: none.
-
-    Raises:
-        ImportFormatError: if the languages of a side are unknown, or a requested language is missing.
+    `wanted` must include the sources unless the model names its own (`own_source`). ImportFormatError if the languages
+    of
+    a side are unknown, or a requested language is missing.
     """
     sources = bcp47_tags(wanted.sources or [own_source])
     targets = wanted.chosen("target", bcp47_tags(tags), directory) if tags else bcp47_tags(wanted.targets)

@@ -78,17 +78,7 @@ class Shape:
 
 
 def read_vocabularies(vocab: Mapping[str, Any], path: Path, *, eos: str = "</s>", unk: str = "<unk>") -> Vocabularies:
-    """Return the tokens of both sides.
-
-    Args:
-        vocab: `src` and `tgt`, lists of tokens, and `decoder_start_token`.
-        path: for errors.
-        eos: spelling of EOS.
-        unk: spelling of the unknown token.
-
-    Raises:
-        ImportFormatError: if a list or a token is missing.
-    """
+    """Return the tokens of `src` and `tgt` of a vocabulary; ImportFormatError if one is missing."""
     source, target = (vocab.get(side) for side in ("src", "tgt"))
     start = vocab.get("decoder_start_token", "<s>")
     if not isinstance(source, list) or not isinstance(target, list) or not isinstance(start, str):
@@ -137,15 +127,9 @@ class Tensors:
 
 
 def named_variables(tensors: Tensors, names: TensorNames, shape: Shape) -> dict[str, Tensor]:
-    """Return all tensors as variables of CTranslate2, with attributes for the shape.
+    """Return all tensors as variables of CTranslate2; ImportFormatError on a missing or unknown tensor.
 
-    Args:
-        tensors: of the checkpoint; all must be used. The projection is `generator`.
-        names: of the library.
-        shape: of the network.
-
-    Raises:
-        ImportFormatError: naming a tensor that is missing or unknown.
+    The projection is `generator`; attributes describe the shape.
     """
     variables: dict[str, Tensor] = {}
 

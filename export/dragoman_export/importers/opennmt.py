@@ -48,13 +48,7 @@ _ROTARY: Final = -1  # `max_relative_positions` of rotary positions; 0: sinusoid
 def read_opennmt(path: Path, *, source_spm: Path | None = None, target_spm: Path | None = None) -> ImportedModel:
     """Import a checkpoint (`.pt`); only tensors and plain values are loaded.
 
-    Args:
-        path: the checkpoint.
-        source_spm: SentencePiece model of sources; None: `source.spm`, or the only one, in the directory.
-        target_spm: the same for targets.
-
-    Raises:
-        ImportFormatError: naming what is missing or unsupported.
+    The arguments are those of `dragoman export import`. Raises ImportFormatError if a part is missing or unsupported.
     """
     content = read_checkpoint(path)
     options = fields_of(content.get("opt"))

@@ -37,16 +37,9 @@ class SentencePieceFiles:
     ) -> "SentencePieceFiles":
         """Return the given files, of which one suffices, or else the files in a directory.
 
-        Args:
-            directory: with a single `.spm` or `.model` file, or one per side with its language between dots in the
-                name, such
-                as `source.spm` and `spm.de.model`.
-            source: of sources.
-            target: of targets.
-            languages: searched in the names.
-
-        Raises:
-            ImportFormatError: if there are none, or the choice is ambiguous.
+        A directory has a single `.spm` or `.model` file, or one per side with its language between dots in the name,
+        such as
+        `source.spm` and `spm.de.model`. ImportFormatError if there are none, or the choice is ambiguous.
         """
         given = source or target
         if given is not None:
@@ -78,11 +71,7 @@ class SentencePieceFiles:
         return piece in _pieces(self.source)[0]
 
     def check(self, vocabularies: tuple[Pieces, Pieces]) -> set[str]:
-        """Return the learned pieces of both models, without user-defined symbols.
-
-        Raises:
-            ImportFormatError: if a model does not match the vocabulary of its side.
-        """
+        """Return learned pieces of both models; ImportFormatError if one does not match its vocabulary."""
         learned: set[str] = set()
         for path, vocabulary in zip((self.source, self.target), vocabularies, strict=True):
             pieces, symbols = _pieces(path)
@@ -113,16 +102,9 @@ class Vocabularies:
     ) -> "Vocabularies":
         """Return vocabularies in which special tokens have the same ids on both sides.
 
-        Args:
-            source: tokens by the rows of their table.
-            target: the same for targets.
-            eos: spelling of EOS.
-            unk: spelling of the unknown token.
-            start: first decoder input; None: a new token with zero embedding.
-            origin: for errors.
-
-        Raises:
-            ImportFormatError: naming a token that is missing or duplicated.
+        `source` and `target` are ordered by the rows of their tables; `start` None adds a start token with zero
+        embedding.
+        ImportFormatError if a token is missing or duplicated.
         """
         for side in (source, target):
             repeated = [token for token, count in Counter(side).items() if count > 1]

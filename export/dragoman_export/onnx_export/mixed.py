@@ -39,7 +39,6 @@ class Mixed:
     """Products of some kinds in one arithmetic, the others in another; both use the same float type."""
 
     def __init__(self, kinds: Collection[ProductKind], *, kept: Arithmetic, others: Arithmetic) -> None:
-        """Use `kept` for products of `kinds` and `others` for the rest."""
         self._names = [re.compile(_NAMES[kind]) for kind in kinds]
         self._kept = kept
         self._others = others

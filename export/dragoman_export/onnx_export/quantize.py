@@ -19,15 +19,9 @@ _WEIGHT_MAX = 127  # largest magnitude of a quantized weight; -128 is unused to 
 
 
 def quantize_rows(matrix: FloatArray) -> tuple[NDArray[np.int8], FloatArray]:
-    """Quantize the rows of a matrix to int8.
+    """Return int8 rows [rows, columns] from -127 to 127 of a matrix and float32 factors [rows].
 
-    Args:
-        matrix: [rows, columns].
-
-    Returns:
-        Integers [rows, columns] from -127 to 127 and float32 factors [rows]. The error of an element is at most
-            half the
-        factor of its row.
+    The error of an element is at most half the factor of its row.
     """
     factors = np.abs(matrix).max(axis=1).astype(np.float32) / np.float32(_WEIGHT_MAX)
     factors = np.where(factors >= SMALLEST_SCALE, factors, np.float32(1.0))

@@ -70,16 +70,7 @@ def translate_texts(
     length_penalty: float = DEFAULT_LENGTH_PENALTY,
     shows_progress: bool = True,
 ) -> TranslationRun:
-    """Translate texts as the service does with default settings.
-
-    Args:
-        model: to translate with.
-        sources: texts of any number of sentences.
-        beam_size: live hypotheses per sentence.
-        batch_size: sentences of similar length decoded together.
-        length_penalty: as in a request.
-        shows_progress: show a progress bar.
-    """
+    """Translate texts as the service does with default settings."""
     began_s = time.perf_counter()
     pipeline = text_pipeline(model, sources, beam_size, length_penalty)
     plans = pipeline.plan()

@@ -44,13 +44,7 @@ class Check:
 
 
 def check_steps(model: Transformer, graph: StepModel, pairs: Sequence[tuple[list[int], list[int]]]) -> list[Check]:
-    """Compare the log-probabilities of all tokens at every step of given translations.
-
-    Args:
-        model: the reference, in evaluation mode.
-        graph: the float32 graphs.
-        pairs: source and target token ids, EOS last.
-    """
+    """Compare the log-probabilities of PyTorch and the float32 graphs at every step of given translations."""
     cached, exported, num_steps = 0.0, 0.0, 0
     for start in range(0, len(pairs), _STEP_SENTENCES):
         batch = pairs[start : start + _STEP_SENTENCES]
@@ -133,30 +127,20 @@ def _steps(
 def agreement(
     reference: StepModel, other: StepModel, pairs: Sequence[tuple[list[int], list[int]]]
 ) -> tuple[float, int]:
-    """Return the share of target tokens at which two models predict the same token, and the number of tokens.
-
-    Args:
-        reference: for instance the float32 graphs.
-        other: for instance the int8 graphs.
-        pairs: source and target token ids, EOS last; at least one.
-    """
+    """Return the share of target tokens at which two models predict the same token, and the number of tokens."""
     num_equal, num_tokens = 0, 0
     by_length = sorted(pairs, key=lambda pair: len(pair[1]))  # a batch needs as many steps as its longest target
     for start in range(0, len(pairs), _COMPARED_SENTENCES):
         batch = by_length[start : start + _COMPARED_SENTENCES]
         lengths = np.array([len(target) for _, target in batch])
-        steps = zip(_likeliest(reference, batch), _likeliest(other, batch), strict=True)
-        for position, (expected, found) in enumerate(steps):
-            num_equal += int((expected == found)[position < lengths].sum())
+        expected, found = (
+            [output.token_ids[:, 0, 0].copy() for output in _steps(graph, batch, num_candidates=1)]
+            for graph in (reference, other)
+        )
+        for position, is_equal in enumerate(map(np.equal, expected, found)):
+            num_equal += int(is_equal[position < lengths].sum())
         num_tokens += int(lengths.sum())
     return num_equal / num_tokens, num_tokens
-
-
-def _likeliest(
-    graph: StepModel, pairs: Sequence[tuple[list[int], list[int]]]
-) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    for output in _steps(graph, pairs, num_candidates=1):
-        yield output.token_ids[:, 0, 0].copy()
 
 
 def _largest_difference(expected: Sequence[FloatArray], found: Iterator[FloatArray]) -> float:

@@ -24,7 +24,6 @@ class GraphBuilder:
     """Builds one graph; every method that adds a node returns its value."""
 
     def __init__(self, name: str) -> None:
-        """Start an empty graph."""
         self._name = name
         self._tape = ir.tape.Tape()
         self._inputs: list[ir.Value] = []

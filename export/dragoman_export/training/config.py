@@ -1,7 +1,7 @@
 """Settings of a training run."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -114,11 +114,7 @@ class TrainingConfig:
     """Threads of PyTorch; none: PyTorch's default."""
 
     def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            SettingError: naming the first invalid field.
-        """
+        """Check the fields; SettingError naming the first invalid field."""
         for expected, is_valid, names in _RANGES:
             for name in names:
                 value = getattr(self, name)
@@ -199,13 +195,19 @@ class DataConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values; files as lists of one TSV path or two paths."""
-        return {"train": _to_paths(self.train), "dev": _to_paths(self.dev), "max_malformed": self.max_malformed}
+        return {"train": self._paths("train"), "dev": self._paths("dev"), "max_malformed": self.max_malformed}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "DataConfig":
         """Inverse of `to_dict`."""
-        files = {name: _from_paths(fields[name]) for name in ("train", "dev")}
-        return cls(**files, max_malformed=fields["max_malformed"])
+        train, dev = (
+            tuple(ParallelFiles(source=Path(paths[0]), target=Path(paths[1]) if paths[1:] else None) for paths in files)
+            for files in (fields["train"], fields["dev"])
+        )
+        return cls(train=train, dev=dev, max_malformed=fields["max_malformed"])
+
+    def _paths(self, name: str) -> list[list[str]]:
+        return [[str(path) for path in (pair.source, pair.target) if path] for pair in getattr(self, name)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,13 +235,3 @@ class RunConfig:
             training=TrainingConfig.from_dict(fields["training"]),
             data=DataConfig.from_dict(fields["data"]),
         )
-
-
-def _to_paths(files: Sequence[ParallelFiles]) -> list[list[str]]:
-    return [[str(path) for path in (pair.source, pair.target) if path is not None] for pair in files]
-
-
-def _from_paths(paths: Sequence[Sequence[str]]) -> tuple[ParallelFiles, ...]:
-    return tuple(
-        ParallelFiles(source=Path(source), target=Path(target[0]) if target else None) for source, *target in paths
-    )

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -46,15 +45,7 @@ class Trainer:
     def __init__(
         self, model: Transformer, config: TrainingConfig, text: TrainingText, *, folder: RunFolder, ranks: Ranks
     ) -> None:
-        """Prepare a run from step 0; `resume` loads a later state.
-
-        Args:
-            model: trained in place, on the device of `ranks`.
-            config: settings.
-            text: the same on every rank.
-            folder: written by the main rank.
-            ranks: processes of the run.
-        """
+        """Prepare a run from step 0; `resume` loads a later state. The model is trained in place."""
         self.progress = Progress()
         self._model = model
         self._config = config
@@ -76,12 +67,7 @@ class Trainer:
         self._saved: Progress | None = None
 
     def resume(self, checkpoint: Path) -> dict[str, tuple[Any, Any]]:
-        """Load the state of a checkpoint.
-
-        If the settings of the batches changed, the rest of the epoch is skipped, because its batches differ.
-
-        Returns:
-            The changed settings, each with old and new value; empty if nothing was skipped.
+        """Load the state of a checkpoint; return changed settings of batches if the rest of the epoch is skipped.
 
         Raises:
             RunFolderError: if it cannot be read.
@@ -94,10 +80,7 @@ class Trainer:
         states = content["random"]
         if self._ranks.rank < len(states):
             restore_random_state(states[self._ranks.rank])
-        return self._skip_epoch_if_cut_otherwise(content["batches"])
-
-    def _skip_epoch_if_cut_otherwise(self, old: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        new = self._batches_key()
+        old, new = content["batches"], self._batches_key()
         changed = {name: (old.get(name), new.get(name)) for name in {**new, **old} if old.get(name) != new.get(name)}
         if not changed or not self.progress.epoch_step:
             return {}

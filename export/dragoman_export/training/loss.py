@@ -12,13 +12,7 @@ class BatchLoss(nn.Module):
     """A network and its loss in one module, so that both are compiled and cast together."""
 
     def __init__(self, model: Transformer, *, label_smoothing: float, r_drop: float = 0.0) -> None:
-        """Wrap a network, which keeps its parameters.
-
-        Args:
-            model: to train.
-            label_smoothing: mass spread evenly over the vocabulary (section 5.4 of the paper).
-            r_drop: weight of the divergence between two passes with different dropout; 0: one pass.
-        """
+        """Wrap a network; `r_drop` is the weight of the divergence between two passes, 0 for one pass."""
         super().__init__()
         self.model = model
         self.label_smoothing = label_smoothing

@@ -13,13 +13,7 @@ from dragoman_export.training.config import TrainingConfig
 
 
 def inverse_sqrt_rate(step: int, *, d_model: int, warmup_steps: int) -> float:
-    """Return d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), equation 3 of the paper (section 5.3).
-
-    Args:
-        step: counted from 1.
-        d_model: width of the model.
-        warmup_steps: step of the highest rate.
-    """
+    """Return d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), equation 3 of the paper; steps start at 1."""
     return float(d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5))
 
 
@@ -67,18 +61,11 @@ class ScheduledOptimizer:
         self._adam = torch.optim.Adam(rest, lr=0.0, betas=_ADAM_BETAS, eps=_ADAM_EPSILON, fused=True)
 
     def step(self, step: int, *, num_tokens: float, last_step: int | None = None) -> tuple[float, float]:
-        """Apply the summed gradients and clear them.
+        """Apply the gradients, summed over `num_tokens` target tokens, and clear them; steps start at 1.
 
-        Args:
-            step: counted from 1; determines the rate.
-            num_tokens: target tokens of the gradient sum; the gradients are divided by it.
-            last_step: see `learning_rate`.
-
-        Returns:
-            Adam's rate, and the norm of the mean gradient before clipping.
-
-        Raises:
-            DivergenceError: if the gradient is not finite; the weights are unchanged.
+        Returns Adam's rate and the norm of the mean gradient before clipping. DivergenceError if the gradient is not
+        finite;
+        the weights are unchanged.
         """
         rate = learning_rate(step, self._config, d_model=self._d_model, last_step=last_step)
         norm = self._scale(num_tokens)

@@ -57,7 +57,6 @@ class Meter:
     """Accumulates and shows the figures of steps."""
 
     def __init__(self, *, is_shown: bool, first_step: int) -> None:
-        """Open a progress bar at a step."""
         self.window = Window()
         self._bar = tqdm(initial=first_step, unit="step", disable=not is_shown, dynamic_ncols=True, mininterval=1.0)
         self._step_began = time.monotonic()
@@ -73,12 +72,7 @@ class Meter:
         self.window.seconds += time.monotonic() - self._step_began
 
     def show(self, *, epoch: int, last_step: int | None) -> None:
-        """Advance the bar by one step and show the figures of the window.
-
-        Args:
-            epoch: counted from 0.
-            last_step: expected end of the run, for the remaining time; None: unknown.
-        """
+        """Advance the bar by one step and show the figures of the window; `last_step` None: unknown end."""
         figures = {"loss": f"{self.window.mean_loss:.3f}", "tokens/s": f"{self.window.tokens_per_s:.0f}"}
         self._bar.total = last_step
         self._bar.set_postfix({**figures, "epoch": epoch}, refresh=False)

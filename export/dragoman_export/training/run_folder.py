@@ -13,7 +13,6 @@ class RunFolder:
     """Paths and small files of the folder."""
 
     def __init__(self, path: Path) -> None:
-        """Use a folder, which may not exist yet."""
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.imported = path / "imported.pt"
@@ -25,11 +24,7 @@ class RunFolder:
         self._settings = path / "config.json"
 
     def create(self) -> None:
-        """Create the folder for a new run.
-
-        Raises:
-            RunFolderError: if it contains checkpoints, or cannot be created.
-        """
+        """Create the folder for a new run; RunFolderError if it contains checkpoints, or cannot be created."""
         if list_checkpoints(self.checkpoints):
             raise RunFolderError(f"{self.path} contains checkpoints; continue with --resume or choose another --output")
         try:

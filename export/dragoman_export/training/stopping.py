@@ -48,18 +48,7 @@ def explanation(reason: str, config: TrainingConfig, progress: Progress) -> str:
 def expected_last_step(
     config: TrainingConfig, progress: Progress, *, steps_per_epoch: int, steps_per_s: float, spent_s: float
 ) -> int | None:
-    """Return the expected last step of a run; patience counts after it has ended.
-
-    Args:
-        config: with the limits.
-        progress: of the run.
-        steps_per_epoch: of the current epoch, assumed for all later ones.
-        steps_per_s: speed of this invocation.
-        spent_s: time since its start.
-
-    Returns:
-        The step, or None if there is no limit.
-    """
+    """Return the expected last step of a run, None without a limit; patience counts after it has ended."""
     end = last_step(config, progress)
     candidates = [] if end is None else [end]
     if config.max_epochs is not None:

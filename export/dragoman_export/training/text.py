@@ -53,17 +53,10 @@ def encode_pairs(
     report: Callable[[str], None],
     directory: Path | None = None,
 ) -> EncodedPairs:
-    """Encode both sides in chunks.
+    """Encode both sides in chunks and report every pair with more than `max_tokens`, EOS included.
 
-    Args:
-        pairs: to encode.
-        vocabulary: of both sides.
-        max_tokens: longest side, EOS included.
-        report: called with a message for every skipped pair.
-        directory: of the files with token ids; None: the default for temporary files.
-
-    Raises:
-        CorpusError: if every pair is too long.
+    Token ids are written to files in `directory`; None: the default for temporary files. CorpusError if no pair is
+    left.
     """
     kept = bytearray()
 

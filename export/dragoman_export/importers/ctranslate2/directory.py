@@ -30,20 +30,9 @@ def read_ctranslate2(
     target_languages: Sequence[str] | None = None,
     source_eos: str | None = None,
 ) -> ImportedModel:
-    """Import a directory written by a CTranslate2 converter.
+    """Import a directory written by a CTranslate2 converter, with a SentencePiece model.
 
-    Args:
-        directory: with `model.bin`, the vocabularies and, from version 6 of the format, `config.json`.
-        source_spm: SentencePiece model of sources; None: `source.spm`, or the only one, in the directory.
-        target_spm: the same for targets.
-        source_tag: the vocabulary's tag of the source language, for one pair of a multilingual model.
-        target_tag: the same for the target.
-        source_languages: source languages as BCP-47 tags or the vocabulary's names; None: all tagged languages.
-        target_languages: the same for targets.
-        source_eos: `yes` or `no`: whether sources end with EOS, if the directory does not define it.
-
-    Raises:
-        ImportFormatError: naming what is missing or unsupported.
+    The arguments are those of `dragoman export import`. Raises ImportFormatError if a part is missing or unsupported.
     """
     wanted = WantedLanguages.of(source_tag, target_tag, source_languages, target_languages)
     path = directory / "model.bin"

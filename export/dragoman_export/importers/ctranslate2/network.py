@@ -36,11 +36,9 @@ class Network:
     ) -> None:
         """Convert all variables.
 
-        Args:
-            variables: of the model.
-            vocabularies: of both sides.
-            epsilon: of the normalisations; None: the default.
-            has_positions: whether sinusoids from position 1 are added if there is neither a table nor rotation.
+        `epsilon` None: default of the normalisation. `has_positions`: sinusoids from position 1 are added if there is
+        neither
+        a table nor rotation.
         """
         self._variables = variables
         self._vocabularies = vocabularies
@@ -74,12 +72,9 @@ class Network:
         return config
 
     def imported(self, spm: SentencePieceFiles, *, most: int = MAX_TOKENS, **text: Any) -> ImportedModel:
-        """Return the converted model.
+        """Return the converted model; ImportFormatError if a tokenizer does not match its vocabulary.
 
-        Args:
-            spm: tokenizers; ImportFormatError if one is missing or does not match its vocabulary.
-            most: longest sequence that the library supports.
-            text: further fields of `Text`.
+        `most` is the longest sequence that the library supports, `text` are further fields of `Text`.
         """
         ids = self._vocabularies
         spm.check((ids.source, ids.target))
@@ -213,7 +208,9 @@ class Network:
                     if name == "query":
                         by_head = by_head[order]
                     if has_pairs and name != "value":
-                        by_head = _in_halves(by_head)
+                        # adjacent pairs become pairs half a head apart
+                        pairs = by_head.reshape(len(by_head), -1, 2, *by_head.shape[2:])
+                        by_head = pairs.transpose(1, 2).reshape(by_head.shape)
                     self._put(f"{ours}.{name}.{part}", by_head.reshape(weight.shape))
         output = self._linear(f"{theirs}/linear_{len(groups)}")
         columns = torch.arange(num_heads * head_size).reshape(num_heads, head_size)[order].flatten()
@@ -293,11 +290,6 @@ class Network:
         self._facts |= {"positions": "learned", "max_positions": self.num_positions}
         for stack, table in tables.items():
             self._put(f"{stack}.positions.weight", table[: self.num_positions])
-
-
-def _in_halves(heads: Tensor) -> Tensor:
-    # Rows [H, D, ...] of queries or keys: adjacent pairs become pairs half a head apart.
-    return heads.reshape(len(heads), -1, 2, *heads.shape[2:]).transpose(1, 2).reshape(heads.shape)
 
 
 def _sinusoids(table: Tensor, d_model: int) -> tuple[SinusoidLayout, int] | None:

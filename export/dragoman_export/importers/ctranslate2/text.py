@@ -76,18 +76,16 @@ _SPELLED: Final = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"
 def read_vocabularies(directory: Path, unk: str) -> tuple[list[str], list[str]]:
     """Return the tokens of sources and targets by id."""
     for names in (("shared_vocabulary",) * 2, ("source_vocabulary", "target_vocabulary")):
-        found = [_vocabulary_path(directory, name) for name in names]
+        found = [
+            next((path for suffix in ("json", "txt") if (path := directory / f"{name}.{suffix}").exists()), None)
+            for name in names
+        ]
         if found[0] is not None and found[1] is not None:
             source, target = (_read_vocabulary(path, unk) for path in (found[0], found[1]))
             return source, target
     raise ImportFormatError(
         f"{directory} has neither shared_vocabulary nor source_ and target_vocabulary, .json or .txt"
     )
-
-
-def _vocabulary_path(directory: Path, name: str) -> Path | None:
-    paths = (directory / f"{name}.{suffix}" for suffix in ("json", "txt"))
-    return next((path for path in paths if path.exists()), None)
 
 
 def _read_vocabulary(path: Path, unk: str) -> list[str]:

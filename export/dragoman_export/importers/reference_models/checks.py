@@ -48,16 +48,10 @@ def open_original(path: Path, bundle: Bundle, tokenizer: SentencePieceTokenizer)
 
 
 def check_original(original: Original, model: TextModel, pairs: Sequence[Pair], *, beam_size: int) -> Iterator[Check]:
-    """Compare token ids, log-probabilities at every step, and searches.
+    """Compare token ids, log-probabilities at every step, and searches on real sentences.
 
     A library that narrows its beam is compared by greedy search, and by beam searches that end at the length of the
-    reference.
-
-    Args:
-        original: the reference model.
-        model: the float32 graphs.
-        pairs: real sentences.
-        beam_size: of the searches.
+    reference. `model` has the float32 graphs.
     """
     tokenizer, limits = model.tokenizer, (model.max_source_tokens, model.max_target_tokens)
     differing = [pair for pair in pairs if tokenizer.encode_pair(pair.source, "")[0] != original.encode(pair.source)]

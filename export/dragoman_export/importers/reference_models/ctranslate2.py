@@ -28,7 +28,6 @@ class CTranslate2Original:
     def __init__(
         self, directory: Path, tokenizer: SentencePieceTokenizer, source_model: Path, *, compute_type: str = "float32"
     ) -> None:
-        """Load the model; ImportFormatError if the library is missing or fails."""
         (library,) = load_modules("ctranslate2", install="ctranslate2")
         self._tokenizer = tokenizer
         self._tokens = SpecialTokens.read(directory)
@@ -42,7 +41,9 @@ class CTranslate2Original:
     def encode(self, source: str) -> list[int]:
         """Return all token ids of a source, as the bundle numbers them."""
         tokenizer = self._tokenizer
-        pieces = [str(piece) if piece in self._known else self._tokens.unk for piece in self._split(source)]
+        pieces = [
+            str(piece) if piece in self._known else self._tokens.unk for piece in self._processor.EncodeAsPieces(source)
+        ]
         ids = [self._source_pieces.index(piece) for piece in pieces]
         return [*tokenizer.source_prefix, *ids, *tokenizer.source_suffix]
 
@@ -71,9 +72,6 @@ class CTranslate2Original:
             return_end_token=True,
         )
         return [self._target_pieces.index(piece) for piece in result.hypotheses[0]]
-
-    def _split(self, source: str) -> list[str]:
-        return [str(piece) for piece in self._processor.EncodeAsPieces(source)]
 
     def _source(self, source_ids: Sequence[int]) -> list[str]:
         # Tokens of a source, except those that CTranslate2 adds.

@@ -23,7 +23,6 @@ class HuggingFaceOriginal:
     narrows_beam = False
 
     def __init__(self, directory: Path, tokenizer: SentencePieceTokenizer) -> None:
-        """Load model and tokenizer; ImportFormatError if the library is missing or fails."""
         (library,) = load_modules("transformers", install="transformers")
         self._tokenizer = tokenizer
         self._text_prefix, languages = _languages(directory, tokenizer)

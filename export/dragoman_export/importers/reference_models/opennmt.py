@@ -89,7 +89,6 @@ class OpenNmtOriginal(_Original):
     """A checkpoint of OpenNMT-py 3."""
 
     def __init__(self, path: Path, tokenizer: SentencePieceTokenizer, source_model: Path) -> None:
-        """Load a checkpoint; ImportFormatError if it is invalid, or the library is missing or fails."""
         if not {"opt", "vocab"} <= read_checkpoint(path).keys():  # also checks that it is safe to load
             raise ImportFormatError(f"{path} has no opt and vocab: not a checkpoint of OpenNMT-py")
         builder, translating = load_modules("onmt.model_builder", "onmt.translate", install=_INSTALL_OPENNMT)
@@ -120,7 +119,6 @@ class EoleOriginal(_Original):
     """The directory of an eole model."""
 
     def __init__(self, directory: Path, tokenizer: SentencePieceTokenizer, source_model: Path) -> None:
-        """Load a model; ImportFormatError if the library is missing or fails."""
         running, predicting = load_modules("eole.config.run", "eole.predict", install=_INSTALL_EOLE)
         rules = {"length_penalty": "none", "ban_unk_token": True, "max_length_ratio": 0}
         with loading("eole", directory):
