@@ -90,11 +90,10 @@ def vary(
         source, target = _with_tags(source, target, random)
     kind = random.random()
     if kind < config.capitals and not _LITERAL.search(source + target):
-        source, target = (
-            (source.upper(), target.upper())
-            if 2 * kind < config.capitals
-            else (" ".join(word[:1].upper() + word[1:] for word in source.split(" ")), target)
-        )
+        if 2 * kind < config.capitals:
+            source, target = source.upper(), target.upper()
+        else:
+            source = " ".join(word[:1].upper() + word[1:] for word in source.split(" "))
     if random.random() < config.full_stops:
         ends = _END.search(source), _END.search(target)
         if ends[0] and ends[1] and ends[0][0] == ends[1][0]:

@@ -15,13 +15,12 @@ from torch import Tensor
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.ctranslate2.network import Network
 from dragoman_export.importers.ctranslate2.variables import Variables
-from dragoman_export.importers.files import ForeignConfig, dotted, read_json, read_tensors
+from dragoman_export.importers.files import ForeignConfig, Tensors, dotted, read_json, read_tensors
 from dragoman_export.importers.onmt_tensors import (
     ACTIVATIONS,
     EOLE,
     Rotation,
     Shape,
-    Tensors,
     named_variables,
     read_vocabularies,
 )

@@ -1,13 +1,12 @@
 """Converts weights with the names of fairseq, which Hugging Face transformers also uses for its conversions."""
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from dragoman_export.errors import ImportFormatError
+from dragoman_export.importers.files import Tensors
 from dragoman_export.model.config import ModelConfig
 from dragoman_export.model.layers import sinusoidal_positions
 
@@ -28,12 +27,8 @@ _CROSS: Final = {
 _SAME_POSITIONS: Final = 2e-3
 
 
-class FairseqWeights:
+class FairseqWeights(Tensors):
     """Tensors by names that start with `model.`; each must be used once."""
-
-    def __init__(self, weights: Mapping[str, Tensor], origin: Path) -> None:
-        self._origin = origin
-        self._left = dict(weights)
 
     def translated(self, config: ModelConfig) -> dict[str, Tensor]:
         """Return the weights by the names of `Transformer`; ImportFormatError on missing or unknown tensors."""
@@ -51,15 +46,14 @@ class FairseqWeights:
                 paths["layernorm_embedding"] = "embedding_norm"
             for theirs, ours in paths.items():
                 for part in ("weight", "bias"):
-                    weights[f"{stack}.{ours}.{part}"] = self._take(f"model.{stack}.{theirs}.{part}")
+                    weights[f"{stack}.{ours}.{part}"] = self.take(f"model.{stack}.{theirs}.{part}")
             if config.positions == "learned":
-                table = self._take(f"model.{stack}.embed_positions.weight")
+                table = self.take(f"model.{stack}.embed_positions.weight")
                 rows = config.position_offset + (config.max_positions or 0)
                 weights[f"{stack}.positions.weight"] = table[:rows].contiguous()
             else:
                 self._check_positions(stack, config)
-        if self._left:
-            raise ImportFormatError(f"{self._origin}: unknown tensor {min(self._left)}")
+        self.finish()
         return weights
 
     def _tables(self, config: ModelConfig) -> dict[str, Tensor]:
@@ -77,36 +71,31 @@ class FairseqWeights:
         is_tied = config.tied_embeddings != "none"
         tables = {ours: self._one_of(theirs, is_tied=is_tied) for ours, theirs in names.items()}
         for name in {name for theirs in names.values() for name in theirs}:
-            self._left.pop(name, None)
+            self.left.pop(name, None)
         if config.projection_bias:
-            bias = self._left.pop("final_logits_bias", torch.zeros(config.vocabulary_size))
+            bias = self.left.pop("final_logits_bias", torch.zeros(config.vocabulary_size))
             tables["projection.bias"] = bias.flatten()
         return tables
 
     def _one_of(self, names: list[str], *, is_tied: bool) -> Tensor:
         # The first stored tensor; tied ones must be equal.
-        found = {name: self._left[name] for name in names if name in self._left}
+        found = {name: self.left[name] for name in names if name in self.left}
         if not found:
-            raise ImportFormatError(f"{self._origin}: missing tensor {names[0]}")
+            raise ImportFormatError(f"{self.path}: missing tensor {names[0]}")
         first, *others = found
         for other in others:
             if is_tied and not torch.equal(found[first], found[other]):
-                raise ImportFormatError(f"{self._origin}: {other} differs from {first}: expected tied weights")
+                raise ImportFormatError(f"{self.path}: {other} differs from {first}: expected tied weights")
         return found[first]
-
-    def _take(self, name: str) -> Tensor:
-        if name not in self._left:
-            raise ImportFormatError(f"{self._origin}: missing tensor {name}")
-        return self._left.pop(name)
 
     def _check_positions(self, stack: str, config: ModelConfig) -> None:
         # Removes stored sinusoids after comparing them with computed ones.
         for name in (f"model.{stack}.embed_positions.weight", f"model.{stack}.embed_positions.weights"):
-            stored = self._left.pop(name, None)
+            stored = self.left.pop(name, None)
             if stored is None:
                 continue
             offset, layout = config.position_offset, config.sinusoid_layout
             used = stored[offset:]
             expected = sinusoidal_positions(len(used), config.d_model, offset=offset, layout=layout)
             if used.shape != expected.shape or not torch.allclose(used, expected, rtol=0, atol=_SAME_POSITIONS):
-                raise ImportFormatError(f"{self._origin}: {name} does not contain the expected sinusoids")
+                raise ImportFormatError(f"{self.path}: {name} does not contain the expected sinusoids")

@@ -168,6 +168,43 @@ def _tensors_in(content: object) -> Iterator[Tensor]:
             waiting.append(vars(value))
 
 
+class Tensors:
+    """The tensors of a checkpoint; each must be used once. `left` are the unread ones."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], path: Path) -> None:
+        self.left = dict(tensors)
+        self.path = path
+
+    def take(self, name: str) -> Tensor:
+        """Return a tensor; ImportFormatError if it is missing."""
+        if name not in self.left:
+            raise ImportFormatError(f"{self.path}: missing tensor {name}")
+        return self.left.pop(name)
+
+    def linear(self, *names: str) -> dict[str, Tensor]:
+        """Return the concatenated weights of products of one input, and their biases if there are any."""
+        weights = [self.take(f"{name}.weight") for name in names]
+        if len({weight.shape[1:] for weight in weights}) > 1:
+            raise ImportFormatError(f"{self.path}: {', '.join(names)} have inputs of different widths")
+        if not any(f"{name}.bias" in self.left for name in names):
+            return {"weight": torch.cat(weights)}
+        biases = [
+            self.left.pop(f"{name}.bias", weight.new_zeros(len(weight)))
+            for name, weight in zip(names, weights, strict=True)
+        ]
+        return {"weight": torch.cat(weights), "bias": torch.cat(biases)}
+
+    def norm(self, name: str) -> dict[str, Tensor]:
+        """Return a normalisation, by the names of CTranslate2."""
+        parts = {"gamma": self.take(f"{name}.weight")}
+        return {**parts, **({"beta": self.take(f"{name}.bias")} if f"{name}.bias" in self.left else {})}
+
+    def finish(self) -> None:
+        """Raise ImportFormatError for the first unread tensor."""
+        for name in sorted(self.left):
+            raise ImportFormatError(f"{self.path}: unknown tensor {name}")
+
+
 class ForeignConfig:
     """The configuration of another system; every key must be consumed."""
 

@@ -25,18 +25,10 @@ _PIECES_NAME, _SOURCE_PIECES_NAME, _SOURCE_MODEL_NAME = "pieces.json", "source_p
 # keys of `tokenizer_config.json` without effect on token ids
 _HARMLESS: Final = (
     *("tokenizer_class", "name_or_path", "special_tokens_map_file", "tokenizer_file", "backend", "is_local"),
-    *(
-        "local_files_only",
-        "model_max_length",
-        "src_lang",
-        "tgt_lang",
-        "source_lang",
-        "target_lang",
-        "target_vocab_file",
-    ),
+    *("local_files_only", "model_max_length", "src_lang", "tgt_lang", "source_lang", "target_lang"),
+    *("target_vocab_file", "language_codes"),
     *("clean_up_tokenization_spaces", "return_tensors", "padding_side", "truncation_side", "processor_class"),
     *("num_madeup_words", "additional_special_tokens", "extra_special_tokens", "unk_id", "vocab", "model_type"),
-    "language_codes",
 )
 # spelling of special tokens in all of these models
 _SPECIAL: Final = {

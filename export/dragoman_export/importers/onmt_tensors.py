@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dragoman_export.errors import ImportFormatError
+from dragoman_export.importers.files import Tensors
 from dragoman_export.importers.vocabulary_text import Vocabularies
 
 ACTIVATIONS: Final = {"relu": 0, "gelu": 3, "silu": 2}  # CTranslate2's numbers
@@ -87,43 +88,6 @@ def read_vocabularies(vocab: Mapping[str, Any], path: Path, *, eos: str = "</s>"
         raise ImportFormatError(f"{path}: vocab has src_feats: source features are not supported")
     lists = [str(token) for token in source], [str(token) for token in target]
     return Vocabularies.fitted(*lists, eos=eos, unk=unk, start=start, origin=path)
-
-
-class Tensors:
-    """The tensors of a checkpoint; each must be used once."""
-
-    def __init__(self, tensors: Mapping[str, Tensor], path: Path) -> None:
-        self._left = dict(tensors)
-        self._path = path
-
-    def take(self, name: str) -> Tensor:
-        """Return a tensor; ImportFormatError if it is missing."""
-        if name not in self._left:
-            raise ImportFormatError(f"{self._path}: missing tensor {name}")
-        return self._left.pop(name)
-
-    def linear(self, *names: str) -> dict[str, Tensor]:
-        """Return the concatenated weights of products of one input, and their biases if there are any."""
-        weights = [self.take(f"{name}.weight") for name in names]
-        if len({weight.shape[1:] for weight in weights}) > 1:
-            raise ImportFormatError(f"{self._path}: {', '.join(names)} have inputs of different widths")
-        if not any(f"{name}.bias" in self._left for name in names):
-            return {"weight": torch.cat(weights)}
-        biases = [
-            self._left.pop(f"{name}.bias", weight.new_zeros(len(weight)))
-            for name, weight in zip(names, weights, strict=True)
-        ]
-        return {"weight": torch.cat(weights), "bias": torch.cat(biases)}
-
-    def norm(self, name: str) -> dict[str, Tensor]:
-        """Return a normalisation, by the names of CTranslate2."""
-        parts = {"gamma": self.take(f"{name}.weight")}
-        return {**parts, **({"beta": self.take(f"{name}.bias")} if f"{name}.bias" in self._left else {})}
-
-    def finish(self) -> None:
-        """Raise ImportFormatError for the first unread tensor."""
-        for name in sorted(self._left):
-            raise ImportFormatError(f"{self._path}: unknown tensor {name}")
 
 
 def named_variables(tensors: Tensors, names: TensorNames, shape: Shape) -> dict[str, Tensor]:

@@ -7,13 +7,12 @@ from typing import Final
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers.ctranslate2.network import Network
 from dragoman_export.importers.ctranslate2.variables import Variables
-from dragoman_export.importers.files import ForeignConfig, fields_of, float_tensors, read_checkpoint
+from dragoman_export.importers.files import ForeignConfig, Tensors, fields_of, float_tensors, read_checkpoint
 from dragoman_export.importers.onmt_tensors import (
     ACTIVATIONS,
     OPENNMT,
     Rotation,
     Shape,
-    Tensors,
     named_variables,
     read_vocabularies,
 )

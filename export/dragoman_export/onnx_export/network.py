@@ -16,8 +16,7 @@ from dragoman_export.onnx_export.calibration import Rounding
 from dragoman_export.onnx_export.decoder import build_decoder
 from dragoman_export.onnx_export.encoder import build_encoder
 from dragoman_export.onnx_export.int8_weights import describe_weights
-from dragoman_export.onnx_export.mixed import Mixed, ProductKind
-from dragoman_export.onnx_export.quantize import Int8
+from dragoman_export.onnx_export.quantize import Int8, Mixed, ProductKind
 from dragoman_export.onnx_export.write import WeightsFile, save_model
 from dragoman_export.training.checkpoint import load_checkpoint, load_model
 from dragoman_export.training.config import TrainingConfig

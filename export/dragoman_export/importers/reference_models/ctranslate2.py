@@ -41,10 +41,8 @@ class CTranslate2Original:
     def encode(self, source: str) -> list[int]:
         """Return all token ids of a source, as the bundle numbers them."""
         tokenizer = self._tokenizer
-        pieces = [
-            str(piece) if piece in self._known else self._tokens.unk for piece in self._processor.EncodeAsPieces(source)
-        ]
-        ids = [self._source_pieces.index(piece) for piece in pieces]
+        pieces = map(str, self._processor.EncodeAsPieces(source))
+        ids = [self._source_pieces.index(piece if piece in self._known else self._tokens.unk) for piece in pieces]
         return [*tokenizer.source_prefix, *ids, *tokenizer.source_suffix]
 
     def score(self, source_ids: Sequence[int], target_ids: Sequence[int]) -> FloatArray:

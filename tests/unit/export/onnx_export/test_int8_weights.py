@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dragoman_export.errors import ImportFormatError
 from dragoman_export.onnx_export.int8_weights import describe_weights, int8_scales
-from dragoman_export.onnx_export.mixed import ProductKind
+from dragoman_export.onnx_export.quantize import ProductKind
 from dragoman_export.onnx_export.write import WeightsFile
 from dragoman_service.bundle.files import Bundle, open_bundle
 from dragoman_service.bundle.int8_weights import Int8Weights, NetworkWeights, StoredTensor
