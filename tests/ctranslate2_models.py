@@ -17,11 +17,9 @@ from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
 
 _D_MODEL, _HEADS, _FFN, _LAYERS = 16, 4, 24, 2
-_NO_LOGIT = -50.0
-"""Of tokens that are no part of a target."""
+_NO_LOGIT = -50.0  # Of tokens that are no part of a target.
 
-_SPECIAL = ["<unk>", "<blank>", "<s>", "</s>"]
-"""What vocabularies of OpenNMT-py begin with."""
+_SPECIAL = ["<unk>", "<blank>", "<s>", "</s>"]  # What vocabularies of OpenNMT-py begin with.
 
 
 def convert_huggingface(

@@ -26,8 +26,8 @@ from transformers import (
 
 from tests.tiny_bundle import SENTENCES
 
+# What is translated: known words, unknown characters, and what a normaliser changes.
 SOURCES = (*SENTENCES[:4], "Who is it?", "漢字 and über-long words, 42 of them: it's “quoted” …")
-"""What is translated: known words, unknown characters, and what a normaliser changes."""
 
 _SHAPE = {
     "d_model": 16,
@@ -40,8 +40,7 @@ _SHAPE = {
     "max_position_embeddings": 64,
     "init_std": 0.4,  # so that tokens differ in probability
 }
-_EOS_LOGIT = 5.0
-"""Head start of EOS, so that most targets end before the limit."""
+_EOS_LOGIT = 5.0  # Head start of EOS, so that most targets end before the limit.
 
 
 @functools.cache

@@ -25,12 +25,12 @@ from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Pairs, 
 from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
 
-_EOS_LOGIT = 3.0
-"""The same, in the bias of the projection."""
+_EOS_LOGIT = 3.0  # The same, in the bias of the projection.
 
 
 _EOLE_BIASES = {"add_qkvbias": True, "add_final_linear_bias": True, "add_ffnbias": True}
 _EOLE_ROTARY = {"position_encoding_type": "Rotary"}
+# Options of a model by what is special in it.
 EOLE: Mapping[str, Mapping[str, Any]] = {
     "sinusoids, all shared": {"share_embeddings": True, "share_decoder_embeddings": True, **_EOLE_BIASES},
     "rotary positions in pairs, grouped heads, gate": {
@@ -63,7 +63,6 @@ EOLE: Mapping[str, Mapping[str, Any]] = {
     "all sines before all cosines": {"embeddings": {"position_encoding_type": "SinusoidalConcat"}, **_EOLE_BIASES},
     "no positions": {"embeddings": {"position_encoding_type": None}, "share_embeddings": True},
 }
-"""Options of a model by what is special in it."""
 
 
 def save_eole(directory: Path, options: Mapping[str, Any], *, seed: int = 7) -> None:

@@ -26,6 +26,7 @@ from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Pairs, 
 from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
 
+# Options of a model by what is special in it, and the standard deviation of its embeddings.
 FAIRSEQ: Mapping[str, Mapping[str, Any]] = {
     "post-norm, shared": {"share_all_embeddings": True},
     "pre-norm, two dictionaries": {
@@ -49,7 +50,6 @@ FAIRSEQ: Mapping[str, Mapping[str, Any]] = {
         "tables_std": 0.01,
     },
 }
-"""Options of a model by what is special in it, and the standard deviation of its embeddings."""
 
 
 def save_fairseq(directory: Path, options: Mapping[str, Any], *, seed: int = 24) -> None:

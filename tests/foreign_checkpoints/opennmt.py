@@ -24,6 +24,7 @@ from tests.tiny_bundle import SENTENCES
 
 _EOS_LOGIT = 3.0
 _ROTARY = {"position_encoding": False, "max_relative_positions": -1}
+# Options of a model by what is special in it.
 OPENNMT: Mapping[str, Mapping[str, Any]] = {
     "sinusoids, all shared": {"share_embeddings": True, "share_decoder_embeddings": True, "add_qkvbias": True},
     "all sines before all cosines": {"position_encoding_type": "SinusoidalConcat", "norm_eps": 1e-2},
@@ -37,7 +38,6 @@ OPENNMT: Mapping[str, Mapping[str, Any]] = {
         "share_decoder_embeddings": True,
     },
 }
-"""Options of a model by what is special in it."""
 
 _OPTIONS: Mapping[str, Any] = {
     "model_task": "seq2seq",
@@ -98,11 +98,11 @@ def opennmt_checkpoint(options: Mapping[str, Any], *, seed: int = 9) -> dict[str
     return {"model": model, "generator": generator, "vocab": vocab, "opt": stored}
 
 
+# Before the attentions of each stack.
 _NORMS: Mapping[str, Mapping[str, str]] = {
     "encoder": {"self_attn": "layer_norm"},
     "decoder": {"self_attn": "layer_norm_1", "context_attn": "layer_norm_2"},
 }
-"""Before the attentions of each stack."""
 
 
 def _layer(draw: Draw, options: Namespace, stack: str, path: str) -> dict[str, Tensor]:

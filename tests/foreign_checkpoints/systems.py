@@ -11,27 +11,25 @@ from tests.foreign_checkpoints.opennmt import OPENNMT, run_opennmt, save_opennmt
 from tests.foreign_checkpoints.said import Pairs, Said
 
 EXPECTED = Path(__file__).parents[1] / "parity" / "originals.json"
+# Token ids of sources and targets without EOS.
 _PAIRS = (
     ((5, 17, 4, 40, 33), (9, 31, 6, 28)),
     ((60, 8), (12, 55, 7, 7, 90, 41)),
 )
-"""Token ids of sources and targets without EOS."""
 
 
 @dataclass(frozen=True)
 class System:
     """A library whose checkpoints are imported."""
 
-    module: str
-    """The library, as Python imports it."""
+    module: str  # The library, as Python imports it.
     save: Callable[..., None]
+    # What the library computes with a saved checkpoint; ImportError if it is not there.
     ask: Callable[[Path, Pairs], list[Said]]
-    """What the library computes with a saved checkpoint; ImportError if it is not there."""
     cases: Mapping[str, Mapping[str, Any]]
     eos_id: int
     ends_sources: bool = True
-    file: str = "."
-    """What is imported, in the directory."""
+    file: str = "."  # What is imported, in the directory.
 
     @property
     def pairs(self) -> Pairs:

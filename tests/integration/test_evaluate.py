@@ -20,7 +20,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("length_penalty", ["0.6", "2"])
-async def test_a_server_is_scored_as_its_bundle_is(
+async def test_server_has_the_scores_of_its_bundle(
     length_penalty: str,
     server: RunningServer,
     tiny_model: Path,
@@ -47,7 +47,7 @@ async def test_a_server_is_scored_as_its_bundle_is(
     assert from_server[4].endswith("beam 2, length penalty 2") == (length_penalty == "2")
 
 
-async def test_warnings_of_the_server_are_counted(
+async def test_server_warnings_are_counted(
     server: RunningServer, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = data.parent / "long.tsv"
@@ -59,7 +59,7 @@ async def test_warnings_of_the_server_are_counted(
     assert "warnings " in capsys.readouterr().out
 
 
-async def test_what_the_server_refuses_is_told(
+async def test_rejected_call_is_an_error(
     server: RunningServer, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     languages = ["--source-language", "fr", "--target-language", "de"]
@@ -71,7 +71,7 @@ async def test_what_the_server_refuses_is_told(
 
 
 @pytest.mark.parametrize("length_penalty", ["-1", "5.5", "nan"])
-def test_a_length_penalty_that_no_request_may_have_is_refused(
+def test_length_penalty_out_of_range_is_rejected(
     length_penalty: str, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["evaluate", "--data", str(data), "--bundle", "missing", "--length-penalty", length_penalty]
@@ -97,7 +97,7 @@ def test_two_systems_are_compared_by_paired_bootstrap(
     assert out[-1].startswith("TER 0.00 ± 0.00 against 25.00 ± 0.00: -25.00, p = 0.0")
 
 
-def test_a_file_of_another_length_is_refused(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_translations_of_another_length_are_rejected(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     short = tmp_path / "short.txt"
     short.write_text("ein Mann\n", encoding="utf-8")
 
@@ -106,7 +106,7 @@ def test_a_file_of_another_length_is_refused(data: Path, tmp_path: Path, capsys:
     assert "has 1 lines; there are 3 sources" in capsys.readouterr().err
 
 
-def test_planted_spans_are_counted(tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inserted_spans_are_counted(tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "test.tsv"
     data.write_text("A man rides a bicycle to the garden.\tx\nThe train is here.\tx\nNo.\tx\n", encoding="utf-8")
 
@@ -119,7 +119,7 @@ def test_planted_spans_are_counted(tiny_model: Path, tmp_path: Path, capsys: pyt
     assert counts[-1] == 0  # lost
 
 
-def test_spans_of_the_sentences_themselves_are_counted(
+def test_spans_of_the_sentences_are_counted(
     tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "test.tsv"

@@ -20,8 +20,7 @@ EXACT = (
     *("--preset", "tiny", "--no-bf16", "--dropout", "0", "--threads", "1"),
     *("--bleu-sentences", "4", "--max-tokens", "64"),
 )
-ROUNDING = 1e-4
-"""Nats a token, of float32 sums in two libraries."""
+ROUNDING = 1e-4  # Nats a token, of float32 sums in two libraries.
 
 MODELS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = {
     "decoding begins with padding": (save_marian, {}, ()),
@@ -40,7 +39,7 @@ def train(output: Path, text: Path, *flags: str) -> list[float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
-def test_an_imported_model_learns_its_own_translations_from_where_it_stands(kind: str, tmp_path: Path) -> None:
+def test_imported_model_is_fine_tuned(kind: str, tmp_path: Path) -> None:
     save, options, tags = MODELS[kind]
     theirs = save(tmp_path / "theirs", **options)
     ours, text = tmp_path / "ours", tmp_path / "own.tsv"
@@ -71,7 +70,7 @@ def _mean_loss(theirs: Any, ours: Path, text: Path) -> float:
     return float(torch.cat(losses).mean())
 
 
-def test_a_bundle_is_trained_further_as_it_is(tmp_path: Path) -> None:
+def test_bundle_is_fine_tuned(tmp_path: Path) -> None:
     build_tiny_bundle(tmp_path / "bundle", precisions=("fp32",))
     text = tmp_path / "text.tsv"
     pairs = zip(SENTENCES[:4], SENTENCES[4:], strict=True)
@@ -99,7 +98,7 @@ def test_a_bundle_is_trained_further_as_it_is(tmp_path: Path) -> None:
         (["--ffn-size", "99"], "ffn_size is 24 there, 99 asked for"),
     ],
 )
-def test_what_another_tokenizer_cannot_do_is_refused(
+def test_options_unsupported_by_imported_tokenizers_are_rejected(
     flags: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_marian(tmp_path / "theirs")

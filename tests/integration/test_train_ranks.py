@@ -15,11 +15,11 @@ from tests.unit.export.data.tiny_text import make_pairs
 from tests.unit.export.training.tiny_run import make_model, make_text, make_trainer
 
 ROOT = Path(__file__).parents[2]
+# Batches of one to three rows, and more steps than an epoch of 20 pairs has.
 EXACT: dict[str, Any] = {"batch_tokens": 24, "max_steps": 15, "log_interval": 1, "accumulation": 2, "bf16": False}
-"""Batches of one to three rows, and more steps than an epoch of 20 pairs has."""
 
+# Nats a token: Adam makes much of little where gradients are almost 0, so that rounding grows from step to step.
 ROUNDING = 1e-3
-"""Nats a token: Adam makes much of little where gradients are almost 0, so that rounding grows from step to step."""
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
@@ -40,7 +40,7 @@ def train_as_one_of_the_ranks(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_learn_together_and_hold_equal_weights(tmp_path: Path) -> None:
+def test_two_ranks_train_equal_weights(tmp_path: Path) -> None:
     command = (*TORCHRUN, "--module", "tests.integration.test_train_ranks", str(tmp_path))
 
     completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)

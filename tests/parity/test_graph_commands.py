@@ -57,7 +57,7 @@ def _verify(bundle: Path, run: Path, data: Path) -> int:
     return main(["verify", "--bundle", str(bundle), "--checkpoint", str(run), "--data", str(data)])
 
 
-def test_a_bundle_says_where_it_comes_from(run_folder: Path, tmp_path: Path) -> None:
+def test_bundle_has_provenance(run_folder: Path, tmp_path: Path) -> None:
     status = _bundle(run_folder, tmp_path / "bundle", "--licence", "CC-BY-4.0", "--attribution", "Tatoeba")
 
     manifest = open_bundle(tmp_path / "bundle").manifest
@@ -71,7 +71,7 @@ def test_a_bundle_says_where_it_comes_from(run_folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("place", "is_warned"), [("en-de/1", False), ("en-de/2", True), ("bundle", True)])
-def test_a_bundle_in_a_directory_that_the_service_cannot_load_it_from_is_warned_of(
+def test_directory_unsuitable_for_the_service_causes_a_warning(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, is_warned: bool
 ) -> None:
     assert _bundle(run_folder, tmp_path / place, "--precisions", "fp32") == 0
@@ -80,7 +80,7 @@ def test_a_bundle_in_a_directory_that_the_service_cannot_load_it_from_is_warned_
     assert ("warning: the service loads this bundle only from a directory en-de/1, not from" in told) is is_warned
 
 
-def test_a_bundle_that_is_there_already_stays_as_it_is(
+def test_existing_bundle_is_not_overwritten(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bundle").mkdir()
@@ -92,9 +92,7 @@ def test_a_bundle_that_is_there_already_stays_as_it_is(
     assert not list((tmp_path / "bundle").iterdir())
 
 
-def test_a_bundle_that_cannot_be_written_leaves_nothing_behind(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_export_leaves_no_files(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = set(tmp_path.iterdir())
 
     status = _bundle(run_folder, tmp_path / "bundle", "--source-language", "English")
@@ -105,7 +103,7 @@ def test_a_bundle_that_cannot_be_written_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("precisions", ["fp32,int8", "fp16,int8", "int8"])
-def test_a_bundle_is_verified_against_its_checkpoint(
+def test_bundle_matches_its_checkpoint(
     run_folder: Path, tmp_path: Path, data: Path, precisions: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _bundle(run_folder, tmp_path / "bundle", "--precisions", precisions)
@@ -117,7 +115,7 @@ def test_a_bundle_is_verified_against_its_checkpoint(
 
 
 @pytest.mark.parametrize("kind", ProductKind)
-def test_a_bundle_that_keeps_products_in_floats_is_verified(
+def test_bundle_with_mixed_precision_matches_its_checkpoint(
     run_folder: Path, tmp_path: Path, data: Path, kind: ProductKind, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ("--precisions", "int8", "--calibration", str(data), "--keep-fp32", kind)
@@ -137,7 +135,7 @@ def test_a_bundle_that_keeps_products_in_floats_is_verified(
         ("encoder", "fp32,fp16", "'encoder': expected nothing without int8 among the precisions"),
     ],
 )
-def test_products_that_cannot_be_kept_in_floats_are_refused(
+def test_invalid_mixed_precision_is_rejected(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kinds: str, precisions: str, told: str
 ) -> None:
     status = _bundle(run_folder, tmp_path / "bundle", "--precisions", precisions, "--keep-fp32", kinds)
@@ -147,7 +145,7 @@ def test_products_that_cannot_be_kept_in_floats_are_refused(
     assert not (tmp_path / "bundle").exists()
 
 
-def test_another_checkpoint_is_not_what_a_bundle_was_made_from(
+def test_verify_rejects_another_checkpoint(
     run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _bundle(run_folder, tmp_path / "bundle")
@@ -159,7 +157,7 @@ def test_another_checkpoint_is_not_what_a_bundle_was_made_from(
     assert "best.pt: SHA-256 is" in capsys.readouterr().err
 
 
-def test_graphs_that_compute_something_else_are_found_out(
+def test_verify_detects_changed_graphs(
     run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _bundle(run_folder, tmp_path / "bundle")
@@ -176,11 +174,11 @@ def test_graphs_that_compute_something_else_are_found_out(
     assert "FAILED: ONNX fp32 = PyTorch: " in capsys.readouterr().err
 
 
-def test_a_measurement_that_is_no_number_proves_nothing() -> None:
+def test_nan_fails_a_check() -> None:
     assert not Check(claim="all is well", measured=float("nan"), limit=1.0, unit="nats").holds
 
 
-def test_scores_of_one_bundle_go_into_the_next(
+def test_scores_are_stored_in_the_next_bundle(
     run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _bundle(run_folder, tmp_path / "first")
@@ -199,7 +197,7 @@ def test_scores_of_one_bundle_go_into_the_next(
     assert scores[0].data.endswith("test.tsv.gz, first 3 lines")
 
 
-def test_a_bundle_is_imported_and_made_again_with_measured_scales(
+def test_imported_bundle_is_exported_with_calibration(
     run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, again, measured = tmp_path / "made", tmp_path / "again", tmp_path / "measured"
@@ -219,7 +217,7 @@ def test_a_bundle_is_imported_and_made_again_with_measured_scales(
     assert _verify(measured, again, data) == 0
 
 
-def test_scales_are_measured_on_the_text_the_run_learned_from(
+def test_training_text_is_the_default_calibration(
     run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _record_text(run_folder, train=[str(data)], dev=["/data/dev.tsv"])
@@ -235,7 +233,7 @@ def test_scales_are_measured_on_the_text_the_run_learned_from(
     assert None not in (*weights.decoder.activations.values(), *weights.encoder.activations.values())
 
 
-def test_scales_are_measured_on_development_text_if_the_training_text_is_gone(
+def test_development_text_is_the_fallback_calibration(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sides = [tmp_path / "dev.en", tmp_path / "dev.de"]
@@ -261,7 +259,7 @@ def test_scales_are_measured_on_development_text_if_the_training_text_is_gone(
         ({}, "there is no text of the run to measure on; give sentences with --calibration"),
     ],
 )
-def test_each_row_has_a_scale_if_there_is_no_text_and_a_warning_says_so(
+def test_missing_calibration_text_causes_a_warning(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, object], told: str
 ) -> None:
     (run_folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
@@ -275,7 +273,7 @@ def test_each_row_has_a_scale_if_there_is_no_text_and_a_warning_says_so(
     assert read_roundings(open_bundle(tmp_path / "bundle")) == {}
 
 
-def test_each_row_has_a_scale_if_that_is_asked_for(
+def test_row_scales_are_used_on_request(
     run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _record_text(run_folder, train=[str(data)], dev=[str(data)])
@@ -299,7 +297,7 @@ def test_each_row_has_a_scale_if_that_is_asked_for(
         (["--calibration", "/lost.tsv"], "cannot read /lost.tsv"),
     ],
 )
-def test_scales_that_cannot_be_measured_are_refused(
+def test_invalid_calibration_is_rejected(
     run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
 ) -> None:
     status = _bundle(run_folder, tmp_path / "bundle", *(str(data) if flag == "DATA" else flag for flag in flags))
@@ -309,7 +307,7 @@ def test_scales_that_cannot_be_measured_are_refused(
     assert not (tmp_path / "bundle").exists()
 
 
-def test_settings_of_a_run_that_name_its_text_in_another_way_are_refused(
+def test_invalid_run_settings_are_rejected(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run_folder / "config.json").write_text('{"data": {"train": [["a.tsv"]]}}', encoding="utf-8")
@@ -320,7 +318,7 @@ def test_settings_of_a_run_that_name_its_text_in_another_way_are_refused(
     assert "cannot use the settings of the run: KeyError('dev')" in capsys.readouterr().err
 
 
-def test_an_imported_bundle_keeps_its_scales(
+def test_imported_bundle_keeps_its_scales(
     run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, again, same = tmp_path / "made", tmp_path / "again", tmp_path / "same"

@@ -30,8 +30,8 @@ from tests.foreign_checkpoints.systems import EXPECTED, SYSTEMS, System
 from tests.foreign_models import SOURCES
 from tests.integration.running_server import running_server
 
+# Largest difference of a log-probability: both add the same float32 products in other orders; 6e-6 was measured.
 LOG_PROB_TOLERANCE = 2e-5
-"""Largest difference of a log-probability: both add the same float32 products in other orders; 6e-6 was measured."""
 
 _EXPECTED = json.loads(EXPECTED.read_text(encoding="utf-8"))
 
@@ -72,7 +72,7 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize("name", SYSTEMS)
 @pytest.mark.filterwarnings("ignore")
-def test_the_library_still_says_what_is_stored(name: str, tmp_path: Path) -> None:
+def test_library_reproduces_stored_results(name: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(SYSTEMS[name].module) is None:
         pytest.skip(f"{name} is not installed: its stored results are used")
     for case, options in SYSTEMS[name].cases.items():
@@ -83,7 +83,7 @@ def test_the_library_still_says_what_is_stored(name: str, tmp_path: Path) -> Non
             assert found.beam == expected["beam"]
 
 
-def test_log_probs_are_those_of_the_original(imported: _Imported) -> None:
+def test_log_probs_equal_the_original(imported: _Imported) -> None:
     pairs = imported.system.pairs
     network = PortableModel.open(imported.ours).load()
 
@@ -94,7 +94,7 @@ def test_log_probs_are_those_of_the_original(imported: _Imported) -> None:
             np.testing.assert_allclose(found, said.log_probs, rtol=0, atol=LOG_PROB_TOLERANCE)
 
 
-def test_a_beam_search_finds_what_the_original_finds(imported: _Imported) -> None:
+def test_beam_search_equals_the_original(imported: _Imported) -> None:
     graph = imported.open_graph()
 
     assert [_decode(graph, source) for source, _ in imported.system.pairs] == [said.beam for said in imported.expected]
@@ -105,8 +105,7 @@ class _Pitfall:
     """What an importer may get wrong without any error, and a case whose results would show it."""
 
     imported: tuple[str, str]
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `ModelConfig` as they would be then."""
+    config: Mapping[str, Any] = field(default_factory=dict)  # Fields of `ModelConfig` as they would be then.
     weights: Callable[[dict[str, Tensor]], object] = dict.copy
     source: Callable[[list[int]], list[int]] = list.copy
 
@@ -184,7 +183,7 @@ _PITFALLS = {
     [pytest.param(pitfall.imported, pitfall, id=name) for name, pitfall in _PITFALLS.items()],
     indirect=["imported"],
 )
-def test_the_results_would_show_what_an_importer_gets_wrong(imported: _Imported, pitfall: _Pitfall) -> None:
+def test_stored_results_detect_importer_errors(imported: _Imported, pitfall: _Pitfall) -> None:
     portable = PortableModel.open(imported.ours)
     weights = {name: tensor.clone() for name, tensor in portable.load().state_dict().items()}
     pitfall.weights(weights)
@@ -205,7 +204,7 @@ def test_the_results_would_show_what_an_importer_gets_wrong(imported: _Imported,
     "imported", [(name, case) for name in SYSTEMS if name != "fairseq" for case in SYSTEMS[name].cases], indirect=True
 )
 @pytest.mark.filterwarnings("ignore")
-def test_verify_compares_with_the_library_where_it_is_installed(
+def test_verify_compares_with_an_installed_library(
     imported: _Imported, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if importlib.util.find_spec(imported.system.module) is None:
@@ -223,7 +222,7 @@ def test_verify_compares_with_the_library_where_it_is_installed(
 
 
 @pytest.mark.parametrize("imported", [(name, next(iter(SYSTEMS[name].cases))) for name in SYSTEMS], indirect=True)
-async def test_a_served_answer_has_the_tokens_that_the_original_would_read_and_find(imported: _Imported) -> None:
+async def test_served_tokens_equal_the_graph(imported: _Imported) -> None:
     tokenizer = open_tokenizer(open_bundle(imported.bundle))
     graph = imported.open_graph()
     expected = [_decode(graph, tokenizer.encode_pair(text, "")[0]) for text in SOURCES]

@@ -27,17 +27,17 @@ from tests.ctranslate2_models import convert_huggingface, save_spec
 from tests.foreign_models import SOURCES, save_m2m100, save_marian, save_mbart50, save_nllb
 from tests.tiny_bundle import SENTENCES
 
+# Largest difference of a log-probability: both add the same float32 products in other orders.
 LOG_PROB_TOLERANCE = 1e-4
-"""Largest difference of a log-probability: both add the same float32 products in other orders."""
 
 _LONGEST = 30
 
 _GELU, _SWISH = common_spec.Activation.GELU, common_spec.Activation.SWISH
+# What the converter looks for in configurations, as those of older versions of transformers have it.
 _MBART: dict[str, Any] = {
     **dict.fromkeys(("normalize_before", "normalize_embedding", "add_final_layer_norm"), True),
     "tokenizer_class": "MBart50Tokenizer",
 }
-"""What the converter looks for in configurations, as those of older versions of transformers have it."""
 _NLLB = ("--source-tag", "eng_Latn", "--target-tag", "deu_Latn")
 
 
@@ -45,8 +45,7 @@ _NLLB = ("--source-tag", "eng_Latn", "--target-tag", "deu_Latn")
 class _Case:
     save: Callable[[Path], Any]
     flags: tuple[str, ...] = ()
-    pair: tuple[str, str] = ("en", "de")
-    """What is compared of a model of many languages."""
+    pair: tuple[str, str] = ("en", "de")  # What is compared of a model of many languages.
 
 
 def _spec(*flags: str, **options: Any) -> _Case:
@@ -121,7 +120,7 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return _Imported(original=original, model=TextModel.of(graph, tokenizer, bundle.manifest))
 
 
-def test_token_ids_and_log_probs_are_those_of_the_original(imported: _Imported) -> None:
+def test_token_ids_and_log_probs_equal_the_original(imported: _Imported) -> None:
     pairs = [Pair(source=text, target=text, location="") for text in SOURCES]
 
     ids, log_probs, _ = check_original(imported.original, imported.model, pairs, beam_size=1)
@@ -131,7 +130,7 @@ def test_token_ids_and_log_probs_are_those_of_the_original(imported: _Imported) 
     assert log_probs.detail.endswith(f"of {len(pairs)} sentences")
 
 
-def test_searches_find_what_the_original_finds(imported: _Imported) -> None:
+def test_searches_equal_the_original(imported: _Imported) -> None:
     original, tokenizer = imported.original, imported.model.tokenizer
     ended = set()
     for beam_size in (1, 4):
@@ -155,12 +154,12 @@ def test_searches_find_what_the_original_finds(imported: _Imported) -> None:
 
 _VOCABULARY = 58_101
 _WIDTH = 512
+# Of the last normalisation: logits spread by about so much, as random ones of this width alone hardly differ.
 _SHARPNESS = 5.0
-"""Of the last normalisation: logits spread by about so much, as random ones of this width alone hardly differ."""
 
+# Largest mean error of log-probabilities in int8, divided by that of CTranslate2's: both round weights and activations
+# to 8 bits, ours by scales measured before (on eight sentences only, here) and theirs by the range of each row.
 MOST_INT8_ERROR = 1.2
-"""Largest mean error of log-probabilities in int8, divided by that of CTranslate2's: both round weights and activations
-to 8 bits, ours by scales measured before (on eight sentences only, here) and theirs by the range of each row."""
 
 
 def _save_opus(directory: Path) -> None:
@@ -178,7 +177,7 @@ def _save_opus(directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_shape_of_opus_mt_is_computed_as_by_the_original_and_as_well_in_int8(tmp_path: Path) -> None:
+def test_opus_mt_shape_equals_the_original_in_float32_and_int8(tmp_path: Path) -> None:
     theirs, ours, made = tmp_path / "theirs", tmp_path / "ours", tmp_path / "models" / "tiny" / "1"
     convert_huggingface(theirs, _save_opus, eos=_SHARPNESS)
     (tmp_path / "text.tsv").write_text("".join(f"{text}\t{text}\n" for text in SENTENCES), encoding="utf-8")

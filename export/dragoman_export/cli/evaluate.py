@@ -47,9 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--target", metavar="HOST:PORT", help="server")
     system.add_argument("--translations", type=Path, metavar="FILE", help="translations to score, one per line")
     add_shared(parser, "data", "limit", "beam")
-    alpha = {"type": float, "default": DEFAULT_LENGTH_PENALTY, "metavar": "ALPHA"}
     alpha_help = "larger values favour longer translations, 0: none (%(default)s)"
-    parser.add_argument("--length-penalty", **alpha, help=alpha_help)
+    parser.add_argument(
+        "--length-penalty", type=float, default=DEFAULT_LENGTH_PENALTY, metavar="ALPHA", help=alpha_help
+    )
     add_shared(parser, "batch-size")
     against_help = "translations of another system, one per line: compare by paired bootstrap"
     parser.add_argument("--against", type=Path, metavar="FILE", help=against_help)

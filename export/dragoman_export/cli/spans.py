@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     decoded = iter(decode_segments(graph, [each for own in segments for each in own], args.batch_size))
     results = [[next(decoded) for _ in own] for own in segments]
     second = [
-        pipeline.second_searches(plan, own) for pipeline, plan, own in zip(pipelines, plans, results, strict=True)
+        pipeline.redecode_requests(plan, own) for pipeline, plan, own in zip(pipelines, plans, results, strict=True)
     ]
     again = iter(decode_segments(graph, [each for own in second for each in own.values()], args.batch_size))
     counts: Counter[str] = Counter()

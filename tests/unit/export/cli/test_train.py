@@ -36,7 +36,7 @@ def store_settings(path: Path) -> RunFolder:
         (["--optimizer", "muon"], "optimizer is 'adam' there, 'muon' asked for"),
     ],
 )
-def test_another_architecture_or_optimizer_cannot_be_resumed(
+def test_resume_rejects_changed_architecture_or_optimizer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
 ) -> None:
     settings = store_settings(tmp_path).read_settings()
@@ -55,9 +55,7 @@ def test_another_architecture_or_optimizer_cannot_be_resumed(
         ["--batch-tokens", "9", "--max-steps", "9", "--max-malformed", "0.5"],
     ],
 )
-def test_what_may_change_passes_on_to_reading_the_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
-) -> None:
+def test_resume_accepts_other_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]) -> None:
     store_settings(tmp_path)
 
     main(["train", "--resume", "--output", str(tmp_path), *flags])
@@ -68,7 +66,7 @@ def test_what_may_change_passes_on_to_reading_the_text(
 @pytest.mark.parametrize(
     ("flag", "value"), [("--preset", "tiny"), ("--vocabulary", "a.model"), ("--normalization", "identity")]
 )
-def test_flags_that_mean_nothing_to_a_resumed_run_are_refused(
+def test_resume_rejects_flags_of_new_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str, value: str
 ) -> None:
     store_settings(tmp_path)
@@ -80,7 +78,7 @@ def test_flags_that_mean_nothing_to_a_resumed_run_are_refused(
 
 
 @pytest.mark.parametrize("damage", ["missing", "unknown"])
-def test_settings_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:
+def test_resume_rejects_invalid_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:
     settings = store_settings(tmp_path).read_settings()
     if damage == "missing":
         del settings["model"]["d_model"]
@@ -96,7 +94,7 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.Cap
     ("flags", "cooldown"),
     [([], 3000), (["--max-steps", "500"], 50), (["--max-steps", "500", "--cooldown-steps", "7"], 7)],
 )
-def test_the_cooldown_of_a_preset_shrinks_with_the_steps(flags: list[str], cooldown: int) -> None:
+def test_preset_cooldown_scales_with_max_steps(flags: list[str], cooldown: int) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     text = ["--output", "run", "--train", "a.tsv", "--dev", "b.tsv"]
@@ -106,12 +104,12 @@ def test_the_cooldown_of_a_preset_shrinks_with_the_steps(flags: list[str], coold
     assert config.training.cooldown_steps == cooldown
 
 
-def test_a_folder_that_is_no_run_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_requires_a_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--resume", "--output", str(tmp_path)]) == 1
     assert "cannot read" in capsys.readouterr().err
 
 
-def test_placeholders_need_a_vocabulary_that_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_placeholders_require_reserved_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, vocabulary = write_tsv(tmp_path / "a.tsv", 20), tmp_path / "v.model"
     vocabulary.write_bytes(tiny_vocabulary().model)
     flags = ["--train", str(text), "--dev", str(text), "--vocabulary", str(vocabulary), "--placeholders", "0.1"]
@@ -130,7 +128,7 @@ def test_placeholders_need_a_vocabulary_that_has_them(tmp_path: Path, capsys: py
         (["--train", "a.tsv", "--dev", "a.tsv", "--max-malformed", "2"], "max_malformed is 2.0: expected from 0 to 1"),
     ],
 )
-def test_a_run_without_text_or_with_impossible_settings_is_refused(
+def test_invalid_run_settings_are_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
 ) -> None:
     assert main(["train", "--output", str(tmp_path / "run"), *flags]) == 1

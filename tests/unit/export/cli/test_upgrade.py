@@ -39,7 +39,7 @@ def upgrade(bundle: Path, output: Path) -> int:
 
 
 @pytest.mark.parametrize("is_calibrated", [False, True])
-def test_an_upgraded_bundle_is_what_the_exporter_would_write_today(
+def test_upgraded_bundle_equals_a_new_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_calibrated: bool
 ) -> None:
     today = build_tiny_bundle(tmp_path / "today", is_calibrated=is_calibrated)
@@ -56,7 +56,7 @@ def test_an_upgraded_bundle_is_what_the_exporter_would_write_today(
     open_bundle(old)
 
 
-def test_a_bundle_that_has_all_already_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_current_bundle_is_not_upgraded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build_tiny_bundle(tmp_path / "tiny")
 
     status = upgrade(tmp_path / "tiny", tmp_path / "new")
@@ -67,7 +67,7 @@ def test_a_bundle_that_has_all_already_is_refused(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("precisions", [("fp32",), ("int8",)])
-def test_a_bundle_whose_decoder_is_not_all_int8_is_refused(
+def test_bundle_without_int8_decoder_is_not_upgraded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], precisions: tuple[str, ...]
 ) -> None:
     build_tiny_bundle(tmp_path / "tiny", precisions=precisions, kept=frozenset({ProductKind.FEED_FORWARD}))
@@ -80,7 +80,7 @@ def test_a_bundle_whose_decoder_is_not_all_int8_is_refused(
     assert set(tmp_path.iterdir()) == before
 
 
-def test_a_directory_that_is_there_already_stays_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_directory_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = aged(build_tiny_bundle(tmp_path / "tiny"))
 
     status = upgrade(old, old)
@@ -90,7 +90,7 @@ def test_a_directory_that_is_there_already_stays_as_it_is(tmp_path: Path, capsys
     assert load_manifest(old).schema_version == 2
 
 
-def test_a_damaged_bundle_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_bundle_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = aged(build_tiny_bundle(tmp_path / "tiny"))
     (old / "weights.int8.bin").write_bytes(b"")
 

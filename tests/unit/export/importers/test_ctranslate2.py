@@ -42,7 +42,7 @@ def model(saved: Path, tmp_path: Path) -> Path:
         ({"add_source_bos": True, "bos_token": "<S>"}, "the vocabulary has no <S>"),
     ],
 )
-def test_an_option_that_cannot_be_served_is_refused_by_name(model: Path, fields: dict[str, Any], told: str) -> None:
+def test_unsupported_option_is_rejected(model: Path, fields: dict[str, Any], told: str) -> None:
     change(model / "config.json", **fields)
 
     with pytest.raises(ImportFormatError, match=told):
@@ -93,9 +93,7 @@ def _set(path: str, value: Any) -> Callable[[Any], None]:
         ({"change": _set("encoder.layer.0.ffn.layer_norm.beta", "__optional")}, "norm_kind of .* is .*, of what prec"),
     ],
 )
-def test_an_attribute_that_cannot_be_served_is_refused_by_name(
-    tmp_path: Path, options: dict[str, Any], told: str
-) -> None:
+def test_unsupported_attribute_is_rejected(tmp_path: Path, options: dict[str, Any], told: str) -> None:
     save_spec(tmp_path / "model", **options)
 
     with pytest.raises(ImportFormatError, match=told):
@@ -134,14 +132,14 @@ _ONE = _HEADER + struct.pack("<I", 1) + _text("x")
         (_ONE + struct.pack("<BBIf", 0, 0, 4, 1) + bytes(5), "1 bytes behind its end"),
     ],
 )
-def test_a_damaged_or_foreign_file_is_refused_before_it_is_believed(model: Path, content: bytes, told: str) -> None:
+def test_damaged_file_is_rejected(model: Path, content: bytes, told: str) -> None:
     (model / "model.bin").write_bytes(content)
 
     with pytest.raises(ImportFormatError, match=told):
         read_ctranslate2(model)
 
 
-def test_a_file_that_is_cut_off_anywhere_is_refused(model: Path) -> None:
+def test_truncated_file_is_rejected(model: Path) -> None:
     content = (model / "model.bin").read_bytes()
     for length in range(0, len(content), len(content) // 50):
         (model / "model.bin").write_bytes(content[:length])
@@ -150,7 +148,7 @@ def test_a_file_that_is_cut_off_anywhere_is_refused(model: Path) -> None:
             read_ctranslate2(model)
 
 
-def test_a_directory_without_a_tokenizer_says_what_to_give(model: Path) -> None:
+def test_directory_without_tokenizer_is_rejected(model: Path) -> None:
     (model / "sentencepiece.model").unlink()
     with pytest.raises(ImportFormatError, match=r"has no SentencePiece model .*: give --source-spm and --target-spm"):
         read_ctranslate2(model)
@@ -161,7 +159,7 @@ def test_a_directory_without_a_tokenizer_says_what_to_give(model: Path) -> None:
         read_ctranslate2(model)
 
 
-def test_a_tokenizer_of_another_model_is_refused(model: Path, tmp_path: Path) -> None:
+def test_tokenizer_of_another_model_is_rejected(model: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.model"
     other.write_bytes(trained(("Ω Ψ Φ Χ Υ Τ Σ Ρ Π Ο Ξ Ν Μ Λ Κ Ι Θ Η Ζ Ε Δ Γ Β Α " * 3,), size=40))
 
@@ -169,7 +167,7 @@ def test_a_tokenizer_of_another_model_is_refused(model: Path, tmp_path: Path) ->
         read_ctranslate2(model, target_spm=other)
 
 
-def test_whether_sources_end_with_eos_is_asked_where_nothing_tells(model: Path) -> None:
+def test_unknown_source_eos_requires_a_flag(model: Path) -> None:
     path = model / "shared_vocabulary.json"
     tokens = json.loads(path.read_text(encoding="utf-8"))
 
@@ -185,7 +183,7 @@ def test_whether_sources_end_with_eos_is_asked_where_nothing_tells(model: Path) 
 
 
 @pytest.mark.parametrize("spelled", ["__en__ __de__", "eng_Latn deu_Latn", "en_XX de_DE"])
-def test_tags_of_a_pair_are_put_before_both_sides(model: Path, spelled: str) -> None:
+def test_tags_of_a_pair_are_prefixes_of_both_sides(model: Path, spelled: str) -> None:
     tokens = spelled.split()
     size = _respell(model, *tokens)
     source, target = (tag.strip("_") for tag in tokens)
@@ -208,7 +206,7 @@ def _respell(model: Path, *tokens: str) -> int:
 
 
 @pytest.mark.parametrize("spelled", ["__en__ __de__ __zh__", "eng_Latn deu_Latn zho_Hans", "en_XX de_DE zh_CN"])
-def test_all_languages_that_have_tags_are_those_of_the_model(model: Path, spelled: str) -> None:
+def test_tagged_languages_are_imported(model: Path, spelled: str) -> None:
     change(model / "config.json", add_source_bos=True)
     size = _respell(model, *spelled.split())
 
@@ -228,7 +226,7 @@ def test_all_languages_that_have_tags_are_those_of_the_model(model: Path, spelle
         read_ctranslate2(model, target_languages=["fr"])
 
 
-def test_tokens_that_may_or_may_not_be_tags_are_not_guessed_about(model: Path) -> None:
+def test_ambiguous_tags_are_rejected(model: Path) -> None:
     size = _respell(model, "eng_Latn", "deu_Latn", "en_US", "de_DE")
 
     with pytest.raises(ImportFormatError, match="tokens such as deu_Latn and de_DE may be the tags of languages: give"):
@@ -242,7 +240,7 @@ def test_tokens_that_may_or_may_not_be_tags_are_not_guessed_about(model: Path) -
     assert (described.source_prefix, described.target_prefix) == ((size - 2,), (size - 1,))
 
 
-def test_pieces_of_texts_are_no_tags_but_symbols_that_were_defined_are(model: Path) -> None:
+def test_only_user_defined_symbols_are_tags(model: Path) -> None:
     (path,) = model.glob("*.model")
     pieces = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())  # type: ignore[attr-defined]
     _respell(model, "en_US", "de_DE")
@@ -256,7 +254,7 @@ def test_pieces_of_texts_are_no_tags_but_symbols_that_were_defined_are(model: Pa
     assert [languages and set(languages.sources) for languages in read.values()] == [None, {"en", "de"}]
 
 
-def test_a_tag_of_marian_is_put_before_sources_only(model: Path) -> None:
+def test_marian_tag_is_a_source_prefix(model: Path) -> None:
     size = _respell(model, ">>deu<<", ">>fra<<")
 
     described = read_ctranslate2(model, target_tag="fra").tokenizer.description
@@ -273,7 +271,7 @@ def test_a_tag_of_marian_is_put_before_sources_only(model: Path) -> None:
         read_ctranslate2(model)
 
 
-def test_stored_sinusoids_are_known_and_halves_of_them_are_kept_as_they_are(tmp_path: Path) -> None:
+def test_stored_sinusoids_are_recognised_except_in_half_precision(tmp_path: Path) -> None:
     angles = np.arange(30)[:, None] / 10000 ** (np.arange(0, 16, 2) / 16)
     table = np.stack((np.sin(angles), np.cos(angles)), axis=-1).reshape(30, 16).astype(np.float32)
 
@@ -291,7 +289,7 @@ def test_stored_sinusoids_are_known_and_halves_of_them_are_kept_as_they_are(tmp_
     assert found["float16"].config.max_positions == found[None].limits.max_source_tokens == 30
 
 
-def test_a_token_that_was_not_in_the_vocabulary_is_never_chosen_and_its_rounding_is_no_difference(model: Path) -> None:
+def test_token_outside_the_vocabulary_has_probability_zero(model: Path) -> None:
     (vocabulary,) = model.glob("*vocabulary*")
     vocabulary.write_text(vocabulary.read_text(encoding="utf-8").replace("<blank>", "blank"), encoding="utf-8")
     change(model / "config.json", add_source_eos=True)
@@ -302,7 +300,7 @@ def test_a_token_that_was_not_in_the_vocabulary_is_never_chosen_and_its_rounding
     assert np.spacing(np.abs(np.float32(added))) < LOG_PROB_TOLERANCE / 2
 
 
-def test_special_tokens_get_the_same_ids_on_both_sides() -> None:
+def test_special_tokens_have_equal_ids_on_both_sides() -> None:
     fitted = partial(Vocabularies.fitted, eos="</s>", unk="<unk>", start="<s>", origin=Path("x"))
 
     vocabularies = fitted(["a", "</s>", "b", "<unk>"], ["<unk>", "<s>", "</s>", "c"])

@@ -72,9 +72,7 @@ def _configure(directory: Path, option: str, value: object) -> None:
         ("transforms_configs.sentencepiece.src_subword_model", "/elsewhere/other.model", "cannot read"),
     ],
 )
-def test_an_option_that_would_change_a_result_is_refused_by_name(
-    saved: Path, path: str, value: object, told: str
-) -> None:
+def test_unsupported_option_is_rejected(saved: Path, path: str, value: object, told: str) -> None:
     _configure(saved, path, value)
 
     with pytest.raises(ImportFormatError) as raised:
@@ -83,7 +81,7 @@ def test_an_option_that_would_change_a_result_is_refused_by_name(
     assert path.rpartition(".")[2].removeprefix("src_subword_") in str(raised.value)
 
 
-def test_a_network_without_options_of_its_stacks_has_those_of_the_model(saved: Path) -> None:
+def test_stack_options_default_to_the_model(saved: Path) -> None:
     before = read_eole(saved)
     for stack in ("encoder", "decoder"):
         _configure(saved, f"model.{stack}", {f"{stack}_type": "transformer", "with_cross_attn": True})
@@ -92,7 +90,7 @@ def test_a_network_without_options_of_its_stacks_has_those_of_the_model(saved: P
     assert read_eole(saved).config == before.config
 
 
-def test_a_stack_that_says_its_positions_does_not_take_the_models_rotation(tmp_path: Path) -> None:
+def test_stack_positions_override_the_model(tmp_path: Path) -> None:
     save_eole(tmp_path / "halves", EOLE[_HALVES])
     before = read_eole(tmp_path / "halves").weights
     _configure(tmp_path / "halves", "model.encoder.position_encoding_type", "Rotary")
@@ -108,7 +106,7 @@ def test_a_stack_that_says_its_positions_does_not_take_the_models_rotation(tmp_p
     assert {name.partition(".")[0] for name in differing} == {"encoder"}
 
 
-def test_two_vocabularies_and_what_is_special_in_a_network(tmp_path: Path) -> None:
+def test_separate_vocabularies_and_special_features(tmp_path: Path) -> None:
     save_eole(tmp_path / "pairs", EOLE[_PAIRS])
     config = read_eole(tmp_path / "pairs").config
     assert (config.vocabulary_size, config.source_vocabulary_size) == (NUM_TOKENS, NUM_SOURCE_TOKENS)
@@ -161,9 +159,7 @@ def _merged(directory: Path) -> Any:
         ),
     ],
 )
-def test_tensors_of_another_network_are_refused(
-    saved: Path, alter: Callable[[dict[str, Any]], object], told: str
-) -> None:
+def test_unexpected_tensors_are_rejected(saved: Path, alter: Callable[[dict[str, Any]], object], told: str) -> None:
     tensors = _merged(saved)
     alter(tensors)
     for path in saved.glob("model.*.safetensors"):
@@ -174,7 +170,7 @@ def test_tensors_of_another_network_are_refused(
         read_eole(saved)
 
 
-def test_a_directory_without_its_parts_is_refused(saved: Path) -> None:
+def test_incomplete_directory_is_rejected(saved: Path) -> None:
     parts = sorted(saved.glob("model.*.safetensors"))
     assert len(parts) == 2
     parts[1].unlink()
@@ -196,7 +192,7 @@ def test_a_directory_without_its_parts_is_refused(saved: Path) -> None:
         read_eole(saved)
 
 
-def test_a_source_begins_with_its_prefix_and_ends_without_eos(saved: Path, tmp_path: Path) -> None:
+def test_source_has_its_prefix_and_no_eos(saved: Path, tmp_path: Path) -> None:
     _configure(saved, "transforms", ["sentencepiece", "prefix", "tokendrop"])
     _configure(saved, "transforms_configs.prefix", {"src_prefix": "madeupword0001 madeupword0000"})
     imported = read_eole(saved)
@@ -219,7 +215,7 @@ def test_a_source_begins_with_its_prefix_and_ends_without_eos(saved: Path, tmp_p
         read_eole(saved)
 
 
-def test_onmt_tokenize_is_sentencepiece_if_it_does_nothing_else(saved: Path) -> None:
+def test_onmt_tokenize_must_be_plain_sentencepiece(saved: Path) -> None:
     expected = read_eole(saved).tokenizer
     options: dict[str, Any] = {}
     for side in ("src", "tgt"):
@@ -242,7 +238,7 @@ def test_onmt_tokenize_is_sentencepiece_if_it_does_nothing_else(saved: Path) -> 
             read_eole(saved)
 
 
-def test_models_are_those_of_the_transform_or_given_or_found(saved: Path, tmp_path: Path) -> None:
+def test_sentencepiece_models_are_found(saved: Path, tmp_path: Path) -> None:
     expected = read_eole(saved).tokenizer
     (saved / "spm.model").rename(saved / "source.model")
     with pytest.raises(ImportFormatError, match=r"cannot read .*spm\.model"):

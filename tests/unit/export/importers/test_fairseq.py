@@ -59,9 +59,7 @@ def _rewrite(directory: Path, alter: Callable[[dict[str, Any]], object]) -> None
         ({"encoder_embed_dim": 1 << 40, "decoder_embed_dim": 1 << 40}, "d_model is 1099511627776"),
     ],
 )
-def test_an_option_that_would_make_another_network_is_refused_by_name(
-    saved: Path, options: dict[str, Any], told: str
-) -> None:
+def test_unsupported_option_is_rejected(saved: Path, options: dict[str, Any], told: str) -> None:
     _rewrite(saved, lambda content: vars(content["cfg"]["model"]).update(options))
 
     with pytest.raises(ImportFormatError, match=told):
@@ -80,23 +78,21 @@ def test_an_option_that_would_make_another_network_is_refused_by_name(
         (lambda it: it["model"].update({"decoder.embed_out": torch.ones(2, 2)}), r"nothing is known of tensor model\."),
     ],
 )
-def test_a_checkpoint_of_something_else_is_refused(
-    saved: Path, alter: Callable[[dict[str, Any]], object], told: str
-) -> None:
+def test_foreign_checkpoint_is_rejected(saved: Path, alter: Callable[[dict[str, Any]], object], told: str) -> None:
     _rewrite(saved, alter)
 
     with pytest.raises(ImportFormatError, match=told):
         read_fairseq(saved)
 
 
-def test_a_checkpoint_that_wants_to_run_code_is_refused(saved: Path) -> None:
+def test_checkpoint_with_code_is_rejected(saved: Path) -> None:
     _rewrite(saved, lambda content: content.update(meters=Fraction(1, 2)))
 
     with pytest.raises(ImportFormatError, match=r"it names fractions\.Fraction"):
         read_fairseq(saved)
 
 
-def test_a_checkpoint_in_the_format_before_pytorch_1_6_is_read(saved: Path) -> None:
+def test_checkpoint_of_old_pytorch_is_read(saved: Path) -> None:
     path = saved / "checkpoint_best.pt"
     expected = read_fairseq(saved)
     with torch.serialization.safe_globals([argparse.Namespace]):
@@ -109,7 +105,7 @@ def test_a_checkpoint_in_the_format_before_pytorch_1_6_is_read(saved: Path) -> N
     assert all(torch.equal(found.weights[name], tensor) for name, tensor in expected.weights.items())
 
 
-def test_older_checkpoints_and_those_that_hydra_configured_say_the_same(saved: Path) -> None:
+def test_all_formats_of_options_are_equal(saved: Path) -> None:
     expected = read_fairseq(saved).config
 
     def as_args(content: dict[str, Any]) -> None:
@@ -132,7 +128,7 @@ def test_older_checkpoints_and_those_that_hydra_configured_say_the_same(saved: P
         assert read_fairseq(saved).config == expected
 
 
-def test_pre_norm_of_the_first_versions_is_refused(tmp_path: Path) -> None:
+def test_pre_norm_without_final_norm_is_rejected(tmp_path: Path) -> None:
     save_fairseq(tmp_path / "saved", FAIRSEQ["pre-norm, two dictionaries"])
     _rewrite(tmp_path / "saved", lambda content: content["model"].pop("decoder.version"))
 
@@ -150,7 +146,7 @@ def test_pre_norm_of_the_first_versions_is_refused(tmp_path: Path) -> None:
         ("▁a 1 #fairseq:overwrite", "is no piece and its count"),
     ],
 )
-def test_a_line_that_is_no_piece_of_its_own_is_refused(saved: Path, line: str, told: str) -> None:
+def test_invalid_dictionary_line_is_rejected(saved: Path, line: str, told: str) -> None:
     with (saved / "dict.de.txt").open("a", encoding="utf-8") as file:
         file.write(line + "\n")
 
@@ -158,7 +154,7 @@ def test_a_line_that_is_no_piece_of_its_own_is_refused(saved: Path, line: str, t
         read_fairseq(saved)
 
 
-def test_two_dictionaries_cannot_have_one_table(saved: Path) -> None:
+def test_two_dictionaries_cannot_share_a_table(saved: Path) -> None:
     lines = (saved / "dict.en.txt").read_text(encoding="utf-8").splitlines()
     (saved / "dict.en.txt").write_text("\n".join(lines[::-1]) + "\n", encoding="utf-8")
 
@@ -166,7 +162,7 @@ def test_two_dictionaries_cannot_have_one_table(saved: Path) -> None:
         read_fairseq(saved)
 
 
-def test_token_ids_are_those_of_the_dictionary(saved: Path, tmp_path: Path) -> None:
+def test_token_ids_equal_the_dictionary(saved: Path, tmp_path: Path) -> None:
     imported = read_fairseq(saved)
     imported.tokenizer.write(tmp_path)
     ids = SpecialIds(pad=1, bos=2, eos=2, unk=3)
@@ -179,7 +175,7 @@ def test_token_ids_are_those_of_the_dictionary(saved: Path, tmp_path: Path) -> N
         assert tokenizer.encode_pair(text, "")[0] == [*expected, 2]
 
 
-def test_models_are_found_by_language_or_given(saved: Path, tmp_path: Path) -> None:
+def test_sentencepiece_models_are_found_by_language(saved: Path, tmp_path: Path) -> None:
     (saved / "spm.model").rename(tmp_path / "elsewhere.model")
     with pytest.raises(ImportFormatError, match=r"has no SentencePiece model .*subword-nmt or fastBPE"):
         read_fairseq(saved)

@@ -67,9 +67,7 @@ def _rewrite(directory: Path, alter: Callable[[dict[str, torch.Tensor]], object]
         ({"model_type": "gpt2"}, "model_type is 'gpt2': expected marian, m2m_100, mbart"),
     ],
 )
-def test_an_option_that_would_change_a_result_is_refused_by_name(
-    marian: Path, fields: dict[str, Any], told: str
-) -> None:
+def test_unsupported_option_is_rejected(marian: Path, fields: dict[str, Any], told: str) -> None:
     change(marian / "config.json", **fields)
 
     with pytest.raises(ImportFormatError, match=told):
@@ -85,23 +83,21 @@ def test_an_option_that_would_change_a_result_is_refused_by_name(
         ({"unk_token": "[UNK]"}, "unk_token is not '<unk>'"),
     ],
 )
-def test_an_option_of_the_tokenizer_that_would_change_ids_is_refused_by_name(
-    marian: Path, fields: dict[str, Any], told: str
-) -> None:
+def test_unsupported_tokenizer_option_is_rejected(marian: Path, fields: dict[str, Any], told: str) -> None:
     change(marian / "tokenizer_config.json", **fields)
 
     with pytest.raises(ImportFormatError, match=told):
         read_huggingface(marian)
 
 
-def test_rules_of_generation_are_read_like_those_of_the_model(marian: Path) -> None:
+def test_generation_config_is_checked(marian: Path) -> None:
     change(marian / "generation_config.json", watermarking_config={"seed": 1})
 
     with pytest.raises(ImportFormatError, match=r"generation_config.json: watermarking_config is \{'seed': 1\}"):
         read_huggingface(marian)
 
 
-def test_keys_of_old_configurations_that_say_what_is_so_anyway_are_no_error(marian: Path) -> None:
+def test_neutral_keys_of_old_configurations_are_accepted(marian: Path) -> None:
     old = {
         "_num_labels": 3,
         "id2label": {"0": "LABEL_0"},
@@ -133,7 +129,7 @@ def test_keys_of_old_configurations_that_say_what_is_so_anyway_are_no_error(mari
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_weights_of_16_bits_are_widened(marian: Path, dtype: torch.dtype) -> None:
+def test_half_precision_weights_become_float32(marian: Path, dtype: torch.dtype) -> None:
     expected = read_huggingface(marian).weights
     _rewrite(marian, lambda tensors: tensors.update({name: each.to(dtype) for name, each in tensors.items()}))
 
@@ -170,7 +166,7 @@ class _Malicious:
 
 
 @pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "before PyTorch 1.6"])
-def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(marian: Path, tmp_path: Path, is_zip: bool) -> None:
+def test_pickle_with_code_is_rejected(marian: Path, tmp_path: Path, is_zip: bool) -> None:
     (marian / "model.safetensors").unlink()
     stored = {"model.shared.weight": _Malicious(tmp_path / "done")}
     torch.save(stored, marian / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
@@ -210,7 +206,7 @@ def _without_data(path: Path) -> None:
         ),
     ],
 )
-def test_a_damaged_checkpoint_is_refused(marian: Path, write: Callable[[Path], object], reason: str) -> None:
+def test_damaged_checkpoint_is_rejected(marian: Path, write: Callable[[Path], object], reason: str) -> None:
     (marian / "model.safetensors").unlink()
     write(marian / "pytorch_model.bin")
 
@@ -220,7 +216,7 @@ def test_a_damaged_checkpoint_is_refused(marian: Path, write: Callable[[Path], o
     assert "weights_only" not in str(error.value)
 
 
-def test_a_truncated_checkpoint_of_the_old_format_is_refused(marian: Path) -> None:
+def test_truncated_old_checkpoint_is_rejected(marian: Path) -> None:
     tensors = load_file(marian / "model.safetensors")
     (marian / "model.safetensors").unlink()
     path = marian / "pytorch_model.bin"
@@ -234,7 +230,7 @@ def test_a_truncated_checkpoint_of_the_old_format_is_refused(marian: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["config.json", "source.spm", "vocab.json", "model.safetensors"])
-def test_a_link_out_of_the_directory_is_not_followed(marian: Path, tmp_path: Path, name: str) -> None:
+def test_symbolic_link_is_rejected(marian: Path, tmp_path: Path, name: str) -> None:
     (marian / name).rename(tmp_path / name)
     (marian / name).symlink_to(tmp_path / name)
 
@@ -242,7 +238,7 @@ def test_a_link_out_of_the_directory_is_not_followed(marian: Path, tmp_path: Pat
         read_huggingface(marian)
 
 
-def test_weights_in_many_files_are_found_by_their_index(marian: Path) -> None:
+def test_sharded_weights_are_read(marian: Path) -> None:
     expected = read_huggingface(marian).weights
     tensors = load_file(marian / "model.safetensors")
     parts = {"a.safetensors": sorted(tensors)[::2], "b.safetensors": sorted(tensors)[1::2]}
@@ -275,7 +271,7 @@ def test_weights_in_many_files_are_found_by_their_index(marian: Path) -> None:
         ),
     ],
 )
-def test_tensors_that_do_not_fit_are_named(
+def test_unexpected_tensors_are_rejected(
     marian: Path, alter: Callable[[dict[str, torch.Tensor]], object], told: str
 ) -> None:
     _rewrite(marian, alter)
@@ -284,14 +280,14 @@ def test_tensors_that_do_not_fit_are_named(
         read_huggingface(marian)
 
 
-def test_ids_outside_the_vocabulary_are_refused(marian: Path) -> None:
+def test_ids_outside_the_vocabulary_are_rejected(marian: Path) -> None:
     change(marian / "vocab.json", extra=83)
 
     with pytest.raises(ImportFormatError, match="the id of 'extra' is 83: expected 0 to 82"):
         read_huggingface(marian)
 
 
-def test_a_model_into_many_languages_is_for_all_of_them_or_for_one(tmp_path: Path) -> None:
+def test_multilingual_target_model(tmp_path: Path) -> None:
     save_marian(tmp_path / "theirs", tags=(">>deu<<", ">>fra<<"))
 
     languages = read_huggingface(tmp_path / "theirs").tokenizer.description.languages
@@ -307,7 +303,7 @@ def test_a_model_into_many_languages_is_for_all_of_them_or_for_one(tmp_path: Pat
 
 
 @pytest.mark.parametrize("save", [save_m2m100, save_nllb, save_mbart50])
-def test_a_model_of_many_languages_is_for_all_of_them_or_for_one_pair(tmp_path: Path, save: Callable[..., Any]) -> None:
+def test_multilingual_model(tmp_path: Path, save: Callable[..., Any]) -> None:
     save(tmp_path / "theirs")
 
     languages = read_huggingface(tmp_path / "theirs").tokenizer.description.languages
@@ -324,7 +320,7 @@ def test_a_model_of_many_languages_is_for_all_of_them_or_for_one_pair(tmp_path: 
         read_huggingface(tmp_path / "theirs", source_tag="qq", target_tag="de")
 
 
-def test_a_model_from_many_languages_without_tags_is_for_those_that_are_named(tmp_path: Path) -> None:
+def test_multilingual_source_model_requires_names(tmp_path: Path) -> None:
     save_marian(tmp_path / "theirs")
 
     imported = read_huggingface(tmp_path / "theirs", source_languages=["fr", "es"], target_languages=["en"])
@@ -336,7 +332,7 @@ def test_a_model_from_many_languages_without_tags_is_for_those_that_are_named(tm
         read_huggingface(tmp_path / "theirs", source_languages=["fr", "es"])
 
 
-def test_a_source_that_ends_with_its_language_is_refused(tmp_path: Path) -> None:
+def test_legacy_source_suffix_is_rejected(tmp_path: Path) -> None:
     save_nllb(tmp_path / "theirs")
     change(tmp_path / "theirs" / "tokenizer_config.json", legacy_behaviour=True)
 
@@ -350,7 +346,7 @@ def bart(tmp_path: Path) -> Path:
     return tmp_path / "bart"
 
 
-def test_byte_level_bpe_is_read_from_either_of_its_places(bart: Path) -> None:
+def test_byte_level_bpe_is_read_from_both_formats(bart: Path) -> None:
     expected = read_huggingface(bart).tokenizer
     (bart / "tokenizer.json").unlink()
 
@@ -370,7 +366,7 @@ def test_byte_level_bpe_is_read_from_either_of_its_places(bart: Path) -> None:
         ("model", {"ignore_merges": True}, "ignore_merges is True: expected False"),
     ],
 )
-def test_a_tokenizer_that_does_more_than_byte_level_bpe_is_refused(
+def test_other_byte_level_tokenizers_are_rejected(
     bart: Path, part: str | None, fields: dict[str, Any], told: str
 ) -> None:
     if part is not None:
@@ -381,7 +377,7 @@ def test_a_tokenizer_that_does_more_than_byte_level_bpe_is_refused(
         read_huggingface(bart)
 
 
-def test_targets_of_bart_begin_as_its_options_say(bart: Path) -> None:
+def test_bart_targets_start_as_configured(bart: Path) -> None:
     forced = read_huggingface(bart).tokenizer
     assert forced.description.target_prefix == forced.description.source_prefix == (0,)
     change(bart / "generation_config.json", forced_bos_token_id=None)

@@ -24,7 +24,7 @@ def _save(directory: Path, content: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("options", [{}, {"add_qkvbias": True, "share_vocab": True}])
-def test_a_checkpoint_is_the_model_that_ctranslate2_makes_of_it(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_import_equals_the_conversion_by_ctranslate2(tmp_path: Path, options: dict[str, Any]) -> None:
     path = _save(tmp_path / "run", opennmt_checkpoint(options))
     OpenNMTPyConverter(str(path), unsafe_deserialization=True).convert(str(tmp_path / "converted"))
     shutil.copy(path.parent / "sentencepiece.model", tmp_path / "converted")
@@ -39,7 +39,7 @@ def test_a_checkpoint_is_the_model_that_ctranslate2_makes_of_it(tmp_path: Path, 
         assert torch.equal(weight, theirs.weights[name]), name
 
 
-def test_the_gate_of_silu_is_that_of_swiglu(tmp_path: Path) -> None:
+def test_silu_gate_is_swiglu(tmp_path: Path) -> None:
     content = opennmt_checkpoint({"pos_ffn_activation_fn": "silu"})
     imported = read_opennmt(_save(tmp_path / "run", content))
 
@@ -52,7 +52,7 @@ _ROTARY = {"position_encoding": False, "max_relative_positions": -1, "rotary_int
 
 
 @pytest.mark.parametrize("has_pairs", [False, True])
-def test_rotary_positions_are_ours_with_pairs_half_a_head_apart(tmp_path: Path, *, has_pairs: bool) -> None:
+def test_rotary_pairs_are_half_a_head_apart(tmp_path: Path, *, has_pairs: bool) -> None:
     content = opennmt_checkpoint(_ROTARY | {"rotary_interleave": has_pairs, "rotary_dim": 4})
     imported = read_opennmt(_save(tmp_path / "run", content))
 
@@ -85,9 +85,7 @@ def test_rotary_positions_are_ours_with_pairs_half_a_head_apart(tmp_path: Path, 
         ({"dec_layers": 1}, "nothing is known of tensor decoder.transformer_layers.1"),
     ],
 )
-def test_an_option_that_makes_another_network_is_refused_by_name(
-    tmp_path: Path, options: dict[str, Any], told: str
-) -> None:
+def test_unsupported_option_is_rejected(tmp_path: Path, options: dict[str, Any], told: str) -> None:
     with pytest.raises(ImportFormatError, match=told):
         read_opennmt(_save(tmp_path / "run", opennmt_checkpoint(options)))
 
@@ -102,7 +100,7 @@ def test_an_option_that_makes_another_network_is_refused_by_name(
         (lambda content: content.update(vocab=Path("x")), r"pathlib\.\w*Path"),
     ],
 )
-def test_a_checkpoint_that_is_none_is_refused(tmp_path: Path, change: Callable[[Any], object], told: str) -> None:
+def test_foreign_checkpoint_is_rejected(tmp_path: Path, change: Callable[[Any], object], told: str) -> None:
     content = opennmt_checkpoint({})
     change(content)
 

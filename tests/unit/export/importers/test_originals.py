@@ -57,7 +57,7 @@ def model(bundle: Bundle) -> TextModel:
     return TextModel.of(graph, open_tokenizer(bundle), bundle.manifest)
 
 
-def test_a_library_that_searches_as_we_do_is_compared_by_its_beam(model: TextModel) -> None:
+def test_equal_searches_are_compared_by_beam(model: TextModel) -> None:
     original = _Played(model, narrows_beam=False)
 
     checks = list(check_original(original, model, _PAIRS, beam_size=3))
@@ -67,7 +67,7 @@ def test_a_library_that_searches_as_we_do_is_compared_by_its_beam(model: TextMod
     assert {(search.beam_size, search.min_target_tokens) for search in original.searches} == {(3, 0)}
 
 
-def test_beams_of_a_library_that_narrows_them_are_compared_where_none_ends(model: TextModel) -> None:
+def test_narrowing_beams_are_compared_by_greedy_and_fixed_length(model: TextModel) -> None:
     original = _Played(model, narrows_beam=True)
     lengths = [len(model.tokenizer.encode_pair("", pair.target)[1]) - 1 for pair in _PAIRS]
 
@@ -81,7 +81,7 @@ def test_beams_of_a_library_that_narrows_them_are_compared_where_none_ends(model
     assert [(search.min_target_tokens, search.max_target_tokens) for search in given] == [(n, n) for n in lengths]
 
 
-def test_what_differs_is_counted(model: TextModel) -> None:
+def test_differences_are_counted(model: TextModel) -> None:
     class Other(_Played):
         def encode(self, source: str) -> list[int]:
             return super().encode(source)[1:]
@@ -121,7 +121,7 @@ def _save(*names: str) -> Callable[[Path], Path]:
         ("eole", _save("config.json", "vocab.json", "model.00.safetensors"), "--no-deps eole"),
     ],
 )
-def test_a_library_that_is_missing_is_named_with_how_to_install_it(
+def test_missing_library_is_named(
     bundle: Bundle, tmp_path: Path, library: str, save: Callable[..., Any], package: str
 ) -> None:
     if importlib.util.find_spec(library) is not None:
@@ -131,14 +131,14 @@ def test_a_library_that_is_missing_is_named_with_how_to_install_it(
         open_original(save(tmp_path / "theirs"), bundle, open_tokenizer(bundle))
 
 
-def test_a_model_of_fairseq_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+def test_fairseq_model_is_rejected(bundle: Bundle, tmp_path: Path) -> None:
     theirs = _save("checkpoint_best.pt", "dict.en.txt", "dict.de.txt")(tmp_path / "theirs")
 
     with pytest.raises(ImportFormatError, match="models of fairseq cannot be compared"):
         open_original(theirs, bundle, open_tokenizer(bundle))
 
 
-def test_a_file_that_is_no_checkpoint_of_opennmt_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+def test_other_checkpoint_files_are_rejected(bundle: Bundle, tmp_path: Path) -> None:
     path = _save_opennmt(tmp_path / "theirs")
     torch.save({"model": {}, "cfg": {}}, path)
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dragoman_export.onnx_export.arithmetic import Float16, Weights
-from dragoman_export.onnx_export.network import ARITHMETICS, FLOAT_TYPES, Network, write_graphs
+from dragoman_export.onnx_export.network import Network, write_graphs
 from dragoman_export.onnx_export.write import GraphBuilder, save_model
 from dragoman_service.bundle.architecture import Limits
 from tests.tiny_bundle import tiny_model
@@ -31,15 +31,8 @@ def _run(
     return result
 
 
-def test_every_precision_says_which_floats_it_multiplies() -> None:
-    assert FLOAT_TYPES.keys() == ARITHMETICS.keys()
-    assert FLOAT_TYPES["fp16"] == "float16"
-
-
 @pytest.mark.parametrize("norm_kind", ["layer", "rms"])
-def test_norms_and_softmax_over_the_vocabulary_of_halves_are_computed_in_float32(
-    tmp_path: Path, norm_kind: str
-) -> None:
+def test_half_precision_norms_and_softmax_use_float32(tmp_path: Path, norm_kind: str) -> None:
     network = Network.of(tiny_model(40, norm_kind=norm_kind))
     files = write_graphs(tmp_path, network, "fp16", Limits(max_source_tokens=8, max_target_tokens=8))
 
@@ -55,7 +48,7 @@ def test_norms_and_softmax_over_the_vocabulary_of_halves_are_computed_in_float32
     assert (entered.op_type, entered.attributes["to"].value) == ("Cast", ir.DataType.FLOAT)
 
 
-def test_logits_of_halves_are_float32(tmp_path: Path) -> None:
+def test_half_precision_logits_are_float32(tmp_path: Path) -> None:
     states = np.array([[0.5, -1.0, 2.0, 0.25]], dtype=np.float16)
 
     logits = _run(
@@ -70,7 +63,7 @@ def test_logits_of_halves_are_float32(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rectifies", [False, True])
-def test_a_product_of_halves_is_a_product_rounded(tmp_path: Path, rectifies: bool) -> None:
+def test_half_precision_product_is_rounded(tmp_path: Path, rectifies: bool) -> None:
     states, bias = np.array([[0.5, -1.0, 2.0, 0.25]], dtype=np.float16), np.arange(6, dtype=np.float32)
 
     product = _run(
@@ -85,7 +78,7 @@ def test_a_product_of_halves_is_a_product_rounded(tmp_path: Path, rectifies: boo
     np.testing.assert_allclose(product, entered.astype(np.float32) @ _TABLE.T + bias, atol=0.01)
 
 
-def test_a_table_of_halves_is_stored_once_for_lookup_and_projection() -> None:
+def test_half_precision_table_is_stored_once() -> None:
     graph, arithmetic = GraphBuilder("half"), Float16()
     token_ids = graph.input("token_ids", "int64", ["rows"])
     rows = arithmetic.lookup(graph, token_ids, Weights("table", _TABLE), factor=2.0)

@@ -9,8 +9,7 @@ import pytest
 from dragoman_export.onnx_export.decoder import write_candidates
 from dragoman_export.onnx_export.write import GraphBuilder, save_model
 
-_ROUNDING = 1e-4
-"""Of log-probabilities of -50 in 32 bits."""
+_ROUNDING = 1e-4  # Of log-probabilities of -50 in 32 bits.
 
 
 def _ranked(path: Path, logits: np.ndarray, num_candidates: int) -> tuple[np.ndarray, np.ndarray]:
@@ -27,7 +26,7 @@ def _ranked(path: Path, logits: np.ndarray, num_candidates: int) -> tuple[np.nda
 
 @pytest.mark.parametrize("size", [1, 2, 64, 101, 1009, 2 * 1009, 58_101])
 @pytest.mark.parametrize("num_candidates", [1, 9, 1_000])
-def test_the_best_tokens_are_found_in_a_vocabulary_of_any_size(tmp_path: Path, size: int, num_candidates: int) -> None:
+def test_best_tokens_for_any_vocabulary_size(tmp_path: Path, size: int, num_candidates: int) -> None:
     count = min(size, num_candidates)
     logits = np.random.default_rng(size).normal(-50, 3, (2, 3, size)).astype(np.float32)
     logits[1, 2, -1] = -20  # the last, beside what fills the last chunk
@@ -40,7 +39,7 @@ def test_the_best_tokens_are_found_in_a_vocabulary_of_any_size(tmp_path: Path, s
     assert (np.diff(np.sort(token_ids)) > 0).all()
 
 
-def test_every_token_can_be_asked_for(tmp_path: Path) -> None:
+def test_all_tokens_can_be_requested(tmp_path: Path) -> None:
     logits = np.random.default_rng(1).normal(size=(1, 1, 1009)).astype(np.float32)
 
     log_probs, token_ids = _ranked(tmp_path / "graph.onnx", logits, 1009)
@@ -49,7 +48,7 @@ def test_every_token_can_be_asked_for(tmp_path: Path) -> None:
     assert np.isfinite(log_probs).all()
 
 
-def test_the_number_of_candidates_enters_only_where_kernels_of_a_gpu_read_it_on_the_host() -> None:
+def test_number_of_candidates_is_used_on_the_host() -> None:
     graph = GraphBuilder("candidates")
     logits, wanted = graph.input("logits", "float32", ["B", "K", 640]), graph.input("num_candidates", "int64", [1])
     write_candidates(graph, logits, wanted, vocabulary_size=640)
