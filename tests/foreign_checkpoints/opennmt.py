@@ -8,16 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.foreign_checkpoints.drawing import (
-    FFN,
-    LAYERS,
-    NUM_SOURCE_TOKENS,
-    NUM_TOKENS,
-    D,
-    Draw,
-    filled,
-    sinusoids,
-)
+from tests.foreign_checkpoints.drawing import FFN, LAYERS, NUM_SOURCE_TOKENS, NUM_TOKENS, D, Draw, filled, sinusoids
 from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Pairs, Said, chosen
 from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES

@@ -12,10 +12,7 @@ from tests.foreign_checkpoints.said import Pairs, Said
 
 EXPECTED = Path(__file__).parents[1] / "parity" / "originals.json"
 # Token ids of sources and targets without EOS.
-_PAIRS = (
-    ((5, 17, 4, 40, 33), (9, 31, 6, 28)),
-    ((60, 8), (12, 55, 7, 7, 90, 41)),
-)
+_PAIRS = (((5, 17, 4, 40, 33), (9, 31, 6, 28)), ((60, 8), (12, 55, 7, 7, 90, 41)))
 
 
 @dataclass(frozen=True)

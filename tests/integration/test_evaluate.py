@@ -59,9 +59,7 @@ async def test_server_warnings_are_counted(
     assert "warnings " in capsys.readouterr().out
 
 
-async def test_rejected_call_is_an_error(
-    server: RunningServer, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_rejected_call_is_an_error(server: RunningServer, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     languages = ["--source-language", "fr", "--target-language", "de"]
     command = ["evaluate", "--data", str(data), "--target", f"127.0.0.1:{server.port}", *languages]
 
@@ -97,7 +95,9 @@ def test_two_systems_are_compared_by_paired_bootstrap(
     assert out[-1].startswith("TER 0.00 ± 0.00 against 25.00 ± 0.00: -25.00, p = 0.0")
 
 
-def test_translations_of_another_length_are_rejected(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_translations_of_another_length_are_rejected(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     short = tmp_path / "short.txt"
     short.write_text("ein Mann\n", encoding="utf-8")
 

@@ -135,10 +135,7 @@ def test_searches_equal_the_original(imported: _Imported) -> None:
     ended = set()
     for beam_size in (1, 4):
         search = SearchConfig(
-            beam_size=beam_size,
-            length_penalty=0.0,
-            max_target_tokens=_LONGEST,
-            target_prefix=tokenizer.target_prefix,
+            beam_size=beam_size, length_penalty=0.0, max_target_tokens=_LONGEST, target_prefix=tokenizer.target_prefix
         )
         for source in map(original.encode, SOURCES):
             found, expected = search_exported(imported.model.graph, source, search), original.search(source, search)

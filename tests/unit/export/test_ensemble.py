@@ -98,8 +98,5 @@ def test_different_vocabularies_are_rejected(members: list[Path], tmp_path: Path
     with pytest.raises(ExportError, match="different vocabularies"):
         Ensemble([graph, other])
 
-    with (
-        pytest.raises(SettingError, match="--shortlist"),
-        open_text_model(members, RuntimeSettings(shortlist=True)),
-    ):
+    with pytest.raises(SettingError, match="--shortlist"), open_text_model(members, RuntimeSettings(shortlist=True)):
         pass
