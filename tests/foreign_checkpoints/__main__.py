@@ -1,4 +1,4 @@
-"""Writes what libraries say in place of what is stored of them; see the package."""
+"""Updates the stored results of libraries; see the package."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from tests.foreign_checkpoints.systems import EXPECTED, SYSTEMS
 
 
 def main(names: Sequence[str]) -> int:
-    """Write what these systems say."""
+    """Store the results of these libraries."""
     said: dict[str, dict[str, list[dict[str, Any]]]] = json.loads(EXPECTED.read_text(encoding="utf-8"))
     for name in names:
         system = SYSTEMS[name]

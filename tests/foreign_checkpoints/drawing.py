@@ -20,7 +20,7 @@ def filled(words: Sequence[str], size: int) -> list[str]:
 
 
 class Draw:
-    """Random tensors, the same with each seed."""
+    """Random tensors, deterministic per seed."""
 
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)
@@ -35,7 +35,7 @@ class Draw:
         return {f"{name}.weight": 1 + self.matrix(D, std=0.2), f"{name}.bias": self.matrix(D, std=0.1)}
 
     def end_by_itself(self, state: dict[str, Tensor], norm: str, eos: Tensor) -> None:
-        """Give EOS a head start, and all else random signs: with shared tables each token would repeat itself."""
+        """Favour EOS, with random signs: shared tables would repeat each token."""
         state[f"{norm}.weight"] *= torch.sign(self.matrix(D))
         state[f"{norm}.bias"] = _EOS_LOGIT * eos / eos.square().sum()
 

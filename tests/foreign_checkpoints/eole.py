@@ -66,7 +66,7 @@ EOLE: Mapping[str, Mapping[str, Any]] = {
 
 
 def save_eole(directory: Path, options: Mapping[str, Any], *, seed: int = 7) -> None:
-    """Write the directory of a model as eole does when it trains, in two parts: all but the configuration are links."""
+    """Write the directory of a model like eole, in two parts: all files except the configuration are links."""
     step = directory / "step_10"
     step.mkdir(parents=True)
     sizes = {"src": NUM_TOKENS if options.get("share_embeddings") else NUM_SOURCE_TOKENS, "tgt": NUM_TOKENS}
@@ -170,7 +170,7 @@ def _eole_norm(draw: Draw, options: Mapping[str, Any], name: str) -> dict[str, T
 
 @torch.inference_mode()
 def run_eole(directory: Path, pairs: Pairs) -> list[Said]:
-    """Return what eole says of a model; ImportError if it is not there."""
+    """Return the results of eole for a model; ImportError if it is missing."""
     from eole.config.run import PredictConfig  # noqa: PLC0415
     from eole.predict import build_predictor  # noqa: PLC0415
 

@@ -53,7 +53,7 @@ FAIRSEQ: Mapping[str, Mapping[str, Any]] = {
 
 
 def save_fairseq(directory: Path, options: Mapping[str, Any], *, seed: int = 24) -> None:
-    """Write `checkpoint_best.pt`, two dictionaries and a SentencePiece model as fairseq does when it trains."""
+    """Write `checkpoint_best.pt`, two dictionaries and a SentencePiece model like fairseq."""
     directory.mkdir(parents=True)
     is_shared = options.get("share_all_embeddings", False)
     sizes = {"de": NUM_TOKENS, "en": NUM_TOKENS if is_shared else NUM_SOURCE_TOKENS}
@@ -156,7 +156,6 @@ def run_fairseq(directory: Path, pairs: Pairs) -> list[Said]:
 
 @contextlib.contextmanager
 def _hashable_dataclasses() -> Iterator[None]:
-    """Let modules of fairseq and hydra be read by Python 3.11, which wants default values of fields to be hashable."""
     original = dataclasses.dataclass
 
     def patched(cls: Any = None, /, **options: Any) -> Any:

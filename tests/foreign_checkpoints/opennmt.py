@@ -54,14 +54,14 @@ _OPTIONS: Mapping[str, Any] = {
 
 
 def save_opennmt(directory: Path, options: Mapping[str, Any], *, seed: int = 9) -> None:
-    """Write `model.pt` as OpenNMT-py does when it trains, and a SentencePiece model beside it."""
+    """Write `model.pt` like OpenNMT-py, and a SentencePiece model."""
     directory.mkdir(parents=True)
     (directory / "sentencepiece.model").write_bytes(trained(SENTENCES, size=70))
     torch.save(opennmt_checkpoint(options, seed=seed), directory / "model.pt")
 
 
 def opennmt_checkpoint(options: Mapping[str, Any], *, seed: int = 9) -> dict[str, Any]:
-    """Return what OpenNMT-py saves of a random model."""
+    """Return a random checkpoint of OpenNMT-py."""
     known = ["<unk>", "<blank>", "<s>", "</s>", *pieces(trained(SENTENCES, size=70))[3:]]
     source = filled(known, NUM_TOKENS if options.get("share_embeddings") else NUM_SOURCE_TOKENS)
     target = filled(known, NUM_TOKENS)
@@ -120,7 +120,7 @@ def _norm(draw: Draw, options: Namespace, name: str) -> dict[str, Tensor]:
 
 @torch.inference_mode()
 def run_opennmt(directory: Path, pairs: Pairs) -> list[Said]:
-    """Return what OpenNMT-py says of a checkpoint; ImportError if it is not there."""
+    """Return the results of OpenNMT-py for a checkpoint; ImportError if it is missing."""
     from onmt.model_builder import load_test_model  # noqa: PLC0415
     from onmt.translate import GNMTGlobalScorer, Translator  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What a library is asked, and says."""
+"""Inputs and results of a library."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Pairs = Sequence[tuple[list[int], list[int]]]  # Token ids of sources and target
 
 @dataclass(frozen=True)
 class Said:
-    """What a library computes for one of `System.pairs`."""
+    """Results of a library for one of `System.pairs`."""
 
     log_probs: list[float]  # Of the tokens of the target.
     beam: list[int]  # The best target of a beam search without length penalty, padding and unknown tokens; EOS last.

@@ -35,7 +35,7 @@ class System:
         return [([*source, *suffix], [*target, self.eos_id]) for source, target in _PAIRS]
 
     def run(self, directory: Path) -> list[Said]:
-        """Return what the library says of a saved checkpoint; ImportError if it is not there."""
+        """Return the results of the library for a saved checkpoint; ImportError if it is missing."""
         return self.ask(directory, self.pairs)
 
 

@@ -89,7 +89,7 @@ def test_bundle_is_fine_tuned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--concatenate", "0.1"], "concatenate is 0.1: expected 0 with the tokenizer of another system"),
         (["--subword-sampling", "0.1"], "subword_sampling is 0.1: expected 0 with the tokenizer of another system"),
@@ -99,7 +99,7 @@ def test_bundle_is_fine_tuned(tmp_path: Path) -> None:
     ],
 )
 def test_options_unsupported_by_imported_tokenizers_are_rejected(
-    flags: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_marian(tmp_path / "theirs")
     ours = tmp_path / "ours"
@@ -110,4 +110,4 @@ def test_options_unsupported_by_imported_tokenizers_are_rejected(
     command = ["train", "--output", str(tmp_path / "run"), *files, *EXACT, "--initialize-from", str(ours)]
 
     assert main([*command, *flags]) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

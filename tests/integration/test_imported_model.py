@@ -67,10 +67,10 @@ def _verify(directory: Path) -> int:
 def test_verify_passes_for_the_original(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = _verify(directory)
 
-    told = capsys.readouterr().out
+    message = capsys.readouterr().out
     assert status == 0
     for claim in ("token ids = original", "ONNX fp32 = original", "beam 4 = original"):
-        assert re.search(rf"^{claim} .* yes ", told, re.MULTILINE)
+        assert re.search(rf"^{claim} .* yes ", message, re.MULTILINE)
 
 
 def test_verify_fails_for_another_model(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,13 +110,13 @@ async def test_ctranslate2_model_is_imported_verified_and_served(
     named = ["--name", "tiny", "--version", "1", "--source-language", "en", "--target-language", "de"]
     text = ["--precisions", "int8,fp32", "--calibration", str(tmp_path / "text.tsv")]
     assert main(read) == main(["bundle", *places, *named, *text]) == _verify(tmp_path) == 0
-    told = capsys.readouterr().out
+    message = capsys.readouterr().out
     for claim in (
         "int8 chooses the token that fp32 does at",
         "token ids = original .* yes",
         "beam 4 = original .* yes",
     ):
-        assert re.search(claim, told)
+        assert re.search(claim, message)
     bundle = open_bundle(tmp_path / "models" / "tiny" / "1")
     tokenizer = open_tokenizer(bundle)
     original = open_original(tmp_path / "theirs", bundle, tokenizer)

@@ -112,9 +112,9 @@ def test_skipped_lines_are_reported_and_counted(
         "50",
     )
 
-    told = capsys.readouterr().err
-    assert f"malformed: {text}:301: 1 columns, expected 2" in told
-    assert re.search(rf"{text}:303: \d+ and \d+ tokens, at most 50 are used", told)
+    message = capsys.readouterr().err
+    assert f"malformed: {text}:301: 1 columns, expected 2" in message
+    assert re.search(rf"{text}:303: \d+ and \d+ tokens, at most 50 are used", message)
     assert [record["location"] for record in records(tmp_path / "run", "malformed")] == [f"{text}:301", f"{text}:302"]
     assert [record["malformed"] for record in records(tmp_path / "run", "corpus")] == [2, 0]
     assert [record["too_long"] for record in records(tmp_path / "run", "encoded")] == [1, 0]
@@ -136,7 +136,7 @@ def test_terminated_run_saves_a_checkpoint_and_resumes(tmp_path: Path, files: li
     command = [sys.executable, "-m", "dragoman_export", "train", "--output", str(tmp_path), *files, *SHAPE, *SETTINGS]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    assert any("dev loss" in line for line in process.stderr)  # blocks until the first evaluation is told
+    assert any("dev loss" in line for line in process.stderr)  # blocks until the first evaluation is message
 
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=STOPS_WITHIN_S)

@@ -76,8 +76,8 @@ def test_directory_unsuitable_for_the_service_causes_a_warning(
 ) -> None:
     assert _bundle(run_folder, tmp_path / place, "--precisions", "fp32") == 0
 
-    told = capsys.readouterr().err
-    assert ("warning: the service loads this bundle only from a directory en-de/1, not from" in told) is is_warned
+    message = capsys.readouterr().err
+    assert ("warning: the service loads this bundle only from a directory en-de/1, not from" in message) is is_warned
 
 
 def test_existing_bundle_is_not_overwritten(
@@ -128,7 +128,7 @@ def test_bundle_with_mixed_precision_matches_its_checkpoint(
 
 
 @pytest.mark.parametrize(
-    ("kinds", "precisions", "told"),
+    ("kinds", "precisions", "message"),
     [
         ("encoder,softmax", "int8", "'encoder,softmax': expected some of vocabulary, feed-forward, "),
         ("encoder,", "int8", "'encoder,': expected some of vocabulary, feed-forward, "),
@@ -136,12 +136,12 @@ def test_bundle_with_mixed_precision_matches_its_checkpoint(
     ],
 )
 def test_invalid_mixed_precision_is_rejected(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kinds: str, precisions: str, told: str
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kinds: str, precisions: str, message: str
 ) -> None:
     status = _bundle(run_folder, tmp_path / "bundle", "--precisions", precisions, "--keep-fp32", kinds)
 
     assert status == 1
-    assert f"--keep-fp32 is {told}" in capsys.readouterr().err
+    assert f"--keep-fp32 is {message}" in capsys.readouterr().err
     assert not (tmp_path / "bundle").exists()
 
 
@@ -224,9 +224,9 @@ def test_training_text_is_the_default_calibration(
 
     status = _bundle(run_folder, tmp_path / "bundle")
 
-    told = capsys.readouterr()
-    assert (status, "warning: int8" in told.err) == (0, False)
-    assert f"fixed scales, measured on 4 sentences of {data} (training text of the run)" in told.out
+    message = capsys.readouterr()
+    assert (status, "warning: int8" in message.err) == (0, False)
+    assert f"fixed scales, measured on 4 sentences of {data} (training text of the run)" in message.out
     weights = open_bundle(tmp_path / "bundle").int8_weights("int8")
     assert weights is not None
     assert weights.encoder is not None
@@ -244,13 +244,13 @@ def test_development_text_is_the_fallback_calibration(
     status = _bundle(run_folder, tmp_path / "bundle", "--calibration-sentences", "3")
 
     assert status == 0
-    told = f"measured on 3 sentences of {sides[0]}, {sides[1]} (development text of the run)"
-    assert told in capsys.readouterr().out
+    message = f"measured on 3 sentences of {sides[0]}, {sides[1]} (development text of the run)"
+    assert message in capsys.readouterr().out
     assert read_roundings(open_bundle(tmp_path / "bundle"))
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         (
             {"data": {"train": [["/a.tsv"]], "dev": [["/b.tsv"]], "max_malformed": 0.0}},
@@ -260,7 +260,7 @@ def test_development_text_is_the_fallback_calibration(
     ],
 )
 def test_missing_calibration_text_causes_a_warning(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, object], told: str
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, object], message: str
 ) -> None:
     (run_folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
 
@@ -269,7 +269,7 @@ def test_missing_calibration_text_causes_a_warning(
     warning = capsys.readouterr().err
     assert status == 0
     assert "warning: int8 activations have a scale for each row, which is slower" in warning
-    assert told in warning
+    assert message in warning
     assert read_roundings(open_bundle(tmp_path / "bundle")) == {}
 
 
@@ -280,14 +280,14 @@ def test_row_scales_are_used_on_request(
 
     status = _bundle(run_folder, tmp_path / "bundle", "--row-scales")
 
-    told = capsys.readouterr()
-    assert (status, "warning: int8" in told.err) == (0, False)
-    assert "int8 activations: a scale for each row, as asked for" in told.out
+    message = capsys.readouterr()
+    assert (status, "warning: int8" in message.err) == (0, False)
+    assert "int8 activations: a scale for each row, as asked for" in message.out
     assert read_roundings(open_bundle(tmp_path / "bundle")) == {}
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--row-scales", "--calibration", "DATA"], "--row-scales is 'given': expected nothing with --calibration"),
         (["--row-scales", "--precisions", "fp32"], "--row-scales is 'given': expected nothing without int8"),
@@ -298,12 +298,12 @@ def test_row_scales_are_used_on_request(
     ],
 )
 def test_invalid_calibration_is_rejected(
-    run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+    run_folder: Path, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
 ) -> None:
     status = _bundle(run_folder, tmp_path / "bundle", *(str(data) if flag == "DATA" else flag for flag in flags))
 
     assert status == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "bundle").exists()
 
 
@@ -315,7 +315,7 @@ def test_invalid_run_settings_are_rejected(
     status = _bundle(run_folder, tmp_path / "bundle")
 
     assert status == 1
-    assert "cannot use the settings of the run: KeyError('dev')" in capsys.readouterr().err
+    assert "invalid settings the run: KeyError('dev')" in capsys.readouterr().err
 
 
 def test_imported_bundle_keeps_its_scales(
@@ -327,9 +327,9 @@ def test_imported_bundle_keeps_its_scales(
     imported = main(["import", str(made), "--from", "bundle", "--output", str(again)])
 
     bundled = _bundle(again, same, "--precisions", "int8", "--max-source-tokens", "60", "--max-target-tokens", "60")
-    told = capsys.readouterr()
-    assert (imported, bundled, "warning: int8" in told.err) == (0, 0, False)
-    assert "int8 activations: fixed scales, those of the bundle that was imported" in told.out
+    message = capsys.readouterr()
+    assert (imported, bundled, "warning: int8" in message.err) == (0, 0, False)
+    assert "int8 activations: fixed scales, those of the bundle that was imported" in message.out
     roundings = read_roundings(open_bundle(made))
     assert read_roundings(open_bundle(same)) == roundings
     assert roundings

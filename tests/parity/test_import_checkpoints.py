@@ -215,10 +215,10 @@ def test_verify_compares_with_an_installed_library(
 
     status = main(["verify", "--bundle", str(imported.bundle), *compared, "--data", str(tmp_path / "text.tsv")])
 
-    told = capsys.readouterr().out
+    message = capsys.readouterr().out
     assert status == 0
     for claim in ("token ids", "ONNX fp32", "greedy", "beam 4, length given"):
-        assert re.search(rf"^{claim} = original .* yes ", told, re.MULTILINE)
+        assert re.search(rf"^{claim} = original .* yes ", message, re.MULTILINE)
 
 
 @pytest.mark.parametrize("imported", [(name, next(iter(SYSTEMS[name].cases))) for name in SYSTEMS], indirect=True)

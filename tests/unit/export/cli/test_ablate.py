@@ -65,15 +65,15 @@ def test_variants_are_trained_and_scored_once(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"), [(["--rows", "A,Z"], "--rows is 'Z'"), (["--beam", "2"], "without --output and --resume")]
+    ("flags", "message"), [(["--rows", "A,Z"], "--rows is 'Z'"), (["--beam", "2"], "without --output and --resume")]
 )
 def test_invalid_flags_are_rejected(
-    tmp_path: Path, flags: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = main(["ablate", "--output", str(tmp_path), "--test", "absent.tsv", *flags, "--", "--resume"])
 
     assert status == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_max_tokens_beyond_learned_positions_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

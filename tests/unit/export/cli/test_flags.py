@@ -50,12 +50,12 @@ def test_flags_can_be_renamed_and_omitted() -> None:
 
 
 def test_help_has_description_and_default() -> None:
-    told = " ".join(make_parser().format_help().split())
+    message = " ".join(make_parser().format_help().split())
 
-    assert "the house: --num-rooms INT Rooms of the house. Default: 1 (hut); 3 (house, villa)." in told
-    assert "--share FLOAT Rooms with a window, in %. Default: none." in told
-    assert "--is-warm, --no-is-warm Heat. Default: yes." in told
-    assert "--colour {red,blue} Colour of the walls. Default: red." in told
+    assert "the house: --num-rooms INT Rooms of the house. Default: 1 (hut); 3 (house, villa)." in message
+    assert "--share FLOAT Rooms with a window, in %. Default: none." in message
+    assert "--is-warm, --no-is-warm Heat. Default: yes." in message
+    assert "--colour {red,blue} Colour of the walls. Default: red." in message
 
 
 @pytest.mark.parametrize("settings", [ModelConfig, TrainingConfig])

@@ -43,7 +43,7 @@ def test_curves_are_plotted_from_the_log(tmp_path: Path) -> None:
 
 def test_folder_without_log_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plot", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"error: {tmp_path} holds no log\n"
+    assert capsys.readouterr().err == f"error: {tmp_path} has no log\n"
 
 
 def test_plotted_weights_equal_the_graphs(bundle: Path) -> None:
@@ -77,7 +77,7 @@ def test_model_is_plotted(bundle: Path, tmp_path: Path, flags: list[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--picture", "attention"], "--source is None: expected a sentence"),
         (["--picture", "attention", "--source", "A", "--layers", "0"], "--layers is [0]: expected from 1 to 2"),
@@ -86,10 +86,10 @@ def test_model_is_plotted(bundle: Path, tmp_path: Path, flags: list[str]) -> Non
     ],
 )
 def test_invalid_plot_flags_are_rejected(
-    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
 ) -> None:
     assert main(["plot", str(bundle), "--output", str(tmp_path / "drawn.png"), *flags]) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -25,26 +25,26 @@ def store_settings(path: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
-        (["--d-model", "128"], "d_model is 64 there, 128 asked for"),
+        (["--d-model", "128"], "d_model is 64, requested 128"),
         (
             ["--norm", "post", "--heads", "4"],
-            "num_heads is 2 there, 4 asked for; norm is 'pre' there, 'post' asked for",
+            "num_heads is 2, requested 4; norm is 'pre', requested 'post'",
         ),
-        (["--vocabulary-size", "999"], "vocabulary_size is 1000 there, 999 asked for"),
-        (["--optimizer", "muon"], "optimizer is 'adam' there, 'muon' asked for"),
+        (["--vocabulary-size", "999"], "vocabulary_size is 1000, requested 999"),
+        (["--optimizer", "muon"], "optimizer is 'adam', requested 'muon'"),
     ],
 )
 def test_resume_rejects_changed_architecture_or_optimizer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
 ) -> None:
     settings = store_settings(tmp_path).read_settings()
 
     status = main(["train", "--resume", "--output", str(tmp_path), *flags])
 
     assert status == 1
-    assert capsys.readouterr().err == f"error: the checkpoint was trained otherwise: {told}\n"
+    assert capsys.readouterr().err == f"error: settings differ from the checkpoint: {message}\n"
     assert RunFolder(tmp_path).read_settings() == settings
 
 
@@ -74,7 +74,7 @@ def test_resume_rejects_flags_of_new_runs(
     status = main(["train", "--resume", "--output", str(tmp_path), flag, value])
 
     assert status == 1
-    assert capsys.readouterr().err == f"error: {flag} is {value!r}: expected nothing with --resume\n"
+    assert capsys.readouterr().err == f"error: {flag} is {value!r}: expected no value with --resume\n"
 
 
 @pytest.mark.parametrize("damage", ["missing", "unknown"])
@@ -87,7 +87,7 @@ def test_resume_rejects_invalid_settings(tmp_path: Path, capsys: pytest.CaptureF
     RunFolder(tmp_path).write_settings(settings)
 
     assert main(["train", "--resume", "--output", str(tmp_path)]) == 1
-    assert "cannot use the settings of" in capsys.readouterr().err
+    assert "invalid settings" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -115,22 +115,22 @@ def test_placeholders_require_reserved_pieces(tmp_path: Path, capsys: pytest.Cap
     flags = ["--train", str(text), "--dev", str(text), "--vocabulary", str(vocabulary), "--placeholders", "0.1"]
 
     assert main(["train", "--preset", "tiny", "--output", str(tmp_path / "run"), *flags]) == 1
-    assert "the vocabulary has no pieces ⟦1⟧ ⟦2⟧" in capsys.readouterr().err
+    assert "⟦1⟧ ⟦2⟧" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ([], "--train is None: expected one or more files"),
         (["--train", "a.tsv"], "--dev is None: expected one or more files"),
-        (["--train-source", "a.en"], "to be given together with --train-target"),
+        (["--train-source", "a.en"], "--train-target"),
         (["--train", "a.tsv", "--dev", "a.tsv", "--batch-tokens", "0"], "batch_tokens is 0: expected at least 1"),
         (["--train", "a.tsv", "--dev", "a.tsv", "--max-malformed", "2"], "max_malformed is 2.0: expected from 0 to 1"),
     ],
 )
 def test_invalid_run_settings_are_rejected(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
 ) -> None:
     assert main(["train", "--output", str(tmp_path / "run"), *flags]) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -62,7 +62,7 @@ def test_current_bundle_is_not_upgraded(tmp_path: Path, capsys: pytest.CaptureFi
     status = upgrade(tmp_path / "tiny", tmp_path / "new")
 
     assert status == 1
-    assert "tiny describes its int8 weights already: int8" in capsys.readouterr().err
+    assert "tiny already describes its int8 weights: int8" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 
@@ -76,7 +76,7 @@ def test_bundle_without_int8_decoder_is_not_upgraded(
     status = upgrade(tmp_path / "tiny", tmp_path / "new")
 
     assert status == 1
-    assert "tiny has no decoder whose products are all int8" in capsys.readouterr().err
+    assert "tiny has no decoder" in capsys.readouterr().err
     assert set(tmp_path.iterdir()) == before
 
 
@@ -86,7 +86,7 @@ def test_existing_directory_is_not_overwritten(tmp_path: Path, capsys: pytest.Ca
     status = upgrade(old, old)
 
     assert status == 1
-    assert "tiny exists already" in capsys.readouterr().err
+    assert "tiny already exists" in capsys.readouterr().err
     assert load_manifest(old).schema_version == 2
 
 

@@ -112,7 +112,7 @@ def test_invalid_vocabulary_is_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "vocabulary.model"
     path.write_bytes(content)
 
-    with pytest.raises(CorpusError, match="no SentencePiece model"):
+    with pytest.raises(CorpusError, match="not a SentencePiece model"):
         Vocabulary.load(path)
 
 

@@ -32,12 +32,12 @@ def _configure(directory: Path, option: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "message"),
     [
-        ("model.architecture", "transformer_lm", "which cannot be served: it has no encoder, as language models"),
-        ("model.architecture", "rnn", "it is a recurrent network"),
-        ("model.architecture", ["x"], "only Transformers with encoder and decoder are"),
-        ("model.encoder", None, "only Transformers with encoder and decoder are served"),
+        ("model.architecture", "transformer_lm", "'transformer_lm'"),
+        ("model.architecture", "rnn", "'rnn'"),
+        ("model.architecture", ["x"], "['x']"),
+        ("model.encoder", None, "None"),
         ("model.encoder.encoder_type", "brnn", "is 'brnn': expected 'transformer'"),
         ("model.encoder.encoder_layer_style", "postnorm", "expected 'standard'"),
         ("model.encoder.final_encoder_layer_norm", False, "expected True"),
@@ -45,7 +45,7 @@ def _configure(directory: Path, option: str, value: object) -> None:
         ("model.decoder.heads", 4, "expected 2"),
         ("model.decoder.norm_eps", 1e-6, "expected 1e-05"),
         ("model.embeddings.position_encoding_type", "Alibi", "expected SinusoidalInterleaved, SinusoidalConcat"),
-        ("model.position_encoding_typo", "Rotary", "an option that this importer knows"),
+        ("model.position_encoding_typo", "Rotary", "expected a supported option"),
         ("model.decoder.position_encoding_type", "Rotary", "expected SinusoidalInterleaved"),
         ("model.embeddings.embedding_type", "roberta", "expected 'standard'"),
         ("model.embeddings.normalize", True, "expected False"),
@@ -65,19 +65,19 @@ def _configure(directory: Path, option: str, value: object) -> None:
         ("training.lora_layers", ["linear_values"], "expected []"),
         ("training.quant_type", "bnb_8bit", "expected ''"),
         ("inference.optional_eos", ["<end>"], "expected []"),
-        ("transforms", ["normalize"], "has 'normalize': expected sentencepiece, onmt_tokenize"),
-        ("transforms", ["bpe"], "has 'bpe': expected sentencepiece"),
+        ("transforms", ["normalize"], "is 'normalize': expected sentencepiece, onmt_tokenize"),
+        ("transforms", ["bpe"], "is 'bpe': expected sentencepiece"),
         ("transforms_configs.sentencepiece.src_vocab_threshold", 10, "expected 0"),
-        ("transforms_configs.sentencepiece.sampling", True, "an option that this importer knows"),
+        ("transforms_configs.sentencepiece.sampling", True, "expected a supported option"),
         ("transforms_configs.sentencepiece.src_subword_model", "/elsewhere/other.model", "cannot read"),
     ],
 )
-def test_unsupported_option_is_rejected(saved: Path, path: str, value: object, told: str) -> None:
+def test_unsupported_option_is_rejected(saved: Path, path: str, value: object, message: str) -> None:
     _configure(saved, path, value)
 
     with pytest.raises(ImportFormatError) as raised:
         read_eole(saved)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert path.rpartition(".")[2].removeprefix("src_subword_") in str(raised.value)
 
 
@@ -138,20 +138,20 @@ def _merged(directory: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("alter", "told"),
+    ("alter", "message"),
     [
-        (lambda it: it.pop("encoder.layer_norm.weight"), "there is no tensor encoder.layer_norm.weight"),
-        (lambda it: it.pop("src_emb.pe.pe"), "there is no tensor src_emb.pe.pe"),
-        (lambda it: it.update(more=torch.ones(1)), "nothing is known of tensor more"),
-        (lambda it: it.update(more=torch.tensor(1.0)), "more is a single number"),
-        (lambda it: it.update({"decoder.transformer_layers.2.layer_scalar": torch.ones(1)}), "nothing is known of"),
+        (lambda it: it.pop("encoder.layer_norm.weight"), "missing tensor encoder.layer_norm.weight"),
+        (lambda it: it.pop("src_emb.pe.pe"), "missing tensor src_emb.pe.pe"),
+        (lambda it: it.update(more=torch.ones(1)), "unknown tensor more"),
+        (lambda it: it.update(more=torch.tensor(1.0)), "more is a scalar"),
+        (lambda it: it.update({"decoder.transformer_layers.2.layer_scalar": torch.ones(1)}), "unknown tensor"),
         (
             lambda it: it.update({"generator.weight": torch.ones(NUM_TOKENS, 16)}),
             "model.share_decoder_embeddings is True",
         ),
         (
             lambda it: it.update({"encoder.transformer_layers.0.self_attn.linear_keys.weight": torch.ones(16, 8)}),
-            "are not of inputs of the same width",
+            "linear_keys.*width",
         ),
         (
             lambda it: it.update({"encoder.transformer_layers.0.self_attn.linear_keys.weight": torch.ones(8, 16)}),
@@ -159,14 +159,14 @@ def _merged(directory: Path) -> Any:
         ),
     ],
 )
-def test_unexpected_tensors_are_rejected(saved: Path, alter: Callable[[dict[str, Any]], object], told: str) -> None:
+def test_unexpected_tensors_are_rejected(saved: Path, alter: Callable[[dict[str, Any]], object], message: str) -> None:
     tensors = _merged(saved)
     alter(tensors)
     for path in saved.glob("model.*.safetensors"):
         path.unlink()
     save_file(tensors, saved / "model.00.safetensors")
 
-    with pytest.raises(ImportFormatError, match=told):
+    with pytest.raises(ImportFormatError, match=message):
         read_eole(saved)
 
 
@@ -175,7 +175,7 @@ def test_incomplete_directory_is_rejected(saved: Path) -> None:
     assert len(parts) == 2
     parts[1].unlink()
     save_file(load_file(parts[0]), parts[1])
-    with pytest.raises(ImportFormatError, match="is in another file as well"):
+    with pytest.raises(ImportFormatError, match="duplicate"):
         read_eole(saved)
     for part in parts:
         part.unlink()
@@ -185,7 +185,7 @@ def test_incomplete_directory_is_rejected(saved: Path) -> None:
     with pytest.raises(ImportFormatError, match=r"cannot read .*vocab\.json"):
         read_eole(saved)
     (saved / "vocab.json").write_text('{"src": {}, "tgt": []}', encoding="utf-8")
-    with pytest.raises(ImportFormatError, match=r"vocab\.json: vocab holds no lists of tokens"):
+    with pytest.raises(ImportFormatError, match=r"vocab\.json: vocab has no lists"):
         read_eole(saved)
     (saved / "config.json").write_text('{"model_type": "marian"}', encoding="utf-8")
     with pytest.raises(ImportFormatError, match="has no model: not the configuration of a model of eole"):
@@ -206,9 +206,9 @@ def test_source_has_its_prefix_and_no_eos(saved: Path, tmp_path: Path) -> None:
         pieces = ["madeupword0001", "madeupword0000", *theirs.EncodeAsPieces(text)]
         assert tokenizer.encode_pair(text, "")[0] == [words.index(piece) if piece in words else 0 for piece in pieces]
 
-    for piece, told in (("⦅x⦆", "which is not in the vocabulary"), ("▁a", "which texts have as well")):
+    for piece, message in (("⦅x⦆", "vocabulary"), ("▁a", "text")):
         _configure(saved, "transforms_configs.prefix", {"src_prefix": piece})
-        with pytest.raises(ImportFormatError, match=f"src_prefix has '{piece}', {told}"):
+        with pytest.raises(ImportFormatError, match=f"src_prefix is '{piece}'.*{message}"):
             read_eole(saved)
     _configure(saved, "transforms_configs.prefix", {"tgt_prefix": "▁a"})
     with pytest.raises(ImportFormatError, match=r"tgt_prefix is '▁a': expected ''"):
@@ -225,7 +225,7 @@ def test_onmt_tokenize_must_be_plain_sentencepiece(saved: Path) -> None:
     _configure(saved, "transforms_configs", {"onmt_tokenize": options})
     assert read_eole(saved).tokenizer == expected
 
-    for key, value, told in (
+    for key, value, message in (
         ("src_subword_type", "bpe", "is 'bpe': expected sentencepiece"),
         ("tgt_subword_type", None, "is 'none': expected sentencepiece"),
         ("src_onmttok_kwargs", {"mode": "space"}, "src_onmttok_kwargs.mode is 'space': expected 'none'"),
@@ -234,7 +234,7 @@ def test_onmt_tokenize_must_be_plain_sentencepiece(saved: Path) -> None:
         ("gpt2_pretok", True, "gpt2_pretok is True: expected False"),
     ):
         _configure(saved, "transforms_configs", {"onmt_tokenize": {**options, key: value}})
-        with pytest.raises(ImportFormatError, match=told):
+        with pytest.raises(ImportFormatError, match=message):
             read_eole(saved)
 
 

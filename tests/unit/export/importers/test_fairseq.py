@@ -31,11 +31,11 @@ def _rewrite(directory: Path, alter: Callable[[dict[str, Any]], object]) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"arch": "transformer_align"}, "arch is 'transformer_align': expected 'transformer' or"),
         ({"arch": "fconv"}, "arch is 'fconv'"),
-        ({"activation_fn": "gelu_accurate"}, "activation_fn is 'gelu_accurate': expected 'relu' or 'gelu'"),
+        ({"activation_fn": "gelu_accurate"}, "activation_fn is 'gelu_accurate': expected relu, gelu"),
         ({"decoder_attention_heads": 4}, "decoder_attention_heads is 4: expected 2"),
         ({"decoder_ffn_embed_dim": 32}, "decoder_ffn_embed_dim is 32: expected 24"),
         ({"decoder_normalize_before": True}, "decoder_normalize_before is True: expected False"),
@@ -51,44 +51,47 @@ def _rewrite(directory: Path, alter: Callable[[dict[str, Any]], object]) -> None
         ({"scale_heads": True}, "scale_heads is True"),
         ({"char_inputs": True}, "char_inputs is True"),
         ({"user_dir": "plugins"}, "user_dir is 'plugins'"),
-        ({"encoder_rotary": True}, "encoder_rotary is True: expected an option that this importer knows"),
+        ({"encoder_rotary": True}, "encoder_rotary is True"),
         ({"encoder_layers": "2"}, "encoder_layers is '2': expected a value of type int"),
-        ({"encoder_layers": 3}, r"there is no tensor model\.encoder\.layers\.2"),
-        ({"encoder_layers": 1}, r"nothing is known of tensor model\.encoder\.layers\.1"),
-        ({"encoder_normalize_before": True, "decoder_normalize_before": True}, r"no tensor model\.encoder\.layer_norm"),
+        ({"encoder_layers": 3}, r"missing tensor model\.encoder\.layers\.2"),
+        ({"encoder_layers": 1}, r"unknown tensor model\.encoder\.layers\.1"),
+        (
+            {"encoder_normalize_before": True, "decoder_normalize_before": True},
+            r"missing tensor model\.encoder\.layer_norm",
+        ),
         ({"encoder_embed_dim": 1 << 40, "decoder_embed_dim": 1 << 40}, "d_model is 1099511627776"),
     ],
 )
-def test_unsupported_option_is_rejected(saved: Path, options: dict[str, Any], told: str) -> None:
+def test_unsupported_option_is_rejected(saved: Path, options: dict[str, Any], message: str) -> None:
     _rewrite(saved, lambda content: vars(content["cfg"]["model"]).update(options))
 
-    with pytest.raises(ImportFormatError, match=told):
+    with pytest.raises(ImportFormatError, match=message):
         read_fairseq(saved)
 
 
 @pytest.mark.parametrize(
-    ("alter", "told"),
+    ("alter", "message"),
     [
         (lambda it: it["cfg"]["task"].update(_name="translation_multi_simple_epoch"), "_name is 'translation_multi"),
         (lambda it: it["cfg"]["task"].update(source_lang=None), "source_lang is None: expected a value of type str"),
-        (lambda it: it["cfg"]["task"].update(target_lang="../de"), "'../de' is no name of a language"),
+        (lambda it: it["cfg"]["task"].update(target_lang="../de"), "'../de'"),
         (lambda it: it.pop("cfg"), "neither args nor cfg"),
-        (lambda it: it.pop("model"), "holds NoneType: expected tensors by name"),
+        (lambda it: it.pop("model"), "NoneType: expected tensors by name"),
         (lambda it: it["model"].update(step=torch.tensor(1)), r"step is torch.int64: expected a tensor of floats"),
-        (lambda it: it["model"].update({"decoder.embed_out": torch.ones(2, 2)}), r"nothing is known of tensor model\."),
+        (lambda it: it["model"].update({"decoder.embed_out": torch.ones(2, 2)}), r"unknown tensor model\."),
     ],
 )
-def test_foreign_checkpoint_is_rejected(saved: Path, alter: Callable[[dict[str, Any]], object], told: str) -> None:
+def test_foreign_checkpoint_is_rejected(saved: Path, alter: Callable[[dict[str, Any]], object], message: str) -> None:
     _rewrite(saved, alter)
 
-    with pytest.raises(ImportFormatError, match=told):
+    with pytest.raises(ImportFormatError, match=message):
         read_fairseq(saved)
 
 
 def test_checkpoint_with_code_is_rejected(saved: Path) -> None:
     _rewrite(saved, lambda content: content.update(meters=Fraction(1, 2)))
 
-    with pytest.raises(ImportFormatError, match=r"it names fractions\.Fraction"):
+    with pytest.raises(ImportFormatError, match=r"it contains fractions\.Fraction"):
         read_fairseq(saved)
 
 
@@ -132,25 +135,25 @@ def test_pre_norm_without_final_norm_is_rejected(tmp_path: Path) -> None:
     save_fairseq(tmp_path / "saved", FAIRSEQ["pre-norm, two dictionaries"])
     _rewrite(tmp_path / "saved", lambda content: content["model"].pop("decoder.version"))
 
-    with pytest.raises(ImportFormatError, match=r"decoder\.version is that of networks without a final normalisation"):
+    with pytest.raises(ImportFormatError, match=r"decoder\.version"):
         read_fairseq(tmp_path / "saved")
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
-        ("▁again", r"dict\.de\.txt, line 98: '▁again' is no piece and its count"),
-        ("▁again many", "is no piece and its count"),
-        ("madeupword0000 1", "a piece stands twice"),
-        ("<s> 1", "a piece stands twice, or is one of <s>"),
-        ("▁a 1 #fairseq:overwrite", "is no piece and its count"),
+        ("▁again", r"dict\.de\.txt, line 98: '▁again'"),
+        ("▁again many", "expected a piece"),
+        ("madeupword0000 1", "duplicate piece"),
+        ("<s> 1", "duplicate piece"),
+        ("▁a 1 #fairseq:overwrite", "expected a piece"),
     ],
 )
-def test_invalid_dictionary_line_is_rejected(saved: Path, line: str, told: str) -> None:
+def test_invalid_dictionary_line_is_rejected(saved: Path, line: str, message: str) -> None:
     with (saved / "dict.de.txt").open("a", encoding="utf-8") as file:
         file.write(line + "\n")
 
-    with pytest.raises(ImportFormatError, match=told):
+    with pytest.raises(ImportFormatError, match=message):
         read_fairseq(saved)
 
 
@@ -185,7 +188,7 @@ def test_sentencepiece_models_are_found_by_language(saved: Path, tmp_path: Path)
         (saved / name).write_bytes(given["source_spm"].read_bytes())
     assert read_fairseq(saved).tokenizer == expected
     (saved / "spm.de.model").rename(saved / "other.model")
-    with pytest.raises(ImportFormatError, match=r"which of other\.model, spm\.en\.model is for de\?"):
+    with pytest.raises(ImportFormatError, match=r"de \(other\.model, spm\.en\.model\)"):
         read_fairseq(saved)
 
     (saved / "checkpoint_best.pt").rename(tmp_path / "average.pt")

@@ -40,9 +40,9 @@ def _rewrite(directory: Path, alter: Callable[[dict[str, torch.Tensor]], object]
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
-        ({"rope_theta": 10000.0}, "config.json: rope_theta is 10000.0: expected an option that this importer knows"),
+        ({"rope_theta": 10000.0}, "config.json: rope_theta is 10000.0"),
         ({"activation_function": "gelu_new"}, "activation_function is 'gelu_new': expected relu, gelu, swish"),
         ({"decoder_attention_heads": 4}, "decoder_attention_heads is 4: expected 2"),
         ({"decoder_ffn_dim": 32}, "decoder_ffn_dim is 32: expected 24"),
@@ -59,34 +59,34 @@ def _rewrite(directory: Path, alter: Callable[[dict[str, torch.Tensor]], object]
         ({"min_length": 56}, "min_length is 56: expected 0"),
         ({"d_model": "16"}, "d_model is '16': expected a value of type int"),
         ({"encoder_layers": True}, "encoder_layers is True: expected a value of type int"),
-        ({"eos_token_id": 2}, "eos_token_id is 2, which is not </s>"),
+        ({"eos_token_id": 2}, "eos_token_id is 2"),
         ({"decoder_vocab_size": 7}, "decoder_vocab_size is 7"),
         ({"is_encoder_decoder": False}, "is_encoder_decoder is False"),
         ({"vocab_size": 1 << 40, "decoder_vocab_size": None}, "vocabulary_size is 1099511627776"),
-        ({"model_type": "t5"}, "type t5 cannot be served: its attention has a relative position bias"),
+        ({"model_type": "t5"}, "type t5"),
         ({"model_type": "gpt2"}, "model_type is 'gpt2': expected marian, m2m_100, mbart"),
     ],
 )
-def test_unsupported_option_is_rejected(marian: Path, fields: dict[str, Any], told: str) -> None:
+def test_unsupported_option_is_rejected(marian: Path, fields: dict[str, Any], message: str) -> None:
     change(marian / "config.json", **fields)
 
-    with pytest.raises(ImportFormatError, match=told):
+    with pytest.raises(ImportFormatError, match=message):
         read_huggingface(marian)
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"sp_model_kwargs": {"enable_sampling": True}}, "sp_model_kwargs is {'enable_sampling': True}"),
         ({"tokenizer_class": "T5Tokenizer"}, "tokenizer_class is 'T5Tokenizer': expected MarianTokenizer"),
         ({"do_lower_case": True}, "tokenizer_config.json: do_lower_case is True"),
-        ({"unk_token": "[UNK]"}, "unk_token is not '<unk>'"),
+        ({"unk_token": "[UNK]"}, "unk_token: expected '<unk>'"),
     ],
 )
-def test_unsupported_tokenizer_option_is_rejected(marian: Path, fields: dict[str, Any], told: str) -> None:
+def test_unsupported_tokenizer_option_is_rejected(marian: Path, fields: dict[str, Any], message: str) -> None:
     change(marian / "tokenizer_config.json", **fields)
 
-    with pytest.raises(ImportFormatError, match=told):
+    with pytest.raises(ImportFormatError, match=message):
         read_huggingface(marian)
 
 
@@ -171,7 +171,7 @@ def test_pickle_with_code_is_rejected(marian: Path, tmp_path: Path, is_zip: bool
     stored = {"model.shared.weight": _Malicious(tmp_path / "done")}
     torch.save(stored, marian / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
 
-    with pytest.raises(ImportFormatError, match=r"cannot read .*pytorch_model.bin: it names posix\.mkdir"):
+    with pytest.raises(ImportFormatError, match=r"cannot read .*pytorch_model.bin: it contains posix\.mkdir"):
         read_huggingface(marian)
 
     assert not (tmp_path / "done").exists()
@@ -195,14 +195,14 @@ def _without_data(path: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
-        (lambda path: path.write_bytes(pickle.dumps(_Malicious(path), 2)), "it names posix.mkdir"),
+        (lambda path: path.write_bytes(pickle.dumps(_Malicious(path), 2)), "it contains posix.mkdir"),
         (lambda path: path.write_bytes(b"\x80\x02" + b"no checkpoint" * 9), "not a PyTorch checkpoint"),
         (lambda path: path.write_bytes(b""), "not a PyTorch checkpoint"),
         (_tar, "not a PyTorch checkpoint"),
-        (_without_data, "more bytes of tensors than the file"),
+        (_without_data, "larger than the file"),
         (
             lambda path: torch.save({"w": torch.zeros(1).half().expand(1 << 20)}, path),
-            "more bytes of tensors than the file",
+            "larger than the file",
         ),
     ],
 )
@@ -251,19 +251,25 @@ def test_sharded_weights_are_read(marian: Path) -> None:
     assert all(torch.equal(tensor, expected[name]) for name, tensor in read_huggingface(marian).weights.items())
 
     change(marian / "model.safetensors.index.json", weight_map={"model.shared.weight": "../a.safetensors"})
-    with pytest.raises(ImportFormatError, match=r"'\.\./a\.safetensors' is no name of a file beside it"):
+    with pytest.raises(ImportFormatError, match=r"'\.\./a\.safetensors' is not a file name"):
         read_huggingface(marian)
 
 
 @pytest.mark.parametrize(
-    ("alter", "told"),
+    ("alter", "message"),
     [
-        (lambda tensors: tensors.pop("model.encoder.layers.1.fc1.bias"), "no tensor model.encoder.layers.1.fc1.bias"),
-        (lambda tensors: tensors.update(adapter=torch.ones(2)), "nothing is known of tensor adapter"),
-        (lambda tensors: tensors.update({"lm_head.weight": torch.ones(83, 16)}), "lm_head.weight is not model.shared"),
+        (
+            lambda tensors: tensors.pop("model.encoder.layers.1.fc1.bias"),
+            "missing tensor model.encoder.layers.1.fc1.bias",
+        ),
+        (lambda tensors: tensors.update(adapter=torch.ones(2)), "unknown tensor adapter"),
+        (
+            lambda tensors: tensors.update({"lm_head.weight": torch.ones(83, 16)}),
+            "lm_head.weight differs from model.shared",
+        ),
         (
             lambda tensors: tensors.update({"model.encoder.embed_positions.weight": torch.ones(64, 16)}),
-            "embed_positions.weight holds other positions",
+            "embed_positions.weight",
         ),
         (
             lambda tensors: tensors.update(final_logits_bias=torch.zeros(83, dtype=torch.int64)),
@@ -272,11 +278,11 @@ def test_sharded_weights_are_read(marian: Path) -> None:
     ],
 )
 def test_unexpected_tensors_are_rejected(
-    marian: Path, alter: Callable[[dict[str, torch.Tensor]], object], told: str
+    marian: Path, alter: Callable[[dict[str, torch.Tensor]], object], message: str
 ) -> None:
     _rewrite(marian, alter)
 
-    with pytest.raises(ImportFormatError, match=told):
+    with pytest.raises(ImportFormatError, match=message):
         read_huggingface(marian)
 
 
@@ -294,7 +300,7 @@ def test_multilingual_target_model(tmp_path: Path) -> None:
     assert languages is not None
     assert set(languages.pairs_served()) == {("en", "de"), ("en", "fr")}
     assert {len(tokens.source_prefix) for tokens in languages.targets.values()} == {1}
-    with pytest.raises(ImportFormatError, match="has no tag '>>ita<<': it has >>deu<<, >>fra<<"):
+    with pytest.raises(ImportFormatError, match="'>>ita<<'.*>>deu<<, >>fra<<"):
         read_huggingface(tmp_path / "theirs", target_tag=">>ita<<")
     described = read_huggingface(tmp_path / "theirs", target_tag=">>fra<<").tokenizer.description
 
@@ -310,7 +316,7 @@ def test_multilingual_model(tmp_path: Path, save: Callable[..., Any]) -> None:
     assert languages is not None
     assert {*languages.sources} == {*languages.targets} >= {"en", "de", "fr"}
     assert all((languages.sources[tag],) == (tokens.target_prefix,) for tag, tokens in languages.targets.items())
-    with pytest.raises(ImportFormatError, match="has many languages: give the tag of the source language, too"):
+    with pytest.raises(ImportFormatError, match="--source-tag"):
         read_huggingface(tmp_path / "theirs", target_tag="de")
     with pytest.raises(ImportFormatError, match="tags are those of one pair, languages those of many"):
         read_huggingface(tmp_path / "theirs", target_tag="de", source_languages=["en"])
@@ -328,7 +334,7 @@ def test_multilingual_source_model_requires_names(tmp_path: Path) -> None:
     assert languages is not None
     assert set(languages.pairs_served()) == {("fr", "en"), ("es", "en")}
     assert not any(imported.tokenizer.description.tokenization.fixed_tokens())
-    with pytest.raises(ImportFormatError, match="does not tell its target languages: give --target-languages"):
+    with pytest.raises(ImportFormatError, match="--target-languages"):
         read_huggingface(tmp_path / "theirs", source_languages=["fr", "es"])
 
 
@@ -354,12 +360,12 @@ def test_byte_level_bpe_is_read_from_both_formats(bart: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "fields", "told"),
+    ("part", "fields", "message"),
     [
-        (None, {"normalizer": {"type": "NFC"}}, "normalizer or pre_tokenizer is another"),
-        (None, {"pre_tokenizer": {"type": "Whitespace"}}, "normalizer or pre_tokenizer is another"),
-        (None, {"model": None}, "model or pre_tokenizer is no object"),
-        ("pre_tokenizer", {"add_prefix_space": True}, "normalizer or pre_tokenizer is another"),
+        (None, {"normalizer": {"type": "NFC"}}, "normalizer or pre_tokenizer"),
+        (None, {"pre_tokenizer": {"type": "Whitespace"}}, "normalizer or pre_tokenizer"),
+        (None, {"model": None}, "model or pre_tokenizer"),
+        ("pre_tokenizer", {"add_prefix_space": True}, "normalizer or pre_tokenizer"),
         ("model", {"type": "WordPiece"}, "type is 'WordPiece': expected 'BPE'"),
         ("model", {"dropout": 0.1}, "dropout is 0.1: expected none"),
         ("model", {"end_of_word_suffix": "</w>"}, "end_of_word_suffix is '</w>'"),
@@ -367,13 +373,13 @@ def test_byte_level_bpe_is_read_from_both_formats(bart: Path) -> None:
     ],
 )
 def test_other_byte_level_tokenizers_are_rejected(
-    bart: Path, part: str | None, fields: dict[str, Any], told: str
+    bart: Path, part: str | None, fields: dict[str, Any], message: str
 ) -> None:
     if part is not None:
         fields = {part: {**json.loads((bart / "tokenizer.json").read_text(encoding="utf-8"))[part], **fields}}
     change(bart / "tokenizer.json", **fields)
 
-    with pytest.raises(ImportFormatError, match=told):
+    with pytest.raises(ImportFormatError, match=message):
         read_huggingface(bart)
 
 
@@ -388,5 +394,5 @@ def test_bart_targets_start_as_configured(bart: Path) -> None:
     assert read_huggingface(bart).tokenizer == forced
 
     change(bart / "generation_config.json", forced_bos_token_id=7)
-    with pytest.raises(ImportFormatError, match="forced_bos_token_id is 7: expected 0, that of <s>"):
+    with pytest.raises(ImportFormatError, match="forced_bos_token_id is 7: expected 0"):
         read_huggingface(bart)

@@ -33,7 +33,7 @@ def test_written_model_is_read_back(portable: Path) -> None:
 def test_existing_directory_is_not_overwritten(portable: Path) -> None:
     model = read_huggingface(portable.parent / "theirs")
 
-    with pytest.raises(RunFolderError, match="cannot make"):
+    with pytest.raises(RunFolderError, match="cannot create"):
         write_portable(portable, model.config, model.limits, model.weights, model.tokenizer)
 
 
@@ -44,7 +44,7 @@ def _change_model(directory: Path, **fields: object) -> None:
 
 def test_unknown_field_is_rejected(portable: Path) -> None:
     _change_model(portable, rotary_base=10000)
-    with pytest.raises(ImportFormatError, match=r"config.json: model\.rotary_base is 10000: no such field"):
+    with pytest.raises(ImportFormatError, match=r"config.json: model\.rotary_base is 10000"):
         PortableModel.open(portable)
 
     change(portable / "config.json", format=2)

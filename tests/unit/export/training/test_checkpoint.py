@@ -63,7 +63,7 @@ def test_new_vocabulary_is_initialised_from_old_pieces() -> None:
 def test_model_of_another_vocabulary_is_rejected() -> None:
     model = Transformer(tiny_config(vocabulary_size=300))
 
-    with pytest.raises(CheckpointConflictError, match="vocabulary_size is 300 there, 320 asked for"):
+    with pytest.raises(CheckpointConflictError, match="vocabulary_size is 300, requested 320"):
         with_vocabulary(model, tiny_vocabulary(), tiny_vocabulary())
 
 
@@ -136,5 +136,5 @@ def test_checkpoints_of_different_dropout_are_averaged(tmp_path: Path) -> None:
 def test_checkpoints_of_different_architectures_are_rejected(tmp_path: Path) -> None:
     paths = [save_model(tmp_path / f"{norm}.pt", norm=norm) for norm in ("pre", "post")]
 
-    with pytest.raises(RunFolderError, match=r"post\.pt has another architecture than .*pre\.pt"):
+    with pytest.raises(RunFolderError, match=r"post\.pt differs from .*pre\.pt"):
         average_checkpoints(paths)

@@ -68,15 +68,15 @@ def test_cooldown_follows_patience(settings: dict[str, Any], patience_step: int 
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "message"),
     [
         ("max-steps", "--max-steps 70"),
         ("patience", "--patience 3: 3 evaluations without a dev loss below 2.5000"),
         ("SIGTERM", "SIGTERM"),
     ],
 )
-def test_stop_is_explained(reason: str, told: str) -> None:
-    assert explanation(reason, TrainingConfig(max_steps=70, patience=3), replace(PROGRESS, best_loss=2.5)) == told
+def test_stop_is_explained(reason: str, message: str) -> None:
+    assert explanation(reason, TrainingConfig(max_steps=70, patience=3), replace(PROGRESS, best_loss=2.5)) == message
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
