@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dragoman_export.__main__ import main
-from dragoman_export.ensemble import open_text_model
+from dragoman_export.evaluation.ensemble import open_text_model
 from dragoman_export.importers.bundle import open_model
 from dragoman_export.training.report import read_log
 from dragoman_service.runtimes.settings import RuntimeSettings

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from dragoman.v1 import translation_pb2 as pb
 from dragoman_export.__main__ import main
+from dragoman_export.evaluation.verification import score_at_once, score_exported
 from dragoman_export.importers.portable import PortableModel, load_weights
-from dragoman_export.onnx_export.verify import score_at_once, score_exported
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.decoding.running_batch import RunningBatch

@@ -13,11 +13,11 @@ from ctranslate2.specs import common_spec
 
 from dragoman_export.__main__ import main
 from dragoman_export.data.reader import Pair
+from dragoman_export.evaluation.translation import TextModel
+from dragoman_export.evaluation.verification import score_exported
 from dragoman_export.importers.reference_models.checks import check_original, open_original, search_exported
 from dragoman_export.importers.reference_models.ctranslate2 import CTranslate2Original
 from dragoman_export.onnx_export.arithmetic import FloatArray
-from dragoman_export.onnx_export.translation import TextModel
-from dragoman_export.onnx_export.verify import score_exported
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import SearchConfig
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel

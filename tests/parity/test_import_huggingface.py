@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dragoman_export.__main__ import main
+from dragoman_export.evaluation.verification import score_at_once, score_exported
 from dragoman_export.importers.portable import PortableModel
 from dragoman_export.importers.reference_models.huggingface import HuggingFaceOriginal
-from dragoman_export.onnx_export.verify import score_at_once, score_exported
 from dragoman_service.bundle.files import Bundle, open_bundle
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.decoding.running_batch import RunningBatch

@@ -20,9 +20,9 @@ from dragoman_export.bundle_writer import add_confidence
 from dragoman_export.cli.evaluate import read_pairs
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair
-from dragoman_export.ensemble import open_text_model
 from dragoman_export.errors import CorpusError, SettingError
-from dragoman_export.onnx_export.translation import TextModel, decode_segments, text_pipeline
+from dragoman_export.evaluation.ensemble import open_text_model
+from dragoman_export.evaluation.translation import TextModel, decode_segments, text_pipeline
 from dragoman_service.bundle.manifest import Confidence, ConfidenceWeights
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.confidence import FEATURES, log_ratio, probability

@@ -20,10 +20,10 @@ from tqdm import tqdm
 from dragoman_export.bundle_writer import exporter_version
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair, PairFiles, ParallelFiles
-from dragoman_export.ensemble import open_text_model
 from dragoman_export.errors import CorpusError
+from dragoman_export.evaluation.ensemble import open_text_model
+from dragoman_export.evaluation.translation import translate_texts
 from dragoman_export.onnx_export.network import TrainedModel
-from dragoman_export.onnx_export.translation import translate_texts
 from dragoman_export.training.checkpoint import write_atomically
 from dragoman_service.bundle.files import MANIFEST_NAME, file_entry
 from dragoman_service.runtimes.settings import RuntimeSettings

@@ -27,9 +27,9 @@ from dragoman.requests import DecodingOptions
 from dragoman.results import TranslationResult
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair, ParallelFiles, read_corpus
-from dragoman_export.ensemble import open_text_model
 from dragoman_export.errors import CorpusError, ExportError, SettingError
-from dragoman_export.onnx_export.translation import DEFAULT_LENGTH_PENALTY, translate_texts
+from dragoman_export.evaluation.ensemble import open_text_model
+from dragoman_export.evaluation.translation import DEFAULT_LENGTH_PENALTY, translate_texts
 from dragoman_service.bundle.manifest import Score
 from dragoman_service.request import MAX_LENGTH_PENALTY
 from dragoman_service.runtimes.settings import RuntimeSettings

@@ -12,8 +12,8 @@ from dragoman_export.bundle_writer import add_shortlist
 from dragoman_export.cli.evaluate import read_pairs
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.lexicon import TokenPair
+from dragoman_export.data.shortlist import make_shortlist
 from dragoman_export.errors import CorpusError, SettingError
-from dragoman_export.shortlist import make_shortlist
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 

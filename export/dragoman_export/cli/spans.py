@@ -10,7 +10,7 @@ from string import ascii_letters
 
 from dragoman_export.cli.evaluate import read_pairs
 from dragoman_export.cli.flags import add_shared
-from dragoman_export.onnx_export.translation import TextModel, decode_segments, default_search
+from dragoman_export.evaluation.translation import TextModel, decode_segments, default_search
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import SegmentResult, WarningKind
 from dragoman_service.request import ProtectedKind, ProtectionOptions, TranslationOptions, TranslationRequest

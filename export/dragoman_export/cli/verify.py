@@ -11,12 +11,12 @@ from dragoman_export.cli.evaluate import read_pairs
 from dragoman_export.cli.flags import add_shared
 from dragoman_export.data.reader import Pair
 from dragoman_export.errors import SettingError
+from dragoman_export.evaluation.translation import TextModel
+from dragoman_export.evaluation.verification import Check, check_batching, check_quality, check_steps
 from dragoman_export.importers.reference_models.checks import check_original, open_original
 from dragoman_export.importers.reference_models.original import Original
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.onnx_export.network import FLOAT_TYPES, Network, TrainedModel, write_graphs
-from dragoman_export.onnx_export.translation import TextModel
-from dragoman_export.onnx_export.verify import Check, check_batching, check_quality, check_steps
 from dragoman_service.bundle.architecture import graph_tensors
 from dragoman_service.bundle.files import Bundle, file_entry, open_bundle
 from dragoman_service.decoding.step_model import StepModel

@@ -9,12 +9,12 @@ import numpy as np
 
 from dragoman_export.data.reader import Pair
 from dragoman_export.errors import ImportFormatError
+from dragoman_export.evaluation.translation import TextModel
+from dragoman_export.evaluation.verification import LOG_PROB_TOLERANCE, Check, score_exported
 from dragoman_export.importers.reference_models.ctranslate2 import CTranslate2Original
 from dragoman_export.importers.reference_models.huggingface import HuggingFaceOriginal
 from dragoman_export.importers.reference_models.opennmt import EoleOriginal, OpenNmtOriginal
 from dragoman_export.importers.reference_models.original import Original
-from dragoman_export.onnx_export.translation import TextModel
-from dragoman_export.onnx_export.verify import LOG_PROB_TOLERANCE, Check, score_exported
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.datatypes import SearchConfig, Segment
 from dragoman_service.decoding.running_batch import RunningBatch

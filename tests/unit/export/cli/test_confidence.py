@@ -5,8 +5,8 @@ import pytest
 
 from dragoman_export.__main__ import main
 from dragoman_export.cli.confidence import area_under_curve, fit_confidence, fit_logistic, reliability
-from dragoman_export.ensemble import open_text_model
-from dragoman_export.onnx_export.translation import translate_texts
+from dragoman_export.evaluation.ensemble import open_text_model
+from dragoman_export.evaluation.translation import translate_texts
 from dragoman_service.bundle.files import load_manifest, open_bundle
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.confidence import FEATURES

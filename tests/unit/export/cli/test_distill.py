@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dragoman_export.__main__ import main
-from dragoman_export.ensemble import open_text_model
-from dragoman_export.onnx_export.translation import translate_texts
+from dragoman_export.evaluation.ensemble import open_text_model
+from dragoman_export.evaluation.translation import translate_texts
 from dragoman_service.runtimes.settings import RuntimeSettings
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle
 

@@ -3,6 +3,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
+from pydantic import ConfigDict
 
 from dragoman_export.cli import train
 from dragoman_export.cli.flags import add_flags, field_documents, given
@@ -12,15 +13,19 @@ from dragoman_export.training.config import TrainingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the parsers below parse."""
+    """Settings with a flag per field."""
 
-    num_rooms: int = 3  # Rooms of the house.
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True)
 
-    share: float | None = None  # Rooms with a window, in %.
-
-    is_warm: bool = True  # Heat.
-
-    colour: Literal["red", "blue"] = "red"  # Colour of the walls.
+    num_rooms: int = 3
+    """Rooms of
+    the house."""
+    share: float | None = None
+    """Rooms with a window, in %."""
+    is_warm: bool = True
+    """Heat."""
+    colour: Literal["red", "blue"] = "red"
+    """Colour of the walls."""
 
 
 PRESETS = {"hut": Settings(num_rooms=1), "house": Settings(), "villa": Settings()}

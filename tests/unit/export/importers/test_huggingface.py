@@ -260,12 +260,12 @@ def test_sharded_weights_are_read(marian: Path) -> None:
     [
         (
             lambda tensors: tensors.pop("model.encoder.layers.1.fc1.bias"),
-            "missing tensor model.encoder.layers.1.fc1.bias",
+            "layers.1.fc1.bias",
         ),
         (lambda tensors: tensors.update(adapter=torch.ones(2)), "unknown tensor adapter"),
         (
             lambda tensors: tensors.update({"lm_head.weight": torch.ones(83, 16)}),
-            "lm_head.weight differs from model.shared",
+            "lm_head.weight differs",
         ),
         (
             lambda tensors: tensors.update({"model.encoder.embed_positions.weight": torch.ones(64, 16)}),
@@ -300,7 +300,7 @@ def test_multilingual_target_model(tmp_path: Path) -> None:
     assert languages is not None
     assert set(languages.pairs_served()) == {("en", "de"), ("en", "fr")}
     assert {len(tokens.source_prefix) for tokens in languages.targets.values()} == {1}
-    with pytest.raises(ImportFormatError, match="'>>ita<<'.*>>deu<<, >>fra<<"):
+    with pytest.raises(ImportFormatError, match=r"'>>ita<<'.*>>deu<<, >>fra<<"):
         read_huggingface(tmp_path / "theirs", target_tag=">>ita<<")
     described = read_huggingface(tmp_path / "theirs", target_tag=">>fra<<").tokenizer.description
 
@@ -318,9 +318,9 @@ def test_multilingual_model(tmp_path: Path, save: Callable[..., Any]) -> None:
     assert all((languages.sources[tag],) == (tokens.target_prefix,) for tag, tokens in languages.targets.items())
     with pytest.raises(ImportFormatError, match="--source-tag"):
         read_huggingface(tmp_path / "theirs", target_tag="de")
-    with pytest.raises(ImportFormatError, match="tags are those of one pair, languages those of many"):
+    with pytest.raises(ImportFormatError, match="either"):
         read_huggingface(tmp_path / "theirs", target_tag="de", source_languages=["en"])
-    with pytest.raises(ImportFormatError, match="has no target language 'tlh': it has "):
+    with pytest.raises(ImportFormatError, match="target language 'tlh'"):
         read_huggingface(tmp_path / "theirs", source_languages=["en"], target_languages=["tlh"])
     with pytest.raises(ImportFormatError, match=r"has no tag '.*qq.*': it has"):
         read_huggingface(tmp_path / "theirs", source_tag="qq", target_tag="de")

@@ -10,10 +10,10 @@ import torch
 
 from dragoman_export.data.reader import Pair
 from dragoman_export.errors import ImportFormatError
+from dragoman_export.evaluation.translation import TextModel
+from dragoman_export.evaluation.verification import score_exported
 from dragoman_export.importers.reference_models.checks import check_original, open_original, search_exported
 from dragoman_export.onnx_export.arithmetic import FloatArray
-from dragoman_export.onnx_export.translation import TextModel
-from dragoman_export.onnx_export.verify import score_exported
 from dragoman_service.bundle.files import Bundle
 from dragoman_service.datatypes import SearchConfig
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel

@@ -152,5 +152,5 @@ def test_infinite_gradient_keeps_the_weights() -> None:
 def test_state_of_the_other_optimizer_is_rejected(stored: str, asked: str) -> None:
     state = make_optimizer(tiny_model(), optimizer=stored).state_dict()
 
-    with pytest.raises(CheckpointConflictError, match=f"optimizer is '{stored}' there, '{asked}' asked for"):
+    with pytest.raises(CheckpointConflictError, match=f"optimizer is '{stored}', requested '{asked}'"):
         make_optimizer(tiny_model(), optimizer=asked).load_state_dict(state)

@@ -1,7 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from dragoman_export.onnx_export.translation import TextModel, default_search, translate_texts
+from dragoman_export.evaluation.translation import TextModel, default_search, translate_texts
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.request import TranslationOptions
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel

@@ -8,9 +8,9 @@ import sacrebleu
 import torch
 
 from dragoman_export.data.reader import Pair
+from dragoman_export.evaluation.translation import TextModel, translate_texts
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.onnx_export.arithmetic import FloatArray
-from dragoman_export.onnx_export.translation import TextModel, translate_texts
 from dragoman_service.decoding.step_model import StepModel, StepOutput
 
 LOG_PROB_TOLERANCE = 2e-4

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from dragoman_export.__main__ import main
-from dragoman_export.ensemble import Ensemble, open_text_model
 from dragoman_export.errors import ExportError, SettingError
-from dragoman_export.onnx_export.translation import translate_texts
+from dragoman_export.evaluation.ensemble import Ensemble, open_text_model
+from dragoman_export.evaluation.translation import translate_texts
 from dragoman_export.training.checkpoint import save_checkpoint
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.decoding.step_model import StepBatch
