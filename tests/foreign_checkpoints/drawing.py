@@ -9,10 +9,10 @@ import torch
 import yaml
 from torch import Tensor
 
-# Of every vocabulary, odd; of that of sources where it is another. Words that are in no text fill them up.
+# odd sizes of vocabularies, filled with unused words
 NUM_TOKENS, NUM_SOURCE_TOKENS = 101, 97
 D, HEADS, FFN, LAYERS, POSITIONS = 16, 2, 24, 2, 64
-_EOS_LOGIT = 8.0  # Head start of EOS, so that most targets end before the limit.
+_EOS_LOGIT = 8.0  # logit added to EOS, so that most targets end before the limit
 
 
 def filled(words: Sequence[str], size: int) -> list[str]:

@@ -25,12 +25,12 @@ from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Pairs, 
 from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
 
-_EOS_LOGIT = 3.0  # The same, in the bias of the projection.
+_EOS_LOGIT = 3.0  # added to the bias of the projection
 
 
 _EOLE_BIASES = {"add_qkvbias": True, "add_final_linear_bias": True, "add_ffnbias": True}
 _EOLE_ROTARY = {"position_encoding_type": "Rotary"}
-# Options of a model by what is special in it.
+# options of a model by its special features
 EOLE: Mapping[str, Mapping[str, Any]] = {
     "sinusoids, all shared": {"share_embeddings": True, "share_decoder_embeddings": True, **_EOLE_BIASES},
     "rotary positions in pairs, grouped heads, gate": {
@@ -130,9 +130,9 @@ def _eole_weights(options: Mapping[str, Any], num_source: int, num_target: int, 
     state["decoder.layer_norm.weight"] *= torch.sign(draw.matrix(D))  # as in `end_by_itself`
     state["generator.weight"], state["generator.bias"] = projection, draw.matrix(num_target, std=0.1)
     state["generator.bias"][3] += _EOS_LOGIT
-    state["generator.bias"][1] = -100.0  # of padding, which eole may choose otherwise
+    state["generator.bias"][1] = -100.0  # padding, which eole may generate otherwise
     copies = {"share_embeddings": "tgt_emb.embeddings.weight", "share_decoder_embeddings": "generator.weight"}
-    left_out = [name for option, name in copies.items() if options.get(option)]  # as eole does
+    left_out = [name for option, name in copies.items() if options.get(option)]  # like eole
     return {name: tensor for name, tensor in state.items() if name not in left_out}
 
 

@@ -26,7 +26,7 @@ from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Pairs, 
 from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
 
-# Options of a model by what is special in it, and the standard deviation of its embeddings.
+# options of a model by its special features, and the standard deviation of its embeddings
 FAIRSEQ: Mapping[str, Mapping[str, Any]] = {
     "post-norm, shared": {"share_all_embeddings": True},
     "pre-norm, two dictionaries": {
@@ -131,7 +131,7 @@ def _fairseq_weights(options: Mapping[str, Any], num_source: int, num_target: in
 
 @torch.inference_mode()
 def run_fairseq(directory: Path, pairs: Pairs) -> list[Said]:
-    """Return what fairseq says of a checkpoint; ImportError if it is not there."""
+    """Return the results of fairseq for a checkpoint; ImportError if it is missing."""
     with _hashable_dataclasses():
         from fairseq.data import Dictionary  # noqa: PLC0415
         from fairseq.models.transformer import TransformerModel  # noqa: PLC0415

@@ -15,7 +15,7 @@ from tests.tiny_bundle import SENTENCES
 
 _EOS_LOGIT = 3.0
 _ROTARY = {"position_encoding": False, "max_relative_positions": -1}
-# Options of a model by what is special in it.
+# options of a model by its special features
 OPENNMT: Mapping[str, Mapping[str, Any]] = {
     "sinusoids, all shared": {"share_embeddings": True, "share_decoder_embeddings": True, "add_qkvbias": True},
     "all sines before all cosines": {"position_encoding_type": "SinusoidalConcat", "norm_eps": 1e-2},
@@ -44,7 +44,7 @@ _OPTIONS: Mapping[str, Any] = {
     "position_encoding_type": "SinusoidalInterleaved",
     "max_relative_positions": 0,
     "pos_ffn_activation_fn": "relu",
-    "norm_eps": 1e-5,  # which the converter of CTranslate2 does not pass on
+    "norm_eps": 1e-5,  # not converted by CTranslate2
     "dropout": [0.1],
     "attention_dropout": [0.1],
     **dict.fromkeys(("freeze_word_vecs_enc", "freeze_word_vecs_dec"), False),
@@ -84,12 +84,12 @@ def opennmt_checkpoint(options: Mapping[str, Any], *, seed: int = 9) -> dict[str
     projection = model[tables[1]] if options.get("share_decoder_embeddings") else draw.matrix(len(target), D)
     generator = {"weight": projection, "bias": draw.matrix(len(target), std=0.1)}
     generator["bias"][3] += _EOS_LOGIT
-    generator["bias"][1] = -100.0  # of padding, which OpenNMT-py may choose otherwise
+    generator["bias"][1] = -100.0  # padding, which OpenNMT-py may generate otherwise
     vocab = {"src": source, "tgt": target, "data_task": "seq2seq", "decoder_start_token": "<s>"}
     return {"model": model, "generator": generator, "vocab": vocab, "opt": stored}
 
 
-# Before the attentions of each stack.
+# norms before the attentions of each stack
 _NORMS: Mapping[str, Mapping[str, str]] = {
     "encoder": {"self_attn": "layer_norm"},
     "decoder": {"self_attn": "layer_norm_1", "context_attn": "layer_norm_2"},

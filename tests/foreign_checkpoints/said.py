@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from torch import Tensor
 
 BEAM_SIZE, SHORTEST, LONGEST = 4, 5, 24
-Pairs = Sequence[tuple[list[int], list[int]]]  # Token ids of sources and targets, EOS last where the system has it.
+Pairs = Sequence[tuple[list[int], list[int]]]  # token ids of sources and targets, EOS last if the system uses it
 
 
 @dataclass(frozen=True)
 class Said:
     """Results of a library for one of `System.pairs`."""
 
-    log_probs: list[float]  # Of the tokens of the target.
-    beam: list[int]  # The best target of a beam search without length penalty, padding and unknown tokens; EOS last.
+    log_probs: list[float]  # of the target tokens
+    beam: list[int]  # best target of a beam search without length penalty, padding and unknown tokens; EOS last
 
 
 def chosen(scores: Tensor, target_ids: Sequence[int]) -> list[float]:

@@ -19,14 +19,14 @@ _PAIRS = (((5, 17, 4, 40, 33), (9, 31, 6, 28)), ((60, 8), (12, 55, 7, 7, 90, 41)
 class System:
     """A library whose checkpoints are imported."""
 
-    module: str  # The library, as Python imports it.
+    module: str  # import name of the library
     save: Callable[..., None]
-    # What the library computes with a saved checkpoint; ImportError if it is not there.
+    # results of the library for a saved checkpoint; ImportError if it is missing
     ask: Callable[[Path, Pairs], list[Said]]
     cases: Mapping[str, Mapping[str, Any]]
     eos_id: int
     ends_sources: bool = True
-    file: str = "."  # What is imported, in the directory.
+    file: str = "."  # imported file in the directory
 
     @property
     def pairs(self) -> Pairs:

@@ -1,4 +1,4 @@
-"""`python -m dragoman_export evaluate` on a server, on its bundle, and on a file."""
+"""`dragoman export evaluate` on a server, on its bundle, and on a file."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ SOURCES = ("A man sleeps.", "Two dogs are playing. It rains.", "Nobody knew why.
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Some pairs; the references are made up."""
+    """Pairs with invented references."""
     path = tmp_path / "test.tsv"
     path.write_text("".join(f"{source}\tein Mann schläft .\n" for source in SOURCES), encoding="utf-8")
     return path

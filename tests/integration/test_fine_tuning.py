@@ -1,4 +1,4 @@
-"""Models of other systems are trained further: what they begin with and end with is as they have it."""
+"""Imported models and bundles are trained further."""
 
 import json
 from collections.abc import Callable
@@ -59,7 +59,6 @@ def test_imported_model_is_fine_tuned(kind: str, tmp_path: Path) -> None:
 
 
 def _mean_loss(theirs: Any, ours: Path, text: Path) -> float:
-    """Return the loss of the other library on the same token ids, in nats a target token."""
     tokenizer, losses = open_model(ours)[1], list[torch.Tensor]()
     for line in text.read_text(encoding="utf-8").splitlines():
         source_ids, target_ids = tokenizer.encode_pair(*line.split("\t"))

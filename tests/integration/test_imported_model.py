@@ -1,4 +1,4 @@
-"""A model of another system goes from its directory to a served translation by the commands of the guide."""
+"""A model of another system is imported, exported, verified and served."""
 
 import asyncio
 import re
@@ -42,7 +42,7 @@ _SAVE: Mapping[str, Callable[..., Any]] = {"marian": save_marian, "m2m100": save
 
 @pytest.fixture(scope="module", params=["marian", "m2m100", "bart"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The original in `theirs`, what was imported in `ours`, a bundle in `models/tiny/1`, text in `text.tsv`."""
+    """The original in `theirs`, the import in `ours`, a bundle in `models/tiny/1`, text in `text.tsv`."""
     path = tmp_path_factory.mktemp(request.param)
     tags = ("en", "de") if request.param == "m2m100" else ()
     save = _SAVE[request.param]

@@ -1,4 +1,4 @@
-"""`python -m dragoman_export train` on a made-up language pair, from text to weights."""
+"""`dragoman export train` on an invented language pair, from text to weights."""
 
 import gzip
 import re
@@ -29,7 +29,7 @@ SETTINGS = (
     *("--eval-interval", "10", "--checkpoint-interval", "20", "--log-interval", "5", "--bleu-sentences", "5"),
 )
 
-STOPS_WITHIN_S = 120.0  # Long enough for a busy machine to finish a step and write a checkpoint.
+STOPS_WITHIN_S = 120.0  # a busy machine finishes a step and writes a checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def train_anew(path: Path, files: Sequence[str], *arguments: str) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, files: list[str]) -> Path:
-    """A run of 40 steps; tests only look at it."""
+    """A run of 40 steps, which tests do not change."""
     return train_anew(tmp_path_factory.mktemp("finished"), files, "--max-steps", "40")
 
 
@@ -136,7 +136,7 @@ def test_terminated_run_saves_a_checkpoint_and_resumes(tmp_path: Path, files: li
     command = [sys.executable, "-m", "dragoman_export", "train", "--output", str(tmp_path), *files, *SHAPE, *SETTINGS]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    assert any("dev loss" in line for line in process.stderr)  # blocks until the first evaluation is message
+    assert any("dev loss" in line for line in process.stderr)  # blocks until the first evaluation is reported
 
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=STOPS_WITHIN_S)

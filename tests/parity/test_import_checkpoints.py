@@ -30,7 +30,7 @@ from tests.foreign_checkpoints.systems import EXPECTED, SYSTEMS, System
 from tests.foreign_models import SOURCES
 from tests.integration.running_server import running_server
 
-# Largest difference of a log-probability: both add the same float32 products in other orders; 6e-6 was measured.
+# largest difference of a log-probability: float32 sums in another order; measured 6e-6
 LOG_PROB_TOLERANCE = 2e-5
 
 _EXPECTED = json.loads(EXPECTED.read_text(encoding="utf-8"))
@@ -102,10 +102,8 @@ def test_beam_search_equals_the_original(imported: _Imported) -> None:
 
 @dataclass(frozen=True)
 class _Pitfall:
-    """What an importer may get wrong without any error, and a case whose results would show it."""
-
     imported: tuple[str, str]
-    config: Mapping[str, Any] = field(default_factory=dict)  # Fields of `ModelConfig` as they would be then.
+    config: Mapping[str, Any] = field(default_factory=dict)  # changed fields of `ModelConfig`
     weights: Callable[[dict[str, Tensor]], object] = dict.copy
     source: Callable[[list[int]], list[int]] = list.copy
 

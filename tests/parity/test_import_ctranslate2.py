@@ -1,4 +1,4 @@
-"""Model directories of CTranslate2, imported, against that library: token ids, log-probabilities, searches."""
+"""Imported CTranslate2 models compared with that library: token ids, log-probabilities, searches."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ from tests.ctranslate2_models import convert_huggingface, save_spec
 from tests.foreign_models import SOURCES, save_m2m100, save_marian, save_mbart50, save_nllb
 from tests.tiny_bundle import SENTENCES
 
-# Largest difference of a log-probability: both add the same float32 products in other orders.
+# largest difference of a log-probability: float32 sums in another order
 LOG_PROB_TOLERANCE = 1e-4
 
 _LONGEST = 30
 
 _GELU, _SWISH = common_spec.Activation.GELU, common_spec.Activation.SWISH
-# What the converter looks for in configurations, as those of older versions of transformers have it.
+# keys that the converter reads, in the spelling of older versions of transformers
 _MBART: dict[str, Any] = {
     **dict.fromkeys(("normalize_before", "normalize_embedding", "add_final_layer_norm"), True),
     "tokenizer_class": "MBart50Tokenizer",
@@ -45,7 +45,7 @@ _NLLB = ("--source-tag", "eng_Latn", "--target-tag", "deu_Latn")
 class _Case:
     save: Callable[[Path], Any]
     flags: tuple[str, ...] = ()
-    pair: tuple[str, str] = ("en", "de")  # What is compared of a model of many languages.
+    pair: tuple[str, str] = ("en", "de")  # compared languages of a multilingual model
 
 
 def _spec(*flags: str, **options: Any) -> _Case:
@@ -140,8 +140,8 @@ def test_searches_equal_the_original(imported: _Imported) -> None:
         for source in map(original.encode, SOURCES):
             found, expected = search_exported(imported.model.graph, source, search), original.search(source, search)
 
-            # Ours prefers what ended to what was cut off, whatever its score; theirs with several beams ends right
-            # behind a tag only if nothing else is likelier there, even where that is the best target.
+            # This search prefers finished to truncated targets; CTranslate2 with several beams ends directly after a
+            # tag only if no other token is likelier.
             is_cut_off = found[-1] == tokenizer.eos_id != expected[-1]
             is_nothing = beam_size > 1 and found == [*tokenizer.target_prefix, tokenizer.eos_id] != found[-1:]
             assert found == expected or is_cut_off or is_nothing
@@ -151,7 +151,7 @@ def test_searches_equal_the_original(imported: _Imported) -> None:
 
 _VOCABULARY = 58_101
 _WIDTH = 512
-# Of the last normalisation: logits spread by about so much, as random ones of this width alone hardly differ.
+# weight of the last normalisation: spreads logits, because random ones of this width hardly differ
 _SHARPNESS = 5.0
 
 # Largest mean error of log-probabilities in int8, divided by that of CTranslate2's: both round weights and activations
@@ -160,7 +160,6 @@ MOST_INT8_ERROR = 1.2
 
 
 def _save_opus(directory: Path) -> None:
-    """Save a model as wide as OPUS-MT's are, with as many tokens; of its six layers there are two."""
     tags = [
         f"filler{index}" for index in range(_VOCABULARY - save_marian(directory.parent / "small").config.vocab_size)
     ]
@@ -201,7 +200,6 @@ def test_opus_mt_shape_equals_the_original_in_float32_and_int8(tmp_path: Path) -
 
 
 def _log_probs(graph: OnnxStepModel, pairs: Sequence[tuple[list[int], list[int]]]) -> FloatArray:
-    """Return the log-probability of every token of given targets."""
     steps = [np.concatenate(list(score_exported(graph, [pair])))[range(len(pair[1])), pair[1]] for pair in pairs]
     return np.concatenate(steps)
 

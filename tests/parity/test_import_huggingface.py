@@ -1,4 +1,4 @@
-"""Models of Hugging Face transformers, imported, against that library: token ids, logits, searches, a served answer."""
+"""Imported Hugging Face models compared with that library: token ids, logits, searches."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.tokenizer import SentencePieceTokenizer, open_tokenizer
 from tests.foreign_models import SOURCES, save_bart, save_m2m100, save_marian, save_mbart50, save_nllb
 
-# Largest difference of a log-probability: both add the same float32 products in other orders.
+# largest difference of a log-probability: float32 sums in another order
 LOG_PROB_TOLERANCE = 1e-4
 _SHORTEST, _LONGEST = 6, 40
 

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the average; SettingError if `--last` is out of range, RunFolderError if there are no checkpoints."""
+    """Write the average; SettingError if `--last` is out of range, RunFolderError without checkpoints."""
     if args.last < 1:
         raise SettingError("--last", args.last, "at least 1")
     paths = list_checkpoints(RunFolder(args.run).checkpoints)

@@ -179,7 +179,7 @@ def _calibration_text(args: argparse.Namespace, settings: Mapping[str, Any]) -> 
         try:
             data = DataConfig.from_dict(settings["data"])
         except (KeyError, TypeError, ValueError) as error:
-            raise RunFolderError(f"cannot use the settings of the run: {error!r}") from error
+            raise RunFolderError(f"invalid settings of the run: {error!r}") from error
         for files, origin in ((data.train, "training text of the run"), (data.dev, "development text of the run")):
             text = _CalibrationText(files=files, max_malformed=data.max_malformed, origin=origin)
             absent = [path for path in text.paths() if not path.is_file()]

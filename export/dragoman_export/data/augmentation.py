@@ -56,12 +56,12 @@ class VariationConfig:
 
     @property
     def is_on(self) -> bool:
-        """Whether any augmentation is enabled."""
+        """True if any augmentation is enabled."""
         return self.has_placeholders or any((self.tags, self.capitals, self.full_stops))
 
     @property
     def has_placeholders(self) -> bool:
-        """Whether placeholders are inserted."""
+        """True if placeholders are inserted."""
         return any((self.placeholders, self.placeholder_words))
 
     @property

@@ -27,7 +27,7 @@ _WRITTEN_TOKENS = 1 << 18  # tokens per write
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingConfig:
-    """How an epoch is split into batches."""
+    """Options that determine the batches of an epoch."""
 
     batch_tokens: int  # most tokens on either side, padding included; a batch of one example may exceed it
     max_tokens: int  # longest source or target of a concatenation, EOS included

@@ -60,8 +60,7 @@ def read_corpus(files: Iterable[ParallelFiles], *, max_malformed: float) -> Corp
         max_malformed: largest accepted share of malformed lines, from 0 to 1.
 
     Raises:
-        CorpusError: if a file cannot be read, two files differ in lines, there are no pairs, or too many are
-            malformed.
+        CorpusError: if a file cannot be read, two files differ in lines, pairs are missing, or too many are malformed.
     """
     pairs: list[Pair] = []
     _, malformed = _sift(files, pairs.append, max_malformed)

@@ -110,7 +110,7 @@ def open_text_model(paths: Sequence[Path], settings: RuntimeSettings) -> Iterato
     Raises:
         BundleError: if a bundle is damaged or lacks the precision.
         ExportError: if the vocabularies of an ensemble differ.
-        RunFolderError: if there is no model.
+        RunFolderError: if a model is missing.
         SettingError: if a shortlist is requested for an ensemble, whose members must score the same tokens.
     """
     if settings.shortlist and len(paths) > 1:

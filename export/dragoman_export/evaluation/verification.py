@@ -39,7 +39,7 @@ class Check:
 
     @property
     def holds(self) -> bool:
-        """Whether the claim is true; a NaN is not."""
+        """True if the claim is true; a NaN is not."""
         return self.measured <= self.limit
 
 

@@ -61,7 +61,7 @@ def open_model(path: Path) -> tuple[Transformer, SentencePieceTokenizer]:
     Raises:
         BundleError: if a bundle or a tokenizer is damaged.
         ImportFormatError: if the weights were not written by this exporter or an importer.
-        RunFolderError: if there is no model.
+        RunFolderError: if the model is missing.
     """
     if not (path / MANIFEST_NAME).is_file():
         trained = TrainedModel.find(path)

@@ -32,10 +32,10 @@ _HARMLESS: Final = (
     # of training
     *("dropout", "attention_dropout", "activation_dropout", "classifier_dropout", "classif_dropout", "init_std"),
     *("encoder_layerdrop", "decoder_layerdrop", "gradient_checkpointing", "save_step"),
-    # what it is called, was made with, and was made for besides translation
+    # names, versions and other tasks
     *("_name_or_path", "architectures", "model_type", "transformers_version", "torch_dtype", "dtype"),
     *("id2label", "label2id", "num_labels", "_num_labels", "task_specific_params", "tokenizer_class"),
-    # what the code of transformers does not read, as it follows from the others
+    # not read by transformers, because other keys determine them
     *("num_hidden_layers", "extra_pos_embeddings", "add_bias_logits", "max_source_positions", "max_target_positions"),
     # how to run it
     *("use_cache", "output_past", "output_attentions", "output_hidden_states", "return_dict", "_attn_implementation"),

@@ -81,7 +81,7 @@ class ModelConfig(DerivedSizes):
     scale_embeddings: bool = True
     """Multiply embeddings by the square root of `d_model`."""
     tied_embeddings: TiedEmbeddings = "all"
-    """Which tables are shared: source, target and output (all), target and output (decoder), or none."""
+    """Shared tables: source, target and output (all), target and output (decoder), or none."""
     projection_bias: bool = False
     """Add a bias to the logits."""
     source_vocabulary_size: int | None = None

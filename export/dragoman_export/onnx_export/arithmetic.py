@@ -1,4 +1,4 @@
-"""How a graph multiplies by weights; one class per precision."""
+"""Weight products of a graph; one class per precision."""
 
 from typing import NamedTuple, Protocol
 

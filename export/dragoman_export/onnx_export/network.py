@@ -46,7 +46,7 @@ class TrainedModel:
 
         Raises:
             ImportFormatError: if a portable model is damaged.
-            RunFolderError: if there is no checkpoint, or no vocabulary in its folder or the parent folder.
+            RunFolderError: if the checkpoint is missing, or the vocabulary in its folder or the parent folder.
         """
         run = RunFolder(path)
         if PortableModel.is_at(path):

@@ -34,8 +34,8 @@ class Progress:
     target_tokens: int = 0  # trained on, EOS included, over all ranks
     elapsed_s: float = 0.0  # over all invocations
     best_loss: float | None = None  # lowest dev loss, nats per token
-    evaluations_since_best: int = 0  # counted until patience ends
-    patience_step: int | None = None  # step at which patience ended and the cooldown started
+    evaluations_since_best: int = 0  # counted until `patience` ends
+    patience_step: int | None = None  # step at which `patience` ended and the cooldown started
 
 
 def random_state() -> dict[str, Any]:

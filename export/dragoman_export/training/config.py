@@ -121,13 +121,13 @@ class TrainingConfig:
                 if value is not None and not is_valid(value):
                     raise SettingError(name, value, expected)
         if self.cooldown_steps and self.max_steps is None and self.patience is None:
-            raise SettingError("cooldown_steps", self.cooldown_steps, "0 without max_steps or patience")
+            raise SettingError("cooldown_steps", self.cooldown_steps, "0 without `max_steps` or `patience`")
         if self.max_steps is not None and self.cooldown_steps > self.max_steps:
             raise SettingError("cooldown_steps", self.cooldown_steps, f"at most max_steps={self.max_steps}")
 
     @property
     def is_drawn(self) -> bool:
-        """Whether text or segmentation differ between epochs."""
+        """True if text or segmentation differ between epochs."""
         return self.subword_sampling > 0 or self.variation.is_on
 
     @property

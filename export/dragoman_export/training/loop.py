@@ -224,7 +224,7 @@ class Trainer:
         if self._ranks.is_main:
             self._report(evaluation)
         if progress.patience_step == progress.step and self._config.cooldown_steps:
-            self._meter.say(f"patience ended: cooldown for {self._config.cooldown_steps} steps")
+            self._meter.say(f"early stopping: cooldown for {self._config.cooldown_steps} steps")
 
     def _measure(self) -> Evaluation:
         self._loss.eval()

@@ -10,7 +10,7 @@ from dragoman_export.training.config import TrainingConfig
 
 
 def reached_limit(config: TrainingConfig, progress: Progress) -> str | None:
-    """Return the flag of the limit of steps, epochs or patience that a run has reached; None: continue."""
+    """Return the flag of the limit of steps, epochs or `patience` that a run has reached; None: continue."""
     if config.max_steps is not None and progress.step >= config.max_steps:
         return "max-steps"
     if config.max_epochs is not None and progress.epoch >= config.max_epochs:
@@ -22,7 +22,7 @@ def reached_limit(config: TrainingConfig, progress: Progress) -> str | None:
 
 
 def patience_step(config: TrainingConfig, progress: Progress) -> int | None:
-    """Return the step at which patience ended; None: not ended, or the cooldown had already started."""
+    """Return the step at which `patience` ended; None: not ended, or the cooldown had already started."""
     if config.patience is None or progress.evaluations_since_best < config.patience:
         return None
     is_cooling = config.max_steps is not None and progress.step > config.max_steps - config.cooldown_steps
@@ -30,7 +30,7 @@ def patience_step(config: TrainingConfig, progress: Progress) -> int | None:
 
 
 def last_step(config: TrainingConfig, progress: Progress) -> int | None:
-    """Return the last step of the cooldown, from `max_steps` or the end of patience; None: neither."""
+    """Return the last step of the cooldown, from `max_steps` or the end of `patience`; None: neither."""
     ended = patience_step(config, progress)
     steps = (config.max_steps, None if ended is None else ended + config.cooldown_steps)
     return min((step for step in steps if step is not None), default=None)
@@ -48,7 +48,7 @@ def explanation(reason: str, config: TrainingConfig, progress: Progress) -> str:
 def expected_last_step(
     config: TrainingConfig, progress: Progress, *, steps_per_epoch: int, steps_per_s: float, spent_s: float
 ) -> int | None:
-    """Return the expected last step of a run, None without a limit; patience counts after it has ended."""
+    """Return the expected last step of a run, None without a limit; `patience` counts after it has ended."""
     end = last_step(config, progress)
     candidates = [] if end is None else [end]
     if config.max_epochs is not None:

@@ -1,4 +1,4 @@
-"""The table of variants: which models it has, and that a model with a result is not trained again."""
+"""Variants of `ablate`, which trains each model once."""
 
 from pathlib import Path
 

@@ -66,7 +66,7 @@ def test_reliability_bins() -> None:
 
 @pytest.mark.slow
 def test_copy_has_a_confidence_and_is_otherwise_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Half of the references are what the model says, so that some translations are good."""
+    """Half of the references are translations of the model, so that some translations are good."""
     build_tiny_bundle(tmp_path / "plain", precisions=("fp32",))
     words = sorted({word for sentence in SENTENCES for word in sentence.rstrip(".").split()})
     sources = [f"{first} {second}." for first in words[:20] for second in words[:11]]

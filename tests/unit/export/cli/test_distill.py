@@ -1,4 +1,4 @@
-"""A teacher translates the text of a run, whatever interrupts it."""
+"""A teacher translates the text of a run and continues after interruptions."""
 
 import json
 from pathlib import Path

@@ -59,13 +59,13 @@ def test_plotted_weights_equal_the_graphs(bundle: Path) -> None:
     for stack, columns in (("cross", len(source_ids)), ("encoder", len(source_ids)), ("decoder", len(target_ids))):
         assert weights[stack].shape[-1] == columns
         torch.testing.assert_close(weights[stack].sum(dim=-1), torch.ones(weights[stack].shape[:-1]))
-    assert not weights["decoder"].triu(1).any()  # nothing is seen of what comes later
+    assert not weights["decoder"].triu(1).any()  # later tokens are masked
 
 
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--picture", "attention", "--source", "The $ train $"],  # a pair of $ is no formula
+        ["--picture", "attention", "--source", "The $ train $"],  # text between $ is not rendered as a formula
         ["--picture", "attention", "--source", "A ball.", "--target", "Ein Ball.", "--attention", "decoder"],
         ["--picture", "attention", "--source", "A ball.", "--attention", "encoder", "--layers", "2"],
         ["--picture", "positions", "--length", "600"],

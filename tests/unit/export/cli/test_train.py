@@ -1,4 +1,4 @@
-"""What `train` refuses before it reads any text."""
+"""Checks of `train` before it reads text."""
 
 import argparse
 from pathlib import Path

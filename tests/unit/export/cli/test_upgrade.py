@@ -11,7 +11,7 @@ from tests.tiny_bundle import build_tiny_bundle
 
 
 def aged(bundle: Bundle) -> Path:
-    """Make a bundle what it would have been in version 2 of the format: small arrays are in the graphs only."""
+    """Downgrade a bundle to version 2 of the format: small arrays are only in the graphs."""
     path = bundle.directory / MANIFEST_NAME
     manifest = json.loads(path.read_text(encoding="utf-8"))
     manifest["schema_version"] = 2
@@ -28,7 +28,6 @@ def aged(bundle: Bundle) -> Path:
 
 
 def _ends(graph: Path) -> int:
-    """Return where the last array of a graph ends in the file of weights."""
     tensors = [value.const_value for value in ir.load(graph).graph.initializers.values()]
     external = [tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor)]
     return max((tensor.offset or 0) + (tensor.length or 0) for tensor in external)

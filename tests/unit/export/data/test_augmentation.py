@@ -14,7 +14,7 @@ _PAIRS = [
 
 
 def drawn(source: str, target: str, **shares: float) -> set[tuple[str, str]]:
-    """What becomes of a pair over 150 epochs."""
+    """Return the variants of a pair over 150 epochs."""
     random = Random(1)  # noqa: S311
     return {vary(source, target, VariationConfig(**shares), random) for _ in range(150)}
 

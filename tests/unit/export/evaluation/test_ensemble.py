@@ -1,4 +1,4 @@
-"""Several networks decode as one whose probabilities are the mean of theirs."""
+"""Ensembles average the probabilities of several networks."""
 
 import dataclasses
 from pathlib import Path

@@ -197,7 +197,6 @@ def test_tags_of_a_pair_are_prefixes_of_both_sides(model: Path, spelled: str) ->
 
 
 def _respell(model: Path, *tokens: str) -> int:
-    """Give the last tokens of the vocabulary other names; return how many there are."""
     path = model / "shared_vocabulary.json"
     vocabulary = json.loads(path.read_text(encoding="utf-8"))
     vocabulary[-len(tokens) :] = tokens

@@ -101,7 +101,7 @@ def test_stack_positions_override_the_model(tmp_path: Path) -> None:
     assert {name.split(".", 3)[3] for name in differing} == {
         "self_attention.query.weight",
         "self_attention.query.bias",
-        "self_attention.key.weight",  # of which there is no bias
+        "self_attention.key.weight",  # without bias
     }
     assert {name.partition(".")[0] for name in differing} == {"encoder"}
 
@@ -251,6 +251,6 @@ def test_sentencepiece_models_are_found(saved: Path, tmp_path: Path) -> None:
     other.write_bytes(trained(SENTENCES[:6], size=70))
     _configure(saved, "transforms_configs.sentencepiece.src_subword_model", "${MODEL_PATH}/source.model")
     _configure(saved, "transforms_configs.sentencepiece.tgt_subword_model", "${MODEL_PATH}/other.model")
-    assert read_eole(saved).tokenizer == expected  # with one vocabulary, both sides have the source's
+    assert read_eole(saved).tokenizer == expected  # a shared vocabulary uses the source's model
     _configure(saved, "share_vocab", value=False)
     assert read_eole(saved).tokenizer.files["target.spm"] == other.read_bytes()

@@ -33,8 +33,6 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 class _Played:
-    """A library that computes what the bundle does."""
-
     def __init__(self, model: TextModel, *, narrows_beam: bool) -> None:
         self.narrows_beam = narrows_beam
         self.model = model

@@ -1,4 +1,4 @@
-"""How the best tokens are found among those of vocabularies of awkward sizes."""
+"""Best tokens in vocabularies of sizes that chunks do not divide."""
 
 from pathlib import Path
 
@@ -13,7 +13,6 @@ _ROUNDING = 1e-4  # Of log-probabilities of -50 in 32 bits.
 
 
 def _ranked(path: Path, logits: np.ndarray, num_candidates: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return log-probabilities and token ids of the best, as a graph finds them."""
     graph = GraphBuilder("candidates")
     given = graph.input("logits", "float32", ["B", "K", logits.shape[-1]])
     wanted = graph.input("num_candidates", "int64", [1])
@@ -29,7 +28,7 @@ def _ranked(path: Path, logits: np.ndarray, num_candidates: int) -> tuple[np.nda
 def test_best_tokens_for_any_vocabulary_size(tmp_path: Path, size: int, num_candidates: int) -> None:
     count = min(size, num_candidates)
     logits = np.random.default_rng(size).normal(-50, 3, (2, 3, size)).astype(np.float32)
-    logits[1, 2, -1] = -20  # the last, beside what fills the last chunk
+    logits[1, 2, -1] = -20  # the last token, next to the padding of the last chunk
 
     log_probs, token_ids = _ranked(tmp_path / "graph.onnx", logits, count)
 
@@ -55,4 +54,4 @@ def test_number_of_candidates_is_used_on_the_host() -> None:
 
     uses = {(use.node.op_type, use.idx) for use in wanted.uses()}
 
-    assert uses == {("Slice", 2), ("TopK", 1)}  # else a copy of it would be waited for in every step
+    assert uses == {("Slice", 2), ("TopK", 1)}  # otherwise every step waits for a copy

@@ -19,7 +19,7 @@ _PARTS = ("encoder", "decoder")  # In the order of `Bundle.graph_paths`.
 
 
 def described(bundle: Bundle) -> dict[str, NetworkWeights]:
-    """Return what a bundle says of the weights of each graph."""
+    """Return the described weights of each graph."""
     weights = bundle.int8_weights("int8")
     assert weights is not None
     assert weights.encoder is not None
@@ -57,7 +57,7 @@ def test_bundled_model_is_described() -> None:
 
 
 def assert_is_described(bundle: Bundle) -> None:
-    """Compare every array of encoder and decoder graph with what lies where the description says."""
+    """Compare every array of both graphs with the bytes at its described offset."""
     models = graphs(bundle)
     for part, network in described(bundle).items():
         arrays = stored(models[part])
@@ -147,7 +147,6 @@ def test_product_without_quantized_input_is_rejected(tmp_path: Path) -> None:
 
 
 def _moved(tensor: ir.ExternalTensor, file: str, num_bytes: int) -> ir.ExternalTensor:
-    """Return the same array, so many bytes later in a file."""
     return ir.ExternalTensor(
         file,
         (tensor.offset or 0) + num_bytes,

@@ -48,7 +48,6 @@ _LARGE = np.arange(1001, dtype=np.float32)
 
 
 def _save(path: Path, weights: WeightsFile, **arrays: NDArray[Any]) -> Path:
-    """Write a graph that adds arrays to its input."""
     graph = GraphBuilder("sum")
     total = graph.input("given", "float32", ["N", 1])
     for name, array in arrays.items():
@@ -59,7 +58,6 @@ def _save(path: Path, weights: WeightsFile, **arrays: NDArray[Any]) -> Path:
 
 
 def _places(path: Path) -> dict[str, dict[str, str]]:
-    """Return where a graph finds its external arrays."""
     initializers = onnx.load(path, load_external_data=False).graph.initializer
     return {
         tensor.name: {entry.key: entry.value for entry in tensor.external_data}

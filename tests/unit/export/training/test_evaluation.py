@@ -15,7 +15,7 @@ SOURCES = [np.array([*random_ids(1, length, seed=length)[0].tolist(), 2], np.int
 
 
 def talkative_model() -> Transformer:
-    """A network whose larger weights make it say different things of different sources."""
+    """Return a network with larger weights, so that its output depends on the source."""
     model = tiny_model()
     for weight in (*model.encoder.parameters(), *model.decoder.parameters()):
         weight.data *= 3

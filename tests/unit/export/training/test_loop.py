@@ -113,7 +113,7 @@ def test_max_minutes_ends_a_run(tmp_path: Path) -> None:
 
 
 class RanksOfWhichAnotherIsSignalled(Ranks):
-    """One rank that hears of a signal which reached only its peer."""
+    """A rank whose peer received a signal."""
 
     def sum(self, tensor: Tensor) -> Tensor:
         return tensor + torch.tensor((0.0, 0.0, 1.0, 0.0))

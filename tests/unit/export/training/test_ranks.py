@@ -1,4 +1,4 @@
-"""What a process that trains keeps in memory."""
+"""Memory use of a training process."""
 
 import subprocess
 import sys

@@ -67,7 +67,7 @@ def evaluation(number: int, bleu: float | None) -> dict[str, Any]:
 
 
 def lines_of(figure: Figure) -> dict[tuple[str, str], tuple[list[float], list[float]]]:
-    """Each line by the label of its axis and its own, as x and y."""
+    """Return x and y of each line by axis and line label."""
     return {
         (axis.get_ylabel(), str(line.get_label())): (
             np.asarray(line.get_xdata()).tolist(),

@@ -52,8 +52,8 @@ def test_expected_last_step_is_the_first_limit(limits: dict[str, Any], last_step
     ("settings", "patience_step", "ends_at"),
     [
         ({"patience": 3, "cooldown_steps": 20}, 60, 80),
-        ({"patience": 3, "cooldown_steps": 20}, None, 90),  # it ends now
-        ({"patience": 4, "cooldown_steps": 20}, 60, None),  # it ended, but more is asked for since
+        ({"patience": 3, "cooldown_steps": 20}, None, 90),  # ends at this step
+        ({"patience": 4, "cooldown_steps": 20}, 60, None),  # ended, but a larger value was set later
         ({"patience": 3, "cooldown_steps": 20, "max_steps": 75}, None, 75),  # the rate is cooling down already
         ({"patience": 3, "cooldown_steps": 20, "max_steps": 95}, None, 90),
         ({"patience": 3, "cooldown_steps": 20, "max_steps": 78}, 60, 78),
