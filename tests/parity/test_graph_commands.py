@@ -207,7 +207,7 @@ def test_imported_bundle_is_exported_with_calibration(
     limits = ("--max-source-tokens", "60", "--max-target-tokens", "60")
     bundled = _bundle(again, measured, "--precisions", "fp32,int8", "--calibration", str(data), *limits)
     assert (imported, bundled) == (0, 0)
-    agreement = r"int8 chooses the token that fp32 does at (\d+\.\d\d)% of (\d+) target tokens"
+    agreement = r"int8 agrees with fp32 at (\d+\.\d\d)% of (\d+) target tokens"
     share, num_tokens = re.search(agreement, capsys.readouterr().out).groups()  # type: ignore[union-attr]
     assert 90 < float(share) <= 100
     assert int(num_tokens) == sum(len(ids) for ids in tiny_vocabulary().encode(SENTENCES[4:]))
