@@ -125,12 +125,8 @@ def _report(
 def fit_confidence(features: Floats, good: Flags, planted: Floats) -> tuple[Floats, float]:
     """Return weights [F] and bias that rank meaningless sentences low and are calibrated on the others.
 
-    Features with the wrong sign, by chance for rare features, get weight zero.
-
-    Args:
-        features: [N, F], of translations.
-        good: [N], whether they are good; both values occur.
-        planted: [P, F], of translations of meaningless sentences.
+    Features with the wrong sign, by chance for rare features, get weight zero. `features` [N, F] and `good` [N] are of
+    translations, `planted` [P, F] of translations of meaningless sentences.
     """
     inputs, labels = np.concatenate((features, planted)), np.append(good, np.zeros(len(planted), dtype=bool))
     counts = np.ones(len(inputs))

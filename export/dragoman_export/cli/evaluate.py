@@ -93,13 +93,16 @@ def run(args: argparse.Namespace) -> int:
     if args.output:
         lines = [" ".join(text.splitlines()) for text in done.texts]
         args.output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    data = ", ".join(f"{path.parent.name}/{path.name}" for path in args.data)
+    if args.limit:
+        data = f"{data}, first {args.limit} lines"
     metrics = _metrics()
     measured = {name: metric.corpus_score(done.texts, [references]) for name, metric in metrics.items()}
     scores = [
         Score(
             metric=name,
             value=round(float(measured[name].score), 2),
-            data=_data_name(args) + done.data_suffix + _other_penalty(args),
+            data=data + done.data_suffix + _other_penalty(args),
             signature=str(metric.get_signature()),
             precision=done.precision,
             beam_size=args.beam,
@@ -207,11 +210,6 @@ def _languages(client: TranslationClient, args: argparse.Namespace) -> tuple[str
         return next(iter(pairs))
     available = ", ".join(f"{source} to {target}" for source, target in sorted(pairs)) or "none"
     raise SettingError("--source-language and --target-language", None, f"a pair of the server ({available})")
-
-
-def _data_name(args: argparse.Namespace) -> str:
-    names = ", ".join(f"{path.parent.name}/{path.name}" for path in args.data)
-    return f"{names}, first {args.limit} lines" if args.limit else names
 
 
 def _metrics() -> dict[str, Metric]:

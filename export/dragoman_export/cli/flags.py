@@ -37,15 +37,10 @@ def add_flags(
     leave_out: Collection[str] = (),
     flags: Mapping[str, str] | None = None,
 ) -> None:
-    """Add a flag per field of a dataclass; flags that are not given are absent from the namespace.
+    """Add a flag per field of a dataclass with `use_attribute_docstrings`, in a group of `--help`.
 
-    Args:
-        parser: to add to.
-        settings: dataclass with `use_attribute_docstrings`.
-        title: of the group in `--help`.
-        presets: instances by name, for the defaults in the help.
-        leave_out: fields without a flag.
-        flags: names of flags that are not the field name.
+    Flags that are not given are absent from the namespace. The help shows the defaults of the presets; `flags` are
+    names that differ from the field.
     """
     documents = field_documents(settings)
     group = parser.add_argument_group(title)

@@ -88,14 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the model in the portable format or as a run folder, and print its configuration.
-
-    Raises:
-        BundleError: if a bundle is damaged or lacks the precision.
-        ImportFormatError: naming what is missing, unknown or unsupported.
-        RunFolderError: if the directory exists or, for a bundle, contains checkpoints.
-        SettingError: if a flag belongs to another format.
-    """
+    """Write the model in the portable format or as a run folder, and print its configuration."""
     chosen = _FORMATS[args.format]
     given = {flag: getattr(args, flag) for flag in _FLAGS}
     for flag, value in given.items():

@@ -46,16 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plot.
-
-    Raises:
-        RunFolderError: if the folder lacks a required file.
-        SettingError: naming a flag that is missing or out of range.
-    """
+    """Plot; RunFolderError if a file is missing, SettingError if a flag is missing or out of range."""
     output = args.output or (args.path if args.path.is_dir() else args.path.parent) / f"{args.picture}.png"
-    draw = {"curves": _curves, "schedule": _schedule, "attention": _attention, "positions": _positions}[args.picture]
+    if args.picture == "schedule":
+        config = RunConfig.from_dict(RunFolder(args.path).read_settings())
+        figure = plot_schedule(config.training, d_model=config.model.d_model)
+    else:
+        figure = {"curves": _curves, "attention": _attention, "positions": _positions}[args.picture](args)
     temporary = output.with_name(f".{os.getpid()}.{output.name}")
-    draw(args).savefig(temporary, dpi=_DPI)
+    figure.savefig(temporary, dpi=_DPI)
     temporary.replace(output)
     print(output)
     return 0
@@ -66,11 +65,6 @@ def _curves(args: argparse.Namespace) -> Figure:
     if not log.exists():
         raise RunFolderError(f"{args.path} has no log")
     return plot_curves(read_log(log))
-
-
-def _schedule(args: argparse.Namespace) -> Figure:
-    config = RunConfig.from_dict(RunFolder(args.path).read_settings())
-    return plot_schedule(config.training, d_model=config.model.d_model)
 
 
 def plot_schedule(config: TrainingConfig, *, d_model: int) -> Figure:
@@ -121,17 +115,11 @@ def _attention(args: argparse.Namespace) -> Figure:
 
 
 def attention_weights(model: Transformer, source_ids: Sequence[int], target_ids: Sequence[int]) -> dict[str, Tensor]:
-    """Return the attention weights of a network that scores a target.
+    """Return the attention weights of a network, in evaluation mode on a CPU, that scores a target.
 
-    Args:
-        model: in evaluation mode, on a CPU.
-        source_ids: S token ids, EOS last.
-        target_ids: T token ids, EOS last.
-
-    Returns:
-        `cross` [L, H, T, S] and `decoder` [L, H, T, T] of the decoder, `encoder` [L, H, S, S]; rows sum to 1. Row t
-            of
-        the decoder predicts target token t; its column t is the preceding token.
+    Token ids of source (S) and target (T) have EOS last. The result is `cross` [L, H, T, S] and `decoder` [L, H, T, T]
+    of the decoder, `encoder` [L, H, S, S]; rows sum to 1. Row t of the decoder predicts target token t; its column t is
+    the preceding token.
     """
     seen: dict[str, list[Tensor]] = {stack: [] for stack in _STACKS}
 

@@ -239,7 +239,9 @@ def _is_name(word: str, *, is_first: bool) -> bool:
 
 def _with_tags(source: str, target: str, random: Random) -> tuple[str, str]:
     ends = [match.start() if (match := _END.search(text)) else len(text) for text in (source, target)]
-    candidates = [*_copied_words(source, target), *_marks(source, target), _Aligned((0, ends[0]), (0, ends[1]))]
+    places = {match[0]: match.span() for match in _MARK.finditer(target)}
+    marks = [_Aligned(match.span(), places[match[0]]) for match in _MARK.finditer(source) if match[0] in places]
+    candidates = [*_copied_words(source, target), *marks, _Aligned((0, ends[0]), (0, ends[1]))]
     quoted = [list(_QUOTED.finditer(text)) for text in (source, target)]
     if len(quoted[0]) == len(quoted[1]):
         candidates += [
@@ -252,8 +254,3 @@ def _with_tags(source: str, target: str, random: Random) -> tuple[str, str]:
         text[:start] + opening + text[start:end] + closing + text[end:]
         for text, (start, end) in zip((source, target), chosen, strict=True)
     )
-
-
-def _marks(source: str, target: str) -> list[_Aligned]:
-    places = {match[0]: match.span() for match in _MARK.finditer(target)}
-    return [_Aligned(match.span(), places[match[0]]) for match in _MARK.finditer(source) if match[0] in places]

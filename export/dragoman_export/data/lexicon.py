@@ -45,17 +45,10 @@ class _Links:
 
 
 def learn_lexicon(pairs: Sequence[TokenPair], *, vocabulary_size: int, iterations: int = 5) -> Lexicon:
-    """Learn t(target | source) and show a progress bar.
+    """Learn t(target | source) of pairs without special tokens, and show a progress bar.
 
-    Memory grows by 40 bytes per distinct pair of tokens that occur together.
-
-    Args:
-        pairs: without special tokens; pairs with an empty side are ignored.
-        vocabulary_size: V; ids are below it.
-        iterations: of expectation maximisation; at least 1.
-
-    Raises:
-        ValueError: if no pair has tokens on both sides, or an id is outside the vocabulary.
+    Memory grows by 40 bytes per distinct pair of tokens that occur together. ValueError if no pair has tokens on both
+    sides, or an id is outside the vocabulary.
     """
     pairs = [pair for pair in pairs if pair[0] and pair[1]]
     if not pairs:
@@ -91,9 +84,7 @@ def learn_lexicon(pairs: Sequence[TokenPair], *, vocabulary_size: int, iteration
 def learn_translations(pairs: Sequence[tuple[Sequence[str], Sequence[str]]], *, max_share: float = 1.0) -> Translations:
     """Learn the words that translate each other: t(target | source) and t(source | target) >= 0.1.
 
-    Args:
-        pairs: words of sources and targets. Words in fewer than five sentences are ignored.
-        max_share: largest share of sentences with a word; more frequent words have no translations.
+    Words in fewer than five sentences, or in a larger share than `max_share`, have no translations.
     """
     max_count = max_share * len(pairs)
     sides = [_Side.of([pair[side] for pair in pairs]) for side in (0, 1)]

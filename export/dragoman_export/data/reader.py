@@ -53,14 +53,9 @@ class Corpus:
 
 
 def read_corpus(files: Iterable[ParallelFiles], *, max_malformed: float) -> Corpus:
-    """Read all files, in order.
+    """Read all files, in order; accept a share of malformed lines, from 0 to 1.
 
-    Args:
-        files: to read.
-        max_malformed: largest accepted share of malformed lines, from 0 to 1.
-
-    Raises:
-        CorpusError: if a file cannot be read, two files differ in lines, pairs are missing, or too many are malformed.
+    CorpusError if a file cannot be read, two files differ in lines, pairs are missing, or too many are malformed.
     """
     pairs: list[Pair] = []
     _, malformed = _sift(files, pairs.append, max_malformed)
@@ -114,13 +109,10 @@ def _sift(
 
 
 def read_spread(files: Iterable[ParallelFiles], *, count: int, max_malformed: float) -> tuple[Pair, ...]:
-    """Read `count` pairs spread evenly over all lines, or all pairs if there are fewer.
+    """Read `count` pairs spread evenly over all lines, or all pairs; errors as of `read_corpus`.
 
     Keeps one pair per interval; the interval doubles as more lines are read, so memory use does not depend on the
     files.
-
-    Raises:
-        CorpusError: as `read_corpus`.
     """
     kept: list[Pair] = []
     interval, num_pairs, num_malformed, first = 1, 0, 0, None

@@ -28,18 +28,9 @@ def make_shortlist(
     """Learn which target tokens are likely for which source.
 
     EOS, digits and punctuation are always listed. So are the tokens of the source itself, spelled with and without
-    white
-    space before them, because names and numbers are copied.
-
-    Args:
-        pairs: token ids of sources and targets, without special tokens.
-        tokenizer: of the bundle.
-        mean_size: tokens above the threshold, on average over the sources.
-        max_size: most tokens of a list; rounded up to a multiple of `SIZE_STEP`.
-
-    Raises:
-        ValueError: if no pair has tokens on both sides, or the sizes are inconsistent with each other or the
-            vocabulary.
+    white space before them, because names and numbers are copied. `mean_size` is the number of tokens above the
+    threshold, on average over the sources; `max_size` is rounded up to a multiple of `SIZE_STEP`. ValueError if no pair
+    has tokens on both sides, or the sizes are inconsistent with each other or the vocabulary.
     """
     vocabulary_size = tokenizer.vocabulary_size
     max_size = min(-(-max_size // SIZE_STEP) * SIZE_STEP, vocabulary_size)

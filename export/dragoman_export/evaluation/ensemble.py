@@ -103,15 +103,9 @@ class EnsembleBatch:
 def open_text_model(paths: Sequence[Path], settings: RuntimeSettings) -> Iterator[tuple[TextModel, str]]:
     """Open bundles, or paths for `TrainedModel.find`, as one model; yield it and its precisions.
 
-    Args:
-        paths: several form an ensemble with the tokenizer and languages of the first.
-        settings: precision and shortlist apply to bundles; other models run in float32.
-
-    Raises:
-        BundleError: if a bundle is damaged or lacks the precision.
-        ExportError: if the vocabularies of an ensemble differ.
-        RunFolderError: if a model is missing.
-        SettingError: if a shortlist is requested for an ensemble, whose members must score the same tokens.
+    Several form an ensemble with the tokenizer and languages of the first. Precision and shortlist apply to bundles;
+    other models run in float32. SettingError if a shortlist is requested for an ensemble, whose members must score the
+    same tokens; ExportError if their vocabularies differ.
     """
     if settings.shortlist and len(paths) > 1:
         raise SettingError("--shortlist", "given", "a single model")

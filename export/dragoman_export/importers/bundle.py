@@ -56,12 +56,9 @@ def read_network(bundle: Bundle, precision: str | None = None) -> Network:
 
 
 def open_model(path: Path) -> tuple[Transformer, SentencePieceTokenizer]:
-    """Return the network in evaluation mode and the tokenizer of a bundle, or of a path for `TrainedModel.find`.
+    """Return network, in evaluation mode, and tokenizer of a bundle, or of a path for `TrainedModel.find`.
 
-    Raises:
-        BundleError: if a bundle or a tokenizer is damaged.
-        ImportFormatError: if the weights were not written by this exporter or an importer.
-        RunFolderError: if the model is missing.
+    BundleError, ImportFormatError or RunFolderError if a part is damaged or missing.
     """
     if not (path / MANIFEST_NAME).is_file():
         trained = TrainedModel.find(path)

@@ -56,50 +56,35 @@ _POSITIONS: Final[Mapping[str, Positions]] = {
 }
 
 # options of other networks, with the supported values
+_FALSE: Final = (
+    *("aan_useffn", "coverage_attn", "shared_layer_norm", "ffn_layernorm", "query_norm", "key_norm", "value_norm"),
+    *("parallel_residual", "q_gating", "rope_config.multidimensional_rope", "embedding_layer_norm", "add_estimator"),
+    "left_pad",
+)
+_ZERO: Final = (
+    *("num_mtp_heads", "sliding_window", "relative_positions_buckets", "num_experts", "token_type_vocab_size"),
+    *(f"rope_config.{key}" for key in ("interleave_local", "tmax_index", "rotary_dim_global", "partial_rotary_factor")),
+)
+_ABSENT: Final = (
+    *("global_head_dim", "global_heads_kv", "interpolate_mode", "adapter"),
+    *("rope_config.scaling_type", "rope_config.xdrope_section"),
+)
 _REQUIRED: Final[Mapping[str, tuple[object, ...]]] = {
-    "encoder_type": ("transformer",),
-    "encoder_layer_style": ("standard",),
+    **dict.fromkeys(("encoder_type", "decoder_type"), ("transformer",)),
+    **dict.fromkeys(("encoder_layer_style", "embedding_type"), ("standard",)),
     "final_encoder_layer_norm": (True,),
-    "decoder_type": ("transformer",),
-    "aan_useffn": (False,),
-    "coverage_attn": (False,),
     "LM_type": ("causal",),
-    "global_head_dim": (),
-    "global_heads_kv": (),
-    "num_mtp_heads": (0,),
-    "sliding_window": (0,),
-    "relative_positions_buckets": (0,),
     "layer_norm": ("standard", "standardFP32", "rms"),
-    "shared_layer_norm": (False,),
-    "ffn_layernorm": (False,),
-    **{f"{part}_norm": (False,) for part in ("query", "key", "value")},
-    "parallel_residual": (False,),
-    "num_experts": (0,),
-    "q_gating": (False,),
-    "interpolate_mode": (),
     "rope_config.rotary_theta": (10000,),
-    "rope_config.scaling_type": (),
-    "rope_config.xdrope_section": (),
-    "rope_config.interleave_local": (0,),
-    "rope_config.tmax_index": (0,),
-    "rope_config.rotary_dim_global": (0,),
-    "rope_config.partial_rotary_factor": (0,),
-    "rope_config.multidimensional_rope": (False,),
-    "embedding_type": ("standard",),
-    "embedding_layer_norm": (False,),
-    "token_type_vocab_size": (0,),
     "generator_function": ("softmax",),
-    "add_estimator": (False,),
-    "left_pad": (False,),
-    "adapter": (),
+    **dict.fromkeys(_FALSE, (False,)),
+    **dict.fromkeys(_ZERO, (0,)),
+    **dict.fromkeys(_ABSENT, ()),
 }
-
 _REQUIRED_ELSEWHERE: Final[Mapping[str, tuple[object, ...]]] = {
-    "training.lora_layers": ([],),
+    **dict.fromkeys(("training.lora_layers", "training.quant_layers", "inference.optional_eos"), ([],)),
     "training.lora_embedding": (False,),
-    "training.quant_layers": ([],),
     "training.quant_type": ("",),
-    "inference.optional_eos": ([],),
 }
 
 # options for training only, visible in the tensors, or of unused parts

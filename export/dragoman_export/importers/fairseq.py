@@ -35,19 +35,15 @@ _ARCHITECTURES: Final = (
     "transformer_wmt_en_de_big_t2t",
 )
 # options of other networks, with their neutral values
+_FALSE: Final = (
+    *("adaptive_input", "char_inputs", "cross_self_attention", "no_cross_attention", "no_decoder_final_norm"),
+    *("scale_attn", "scale_fc", "scale_heads", "scale_resids"),
+)
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
-    "adaptive_input": (False,),
-    "adaptive_softmax_cutoff": (),
-    "base_layers": (0,),
-    "char_inputs": (False,),
-    "cross_self_attention": (False,),
+    **dict.fromkeys(_FALSE, (False,)),
+    **dict.fromkeys(("base_layers", "quant_noise_pq", "quant_noise_scalar"), (0,)),
+    **dict.fromkeys(("adaptive_softmax_cutoff", "user_dir"), ()),
     **{f"{stack}_{key}": () for stack in _STACKS for key in ("layers_to_keep", "xformers_att_config")},
-    "no_cross_attention": (False,),
-    "no_decoder_final_norm": (False,),
-    "quant_noise_pq": (0,),
-    "quant_noise_scalar": (0,),
-    **{f"scale_{part}": (False,) for part in ("attn", "fc", "heads", "resids")},
-    "user_dir": (),
 }
 # options for training only, or visible in the tensors
 _HARMLESS: Final = tuple(

@@ -66,11 +66,7 @@ def dotted(fields: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the float tensors of a safetensors file or a PyTorch checkpoint of tensors only.
-
-    Raises:
-        ImportFormatError: if it cannot be read, or contains anything else.
-    """
+    """Return the float tensors of a safetensors file or a PyTorch checkpoint; ImportFormatError on other content."""
     content = _load(path, load_file if path.suffix == ".safetensors" else _unpickle)
     return float_tensors(content, path)
 
@@ -89,10 +85,7 @@ def float_tensors(content: object, path: Path) -> dict[str, Tensor]:
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Return the content of a PyTorch checkpoint: tensors, plain values and options (`fields_of`).
 
-    The only permitted class is `argparse.Namespace`, which runs no code.
-
-    Raises:
-        ImportFormatError: if it cannot be read, or contains objects of other classes.
+    The only permitted class is `argparse.Namespace`, which runs no code; ImportFormatError on others.
     """
     with torch.serialization.safe_globals([Namespace]):
         content = _load(path, _unpickle)

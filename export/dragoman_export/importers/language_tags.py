@@ -123,8 +123,7 @@ def languages_of_source_tags(
     """Return the languages of a model whose sources start with the tag of the target, if any.
 
     `wanted` must include the sources unless the model names its own (`own_source`). ImportFormatError if the languages
-    of
-    a side are unknown, or a requested language is missing.
+    of a side are unknown, or a requested language is missing.
     """
     sources = bcp47_tags(wanted.sources or [own_source])
     targets = wanted.chosen("target", bcp47_tags(tags), directory) if tags else bcp47_tags(wanted.targets)

@@ -23,23 +23,16 @@ from dragoman_export.importers.vocabulary_text import SentencePieceFiles
 _REQUIRED: Final[Mapping[str, tuple[object, ...]]] = {
     "model_task": ("seq2seq",),
     "model_type": ("text",),
-    "encoder_type": ("transformer",),
-    "decoder_type": ("transformer",),
+    **dict.fromkeys(("encoder_type", "decoder_type"), ("transformer",)),
     "self_attn_type": ("scaled-dot", "scaled-dot-flash"),
     "position_encoding_type": ("SinusoidalInterleaved", "SinusoidalConcat"),
-    "relative_positions_buckets": (0,),
-    "parallel_residual": (False,),
-    "shared_layer_norm": (False,),
-    "copy_attn": (False,),
-    "coverage_attn": (False,),
     "generator_function": ("softmax",),
-    "sliding_window": (0,),
-    "num_experts": (0,),
     "layer_norm": ("standard", "rms"),
-    "quant_layers": ([],),
     "quant_type": ("",),
-    "lora_layers": ([],),
     "parallel_mode": ("data_parallel",),
+    **dict.fromkeys(("parallel_residual", "shared_layer_norm", "copy_attn", "coverage_attn"), (False,)),
+    **dict.fromkeys(("relative_positions_buckets", "sliding_window", "num_experts"), (0,)),
+    **dict.fromkeys(("quant_layers", "lora_layers"), ([],)),
 }
 _ROTARY: Final = -1  # `max_relative_positions` of rotary positions; 0: sinusoids
 

@@ -159,11 +159,7 @@ def check_sizes(config: ModelConfig, origin: Path) -> None:
 
 
 def load_weights(config: ModelConfig, weights: Mapping[str, Tensor], origin: Path) -> Transformer:
-    """Return a network with the given weights, in evaluation mode.
-
-    Raises:
-        ImportFormatError: naming the first tensor that is missing, unexpected, or of another shape.
-    """
+    """Return a network with the given weights, in evaluation mode; ImportFormatError if a tensor does not match."""
     with torch.device("meta"):
         expected = {name: tuple(tensor.shape) for name, tensor in Transformer(config).state_dict().items()}
     for name in sorted(expected.keys() | weights.keys()):

@@ -38,8 +38,7 @@ class SentencePieceFiles:
         """Return the given files, of which one suffices, or else the files in a directory.
 
         A directory has a single `.spm` or `.model` file, or one per side with its language between dots in the name,
-        such as
-        `source.spm` and `spm.de.model`. ImportFormatError if there are none, or the choice is ambiguous.
+        such as `source.spm` and `spm.de.model`. ImportFormatError if there are none, or the choice is ambiguous.
         """
         given = source or target
         if given is not None:
@@ -103,8 +102,7 @@ class Vocabularies:
         """Return vocabularies in which special tokens have the same ids on both sides.
 
         `source` and `target` are ordered by the rows of their tables; `start` None adds a start token with zero
-        embedding.
-        ImportFormatError if a token is missing or duplicated.
+        embedding. ImportFormatError if a token is missing or duplicated.
         """
         for side in (source, target):
             repeated = [token for token, count in Counter(side).items() if count > 1]

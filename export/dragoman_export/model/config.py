@@ -139,11 +139,6 @@ class ModelConfig(DerivedSizes):
         """Return the fields as JSON values."""
         return dataclasses.asdict(self)
 
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> "ModelConfig":
-        """Inverse of `to_dict`; TypeError on unknown or missing fields."""
-        return cls(**fields)
-
 
 # `base` and `big` as in table 3 of the paper; `small` trains and serves on CPU; `tiny` is for tests
 PRESETS: Mapping[str, ModelConfig] = {

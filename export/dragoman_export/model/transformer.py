@@ -124,14 +124,9 @@ class Transformer(nn.Module):
         self._initialise()
 
     def encode(self, source_ids: Tensor, source_mask: Tensor | None) -> Tensor:
-        """Encode sources.
+        """Return the memory [B, S, d_model] of source ids int64 [B, S], EOS-terminated, then padded.
 
-        Args:
-            source_ids: int64 [B, S], each row EOS-terminated, then padded.
-            source_mask: bool [B, S], True at real tokens; None: no row is padded.
-
-        Returns:
-            The memory, [B, S, d_model].
+        The mask, bool [B, S], is True at real tokens; None: no padding.
         """
         states, rotary = self._embed(source_ids, self.encoder)
         return self.encoder(states, _attention_mask(source_mask), rotary)  # type: ignore[no-any-return]
@@ -144,16 +139,9 @@ class Transformer(nn.Module):
         return states  # type: ignore[no-any-return]
 
     def decode(self, target_ids: Tensor, memory: Tensor, source_mask: Tensor | None) -> Tensor:
-        """Score every next token of whole targets, without a cache.
+        """Return logits [B, T, V] of every next token of whole targets, without a cache.
 
-        Args:
-            target_ids: int64 [B, T], `config.start_id` first; trailing padding does not influence earlier
-                positions.
-            memory: [B, S, d_model] from `encode`.
-            source_mask: as given to `encode`.
-
-        Returns:
-            Logits [B, T, V].
+        Target ids are int64 [B, T], `config.start_id` first; trailing padding does not influence earlier positions.
         """
         return self.project(self.decode_states(target_ids, memory, source_mask))
 
@@ -167,18 +155,12 @@ class Transformer(nn.Module):
         return DecoderCache(cross_attention=cross, self_attention=None, mask=_attention_mask(source_mask))
 
     def step(self, token_ids: Tensor, position: int, cache: DecoderCache) -> Tensor:
-        """Append one token to every row and score the next one.
+        """Append int64 tokens [B] at a position, counted from 0, and return log-probabilities [B, V].
 
-        Args:
-            token_ids: int64 [B], the newest tokens; `config.start_id` at position 0.
-            position: of these tokens, counted from 0.
-            cache: from `start`, changed in place.
-
-        Returns:
-            float32 [B, V] natural log-probabilities.
+        The cache is from `start` and changed in place; the token at position 0 is `config.start_id`.
         """
         states, rotary = self._embed(token_ids[:, None], self.decoder, first_position=position)
-        past = cache.self_attention or self._empty_past(cache)
+        past = cache.self_attention or tuple((key[:, :, :0], value[:, :, :0]) for key, value in cache.cross_attention)
         states, cache.self_attention = self.decoder(states, cache.cross_attention, cache.mask, past, rotary)
         return torch.log_softmax(self.project(states[:, 0]).float(), dim=-1)
 
@@ -196,9 +178,6 @@ class Transformer(nn.Module):
         tables = {"learned, encoder": self.encoder.positions, "learned, decoder": self.decoder.positions}
         first = config.position_offset
         return {name: table.weight[first : first + length] for name, table in tables.items() if table is not None}
-
-    def _empty_past(self, cache: DecoderCache) -> tuple[KeysValues, ...]:
-        return tuple((key[:, :, :0], value[:, :, :0]) for key, value in cache.cross_attention)
 
     def _embed(self, token_ids: Tensor, stack: Stack, first_position: int = 0) -> tuple[Tensor, Tensor | None]:
         # Returns the input of a stack, [B, T, d_model], and its rotary positions [T, D], if any.

@@ -117,14 +117,9 @@ class NetworkWriter:
         attend_cross: AttendCross | None = None,
         rotary: tuple[ir.Value, ir.Value] | None = None,
     ) -> ir.Value:
-        """Write a layer: self-attention, cross-attention in the decoder, feed-forward, each residual.
+        """Write a layer: self-attention, cross-attention if `attend_cross` is given, feed-forward, each residual.
 
-        Args:
-            states: [..., d_model].
-            path: of the weights, and prefix of the node names.
-            attend_self: self-attention kernel.
-            attend_cross: cross-attention kernel; None: an encoder layer.
-            rotary: rotary positions of queries and keys; see `rotary`.
+        The path is that of the weights, and prefix of the node names.
         """
         with self.graph.scope(path):
             states = self.self_attention(states, path, attend_self, rotary)

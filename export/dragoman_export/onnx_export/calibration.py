@@ -38,14 +38,9 @@ class Rounding:
 def calibrate(model: Transformer, pairs: Sequence[tuple[list[int], list[int]]]) -> dict[str, Rounding]:
     """Return the rounding of each projection's input, measured while sentences are translated.
 
-    Args:
-        model: in evaluation mode.
-        pairs: source and target token ids, EOS last; a few hundred real sentences.
-
-    Returns:
-        By path of the projection, such as `encoder.layers.0.self_attention.query`, or of the output table.
-            Projections
-        with only zero inputs are omitted.
+    The pairs are source and target token ids, EOS last, of a few hundred real sentences. The result is by path of the
+    projection, such as `encoder.layers.0.self_attention.query`, or of the output table; projections with only zero
+    inputs are omitted.
     """
     rows: dict[str, list[Tensor]] = {}
     masks: tuple[Tensor, Tensor]  # of the sources and targets of the batch: True at real tokens

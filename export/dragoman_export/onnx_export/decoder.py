@@ -123,12 +123,13 @@ def write_candidates(graph: GraphBuilder, logits: ir.Value, num_candidates: ir.V
     """Declare the outputs: the best C tokens of every row, found in two stages.
 
     The best C tokens are in the C chunks with the best maxima. Finding chunk maxima is several times faster than a
-    top-k
-    over all tokens. Padding tokens have probability zero and therefore rank last.
+    top-k over all tokens. Padding tokens have probability zero and therefore rank last.
     """
     log_probs = graph.op("LogSoftmax", logits, axis=-1)
     with graph.scope("candidates"):
-        chunk_size, padding = _chunks(vocabulary_size)
+        chunk_size, padding = max(size for size in range(1, _MAX_CHUNK + 1) if vocabulary_size % size == 0), 0
+        if chunk_size < _MIN_CHUNK:
+            chunk_size, padding = _MAX_CHUNK, -vocabulary_size % _MAX_CHUNK
         if padding:
             ends = graph.shape(0, 0, 0, 0, 0, padding)
             log_probs = graph.op("Pad", log_probs, ends, graph.scalar(-math.inf))
@@ -144,9 +145,3 @@ def write_candidates(graph: GraphBuilder, logits: ir.Value, num_candidates: ir.V
         token_ids = graph.op("Add", graph.op("Mul", chunk, size), graph.op("Mod", places, size))
     graph.output(best_log_probs, "log_probs", "float32", ["B", "K", "C"])
     graph.output(token_ids, "candidate_ids", "int64", ["B", "K", "C"])
-
-
-def _chunks(vocabulary_size: int) -> tuple[int, int]:
-    # Chunk size, and the number of padding tokens that make all chunks complete.
-    size = max(size for size in range(1, _MAX_CHUNK + 1) if vocabulary_size % size == 0)
-    return (size, 0) if size >= _MIN_CHUNK else (_MAX_CHUNK, -vocabulary_size % _MAX_CHUNK)

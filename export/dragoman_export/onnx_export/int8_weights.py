@@ -26,10 +26,8 @@ def describe_weights(
 ) -> Int8Weights | None:
     """Return the location of the arrays of two graphs, appending inline arrays to the file of weights.
 
-    None if a decoder product is not int8. An encoder with a product that is not int8 is omitted.
-
-    Raises:
-        ImportFormatError: if an array or a product was not written by `onnx_export`.
+    None if a decoder product is not int8. An encoder with a product that is not int8 is omitted. ImportFormatError if
+    an array or a product was not written by this package.
     """
     described = _describe(decoder, decoder_arrays(architecture, limits), decoder_products(architecture), weights)
     if described is None:

@@ -43,10 +43,7 @@ class TrainedModel:
         """Return the model at a path: a checkpoint inside a run folder, or the folder itself.
 
         A folder is searched for the average, the checkpoint with the lowest dev loss, and an import, in this order.
-
-        Raises:
-            ImportFormatError: if a portable model is damaged.
-            RunFolderError: if the checkpoint is missing, or the vocabulary in its folder or the parent folder.
+        ImportFormatError if a portable model is damaged, RunFolderError if checkpoint or vocabulary are missing.
         """
         run = RunFolder(path)
         if PortableModel.is_at(path):
@@ -91,7 +88,7 @@ class TrainedModel:
         if self.portable is not None:
             return self.portable.open_tokenizer()
         if self.tokenizer_files is not None:
-            config = ModelConfig.from_dict(load_checkpoint(self.checkpoint)["model_config"])
+            config = ModelConfig(**load_checkpoint(self.checkpoint)["model_config"])
             return self.tokenizer_files.open_at(self.run.tokenizer, config)
         return SentencePieceTokenizer(self.run.vocabulary)
 

@@ -97,7 +97,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 def load_model(path: Path) -> Transformer:
     """Return the network of a checkpoint in evaluation mode; RunFolderError as `load_checkpoint`."""
     content = load_checkpoint(path)
-    model = Transformer(ModelConfig.from_dict(content["model_config"]))
+    model = Transformer(ModelConfig(**content["model_config"]))
     model.load_state_dict(content["model"])
     return model.eval()
 
@@ -165,5 +165,5 @@ def average_checkpoints(paths: Sequence[Path]) -> dict[str, Any]:
 
 def _shape(content: Mapping[str, Any]) -> dict[str, Any]:
     # Model settings except dropouts, which may change on resume.
-    config = ModelConfig.from_dict(content["model_config"])  # fills fields missing in earlier versions
+    config = ModelConfig(**content["model_config"])  # fills fields missing in earlier versions
     return {name: value for name, value in config.to_dict().items() if name not in DROPOUTS}

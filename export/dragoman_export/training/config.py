@@ -140,11 +140,6 @@ class TrainingConfig:
         """Return the fields as JSON values."""
         return dataclasses.asdict(self)
 
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> "TrainingConfig":
-        """Inverse of `to_dict`; TypeError on unknown fields."""
-        return cls(**fields)
-
 
 # training settings of the model presets of the same names; each sets a limit
 TRAINING_PRESETS: Mapping[str, TrainingConfig] = {
@@ -231,7 +226,7 @@ class RunConfig:
     def from_dict(cls, fields: Mapping[str, Any]) -> "RunConfig":
         """Inverse of `to_dict`; KeyError or TypeError on missing or unknown fields."""
         return cls(
-            model=ModelConfig.from_dict(fields["model"]),
-            training=TrainingConfig.from_dict(fields["training"]),
+            model=ModelConfig(**fields["model"]),
+            training=TrainingConfig(**fields["training"]),
             data=DataConfig.from_dict(fields["data"]),
         )

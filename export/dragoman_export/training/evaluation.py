@@ -62,16 +62,10 @@ def translate_greedily(
     *,
     prefix: Sequence[int] = (),
 ) -> list[list[int]]:
-    """Translate sources with the likeliest token at every step.
+    """Translate sources, including prefix and EOS, with the likeliest token at every step.
 
-    Args:
-        model: in evaluation mode.
-        sources: token ids, including prefix and EOS.
-        batch_tokens: most source tokens decoded together, padding included.
-        prefix: first tokens of every target.
-
-    Returns:
-        Target token ids without EOS, in the order of the sources, at most 50 more than each has.
+    Returns target ids without EOS in the order of the sources, at most 50 more than each has. `batch_tokens` is the
+    most source tokens decoded together, padding included; `prefix` starts every target.
     """
     translations: list[list[int]] = [[] for _ in sources]
     for rows in _by_length([len(source) for source in sources], batch_tokens):
@@ -104,11 +98,8 @@ def decode_greedily(
         is_done |= newest == model.config.eos_id
         if bool(is_done.all()):
             break
-    return [_until(model.config.eos_id, row) for row in torch.stack(targets, dim=1).tolist()]
-
-
-def _until(eos_id: int, token_ids: list[int]) -> list[int]:
-    return token_ids[: token_ids.index(eos_id)] if eos_id in token_ids else token_ids
+    eos_id = model.config.eos_id
+    return [row[: row.index(eos_id)] if eos_id in row else row for row in torch.stack(targets, dim=1).tolist()]
 
 
 def _by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:

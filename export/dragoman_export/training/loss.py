@@ -22,8 +22,7 @@ class BatchLoss(nn.Module):
         """Return the loss in nats summed over the target tokens of a batch, EOS included; a float32 scalar.
 
         With `r_drop`, the mean of two training passes plus their divergence. Padding is not projected to the
-        vocabulary,
-        which is the largest product of a small network.
+        vocabulary, which is the largest product of a small network.
         """
         label_smoothing = self.label_smoothing if self.training else 0.0
         logits = self._logits(batch)
@@ -43,8 +42,8 @@ class BatchLoss(nn.Module):
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
     """Return the summed cross-entropy of logits [N, V] against labels [N] smoothed by e.
 
-    The target distribution is (1 - e) at the label plus e / V everywhere, Szegedy et al. 2016
-    (arXiv:1512.00567), section 7.
+    The target distribution is (1 - e) at the label plus e / V everywhere, Szegedy et al. 2016 (arXiv:1512.00567),
+    section 7.
     """
     with torch.autocast(logits.device.type, enabled=False):
         return functional.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=label_smoothing)

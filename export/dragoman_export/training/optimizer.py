@@ -64,8 +64,7 @@ class ScheduledOptimizer:
         """Apply the gradients, summed over `num_tokens` target tokens, and clear them; steps start at 1.
 
         Returns Adam's rate and the norm of the mean gradient before clipping. DivergenceError if the gradient is not
-        finite;
-        the weights are unchanged.
+        finite; the weights are unchanged.
         """
         rate = learning_rate(step, self._config, d_model=self._d_model, last_step=last_step)
         norm = self._scale(num_tokens)

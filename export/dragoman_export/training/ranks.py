@@ -109,8 +109,7 @@ def limit_kernel_caches() -> None:
     """Reduce the kernel caches of oneDNN and PyTorch; call before the first product.
 
     Both cache 1,024 kernels of half a megabyte each, and batches rarely repeat shapes. Kernels between freed tensors
-    also
-    fragment the heap: with a vocabulary of 10,000 it grew to 13 GB in 2,000 steps, and steps were slower. Existing
+    also fragment the heap: with a vocabulary of 10,000 it grew to 13 GB in 2,000 steps, and steps were slower. Existing
     environment variables are kept.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):

@@ -112,8 +112,7 @@ class TrainingText:
         """Return `train` with augmented text and sampled segmentation, deterministic per seed and epoch.
 
         See `vary` and, unless `alpha` is 0, `encode_sampled`. A pair longer than `max_tokens` keeps its original text
-        and
-        segmentation.
+        and segmentation.
         """
         random = np.random.default_rng((seed, epoch))
         texts = vary_all(texts_of(self.train_pairs), variation, seed=seed, epoch=epoch, translations=self.translations)
@@ -129,15 +128,13 @@ class TrainingText:
                     )
                 ]
                 for source, target in zip(*sides, strict=True):
-                    is_too_long = max(len(source), len(target)) > max_tokens
-                    yield self._usual(index) if is_too_long else (source, target)
+                    if max(len(source), len(target)) > max_tokens:
+                        source, target = (side[index].tolist() for side in (self.train.sources, self.train.targets))
+                    yield source, target
                     index += 1
 
         sources, targets = TokenLists.of_pairs(drawn(), directory=self.directory)
         return dataclasses.replace(self.train, sources=sources, targets=targets)
-
-    def _usual(self, index: int) -> tuple[list[int], list[int]]:
-        return self.train.sources[index].tolist(), self.train.targets[index].tolist()
 
 
 def texts_of(pairs: Iterable[Pair]) -> Iterator[tuple[str, str]]:

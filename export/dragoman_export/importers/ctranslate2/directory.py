@@ -71,11 +71,14 @@ def read_ctranslate2(
     is_known = is_marian or languages is not None or any(tags)
     has_eos = sources_end_with_eos(tokens, source_eos, vocabularies, directory, is_known=is_known)
     bos = (find_token(vocabularies.source, tokens.bos, directory),) if tokens.adds_bos else ()
+    if languages:
+        sources = {tag: (*bos, *ids) for tag, ids in languages.sources.items()}
+        languages = languages.model_copy(update={"sources": sources})
     return Network(variables, vocabularies, epsilon).imported(
         spm,
         source_prefix=() if languages else (*bos, *tags[0]),
         target_prefix=tags[1],
-        languages=languages and _with_bos(languages, bos),
+        languages=languages,
         source_suffix=None if has_eos else (),
     )
 
@@ -128,11 +131,6 @@ def _find_languages(wanted: WantedLanguages, known: Tags, directory: Path) -> La
     if not kinds or kinds[0] == _SOURCE_TAGS:
         return languages_of_source_tags(wanted, known[kinds[0]][0] if kinds else {}, directory)
     return languages_of_tags(wanted, *known[kinds[0]], directory)
-
-
-def _with_bos(languages: Languages, bos: tuple[int, ...]) -> Languages:
-    """Return languages whose sources start with BOS before their tags, if there is a BOS."""
-    return languages.model_copy(update={"sources": {tag: (*bos, *ids) for tag, ids in languages.sources.items()}})
 
 
 def _spelled(tag: str | None, pieces: Sequence[str | None]) -> str | None:

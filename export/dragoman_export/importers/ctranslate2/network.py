@@ -37,8 +37,7 @@ class Network:
         """Convert all variables.
 
         `epsilon` None: default of the normalisation. `has_positions`: sinusoids from position 1 are added if there is
-        neither
-        a table nor rotation.
+        neither a table nor rotation.
         """
         self._variables = variables
         self._vocabularies = vocabularies

@@ -16,8 +16,7 @@ class HuggingFaceOriginal:
     """A Hugging Face model in float32 on the CPU, for the languages of a tokenizer.
 
     The search follows this project's rules: no length penalty, no padding or unknown tokens, no second normalisation,
-    and
-    no forced EOS at the limit.
+    and no forced EOS at the limit.
     """
 
     narrows_beam = False

@@ -34,7 +34,7 @@ def test_invalid_size_is_rejected(field: str, value: object) -> None:
     fields = {**PRESETS["small"].to_dict(), field: value}
 
     with pytest.raises(SettingError, match="d_model" if (field, value) == ("num_heads", 3) else field):
-        ModelConfig.from_dict(fields)
+        ModelConfig(**fields)
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,13 @@ def test_invalid_size_is_rejected(field: str, value: object) -> None:
 )
 def test_inconsistent_fields_are_rejected(fields: dict[str, object], refused: str) -> None:
     with pytest.raises(SettingError, match=refused):
-        ModelConfig.from_dict({**PRESETS["small"].to_dict(), **fields})
+        ModelConfig(**{**PRESETS["small"].to_dict(), **fields})
 
 
 def test_old_configuration_is_the_network_of_the_paper() -> None:
     stored = {name: value for name, value in PRESETS["tiny"].to_dict().items() if name in _FIRST_FIELDS}
 
-    config = ModelConfig.from_dict(stored)
+    config = ModelConfig(**stored)
 
     assert config == PRESETS["tiny"]
     assert (config.activation, config.positions, config.tied_embeddings) == ("relu", "sinusoidal", "all")
