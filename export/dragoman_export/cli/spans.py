@@ -10,10 +10,10 @@ from string import ascii_letters
 
 from dragoman_export.cli.evaluate import read_pairs
 from dragoman_export.cli.flags import add_shared
-from dragoman_export.evaluation.translation import TextModel, decode_segments, default_search
+from dragoman_export.evaluation.translation import TextModel, decode_segments, text_pipeline
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import SegmentResult, WarningKind
-from dragoman_service.request import ProtectedKind, ProtectionOptions, TranslationOptions, TranslationRequest
+from dragoman_service.request import ProtectedKind, ProtectionOptions
 from dragoman_service.runtimes.native.step_model import open_step_model
 from dragoman_service.runtimes.settings import RuntimeSettings
 from dragoman_service.text.documents import TextPlan
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     random.Random(args.seed).shuffle(sources)  # noqa: S311
     with_spans = _own(sources) if args.own else _planted(sources, seed=args.seed)
     planted = list(islice(with_spans, args.limit))
-    pipelines = [_pipeline(model, text) for text, _ in planted]
+    pipelines = [text_pipeline(model, [text], has_attention=True) for text, _ in planted]
     plans = [pipeline.plan() for pipeline in pipelines]
     segments = [[part.segment for part in plan.parts] for (plan,) in plans]
     decoded = iter(decode_segments(graph, [each for own in segments for each in own], args.batch_size))
@@ -98,16 +98,6 @@ def _planted(sources: Sequence[str], *, seed: int) -> Iterator[tuple[str, list[s
             own.append(next(spans))
             words[index] = own[-1] + words[index].lstrip(ascii_letters)
         yield " ".join(words), own
-
-
-def _pipeline(model: TextModel, text: str) -> TextPipeline:
-    request = TranslationRequest(
-        texts=(text,),
-        source_language=model.source_language,
-        target_language=model.target_language,
-        options=TranslationOptions(),
-    )
-    return TextPipeline(request, model=model, search=default_search(4), has_attention=True)
 
 
 def _outcome(

@@ -42,61 +42,54 @@ class TokenLists:
     Memory use is 12 bytes per list. The file is deleted with the object or the process.
     """
 
-    def __init__(self, lists: Iterable[Sequence[int]], *, directory: Path | None = None) -> None:
+    def __init__(self, lists: Iterable[Sequence[int]] | None = None, *, directory: Path | None = None) -> None:
         """Write the lists to a file in `directory`; None: the default directory for temporary files."""
-        writer = _TokenWriter(directory)
-        for ids in lists:
-            writer.append(ids)
-        self._take(writer)
+        with tempfile.TemporaryFile(dir=directory) as file:
+            self._file = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._file)
+        self._lengths, self._tokens = array("i"), array("i")
+        if lists is not None:
+            for ids in lists:
+                self._append(ids)
+            self._finish()
 
     @classmethod
     def of_pairs(
         cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]], *, directory: Path | None = None
     ) -> tuple["TokenLists", "TokenLists"]:
         """Return the sources and the targets of pairs; the pairs are read once."""
-        writers = _TokenWriter(directory), _TokenWriter(directory)
-        for pair in pairs:
-            for writer, ids in zip(writers, pair, strict=True):
-                writer.append(ids)
-        sources, targets = cls.__new__(cls), cls.__new__(cls)
-        for lists, writer in zip((sources, targets), writers, strict=True):
-            lists._take(writer)
+        sources, targets = cls(directory=directory), cls(directory=directory)
+        for source, target in pairs:
+            sources._append(source)
+            targets._append(target)
+        sources._finish()
+        targets._finish()
         return sources, targets
 
-    def _take(self, writer: "_TokenWriter") -> None:
-        writer.flush()
-        self._writer = writer  # the file is closed when the writer is collected
-        self.lengths: NDArray[np.int32] = np.frombuffer(writer.lengths, np.int32)
+    def _append(self, ids: Sequence[int]) -> None:
+        self._lengths.append(len(ids))
+        self._tokens.extend(ids)
+        if len(self._tokens) >= _WRITTEN_TOKENS:
+            self._flush()
+
+    def _flush(self) -> None:
+        content = memoryview(self._tokens.tobytes())
+        while content:
+            content = content[os.write(self._file, content) :]
+        self._tokens = array("i")
+
+    def _finish(self) -> None:
+        self._flush()
+        self.lengths: NDArray[np.int32] = np.frombuffer(self._lengths, np.int32)
         self._ends = np.cumsum(self.lengths, dtype=np.int64)
 
     def __len__(self) -> int:
-        """Return the number of lists."""
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> NDArray[np.int32]:
         """Return one list, read-only."""
         length, end = int(self.lengths[index]), int(self._ends[index])
-        return np.frombuffer(os.pread(self._writer.file, 4 * length, 4 * (end - length)), np.int32)
-
-
-class _TokenWriter:
-    def __init__(self, directory: Path | None) -> None:
-        with tempfile.TemporaryFile(dir=directory) as file:
-            self.file = os.dup(file.fileno())
-        weakref.finalize(self, os.close, self.file)
-        self.lengths, self._tokens = array("i"), array("i")
-
-    def append(self, ids: Sequence[int]) -> None:
-        self.lengths.append(len(ids))
-        self._tokens.extend(ids)
-        if len(self._tokens) >= _WRITTEN_TOKENS:
-            self.flush()
-
-    def flush(self) -> None:
-        content = memoryview(self._tokens.tobytes())
-        while content:
-            content = content[os.write(self.file, content) :]
-        self._tokens = array("i")
+        return np.frombuffer(os.pread(self._file, 4 * length, 4 * (end - length)), np.int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,17 +88,19 @@ def translate_texts(
 
 
 def text_pipeline(
-    model: TextModel, sources: Sequence[str], beam_size: int, length_penalty: float = DEFAULT_LENGTH_PENALTY
+    model: TextModel,
+    sources: Sequence[str],
+    beam_size: int = 4,
+    length_penalty: float = DEFAULT_LENGTH_PENALTY,
+    *,
+    has_attention: bool = False,
 ) -> TextPipeline:
     """Return the text pipeline of a request with default settings."""
     options = TranslationOptions(beam_size=beam_size, length_penalty=length_penalty)
-    request = TranslationRequest(
-        texts=tuple(sources),
-        source_language=model.source_language,
-        target_language=model.target_language,
-        options=options,
-    )
-    return TextPipeline(request, model=model, search=default_search(beam_size, length_penalty))
+    languages = {"source_language": model.source_language, "target_language": model.target_language}
+    request = TranslationRequest(texts=tuple(sources), options=options, **languages)
+    search = default_search(beam_size, length_penalty)
+    return TextPipeline(request, model=model, search=search, has_attention=has_attention)
 
 
 def default_search(beam_size: int, length_penalty: float = DEFAULT_LENGTH_PENALTY) -> SearchConfig:

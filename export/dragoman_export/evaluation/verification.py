@@ -11,6 +11,7 @@ from dragoman_export.data.reader import Pair
 from dragoman_export.evaluation.translation import TextModel, translate_texts
 from dragoman_export.model.transformer import Transformer
 from dragoman_export.onnx_export.arithmetic import FloatArray
+from dragoman_export.onnx_export.calibration import padded
 from dragoman_service.decoding.step_model import StepModel, StepOutput
 
 LOG_PROB_TOLERANCE = 2e-4
@@ -89,7 +90,7 @@ def check_quality(
 @torch.inference_mode()
 def score_at_once(model: Transformer, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[FloatArray]:
     """Yield the log-probabilities [B, V] of every step of given translations, computed without a cache."""
-    source_ids, mask = _padded_sources(model, pairs)
+    source_ids, mask = padded([source for source, _ in pairs], model.config.pad_id)
     inputs = torch.from_numpy(_inputs(pairs, start_id=model.config.start_id))
     logits = model.decode(inputs, model.encode(source_ids, mask), mask)
     for log_probs in torch.log_softmax(logits.float(), dim=-1).unbind(dim=1):
@@ -99,7 +100,7 @@ def score_at_once(model: Transformer, pairs: Sequence[tuple[list[int], list[int]
 @torch.inference_mode()
 def score_cached(model: Transformer, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[FloatArray]:
     """Yield the same, computed step by step with PyTorch's cache."""
-    source_ids, mask = _padded_sources(model, pairs)
+    source_ids, mask = padded([source for source, _ in pairs], model.config.pad_id)
     cache = model.start(model.encode(source_ids, mask), mask)
     for position, token_ids in enumerate(_inputs(pairs, start_id=model.config.start_id).T):
         yield model.step(torch.from_numpy(token_ids), position, cache).numpy()
@@ -154,13 +155,3 @@ def _inputs(
     longest = max(len(target) for _, target in pairs)
     rows = [[start_id, *target[:-1]] for _, target in pairs]
     return np.array([row + row[-1:] * (longest - len(row)) for row in rows], dtype=np.int64)
-
-
-def _padded_sources(
-    model: Transformer, pairs: Sequence[tuple[list[int], list[int]]]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    longest = max(len(source) for source, _ in pairs)
-    rows = [source + [model.config.pad_id] * (longest - len(source)) for source, _ in pairs]
-    source_ids = torch.tensor(rows)
-    lengths = torch.tensor([len(source) for source, _ in pairs])
-    return source_ids, torch.arange(longest) < lengths[:, None]

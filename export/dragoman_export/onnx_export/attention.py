@@ -5,12 +5,12 @@ causal mask, and outputs the weights of each layer. Nodes after the last weights
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
 from dragoman_export.model.config import ModelConfig
-from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, NetworkParts, NetworkWriter, PickRows
+from dragoman_export.onnx_export.blocks import AttendCross, AttendSelf, NetworkParts, NetworkWriter
 from dragoman_export.onnx_export.write import GraphBuilder
 from dragoman_service.bundle.architecture import FloatType, attention_tensors
 
@@ -48,14 +48,6 @@ def build_attention(parts: NetworkParts, *, max_target_tokens: int) -> ir.Model:
 
 class _AttentionWriter(NetworkWriter):
     __slots__ = ()
-
-    def first_rows(self, token_ids: ir.Value) -> PickRows:
-        # Rows [T, ...] of the target's positions.
-        def pick(make_table: Callable[[], ir.Value]) -> ir.Value:
-            graph, table = self.graph, make_table()
-            return graph.op("Slice", table, graph.shape(0), graph.op("Shape", token_ids, start=1), graph.shape(0))
-
-        return pick
 
     def causal_mask(self, token_ids: ir.Value) -> ir.Value:
         # [T, T] of the states' type

@@ -86,6 +86,15 @@ class NetworkWriter:
         cosines, sines = self.graph.split(self.graph.op("Unsqueeze", rows, self.graph.shape(-2)), size, size)
         return cosines, sines
 
+    def first_rows(self, token_ids: ir.Value) -> PickRows:
+        """Pick the rows [T, ...] of the positions of token ids [B, T]."""
+
+        def pick(make_table: Callable[[], ir.Value]) -> ir.Value:
+            graph, table = self.graph, make_table()
+            return graph.op("Slice", table, graph.shape(0), graph.op("Shape", token_ids, start=1), graph.shape(0))
+
+        return pick
+
     def scalar(self, value: float) -> ir.Value:
         """Return a stored scalar of the states' type."""
         return self.graph.scalar(value, self.float_type)

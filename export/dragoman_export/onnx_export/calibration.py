@@ -60,8 +60,8 @@ def calibrate(model: Transformer, pairs: Sequence[tuple[list[int], list[int]]]) 
     try:
         for start in tqdm(range(0, len(pairs), _MEASURED_TOGETHER), desc="calibrating", unit="batch", leave=False):
             batch = by_length[start : start + _MEASURED_TOGETHER]
-            source_ids, source_mask = _padded([source for source, _ in batch], model.config.pad_id)
-            inputs, target_mask = _padded([[model.config.start_id, *target[:-1]] for _, target in batch], 0)
+            source_ids, source_mask = padded([source for source, _ in batch], model.config.pad_id)
+            inputs, target_mask = padded([[model.config.start_id, *target[:-1]] for _, target in batch], 0)
             masks = source_mask, target_mask
             states = model.decode_states(inputs, model.encode(source_ids, source_mask), source_mask)
             note(projection_table(model.config).removesuffix(".weight"), states)
@@ -101,8 +101,8 @@ def _rounded(numbers: FloatArray, scale: float, zero_point: int) -> FloatArray:
     return integers * scale
 
 
-def _padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    # Token ids [B, T] and the mask of real tokens.
+def padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Return token ids [B, T] and the mask of real tokens."""
     lengths = torch.tensor([len(row) for row in rows])
     ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad_id)
     return ids, torch.arange(ids.shape[1]) < lengths[:, None]

@@ -1,11 +1,10 @@
 """The encoder graph: from source ids to the cross-attention keys and values of every decoder layer."""
 
-from collections.abc import Callable
 from itertools import chain
 
 import onnx_ir as ir
 
-from dragoman_export.onnx_export.blocks import AttendSelf, NetworkParts, NetworkWriter, PickRows
+from dragoman_export.onnx_export.blocks import AttendSelf, NetworkParts, NetworkWriter
 from dragoman_export.onnx_export.write import MICROSOFT, GraphBuilder
 from dragoman_service.bundle.architecture import graph_tensors, layer_names
 
@@ -31,15 +30,6 @@ def build_encoder(parts: NetworkParts, *, max_source_tokens: int) -> ir.Model:
 
 class _EncoderWriter(NetworkWriter):
     __slots__ = ()
-
-    def first_rows(self, source_ids: ir.Value) -> PickRows:
-        # Rows [S, ...] of the source's positions.
-        def pick(make_table: Callable[[], ir.Value]) -> ir.Value:
-            num_positions = self.graph.op("Shape", source_ids, start=1)
-            begin = axis = self.graph.shape(0)
-            return self.graph.op("Slice", make_table(), begin, num_positions, axis)
-
-        return pick
 
     def attend_self(self, source_lengths: ir.Value) -> AttendSelf:
         return lambda query, key, value: self.ungrouped(

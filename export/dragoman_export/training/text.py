@@ -127,10 +127,9 @@ class TrainingText:
                         zip(*chunk, strict=True), random.integers(1 << 31, size=2), encoders, strict=True
                     )
                 ]
-                for source, target in zip(*sides, strict=True):
-                    if max(len(source), len(target)) > max_tokens:
-                        source, target = (side[index].tolist() for side in (self.train.sources, self.train.targets))
-                    yield source, target
+                for pair in zip(*sides, strict=True):
+                    usual = (self.train.sources[index].tolist(), self.train.targets[index].tolist())
+                    yield usual if max(map(len, pair)) > max_tokens else pair
                     index += 1
 
         sources, targets = TokenLists.of_pairs(drawn(), directory=self.directory)
