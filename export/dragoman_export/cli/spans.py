@@ -62,13 +62,13 @@ def run(args: argparse.Namespace) -> int:
     again = iter(decode_segments(graph, [each for own in second for each in own.values()], args.batch_size))
     counts: Counter[str] = Counter()
     for pipeline, plan, first, own, (_, spans) in zip(pipelines, plans, results, second, planted, strict=True):
-        last = pipeline.with_second_results(plan, first, {index: next(again) for index in own})
+        last = pipeline.choose_redecoded(plan, first, {index: next(again) for index in own})
         counts.update(_outcome(pipeline, plan, first, last, spans))
     num_spans, num_second = counts["spans"], sum(map(bool, second))
     print(f"{len(planted):,} sentences, {num_spans:,} protected spans")
-    for name in ("kept by the model", "kept by the second search", "inserted, with a warning", "lost"):
+    for name in ("kept by the model", "kept by redecoding", "inserted, with a warning", "lost"):
         print(f"  {name:26} {counts[name]:6,} {100 * counts[name] / max(num_spans, 1):6.2f} %")
-    print(f"  {'sentences searched twice':26} {num_second:6,} {100 * num_second / len(planted):6.2f} %")
+    print(f"  {'redecoded sentences':26} {num_second:6,} {100 * num_second / len(planted):6.2f} %")
     return 0
 
 
@@ -116,7 +116,7 @@ def _outcome(
     return {
         "spans": len(spans),
         "kept by the model": len(spans) - num_before,
-        "kept by the second search": num_before - num_after,
+        "kept by redecoding": num_before - num_after,
         "inserted, with a warning": num_after - num_lost,
         "lost": num_lost,
     }
