@@ -15,20 +15,17 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from dragoman.v1 import translation_pb2 as pb
 from dragoman_export.__main__ import main
 from dragoman_export.evaluation.verification import score_at_once, score_exported
 from dragoman_export.importers.portable import PortableModel, load_weights
+from dragoman_export.importers.reference_models.checks import search_exported
 from dragoman_service.bundle.files import open_bundle
-from dragoman_service.datatypes import SearchConfig, Segment
-from dragoman_service.decoding.running_batch import RunningBatch
+from dragoman_service.datatypes import SearchConfig
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-from dragoman_service.text.tokenizer import open_tokenizer
 from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Said
 from tests.foreign_checkpoints.systems import EXPECTED, SYSTEMS, System
 from tests.foreign_models import SOURCES
-from tests.integration.running_server import running_server
 
 # largest difference of a log-probability: float32 sums in another order; measured 6e-6
 LOG_PROB_TOLERANCE = 2e-5
@@ -219,35 +216,6 @@ def test_verify_compares_with_an_installed_library(
         assert re.search(rf"^{claim} = original .* yes ", message, re.MULTILINE)
 
 
-@pytest.mark.parametrize("imported", [(name, next(iter(SYSTEMS[name].cases))) for name in SYSTEMS], indirect=True)
-async def test_served_tokens_equal_the_graph(imported: _Imported) -> None:
-    tokenizer = open_tokenizer(open_bundle(imported.bundle))
-    graph = imported.open_graph()
-    expected = [_decode(graph, tokenizer.encode_pair(text, "")[0]) for text in SOURCES]
-    options = pb.DecodingOptions(
-        beam_size=BEAM_SIZE,
-        min_target_tokens=SHORTEST,
-        max_target_tokens=LONGEST,
-        length_penalty=0.0,
-        repetition_guard=False,
-        split_sentences=False,
-        return_tokens=True,
-    )
-
-    async with running_server(imported.models) as server:
-        response = await server.translate(*SOURCES, options=options)
-
-    found = [translation.hypotheses[0] for translation in response.translations]
-    assert [list(each.tokens) for each in found] == [tokenizer.pieces(ids) for ids in expected]
-    assert [each.text for each in found] == [tokenizer.decode(ids) for ids in expected]
-
-
 def _decode(graph: OnnxStepModel, source_ids: list[int]) -> list[int]:
-    search = SearchConfig(
-        beam_size=BEAM_SIZE, length_penalty=0.0, min_target_tokens=SHORTEST, max_target_tokens=LONGEST
-    )
-    batch = RunningBatch(graph)
-    batch.start([Segment(source_ids=tuple(source_ids), search=search)])
-    while not (ended := batch.step().ended):
-        pass
-    return list(ended[0].hypotheses[0].token_ids)
+    lengths = {"min_target_tokens": SHORTEST, "max_target_tokens": LONGEST}
+    return search_exported(graph, source_ids, SearchConfig(beam_size=BEAM_SIZE, length_penalty=0.0, **lengths))

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from sentencepiece import SentencePieceProcessor
 
 from dragoman_export.errors import ImportFormatError
+from dragoman_export.importers import eole
 from dragoman_export.importers.eole import read_eole
 from dragoman_service.bundle.manifest import SpecialIds
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
@@ -39,32 +41,17 @@ def _configure(directory: Path, option: str, value: object) -> None:
         ("model.architecture", ["x"], "['x']"),
         ("model.encoder", None, "None"),
         ("model.encoder.encoder_type", "brnn", "is 'brnn': expected 'transformer'"),
-        ("model.encoder.encoder_layer_style", "postnorm", "expected 'standard'"),
-        ("model.encoder.final_encoder_layer_norm", False, "expected True"),
         ("model.decoder.layer_types", ["full_attention", "linear_attention"], "is 'linear_attention': expected"),
         ("model.decoder.heads", 4, "expected 2"),
         ("model.decoder.norm_eps", 1e-6, "expected 1e-05"),
         ("model.embeddings.position_encoding_type", "Alibi", "expected SinusoidalInterleaved, SinusoidalConcat"),
         ("model.position_encoding_typo", "Rotary", "expected a supported option"),
         ("model.decoder.position_encoding_type", "Rotary", "expected SinusoidalInterleaved"),
-        ("model.embeddings.embedding_type", "roberta", "expected 'standard'"),
         ("model.embeddings.normalize", True, "expected False"),
         ("model.mlp_activation_fn", "gated-gelu", "expected relu, gelu, silu, gated-silu"),
-        ("model.layer_norm", "gemma-rms", "expected 'standard'"),
-        ("model.decoder.parallel_residual", True, "expected False"),
-        ("model.relative_positions_buckets", 32, "expected 0"),
-        ("model.sliding_window", 128, "expected 0"),
-        ("model.num_experts", 8, "expected 0"),
-        ("model.query_norm", True, "expected False"),
         ("model.attn_scaling", 4.0, "expected 8"),
-        ("model.rope_config.scaling_type", "llama3", "expected none"),
-        ("model.decoder.rope_config.rotary_theta", 1000000, "expected 10000"),
         ("model.encoder.rope_config.rotary_dim", 4, "expected 0 or 8"),
-        ("model.add_estimator", True, "expected False"),
         ("model.heads", "8", "expected a value of type int"),
-        ("training.lora_layers", ["linear_values"], "expected []"),
-        ("training.quant_type", "bnb_8bit", "expected ''"),
-        ("inference.optional_eos", ["<end>"], "expected []"),
         ("transforms", ["normalize"], "is 'normalize': expected sentencepiece, onmt_tokenize"),
         ("transforms", ["bpe"], "is 'bpe': expected sentencepiece"),
         ("transforms_configs.sentencepiece.src_vocab_threshold", 10, "expected 0"),
@@ -79,6 +66,17 @@ def test_unsupported_option_is_rejected(saved: Path, path: str, value: object, m
         read_eole(saved)
     assert message in str(raised.value)
     assert path.rpartition(".")[2].removeprefix("src_subword_") in str(raised.value)
+
+
+@pytest.mark.parametrize("place", ["model", "model.decoder"])
+def test_every_required_option_is_checked(saved: Path, place: str) -> None:
+    content = (saved / "config.json").read_text(encoding="utf-8")
+    options = [f"{place}.{key}" for key in eole._REQUIRED] + list(eole._REQUIRED_ELSEWHERE)
+    for option in options:
+        (saved / "config.json").write_text(content, encoding="utf-8")
+        _configure(saved, option, "other")
+        with pytest.raises(ImportFormatError, match=rf"{re.escape(option)} is 'other'"):
+            read_eole(saved)
 
 
 def test_stack_options_default_to_the_model(saved: Path) -> None:

@@ -8,6 +8,7 @@ import torch
 from ctranslate2.converters import OpenNMTPyConverter
 
 from dragoman_export.errors import ImportFormatError
+from dragoman_export.importers import opennmt
 from dragoman_export.importers.ctranslate2.directory import read_ctranslate2
 from dragoman_export.importers.opennmt import read_opennmt
 from tests.foreign_checkpoints.drawing import D
@@ -69,17 +70,12 @@ def test_rotary_pairs_are_half_a_head_apart(tmp_path: Path, *, has_pairs: bool) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model_task": "lm"}, "model_task is 'lm': expected 'seq2seq'"),
-        ({"decoder_type": "rnn"}, "decoder_type is 'rnn'"),
         ({"max_relative_positions": 20}, "max_relative_positions is 20: expected 0"),
         ({"position_encoding": False}, "position_encoding is False"),
         (_ROTARY | {"position_encoding": True}, "position_encoding is True: expected False"),
         (_ROTARY | {"rotary_interleave": None}, "rotary_interleave is None: expected a value of type bool"),
         (_ROTARY | {"rotary_theta": 500}, "rotary_theta is 500: expected 10000"),
         (_ROTARY | {"rotary_dim": 2}, "rotary_dim is 2"),
-        ({"parallel_residual": True}, "parallel_residual is True"),
-        ({"copy_attn": True}, "copy_attn is True"),
-        ({"lora_layers": ["linear_values"]}, "lora_layers is"),
         ({"pos_ffn_activation_fn": "gated-gelu"}, "pos_ffn_activation_fn is 'gated-gelu': expected relu, gelu, silu"),
         ({"enc_layers": 3}, "missing tensor encoder.transformer.2"),
         ({"dec_layers": 1}, "unknown tensor decoder.transformer_layers.1"),
@@ -106,3 +102,10 @@ def test_foreign_checkpoint_is_rejected(tmp_path: Path, change: Callable[[Any], 
 
     with pytest.raises(ImportFormatError, match=message):
         read_opennmt(_save(tmp_path / "run", content))
+
+
+def test_every_required_option_is_checked(tmp_path: Path) -> None:
+    for option in opennmt._REQUIRED:
+        path = _save(tmp_path / option, opennmt_checkpoint({option: "other"}))
+        with pytest.raises(ImportFormatError, match=f"{option} is 'other'"):
+            read_opennmt(path)

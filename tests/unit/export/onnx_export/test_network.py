@@ -13,16 +13,11 @@ def _run_folder(path: Path, *checkpoints: str) -> Path:
     return path
 
 
-def test_average_precedes_the_best_checkpoint(tmp_path: Path) -> None:
-    run = _run_folder(tmp_path, "checkpoints/best.pt", "average.pt")
+@pytest.mark.parametrize("names", [["average.pt", "checkpoints/best.pt"], ["checkpoints/best.pt"]])
+def test_average_precedes_the_best_checkpoint(tmp_path: Path, names: list[str]) -> None:
+    run = _run_folder(tmp_path, *names)
 
-    assert TrainedModel.find(run).checkpoint == run / "average.pt"
-
-
-def test_best_checkpoint_without_average(tmp_path: Path) -> None:
-    run = _run_folder(tmp_path, "checkpoints/best.pt")
-
-    assert TrainedModel.find(run).checkpoint == run / "checkpoints" / "best.pt"
+    assert TrainedModel.find(run).checkpoint == run / names[0]
 
 
 def test_checkpoint_uses_the_vocabulary_of_its_run(tmp_path: Path) -> None:
