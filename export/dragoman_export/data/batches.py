@@ -87,7 +87,6 @@ class TokenLists:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> NDArray[np.int32]:
-        """Return one list, read-only."""
         length, end = int(self.lengths[index]), int(self._ends[index])
         return np.frombuffer(os.pread(self._file, 4 * length, 4 * (end - length)), np.int32)
 
@@ -102,7 +101,6 @@ class EncodedCorpus:
     start_id: int = BOS_ID  # first input of the decoder
 
     def __len__(self) -> int:
-        """Return the number of pairs."""
         return len(self.sources)
 
 
@@ -133,7 +131,6 @@ class Epoch:
         self._batches = plan_batches(source_lengths, target_lengths, config, random)
 
     def __len__(self) -> int:
-        """Return the number of batches."""
         return len(self._batches)
 
     def batch(self, index: int) -> Batch:

@@ -32,7 +32,6 @@ class MalformedLine:
     reason: str
 
     def __str__(self) -> str:
-        """Return `file:line: reason`."""
         return f"{self.location}: {self.reason}"
 
 
@@ -79,7 +78,6 @@ class PairFiles:
         return cls(files=listed, num_pairs=num_pairs, malformed=malformed)
 
     def __iter__(self) -> Iterator[Pair]:
-        """Yield the pairs in order; CorpusError if the files changed or cannot be read."""
         pairs = self._read()
         return pairs if self.kept is None else itertools.compress(pairs, self.kept)
 

@@ -67,7 +67,6 @@ class ImportedCodec:
         self.target_prefix = tokenizer.target_prefix
 
     def __len__(self) -> int:
-        """V, the number of target tokens."""
         return self._tokenizer.vocabulary_size
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -116,7 +115,6 @@ class Vocabulary:
         return cls(model)
 
     def __len__(self) -> int:
-        """V, the number of pieces."""
         return int(self._processor.GetPieceSize())
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

@@ -98,7 +98,6 @@ class ModelConfig(DerivedSizes):
     """Token id of the first decoder input. None: `bos_id`."""
 
     def __post_init__(self) -> None:
-        """Check the fields; SettingError naming the first invalid field."""
         for name in (*_SIZES, *_OPTIONAL_SIZES):
             size = getattr(self, name)
             if not (size is None and name in _OPTIONAL_SIZES) and size < 1:

@@ -114,7 +114,6 @@ class TrainingConfig:
     """Threads of PyTorch; none: PyTorch's default."""
 
     def __post_init__(self) -> None:
-        """Check the fields; SettingError naming the first invalid field."""
         for expected, is_valid, names in _RANGES:
             for name in names:
                 value = getattr(self, name)

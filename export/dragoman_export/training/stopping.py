@@ -70,14 +70,12 @@ class StopRequest:
         self.signal_name: str | None = None
 
     def __enter__(self) -> Self:
-        """Install the handlers; main thread only."""
         self._previous = [(number, signal.signal(number, self._handle)) for number in _SIGNALS]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Restore the earlier handlers."""
         for number, handler in self._previous:
             signal.signal(number, handler)
 
