@@ -2,9 +2,9 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class BundleWriteError(ExportError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleDescription:
-    """Manifest fields that follow neither from the weights nor from the vocabulary."""
+    """Fields of `Manifest` that follow neither from the weights nor from the vocabulary."""
 
     name: str
     version: str
@@ -98,45 +98,45 @@ def upgrade_bundle(source: Path, output: Path) -> Manifest:
         BundleWriteError: if the directory exists, or there is nothing to describe.
         ImportFormatError: if a graph was not written by this exporter.
     """
-    manifest = open_bundle(source).manifest
-    if described := [name for name, files in manifest.precisions.items() if files.int8_weights is not None]:
-        raise BundleWriteError(f"{source} already describes its int8 weights: {', '.join(described)}")
-    with _copied(source, output) as directory:
+
+    def extend(directory: Path, manifest: Manifest) -> dict[str, Any]:
+        if described := [name for name, files in manifest.precisions.items() if files.int8_weights is not None]:
+            raise BundleWriteError(f"{source} already describes its int8 weights: {', '.join(described)}")
         precisions = {name: _described(directory, name, manifest) for name in manifest.precisions}
         if precisions == manifest.precisions:
             raise BundleWriteError(f"{source} has no decoder with int8 weights in a file")
-        return _add(directory, manifest, {"precisions": precisions})
+        return {"precisions": precisions}
+
+    return _extended(source, output, extend)
 
 
 def add_shortlist(source: Path, output: Path, shortlist: Shortlist) -> Manifest:
     """Copy a bundle atomically and add or replace its shortlist; errors as of `upgrade_bundle`."""
-    manifest = open_bundle(source).manifest
-    with _copied(source, output) as directory:
+
+    def extend(directory: Path, _: Manifest) -> dict[str, Any]:
         (directory / _SHORTLIST_NAME).write_bytes(shortlist.to_bytes())
-        return _add(directory, manifest, {"shortlist": _SHORTLIST_NAME})
+        return {"shortlist": _SHORTLIST_NAME}
+
+    return _extended(source, output, extend)
 
 
 def add_confidence(source: Path, output: Path, confidence: Confidence) -> Manifest:
     """Copy a bundle atomically and add or replace its confidence model; errors as of `upgrade_bundle`."""
+    return _extended(source, output, lambda *_: {"confidence": confidence})
+
+
+def _extended(source: Path, output: Path, extend: Callable[[Path, Manifest], dict[str, Any]]) -> Manifest:
+    # `extend` adds files to a copy of the bundle and returns the changed fields of its manifest.
     manifest = open_bundle(source).manifest
-    with _copied(source, output) as directory:
-        return _add(directory, manifest, {"confidence": confidence})
-
-
-@contextmanager
-def _copied(source: Path, output: Path) -> Iterator[Path]:
     with _new_directory(output) as directory:
         for path in source.iterdir():
             if path.is_file():
                 shutil.copyfile(path, directory / path.name)
-        yield directory
-
-
-def _add(directory: Path, manifest: Manifest, changes: dict[str, Any]) -> Manifest:
-    manifest = manifest.model_copy(update={**changes, "schema_version": SCHEMA_VERSION})
-    files = {name: file_entry(directory / name) for name in sorted(manifest.files.keys() | manifest.named_files())}
-    manifest = manifest.model_copy(update={"files": files})
-    _write_manifest(directory, manifest)
+        changes = {**extend(directory, manifest), "schema_version": SCHEMA_VERSION}
+        manifest = manifest.model_copy(update=changes)
+        names = sorted(manifest.files.keys() | manifest.named_files())
+        manifest = manifest.model_copy(update={"files": {name: file_entry(directory / name) for name in names}})
+        _write_manifest(directory, manifest)
     return manifest
 
 
@@ -179,27 +179,21 @@ def _manifest(
     description: BundleDescription,
 ) -> Manifest:
     config = network.config
+    described = {field.name: getattr(description, field.name) for field in fields(description)}
+    del described["precisions"]
     special_ids = SpecialIds(pad=config.pad_id, bos=config.start_id, eos=config.eos_id, unk=config.unk_id)
     try:
         return Manifest(
             schema_version=SCHEMA_VERSION,
-            name=description.name,
-            version=description.version,
-            source_language=description.source_language,
-            target_language=description.target_language,
+            **described,
             architecture=network.architecture,
             special_ids=special_ids,
-            limits=description.limits,
             precisions=files,
             default_precision=description.precisions[-1],
             tokenizer=tokenizer.model,
             tokenization=tokenizer.tokenization,
             tensors={name: graph_tensors(config.num_decoder_layers, FLOAT_TYPES[name]) for name in files},
             files={path.name: file_entry(path) for path in sorted(directory.iterdir())},
-            scores=description.scores,
-            provenance=description.provenance,
-            licence=description.licence,
-            attribution=description.attribution,
         )
     except ValidationError as error:
         raise BundleWriteError(f"invalid manifest: {error}") from error
