@@ -112,7 +112,7 @@ async def test_ctranslate2_model_is_imported_verified_and_served(
     assert main(read) == main(["bundle", *places, *named, *text]) == _verify(tmp_path) == 0
     message = capsys.readouterr().out
     for claim in (
-        "int8 chooses the token that fp32 does at",
+        "int8 agrees with fp32 at",
         "token ids = original .* yes",
         "beam 4 = original .* yes",
     ):

@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{score.metric} {score.value:.2f}  {score.signature}")
     length: Any = measured["BLEU"]
     ratio = length.sys_len / max(length.ref_len, 1)
-    print(f"length ratio {ratio:.3f}: {length.sys_len:,} words, references {length.ref_len:,}")
+    print(f"length ratio {ratio:.3f}: {length.sys_len:,} words, {length.ref_len:,} in the references")
     for line in (*done.report, *_compared(done.texts, other, references)):
         print(line)
     if args.scores:
