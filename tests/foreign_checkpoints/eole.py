@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.foreign_checkpoints.drawing import (
+from tests.foreign_checkpoints.library_results import BEAM_SIZE, LONGEST, SHORTEST, LibraryResult, Pairs, chosen
+from tests.foreign_checkpoints.random_weights import (
     FFN,
     HEADS,
     LAYERS,
@@ -21,7 +22,6 @@ from tests.foreign_checkpoints.drawing import (
     filled,
     sinusoids,
 )
-from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Pairs, Said, chosen
 from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
 
@@ -169,7 +169,7 @@ def _eole_norm(draw: Draw, options: Mapping[str, Any], name: str) -> dict[str, T
 
 
 @torch.inference_mode()
-def run_eole(directory: Path, pairs: Pairs) -> list[Said]:
+def run_eole(directory: Path, pairs: Pairs) -> list[LibraryResult]:
     """Return the results of eole for a model; ImportError if it is missing."""
     from eole.config.run import PredictConfig  # noqa: PLC0415
     from eole.predict import build_predictor  # noqa: PLC0415
@@ -178,10 +178,10 @@ def run_eole(directory: Path, pairs: Pairs) -> list[Said]:
     rules = {"beam_size": BEAM_SIZE, "length_penalty": "none", "ban_unk_token": True, "max_length_ratio": 0, **lengths}
     config = PredictConfig(model_path=[str(directory)], src="", compute_dtype="fp32", **rules)
     predictor = build_predictor(config)
-    said = []
+    results = []
     for source_ids, target_ids in pairs:
         source, length = torch.tensor([source_ids]), torch.tensor([len(source_ids)])
         scores = predictor.model.compute_log_probs(source, torch.tensor([[2, *target_ids]]), length)["log_probs"][0]
         best = predictor.predict_batch({"src": source, "srclen": length}, attn_debug=False)
-        said.append(Said(chosen(scores, target_ids), best["predictions"][0][0].tolist()))
-    return said
+        results.append(LibraryResult(chosen(scores, target_ids), best["predictions"][0][0].tolist()))
+    return results

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.foreign_checkpoints.drawing import (
+from tests.foreign_checkpoints.library_results import BEAM_SIZE, LONGEST, SHORTEST, LibraryResult, Pairs, chosen
+from tests.foreign_checkpoints.random_weights import (
     FFN,
     HEADS,
     LAYERS,
@@ -22,7 +23,6 @@ from tests.foreign_checkpoints.drawing import (
     Draw,
     filled,
 )
-from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Pairs, Said, chosen
 from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
 
@@ -130,7 +130,7 @@ def _fairseq_weights(options: Mapping[str, Any], num_source: int, num_target: in
 
 
 @torch.inference_mode()
-def run_fairseq(directory: Path, pairs: Pairs) -> list[Said]:
+def run_fairseq(directory: Path, pairs: Pairs) -> list[LibraryResult]:
     """Return the results of fairseq for a checkpoint; ImportError if it is missing."""
     with _hashable_dataclasses():
         from fairseq.data import Dictionary  # noqa: PLC0415
@@ -144,14 +144,14 @@ def run_fairseq(directory: Path, pairs: Pairs) -> list[Said]:
     lengths = {"max_len_a": 0, "max_len_b": LONGEST - 1, "min_len": SHORTEST}
     rules = {"beam_size": BEAM_SIZE, "normalize_scores": False, "unk_penalty": 1e6, **lengths}
     generator = SequenceGenerator([model], target, **rules)
-    said = []
+    results = []
     for source_ids, target_ids in pairs:
         tokens = {"src_tokens": torch.tensor([source_ids]), "src_lengths": torch.tensor([len(source_ids)])}
         inputs = torch.tensor([[target.eos(), *target_ids[:-1]]])
         scores = model.get_normalized_probs(model(**tokens, prev_output_tokens=inputs), log_probs=True)[0]
         best = generator.generate([model], {"net_input": tokens})[0][0]["tokens"].tolist()
-        said.append(Said(chosen(scores, target_ids), best))
-    return said
+        results.append(LibraryResult(chosen(scores, target_ids), best))
+    return results
 
 
 @contextlib.contextmanager

@@ -8,8 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.foreign_checkpoints.drawing import FFN, LAYERS, NUM_SOURCE_TOKENS, NUM_TOKENS, D, Draw, filled, sinusoids
-from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Pairs, Said, chosen
+from tests.foreign_checkpoints.library_results import BEAM_SIZE, LONGEST, SHORTEST, LibraryResult, Pairs, chosen
+from tests.foreign_checkpoints.random_weights import (
+    FFN,
+    LAYERS,
+    NUM_SOURCE_TOKENS,
+    NUM_TOKENS,
+    D,
+    Draw,
+    filled,
+    sinusoids,
+)
 from tests.foreign_models import pieces, trained
 from tests.tiny_bundle import SENTENCES
 
@@ -119,7 +128,7 @@ def _norm(draw: Draw, options: Namespace, name: str) -> dict[str, Tensor]:
 
 
 @torch.inference_mode()
-def run_opennmt(directory: Path, pairs: Pairs) -> list[Said]:
+def run_opennmt(directory: Path, pairs: Pairs) -> list[LibraryResult]:
     """Return the results of OpenNMT-py for a checkpoint; ImportError if it is missing."""
     from onmt.model_builder import load_test_model  # noqa: PLC0415
     from onmt.translate import GNMTGlobalScorer, Translator  # noqa: PLC0415
@@ -131,11 +140,11 @@ def run_opennmt(directory: Path, pairs: Pairs) -> list[Said]:
     scorer = GNMTGlobalScorer(1, 0, "none", "none")
     rules = {"beam_size": BEAM_SIZE, "ban_unk_token": True, "global_scorer": scorer, "report_score": False}
     translator = Translator(model, vocabularies, **rules, **lengths)
-    said = []
+    results = []
     for source_ids, target_ids in pairs:
         source, length = torch.tensor([source_ids])[..., None], torch.tensor([len(source_ids)])
         states, _ = model(source, torch.tensor([[2, *target_ids]])[..., None], length)
         scores = torch.log_softmax(model.generator(states[0]), dim=-1)
         best = translator.translate_batch({"src": source, "srclen": length}, attn_debug=False)
-        said.append(Said(chosen(scores, target_ids), best["predictions"][0][0].tolist()))
-    return said
+        results.append(LibraryResult(chosen(scores, target_ids), best["predictions"][0][0].tolist()))
+    return results

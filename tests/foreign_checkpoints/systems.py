@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.foreign_checkpoints.eole import EOLE, run_eole, save_eole
 from tests.foreign_checkpoints.fairseq import FAIRSEQ, run_fairseq, save_fairseq
+from tests.foreign_checkpoints.library_results import LibraryResult, Pairs
 from tests.foreign_checkpoints.opennmt import OPENNMT, run_opennmt, save_opennmt
-from tests.foreign_checkpoints.said import Pairs, Said
 
 EXPECTED = Path(__file__).parents[1] / "parity" / "originals.json"
 # Token ids of sources and targets without EOS.
@@ -22,7 +22,7 @@ class System:
     module: str  # import name of the library
     save: Callable[..., None]
     # results of the library for a saved checkpoint; ImportError if it is missing
-    ask: Callable[[Path, Pairs], list[Said]]
+    ask: Callable[[Path, Pairs], list[LibraryResult]]
     cases: Mapping[str, Mapping[str, Any]]
     eos_id: int
     ends_sources: bool = True
@@ -34,7 +34,7 @@ class System:
         suffix = [self.eos_id] if self.ends_sources else []
         return [([*source, *suffix], [*target, self.eos_id]) for source, target in _PAIRS]
 
-    def run(self, directory: Path) -> list[Said]:
+    def run(self, directory: Path) -> list[LibraryResult]:
         """Return the results of the library for a saved checkpoint; ImportError if it is missing."""
         return self.ask(directory, self.pairs)
 

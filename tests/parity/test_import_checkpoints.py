@@ -23,7 +23,7 @@ from dragoman_service.bundle.files import open_bundle
 from dragoman_service.datatypes import SearchConfig
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
-from tests.foreign_checkpoints.said import BEAM_SIZE, LONGEST, SHORTEST, Said
+from tests.foreign_checkpoints.library_results import BEAM_SIZE, LONGEST, SHORTEST, LibraryResult
 from tests.foreign_checkpoints.systems import EXPECTED, SYSTEMS, System
 from tests.foreign_models import SOURCES
 
@@ -39,7 +39,7 @@ class _Imported:
     directory: Path
     ours: Path
     models: Path
-    expected: list[Said]
+    expected: list[LibraryResult]
 
     @property
     def theirs(self) -> Path:
@@ -57,7 +57,7 @@ class _Imported:
 def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Imported:
     name, case = request.param
     directory = tmp_path_factory.mktemp(name)
-    expected = [Said(**said) for said in _EXPECTED[name][case]]
+    expected = [LibraryResult(**result) for result in _EXPECTED[name][case]]
     made = _Imported(SYSTEMS[name], directory / "theirs", directory / "ours", directory / "models", expected)
     SYSTEMS[name].save(made.directory, SYSTEMS[name].cases[case])
     assert main(["import", str(made.theirs), "--from", name, "--output", str(made.ours)]) == 0
@@ -86,15 +86,17 @@ def test_log_probs_equal_the_original(imported: _Imported) -> None:
 
     for scored in (score_at_once(network, pairs), score_exported(imported.open_graph(), pairs)):
         steps = list(scored)
-        for row, (said, (_, target)) in enumerate(zip(imported.expected, pairs, strict=True)):
+        for row, (result, (_, target)) in enumerate(zip(imported.expected, pairs, strict=True)):
             found = [steps[place][row][token_id] for place, token_id in enumerate(target)]
-            np.testing.assert_allclose(found, said.log_probs, rtol=0, atol=LOG_PROB_TOLERANCE)
+            np.testing.assert_allclose(found, result.log_probs, rtol=0, atol=LOG_PROB_TOLERANCE)
 
 
 def test_beam_search_equals_the_original(imported: _Imported) -> None:
     graph = imported.open_graph()
 
-    assert [_decode(graph, source) for source, _ in imported.system.pairs] == [said.beam for said in imported.expected]
+    assert [_decode(graph, source) for source, _ in imported.system.pairs] == [
+        result.beam for result in imported.expected
+    ]
 
 
 @dataclass(frozen=True)

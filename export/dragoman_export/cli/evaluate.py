@@ -216,11 +216,11 @@ def _metrics() -> dict[str, Metric]:
     return {"BLEU": BLEU(), "chrF": CHRF(), "TER": TER()}
 
 
-def _compared(ours: tuple[str, ...], theirs: tuple[str, ...] | None, references: list[str]) -> list[str]:
+def _compared(translations: tuple[str, ...], others: tuple[str, ...] | None, references: list[str]) -> list[str]:
     # Per metric, both scores and the p-value of their difference.
-    if theirs is None:
+    if others is None:
         return []
-    systems: list[tuple[str, Sequence[str]]] = [("theirs", theirs), ("ours", ours)]
+    systems: list[tuple[str, Sequence[str]]] = [("other", others), ("own", translations)]
     test = PairedTest(systems, _metrics(), [references], test_type="bs", n_samples=_NUM_RESAMPLES)
     results: Mapping[str, Sequence[Any]] = test()[1]
     lines = []

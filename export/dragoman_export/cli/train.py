@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
         )
     trainer = _make_trainer(config, text, folder, ranks, report=report, initial=initial)
     if args.resume:
-        _tell_skip(trainer.resume(folder.last_checkpoint()), trainer, report)
+        _report_skipped_epoch(trainer.resume(folder.last_checkpoint()), trainer, report)
     if ranks.is_main:
         folder.write_settings(config.to_dict())
     trainer.run()
@@ -224,7 +224,7 @@ def _make_vocabulary(args: argparse.Namespace, text: PlainText, run: RunConfig, 
     if args.vocabulary:
         return Vocabulary.load(args.vocabulary)
     size, training = run.model.vocabulary_size, run.training
-    report.tell(f"learning a vocabulary of {size} pieces")
+    report.message(f"learning a vocabulary of {size} pieces")
     first_epoch = vary_all(
         texts_of(text.train), training.variation, seed=training.seed, epoch=0, translations=text.translations
     )
@@ -256,15 +256,15 @@ def _make_trainer(
     torch.manual_seed(config.training.seed + ranks.rank)  # different dropout on every rank
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     threads = torch.get_num_threads()
-    report.tell(f"{num_parameters:,} parameters, {threads} threads, {ranks.count} ranks")
+    report.message(f"{num_parameters:,} parameters, {threads} threads, {ranks.count} ranks")
     report.record("start", num_parameters=num_parameters, ranks=ranks.count, threads=threads)
     return Trainer(model, config.training, text, folder=folder, ranks=ranks)
 
 
-def _tell_skip(changed: Mapping[str, tuple[Any, Any]], trainer: Trainer, report: Report) -> None:
+def _report_skipped_epoch(changed: Mapping[str, tuple[Any, Any]], trainer: Trainer, report: Report) -> None:
     if changed:
         changes = ", ".join(f"{name} was {old}, is {new}" for name, (old, new) in changed.items())
-        report.tell(f"batches changed ({changes}): skipping the rest of epoch {trainer.progress.epoch - 1}")
+        report.message(f"batches changed ({changes}): skipping the rest of epoch {trainer.progress.epoch - 1}")
         report.record("epoch_skipped", step=trainer.progress.step, epoch=trainer.progress.epoch - 1, changed=changed)
 
 

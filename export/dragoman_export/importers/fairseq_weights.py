@@ -12,7 +12,7 @@ from dragoman_export.model.layers import sinusoidal_positions
 
 _ATTENTION: Final = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
 _LAYER: Final = {
-    **{f"self_attn.{theirs}": f"self_attention.{ours}" for theirs, ours in _ATTENTION.items()},
+    **{f"self_attn.{foreign}": f"self_attention.{own}" for foreign, own in _ATTENTION.items()},
     "self_attn_layer_norm": "self_attention_norm",
     "fc1": "feed_forward.inner",
     "fc2": "feed_forward.outer",
@@ -20,7 +20,7 @@ _LAYER: Final = {
 }
 # further parts of decoder layers
 _CROSS: Final = {
-    **{f"encoder_attn.{theirs}": f"cross_attention.{ours}" for theirs, ours in _ATTENTION.items()},
+    **{f"encoder_attn.{foreign}": f"cross_attention.{own}" for foreign, own in _ATTENTION.items()},
     "encoder_attn_layer_norm": "cross_attention_norm",
 }
 # tolerance between stored and computed position encodings, which may be stored in half precision
@@ -36,17 +36,17 @@ class FairseqWeights(Tensors):
         for stack, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
             parts = {**_LAYER, **(_CROSS if stack == "decoder" else {})}
             paths = {
-                f"layers.{layer}.{theirs}": f"layers.{layer}.{ours}"
+                f"layers.{layer}.{foreign}": f"layers.{layer}.{own}"
                 for layer in range(num_layers)
-                for theirs, ours in parts.items()
+                for foreign, own in parts.items()
             }
             if config.has_final_norm:
                 paths["layer_norm"] = "norm"
             if config.embedding_norm:
                 paths["layernorm_embedding"] = "embedding_norm"
-            for theirs, ours in paths.items():
+            for foreign, own in paths.items():
                 for part in ("weight", "bias"):
-                    weights[f"{stack}.{ours}.{part}"] = self.take(f"model.{stack}.{theirs}.{part}")
+                    weights[f"{stack}.{own}.{part}"] = self.take(f"model.{stack}.{foreign}.{part}")
             if config.positions == "learned":
                 table = self.take(f"model.{stack}.embed_positions.weight")
                 rows = config.position_offset + (config.max_positions or 0)
@@ -69,8 +69,8 @@ class FairseqWeights(Tensors):
             names = {**both, "projection.weight": [projection]}
         # Without tying, the table of a stack takes precedence over the shared one.
         is_tied = config.tied_embeddings != "none"
-        tables = {ours: self._one_of(theirs, is_tied=is_tied) for ours, theirs in names.items()}
-        for name in {name for theirs in names.values() for name in theirs}:
+        tables = {own: self._one_of(foreign, is_tied=is_tied) for own, foreign in names.items()}
+        for name in {name for foreign in names.values() for name in foreign}:
             self.left.pop(name, None)
         if config.projection_bias:
             bias = self.left.pop("final_logits_bias", torch.zeros(config.vocabulary_size))

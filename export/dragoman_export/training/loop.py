@@ -224,7 +224,7 @@ class Trainer:
         if self._ranks.is_main:
             self._report(evaluation)
         if progress.patience_step == progress.step and self._config.cooldown_steps:
-            self._meter.say(f"early stopping: cooldown for {self._config.cooldown_steps} steps")
+            self._meter.message(f"early stopping: cooldown for {self._config.cooldown_steps} steps")
 
     def _measure(self) -> Evaluation:
         self._loss.eval()
@@ -250,7 +250,7 @@ class Trainer:
         )
         bleu = "" if evaluation.bleu is None else f", BLEU {evaluation.bleu:.2f}"
         minutes = progress.elapsed_s / 60
-        self._meter.say(f"step {progress.step}, {minutes:.1f} min: dev loss {evaluation.loss:.4f}{bleu}")
+        self._meter.message(f"step {progress.step}, {minutes:.1f} min: dev loss {evaluation.loss:.4f}{bleu}")
 
     def _save(self) -> None:
         # Writes the state of all ranks and redraws the curves, unless this step was already saved.
@@ -297,7 +297,7 @@ class Trainer:
         self._save()
         if self._ranks.is_main:
             self._folder.append("stop", step=self.progress.step, reason=reason)
-        self._meter.say(f"stopped at step {self.progress.step}: {explanation(reason, self._config, self.progress)}")
+        self._meter.message(f"stopped at step {self.progress.step}: {explanation(reason, self._config, self.progress)}")
         self._meter.close()
 
     def _autocast(self) -> torch.autocast:

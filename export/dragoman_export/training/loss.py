@@ -53,7 +53,7 @@ def symmetric_divergence(logits: Tensor, others: Tensor) -> Tensor:
     """Return a quarter of the two Kullback-Leibler divergences between softmax rows [N, V], summed over rows.
 
     That is half of equation 2 of Liang et al. 2021 (arXiv:2106.14448), because the loss here is the mean of both passes
-    and theirs is the sum.
+    and foreign is the sum.
     """
     with torch.autocast(logits.device.type, enabled=False):
         log_p, log_q = (functional.log_softmax(rows.float(), dim=-1) for rows in (logits, others))

@@ -23,7 +23,7 @@ class Report:
         self._folder = folder
         self._is_silent = is_silent
 
-    def tell(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Print a line on stderr."""
         if not self._is_silent:
             print(text, file=sys.stderr, flush=True)
@@ -78,7 +78,7 @@ class Meter:
         self._bar.set_postfix({**figures, "epoch": epoch}, refresh=False)
         self._bar.update()
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Print a line above the bar."""
         if not self._bar.disable:
             self._bar.write(text, file=sys.stderr)

@@ -148,9 +148,9 @@ def read_text(data: DataConfig, report: Report, variation: VariationConfig) -> P
     )
     translations: Translations = {}
     if variation.placeholder_words:
-        report.tell("learning a lexicon")
+        report.message("learning a lexicon")
         translations = translations_of(texts_of(train), num_pairs=train.num_pairs)
-        report.tell(f"{len(translations):,} words have translations")
+        report.message(f"{len(translations):,} words have translations")
     return PlainText(train=train, dev=dev, translations=translations)
 
 
@@ -179,9 +179,9 @@ def encode_text(
 def _read(name: str, files: Sequence[ParallelFiles], max_malformed: float, report: Report) -> PairFiles:
     corpus = PairFiles.scan(files, max_malformed=max_malformed)
     for line in corpus.malformed:
-        report.tell(f"malformed: {line}")
+        report.message(f"malformed: {line}")
         report.record("malformed", location=line.location, reason=line.reason)
-    report.tell(f"{name}: {corpus.num_pairs:,} pairs, {len(corpus.malformed):,} malformed lines")
+    report.message(f"{name}: {corpus.num_pairs:,} pairs, {len(corpus.malformed):,} malformed lines")
     report.record("corpus", name=name, pairs=corpus.num_pairs, malformed=len(corpus.malformed))
     return corpus
 
@@ -189,8 +189,8 @@ def _read(name: str, files: Sequence[ParallelFiles], max_malformed: float, repor
 def _encode(
     name: str, pairs: Iterable[Pair], vocabulary: TextCodec, max_tokens: int, *, report: Report, directory: Path
 ) -> EncodedPairs:
-    encoded = encode_pairs(pairs, vocabulary, max_tokens=max_tokens, report=report.tell, directory=directory)
+    encoded = encode_pairs(pairs, vocabulary, max_tokens=max_tokens, report=report.message, directory=directory)
     sources, targets = (int(lists.lengths.sum()) for lists in (encoded.corpus.sources, encoded.corpus.targets))
-    report.tell(f"{name}: {sources:,} source and {targets:,} target tokens, {encoded.num_too_long:,} pairs too long")
+    report.message(f"{name}: {sources:,} source and {targets:,} target tokens, {encoded.num_too_long:,} pairs too long")
     report.record("encoded", name=name, source_tokens=sources, target_tokens=targets, too_long=encoded.num_too_long)
     return encoded

@@ -152,11 +152,11 @@ class Network:
         num_layers = variables.num_layers(stack)
         self._facts[f"num_{stack}_layers"] = num_layers
         for layer in range(num_layers):
-            theirs, ours = f"{stack}/layer_{layer}", f"{stack}.layers.{layer}"
-            self._read_attention(f"{theirs}/self_attention", f"{ours}.self_attention", is_self=True)
+            foreign, own = f"{stack}/layer_{layer}", f"{stack}.layers.{layer}"
+            self._read_attention(f"{foreign}/self_attention", f"{own}.self_attention", is_self=True)
             if stack == "decoder":
-                self._read_attention(f"{theirs}/attention", f"{ours}.cross_attention", is_self=False)
-            self._read_feed_forward(f"{theirs}/ffn", f"{ours}.feed_forward", _ACTIVATIONS[activation])
+                self._read_attention(f"{foreign}/attention", f"{own}.cross_attention", is_self=False)
+            self._read_feed_forward(f"{foreign}/ffn", f"{own}.feed_forward", _ACTIVATIONS[activation])
         if self._facts["embedding_norm"]:
             self._read_norm(f"{stack}/layernorm_embedding", f"{stack}.embedding_norm")
         if self._facts["final_norm"]:
@@ -178,19 +178,19 @@ class Network:
             )
         return is_scaled
 
-    def _read_attention(self, theirs: str, ours: str, *, is_self: bool) -> None:
+    def _read_attention(self, foreign: str, own: str, *, is_self: bool) -> None:
         # Self-attention stores queries, keys and values as one matrix, cross-attention keys and values.
         variables, num_heads = self._variables, int(self._facts["num_heads"])
-        head_size = int(variables.attribute(f"{theirs}/head_dim", self._facts["d_model"] // num_heads))
-        num_kv_heads = int(variables.attribute(f"{theirs}/num_heads_kv", num_heads))
+        head_size = int(variables.attribute(f"{foreign}/head_dim", self._facts["d_model"] // num_heads))
+        num_kv_heads = int(variables.attribute(f"{foreign}/num_heads_kv", num_heads))
         if num_kv_heads < 1 or num_heads % num_kv_heads or head_size < 1:
             raise ImportFormatError(
-                f"{variables.path}: {theirs} has {num_heads} heads of size {head_size} and {num_kv_heads} key heads"
+                f"{variables.path}: {foreign} has {num_heads} heads of size {head_size} and {num_kv_heads} key heads"
             )
-        has_pairs = is_self and self._read_rotation(theirs, head_size)
-        self._fact("head_dim", None if head_size * num_heads == self._facts["d_model"] else head_size, theirs)
-        self._fact("num_kv_heads", None if num_kv_heads == num_heads else num_kv_heads, theirs)
-        variables.require(f"{theirs}/queries_scale", head_size**-0.5)
+        has_pairs = is_self and self._read_rotation(foreign, head_size)
+        self._fact("head_dim", None if head_size * num_heads == self._facts["d_model"] else head_size, foreign)
+        self._fact("num_kv_heads", None if num_kv_heads == num_heads else num_kv_heads, foreign)
+        variables.require(f"{foreign}/queries_scale", head_size**-0.5)
         sizes = {"query": num_heads * head_size, "key": num_kv_heads * head_size, "value": num_kv_heads * head_size}
         groups = [["query", "key", "value"]] if is_self else [["query"], ["key", "value"]]
         # Query head h uses keys h // group in CTranslate2, and h modulo their number here.
@@ -198,10 +198,10 @@ class Network:
         order = [head % num_kv_heads * group + head // num_kv_heads for head in range(num_heads)]
         for index, names in enumerate(groups):
             rows = [sizes[name] for name in names]
-            for part, fused in self._linear(f"{theirs}/linear_{index}").items():
+            for part, fused in self._linear(f"{foreign}/linear_{index}").items():
                 if len(fused) != sum(rows):
                     found = f"{len(fused)} rows: expected {sum(rows)}"
-                    raise ImportFormatError(f"{variables.path}: {theirs}/linear_{index}/{part} has {found}")
+                    raise ImportFormatError(f"{variables.path}: {foreign}/linear_{index}/{part} has {found}")
                 for name, weight in zip(names, torch.split(fused, rows), strict=True):
                     by_head = weight.reshape(-1, head_size, *weight.shape[1:])
                     if name == "query":
@@ -210,41 +210,41 @@ class Network:
                         # adjacent pairs become pairs half a head apart
                         pairs = by_head.reshape(len(by_head), -1, 2, *by_head.shape[2:])
                         by_head = pairs.transpose(1, 2).reshape(by_head.shape)
-                    self._put(f"{ours}.{name}.{part}", by_head.reshape(weight.shape))
-        output = self._linear(f"{theirs}/linear_{len(groups)}")
+                    self._put(f"{own}.{name}.{part}", by_head.reshape(weight.shape))
+        output = self._linear(f"{foreign}/linear_{len(groups)}")
         columns = torch.arange(num_heads * head_size).reshape(num_heads, head_size)[order].flatten()
         if output["weight"].shape[1] != len(columns):
             raise ImportFormatError(
-                f"{variables.path}: {theirs}/linear_{len(groups)}/weight does not have {len(columns)} columns"
+                f"{variables.path}: {foreign}/linear_{len(groups)}/weight does not have {len(columns)} columns"
             )
-        self._put(f"{ours}.output.weight", output["weight"][:, columns])
-        self._put(f"{ours}.output.bias", output["bias"])
-        self._read_norm(f"{theirs}/layer_norm", f"{ours}_norm")
+        self._put(f"{own}.output.weight", output["weight"][:, columns])
+        self._put(f"{own}.output.bias", output["bias"])
+        self._read_norm(f"{foreign}/layer_norm", f"{own}_norm")
 
-    def _read_rotation(self, theirs: str, head_size: int) -> bool:
+    def _read_rotation(self, foreign: str, head_size: int) -> bool:
         # Whether rotated pairs are adjacent; in `Transformer` they are half a head apart. Only whole heads with base
         # 10000 are supported.
-        variables, is_rotary = self._variables, self._variables.has(f"{theirs}/rotary_dim")
-        self._fact("rotary_positions", is_rotary, theirs)
+        variables, is_rotary = self._variables, self._variables.has(f"{foreign}/rotary_dim")
+        self._fact("rotary_positions", is_rotary, foreign)
         if not is_rotary:
             return False
-        variables.require(f"{theirs}/rotary_dim", 0, head_size)
-        variables.require(f"{theirs}/rotary_base", 10000)
+        variables.require(f"{foreign}/rotary_dim", 0, head_size)
+        variables.require(f"{foreign}/rotary_base", 10000)
         if head_size % 2:
-            raise ImportFormatError(f"{variables.path}: {theirs} has head size {head_size}: expected an even number")
-        return bool(variables.attribute(f"{theirs}/rotary_interleave", 1))
+            raise ImportFormatError(f"{variables.path}: {foreign} has head size {head_size}: expected an even number")
+        return bool(variables.attribute(f"{foreign}/rotary_interleave", 1))
 
-    def _read_feed_forward(self, theirs: str, ours: str, activation: str) -> None:
-        is_gated = self._variables.has(f"{theirs}/linear_0_noact/weight")
+    def _read_feed_forward(self, foreign: str, own: str, activation: str) -> None:
+        is_gated = self._variables.has(f"{foreign}/linear_0_noact/weight")
         if is_gated and activation != "swish":
-            raise ImportFormatError(f"{self._variables.path}: {theirs} is gated by {activation}: expected swish")
-        self._fact("activation", "swiglu" if is_gated else activation, theirs)
+            raise ImportFormatError(f"{self._variables.path}: {foreign} is gated by {activation}: expected swish")
+        self._fact("activation", "swiglu" if is_gated else activation, foreign)
         names = {"outer": "linear_1", "inner": "linear_0_noact" if is_gated else "linear_0"}
         for name, stored in {**names, **({"gate": "linear_0"} if is_gated else {})}.items():
-            for part, weight in self._linear(f"{theirs}/{stored}").items():
-                self._put(f"{ours}.{name}.{part}", weight)
-        self._fact("ffn_size", len(self.weights[f"{ours}.inner.weight"]), theirs)
-        self._read_norm(f"{theirs}/layer_norm", f"{ours}_norm")
+            for part, weight in self._linear(f"{foreign}/{stored}").items():
+                self._put(f"{own}.{name}.{part}", weight)
+        self._fact("ffn_size", len(self.weights[f"{own}.inner.weight"]), foreign)
+        self._read_norm(f"{foreign}/layer_norm", f"{own}_norm")
 
     def _linear(self, name: str) -> dict[str, Tensor]:
         # Weight and bias of a product; a missing bias is zero.
@@ -257,12 +257,12 @@ class Network:
             "bias": self._variables.array(f"{name}/bias") if has_bias else weight.new_zeros(len(weight)),
         }
 
-    def _read_norm(self, theirs: str, ours: str) -> None:
-        is_layer = self._variables.has(f"{theirs}/beta")
-        self._fact("norm_kind", "layer" if is_layer else "rms", theirs)
-        self._put(f"{ours}.weight", self._variables.array(f"{theirs}/gamma"))
+    def _read_norm(self, foreign: str, own: str) -> None:
+        is_layer = self._variables.has(f"{foreign}/beta")
+        self._fact("norm_kind", "layer" if is_layer else "rms", foreign)
+        self._put(f"{own}.weight", self._variables.array(f"{foreign}/gamma"))
         if is_layer:
-            self._put(f"{ours}.bias", self._variables.array(f"{theirs}/beta"))
+            self._put(f"{own}.bias", self._variables.array(f"{foreign}/beta"))
 
     def _read_positions(self, *, has_positions: bool) -> None:
         if self._facts.pop("rotary_positions", False):

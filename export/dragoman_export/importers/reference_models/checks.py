@@ -107,8 +107,8 @@ def search_exported(graph: StepModel, source_ids: Sequence[int], search: SearchC
 
 
 def _largest_difference(original: Original, graph: StepModel, source_ids: list[int], target_ids: list[int]) -> float:
-    ours = np.concatenate(list(score_exported(graph, [(source_ids, target_ids)])))
-    theirs = original.score(source_ids, target_ids)
-    if theirs.ndim == 1:
-        ours = ours[range(len(target_ids)), target_ids]
-    return float(np.abs(ours - theirs).max()) if ours.shape == theirs.shape else math.inf
+    own = np.concatenate(list(score_exported(graph, [(source_ids, target_ids)])))
+    foreign = original.score(source_ids, target_ids)
+    if foreign.ndim == 1:
+        own = own[range(len(target_ids)), target_ids]
+    return float(np.abs(own - foreign).max()) if own.shape == foreign.shape else math.inf

@@ -79,9 +79,9 @@ def test_copy_has_a_confidence_and_is_otherwise_unchanged(tmp_path: Path, capsys
 
     assert main([*command, "--output", str(tmp_path / "new"), "--diagram", str(tmp_path / "diagram.png")]) == 0
 
-    said = capsys.readouterr().out
-    assert "with a confidence fitted on" in said
-    assert "words of other lines" in said
+    output = capsys.readouterr().out
+    assert "with a confidence fitted on" in output
+    assert "words of other lines" in output
     before, after = load_manifest(tmp_path / "plain"), open_bundle(tmp_path / "new").manifest
     assert after.confidence is not None
     assert after == before.model_copy(update={"confidence": after.confidence})

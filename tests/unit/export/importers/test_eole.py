@@ -15,8 +15,8 @@ from dragoman_export.importers import eole
 from dragoman_export.importers.eole import read_eole
 from dragoman_service.bundle.manifest import SpecialIds
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
-from tests.foreign_checkpoints.drawing import NUM_SOURCE_TOKENS, NUM_TOKENS, configure
 from tests.foreign_checkpoints.eole import EOLE, save_eole
+from tests.foreign_checkpoints.random_weights import NUM_SOURCE_TOKENS, NUM_TOKENS, configure
 from tests.foreign_models import SOURCES, trained
 from tests.tiny_bundle import SENTENCES
 

@@ -11,8 +11,8 @@ from dragoman_export.errors import ImportFormatError
 from dragoman_export.importers import opennmt
 from dragoman_export.importers.ctranslate2.directory import read_ctranslate2
 from dragoman_export.importers.opennmt import read_opennmt
-from tests.foreign_checkpoints.drawing import D
 from tests.foreign_checkpoints.opennmt import opennmt_checkpoint
+from tests.foreign_checkpoints.random_weights import D
 from tests.foreign_models import trained
 from tests.tiny_bundle import SENTENCES
 

@@ -92,7 +92,7 @@ def test_cooldown_after_patience_survives_a_resume(tmp_path: Path) -> None:
     again.resume(checkpoint)
 
     assert again.run() == "patience"
-    assert len(whole) == 7  # patience ends at step 4
+    assert len(whole) == 7  # `patience` ends at step 4
     falling = [rate * step**0.5 / whole[0] for step, rate in enumerate(whole, start=1)]
     assert falling == pytest.approx([1, 1, 1, 1, 0.75, 0.5, 0.25])
     assert [record["learning_rate"] for record in records(tmp_path / "again", "step")] == whole[5:]

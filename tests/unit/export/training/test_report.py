@@ -47,7 +47,7 @@ def test_hidden_meter_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     meter = Meter(is_shown=False, first_step=0)
 
     meter.show(epoch=0, last_step=None)
-    meter.say("step 1")
+    meter.message("step 1")
     meter.close()
 
     assert capfd.readouterr() == ("", "")

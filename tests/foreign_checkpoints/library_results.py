@@ -10,7 +10,7 @@ Pairs = Sequence[tuple[list[int], list[int]]]  # token ids of sources and target
 
 
 @dataclass(frozen=True)
-class Said:
+class LibraryResult:
     """Results of a library for one of `System.pairs`."""
 
     log_probs: list[float]  # of the target tokens
