@@ -28,10 +28,7 @@ def store_settings(path: Path) -> RunFolder:
     ("flags", "message"),
     [
         (["--d-model", "128"], "d_model is 64, requested 128"),
-        (
-            ["--norm", "post", "--heads", "4"],
-            "num_heads is 2, requested 4; norm is 'pre', requested 'post'",
-        ),
+        (["--norm", "post", "--heads", "4"], "num_heads is 2, requested 4; norm is 'pre', requested 'post'"),
         (["--vocabulary-size", "999"], "vocabulary_size is 1000, requested 999"),
         (["--optimizer", "muon"], "optimizer is 'adam', requested 'muon'"),
     ],

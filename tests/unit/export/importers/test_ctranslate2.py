@@ -114,10 +114,7 @@ _ONE = _HEADER + struct.pack("<I", 1) + _text("x")
         (b"", "4 bytes exceeds.* 0"),
         (struct.pack("<I", 1), "version 1 of the binary format: expected 2 to 6"),
         (struct.pack("<I", 7), "version 7 of the binary format"),
-        (
-            struct.pack("<I", 6) + _text("WhisperSpec") + bytes(4),
-            "'WhisperSpec'",
-        ),
+        (struct.pack("<I", 6) + _text("WhisperSpec") + bytes(4), "'WhisperSpec'"),
         (struct.pack("<I", 6) + _text("TransformerDecoderSpec") + bytes(4), "'TransformerDecoderSpec'"),
         (struct.pack("<I", 6) + _text("x") + bytes(4), "'x'"),
         (struct.pack("<IHB", 6, 1, 255) + bytes(9), "UTF-8"),

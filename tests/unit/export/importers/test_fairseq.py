@@ -44,10 +44,7 @@ def _rewrite(directory: Path, alter: Callable[[dict[str, Any]], object]) -> None
         ({"encoder_layers": "2"}, "encoder_layers is '2': expected a value of type int"),
         ({"encoder_layers": 3}, r"missing tensor model\.encoder\.layers\.2"),
         ({"encoder_layers": 1}, r"unknown tensor model\.encoder\.layers\.1"),
-        (
-            {"encoder_normalize_before": True, "decoder_normalize_before": True},
-            r"encoder\.layer_norm",
-        ),
+        ({"encoder_normalize_before": True, "decoder_normalize_before": True}, r"encoder\.layer_norm"),
         ({"encoder_embed_dim": 1 << 40, "decoder_embed_dim": 1 << 40}, "d_model is 1099511627776"),
     ],
 )

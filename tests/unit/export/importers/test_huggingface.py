@@ -200,10 +200,7 @@ def _without_data(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "not a PyTorch checkpoint"),
         (_tar, "not a PyTorch checkpoint"),
         (_without_data, "larger than the file"),
-        (
-            lambda path: torch.save({"w": torch.zeros(1).half().expand(1 << 20)}, path),
-            "larger than the file",
-        ),
+        (lambda path: torch.save({"w": torch.zeros(1).half().expand(1 << 20)}, path), "larger than the file"),
     ],
 )
 def test_damaged_checkpoint_is_rejected(marian: Path, write: Callable[[Path], object], reason: str) -> None:
@@ -258,15 +255,9 @@ def test_sharded_weights_are_read(marian: Path) -> None:
 @pytest.mark.parametrize(
     ("alter", "message"),
     [
-        (
-            lambda tensors: tensors.pop("model.encoder.layers.1.fc1.bias"),
-            "layers.1.fc1.bias",
-        ),
+        (lambda tensors: tensors.pop("model.encoder.layers.1.fc1.bias"), "layers.1.fc1.bias"),
         (lambda tensors: tensors.update(adapter=torch.ones(2)), "unknown tensor adapter"),
-        (
-            lambda tensors: tensors.update({"lm_head.weight": torch.ones(83, 16)}),
-            "lm_head.weight differs",
-        ),
+        (lambda tensors: tensors.update({"lm_head.weight": torch.ones(83, 16)}), "lm_head.weight differs"),
         (
             lambda tensors: tensors.update({"model.encoder.embed_positions.weight": torch.ones(64, 16)}),
             "embed_positions.weight",
