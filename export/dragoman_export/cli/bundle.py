@@ -145,7 +145,7 @@ class _CalibrationText:
     # Sentences for the calibration of activations.
     files: tuple[ParallelFiles, ...]
     max_malformed: float  # largest accepted share of malformed lines, from 0 to 1
-    origin: str  # Whose text it is.
+    origin: str  # description, such as `--calibration`
 
     def __str__(self) -> str:
         return f"{', '.join(map(str, self.paths()))} ({self.origin})"

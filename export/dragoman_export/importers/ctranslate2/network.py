@@ -41,9 +41,9 @@ class Network:
         """
         self._variables = variables
         self._vocabularies = vocabularies
-        self.weights: dict[str, Tensor] = {}  # By the names of `Transformer`.
-        self.num_positions = MAX_TOKENS  # Longest sequence.
-        self._facts: dict[str, Any] = {}  # Of `ModelConfig`, as far as they are known.
+        self.weights: dict[str, Tensor] = {}  # by the names of `Transformer`
+        self.num_positions = MAX_TOKENS  # longest sequence
+        self._facts: dict[str, Any] = {}  # fields of `ModelConfig` found so far
         self._read_tables()
         for stack in ("encoder", "decoder"):
             self._read_stack(stack)

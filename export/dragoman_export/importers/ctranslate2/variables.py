@@ -37,7 +37,7 @@ class Variables:
     def __init__(self, tensors: Mapping[str, Tensor], path: Path, *, revision: int = LAST_REVISION) -> None:
         """Rename variables of older revisions; `path` is for errors."""
         self.path = path
-        self.default_num_heads = 8  # Where no number is stored.
+        self.default_num_heads = 8  # if the model does not store it
         self._left = dict(tensors)
         self._floats: dict[int, Tensor] = {}
         for name in _OF_BOTH_STACKS:
