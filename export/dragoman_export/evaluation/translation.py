@@ -1,4 +1,4 @@
-"""Translates many texts through the text pipeline, the search and the runtime that serve."""
+"""Translates texts with the text pipeline, the search and the runtime of the service."""
 
 import time
 from collections.abc import Sequence
@@ -20,31 +20,23 @@ DEFAULT_LENGTH_PENALTY = SearchConfig().length_penalty
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslationRun:
-    """The translations of some texts, and what they took."""
+    """Translations of some texts, with counts and time."""
 
-    texts: tuple[str, ...]
-    """In the order of the sources."""
-
-    num_target_tokens: int
-    """EOS counted."""
-
-    num_split: int
-    """Sentences decoded in parts because they had more tokens than the model takes."""
-
-    num_truncated: int
-    """Sentences whose translation was cut off at the limit of target tokens."""
-
+    texts: tuple[str, ...]  # in the order of the sources
+    num_target_tokens: int  # EOS included
+    num_split: int  # sentences decoded in parts because they exceed the model's limit
+    num_truncated: int  # sentences truncated at the limit of target tokens
     elapsed_s: float
 
     @property
     def tokens_per_s(self) -> float:
-        """Target tokens a second."""
+        """Target tokens per second."""
         return self.num_target_tokens / self.elapsed_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextModel:
-    """A step model with its tokenizer and languages, as the text pipeline takes it."""
+    """A step model with tokenizer and languages, as the text pipeline expects it."""
 
     graph: StepModel
     tokenizer: SentencePieceTokenizer
@@ -54,18 +46,18 @@ class TextModel:
 
     @classmethod
     def of(cls, graph: StepModel, tokenizer: SentencePieceTokenizer, manifest: Manifest) -> Self:
-        """Take the languages of a bundle."""
+        """Use the languages of a bundle."""
         languages = {"source_language": manifest.source_language, "target_language": manifest.target_language}
         return cls(graph=graph, tokenizer=tokenizer, confidence=manifest.confidence, **languages)
 
     @property
     def max_source_tokens(self) -> int:
-        """Longest source it takes, EOS counted."""
+        """Longest source, EOS included."""
         return self.graph.limits.max_source_tokens
 
     @property
     def max_target_tokens(self) -> int:
-        """Longest target it gives, EOS counted."""
+        """Longest target, EOS included."""
         return self.graph.limits.max_target_tokens
 
 
@@ -78,16 +70,7 @@ def translate_texts(
     length_penalty: float = DEFAULT_LENGTH_PENALTY,
     shows_progress: bool = True,
 ) -> TranslationRun:
-    """Translate each text as the service does that has its default settings.
-
-    Args:
-        model: what translates.
-        sources: texts of any number of sentences.
-        beam_size: live hypotheses of each sentence.
-        batch_size: sentences decoded together, those of similar length.
-        length_penalty: as in a request.
-        shows_progress: by a bar.
-    """
+    """Translate texts as the service does with default settings."""
     began_s = time.perf_counter()
     pipeline = text_pipeline(model, sources, beam_size, length_penalty)
     plans = pipeline.plan()
@@ -105,34 +88,36 @@ def translate_texts(
 
 
 def text_pipeline(
-    model: TextModel, sources: Sequence[str], beam_size: int, length_penalty: float = DEFAULT_LENGTH_PENALTY
+    model: TextModel,
+    sources: Sequence[str],
+    beam_size: int = 4,
+    length_penalty: float = DEFAULT_LENGTH_PENALTY,
+    *,
+    has_attention: bool = False,
 ) -> TextPipeline:
-    """Return the text side of a request as the service has it with its default settings."""
+    """Return the text pipeline of a request with default settings."""
     options = TranslationOptions(beam_size=beam_size, length_penalty=length_penalty)
-    request = TranslationRequest(
-        texts=tuple(sources),
-        source_language=model.source_language,
-        target_language=model.target_language,
-        options=options,
-    )
-    return TextPipeline(request, model=model, search=default_search(beam_size, length_penalty))
+    languages = {"source_language": model.source_language, "target_language": model.target_language}
+    request = TranslationRequest(texts=tuple(sources), options=options, **languages)
+    search = default_search(beam_size, length_penalty)
+    return TextPipeline(request, model=model, search=search, has_attention=has_attention)
 
 
 def default_search(beam_size: int, length_penalty: float = DEFAULT_LENGTH_PENALTY) -> SearchConfig:
-    """Return the search of a server whose defaults are as they come, so that a score is that of what callers get."""
+    """Return the search of a server with default settings, so that scores apply to served translations."""
     return SearchConfig(beam_size=beam_size, length_penalty=length_penalty, repetition_guard=True)
 
 
 def decode_segments(
     graph: StepModel, segments: Sequence[Segment], batch_size: int, *, shows_progress: bool = True
 ) -> list[SegmentResult]:
-    """Return one result for each segment, in order."""
+    """Return one result per segment, in order."""
     results = dict[int, SegmentResult]()
     order = sorted(range(len(segments)), key=lambda index: -len(segments[index].source_ids))
     engine, running = RunningBatch(graph), dict[int, int]()
     with tqdm(total=len(segments), unit="sentence", leave=False, disable=not shows_progress) as progress:
         while order or running:
-            if order and engine.num_segments <= batch_size // 2:  # joining one by one would cost an encoder run each
+            if order and engine.num_segments <= batch_size // 2:  # joining one by one would run the encoder for each
                 joining, order = order[: batch_size - len(running)], order[batch_size - len(running) :]
                 running.update(zip(engine.start([segments[index] for index in joining]), joining, strict=True))
             for ended in engine.step().ended:

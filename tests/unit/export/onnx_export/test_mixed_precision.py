@@ -4,14 +4,14 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from dragoman_export.onnx_export.mixed import ProductKind
 from dragoman_export.onnx_export.network import Network, write_graphs
+from dragoman_export.onnx_export.quantize import ProductKind
 from dragoman_service.bundle.architecture import Limits
 from tests.tiny_bundle import tiny_model
 
+# Of two layers each: four of an encoder layer and the keys and values of the decoder; six of a decoder layer and the
+# projection to the vocabulary.
 _NUM_PRODUCTS = {"encoder": 9, "decoder": 13}
-"""Of two layers each: four of an encoder layer and the keys and values of the decoder; six of a decoder layer and the
-projection to the vocabulary."""
 
 
 def _write(folder: Path, *kinds: ProductKind) -> dict[str, ir.Graph]:
@@ -35,7 +35,7 @@ def _write(folder: Path, *kinds: ProductKind) -> dict[str, ir.Graph]:
         ((ProductKind.FEED_FORWARD, ProductKind.FEED_FORWARD_OUTER), 4, 4),
     ],
 )
-def test_only_products_of_the_kinds_kept_are_in_floats(
+def test_only_kept_kinds_are_in_floats(
     tmp_path: Path, kinds: tuple[ProductKind, ...], in_encoder: int, in_decoder: int
 ) -> None:
     graphs = _write(tmp_path, *kinds)
@@ -46,7 +46,7 @@ def test_only_products_of_the_kinds_kept_are_in_floats(
         assert nodes["MatMulIntegerToFloat"] == _NUM_PRODUCTS[name] - in_floats
 
 
-def test_the_second_product_of_a_feed_forward_block_is_that_with_the_wide_input(tmp_path: Path) -> None:
+def test_outer_feed_forward_product_is_kept(tmp_path: Path) -> None:
     stored = _write(tmp_path, ProductKind.FEED_FORWARD_OUTER)["encoder"].initializers
 
     assert {name for name in stored if name.endswith("outer.weight")} == {
@@ -56,7 +56,7 @@ def test_the_second_product_of_a_feed_forward_block_is_that_with_the_wide_input(
 
 
 @pytest.mark.parametrize("kind", [ProductKind.VOCABULARY, ProductKind.DECODER])
-def test_a_table_kept_in_floats_is_looked_up_in_floats(tmp_path: Path, kind: ProductKind) -> None:
+def test_kept_table_is_looked_up_in_floats(tmp_path: Path, kind: ProductKind) -> None:
     graphs = _write(tmp_path, kind)
 
     for graph in graphs.values():
@@ -72,9 +72,7 @@ def test_a_table_kept_in_floats_is_looked_up_in_floats(tmp_path: Path, kind: Pro
         (ProductKind.DECODER, {"embedding.weight", "projection.weight"}),
     ],
 )
-def test_tables_of_their_own_are_kept_with_what_they_belong_to(
-    tmp_path: Path, kind: ProductKind, tables: set[str]
-) -> None:
+def test_separate_tables_are_kept_with_their_kind(tmp_path: Path, kind: ProductKind, tables: set[str]) -> None:
     network = Network.of(tiny_model(40, tied_embeddings="none"), kept=frozenset({kind}))
 
     files = write_graphs(tmp_path, network, "int8", Limits(max_source_tokens=8, max_target_tokens=8))

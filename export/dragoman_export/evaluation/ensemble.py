@@ -1,4 +1,4 @@
-"""Opens what translates for `evaluate`, `distill` and `ablate`: a bundle, a checkpoint, or several as one model."""
+"""Opens a bundle, a checkpoint, or an ensemble of several, as one model for `evaluate`, `distill` and `ablate`."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -9,8 +9,8 @@ import numpy as np
 
 from dragoman_export.bundle_writer import BundleDescription, exporter_version, write_bundle
 from dragoman_export.errors import ExportError, SettingError
+from dragoman_export.evaluation.translation import TextModel
 from dragoman_export.onnx_export.network import Network, TrainedModel
-from dragoman_export.onnx_export.translation import TextModel
 from dragoman_service.bundle.files import MANIFEST_NAME, Bundle, file_entry, open_bundle
 from dragoman_service.bundle.manifest import Provenance
 from dragoman_service.decoding.step_model import (
@@ -30,14 +30,14 @@ _UNKNOWN_LANGUAGE = "und"
 
 
 class Ensemble:
-    """Networks of one vocabulary as a `StepModel` whose probabilities are the mean of theirs."""
+    """A `StepModel` that averages the probabilities of networks with one vocabulary."""
 
     def __init__(self, members: Sequence[StepModel]) -> None:
-        """Take two or more networks; ExportError if their vocabularies have different sizes or special tokens."""
+        """Combine two or more networks; ExportError if their vocabularies differ."""
         self._members = tuple(members)
         limits = [member.limits for member in members]
         if any(each.vocabulary != limits[0].vocabulary for each in limits):
-            raise ExportError("the networks of an ensemble have different vocabularies")
+            raise ExportError("the networks of the ensemble have different vocabularies")
         self.limits = ModelLimits(
             vocabulary=limits[0].vocabulary,
             max_source_tokens=min(each.max_source_tokens for each in limits),
@@ -45,7 +45,7 @@ class Ensemble:
         )
 
     def encode(self, source_ids: Sequence[Sequence[int]]) -> list[EncodedSource]:
-        """Encode sources with each network; `cross` holds what each made of one."""
+        """Encode sources with each network; `cross` holds one encoding per network."""
         encoded = zip(*(member.encode(source_ids) for member in self._members), strict=True)
         return [EncodedSource(source_ids=each[0].source_ids, cross=each) for each in encoded]
 
@@ -55,10 +55,9 @@ class Ensemble:
 
 
 class EnsembleBatch:
-    """A running batch of each network, with the same segments and rows."""
+    """One running batch per network, with the same segments and rows."""
 
     def __init__(self, batches: Sequence[StepBatch], vocabulary_size: int) -> None:
-        """Take empty batches."""
         self._batches, self._vocabulary_size = batches, vocabulary_size
 
     @property
@@ -72,9 +71,9 @@ class EnsembleBatch:
             batch.start([source.cross[index] for source in sources])
 
     def step(self, token_ids: IntArray, parents: IntArray, *, num_candidates: int | IntArray) -> StepOutput:
-        """Append one token to every row and return the best by the mean probability of all networks.
+        """Append one token to every row and return the best next tokens by mean probability.
 
-        Every network scores its whole vocabulary, as what one thinks unlikely may be likely to another.
+        Every network scores its whole vocabulary, because a token unlikely for one network may be likely for another.
         """
         outputs = [batch.step(token_ids, parents, num_candidates=self._vocabulary_size) for batch in self._batches]
         total = self._by_token(outputs[0])
@@ -89,12 +88,12 @@ class EnsembleBatch:
         return self._batches[0].cross_attention(segment, target_ids)
 
     def drop(self, keep: Sequence[int]) -> None:
-        """Forget every segment but those at the given indices."""
+        """Remove all segments except those at the given indices."""
         for batch in self._batches:
             batch.drop(keep)
 
     def _by_token(self, output: StepOutput) -> FloatArray:
-        """Return [B, K, V] log-probabilities in the order of the vocabulary."""
+        # [B, K, V] log-probabilities in vocabulary order
         log_probs = np.empty_like(output.log_probs)
         np.put_along_axis(log_probs, output.token_ids, output.log_probs, axis=-1)
         return log_probs
@@ -102,26 +101,25 @@ class EnsembleBatch:
 
 @contextmanager
 def open_text_model(paths: Sequence[Path], settings: RuntimeSettings) -> Iterator[tuple[TextModel, str]]:
-    """Open bundles, or what `TrainedModel.find` takes, as one model; yield it and its precisions.
+    """Open bundles, or paths for `TrainedModel.find`, as one model; yield it and its precisions.
 
-    Args:
-        paths: several make an ensemble, which has the tokenizer and the languages of the first.
-        settings: precision and shortlist are those of bundles; others have 32-bit floats.
-
-    Raises:
-        BundleError: if a bundle is damaged or lacks the precision.
-        ExportError: if the vocabularies of an ensemble differ.
-        RunFolderError: if there is no model.
-        SettingError: if a shortlist is asked for with several models, which have all to score the same tokens.
+    Several form an ensemble with the tokenizer and languages of the first. Precision and shortlist apply to bundles;
+    other models run in float32. SettingError if a shortlist is requested for an ensemble, whose members must score the
+    same tokens; ExportError if their vocabularies differ.
     """
     if settings.shortlist and len(paths) > 1:
-        raise SettingError("--shortlist", "given", "nothing with several models")
+        raise SettingError("--shortlist", "given", "a single model")
     with tempfile.TemporaryDirectory() as temporary:
-        bundles = [_open_bundle(path, Path(temporary) / str(index)) for index, path in enumerate(paths)]
+        bundles = [
+            open_bundle(path)
+            if (path / MANIFEST_NAME).is_file()
+            else float_bundle(TrainedModel.find(path), Path(temporary) / str(index))
+            for index, path in enumerate(paths)
+        ]
         tokenizers = [open_tokenizer(bundle) for bundle in bundles]
         for path, tokenizer in zip(paths, tokenizers, strict=True):
             if _vocabulary(tokenizer) != _vocabulary(tokenizers[0]):
-                raise ExportError(f"{path} has another vocabulary than {paths[0]}")
+                raise ExportError(f"vocabulary of {path} differs from {paths[0]}")
         graphs, precisions = [], []
         for path, bundle in zip(paths, bundles, strict=True):
             own = settings if bundle.directory == path else settings.model_copy(update={"precision": None})
@@ -131,13 +129,8 @@ def open_text_model(paths: Sequence[Path], settings: RuntimeSettings) -> Iterato
         yield TextModel.of(graph, tokenizers[0], bundles[0].manifest), "+".join(dict.fromkeys(precisions))
 
 
-def _open_bundle(path: Path, temporary: Path) -> Bundle:
-    """Open a bundle, or make one of a checkpoint."""
-    return open_bundle(path) if (path / MANIFEST_NAME).is_file() else float_bundle(TrainedModel.find(path), temporary)
-
-
 def float_bundle(trained: TrainedModel, directory: Path) -> Bundle:
-    """Write a bundle of 32-bit floats without languages, as a translator for the time being, and open it."""
+    """Write a temporary float32 bundle without languages and open it."""
     description = BundleDescription(
         name="scored",
         version="1",
@@ -156,7 +149,7 @@ def float_bundle(trained: TrainedModel, directory: Path) -> Bundle:
 
 
 def _vocabulary(tokenizer: SentencePieceTokenizer) -> tuple[object, ...]:
-    """Return what decides which text token ids stand for."""
+    # Everything that maps token ids to text.
     sides = (
         tokenizer.pieces(range(tokenizer.vocabulary_size)),
         tokenizer.source_pieces(range(tokenizer.source_vocabulary_size)),

@@ -9,11 +9,10 @@ import torch
 import yaml
 from torch import Tensor
 
+# odd sizes of vocabularies, filled with unused words
 NUM_TOKENS, NUM_SOURCE_TOKENS = 101, 97
-"""Of every vocabulary, odd; of that of sources where it is another. Words that are in no text fill them up."""
 D, HEADS, FFN, LAYERS, POSITIONS = 16, 2, 24, 2, 64
-_EOS_LOGIT = 8.0
-"""Head start of EOS, so that most targets end before the limit."""
+_EOS_LOGIT = 8.0  # logit added to EOS, so that most targets end before the limit
 
 
 def filled(words: Sequence[str], size: int) -> list[str]:
@@ -21,7 +20,7 @@ def filled(words: Sequence[str], size: int) -> list[str]:
 
 
 class Draw:
-    """Random tensors, the same with each seed."""
+    """Random tensors, deterministic per seed."""
 
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)
@@ -36,7 +35,7 @@ class Draw:
         return {f"{name}.weight": 1 + self.matrix(D, std=0.2), f"{name}.bias": self.matrix(D, std=0.1)}
 
     def end_by_itself(self, state: dict[str, Tensor], norm: str, eos: Tensor) -> None:
-        """Give EOS a head start, and all else random signs: with shared tables each token would repeat itself."""
+        """Favour EOS, with random signs: shared tables would repeat each token."""
         state[f"{norm}.weight"] *= torch.sign(self.matrix(D))
         state[f"{norm}.bias"] = _EOS_LOGIT * eos / eos.square().sum()
 

@@ -1,7 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from dragoman_export.onnx_export.translation import TextModel, default_search, translate_texts
+from dragoman_export.evaluation.translation import TextModel, default_search, translate_texts
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.request import TranslationOptions
 from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
@@ -11,7 +11,7 @@ from dragoman_service.translation.options import TranslationDefaults, search_con
 from tests.tiny_bundle import build_tiny_bundle
 
 
-def test_texts_go_through_the_text_pipeline_of_the_service(tmp_path: Path) -> None:
+def test_texts_use_the_text_pipeline(tmp_path: Path) -> None:
     model = _model(tmp_path)
 
     alone = translate_texts(model, ["A man.", "Two dogs."], beam_size=2, batch_size=4)
@@ -22,7 +22,7 @@ def test_texts_go_through_the_text_pipeline_of_the_service(tmp_path: Path) -> No
     assert together.num_target_tokens == 2 * alone.num_target_tokens
 
 
-def test_a_sentence_that_is_too_long_is_decoded_in_parts_and_not_cut(tmp_path: Path) -> None:
+def test_long_sentence_is_decoded_in_parts(tmp_path: Path) -> None:
     model = _model(tmp_path)
     sentence = "A man rides a bicycle, " * 40 + "and two dogs run."
 
@@ -38,7 +38,7 @@ def _model(directory: Path) -> TextModel:
     return TextModel.of(OnnxStepModel(bundle, RuntimeSettings()), open_tokenizer(bundle), bundle.manifest)
 
 
-def test_the_search_is_that_of_a_server_with_default_settings() -> None:
+def test_default_search_equals_the_server() -> None:
     expected = search_config(TranslationOptions(beam_size=3), TranslationDefaults())
 
     # the pipeline gives each segment its own limit

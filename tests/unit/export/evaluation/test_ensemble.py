@@ -1,4 +1,4 @@
-"""Several networks decode as one whose probabilities are the mean of theirs."""
+"""Ensembles average the probabilities of several networks."""
 
 import dataclasses
 from pathlib import Path
@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from dragoman_export.__main__ import main
-from dragoman_export.ensemble import Ensemble, open_text_model
 from dragoman_export.errors import ExportError, SettingError
-from dragoman_export.onnx_export.translation import translate_texts
+from dragoman_export.evaluation.ensemble import Ensemble, open_text_model
+from dragoman_export.evaluation.translation import translate_texts
 from dragoman_export.training.checkpoint import save_checkpoint
 from dragoman_service.bundle.files import open_bundle
 from dragoman_service.decoding.step_model import StepBatch
@@ -17,8 +17,7 @@ from dragoman_service.runtimes.onnx.step_model import OnnxStepModel
 from dragoman_service.runtimes.settings import RuntimeSettings
 from tests.tiny_bundle import SENTENCES, build_tiny_bundle, tiny_model, tiny_vocabulary
 
-ROUNDING = 1e-5
-"""Float32 sums of two probabilities in another order, in nats."""
+ROUNDING = 1e-5  # Float32 sums of two probabilities in another order, in nats.
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder / "one", folder / "two", folder / "three"]
 
 
-def test_a_step_gives_the_best_tokens_by_the_mean_probability(members: list[Path]) -> None:
+def test_step_returns_the_best_mean_probabilities(members: list[Path]) -> None:
     with open_text_model(members, RuntimeSettings()) as (model, precisions):
         ensemble = model.graph
         assert isinstance(ensemble, Ensemble)
@@ -70,7 +69,7 @@ def test_a_step_gives_the_best_tokens_by_the_mean_probability(members: list[Path
     assert precisions == "fp32+int8"
 
 
-def test_an_ensemble_of_one_network_twice_translates_as_it_does_alone(members: list[Path]) -> None:
+def test_ensemble_of_equal_networks_equals_one(members: list[Path]) -> None:
     texts = [*SENTENCES[:4], "A dog. A cat."]
 
     found = []
@@ -90,7 +89,7 @@ def test_evaluate_scores_an_ensemble(members: list[Path], tmp_path: Path, capsys
     assert "fp32+int8, beam 2" in capsys.readouterr().out
 
 
-def test_networks_of_other_vocabularies_make_no_ensemble(members: list[Path], tmp_path: Path) -> None:
+def test_different_vocabularies_are_rejected(members: list[Path], tmp_path: Path) -> None:
     bundle = open_bundle(members[0])
     graph = OnnxStepModel(bundle, RuntimeSettings())
     other = OnnxStepModel(bundle, RuntimeSettings())
@@ -99,8 +98,5 @@ def test_networks_of_other_vocabularies_make_no_ensemble(members: list[Path], tm
     with pytest.raises(ExportError, match="different vocabularies"):
         Ensemble([graph, other])
 
-    with (
-        pytest.raises(SettingError, match="--shortlist"),
-        open_text_model(members, RuntimeSettings(shortlist=True)),
-    ):
+    with pytest.raises(SettingError, match="--shortlist"), open_text_model(members, RuntimeSettings(shortlist=True)):
         pass

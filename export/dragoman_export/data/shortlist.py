@@ -1,4 +1,4 @@
-"""Makes a shortlist of parallel text; `dragoman_service.runtimes.shortlist` says what it is and how it is used."""
+"""Learns a shortlist from parallel text; `dragoman_service.runtimes.shortlist` describes the format and its use."""
 
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -12,21 +12,14 @@ from dragoman_export.data.lexicon import TokenPair, learn_lexicon
 from dragoman_service.runtimes.shortlist import SIZE_STEP, Shortlist
 from dragoman_service.text.tokenizer import SentencePieceTokenizer
 
+# of expectation maximisation: lists of 512 contain 99.17, 99.23 and 99.18 % of the bundled model's translations of
+# tatoeba's test set after 2, 3 and 5
 _ITERATIONS: Final = 3
-"""Of expectation maximisation: lists of 512 held 99.17, 99.23 and 99.18 % of the shipped model's translations of
-tatoeba's test set after 2, 3 and 5."""
-
+# entries below this fraction of the threshold are dropped; they rarely decide whether a token is listed
 _SMALLEST_PART: Final = 0.2
-"""Entries below this part of the threshold are left out: they hardly ever decide whether a token is listed."""
-
-_MIN_PROBABILITY: Final = 1e-6
-"""Of an entry, whatever the threshold; half precision still tells it from 0."""
-
-_SAMPLE: Final = 256
-"""Sources whose scores are looked at to find the threshold."""
-
-_WORD_BEGIN: Final = "▁"
-"""SentencePiece's mark of the white space before a word."""
+_MIN_PROBABILITY: Final = 1e-6  # of an entry, whatever the threshold; above the smallest positive half-precision number
+_SAMPLE: Final = 256  # sources whose scores determine the threshold
+_WORD_BEGIN: Final = "▁"  # SentencePiece's mark of white space before a word
 
 
 def make_shortlist(
@@ -34,22 +27,15 @@ def make_shortlist(
 ) -> Shortlist:
     """Learn which target tokens are likely for which source.
 
-    Always listed are the end of the sentence, digits and punctuation, and the tokens of the source itself, spelled with
-    and without white space before them, as names and numbers are copied.
-
-    Args:
-        pairs: token ids of sources and targets, without special tokens.
-        tokenizer: of the bundle.
-        mean_size: tokens that reach the threshold, on average over the sources of the text.
-        max_size: most tokens of a list; rounded up to a multiple of `SIZE_STEP`.
-
-    Raises:
-        ValueError: if no pair has tokens on both sides, or the sizes do not fit each other and the vocabulary.
+    EOS, digits and punctuation are always listed. So are the tokens of the source itself, spelled with and without
+    white space before them, because names and numbers are copied. `mean_size` is the number of tokens above the
+    threshold, on average over the sources; `max_size` is rounded up to a multiple of `SIZE_STEP`. ValueError if no pair
+    has tokens on both sides, or the sizes are inconsistent with each other or the vocabulary.
     """
     vocabulary_size = tokenizer.vocabulary_size
     max_size = min(-(-max_size // SIZE_STEP) * SIZE_STEP, vocabulary_size)
     if not 1 <= mean_size < max_size:
-        raise ValueError(f"a mean size of {mean_size}, expected 1 to {max_size - 1}")
+        raise ValueError(f"mean size {mean_size}: expected 1 to {max_size - 1}")
     lexicon = learn_lexicon(pairs, vocabulary_size=vocabulary_size, iterations=_ITERATIONS)
     is_entry = (lexicon.sources < vocabulary_size) & (lexicon.probabilities >= _MIN_PROBABILITY)
     copies = np.array(list(_copies(tokenizer)), np.int64).reshape(-1, 2)
@@ -71,7 +57,7 @@ def make_shortlist(
 
 
 def _shares(targets: Sequence[Sequence[int]], tokenizer: SentencePieceTokenizer) -> NDArray[np.float32]:
-    """Return the share of each token in target text; 1 for those that are always listed."""
+    # Share of each token in target text; 1 for tokens that are always listed.
     counts = np.bincount([token for target in targets for token in target], minlength=tokenizer.vocabulary_size)
     shares: NDArray[np.float32] = (counts / counts.sum()).astype(np.float32)
     for token, text in _words(tokenizer):
@@ -82,7 +68,7 @@ def _shares(targets: Sequence[Sequence[int]], tokenizer: SentencePieceTokenizer)
 
 
 def _copies(tokenizer: SentencePieceTokenizer) -> Iterator[tuple[int, int]]:
-    """Yield every token with itself, and with the one that differs in the white space before it."""
+    # Every token with itself, and with its variant with or without white space before it.
     for token, text in _words(tokenizer):
         for piece in (text, _WORD_BEGIN + text):
             copy = tokenizer.token_id(piece)
@@ -91,7 +77,7 @@ def _copies(tokenizer: SentencePieceTokenizer) -> Iterator[tuple[int, int]]:
 
 
 def _words(tokenizer: SentencePieceTokenizer) -> Iterator[tuple[int, str]]:
-    """Yield every token that may stand in a text and its text, without white space."""
+    # Every non-special token and its text without white space.
     special = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id}
     for token, piece in enumerate(tokenizer.pieces(range(tokenizer.vocabulary_size))):
         if token not in special:
@@ -99,7 +85,7 @@ def _words(tokenizer: SentencePieceTokenizer) -> Iterator[tuple[int, str]]:
 
 
 def _threshold(shortlist: Shortlist, sources: Sequence[Sequence[int]], *, mean_size: int) -> float:
-    """Return the float32 that so many scores reach, on average over some sources; at most 1."""
+    # float32 threshold that `mean_size` scores reach on average; at most 1
     scores = np.concatenate([shortlist.scores(source).astype(np.float32) for source in sources])
     place = len(scores) - mean_size * len(sources)
     smallest = np.finfo(np.float32).tiny
@@ -107,7 +93,7 @@ def _threshold(shortlist: Shortlist, sources: Sequence[Sequence[int]], *, mean_s
 
 
 def _cut(shortlist: Shortlist, threshold: float) -> Shortlist:
-    """Set a threshold, and leave out the entries that are small beside it."""
+    # Sets a threshold and drops the entries far below it.
     is_kept = shortlist.probabilities >= threshold * _SMALLEST_PART
     before = np.concatenate([[0], np.cumsum(is_kept)])
     return replace(
